@@ -38,7 +38,7 @@ impl Limits {
     pub const DOCUMENT: Self =
         Self { bytes: 32 * 1024 * 1024, depth: NESTING_DEPTH_MAX, elements: 1_000_000, steps: 20_000_000 };
     /// A patch, and what it may add to the object by copies: beside them stand the object before and after it.
-    pub const PATCH: Self = Self { bytes: 20 * 1024 * 1024, elements: 100_000, ..Self::DOCUMENT };
+    pub const PATCH: Self = Self { bytes: 18 * 1024 * 1024, elements: 80_000, ..Self::DOCUMENT };
     /// What the aliases of a YAML document may add to it: as much text as the document itself may have, and that many
     /// nodes (the ends of lists and mappings count too).
     pub const ALIASES: Self =

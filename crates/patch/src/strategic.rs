@@ -242,6 +242,8 @@ fn merge_list(
         budget.steps(original.len() + patch.len())?;
         let mut seen = HashSet::new();
         let merged = original.iter().chain(&patch).filter(|v| seen.insert(*v)).cloned().collect();
+        // The sort has sets of its own.
+        drop(seen);
         return sort_elements(merged, &patch, &original, "", budget);
     }
     if merge_key.is_empty() {

@@ -137,7 +137,7 @@ fn copies_are_charged_for_memory_and_not_for_text_alone() {
     let error = json_patch(&mut document, &Value::from(patch)).expect_err("200 MB");
     assert_eq!(
         error,
-        PatchError::TooLarge("document takes more than 20971520 bytes of memory when it is decoded".into())
+        PatchError::TooLarge("document takes more than 18874368 bytes of memory when it is decoded".into())
     );
 }
 

@@ -223,10 +223,10 @@ fn protobuf() -> Vec<Case> {
 
 /// Sizes of texts of small objects that nearly take all the memory that an object and a patch may have.
 const OBJECT: usize = 310_000;
-const PATCH: usize = 230_000;
+const PATCH: usize = 177_000;
 
 /// Size of a text of nearly as many values as a patch may have.
-const MANY: usize = 830_000;
+const MANY: usize = 650_000;
 
 fn fitting(size: usize) -> Vec<u8> {
     let keyed = size / 7;

@@ -50,7 +50,8 @@ fn fields(ty: TypeId, data: &[u8], map: &mut Map<String, Value>, budget: &mut Bu
             reader.skip(wire)?;
             continue;
         };
-        match field.ty().kind() {
+        let kind = field.ty().kind();
+        match kind {
             Kind::Struct(inner) if field.is_inline() => {
                 expect(wire, Wire::Bytes, field)?;
                 fields(inner, reader.bytes()?, map, budget)?;
@@ -73,7 +74,12 @@ fn fields(ty: TypeId, data: &[u8], map: &mut Map<String, Value>, budget: &mut Bu
             _ => {
                 budget.member(map.len(), field.json())?;
                 let v = value(&mut reader, wire, field.ty(), field, budget)?;
-                zero::store(map, field, v);
+                if v.is_null() && matches!(kind, Kind::RawExtension | Kind::FieldsV1 | Kind::Json) {
+                    // A document of no bytes is as good as none, as a null is in JSON.
+                    map.remove(field.json());
+                } else {
+                    zero::store(map, field, v);
+                }
             }
         }
     }

@@ -104,6 +104,7 @@ impl Cluster {
         config.node_ips = vec![format!("192.0.2.{}", n + 1).parse().unwrap()];
         // What the machine is short of while the test runs is not part of it.
         config.eviction.thresholds.clear();
+        config.image_gc_high_percent = 100;
         let client = self.client(&format!("system:node:{}", node.name), &node.name);
         let deps = kelson_kubelet::Dependencies {
             tasks: Tasks::root("kubelet"),

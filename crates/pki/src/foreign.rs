@@ -27,7 +27,7 @@ pub enum KeyKind {
     Ecdsa(String),
     /// RSA with a modulus of so many bits.
     Rsa(usize),
-    /// Something else.
+    /// An algorithm of which nothing more is known; whoever asks decides whether that is good enough.
     Other,
 }
 
@@ -140,7 +140,7 @@ pub struct PemBlock<'a> {
     pub label: &'a str,
     /// Whether lines of names and values stand before the content.
     pub has_headers: bool,
-    /// The content.
+    /// What the block holds, its base64 undone.
     pub der: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! One stored object: its bytes, revisions, selector values, and what readers derive from it once.
+//! One stored object: its bytes in either encoding, its revisions, and the values that selectors need.
 
 use std::fmt;
 use std::ops::ControlFlow;

@@ -68,7 +68,7 @@ where
 #[derive(Debug)]
 struct Activity {
     begun: Instant,
-    /// Milliseconds later.
+    /// Milliseconds from `begun` to the last bytes, so that both ways note it without a lock.
     last: AtomicU64,
 }
 

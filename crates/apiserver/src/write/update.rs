@@ -171,10 +171,7 @@ pub async fn run(
 ) -> Result<Object, Status> {
     let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Object, Refused>> {
         Box::pin(async move {
-            let old = match served.converts() {
-                true => served.stored_to_working(parse(&record)).await?,
-                false => parse(&record),
-            };
+            let old = served.stored_to_working(parse(&record)).await?;
             let new = match change.form {
                 Form::Working => make.make(&old).await?,
                 Form::Served if !served.works_as_served() => {

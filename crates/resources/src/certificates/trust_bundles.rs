@@ -30,7 +30,7 @@ static BUNDLES: LazyLock<Options> = LazyLock::new(|| Options {
     ..Options::of(GROUP, "clustertrustbundles")
 });
 
-/// Longest bundle.
+/// Bytes of text that a bundle's certificates may have together (upstream's bound).
 const BUNDLE_BYTES_MAX: usize = 1 << 20;
 
 /// Each block must be a certificate of an authority, none there twice, and there must be one.

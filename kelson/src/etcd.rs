@@ -30,7 +30,7 @@ const ABOUT: &str = "A store that speaks etcd's protocol, one member alone.";
 const QUOTA_DEFAULT: u64 = 2 << 30;
 
 #[derive(Args, Debug, Clone)]
-struct EtcdArgs {
+struct EtcdCommand {
     /// Name of this member.
     #[arg(long, value_name = "string", default_value = "default")]
     name: String,
@@ -134,17 +134,17 @@ fn failed(why: &str) -> ExitCode {
 }
 
 fn command() -> Command {
-    EtcdArgs::augment_args(Command::new(NAME).no_binary_name(true).disable_help_flag(true))
+    EtcdCommand::augment_args(Command::new(NAME).no_binary_name(true).disable_help_flag(true))
 }
 
 fn table() -> Table {
     Table::of(FACTS, &command())
 }
 
-fn arguments(spoken: &Spoken) -> anyhow::Result<EtcdArgs> {
+fn arguments(spoken: &Spoken) -> anyhow::Result<EtcdCommand> {
     let first = |e: clap::Error| e.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1);
     let matches = command().try_get_matches_from(&spoken.words).map_err(first).map_err(anyhow::Error::msg)?;
-    Ok(EtcdArgs::from_arg_matches(&matches)?)
+    Ok(EtcdCommand::from_arg_matches(&matches)?)
 }
 
 /// What is asked for by words, then by the environment; by a configuration file alone where one is named.
@@ -208,7 +208,7 @@ fn flag(name: &str, value: &Value) -> Option<OsString> {
 }
 
 /// Runs it until the process is to end.
-fn run(args: &EtcdArgs, spoken: &Spoken) -> anyhow::Result<()> {
+fn run(args: &EtcdCommand, spoken: &Spoken) -> anyhow::Result<()> {
     let level = if ["panic", "fatal", "dpanic"].contains(&args.log_level.as_str()) { "error" } else { &args.log_level };
     logging::init(level)?;
     spoken.log();
@@ -233,7 +233,7 @@ fn run(args: &EtcdArgs, spoken: &Spoken) -> anyhow::Result<()> {
     })
 }
 
-async fn serving(args: &EtcdArgs) -> anyhow::Result<ServerOptions> {
+async fn serving(args: &EtcdCommand) -> anyhow::Result<ServerOptions> {
     let tls = match (&args.cert_file, &args.key_file) {
         (Some(certificate), Some(key)) => Some(TlsFiles {
             certificate: certificate.clone(),
@@ -292,7 +292,7 @@ async fn endpoints(urls: &[String]) -> anyhow::Result<Vec<Endpoint>> {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<(EtcdArgs, Vec<String>), String> {
+    fn parsed(line: &str) -> Result<(EtcdCommand, Vec<String>), String> {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         match asked(&words, |_| None)? {
             Asked::Run(spoken) => {

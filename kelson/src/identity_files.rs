@@ -38,7 +38,7 @@ impl What {
 }
 
 /// Why a file was not taken up.
-enum Fault {
+enum FileFault {
     /// It is not sound, and never will be.
     Unsound(anyhow::Error),
     /// It is tried again.
@@ -111,7 +111,7 @@ impl IdentityFiles {
 /// Who follows what a file says.
 trait TakesUp: Send + Sync {
     /// Follows what it says now.
-    fn take_up(&self, what: What, data: Vec<u8>) -> impl Future<Output = Result<(), Fault>> + Send;
+    fn take_up(&self, what: What, data: Vec<u8>) -> impl Future<Output = Result<(), FileFault>> + Send;
 }
 
 /// A running server, and its flags.
@@ -121,19 +121,19 @@ struct Served {
 }
 
 impl TakesUp for Served {
-    async fn take_up(&self, what: What, data: Vec<u8>) -> Result<(), Fault> {
+    async fn take_up(&self, what: What, data: Vec<u8>) -> Result<(), FileFault> {
         match what {
             What::Authentication => {
-                let parsed = self.args.authentication(&data).map_err(Fault::Unsound)?;
+                let parsed = self.args.authentication(&data).map_err(FileFault::Unsound)?;
                 if parsed.anonymous != self.api.server().config.anonymous {
                     let why = "anonymous: Forbidden: changed from initial configuration file";
-                    return Err(Fault::Unsound(anyhow::anyhow!(why)));
+                    return Err(FileFault::Unsound(anyhow::anyhow!(why)));
                 }
-                self.api.replace_issuers(parsed.issuers).await.map_err(|why| Fault::Later(anyhow::anyhow!(why)))
+                self.api.replace_issuers(parsed.issuers).await.map_err(|why| FileFault::Later(anyhow::anyhow!(why)))
             }
             What::Authorization => {
-                let (modes, webhooks) = self.args.authorization(&data).map_err(Fault::Unsound)?;
-                self.api.replace_authorizers(&modes, &webhooks).map_err(|why| Fault::Unsound(anyhow::anyhow!(why)))
+                let (modes, webhooks) = self.args.authorization(&data).map_err(FileFault::Unsound)?;
+                self.api.replace_authorizers(&modes, &webhooks).map_err(|why| FileFault::Unsound(anyhow::anyhow!(why)))
             }
         }
     }
@@ -195,13 +195,13 @@ impl Followed {
                     tracing::info!(file = %self.file.display(), "the {} configuration is taken up", self.what.word());
                     known = data;
                 }
-                Err(Fault::Unsound(error)) => {
+                Err(FileFault::Unsound(error)) => {
                     self.count("failure");
                     let error = format!("{error:#}");
                     tracing::error!(file = %self.file.display(), error, "the changed file is not sound; what is in force stays");
                     known = data;
                 }
-                Err(Fault::Later(error)) => {
+                Err(FileFault::Later(error)) => {
                     self.count("failure");
                     let error = format!("{error:#}");
                     tracing::error!(file = %self.file.display(), error, "the changed file is not taken up yet");
@@ -221,13 +221,13 @@ mod tests {
     struct Remembers(Mutex<(Vec<String>, bool)>);
 
     impl TakesUp for Arc<Remembers> {
-        async fn take_up(&self, _: What, data: Vec<u8>) -> Result<(), Fault> {
+        async fn take_up(&self, _: What, data: Vec<u8>) -> Result<(), FileFault> {
             let text = String::from_utf8(data).unwrap();
             let mut remembered = self.0.lock();
             match text.as_str() {
-                "bad" => Err(Fault::Unsound(anyhow::anyhow!("no YAML"))),
+                "bad" => Err(FileFault::Unsound(anyhow::anyhow!("no YAML"))),
                 "later" if !std::mem::replace(&mut remembered.1, true) => {
-                    Err(Fault::Later(anyhow::anyhow!("no answer")))
+                    Err(FileFault::Later(anyhow::anyhow!("no answer")))
                 }
                 _ => {
                     remembered.0.push(text);

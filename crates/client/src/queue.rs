@@ -36,7 +36,7 @@ pub(crate) struct QueueMetrics {
 
 /// A deduplicating queue; cheap to clone.
 pub struct WorkQueue<K> {
-    shared: Arc<Shared<K>>,
+    shared: Arc<QueueShared<K>>,
 }
 
 impl<K> Clone for WorkQueue<K> {
@@ -45,7 +45,7 @@ impl<K> Clone for WorkQueue<K> {
     }
 }
 
-struct Shared<K> {
+struct QueueShared<K> {
     state: Mutex<State<K>>,
     changed: Notify,
     backoff: Backoff,
@@ -87,7 +87,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             closed: false,
         };
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(QueueShared {
                 state: Mutex::new(state),
                 changed: Notify::new(),
                 backoff,

@@ -71,7 +71,7 @@ fn port_of(pod: &PodView, p: &ServicePortView) -> Option<SubsetPort> {
     })
 }
 
-struct Controller {
+struct EndpointsController {
     client: Client,
     services: SharedInformer<ServiceView>,
     pods: SharedInformer<PodView>,
@@ -85,7 +85,7 @@ struct Controller {
 pub fn start(ctx: &Arc<Context>) {
     let queue = WorkQueue::default();
     let i = &ctx.informers;
-    let me = Arc::new(Controller {
+    let me = Arc::new(EndpointsController {
         client: ctx.client(),
         services: i.services.reader(),
         pods: i.pods.reader(),
@@ -108,7 +108,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-impl Controller {
+impl EndpointsController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let current = self.endpoints.get(key);
         let Some(service) = self.services.get(key) else {

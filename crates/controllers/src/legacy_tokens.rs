@@ -26,7 +26,7 @@ const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 const KIND: &str = "kubernetes.io/service-account-token";
 
-struct Cleaner {
+struct LegacyTokenCleaner {
     client: Client,
     /// Reads pods, which the controller's own account may not.
     manager: Client,
@@ -38,7 +38,7 @@ struct Cleaner {
 
 /// Starts the cleaner.
 pub fn start(ctx: &Arc<Context>) {
-    let me = Arc::new(Cleaner {
+    let me = Arc::new(LegacyTokenCleaner {
         client: ctx.client(),
         manager: ctx.manager_client(),
         clock: Arc::clone(&ctx.clock),
@@ -93,7 +93,7 @@ fn fate(secret: &SecretView, now: Timestamp, before: Timestamp) -> Fate {
     }
 }
 
-impl Cleaner {
+impl LegacyTokenCleaner {
     async fn sweep(&self) -> Result<(), ClientError> {
         let now = self.clock.now();
         let Ok(before) = now.checked_sub(self.period) else { return Ok(()) };

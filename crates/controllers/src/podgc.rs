@@ -21,7 +21,7 @@ const COUNT_DELAY: Duration = Duration::from_secs(20);
 /// Finished pods removed between two counts at most.
 const REMOVE_MAX: usize = 500;
 
-struct Collector {
+struct PodGarbageCollector {
     client: Client,
     clock: Arc<dyn Clock>,
     nodes: SharedInformer<NodeView>,
@@ -32,7 +32,7 @@ struct Collector {
 /// Starts the pod garbage collector.
 pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
-    let me = Arc::new(Collector {
+    let me = Arc::new(PodGarbageCollector {
         client: ctx.client(),
         clock: Arc::clone(&ctx.clock),
         nodes: ctx.informers.nodes.reader(),
@@ -82,7 +82,7 @@ fn is_out_of_service(n: &NodeView) -> bool {
     not_ready && n.spec.taints.iter().any(|t| t.key == OUT_OF_SERVICE)
 }
 
-impl Collector {
+impl PodGarbageCollector {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(pod) = self.pods.get(key) else { return Ok(()) };
         let name = &pod.spec.node_name;

@@ -16,7 +16,7 @@ const CLASS_FINALIZER: &str = "kubernetes.io/vac-protection";
 
 /// What is to be done with an object's finalizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Need {
+enum FinalizerNeed {
     Nothing,
     /// It was made before admission put finalizers on.
     Add,
@@ -24,11 +24,11 @@ enum Need {
     RemoveIfUnused,
 }
 
-fn need(meta: &ObjectMeta, finalizer: &str) -> Need {
+fn need(meta: &ObjectMeta, finalizer: &str) -> FinalizerNeed {
     match (meta.is_deleting(), meta.finalizers.iter().any(|f| f == finalizer)) {
-        (false, false) => Need::Add,
-        (true, true) => Need::RemoveIfUnused,
-        _ => Need::Nothing,
+        (false, false) => FinalizerNeed::Add,
+        (true, true) => FinalizerNeed::RemoveIfUnused,
+        _ => FinalizerNeed::Nothing,
     }
 }
 
@@ -123,10 +123,10 @@ pub fn start_claims(ctx: &Arc<Context>) {
             let Some(claim) = claims.get(&key) else { return Ok(()) };
             let meta = &claim.metadata;
             match need(meta, CLAIM_FINALIZER) {
-                Need::Nothing => Ok(()),
-                Need::Add => set::<ClaimView>(&client, meta, CLAIM_FINALIZER, true).await,
-                Need::RemoveIfUnused if is_claim_used(&client, meta).await? => Ok(()),
-                Need::RemoveIfUnused => set::<ClaimView>(&client, meta, CLAIM_FINALIZER, false).await,
+                FinalizerNeed::Nothing => Ok(()),
+                FinalizerNeed::Add => set::<ClaimView>(&client, meta, CLAIM_FINALIZER, true).await,
+                FinalizerNeed::RemoveIfUnused if is_claim_used(&client, meta).await? => Ok(()),
+                FinalizerNeed::RemoveIfUnused => set::<ClaimView>(&client, meta, CLAIM_FINALIZER, false).await,
             }
         }
     });
@@ -144,10 +144,10 @@ pub fn start_volumes(ctx: &Arc<Context>) {
             let Some(volume) = volumes.get(&key) else { return Ok(()) };
             let meta = &volume.metadata;
             match need(meta, VOLUME_FINALIZER) {
-                Need::Nothing => Ok(()),
-                Need::Add => set::<VolumeView>(&client, meta, VOLUME_FINALIZER, true).await,
-                Need::RemoveIfUnused if volume.status.phase == "Bound" => Ok(()),
-                Need::RemoveIfUnused => set::<VolumeView>(&client, meta, VOLUME_FINALIZER, false).await,
+                FinalizerNeed::Nothing => Ok(()),
+                FinalizerNeed::Add => set::<VolumeView>(&client, meta, VOLUME_FINALIZER, true).await,
+                FinalizerNeed::RemoveIfUnused if volume.status.phase == "Bound" => Ok(()),
+                FinalizerNeed::RemoveIfUnused => set::<VolumeView>(&client, meta, VOLUME_FINALIZER, false).await,
             }
         }
     });
@@ -184,9 +184,9 @@ pub fn start_classes(ctx: &Arc<Context>) {
             let Some(class) = classes.get(&key) else { return Ok(()) };
             let meta = &class.metadata;
             match need(meta, CLASS_FINALIZER) {
-                Need::Nothing => Ok(()),
-                Need::Add => set::<VolumeAttributesClassView>(&client, meta, CLASS_FINALIZER, true).await,
-                Need::RemoveIfUnused => {
+                FinalizerNeed::Nothing => Ok(()),
+                FinalizerNeed::Add => set::<VolumeAttributesClassView>(&client, meta, CLASS_FINALIZER, true).await,
+                FinalizerNeed::RemoveIfUnused => {
                     let name = meta.name.as_str();
                     let used = claims.list().iter().any(|c| classes_of(c).contains(&name))
                         || volumes.list().iter().any(|v| v.spec.volume_attributes_class_name == name);

@@ -14,18 +14,18 @@ use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::{IP_ALLOCATOR, IP_FAMILY, IP_MANAGED_BY, IpAddressView};
 
-type Owners = Mutex<HashMap<IpAddr, ObjectKey>>;
+type AddressOwners = Mutex<HashMap<IpAddr, ObjectKey>>;
 
-struct Controller {
+struct ServiceAddressController {
     client: Client,
-    owners: Arc<Owners>,
+    owners: Arc<AddressOwners>,
     addresses: SharedInformer<IpAddressView>,
 }
 
 /// Starts the controller.
 pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<IpAddr> = WorkQueue::default();
-    let owners: Arc<Owners> = Arc::default();
+    let owners: Arc<AddressOwners> = Arc::default();
     let (q, known) = (queue.clone(), Arc::clone(&owners));
     ctx.informers.services.on_change(move |change| {
         let (old, new) = match change {
@@ -46,7 +46,11 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(ip);
         }
     });
-    let me = Arc::new(Controller { client: ctx.client(), owners, addresses: ctx.informers.ip_addresses.reader() });
+    let me = Arc::new(ServiceAddressController {
+        client: ctx.client(),
+        owners,
+        addresses: ctx.informers.ip_addresses.reader(),
+    });
     let q = queue.clone();
     me.addresses.on_change(move |change| {
         if let Some(ip) = change.object().of_a_service() {
@@ -59,7 +63,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-impl Controller {
+impl ServiceAddressController {
     async fn sync(&self, ip: IpAddr) -> Result<(), SyncError> {
         let name = ip.to_string();
         let owner = self.owners.lock().get(&ip).cloned();

@@ -21,7 +21,7 @@ const READY: &str = "Kubernetes Service CIDR is ready";
 const IN_USE: &str =
     "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
 
-struct Controller {
+struct ServiceCidrController {
     client: Client,
     clock: Arc<dyn Clock>,
     cidrs: SharedInformer<ServiceCidrView>,
@@ -40,7 +40,7 @@ fn is_needed(gone: &ServiceCidrView, all: &[Arc<ServiceCidrView>], addresses: &[
 /// Starts the controller.
 pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
-    let me = Arc::new(Controller {
+    let me = Arc::new(ServiceCidrController {
         client: ctx.client(),
         clock: Arc::clone(&ctx.clock),
         cidrs: ctx.informers.service_cidrs.reader(),
@@ -63,7 +63,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-impl Controller {
+impl ServiceCidrController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(cidr) = self.cidrs.get(key) else { return Ok(()) };
         let held = cidr.metadata.finalizers.iter().any(|f| f == FINALIZER);

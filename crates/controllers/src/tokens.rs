@@ -18,7 +18,7 @@ use crate::views::{SecretView, ServiceAccountView};
 pub(crate) const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 pub(crate) const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
-struct Controller {
+struct TokensController {
     client: Client,
     secrets: SharedInformer<SecretView>,
     accounts: SharedInformer<ServiceAccountView>,
@@ -30,7 +30,7 @@ struct Controller {
 pub fn start(ctx: &Arc<Context>) {
     let Some(sign) = ctx.config.legacy_tokens.clone() else { return };
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
-    let me = Arc::new(Controller {
+    let me = Arc::new(TokensController {
         // Upstream gives this one the manager's own identity: it makes what the others authenticate with.
         client: ctx.client(),
         secrets: ctx.informers.token_secrets.reader(),
@@ -59,7 +59,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-impl Controller {
+impl TokensController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(secret) = self.secrets.get(key).filter(|s| !s.metadata.is_deleting()) else { return Ok(()) };
         let notes = &secret.metadata.annotations;

@@ -11,7 +11,7 @@ use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::JobView;
 
-struct Cleaner {
+struct FinishedJobCleaner {
     ctx: Arc<Context>,
     client: Client,
     jobs: SharedInformer<JobView>,
@@ -24,7 +24,7 @@ pub fn start(ctx: &Arc<Context>) {
     // 0.1 s to 14 min, doubling.
     let bounds = exponential_buckets(0.1, 2.0, 14).unwrap_or_default();
     let name = "ttl_after_finished_controller_job_deletion_duration_seconds";
-    let me = Arc::new(Cleaner {
+    let me = Arc::new(FinishedJobCleaner {
         ctx: Arc::clone(ctx),
         client: ctx.client(),
         jobs: ctx.informers.jobs.reader(),
@@ -54,7 +54,7 @@ fn expiry(job: &JobView) -> Option<Timestamp> {
     end.parse::<Timestamp>().ok()?.checked_add(SignedDuration::from_secs(i64::from(ttl))).ok()
 }
 
-impl Cleaner {
+impl FinishedJobCleaner {
     /// What is left of a job's time; zero: it is over.
     fn left(&self, job: &JobView) -> Option<Duration> {
         Some(Duration::try_from(expiry(job)?.duration_since(self.ctx.clock.now())).unwrap_or_default())

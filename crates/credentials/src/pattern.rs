@@ -118,12 +118,12 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
 #[derive(Debug, Default)]
 pub struct PatternIndex {
     /// By port, then by how many labels the host has.
-    buckets: HashMap<String, HashMap<usize, Bucket>>,
+    buckets: HashMap<String, HashMap<usize, PatternBucket>>,
 }
 
 /// Patterns of one port and one number of labels.
 #[derive(Debug, Default)]
-struct Bucket {
+struct PatternBucket {
     exact: HashMap<String, Vec<(Pattern, usize)>>,
     /// By shape: there are few shapes, however many patterns, and within one a look-up leads to those alone that can match.
     globs: Vec<(Shape, HashMap<Vec<u8>, Vec<Glob>>)>,

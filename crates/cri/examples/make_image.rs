@@ -4,7 +4,7 @@
 
 use kelson_cri::image::build::busybox_layer;
 use kelson_cri::image::tar::Writer;
-use kelson_cri::image::{Image, ImageConfig};
+use kelson_cri::image::{ImageConfig, NewImage};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +25,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let env = vec!["PATH=/usr/local/bin:/usr/bin:/bin:/sbin".to_owned()];
     let config = ImageConfig { cmd: vec!["sh".to_owned()], env, ..Default::default() };
-    std::fs::write(out, Image { name: name.clone(), layers, config }.to_archive()?)?;
+    std::fs::write(out, NewImage { name: name.clone(), layers, config }.to_archive()?)?;
     Ok(())
 }

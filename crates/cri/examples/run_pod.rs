@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kelson_cri::containerd::{Containerd, ContainerdConfig};
 use kelson_cri::image::build::busybox_layer;
 use kelson_cri::image::tar::Writer;
-use kelson_cri::image::{Image, ImageConfig};
+use kelson_cri::image::{ImageConfig, NewImage};
 use kelson_cri::proto::*;
 use kelson_cri::{CriClient, Limits, Runtime};
 use kelson_net::{Network, NetworkConfig};
@@ -211,5 +211,5 @@ fn busybox() -> Outcome<Vec<u8>> {
     let list = String::from_utf8(list.stdout)?;
     let config = ImageConfig { cmd: vec!["sh".into()], env: vec!["PATH=/bin".into()], ..Default::default() };
     let layers = vec![busybox_layer(&binary, &list.lines().collect::<Vec<_>>())];
-    Ok(Image { name: "busybox".into(), layers, config }.to_archive()?)
+    Ok(NewImage { name: "busybox".into(), layers, config }.to_archive()?)
 }

@@ -50,8 +50,8 @@ async fn commit(core: &Arc<Core>, write: Write) -> Result<Committed, StoreError>
     let put = put(core, &write).await?;
     for _ in 0..ATTEMPTS_MAX {
         match send(core, &name, &write, put.as_ref(), current.take()).await? {
-            Sent::Done(committed) => return Ok(committed),
-            Sent::Outrun { revision } => shown(core, revision).await?,
+            SendOutcome::Done(committed) => return Ok(committed),
+            SendOutcome::Outrun { revision } => shown(core, revision).await?,
         }
         current = core.mirror.get(&write.key);
         core.mirror.check(&write, current.as_ref())?;
@@ -78,7 +78,7 @@ async fn put(core: &Core, write: &Write) -> Result<Option<Put>, StoreError> {
     Ok(Some(Put { value: value.into(), writer, body: body.clone(), meta, lease }))
 }
 
-enum Sent {
+enum SendOutcome {
     Done(Committed),
     /// The key was at another revision; etcd was at this one.
     Outrun {
@@ -92,7 +92,7 @@ async fn send(
     write: &Write,
     put: Option<&Put>,
     current: Option<Arc<Record>>,
-) -> Result<Sent, StoreError> {
+) -> Result<SendOutcome, StoreError> {
     // Known as under way until it is told of below.
     let _noted = put.map(|put| {
         core.pending.note(name.clone(), put.value.clone(), (put.body.clone(), put.meta.clone()), put.writer)
@@ -112,7 +112,7 @@ async fn send(
     let answer = core.connection.txn(operation, when_at(name, at, op)).await?;
     let revision = revision_of(answer.header.as_ref());
     if !answer.succeeded {
-        return Ok(Sent::Outrun { revision });
+        return Ok(SendOutcome::Outrun { revision });
     }
     match tokio::time::timeout(SHOWN_MAX, core.mirror.wait_for(revision)).await {
         Ok(Ok(())) => {}
@@ -124,7 +124,7 @@ async fn send(
         Action::Put { .. } => None,
     };
     let put = put.map(|put| (&put.body, put.meta.clone()));
-    Ok(Sent::Done(core.mirror.committed(&write.key, revision, put, last, current)))
+    Ok(SendOutcome::Done(core.mirror.committed(&write.key, revision, put, last, current)))
 }
 
 /// `op` if the key is at this revision; 0: if there is none.

@@ -27,7 +27,7 @@ use crate::node::sync::NodeSync;
 use crate::objects::Objects;
 use crate::objects::tokens::Tokens;
 use crate::pods::known::Known;
-use crate::pods::manager::{Manager, source};
+use crate::pods::manager::{PodManager, source};
 use crate::pods::manifests;
 use crate::pods::parts::Parts;
 use crate::probes::handlers::Handlers;
@@ -275,7 +275,7 @@ fn pods(
         })
     });
     let pressure = (channels.pressure.1.clone(), channels.shutdown.1.clone());
-    let manager = Manager::new(Arc::clone(&parts), node, pressure, inbox.clone(), channels.known.clone());
+    let manager = PodManager::new(Arc::clone(&parts), node, pressure, inbox.clone(), channels.known.clone());
     let group = tasks.clone();
     // Services are part of every container's environment: none of a pod of the API starts before they are known. Static pods
     // do not wait for the API: they may be what it runs in.

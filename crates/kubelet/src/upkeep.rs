@@ -38,7 +38,7 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
     let (clock, pressure) = (Arc::clone(&deps.clock), channels.pressure.0.clone());
     tasks.supervise("evictions", move || {
         let (effects, clock) = (effects.clone(), Arc::clone(&clock));
-        eviction::Manager::new(thresholds.clone(), effects, clock, pressure.clone()).run()
+        eviction::EvictionManager::new(thresholds.clone(), effects, clock, pressure.clone()).run()
     });
     let registration = Registration {
         client: deps.client.clone(),

@@ -16,7 +16,7 @@ use kelson_cri::{CriError, CriResult};
 use kelson_kubelet::devices::listing::PodResourcesLister;
 use kelson_kubelet::devices::messages as m;
 use kelson_kubelet::devices::registration::Registrar;
-use kelson_kubelet::devices::table::Amount;
+use kelson_kubelet::devices::table::DeviceCount;
 use kelson_kubelet::devices::{Devices, checkpoint};
 use kelson_kubelet::metrics::DeviceMetrics;
 use kelson_meta::{Clock, SystemClock};
@@ -166,7 +166,7 @@ impl Node {
 
     /// What the node has of the resource comes to be this.
     async fn comes_to(&self, capacity: i64, allocatable: i64) {
-        let wanted = Amount { capacity, allocatable };
+        let wanted = DeviceCount { capacity, allocatable };
         self.until(|| self.devices.amounts().get(GPU) == Some(&wanted)).await;
     }
 }
@@ -257,7 +257,7 @@ async fn what_there_is_follows_the_plugin_and_outlives_the_kubelet() {
 
     // The next kubelet begins with what pods have.
     let next = open(node.dir.path()).await;
-    assert_eq!(next.amounts()[GPU], Amount::default(), "no plugin has registered with it");
+    assert_eq!(next.amounts()[GPU], DeviceCount::default(), "no plugin has registered with it");
     assert_eq!(next.given("p", "c").await.expect("known").env, [("GPUS".to_owned(), "b,c".to_owned())]);
     next.allocate(&pod("p", wants(2)), false).await.expect("a container that runs goes on");
     let why = next.allocate(&pod("p", wants(2)), true).await.expect_err("not known to work");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use kelson_kubelet::systemd::bus::{Bus, BusError};
 use kelson_kubelet::systemd::logind::Logind;
 use kelson_kubelet::systemd::units::Slices;
-use kelson_kubelet::systemd::wire::{FIXED_BYTES, Kind, Message, Value};
+use kelson_kubelet::systemd::wire::{FIXED_BYTES, Message, MessageKind, Value};
 use parking_lot::Mutex;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -70,12 +70,12 @@ impl Machine {
         loop {
             let call = message(&mut client)?;
             let mut answer = Message::call("", "", "", "", Vec::new());
-            (answer.kind, answer.serial, answer.answers) = (Kind::Return, 1, Some(call.serial));
+            (answer.kind, answer.serial, answer.answers) = (MessageKind::Return, 1, Some(call.serial));
             let mut lock = None;
             match self.answer(&call, &mut lock) {
                 Ok(body) => answer.body = body,
                 Err(name) => {
-                    answer.kind = Kind::Error;
+                    answer.kind = MessageKind::Error;
                     answer.error = name.to_owned();
                     answer.body = vec![Value::text("in words")];
                 }
@@ -134,7 +134,7 @@ impl Machine {
 
     fn say(&self, begins: bool) {
         let mut signal = Message::call("", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "", Vec::new());
-        (signal.kind, signal.serial, signal.member) = (Kind::Signal, 9, "PrepareForShutdown".to_owned());
+        (signal.kind, signal.serial, signal.member) = (MessageKind::Signal, 9, "PrepareForShutdown".to_owned());
         signal.body = vec![Value::Bool(begins)];
         for mut connection in self.connections.lock().iter() {
             // One that is closed hears nothing.

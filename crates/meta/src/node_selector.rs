@@ -125,13 +125,13 @@ impl<'de> Deserialize<'de> for NodeSelectorTerm {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
-        struct Form {
+        struct TermForm {
             #[serde(deserialize_with = "null_default")]
             match_expressions: Vec<LabelSelectorRequirement>,
             #[serde(deserialize_with = "null_default")]
             match_fields: Vec<LabelSelectorRequirement>,
         }
-        let form = Form::deserialize(d)?;
+        let form = TermForm::deserialize(d)?;
         Ok(Self::new(&form.match_expressions, &form.match_fields))
     }
 }
@@ -140,11 +140,11 @@ impl<'de> Deserialize<'de> for NodeSelector {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         #[derive(Default, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
-        struct Form {
+        struct SelectorForm {
             #[serde(deserialize_with = "null_default")]
             node_selector_terms: Vec<NodeSelectorTerm>,
         }
-        Ok(Self(Form::deserialize(d)?.node_selector_terms))
+        Ok(Self(SelectorForm::deserialize(d)?.node_selector_terms))
     }
 }
 

@@ -29,7 +29,7 @@ pub enum Step {
     /// Bind this pod to the node it is now assumed on; tell the outcome by [`Core::bound`] or [`Core::failed`].
     Bind(Arc<Pod>),
     /// The same, but its volumes must be bound first.
-    BindVolumes(VolumeBinding),
+    BindVolumes(PendingBinding),
     /// Tell the pod's owner why it waits.
     Report(Report),
     /// Make room: tell these pods to go and the pod's owner why it waits, then [`Core::room_asked`].
@@ -40,7 +40,7 @@ pub enum Step {
 
 /// A pod that is assumed on its node, and what its claims need before it may run there.
 #[derive(Debug)]
-pub struct VolumeBinding {
+pub struct PendingBinding {
     /// The pod, assigned.
     pub pod: Arc<Pod>,
     /// What is to be bound and made.
@@ -245,7 +245,7 @@ impl Core {
                 self.promised.remove(&pod.uid);
                 self.metrics.attempt(profile, Attempt::Scheduled, begun.elapsed());
                 match self.volumes_of(&pod, i) {
-                    Some(plan) => Step::BindVolumes(VolumeBinding { pod: assigned, plan }),
+                    Some(plan) => Step::BindVolumes(PendingBinding { pod: assigned, plan }),
                     None => Step::Bind(assigned),
                 }
             }
@@ -270,7 +270,7 @@ impl Core {
     }
 
     /// How far the binding of a pod's volumes is.
-    pub fn volumes_progress(&self, binding: &VolumeBinding) -> Progress {
+    pub fn volumes_progress(&self, binding: &PendingBinding) -> Progress {
         if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.plan.node) {
             return Progress::Failed("the pod is gone".into());
         }

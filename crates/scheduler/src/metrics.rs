@@ -23,12 +23,12 @@ const RESULTS: [&str; 3] = ["scheduled", "unschedulable", "error"];
 pub struct Metrics {
     registry: Registry,
     /// In the order of the profiles.
-    profiles: Vec<Counted>,
+    profiles: Vec<ProfileCounts>,
 }
 
 /// What is counted of one profile, by result.
 #[derive(Clone, Debug)]
-struct Counted {
+struct ProfileCounts {
     attempts: [IntCounter; 3],
     durations: [Histogram; 3],
 }
@@ -49,7 +49,7 @@ impl Metrics {
             &["profile", "result"],
             &bounds,
         );
-        let counted = profiles.into_iter().map(|profile| Counted {
+        let counted = profiles.into_iter().map(|profile| ProfileCounts {
             attempts: RESULTS.map(|r| attempts.with_label_values(&[profile, r])),
             durations: RESULTS.map(|r| durations.with_label_values(&[profile, r])),
         });

@@ -28,7 +28,7 @@ impl Files {
 }
 
 #[derive(Default)]
-struct State {
+struct DiskState {
     /// What the system answers reads with.
     files: Files,
     /// What survives a power cut.
@@ -43,7 +43,7 @@ struct State {
 
 /// A disk; cheap to clone, all clones are one.
 #[derive(Clone, Default)]
-pub(crate) struct Disk(Arc<Mutex<State>>);
+pub(crate) struct Disk(Arc<Mutex<DiskState>>);
 
 impl Disk {
     /// Opened by a store, until the power is cut.

@@ -13,13 +13,13 @@ const DETAIL_MAX: usize = 600;
 const KEPT_MAX: usize = 4000;
 
 #[derive(Debug)]
-struct State {
+struct TraceState {
     lines: VecDeque<String>,
     digest: u64,
     count: u64,
 }
 
-impl State {
+impl TraceState {
     fn keep(&mut self, line: String) {
         if self.lines.len() == KEPT_MAX {
             self.lines.pop_front();
@@ -32,7 +32,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct Trace {
     begun: Instant,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TraceState>>,
 }
 
 impl Trace {
@@ -40,7 +40,7 @@ impl Trace {
     #[expect(clippy::new_without_default, reason = "it begins at a time")]
     pub fn new() -> Self {
         // FNV-1a, 64 bit.
-        let state = State { lines: VecDeque::new(), digest: 0xcbf2_9ce4_8422_2325, count: 0 };
+        let state = TraceState { lines: VecDeque::new(), digest: 0xcbf2_9ce4_8422_2325, count: 0 };
         Self { begun: Instant::now(), state: Arc::new(Mutex::new(state)) }
     }
 

@@ -92,7 +92,7 @@ impl Labels {
 
     /// All labels in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        let mut texts = Texts(&self.0);
+        let mut texts = PackedTexts(&self.0);
         std::iter::from_fn(move || Some((texts.next()?, texts.next()?)))
     }
 
@@ -170,7 +170,7 @@ impl Fields {
 
     /// All fields in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.names.iter().zip(Texts(&self.values))
+        self.names.iter().zip(PackedTexts(&self.values))
     }
 }
 
@@ -247,9 +247,9 @@ pub(crate) fn take_bytes<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 /// Iterates over packed texts; ends early at bytes that are none.
-struct Texts<'a>(&'a [u8]);
+struct PackedTexts<'a>(&'a [u8]);
 
-impl<'a> Iterator for Texts<'a> {
+impl<'a> Iterator for PackedTexts<'a> {
     type Item = &'a str;
     fn next(&mut self) -> Option<&'a str> {
         take_text(&mut self.0)

@@ -25,7 +25,7 @@ pub struct ApiserverArgs {
     #[command(flatten)]
     pub accounts: ServiceAccountArgs,
     #[command(flatten)]
-    pub proxies: ProxyArgs,
+    pub proxies: FrontProxyArgs,
     #[command(flatten)]
     pub kubelets: KubeletClientArgs,
     /// CAs of users' client certificates; without them there are none.
@@ -130,7 +130,7 @@ pub struct ServiceAccountArgs {
 
 /// Proxies that speak for others, and the server as such a proxy.
 #[derive(Args, Debug, Clone)]
-pub struct ProxyArgs {
+pub struct FrontProxyArgs {
     /// CAs of proxies that may say in headers who asks.
     #[arg(long, value_name = "FILE")]
     pub requestheader_client_ca_file: Option<PathBuf>,

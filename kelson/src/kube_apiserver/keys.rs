@@ -9,7 +9,7 @@ use kelson_apiserver::ServiceAccountConfig;
 use kelson_auth::authenticate::FrontProxyOptions;
 use kelson_pki::{Authority, ClusterPki, Issued, Key, LeafSpec, PublicKey, Purpose, San};
 
-use super::args::{ProxyArgs, ServiceAccountArgs, ServingArgs};
+use super::args::{FrontProxyArgs, ServiceAccountArgs, ServingArgs};
 
 /// Life of a certificate that is made here, as upstream's.
 const OWN_CERTIFICATE: std::time::Duration = std::time::Duration::from_secs(365 * 24 * 3600);
@@ -97,7 +97,7 @@ pub fn service_accounts(args: &ServiceAccountArgs) -> anyhow::Result<ServiceAcco
 }
 
 /// Which proxies are believed, and in which headers.
-pub fn request_headers(args: &ProxyArgs) -> FrontProxyOptions {
+pub fn request_headers(args: &FrontProxyArgs) -> FrontProxyOptions {
     FrontProxyOptions {
         allowed_names: args.requestheader_allowed_names.clone(),
         username_headers: args.requestheader_username_headers.clone(),

@@ -45,7 +45,7 @@ pub fn run(args: ApiserverArgs, spoken: &Spoken) -> anyhow::Result<()> {
     spoken.log();
     process::run(async |process| {
         let tasks = process.tasks.child("kube-apiserver");
-        let start = Alone::start(&args, &tasks);
+        let start = StandaloneServer::start(&args, &tasks);
         let alone = tokio::select! {
             alone = start => alone?,
             ended = process.ended() => return ended,
@@ -57,13 +57,13 @@ pub fn run(args: ApiserverArgs, spoken: &Spoken) -> anyhow::Result<()> {
 }
 
 /// A running API server with what belongs to it.
-struct Alone {
+struct StandaloneServer {
     api: Running,
     controllers: Option<kelson_controllers::Running>,
     store: Store,
 }
 
-impl Alone {
+impl StandaloneServer {
     async fn start(args: &ApiserverArgs, tasks: &Tasks) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let encryption = encryption(args, tasks).await?;

@@ -8,6 +8,7 @@ mod ratchets;
 mod rooms;
 mod source;
 mod tree;
+mod types;
 mod walks;
 mod words;
 
@@ -31,6 +32,7 @@ fn measures(tree: &Tree) -> Measures {
     let mut all = Measures::new();
     functions::measure(tree, &mut all);
     imports::measure(tree, &mut all);
+    types::measure(tree, &mut all);
     words::measure(tree, &mut all);
     tasks(tree, &mut all);
     all.insert("manifests.unsorted".to_owned(), manifests::unsorted(tree).len());
@@ -119,6 +121,7 @@ fn why(tree: &Tree, name: &str) -> String {
         Some(("circle", krate)) => imports::largest(tree, krate),
         Some(("function" | "functions", _)) => functions::longest(tree, 10),
         Some(("file" | "files", _)) => functions::longest_files(tree, 10),
+        Some(("types", _)) => types::twice(tree),
         Some(("words", _)) => words::banned(tree),
         Some(("docs", _)) => words::short_docs(tree),
         Some(("manifests", "unsorted")) => manifests::unsorted(tree),

@@ -30,7 +30,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::aggregate::service::{ApiService, ServiceReference, Spec};
+use crate::aggregate::service::{ApiService, ApiServiceSpec, ServiceReference};
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::headers::DROPPED;
@@ -52,7 +52,7 @@ pub struct Means {
 /// A server of a group version.
 pub struct Remote {
     name: String,
-    spec: Spec,
+    spec: ApiServiceSpec,
     service: ServiceReference,
     connector: Result<TlsConnector, String>,
     means: Means,
@@ -87,7 +87,7 @@ impl Remote {
         &self.name
     }
     /// What its APIService says.
-    pub fn spec(&self) -> &Spec {
+    pub fn spec(&self) -> &ApiServiceSpec {
         &self.spec
     }
     /// The service that leads to it.
@@ -281,7 +281,7 @@ fn refusal(code: StatusCode, text: &str) -> Answer {
     answer(code, "text/plain; charset=utf-8", ApiBody::full(format!("{text}\n")))
 }
 
-fn connector(spec: &Spec, means: &Means) -> Result<TlsConnector, String> {
+fn connector(spec: &ApiServiceSpec, means: &Means) -> Result<TlsConnector, String> {
     let verifier = if spec.insecure_skip_tls_verify {
         AnyServerCertificate::verifier()
     } else {

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ApiService {
-    pub metadata: Metadata,
-    pub spec: Spec,
+    pub metadata: ApiServiceMetadata,
+    pub spec: ApiServiceSpec,
     pub status: ServiceStatus,
 }
 
 /// What is read of the metadata.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Metadata {
+pub struct ApiServiceMetadata {
     pub name: String,
     pub uid: String,
 }
@@ -24,7 +24,7 @@ pub struct Metadata {
 /// `spec`: what is served, and by whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Spec {
+pub struct ApiServiceSpec {
     pub group: String,
     pub version: String,
     /// Absent for what this server answers itself.

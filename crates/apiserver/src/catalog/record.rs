@@ -38,11 +38,11 @@ pub fn parse(record: &Record) -> Value {
 /// The JSON of an object's `metadata`, as it stands in the object's; `None` when there is none.
 pub fn metadata(object: &[u8]) -> Option<&str> {
     #[derive(serde::Deserialize)]
-    struct Document<'a> {
+    struct StoredDocument<'a> {
         #[serde(borrow)]
         metadata: Option<&'a serde_json::value::RawValue>,
     }
-    let document: Document<'_> = serde_json::from_slice(object).ok()?;
+    let document: StoredDocument<'_> = serde_json::from_slice(object).ok()?;
     document.metadata.map(serde_json::value::RawValue::get)
 }
 

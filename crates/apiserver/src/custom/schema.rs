@@ -36,7 +36,7 @@ pub struct Compiled {
 }
 
 #[derive(Deserialize)]
-struct Document<'a> {
+struct SchemaDocument<'a> {
     #[serde(borrow)]
     spec: DocumentSpec<'a>,
 }
@@ -60,7 +60,7 @@ struct DocumentSchema<'a> {
 /// A version's schema as it stands in a definition's record.
 fn read(record: &Record, version: &str) -> Option<Value> {
     let bytes = record.bytes();
-    let document: Document<'_> = serde_json::from_slice(&bytes).ok()?;
+    let document: SchemaDocument<'_> = serde_json::from_slice(&bytes).ok()?;
     let version = document.spec.versions.into_iter().find(|v| v.name == version)?;
     serde_json::from_str(version.schema?.text?.get()).ok()
 }

@@ -22,9 +22,9 @@ trait Observer {
     fn gone(&self, name: &str, record: Option<&Record>);
 }
 
-struct Definitions<'a>(&'a Server);
+struct DefinitionLookup<'a>(&'a Server);
 
-impl Observer for Definitions<'_> {
+impl Observer for DefinitionLookup<'_> {
     fn names(&self) -> Vec<String> {
         self.0.definitions.names()
     }
@@ -55,7 +55,8 @@ impl Observer for ApiServices<'_> {
 
 /// Runs until the server ends.
 pub async fn follow(server: Arc<Server>) {
-    let of_definitions = each(&server, Resource::new(definitions::GROUP, definitions::PLURAL), Definitions(&server));
+    let of_definitions =
+        each(&server, Resource::new(definitions::GROUP, definitions::PLURAL), DefinitionLookup(&server));
     let of_services = each(&server, Resource::new(aggregation::GROUP, aggregation::PLURAL), ApiServices(&server));
     tokio::join!(of_definitions, of_services);
 }

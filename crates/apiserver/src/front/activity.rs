@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 /// Requests of one connection.
 pub struct Activity {
-    state: Mutex<State>,
+    state: Mutex<ActivityState>,
     ended: Notify,
 }
 
-struct State {
+struct ActivityState {
     open: usize,
     /// Since when none has been open.
     since: Instant,
@@ -25,13 +25,13 @@ struct State {
 impl Activity {
     /// A connection that has just been made.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State { open: 0, since: Instant::now() }), ended: Notify::new() })
+        Arc::new(Self { state: Mutex::new(ActivityState { open: 0, since: Instant::now() }), ended: Notify::new() })
     }
 
     /// A request begins; it is open until what is returned is dropped.
-    pub fn begin(self: &Arc<Self>) -> Open {
+    pub fn begin(self: &Arc<Self>) -> OpenRequest {
         self.state.lock().open += 1;
-        Open(Arc::clone(self))
+        OpenRequest(Arc::clone(self))
     }
 
     /// Resolves when no request has been open for so long.
@@ -51,9 +51,9 @@ impl Activity {
 }
 
 /// An open request.
-pub struct Open(Arc<Activity>);
+pub struct OpenRequest(Arc<Activity>);
 
-impl Drop for Open {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         state.open -= 1;
@@ -67,12 +67,12 @@ impl Drop for Open {
 /// An answer's body that keeps its request open until it is sent.
 pub struct Answering<B> {
     body: B,
-    _open: Open,
+    _open: OpenRequest,
 }
 
 impl<B> Answering<B> {
     /// A body and the request that it answers.
-    pub fn new(body: B, open: Open) -> Self {
+    pub fn new(body: B, open: OpenRequest) -> Self {
         Self { body, _open: open }
     }
 }

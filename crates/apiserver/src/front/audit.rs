@@ -36,7 +36,7 @@ const TRUNCATED: &str = "audit.k8s.io/truncated";
 const COPY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// What the audit is told at the beginning.
-pub struct Asked<'a> {
+pub struct AuditedRequest<'a> {
     /// The head as it came.
     pub parts: &'a Parts,
     /// What is asked.
@@ -64,7 +64,11 @@ impl Trail {
     ///
     /// # Errors
     /// 500 when it must be written and cannot.
-    pub async fn begin(server: &Server, asked: Asked<'_>, user: &Arc<UserInfo>) -> Result<Option<Self>, Status> {
+    pub async fn begin(
+        server: &Server,
+        asked: AuditedRequest<'_>,
+        user: &Arc<UserInfo>,
+    ) -> Result<Option<Self>, Status> {
         let Some(mut trail) = Self::new(server, asked, user) else { return Ok(None) };
         if !trail.tell(Stage::RequestReceived).await {
             trail.audit.rejected();
@@ -75,7 +79,7 @@ impl Trail {
     }
 
     /// Tells of a request whose sender was not believed.
-    pub async fn unbelieved(server: &Server, asked: Asked<'_>, certificate: bool) {
+    pub async fn unbelieved(server: &Server, asked: AuditedRequest<'_>, certificate: bool) {
         if server.config.audit.is_none() {
             return;
         }
@@ -87,7 +91,7 @@ impl Trail {
         trail.ended = true;
     }
 
-    fn new(server: &Server, asked: Asked<'_>, user: &Arc<UserInfo>) -> Option<Self> {
+    fn new(server: &Server, asked: AuditedRequest<'_>, user: &Arc<UserInfo>) -> Option<Self> {
         let audit = Arc::clone(server.config.audit.as_ref()?);
         let info = asked.info;
         let decision = audit.decide(&Attributes {

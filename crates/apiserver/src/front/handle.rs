@@ -13,7 +13,7 @@ use kelson_transport::TakesObjects;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::front::audit::{self, Asked, Trail};
+use crate::front::audit::{self, AuditedRequest, Trail};
 use crate::front::identify::{self, Identity, Proven};
 use crate::front::{authorize, dispatch, flow, heavy};
 use crate::request::answer::{self, Answer};
@@ -69,9 +69,9 @@ struct Head {
 }
 
 impl Head {
-    fn asked<'a>(&'a self, parts: &'a Parts, identity: &Identity) -> Asked<'a> {
+    fn asked<'a>(&'a self, parts: &'a Parts, identity: &Identity) -> AuditedRequest<'a> {
         let long = flow::is_long_running(&self.info, &self.query);
-        Asked { parts, info: &self.info, audit_id: &self.audit_id, peer: identity.peer(), long }
+        AuditedRequest { parts, info: &self.info, audit_id: &self.audit_id, peer: identity.peer(), long }
     }
 }
 

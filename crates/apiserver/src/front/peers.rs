@@ -59,7 +59,7 @@ struct Open {
 }
 
 /// An open connection; it counts until it is dropped.
-pub struct Admitted {
+pub struct OpenConnection {
     peers: Arc<Peers>,
     address: IpAddr,
 }
@@ -71,7 +71,7 @@ impl Peers {
     }
 
     /// Admits a connection; `None` when there is no room for one more from there.
-    pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Admitted> {
+    pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<OpenConnection> {
         let peer = peer.to_canonical();
         let address = counted_as(peer);
         let limits = self.limits;
@@ -91,7 +91,7 @@ impl Peers {
             let mut open = self.open.lock();
             open.total += 1;
             *open.by_address.entry(address).or_default() += 1;
-            Admitted { peers: Arc::clone(self), address }
+            OpenConnection { peers: Arc::clone(self), address }
         })
     }
 
@@ -105,7 +105,7 @@ impl Peers {
     }
 }
 
-impl Drop for Admitted {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         let mut open = self.peers.open.lock();
         open.total -= 1;
@@ -167,7 +167,7 @@ mod tests {
         peers
     }
 
-    fn fill(peers: &Arc<Peers>, address: &str) -> Vec<Admitted> {
+    fn fill(peers: &Arc<Peers>, address: &str) -> Vec<OpenConnection> {
         let address: IpAddr = address.parse().unwrap();
         std::iter::from_fn(|| peers.admit(address)).collect()
     }

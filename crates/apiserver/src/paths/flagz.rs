@@ -3,11 +3,11 @@
 use kelson_meta::Status;
 use serde_json::{Value, json};
 
-use crate::paths::zpage::Page;
+use crate::paths::zpage::Zpage;
 use crate::request::answer::Answer;
 use crate::shared::context::RequestContext;
 
-const PAGE: Page = Page { name: "flagz", kind: "Flagz" };
+const PAGE: Zpage = Zpage { name: "flagz", kind: "Flagz" };
 
 /// Answers in the first form of `Accept` that there is.
 ///

@@ -3,11 +3,11 @@ use kelson_meta::version::{GIT_VERSION, MAJOR, MINOR};
 use kelson_meta::{Status, format_seconds};
 use serde_json::json;
 
-use crate::paths::zpage::Page;
+use crate::paths::zpage::Zpage;
 use crate::request::answer::Answer;
 use crate::shared::context::RequestContext;
 
-const PAGE: Page = Page { name: "statusz", kind: "Statusz" };
+const PAGE: Zpage = Zpage { name: "statusz", kind: "Statusz" };
 /// What a component has besides an API.
 const PATHS: [&str; 7] = ["/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz", "/version"];
 

@@ -13,24 +13,24 @@ const COMPONENT: &str = "apiserver";
 const OFFERED: [&str; 3] = ["application/json", "application/yaml", "text/plain"];
 
 /// One of these pages.
-pub(super) struct Page {
+pub(super) struct Zpage {
     /// Its name in paths and words: `statusz`.
     pub(super) name: &'static str,
     /// The kind of its object.
     pub(super) kind: &'static str,
 }
 
-enum Form {
+enum PageForm {
     Text,
     /// The media type, and the version of the kind.
     Kind(&'static str, &'static str),
 }
 
-impl Page {
+impl Zpage {
     /// The first form of an `Accept` header that there is.
-    fn form(&self, accept: &str) -> Option<Form> {
+    fn form(&self, accept: &str) -> Option<PageForm> {
         if accept.is_empty() {
-            return Some(Form::Text);
+            return Some(PageForm::Text);
         }
         accept.split(',').find_map(|clause| {
             let mut parts = clause.split(';').map(str::trim);
@@ -40,9 +40,9 @@ impl Page {
             let version = ["v1beta1", "v1alpha1"].into_iter().find(|v| *v == asked("v"));
             let version = version.filter(|_| asked("g") == GROUP && asked("as") == self.kind);
             match media {
-                "*/*" | "text/*" | "text/plain" => Some(Form::Text),
-                "application/json" => version.map(|v| Form::Kind("application/json", v)),
-                "application/yaml" => version.map(|v| Form::Kind("application/yaml", v)),
+                "*/*" | "text/*" | "text/plain" => Some(PageForm::Text),
+                "application/json" => version.map(|v| PageForm::Kind("application/json", v)),
+                "application/yaml" => version.map(|v| PageForm::Kind("application/yaml", v)),
                 _ => None,
             }
         })
@@ -60,7 +60,7 @@ impl Page {
     ) -> Result<Answer, Status> {
         let accept = cx.headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
         match self.form(accept).ok_or_else(|| Status::not_acceptable(&OFFERED))? {
-            Form::Text => {
+            PageForm::Text => {
                 let head = format!(
                     "\n{COMPONENT} {}\nWarning: This endpoint is not meant to be machine parseable, has no formatting \
                      compatibility guarantees and is for debugging purposes only.\n",
@@ -68,7 +68,7 @@ impl Page {
                 );
                 Ok(answer(StatusCode::OK, "text/plain; charset=utf-8", ApiBody::full(head + &text())))
             }
-            Form::Kind(media, version) => self.object(media, version, fields()),
+            PageForm::Kind(media, version) => self.object(media, version, fields()),
         }
     }
 

@@ -82,7 +82,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
     };
     let (timeout, now) = (timeout(cx)?, Instant::now());
     let state = State {
-        counted: Counted::new(cx, served, initial.is_some()),
+        counted: CountedWatch::new(cx, served, initial.is_some()),
         cursor,
         initial,
         sent: 0,
@@ -118,14 +118,14 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
 }
 
 /// Where flow control counts a watch.
-struct Counted {
+struct CountedWatch {
     /// What lets it read its initial events; given back when they were handed over.
     beginning: Option<Lent>,
     /// Among those that a write is told to.
     _watched: Option<Watched>,
 }
 
-impl Counted {
+impl CountedWatch {
     fn new(cx: &RequestContext, served: &Served, initial: bool) -> Self {
         let (tasks, limit) = (&cx.server.tasks, cx.server.config.request_timeout);
         let permit = cx.beginning.lock().take().filter(|_| initial);
@@ -190,7 +190,7 @@ struct State {
     end: Instant,
     shutdown: tokio_util::sync::CancellationToken,
     over: bool,
-    counted: Counted,
+    counted: CountedWatch,
     _metric: WatchGuard,
 }
 

@@ -25,7 +25,7 @@ const LOG_PROTOCOLS: [&str; 3] = ["", "binary.k8s.io", "base64.binary.k8s.io"];
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum MessageForm {
     Binary,
     Base64,
     Text,
@@ -53,8 +53,8 @@ pub fn is_wanted(cx: &RequestContext) -> bool {
 /// 400 when the connection cannot be upgraded.
 pub fn log(cx: &RequestContext, answer: Answer) -> Result<Answer, Status> {
     switch(cx, answer, &LOG_PROTOCOLS, Cut::Pieces, |protocol| match protocol {
-        "base64.binary.k8s.io" => Form::Base64,
-        _ => Form::Binary,
+        "base64.binary.k8s.io" => MessageForm::Base64,
+        _ => MessageForm::Binary,
     })
 }
 
@@ -66,7 +66,7 @@ pub fn watch(cx: &RequestContext, answer: Answer, protobuf: bool) -> Result<Answ
     // The subprotocol has no meaning here; browsers want the one they named back.
     let offered = offered_websocket_protocols(&cx.headers);
     let known = offered.first().map_or("", String::as_str);
-    let (cut, form) = if protobuf { (Cut::Lengths, Form::Binary) } else { (Cut::Lines, Form::Text) };
+    let (cut, form) = if protobuf { (Cut::Lengths, MessageForm::Binary) } else { (Cut::Lines, MessageForm::Text) };
     switch(cx, answer, &[known], cut, |_| form)
 }
 
@@ -75,7 +75,7 @@ fn switch(
     answer: Answer,
     known: &[&str],
     cut: Cut,
-    form: impl FnOnce(&str) -> Form,
+    form: impl FnOnce(&str) -> MessageForm,
 ) -> Result<Answer, Status> {
     let upgrade = cx.upgrade.lock().take();
     let upgrade = upgrade.ok_or_else(|| Status::bad_request("Upgrade request required over HTTP/1.1"))?;
@@ -99,7 +99,7 @@ async fn carry(
     io: impl AsyncRead + AsyncWrite + Unpin,
     body: ApiBody,
     cut: Cut,
-    form: Form,
+    form: MessageForm,
     greet: bool,
 ) -> io::Result<()> {
     let (mut from, mut to) = tokio::io::split(io);
@@ -140,7 +140,7 @@ async fn carry(
     to.shutdown().await
 }
 
-fn messages(mut data: Bytes, cut: Cut, form: Form, out: &mut BytesMut) {
+fn messages(mut data: Bytes, cut: Cut, form: MessageForm, out: &mut BytesMut) {
     match cut {
         Cut::Pieces if data.is_empty() => {}
         Cut::Pieces => message(&data, form, out),
@@ -154,11 +154,11 @@ fn messages(mut data: Bytes, cut: Cut, form: Form, out: &mut BytesMut) {
     }
 }
 
-fn message(data: &[u8], form: Form, out: &mut BytesMut) {
+fn message(data: &[u8], form: MessageForm, out: &mut BytesMut) {
     match form {
-        Form::Binary => put_frame(Role::Server, Opcode::Binary, &[data], out),
-        Form::Text => put_frame(Role::Server, Opcode::Text, &[data], out),
-        Form::Base64 => {
+        MessageForm::Binary => put_frame(Role::Server, Opcode::Binary, &[data], out),
+        MessageForm::Text => put_frame(Role::Server, Opcode::Text, &[data], out),
+        MessageForm::Base64 => {
             let text = base64::engine::general_purpose::STANDARD.encode(data);
             put_frame(Role::Server, Opcode::Text, &[text.as_bytes()], out);
         }
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     /// Everything a client that listens gets: (is text, payload) of each message, until the close.
-    async fn heard(pieces: &[&'static [u8]], cut: Cut, form: Form, greet: bool) -> Vec<(bool, Vec<u8>)> {
+    async fn heard(pieces: &[&'static [u8]], cut: Cut, form: MessageForm, greet: bool) -> Vec<(bool, Vec<u8>)> {
         let (client, server) = tokio::io::duplex(1 << 16);
         let body = ApiBody::stream(stream::iter(pieces.iter().map(|p| Ok(Bytes::from_static(p))).collect::<Vec<_>>()));
         let sent = tokio::spawn(carry(server, body, cut, form, greet));
@@ -198,24 +198,30 @@ mod tests {
     #[tokio::test]
     async fn a_log_is_its_bytes_after_an_empty_message() {
         let log: [&[u8]; 2] = [b"one\ntwo\n", b"three\n"];
-        assert_eq!(heard(&log, Cut::Pieces, Form::Binary, true).await, said(false, &["", "one\ntwo\n", "three\n"]));
-        assert_eq!(heard(&[b"a\n"], Cut::Pieces, Form::Base64, true).await, said(true, &["", "YQo="]));
-        assert_eq!(heard(&[], Cut::Pieces, Form::Binary, true).await, said(false, &[""]));
+        assert_eq!(
+            heard(&log, Cut::Pieces, MessageForm::Binary, true).await,
+            said(false, &["", "one\ntwo\n", "three\n"])
+        );
+        assert_eq!(heard(&[b"a\n"], Cut::Pieces, MessageForm::Base64, true).await, said(true, &["", "YQo="]));
+        assert_eq!(heard(&[], Cut::Pieces, MessageForm::Binary, true).await, said(false, &[""]));
     }
 
     #[tokio::test]
     async fn a_watch_is_one_message_for_each_event() {
         let events: [&[u8]; 2] = [b"{1}\n{2}\n", b"{3}\n"];
-        assert_eq!(heard(&events, Cut::Lines, Form::Text, false).await, said(true, &["{1}\n", "{2}\n", "{3}\n"]));
+        assert_eq!(
+            heard(&events, Cut::Lines, MessageForm::Text, false).await,
+            said(true, &["{1}\n", "{2}\n", "{3}\n"])
+        );
         let framed: [&[u8]; 1] = [b"\0\0\0\x02ab\0\0\0\x01c"];
-        assert_eq!(heard(&framed, Cut::Lengths, Form::Binary, false).await, said(false, &["ab", "c"]));
+        assert_eq!(heard(&framed, Cut::Lengths, MessageForm::Binary, false).await, said(false, &["ab", "c"]));
     }
 
     #[tokio::test]
     async fn a_client_that_closes_ends_it() {
         let (mut client, server) = tokio::io::duplex(1 << 16);
         let body = ApiBody::stream(stream::pending());
-        let sent = tokio::spawn(carry(server, body, Cut::Lines, Form::Text, false));
+        let sent = tokio::spawn(carry(server, body, Cut::Lines, MessageForm::Text, false));
         let mut close = BytesMut::new();
         put_frame(Role::Client, Opcode::Close, &[&CLOSE_NORMAL.to_be_bytes()], &mut close);
         client.write_all(&close).await.expect("write");

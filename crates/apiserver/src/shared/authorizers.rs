@@ -110,13 +110,13 @@ impl Counters {
 }
 
 /// An authorizer whose decisions are counted; having no opinion is none.
-struct Counted {
+struct CountedAuthorizer {
     inner: Arc<dyn Authorizer>,
     allowed: IntCounter,
     denied: IntCounter,
 }
 
-impl Counted {
+impl CountedAuthorizer {
     fn count(&self, decision: Decision) -> Decision {
         match decision {
             Decision::Allow(_) => self.allowed.inc(),
@@ -127,7 +127,7 @@ impl Counted {
     }
 }
 
-impl Authorizer for Counted {
+impl Authorizer for CountedAuthorizer {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         self.count(self.inner.authorize(attributes))
     }
@@ -137,7 +137,7 @@ impl Authorizer for Counted {
 }
 
 #[async_trait]
-impl AsyncAuthorizer for Counted {
+impl AsyncAuthorizer for CountedAuthorizer {
     async fn decide_later(&self, attributes: &Attributes<'_>) -> Decision {
         self.count(self.inner.decide(attributes).await)
     }
@@ -208,7 +208,7 @@ impl Authorizers {
 
     fn counted(&self, kind: &str, name: &str, inner: Arc<dyn Authorizer>) -> Arc<dyn Authorizer> {
         let counter = |decision: &str| self.counters.decisions.with_label_values(&[kind, name, decision]);
-        Arc::new(Counted { inner, allowed: counter("allowed"), denied: counter("denied") })
+        Arc::new(CountedAuthorizer { inner, allowed: counter("allowed"), denied: counter("denied") })
     }
 
     fn current(&self) -> Arc<AuthorizerChain> {

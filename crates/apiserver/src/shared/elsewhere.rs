@@ -108,10 +108,10 @@ impl Ask for Reviews {
 }
 
 /// The documents of token issuers.
-pub struct Documents;
+pub struct IssuerDocuments;
 
 #[async_trait]
-impl Fetch for Documents {
+impl Fetch for IssuerDocuments {
     async fn get(&self, url: &str, ca_pem: &[u8], bearer: Option<&str>) -> Result<Bytes, String> {
         fetch(url, ca_pem, bearer, DOCUMENT_TIMEOUT, DOCUMENT_BYTES_MAX).await
     }

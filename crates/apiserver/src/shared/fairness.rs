@@ -58,10 +58,10 @@ impl UnderWay {
         Self { since: Instant::now(), kinds: kinds.map(|(phase, kind)| Kind::new(phase, kind)) }
     }
 
-    fn count(self: &Arc<Self>, read: bool, runs: bool) -> Counted {
+    fn count(self: &Arc<Self>, read: bool, runs: bool) -> CountedRequest {
         let kind = if read { 0 } else { 2 } + usize::from(runs);
         self.kinds[kind].step(self.since, true);
-        Counted { under_way: Arc::clone(self), kind }
+        CountedRequest { under_way: Arc::clone(self), kind }
     }
 
     fn running(&self) -> (usize, usize) {
@@ -81,12 +81,12 @@ impl UnderWay {
 }
 
 /// One request under way.
-struct Counted {
+struct CountedRequest {
     under_way: Arc<UnderWay>,
     kind: usize,
 }
 
-impl Drop for Counted {
+impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.under_way.kinds[self.kind].step(self.under_way.since, false);
     }

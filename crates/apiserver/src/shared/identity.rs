@@ -26,7 +26,7 @@ use crate::config::{AuthorizationMode, Config, StartError};
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::shared::authorizers::Authorizers;
-use crate::shared::elsewhere::{Documents, Reviews};
+use crate::shared::elsewhere::{IssuerDocuments, Reviews};
 use crate::shared::issuer_uses::{IssuerCounts, show_certificate_faults};
 use crate::shared::token_uses::{CacheCounts, CountedUses};
 
@@ -173,7 +173,7 @@ fn token_kinds(
     not_own(&config.issuers, &own_issuers).map_err(StartError::Config)?;
     let mut issuers = None;
     if !config.issuers.is_empty() || config.issuers_may_change {
-        let known = Issuers::new(config.issuers.clone(), Arc::new(Documents), Arc::clone(clock));
+        let known = Issuers::new(config.issuers.clone(), Arc::new(IssuerDocuments), Arc::clone(clock));
         let known = Arc::new(known.telling(IssuerCounts::new(metrics)));
         members.push(Arc::clone(&known) as _);
         issuers = Some(known);

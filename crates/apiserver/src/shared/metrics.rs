@@ -23,10 +23,10 @@ const OTHER: &str = "other";
 /// What a request is counted under.
 pub struct Labels {
     verb: &'static str,
-    target: Target,
+    target: RequestTarget,
 }
 
-enum Target {
+enum RequestTarget {
     /// A path that is no resource.
     Path,
     /// A resource of the catalog, and whether the request is for its subresource of this position.
@@ -50,13 +50,15 @@ impl Labels {
             _ => OTHER,
         };
         let target = match route {
-            _ if !info.is_resource => Target::Path,
-            Some(Route::Stored(served)) if info.subresource.is_empty() => Target::Served(Arc::clone(served), None),
+            _ if !info.is_resource => RequestTarget::Path,
+            Some(Route::Stored(served)) if info.subresource.is_empty() => {
+                RequestTarget::Served(Arc::clone(served), None)
+            }
             Some(Route::Stored(served)) => match served.subresources.iter().position(|s| s.name == info.subresource) {
-                Some(at) => Target::Served(Arc::clone(served), Some(at)),
-                None => Target::Other,
+                Some(at) => RequestTarget::Served(Arc::clone(served), Some(at)),
+                None => RequestTarget::Other,
             },
-            Some(Route::Remote(_)) | None => Target::Other,
+            Some(Route::Remote(_)) | None => RequestTarget::Other,
         };
         Self { verb, target }
     }
@@ -64,9 +66,9 @@ impl Labels {
     /// Component, group, resource, scope, subresource, verb, version.
     fn values(&self) -> [&str; 7] {
         let (group, resource, scope, subresource, version) = match &self.target {
-            Target::Path => ("", "", "", "", ""),
-            Target::Other => ("", OTHER, "resource", "", ""),
-            Target::Served(served, sub) => {
+            RequestTarget::Path => ("", "", "", "", ""),
+            RequestTarget::Other => ("", OTHER, "resource", "", ""),
+            RequestTarget::Served(served, sub) => {
                 let sub = sub.and_then(|at| served.subresources.get(at)).map_or("", |s| s.name.as_str());
                 let gvr = &served.gvr;
                 (gvr.group.as_str(), gvr.resource.as_str(), "resource", sub, gvr.version.as_str())

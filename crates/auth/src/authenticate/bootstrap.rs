@@ -27,7 +27,7 @@ pub struct BootstrapTokens {
 #[derive(Deserialize)]
 struct SecretView {
     #[serde(default)]
-    metadata: MetaView,
+    metadata: SecretMetaView,
     #[serde(default, rename = "type")]
     kind: String,
     #[serde(default)]
@@ -35,7 +35,7 @@ struct SecretView {
 }
 
 #[derive(Deserialize, Default)]
-struct MetaView {
+struct SecretMetaView {
     #[serde(default, rename = "deletionTimestamp")]
     deletion_timestamp: Option<String>,
 }

@@ -32,13 +32,13 @@ pub struct WebhookTokens {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Review {
-    status: Status,
+struct TokenReview {
+    status: TokenReviewStatus,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Status {
+struct TokenReviewStatus {
     authenticated: bool,
     user: UserInfo,
     audiences: Vec<String>,
@@ -62,7 +62,7 @@ impl WebhookTokens {
     }
 
     fn judge(&self, answer: &[u8], audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
-        let review: Review = serde_json::from_slice(answer)
+        let review: TokenReview = serde_json::from_slice(answer)
             .map_err(|_| Rejected::because("webhook authenticator: its answer is no TokenReview"))?;
         let status = review.status;
         if !status.authenticated {

@@ -36,7 +36,7 @@ pub struct WebhookConfig {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Document {
+struct AuthorizationDocument {
     api_version: String,
     kind: String,
     #[serde(default)]
@@ -67,7 +67,7 @@ struct Webhook {
     match_condition_subject_access_review_version: String,
     failure_policy: String,
     connection_info: Connection,
-    match_conditions: Vec<Condition>,
+    match_conditions: Vec<MatchCondition>,
 }
 
 #[derive(Deserialize, Default)]
@@ -80,7 +80,7 @@ struct Connection {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Condition {
+struct MatchCondition {
     expression: String,
 }
 
@@ -93,7 +93,7 @@ pub fn parse(text: &[u8], duration: fn(&str) -> Option<Duration>) -> Result<Vec<
     if let Some(duplicate) = duplicates.first() {
         return Err(vec![duplicate.to_string()]);
     }
-    let document: Document = serde_json::from_value(tree).map_err(|e| vec![e.to_string()])?;
+    let document: AuthorizationDocument = serde_json::from_value(tree).map_err(|e| vec![e.to_string()])?;
     let mut faults = Vec::new();
     let known = ["v1", "v1beta1"].iter().any(|v| document.api_version == format!("{GROUP}/{v}"));
     if !known || document.kind != "AuthorizationConfiguration" {
@@ -189,7 +189,7 @@ impl Judge<'_> {
         }
     }
 
-    fn conditions(&mut self, given: &[Condition]) -> Vec<String> {
+    fn conditions(&mut self, given: &[MatchCondition]) -> Vec<String> {
         if given.len() > CONDITIONS_MAX {
             self.fault(
                 "matchConditions",

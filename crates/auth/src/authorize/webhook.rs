@@ -71,13 +71,13 @@ pub struct WebhookAuthorizer {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Review {
-    status: Option<Status>,
+struct SubjectAccessReview {
+    status: Option<SubjectAccessReviewStatus>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Status {
+struct SubjectAccessReviewStatus {
     allowed: bool,
     denied: bool,
     reason: String,
@@ -225,7 +225,7 @@ impl AsyncAuthorizer for WebhookAuthorizer {
         };
         let review = format!(r#"{head},"metadata":{{}},"spec":{sent},"status":{{"allowed":false}}}}"#);
         let status = match self.ask.post(review.into()).await {
-            Ok(answer) => serde_json::from_slice::<Review>(&answer).ok().and_then(|review| review.status),
+            Ok(answer) => serde_json::from_slice::<SubjectAccessReview>(&answer).ok().and_then(|review| review.status),
             Err(why) => {
                 tracing::warn!(webhook = self.options.name, why, "an authorization webhook was not asked");
                 None

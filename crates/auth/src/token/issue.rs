@@ -70,7 +70,7 @@ impl fmt::Debug for MintedToken {
 #[serde(default)]
 struct ObjectView {
     metadata: Meta,
-    spec: Option<PodSpec>,
+    spec: Option<PodSpecView>,
 }
 
 #[derive(Deserialize, Default)]
@@ -81,7 +81,7 @@ struct Meta {
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-struct PodSpec {
+struct PodSpecView {
     service_account_name: String,
     node_name: String,
 }
@@ -120,7 +120,7 @@ struct BoundRef {
 
 /// What a token is bound to.
 #[derive(Default)]
-struct Binding {
+struct TokenBinding {
     pod: Option<Bound>,
     node: Option<Bound>,
     secret: Option<Bound>,
@@ -172,7 +172,7 @@ impl TokenIssuer {
         check_expiration(seconds)?;
         let binding = match &view.spec.bound_object_ref {
             Some(reference) => bind(objects, namespace, name, reference)?,
-            None => Binding::default(),
+            None => TokenBinding::default(),
         };
         let mut warnings = Vec::new();
         if let Some(max) = self.options.expiration_max_seconds.filter(|max| *max > 0 && seconds > *max) {
@@ -283,8 +283,8 @@ fn check_expiration(seconds: i64) -> Result<(), Status> {
     if faults.is_empty() { Ok(()) } else { Err(Status::invalid(&token_request(), "", &faults)) }
 }
 
-fn bind(objects: &dyn Objects, namespace: &str, account: &str, wanted: &BoundRef) -> Result<Binding, Status> {
-    let mut out = Binding::default();
+fn bind(objects: &dyn Objects, namespace: &str, account: &str, wanted: &BoundRef) -> Result<TokenBinding, Status> {
+    let mut out = TokenBinding::default();
     let core = !wanted.api_version.contains('/');
     let bound = |name: &str, uid: &str| Some(Bound { name: name.to_owned(), uid: uid.to_owned() });
     let uid = match wanted.kind.as_str() {

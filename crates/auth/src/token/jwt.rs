@@ -68,7 +68,7 @@ fn numeric<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<i64>, D::Err
 }
 
 #[derive(Deserialize)]
-struct Header {
+struct JoseHeader {
     alg: String,
     #[serde(default)]
     kid: String,
@@ -100,7 +100,7 @@ impl<'a> Parsed<'a> {
         if payload.contains('.') {
             return None;
         }
-        let header: Header = serde_json::from_slice(&decode(header)?).ok()?;
+        let header: JoseHeader = serde_json::from_slice(&decode(header)?).ok()?;
         let claims: Claims = serde_json::from_slice(&decode(payload)?).ok()?;
         Some(Self { signed, signature: decode(signature)?, alg: header.alg, kid: header.kid, claims })
     }

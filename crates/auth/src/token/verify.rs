@@ -48,8 +48,8 @@ pub struct ServiceAccountTokens {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct ObjectView {
-    metadata: Meta,
+struct BoundObject {
+    metadata: BoundMeta,
     data: Option<BTreeMap<String, String>>,
     /// Of an account: the Secrets that were made for it.
     secrets: Option<Vec<Named>>,
@@ -63,13 +63,13 @@ struct Named {
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-struct Meta {
+struct BoundMeta {
     uid: String,
     deletion_timestamp: Option<String>,
     labels: Option<BTreeMap<String, String>>,
 }
 
-impl Meta {
+impl BoundMeta {
     fn deleted_before(&self, t: Timestamp) -> bool {
         self.deletion_timestamp.as_deref().is_some_and(|d| d.parse::<Timestamp>().is_ok_and(|d| d < t))
     }
@@ -105,7 +105,7 @@ impl ServiceAccountTokens {
         Self { uses, ..self }
     }
 
-    fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<ObjectView> {
+    fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<BoundObject> {
         // A token may be younger than a cache: ask for the latest state.
         self.objects.get_live("", resource, namespace, name).and_then(|b| decode(&b, resource))
     }
@@ -133,7 +133,7 @@ impl ServiceAccountTokens {
         Ok(both)
     }
 
-    fn check_account(&self, namespace: &str, account: &Bound, horizon: Timestamp) -> Result<ObjectView, Rejected> {
+    fn check_account(&self, namespace: &str, account: &Bound, horizon: Timestamp) -> Result<BoundObject, Rejected> {
         let Some(found) = self.get("serviceaccounts", namespace, &account.name) else {
             return reject(format!("serviceaccounts {:?} not found", account.name));
         };
@@ -208,7 +208,7 @@ impl ServiceAccountTokens {
     }
 
     /// Notes the use of a token in a Secret that is good.
-    fn legacy_use(&self, namespace: &str, secret: &str, stored: &ObjectView, account: &ObjectView) -> Remarks {
+    fn legacy_use(&self, namespace: &str, secret: &str, stored: &BoundObject, account: &BoundObject) -> Remarks {
         let mut remarks = Remarks::default();
         if account.secrets.iter().flatten().any(|reference| reference.name == secret) {
             remarks.warnings.push(GENERATED);
@@ -223,7 +223,7 @@ impl ServiceAccountTokens {
     }
 
     /// Has the day of the last use written on a Secret, once a day.
-    fn mark(&self, namespace: &str, name: &str, secret: &ObjectView) {
+    fn mark(&self, namespace: &str, name: &str, secret: &BoundObject) {
         let label = secret.metadata.labels.as_ref().and_then(|l| l.get(LAST_USED)).map_or("", String::as_str);
         if let Some(day) = uses::marked_day(label, self.clock.now()) {
             let (namespace, name, uid) = (namespace.to_owned(), name.to_owned(), secret.metadata.uid.clone());

@@ -78,16 +78,16 @@ fn wrong_type(letter: char, name: &str) -> String {
 
 /// What is wrong with a constant format and the types of its arguments, and at which node where it is one of them.
 pub(crate) fn check(format: &str, args: &[(u32, &Type)]) -> std::result::Result<(), (Option<u32>, String)> {
-    struct Wrong(Option<u32>, String);
-    impl From<String> for Wrong {
+    struct Mistake(Option<u32>, String);
+    impl From<String> for Mistake {
         fn from(s: String) -> Self {
-            Wrong(None, s)
+            Mistake(None, s)
         }
     }
     let mut used = 0;
     let checked = parts(format, |part| {
         let Part::Clause { letter, .. } = part else { return Ok(()) };
-        let (id, ty) = args.get(used).ok_or_else(|| Wrong(None, format!("index {used} out of range")))?;
+        let (id, ty) = args.get(used).ok_or_else(|| Mistake(None, format!("index {used} out of range")))?;
         used += 1;
         let right = match (letter, ty) {
             (_, Type::Dyn) => true,
@@ -98,9 +98,9 @@ pub(crate) fn check(format: &str, args: &[(u32, &Type)]) -> std::result::Result<
             ('b', ty) => matches!(ty, Type::Int | Type::Uint | Type::Bool),
             (_, ty) => matches!(ty, Type::Int | Type::Uint | Type::String | Type::Bytes),
         };
-        if right { Ok(()) } else { Err(Wrong(Some(*id), wrong_type(letter, ty.name()))) }
+        if right { Ok(()) } else { Err(Mistake(Some(*id), wrong_type(letter, ty.name()))) }
     });
-    checked.map_err(|Wrong(id, why)| (id, why))?;
+    checked.map_err(|Mistake(id, why)| (id, why))?;
     if args.len() > used {
         let why = format!("too many arguments supplied to string.format (expected {used}, got {})", args.len());
         return Err((None, why));
@@ -109,10 +109,10 @@ pub(crate) fn check(format: &str, args: &[(u32, &Type)]) -> std::result::Result<
 }
 
 fn format<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
-    struct Wrong(EvalError);
-    impl From<String> for Wrong {
+    struct Unformatted(EvalError);
+    impl From<String> for Unformatted {
         fn from(s: String) -> Self {
-            Wrong(EvalError::new(s))
+            Unformatted(EvalError::new(s))
         }
     }
     let [Value::Text(text), Value::List(list)] = args else { return Err(not_for("format", args)) };
@@ -122,16 +122,16 @@ fn format<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
             Part::Text(text) => out.push_str(text),
             Part::Clause { letter, precision } => {
                 if used >= list.len() {
-                    return Err(Wrong::from(format!("index {used} out of range")));
+                    return Err(Unformatted::from(format!("index {used} out of range")));
                 }
-                let value = list.get(used).map_err(Wrong)?;
+                let value = list.get(used).map_err(Unformatted)?;
                 used += 1;
-                out.push_str(&clause(letter, precision, &value).map_err(Wrong)?);
+                out.push_str(&clause(letter, precision, &value).map_err(Unformatted)?);
             }
         }
         Ok(())
     })
-    .map_err(|Wrong(e): Wrong| e)?;
+    .map_err(|Unformatted(e): Unformatted| e)?;
     Ok(Value::text(out))
 }
 

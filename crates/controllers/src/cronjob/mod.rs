@@ -27,7 +27,7 @@ const COMPONENT: &str = "cronjob-controller";
 /// Of a job: its time in the schedule, in the schedule's zone.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-struct Controller {
+struct CronJobController {
     ctx: Arc<Context>,
     client: Client,
     recorder: EventRecorder,
@@ -44,7 +44,7 @@ pub fn start(ctx: &Arc<Context>) {
     // 1 s to 8 min, doubling.
     let bounds = exponential_buckets(1.0, 2.0, 10).unwrap_or_default();
     let skew = "cronjob_controller_job_creation_skew_duration_seconds";
-    let me = Arc::new(Controller {
+    let me = Arc::new(CronJobController {
         ctx: Arc::clone(ctx),
         recorder: ctx.recorder(&client, COMPONENT),
         client,
@@ -76,13 +76,13 @@ pub fn start(ctx: &Arc<Context>) {
 
 /// One look at a cron job.
 struct Visit<'a> {
-    me: &'a Controller,
+    me: &'a CronJobController,
     cron: Arc<CronJobView>,
     status: CronJobStatus,
     now: Timestamp,
 }
 
-impl Controller {
+impl CronJobController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(cron) = self.crons.get(key) else { return Ok(()) };
         let jobs = self.jobs.bucket(&IndexKey::Controller(uid_number(cron.uid())));

@@ -32,7 +32,7 @@ pub struct Runs {
 }
 
 /// What was found out about the runs that are past.
-struct Past {
+struct PastRuns {
     /// From when on runs were looked for.
     since: Timestamp,
     last: Option<Timestamp>,
@@ -61,7 +61,7 @@ impl Runs {
     /// How long until the next run.
     pub fn wait(&self, cron: &CronJobView, now: Timestamp) -> Duration {
         let from = match self.past(cron, now, false) {
-            Ok(Past { last: Some(last), .. }) => last,
+            Ok(PastRuns { last: Some(last), .. }) => last,
             Ok(past) if past.missed == 0 => past.since,
             _ => now,
         };
@@ -70,7 +70,7 @@ impl Runs {
         Duration::try_from(next.duration_since(now)).unwrap_or_default() + LATE
     }
 
-    fn past(&self, cron: &CronJobView, now: Timestamp, by_deadline: bool) -> Result<Past, &'static str> {
+    fn past(&self, cron: &CronJobView, now: Timestamp, by_deadline: bool) -> Result<PastRuns, &'static str> {
         const NEVER: &str = "time difference between two schedules is less than 1 second";
         let created = || cron.metadata.creation_timestamp.parse().ok();
         let mut since = cron.status.last_schedule_time.or_else(created).unwrap_or(now);
@@ -80,11 +80,11 @@ impl Runs {
         }
         let first = self.next(since).ok_or(NEVER)?;
         if now < first {
-            return Ok(Past { since, last: None, missed: 0 });
+            return Ok(PastRuns { since, last: None, missed: 0 });
         }
         let second = self.next(first).ok_or(NEVER)?;
         if now < second {
-            return Ok(Past { since, last: Some(first), missed: 0 });
+            return Ok(PastRuns { since, last: Some(first), missed: 0 });
         }
         let between = second.duration_since(first).as_secs();
         if between < 1 {
@@ -103,7 +103,7 @@ impl Runs {
             }
             skip /= 2;
         }
-        Ok(Past { since, last, missed })
+        Ok(PastRuns { since, last, missed })
     }
 }
 

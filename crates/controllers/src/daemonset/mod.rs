@@ -27,7 +27,7 @@ use crate::views::{ControllerRevisionView, DaemonSetView, IndexKey, NodeView, Po
 /// The source that this controller's events name.
 const COMPONENT: &str = "daemonset-controller";
 
-struct Controller {
+struct DaemonSetController {
     ctx: Arc<Context>,
     client: Client,
     recorder: EventRecorder,
@@ -46,7 +46,7 @@ pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let recorder = ctx.recorder(&client, COMPONENT);
     let queue = WorkQueue::default();
-    let me = Arc::new(Controller {
+    let me = Arc::new(DaemonSetController {
         ctx: Arc::clone(ctx),
         control: PodControl { client: client.clone(), recorder: recorder.clone() },
         client,
@@ -127,7 +127,7 @@ fn on_node(
     }
 }
 
-impl Controller {
+impl DaemonSetController {
     /// The set's pods, adopted and released as the selector says.
     async fn pods_of(&self, set: &Arc<DaemonSetView>) -> Result<Vec<Arc<PodView>>, SyncError> {
         let candidates = self.pods.owned_or_orphaned(set.uid(), set.namespace());

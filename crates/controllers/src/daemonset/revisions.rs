@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kelson_client::{Object, PatchKind, WriteOptions};
 use serde_json::{Value, json};
 
-use super::{Controller, selector};
+use super::{DaemonSetController, selector};
 use crate::shared::context::{SyncError, update_value};
 use crate::shared::history::{self, HASH_LABEL, Made, NewRevision};
 use crate::shared::ownership::claim_all;
@@ -16,15 +16,15 @@ use crate::views::{ControllerRevisionView, DaemonSetView, PodView};
 const LIMIT_DEFAULT: i32 = 10;
 
 /// A set's revisions.
-pub struct Revisions {
+pub struct DaemonSetRevisions {
     /// Hash of the current template.
     pub hash: String,
     pub old: Vec<Arc<ControllerRevisionView>>,
 }
 
-impl Controller {
+impl DaemonSetController {
     /// Finds the set's revisions, and makes or renumbers the current one where that is due.
-    pub(super) async fn revisions_of(&self, set: &Arc<DaemonSetView>) -> Result<Revisions, SyncError> {
+    pub(super) async fn revisions_of(&self, set: &Arc<DaemonSetView>) -> Result<DaemonSetRevisions, SyncError> {
         let data = set.spec.template.raw.as_deref().and_then(history::data_of);
         let data = data.ok_or_else(|| SyncError::Other("unreadable pod template".into()))?;
         let candidates = self.revisions.owned_or_orphaned(set.uid(), set.namespace());
@@ -54,7 +54,7 @@ impl Controller {
             }
         };
         let hash = current.metadata.labels.get(HASH_LABEL).cloned().unwrap_or_default();
-        Ok(Revisions { hash, old })
+        Ok(DaemonSetRevisions { hash, old })
     }
 
     async fn make_revision(

@@ -9,10 +9,10 @@ use kelson_meta::ObjectKey;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::Controller;
+use super::DaemonSetController;
 use super::manage::{self, GENERATION_LABEL, NodePlan, Wanted};
 use super::placement::{add_tolerations, pin};
-use super::revisions::Revisions;
+use super::revisions::DaemonSetRevisions;
 use super::rolling::{self, Limits, NodePods};
 use super::status;
 use crate::shared::context::{SyncError, update_value};
@@ -25,7 +25,7 @@ const BURST_MAX: usize = 250;
 /// Where the API counts changes of the template.
 const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
 
-impl Controller {
+impl DaemonSetController {
     pub(super) async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(set) = self.sets.get(key) else {
             self.expectations.forget(key);
@@ -41,7 +41,7 @@ impl Controller {
         if set.metadata.is_deleting() {
             return Ok(());
         }
-        let Revisions { hash, old } = self.revisions_of(&set).await?;
+        let DaemonSetRevisions { hash, old } = self.revisions_of(&set).await?;
         let wanted = wanted(&set, hash, self.ctx.clock.now());
         if !self.expectations.satisfied(key) {
             return self.write_status(key, &set, &wanted, false).await;

@@ -10,7 +10,7 @@ use crate::shared::informers::SharedInformer;
 use crate::views::{DeploymentView, IndexKey, PodView, ReplicaSetView, uid_number};
 
 /// What carrying out a deployment needs.
-pub(super) struct Controller {
+pub(super) struct DeploymentController {
     pub(super) ctx: Arc<Context>,
     pub(super) client: Client,
     pub(super) recorder: EventRecorder,
@@ -20,7 +20,7 @@ pub(super) struct Controller {
     pub(super) queue: WorkQueue<ObjectKey>,
 }
 
-impl Controller {
+impl DeploymentController {
     /// Whether any pod of these sets may still run.
     pub(super) fn any_pod_runs(&self, sets: &[&ReplicaSetView]) -> bool {
         if sets.iter().any(|s| s.status.replicas > 0) {

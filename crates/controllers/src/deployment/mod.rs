@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kelson_client::{Change, EventType, Object, ObjectRef, WorkQueue};
 use kelson_meta::{LabelSelector, ObjectKey};
 
-use self::controller::Controller;
+use self::controller::DeploymentController;
 use self::rollout::Rollout;
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
@@ -25,7 +25,7 @@ const COMPONENT: &str = "deployment-controller";
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let queue = WorkQueue::default();
-    let me = Arc::new(Controller {
+    let me = Arc::new(DeploymentController {
         ctx: Arc::clone(ctx),
         recorder: ctx.recorder(&client, COMPONENT),
         client,
@@ -66,7 +66,7 @@ fn selector(d: &DeploymentView) -> LabelSelector {
     parsed.filter(|s| !s.is_everything()).unwrap_or_else(LabelSelector::nothing)
 }
 
-impl Controller {
+impl DeploymentController {
     async fn sync(self: &Arc<Self>, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(d) = self.deployments.get(key) else { return Ok(()) };
         let everything = d.spec.selector.as_ref().and_then(|s| s.selector().ok()).is_some_and(|s| s.is_everything());

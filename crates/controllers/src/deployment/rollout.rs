@@ -7,7 +7,7 @@ use kelson_client::{DeleteOptions, EventType, Object, ObjectRef};
 use kelson_meta::ObjectKey;
 use serde_json::{Value, json};
 
-use super::controller::Controller;
+use super::controller::DeploymentController;
 use super::revision::{self, DESIRED_REPLICAS, HASH_LABEL, MAX_REPLICAS, REVISION};
 use super::sizing::{self, Ask, SetSize};
 use super::status;
@@ -19,7 +19,7 @@ use kelson_meta::tree::{map_at, put_unless};
 
 /// One sync's state. `sets` are all claimed sets, oldest first; `new` indexes the one of the current template.
 pub(super) struct Rollout<'a> {
-    c: &'a Arc<Controller>,
+    c: &'a Arc<DeploymentController>,
     d: DeploymentView,
     sets: Vec<ReplicaSetView>,
     new: Option<usize>,
@@ -41,7 +41,7 @@ fn size_of(s: &ReplicaSetView) -> SetSize {
 
 impl<'a> Rollout<'a> {
     pub(super) fn new(
-        c: &'a Arc<Controller>,
+        c: &'a Arc<DeploymentController>,
         d: &DeploymentView,
         mut sets: Vec<ReplicaSetView>,
     ) -> Result<Self, SyncError> {

@@ -18,7 +18,7 @@ use crate::views::{BudgetStatus, BudgetView, DeploymentView, PodView, ReplicaSet
 /// The source that this controller's events name.
 const COMPONENT: &str = "controllermanager";
 
-struct Controller {
+struct DisruptionController {
     ctx: Arc<Context>,
     client: Client,
     recorder: EventRecorder,
@@ -36,7 +36,7 @@ struct Controller {
 /// Starts the disruption controller.
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
-    let me = Arc::new(Controller {
+    let me = Arc::new(DisruptionController {
         ctx: Arc::clone(ctx),
         recorder: ctx.recorder(&client, COMPONENT),
         scales: Scales::new(client.clone()),
@@ -64,7 +64,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-impl Controller {
+impl DisruptionController {
     fn on_pod(&self, change: &Change<PodView>) {
         let pod = change.object();
         let covers = |b: &BudgetView, p: &PodView| b.selector().matches(&p.metadata.labels);

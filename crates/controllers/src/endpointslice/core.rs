@@ -127,7 +127,7 @@ fn ports_of(s: &ServiceView, pod: &PodView) -> Vec<Port> {
 
 /// What to write.
 #[derive(Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct SlicePlan {
     /// Endpoints of slices that are to be made.
     pub create: Vec<(Group, Vec<Endpoint>)>,
     /// Slices by name with their new endpoints.
@@ -144,13 +144,13 @@ pub fn plan(
     mut desired: BTreeMap<Group, Vec<Endpoint>>,
     existing: &[Arc<EndpointSliceView>],
     outdated: impl Fn(&EndpointSliceView) -> bool,
-) -> Plan {
+) -> SlicePlan {
     for family in families {
         if !desired.keys().any(|(f, _)| f == family) {
             desired.insert((family.clone(), Vec::new()), Vec::new());
         }
     }
-    let mut plan = Plan::default();
+    let mut plan = SlicePlan::default();
     for slice in existing {
         if !desired.contains_key(&group_of(slice)) {
             plan.delete.push(slice.metadata.name.clone());
@@ -182,7 +182,7 @@ fn identity(e: &Endpoint) -> (&str, &str) {
 }
 
 fn plan_group(
-    plan: &mut Plan,
+    plan: &mut SlicePlan,
     group: Group,
     endpoints: Vec<Endpoint>,
     slices: &[&Arc<EndpointSliceView>],
@@ -317,7 +317,11 @@ mod tests {
         assert_eq!(p.create.iter().map(|c| c.1.len()).collect::<Vec<_>>(), [100, 100, 50]);
         let full = slice("a", (0..100).map(endpoint).collect(), &ports);
         let part = slice("b", (100..150).map(endpoint).collect(), &ports);
-        assert_eq!(plan(&four, want(0..150), &[full.clone(), part.clone()], right), Plan::default(), "nothing to do");
+        assert_eq!(
+            plan(&four, want(0..150), &[full.clone(), part.clone()], right),
+            SlicePlan::default(),
+            "nothing to do"
+        );
         let p = plan(&four, want(0..151), &[full.clone(), part.clone()], right);
         assert_eq!((p.create.len(), p.update.len(), p.update[0].0.as_str()), (0, 1, "b"));
         let p = plan(&four, want(0..100), &[full.clone(), part.clone()], right);
@@ -330,7 +334,7 @@ mod tests {
         let p = plan(&four, BTreeMap::new(), &[full, part], right);
         assert_eq!((p.create.len(), p.delete.len()), (1, 2));
         let empty = slice("e", vec![], &[]);
-        assert_eq!(plan(&four, BTreeMap::new(), std::slice::from_ref(&empty), right), Plan::default());
+        assert_eq!(plan(&four, BTreeMap::new(), std::slice::from_ref(&empty), right), SlicePlan::default());
         let p = plan(&four, want(0..1), &[empty], right);
         assert_eq!((p.create.len(), p.delete), (1, vec!["e".to_owned()]));
     }

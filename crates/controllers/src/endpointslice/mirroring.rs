@@ -66,7 +66,7 @@ fn is_mirrored(e: &EndpointsView, service: Option<&ServiceView>) -> bool {
     !skipped && !election && service.is_some_and(|s| s.spec.selector.as_ref().is_none_or(BTreeMap::is_empty))
 }
 
-struct Controller {
+struct EndpointSliceMirroringController {
     client: Client,
     services: SharedInformer<ServiceView>,
     endpoints: SharedInformer<EndpointsView>,
@@ -78,7 +78,7 @@ struct Controller {
 pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let i = &ctx.informers;
-    let me = Arc::new(Controller {
+    let me = Arc::new(EndpointSliceMirroringController {
         client: ctx.client(),
         services: i.services.reader(),
         endpoints: i.endpoints.reader(),
@@ -107,7 +107,7 @@ fn is_ours(s: &EndpointSliceView) -> bool {
     s.metadata.labels.get(MANAGED_BY).is_some_and(|m| m == MANAGER)
 }
 
-impl Controller {
+impl EndpointSliceMirroringController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         if !self.expectations.satisfied(key) {
             return Ok(());

@@ -11,7 +11,7 @@ use kelson_client::{Change, Client, DeleteOptions, EventRecorder, EventType, Obj
 use kelson_meta::{LabelSelector, ObjectKey};
 use serde_json::json;
 
-use self::core::{Group, Plan};
+use self::core::{Group, SlicePlan};
 pub use self::core::{addresses, find_port, hostname, is_headless};
 use crate::shared::context::{Context, SyncError, WORKERS, update_value};
 use crate::shared::expectations::Expectations;
@@ -30,7 +30,7 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 /// When a pod's node is not known yet, look again after this.
 const NODE_WAIT: Duration = Duration::from_secs(15);
 
-struct Controller {
+struct EndpointSliceController {
     client: Client,
     recorder: EventRecorder,
     services: SharedInformer<ServiceView>,
@@ -46,7 +46,7 @@ pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let queue = WorkQueue::default();
     let i = &ctx.informers;
-    let me = Arc::new(Controller {
+    let me = Arc::new(EndpointSliceController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
         services: i.services.reader(),
@@ -153,7 +153,7 @@ fn on_node(
     }
 }
 
-impl Controller {
+impl EndpointSliceController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(service) = self.services.get(key) else { return Ok(()) };
         if service.spec.r#type == "ExternalName" || service.metadata.is_deleting() {
@@ -201,7 +201,7 @@ impl Controller {
     async fn carry_out(
         &self,
         service: &ServiceView,
-        plan: Plan,
+        plan: SlicePlan,
         existing: &[Arc<EndpointSliceView>],
         labels: &BTreeMap<String, String>,
     ) -> Result<(), SyncError> {

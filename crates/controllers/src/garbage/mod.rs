@@ -48,7 +48,7 @@ impl std::fmt::Display for Task {
     }
 }
 
-struct Collector {
+struct GarbageCollector {
     client: Client,
     recorder: EventRecorder,
     monitors: Monitors,
@@ -72,7 +72,7 @@ pub fn start(ctx: &Arc<Context>) {
         work.delete.into_iter().for_each(|u| q.add(Task::Delete(u)));
         work.orphan.into_iter().for_each(|u| q.add(Task::Orphan(u)));
     });
-    let me = Arc::new(Collector {
+    let me = Arc::new(GarbageCollector {
         recorder: ctx.recorder(&client, "garbage-collector-controller"),
         monitors: Monitors::new(client.clone(), ctx.tasks.clone(), on_work),
         client,
@@ -83,7 +83,7 @@ pub fn start(ctx: &Arc<Context>) {
     ctx.tasks.supervise("garbage monitors", move || Arc::clone(&me).follow_discovery(Arc::clone(&c)));
 }
 
-impl Collector {
+impl GarbageCollector {
     async fn follow_discovery(self: Arc<Self>, ctx: Arc<Context>) {
         loop {
             let partial = match discover(&self.client).await {

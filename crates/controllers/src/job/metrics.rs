@@ -5,7 +5,7 @@ use crate::views::{JobStatus, JobView};
 
 /// What is counted of jobs.
 #[derive(Clone)]
-pub struct Metrics {
+pub struct JobMetrics {
     /// Time of a sync by mode, result and what was done.
     pub sync_seconds: HistogramVec,
     /// Syncs, by the same.
@@ -26,7 +26,7 @@ pub struct Metrics {
     pub stale: IntCounterVec,
 }
 
-impl Metrics {
+impl JobMetrics {
     /// Registers the series with the component's registry.
     pub fn new(registry: &Registry) -> Self {
         // 1 ms to 16 s, doubling.

@@ -21,7 +21,7 @@ use kelson_client::{Backoff, Change, Object, WorkQueue};
 use kelson_meta::{ObjectKey, OwnerReference};
 
 use self::memory::Memory;
-use self::metrics::Metrics;
+use self::metrics::JobMetrics;
 use self::orphan_key::OrphanKey;
 use self::pods::is_tracked;
 use crate::shared::context::{Context, WORKERS};
@@ -39,14 +39,14 @@ const BATCH: Duration = Duration::from_millis(100);
 /// How long a failed look waits for the next (upstream's numbers).
 const RETRIES: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60) };
 
-struct Controller {
+struct JobController {
     ctx: Arc<Context>,
     control: PodControl,
     jobs: SharedInformer<JobView>,
     pods: SharedInformer<PodView>,
     expectations: Expectations,
     memory: Memory,
-    metrics: Metrics,
+    metrics: JobMetrics,
     queue: WorkQueue<ObjectKey>,
     orphans: WorkQueue<OrphanKey>,
 }
@@ -54,14 +54,14 @@ struct Controller {
 /// Starts the job controller.
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
-    let me = Arc::new(Controller {
+    let me = Arc::new(JobController {
         ctx: Arc::clone(ctx),
         control: PodControl { client: client.clone(), recorder: ctx.recorder(&client, COMPONENT) },
         jobs: ctx.informers.jobs.reader(),
         pods: ctx.informers.pods.reader(),
         expectations: Expectations::default(),
         memory: Memory::default(),
-        metrics: Metrics::new(&ctx.config.metrics),
+        metrics: JobMetrics::new(&ctx.config.metrics),
         queue: WorkQueue::new(RETRIES),
         orphans: WorkQueue::new(RETRIES),
     });
@@ -86,7 +86,7 @@ fn waits_for_count(pod: &PodView) -> bool {
     pod.is_terminal() && is_tracked(pod)
 }
 
-impl Controller {
+impl JobController {
     /// The very job that an owner reference means.
     fn resolve(&self, namespace: &str, owner: &OwnerReference) -> Option<Arc<JobView>> {
         let job = self.jobs.get(&ObjectKey::new(namespace, &owner.name))?;

@@ -1,12 +1,12 @@
 //! Pods that have the tracking finalizer and no job that will count them: its finalizer is taken, so that they can go.
-use super::Controller;
+use super::JobController;
 use super::orphan_key::OrphanKey;
 use super::pods::is_tracked;
 use crate::shared::context::SyncError;
 use crate::shared::ownership::controller_key;
 use crate::views::{JobView, PodView};
 
-impl Controller {
+impl JobController {
     pub(super) async fn sync_orphans(&self, key: &OrphanKey) -> Result<(), SyncError> {
         match key {
             OrphanKey::Pod(key) => match self.pods.get(key) {

@@ -15,7 +15,7 @@ use super::metrics::mode;
 use super::plan::{NewPod, Plan, plan};
 use super::pods::{JobPod, TRACKING_FINALIZER};
 use super::template::{PodMaker, restarts_in_place};
-use super::{BATCH, Controller};
+use super::{BATCH, JobController};
 use crate::shared::context::{SyncError, update_value};
 use crate::shared::ownership::claim_tracked;
 use crate::shared::pods::{Template, slow_start};
@@ -33,7 +33,7 @@ struct Done {
     wait: Option<Duration>,
 }
 
-impl Controller {
+impl JobController {
     pub(super) async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(job) = self.jobs.get(key) else {
             self.expectations.forget(key);

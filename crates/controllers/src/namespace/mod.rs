@@ -26,7 +26,7 @@ const FINALIZER_ESTIMATE: i64 = 15;
 /// Longest pause between two looks at content that does not go away.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-struct Controller {
+struct NamespaceController {
     client: Client,
     namespaces: SharedInformer<NamespaceView>,
     clock: Arc<dyn Clock>,
@@ -36,7 +36,7 @@ struct Controller {
 /// Starts the namespace controller.
 pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
-    let me = Arc::new(Controller {
+    let me = Arc::new(NamespaceController {
         client: ctx.client(),
         namespaces: ctx.informers.namespaces.reader(),
         clock: Arc::clone(&ctx.clock),
@@ -71,7 +71,7 @@ struct Left {
     metadata: ObjectMeta,
 }
 
-impl Controller {
+impl NamespaceController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let mut ns = match get_value::<NamespaceView>(&self.client, "", &key.name).await {
             Ok(n) => n,

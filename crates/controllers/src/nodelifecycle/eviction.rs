@@ -18,7 +18,7 @@ use crate::views::{NodeView, PodView, Taint};
 /// The source that this controller's events name.
 const COMPONENT: &str = "taint-eviction-controller";
 
-struct Controller {
+struct TaintEvictionController {
     client: Client,
     recorder: EventRecorder,
     clock: Arc<dyn Clock>,
@@ -35,7 +35,7 @@ fn executing(taints: &[Taint]) -> Vec<&Taint> {
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
-    let me = Arc::new(Controller {
+    let me = Arc::new(TaintEvictionController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
         clock: Arc::clone(&ctx.clock),
@@ -77,7 +77,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-impl Controller {
+impl TaintEvictionController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(pod) = self.pods.get(key).filter(|p| p.is_active()) else { return Ok(()) };
         let Some(node) = self.nodes.get(&ObjectKey::new("", &pod.spec.node_name)) else { return Ok(()) };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use kelson_client::{PatchKind, WriteOptions};
 use serde_json::json;
 
-use super::Controller;
+use super::NodeLifecycleController;
 use crate::shared::context::SyncError;
 use crate::views::NodeView;
 
@@ -21,7 +21,7 @@ fn missing(labels: &BTreeMap<String, String>) -> BTreeMap<&'static str, &str> {
     FOLLOWING.iter().filter_map(of).collect()
 }
 
-impl Controller {
+impl NodeLifecycleController {
     /// Sets the labels that do not follow.
     pub(super) async fn mend_labels(&self, node: &NodeView) -> Result<(), SyncError> {
         let labels = missing(&node.metadata.labels);

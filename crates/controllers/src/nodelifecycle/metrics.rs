@@ -2,14 +2,14 @@
 use kelson_metrics::{GaugeVec, IntCounterVec, Registry};
 
 /// What is counted of zones, under upstream's names.
-pub struct Metrics {
+pub struct ZoneMetrics {
     pub health: GaugeVec,
     pub size: GaugeVec,
     pub unhealthy: GaugeVec,
     pub evictions: IntCounterVec,
 }
 
-impl Metrics {
+impl ZoneMetrics {
     /// Nothing counted yet; shown by `registry`, once.
     pub fn new(registry: &Registry) -> Self {
         let gauges = |name: &str, help: &str| registry.float_gauges(&format!("node_collector_{name}"), help, &["zone"]);

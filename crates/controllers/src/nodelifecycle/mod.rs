@@ -34,7 +34,7 @@ const ZONES_DELAY: Duration = Duration::from_millis(100);
 
 /// What is worked on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Work {
+enum NodeWork {
     Node(String),
     /// How many nodes of which zone are ready.
     Zones,
@@ -42,7 +42,7 @@ enum Work {
     Zone(String),
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for NodeWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(name) => f.write_str(name),
@@ -52,7 +52,7 @@ impl fmt::Display for Work {
     }
 }
 
-struct Controller {
+struct NodeLifecycleController {
     client: Client,
     recorder: EventRecorder,
     clock: Arc<dyn Clock>,
@@ -61,17 +61,17 @@ struct Controller {
     /// When each node was last heard of, by our own clock: the nodes' clocks may be wrong.
     heard: Arc<Mutex<HashMap<String, Instant>>>,
     zones: Mutex<Zones>,
-    metrics: metrics::Metrics,
+    metrics: metrics::ZoneMetrics,
     grace: Duration,
     startup_grace: Duration,
-    queue: WorkQueue<Work>,
+    queue: WorkQueue<NodeWork>,
 }
 
 /// Starts the node lifecycle controller.
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
-    let queue: WorkQueue<Work> = WorkQueue::default();
-    let me = Arc::new(Controller {
+    let queue: WorkQueue<NodeWork> = WorkQueue::default();
+    let me = Arc::new(NodeLifecycleController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
         clock: Arc::clone(&ctx.clock),
@@ -79,7 +79,7 @@ pub fn start(ctx: &Arc<Context>) {
         pods: ctx.informers.pods.reader(),
         heard: Arc::default(),
         zones: Mutex::new(Zones::new(ctx.config.eviction_rates)),
-        metrics: metrics::Metrics::new(&ctx.config.metrics),
+        metrics: metrics::ZoneMetrics::new(&ctx.config.metrics),
         grace: ctx.config.node_monitor_grace,
         startup_grace: ctx.config.node_startup_grace,
         queue: queue.clone(),
@@ -92,19 +92,19 @@ pub fn start(ctx: &Arc<Context>) {
         let me = Arc::clone(&me);
         async move {
             match work {
-                Work::Node(name) => me.sync(&name).await,
-                Work::Zones => {
+                NodeWork::Node(name) => me.sync(&name).await,
+                NodeWork::Zones => {
                     me.look_at_zones();
                     Ok(())
                 }
-                Work::Zone(zone) => me.turn(&zone).await,
+                NodeWork::Zone(zone) => me.turn(&zone).await,
             }
         }
     });
 }
 
 fn on_node(
-    queue: &WorkQueue<Work>,
+    queue: &WorkQueue<NodeWork>,
     heard: &Mutex<HashMap<String, Instant>>,
     recorder: &EventRecorder,
     change: &Change<NodeView>,
@@ -137,9 +137,9 @@ fn on_node(
         }
     };
     if counts_anew {
-        queue.add_after(Work::Zones, ZONES_DELAY);
+        queue.add_after(NodeWork::Zones, ZONES_DELAY);
     }
-    queue.add(Work::Node(name.clone()));
+    queue.add(NodeWork::Node(name.clone()));
 }
 
 fn heartbeat(node: &NodeView) -> Option<&str> {
@@ -151,7 +151,7 @@ fn heartbeat(node: &NodeView) -> Option<&str> {
 fn on_lease(
     nodes: &SharedInformer<NodeView>,
     heard: &Mutex<HashMap<String, Instant>>,
-    queue: &WorkQueue<Work>,
+    queue: &WorkQueue<NodeWork>,
     change: &Change<LeaseView>,
 ) {
     let renewed = match change {
@@ -165,7 +165,7 @@ fn on_lease(
     let name = &change.object().metadata.name;
     heard.lock().insert(name.clone(), Instant::now());
     if nodes.get(&ObjectKey::new("", name)).is_some_and(|n| ready(&n) == "Unknown") {
-        queue.add(Work::Node(name.clone()));
+        queue.add(NodeWork::Node(name.clone()));
     }
 }
 
@@ -173,7 +173,7 @@ fn ready(node: &NodeView) -> &str {
     condition::find(&node.status.conditions, "Ready").map_or("", |c| c.status.as_str())
 }
 
-impl Controller {
+impl NodeLifecycleController {
     async fn sync(&self, name: &str) -> Result<(), SyncError> {
         let Some(node) = self.nodes.get(&ObjectKey::new("", name)) else {
             self.zones.lock().leave(name);
@@ -183,7 +183,7 @@ impl Controller {
         let posted = condition::find(&node.status.conditions, "Ready").is_some();
         let grace = if posted { self.grace } else { self.startup_grace.max(self.grace) };
         if silent < grace {
-            self.queue.add_after(Work::Node(name.to_owned()), grace - silent);
+            self.queue.add_after(NodeWork::Node(name.to_owned()), grace - silent);
         } else if ready(&node) != "Unknown" {
             return self.mark_unknown(&node).await;
         }

@@ -7,11 +7,11 @@ use tokio::time::Instant;
 
 use super::taints::{self, NoExecute};
 use super::zones::{self, Turn};
-use super::{Controller, Work, ZONES_DELAY};
+use super::{NodeLifecycleController, NodeWork, ZONES_DELAY};
 use crate::shared::context::SyncError;
 use crate::views::NodeView;
 
-impl Controller {
+impl NodeLifecycleController {
     /// Taints follow the node's conditions; the one that drives pods away waits for its turn.
     pub(super) async fn follow_conditions(&self, node: &NodeView) -> Result<(), SyncError> {
         let execute = if self.zones.lock().all_lost() { NoExecute::TakeBack } else { NoExecute::AsItIs };
@@ -21,7 +21,7 @@ impl Controller {
             self.zones.lock().leave(name);
         } else {
             self.zones.lock().wait(&zones::zone_of(node), name);
-            self.queue.add_after(Work::Zones, ZONES_DELAY);
+            self.queue.add_after(NodeWork::Zones, ZONES_DELAY);
         }
         Ok(())
     }
@@ -40,7 +40,7 @@ impl Controller {
             self.metrics.health.with_label_values(&[zone]).set(health);
         }
         for (zone, delay) in zones.due(Instant::now()) {
-            self.queue.add_after(Work::Zone(zone), delay);
+            self.queue.add_after(NodeWork::Zone(zone), delay);
         }
         drop(zones);
         match turn {
@@ -54,7 +54,7 @@ impl Controller {
             }
         }
         for node in nodes {
-            self.queue.add(Work::Node(node.metadata.name.clone()));
+            self.queue.add(NodeWork::Node(node.metadata.name.clone()));
         }
     }
 
@@ -70,7 +70,7 @@ impl Controller {
             }
             self.metrics.evictions.with_label_values(&[zone]).inc();
         }
-        self.queue.add_after(Work::Zones, ZONES_DELAY);
+        self.queue.add_after(NodeWork::Zones, ZONES_DELAY);
         Ok(())
     }
 

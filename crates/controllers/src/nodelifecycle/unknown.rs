@@ -3,7 +3,7 @@ use kelson_client::{EventType, ObjectRef};
 use kelson_meta::format_seconds;
 use serde_json::{Value, json};
 
-use super::Controller;
+use super::NodeLifecycleController;
 use crate::shared::context::{SyncError, update_value};
 use crate::views::NodeView;
 use crate::views::condition::Condition;
@@ -11,7 +11,7 @@ use crate::views::condition::Condition;
 /// The conditions a silent node is no longer believed. `NetworkUnavailable` is not the kubelet's to say.
 const KUBELET_CONDITIONS: &[&str] = &["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-impl Controller {
+impl NodeLifecycleController {
     /// What follows is done on the event this write causes.
     pub(super) async fn mark_unknown(&self, node: &NodeView) -> Result<(), SyncError> {
         let now = format_seconds(self.clock.now());

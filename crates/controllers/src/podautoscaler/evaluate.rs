@@ -1,8 +1,8 @@
 //! What each metric of an autoscaler asks for: the metric is read, compared with its target, and shown in the status.
 use serde_json::{Value, json};
 
-use super::metrics::Metrics;
-use super::usage::{Aim, Need, Pods};
+use super::metrics::MetricsClient;
+use super::usage::{Aim, MetricOutcome, Pods};
 use crate::shared::scale::Scales;
 use crate::views::{CustomSource, MetricSpec, ResourceSource, milli};
 use kelson_meta::Quantity;
@@ -17,7 +17,7 @@ pub struct Proposal {
 }
 
 /// Why a metric says nothing: the reason of the event and the condition, and the text, with and without what it is of.
-pub struct Failure {
+pub struct MetricFailure {
     pub reason: &'static str,
     /// For the condition.
     pub message: String,
@@ -28,7 +28,7 @@ pub struct Failure {
 /// What is needed to evaluate metrics.
 pub struct Evaluator<'a> {
     /// The metrics APIs.
-    pub metrics: &'a Metrics,
+    pub metrics: &'a MetricsClient,
     /// Where kinds are served.
     pub scales: &'a Scales,
     /// The autoscaler's namespace.
@@ -43,9 +43,13 @@ impl Evaluator<'_> {
     ///
     /// # Errors
     /// Why it says nothing.
-    pub async fn evaluate(&self, spec: &MetricSpec) -> Result<Proposal, Failure> {
+    pub async fn evaluate(&self, spec: &MetricSpec) -> Result<Proposal, MetricFailure> {
         let fail = |reason: &'static str, what: String| {
-            move |message: String| Failure { reason, of_all: format!("failed to get {what} value: {message}"), message }
+            move |message: String| MetricFailure {
+                reason,
+                of_all: format!("failed to get {what} value: {message}"),
+                message,
+            }
         };
         match spec {
             MetricSpec { object: Some(source), .. } if spec.r#type == "Object" => {
@@ -68,7 +72,7 @@ impl Evaluator<'_> {
             }
             _ => {
                 let message = format!("unknown metric source type {:?}", spec.r#type);
-                Err(Failure { reason: "InvalidMetricSourceType", of_all: message.clone(), message })
+                Err(MetricFailure { reason: "InvalidMetricSourceType", of_all: message.clone(), message })
             }
         }
     }
@@ -170,7 +174,7 @@ impl Evaluator<'_> {
         share: Option<i64>,
         shown: String,
         source: &CustomSource,
-    ) -> Result<(Need, Value, String), String> {
+    ) -> Result<(MetricOutcome, Value, String), String> {
         if let Some(target) = total {
             let need = self.pods.by_total(usage, target)?;
             return Ok((need, json!({"value": quantity("", need.usage)}), shown));

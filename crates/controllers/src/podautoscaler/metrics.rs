@@ -62,22 +62,22 @@ struct MetricValue {
 }
 
 #[derive(Deserialize)]
-struct Group {
+struct MetricsGroup {
     #[serde(default)]
-    versions: Vec<Version>,
+    versions: Vec<MetricsVersion>,
 }
 
 #[derive(Deserialize)]
-struct Version {
+struct MetricsVersion {
     version: String,
 }
 
 /// Reads the metrics APIs.
-pub struct Metrics {
+pub struct MetricsClient {
     client: Client,
 }
 
-impl Metrics {
+impl MetricsClient {
     /// With this client's permissions.
     pub fn new(client: Client) -> Self {
         Self { client }
@@ -161,7 +161,8 @@ impl Metrics {
 
     async fn custom(&self, rest: &str) -> Result<Vec<MetricValue>, String> {
         const FETCH: &str = "unable to fetch metrics from custom metrics API";
-        let group: Result<Group, String> = self.read(&format!("/apis/{CUSTOM}"), "get custom.metrics.k8s.io").await;
+        let group: Result<MetricsGroup, String> =
+            self.read(&format!("/apis/{CUSTOM}"), "get custom.metrics.k8s.io").await;
         let group = match group {
             Ok(group) => group,
             Err(_) => return Err(format!("{FETCH}: no custom metrics API ({CUSTOM}) registered")),

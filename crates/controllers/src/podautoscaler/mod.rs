@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use self::evaluate::Evaluator;
 use self::limits::Past;
-use self::metrics::Metrics;
+use self::metrics::MetricsClient;
 use self::usage::{Pods, Tolerances};
 use crate::shared::context::{Context, SyncError, WORKERS, update_value};
 use crate::shared::informers::SharedInformer;
@@ -32,21 +32,21 @@ const PERIOD: Duration = Duration::from_secs(15);
 /// Tries to change a scale that others change too.
 const CONFLICTS_MAX: usize = 5;
 
-struct Controller {
+struct HorizontalPodAutoscalerController {
     ctx: Arc<Context>,
     client: Client,
     recorder: EventRecorder,
     scales: Scales,
-    metrics: Metrics,
+    metrics: MetricsClient,
     autoscalers: SharedInformer<PodAutoscalerView>,
     pods: SharedInformer<PodView>,
-    memory: Mutex<HashMap<ObjectKey, Memory>>,
+    memory: Mutex<HashMap<ObjectKey, AutoscalerMemory>>,
     queue: WorkQueue<ObjectKey>,
 }
 
 /// What is remembered of one autoscaler.
 #[derive(Default)]
-struct Memory {
+struct AutoscalerMemory {
     past: Past,
     /// Which pods it scaled last.
     selector: Option<LabelSelector>,
@@ -55,11 +55,11 @@ struct Memory {
 /// Starts the controller.
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
-    let me = Arc::new(Controller {
+    let me = Arc::new(HorizontalPodAutoscalerController {
         ctx: Arc::clone(ctx),
         recorder: ctx.recorder(&client, COMPONENT),
         scales: Scales::new(client.clone()),
-        metrics: Metrics::new(client.clone()),
+        metrics: MetricsClient::new(client.clone()),
         client,
         autoscalers: ctx.informers.pod_autoscalers.reader(),
         pods: ctx.informers.pods.reader(),
@@ -80,15 +80,15 @@ pub fn start(ctx: &Arc<Context>) {
 }
 
 /// One look at an autoscaler: its status as it will be.
-struct Look<'a> {
-    me: &'a Controller,
+struct ScaleAssessment<'a> {
+    me: &'a HorizontalPodAutoscalerController,
     key: &'a ObjectKey,
     hpa: Arc<PodAutoscalerView>,
     status: PodAutoscalerStatus,
     now: Timestamp,
 }
 
-impl Controller {
+impl HorizontalPodAutoscalerController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(hpa) = self.autoscalers.get(key) else {
             self.memory.lock().remove(key);
@@ -97,9 +97,9 @@ impl Controller {
         // Failures are told in events and conditions; the next look comes in its time, not sooner.
         self.queue.add_after(key.clone(), PERIOD);
         let status = hpa.status.clone();
-        let mut look = Look { me: self, key, hpa, status, now: self.ctx.clock.now() };
+        let mut look = ScaleAssessment { me: self, key, hpa, status, now: self.ctx.clock.now() };
         look.run().await;
-        let Look { hpa, status, .. } = look;
+        let ScaleAssessment { hpa, status, .. } = look;
         if status == hpa.status {
             return Ok(());
         }
@@ -131,7 +131,7 @@ impl Controller {
     }
 }
 
-impl Look<'_> {
+impl ScaleAssessment<'_> {
     fn event(&self, kind: EventType, reason: &str, message: impl Into<String>) {
         self.me.recorder.event(&ObjectRef::of(&*self.hpa), kind, reason, message);
     }

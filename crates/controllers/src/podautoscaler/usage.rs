@@ -68,7 +68,7 @@ pub enum Aim {
 
 /// What came of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
+pub struct MetricOutcome {
     /// How many pods the measured load needs.
     pub replicas: i32,
     /// What is used, for each pod or together, as the metric has it.
@@ -142,7 +142,13 @@ impl Pods<'_> {
     ///
     /// # Errors
     /// Why nothing can be said.
-    pub fn by_each(&self, mut samples: Samples, aim: Aim, resource: &str, container: &str) -> Result<Need, String> {
+    pub fn by_each(
+        &self,
+        mut samples: Samples,
+        aim: Aim,
+        resource: &str,
+        container: &str,
+    ) -> Result<MetricOutcome, String> {
         if self.all.is_empty() {
             return Err(NO_PODS.to_owned());
         }
@@ -159,7 +165,7 @@ impl Pods<'_> {
         let fill_unready = !g.unready.is_empty() && ratio > 1.0;
         if !fill_unready && g.missing.is_empty() {
             let replicas = if self.tolerances.allow(ratio) { self.current } else { ceil(ratio * count(g.ready)) };
-            return Ok(Need { replicas, ..need });
+            return Ok(MetricOutcome { replicas, ..need });
         }
         // Who says nothing is taken to use what makes the change smaller.
         let guess = |pod: &String| match aim {
@@ -178,7 +184,7 @@ impl Pods<'_> {
         }
         let (again, _) = self.ratio(&samples, aim, &requests)?;
         let turned = (ratio < 1.0 && again > 1.0) || (ratio > 1.0 && again < 1.0);
-        let hold = Ok(Need { replicas: self.current, ..need });
+        let hold = Ok(MetricOutcome { replicas: self.current, ..need });
         if self.tolerances.allow(again) || turned {
             return hold;
         }
@@ -186,12 +192,17 @@ impl Pods<'_> {
         if (again < 1.0 && replicas > self.current) || (again > 1.0 && replicas < self.current) {
             return hold;
         }
-        Ok(Need { replicas, ..need })
+        Ok(MetricOutcome { replicas, ..need })
     }
 
     /// How far the use is from the aim, and the use.
-    fn ratio(&self, samples: &Samples, aim: Aim, requests: &BTreeMap<String, i64>) -> Result<(f64, Need), String> {
-        let need = |usage, utilization| Need { replicas: self.current, usage, utilization };
+    fn ratio(
+        &self,
+        samples: &Samples,
+        aim: Aim,
+        requests: &BTreeMap<String, i64>,
+    ) -> Result<(f64, MetricOutcome), String> {
+        let need = |usage, utilization| MetricOutcome { replicas: self.current, usage, utilization };
         match aim {
             Aim::Average(target) => {
                 let total = samples.values().fold(0i64, |sum, s| sum.saturating_add(s.value));
@@ -218,9 +229,9 @@ impl Pods<'_> {
     ///
     /// # Errors
     /// When no pod is there to multiply.
-    pub fn by_total(&self, usage: i64, target: i64) -> Result<Need, String> {
+    pub fn by_total(&self, usage: i64, target: i64) -> Result<MetricOutcome, String> {
         let ratio = parts(usage, target);
-        let need = |replicas| Ok(Need { replicas, usage, utilization: None });
+        let need = |replicas| Ok(MetricOutcome { replicas, usage, utilization: None });
         if self.current == 0 {
             return need(ceil(ratio));
         }
@@ -235,14 +246,14 @@ impl Pods<'_> {
     }
 
     /// Pods needed by a total of which each should have `target`.
-    pub fn by_share(&self, usage: i64, target: i64) -> Need {
+    pub fn by_share(&self, usage: i64, target: i64) -> MetricOutcome {
         let each = parts(usage, i64::from(self.there));
         let hold = self.tolerances.allow(parts(usage, target.saturating_mul(i64::from(self.there))));
         let replicas = if hold { self.there } else { ceil(parts(usage, target)) };
         // Bounded by the cast, which saturates.
         #[allow(clippy::cast_possible_truncation)]
         let usage = each.ceil() as i64;
-        Need { replicas, usage, utilization: None }
+        MetricOutcome { replicas, usage, utilization: None }
     }
 }
 

@@ -88,7 +88,7 @@ impl Replicated for ReplicationControllerView {
 }
 
 /// The controller of one kind.
-pub struct Controller<T: Replicated> {
+pub struct ReplicaSetController<T: Replicated> {
     ctx: Arc<Context>,
     client: Client,
     control: PodControl,
@@ -113,7 +113,7 @@ fn launch<T: Replicated>(ctx: &Arc<Context>, sets: SharedInformer<T>) {
     let control = PodControl { client: client.clone(), recorder: ctx.recorder(&client, T::COMPONENT) };
     let queue = WorkQueue::default();
     let expectations = Arc::new(Expectations::default());
-    let me = Arc::new(Controller {
+    let me = Arc::new(ReplicaSetController {
         ctx: Arc::clone(ctx),
         client,
         control,
@@ -144,7 +144,7 @@ fn launch<T: Replicated>(ctx: &Arc<Context>, sets: SharedInformer<T>) {
     });
 }
 
-impl<T: Replicated> Controller<T> {
+impl<T: Replicated> ReplicaSetController<T> {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(set) = self.sets.get(key) else {
             self.expectations.forget(key);

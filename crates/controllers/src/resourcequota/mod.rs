@@ -24,7 +24,7 @@ const RECOUNT: Duration = Duration::from_secs(300);
 /// What admission has charged is stored by then, so that counting finds it.
 const SETTLE: Duration = Duration::from_millis(100);
 
-struct Controller {
+struct ResourceQuotaController {
     client: Client,
     clock: Arc<dyn Clock>,
     quotas: SharedInformer<ResourceQuotaView>,
@@ -40,7 +40,7 @@ pub fn start(ctx: &Arc<Context>) {
     let pod_level = PodLevel::of(ctx.config.feature_gates.enabled("PodLevelResources"));
     let quotas = ctx.informers.resource_quotas.reader();
     let replenish = Replenish { quotas: quotas.clone(), queue: queue.clone() };
-    let me = Arc::new(Controller {
+    let me = Arc::new(ResourceQuotaController {
         watches: Watches::new(client.clone(), ctx.tasks.clone(), replenish.clone()),
         client,
         pod_level,
@@ -82,7 +82,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-impl Controller {
+impl ResourceQuotaController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         if self.quotas.get(key).is_none() {
             return Ok(());

@@ -53,11 +53,11 @@ pub struct Discovered {
 #[derive(Deserialize)]
 struct GroupList {
     #[serde(default)]
-    groups: Vec<Group>,
+    groups: Vec<DiscoveredGroup>,
 }
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Group {
+struct DiscoveredGroup {
     name: String,
     #[serde(default)]
     versions: Vec<Version>,

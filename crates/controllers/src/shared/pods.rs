@@ -65,7 +65,7 @@ pub struct TemplateMeta {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct NewPod<'a> {
+struct PodDocument<'a> {
     api_version: &'static str,
     kind: &'static str,
     metadata: NewMeta<'a>,
@@ -111,7 +111,7 @@ impl PodControl {
         prefix: String,
         template: &Template,
     ) -> Result<PodView, ClientError> {
-        let pod = NewPod {
+        let pod = PodDocument {
             api_version: "v1",
             kind: "Pod",
             metadata: NewMeta {

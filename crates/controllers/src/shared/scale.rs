@@ -64,14 +64,14 @@ pub enum ScaleError {
 
 /// Where a kind is served.
 #[derive(Clone, Debug)]
-struct Resource {
+struct ServedResource {
     group: String,
     version: String,
     plural: String,
     scalable: bool,
 }
 
-impl Resource {
+impl ServedResource {
     fn path(&self, namespace: &str, name: &str) -> String {
         let root = if self.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", self.group) };
         format!("{root}/{}/namespaces/{namespace}/{}/{name}/scale", self.version, self.plural)
@@ -102,20 +102,20 @@ impl Target<'_> {
 /// Reads and writes scales.
 pub struct Scales {
     client: Client,
-    resources: Mutex<HashMap<(String, String), (Instant, Resource)>>,
+    resources: Mutex<HashMap<(String, String), (Instant, ServedResource)>>,
 }
 
 #[derive(Deserialize)]
 struct Versions {
     #[serde(default)]
-    versions: Vec<Version>,
+    versions: Vec<ServedVersion>,
 }
 #[derive(Deserialize)]
-struct Version {
+struct ServedVersion {
     version: String,
 }
 #[derive(Deserialize)]
-struct Resources {
+struct ServedResources {
     #[serde(default)]
     resources: Vec<Listed>,
 }
@@ -177,7 +177,7 @@ impl Scales {
     }
 
     /// Where the target's kind is served: in the version it names, else in the first that has it.
-    async fn resource(&self, target: Target<'_>) -> Result<Resource, ScaleError> {
+    async fn resource(&self, target: Target<'_>) -> Result<ServedResource, ScaleError> {
         let key = (target.api_version.to_owned(), target.kind.to_owned());
         if let Some((at, resource)) = self.resources.lock().get(&key)
             && at.elapsed() < REMEMBERED
@@ -193,7 +193,7 @@ impl Scales {
         Ok(found)
     }
 
-    async fn find(&self, target: Target<'_>) -> Result<Resource, ScaleError> {
+    async fn find(&self, target: Target<'_>) -> Result<ServedResource, ScaleError> {
         let (group, kind) = (target.group(), target.kind);
         let none = || ScaleError::NoKind { group: group.to_owned(), kind: kind.to_owned() };
         let (root, mut versions) = if group.is_empty() {
@@ -209,12 +209,12 @@ impl Scales {
         let asked = target.api_version.rsplit('/').next().unwrap_or_default();
         versions.sort_by_key(|v| v != asked);
         for version in versions {
-            let listed: Resources = self.read(&format!("{root}/{version}")).await?;
+            let listed: ServedResources = self.read(&format!("{root}/{version}")).await?;
             let named = listed.resources.iter().find(|r| r.kind == kind && !r.name.contains('/'));
             if let Some(plural) = named.map(|r| r.name.clone()) {
                 let scale = format!("{plural}/scale");
                 let scalable = listed.resources.iter().any(|r| r.name == scale && r.kind == "Scale");
-                return Ok(Resource { group: group.to_owned(), version, plural, scalable });
+                return Ok(ServedResource { group: group.to_owned(), version, plural, scalable });
             }
         }
         Err(none())

@@ -20,7 +20,7 @@ use crate::views::{ClaimView, ControllerRevisionView, PodView, StatefulSetView};
 /// The source that this controller's events name.
 const COMPONENT: &str = "statefulset-controller";
 
-struct Controller {
+struct StatefulSetController {
     ctx: Arc<Context>,
     client: Client,
     recorder: EventRecorder,
@@ -35,7 +35,7 @@ struct Controller {
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let queue = WorkQueue::default();
-    let me = Arc::new(Controller {
+    let me = Arc::new(StatefulSetController {
         ctx: Arc::clone(ctx),
         recorder: ctx.recorder(&client, COMPONENT),
         client,

@@ -14,7 +14,7 @@ const BURST_MAX: usize = 500;
 
 /// A step that concerns one pod of the set.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum PodStep {
     /// Make the pod of this number, from the current (else the updated) revision.
     Create {
         /// The number at the end of the pod's name.
@@ -32,9 +32,9 @@ pub enum Step {
 
 /// What to do, in this order. Each part is begun only if the one before had no failure.
 #[derive(Clone, Debug, Default)]
-pub struct Plan {
+pub struct StatefulSetPlan {
     /// For pods that belong to the set.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PodStep>,
     /// Pods that belong no more, whose claims may change owners.
     pub surplus: Vec<(i64, Arc<PodView>)>,
     /// Pods to delete because the set shrank.
@@ -90,29 +90,29 @@ impl Seen<'_> {
     }
 
     /// Steps for one pod, and whether those after it must wait when order counts.
-    fn for_one(&self, ordinal: i64, into: &mut Vec<Step>) -> bool {
+    fn for_one(&self, ordinal: i64, into: &mut Vec<PodStep>) -> bool {
         let Some(pod) = self.pods.get(&ordinal) else {
-            into.push(Step::Create { ordinal, of_current: self.is_of_current(ordinal) });
+            into.push(PodStep::Create { ordinal, of_current: self.is_of_current(ordinal) });
             return true;
         };
         if pod.is_terminal() {
             if !pod.metadata.is_deleting() {
-                into.push(Step::Replace(Arc::clone(pod)));
+                into.push(PodStep::Replace(Arc::clone(pod)));
             }
             return true;
         }
         if pod.status.phase == "Pending" {
-            into.push(Step::EnsureClaims(ordinal, Arc::clone(pod)));
+            into.push(PodStep::EnsureClaims(ordinal, Arc::clone(pod)));
         }
         let settled = !pod.metadata.is_deleting() && is_running_and_ready(pod) && self.is_available(pod);
         if settled || self.is_parallel() {
-            into.push(Step::Maintain(ordinal, Arc::clone(pod)));
+            into.push(PodStep::Maintain(ordinal, Arc::clone(pod)));
         }
         !settled
     }
 
     /// The steps for pods in the set's range, and whether they hold up everything else.
-    fn steps(&self) -> (Vec<Step>, bool) {
+    fn steps(&self) -> (Vec<PodStep>, bool) {
         let (mut steps, start) = (Vec::new(), self.set.start());
         let range = start..start + self.set.replicas();
         if !self.is_parallel() {
@@ -170,9 +170,9 @@ impl Seen<'_> {
     }
 
     /// What is to be done next; the rest waits for the next look.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> StatefulSetPlan {
         let (steps, blocked) = self.steps();
-        let mut plan = Plan { steps, ..Plan::default() };
+        let mut plan = StatefulSetPlan { steps, ..StatefulSetPlan::default() };
         if blocked {
             return plan;
         }
@@ -238,11 +238,11 @@ mod tests {
         let mut out = Vec::new();
         for step in &plan.steps {
             match step {
-                Step::Create { ordinal, of_current } => {
+                PodStep::Create { ordinal, of_current } => {
                     out.push(format!("{}{ordinal}", if *of_current { "=" } else { "+" }))
                 }
-                Step::Replace(p) => out.push(format!("!{}", number(p))),
-                Step::EnsureClaims(..) | Step::Maintain(..) => {}
+                PodStep::Replace(p) => out.push(format!("!{}", number(p))),
+                PodStep::EnsureClaims(..) | PodStep::Maintain(..) => {}
             }
         }
         out.extend(plan.scale_down.iter().map(|p| format!("-{}", number(p))));

@@ -6,7 +6,7 @@ use kelson_client::Object;
 use serde_json::{Value, json};
 
 use super::plan::revision_of;
-use super::{Controller, selector};
+use super::{StatefulSetController, selector};
 use crate::shared::context::SyncError;
 use crate::shared::history::{self, Made, NewRevision};
 use crate::shared::ownership::claim_all;
@@ -20,7 +20,7 @@ const PREFIX_MAX: usize = 223;
 const LIMIT_DEFAULT: i32 = 10;
 
 /// A set's revisions.
-pub struct Revisions {
+pub struct StatefulSetRevisions {
     /// What pods were before the update.
     pub current: Arc<ControllerRevisionView>,
     /// What pods become.
@@ -41,9 +41,9 @@ pub fn template_of(revision: &ControllerRevisionView) -> Result<Value, SyncError
     Ok(template)
 }
 
-impl Controller {
+impl StatefulSetController {
     /// Finds the set's revisions, and makes or renumbers the newest where that is due.
-    pub(super) async fn revisions_of(&self, set: &Arc<StatefulSetView>) -> Result<Revisions, SyncError> {
+    pub(super) async fn revisions_of(&self, set: &Arc<StatefulSetView>) -> Result<StatefulSetRevisions, SyncError> {
         let data = set.spec.template.as_deref().and_then(history::data_of);
         let data = data.ok_or_else(|| SyncError::Other("unreadable pod template".into()))?;
         let candidates = self.revisions.owned_or_orphaned(set.uid(), set.namespace());
@@ -60,7 +60,7 @@ impl Controller {
             None => self.make_revision(set, &data, number, &mut collisions).await?,
         };
         let current = all.iter().find(|r| r.metadata.name == set.status.current_revision).map_or(&update, |r| r);
-        Ok(Revisions { current: Arc::clone(current), update: Arc::clone(&update), collisions, all })
+        Ok(StatefulSetRevisions { current: Arc::clone(current), update: Arc::clone(&update), collisions, all })
     }
 
     async fn make_revision(
@@ -91,7 +91,7 @@ impl Controller {
     pub(super) async fn forget_revisions(
         &self,
         set: &StatefulSetView,
-        revisions: &Revisions,
+        revisions: &StatefulSetRevisions,
         pods: &BTreeMap<i64, Arc<PodView>>,
     ) -> Result<(), SyncError> {
         let Ok(limit) = usize::try_from(set.spec.revision_history_limit.unwrap_or(LIMIT_DEFAULT)) else {

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use super::claims::{self, Owners};
 use super::identity::{self, INDEX_LABEL, NAME_LABEL, pod_name};
-use super::plan::{Plan, Seen, Step, has_identity};
-use super::revisions::{Revisions, template_of};
-use super::{Controller, selector, status};
+use super::plan::{PodStep, Seen, StatefulSetPlan, has_identity};
+use super::revisions::{StatefulSetRevisions, template_of};
+use super::{StatefulSetController, selector, status};
 use crate::shared::context::{SyncError, update_value};
 use crate::shared::ownership::claim_all;
 use crate::shared::pods::slow_start;
 use crate::views::{ClaimView, PodView, StatefulSetView};
 
-impl Controller {
+impl StatefulSetController {
     pub(super) async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(set) = self.sets.get(key) else { return Ok(()) };
         let selector = selector(&set);
@@ -57,8 +57,13 @@ impl Controller {
         worked.and(written).and(forgotten)
     }
 
-    async fn carry_out(&self, set: &Arc<StatefulSetView>, revisions: &Revisions, plan: Plan) -> Result<(), SyncError> {
-        let Plan { steps, surplus, scale_down, update } = plan;
+    async fn carry_out(
+        &self,
+        set: &Arc<StatefulSetView>,
+        revisions: &StatefulSetRevisions,
+        plan: StatefulSetPlan,
+    ) -> Result<(), SyncError> {
+        let StatefulSetPlan { steps, surplus, scale_down, update } = plan;
         if set.spec.pod_management_policy == "Parallel" {
             self.each(steps.len(), |i| self.step(set, revisions, &steps[i])).await?;
         } else {
@@ -101,19 +106,24 @@ impl Controller {
         }
     }
 
-    async fn step(&self, set: &Arc<StatefulSetView>, revisions: &Revisions, step: &Step) -> Result<(), SyncError> {
+    async fn step(
+        &self,
+        set: &Arc<StatefulSetView>,
+        revisions: &StatefulSetRevisions,
+        step: &PodStep,
+    ) -> Result<(), SyncError> {
         match step {
-            Step::Replace(pod) => self.delete(set, pod).await,
-            Step::Create { ordinal, of_current } => {
+            PodStep::Replace(pod) => self.delete(set, pod).await,
+            PodStep::Create { ordinal, of_current } => {
                 let revision = if *of_current { &revisions.current } else { &revisions.update };
                 let body = identity::pod(set, &template_of(revision)?, &revision.metadata.name, *ordinal);
                 self.create(set, *ordinal, &body).await
             }
-            Step::EnsureClaims(ordinal, pod) => {
+            PodStep::EnsureClaims(ordinal, pod) => {
                 self.make_claims(set, *ordinal).await?;
                 self.own_claims(set, *ordinal, pod).await
             }
-            Step::Maintain(ordinal, pod) => self.maintain(set, *ordinal, pod).await,
+            PodStep::Maintain(ordinal, pod) => self.maintain(set, *ordinal, pod).await,
         }
     }
 

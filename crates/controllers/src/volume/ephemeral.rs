@@ -14,7 +14,7 @@ use crate::views::{ClaimView, PodView};
 /// The source that this controller's events name.
 const COMPONENT: &str = "ephemeral_volume";
 
-struct Controller {
+struct EphemeralVolumeController {
     client: Client,
     recorder: EventRecorder,
     pods: SharedInformer<PodView>,
@@ -25,7 +25,7 @@ struct Controller {
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
-    let me = Arc::new(Controller {
+    let me = Arc::new(EphemeralVolumeController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
         pods: ctx.informers.pods.reader(),
@@ -56,7 +56,7 @@ fn has_own_claims(pod: &PodView) -> bool {
     pod.spec.claims.iter().any(|c| c.claim.is_none())
 }
 
-impl Controller {
+impl EphemeralVolumeController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(pod) = self.pods.get(key).filter(|p| !p.metadata.is_deleting()) else { return Ok(()) };
         for volume in pod.spec.claims.iter().filter(|c| c.claim.is_none()) {

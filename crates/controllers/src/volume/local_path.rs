@@ -30,7 +30,7 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 const ACCESS_MODES: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum ProvisionerKey {
     /// The class itself, looked at once.
     Class,
     Claim(ObjectKey),
@@ -38,7 +38,7 @@ enum Key {
     Volume(String),
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for ProvisionerKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Class => f.write_str(CLASS),
@@ -60,7 +60,7 @@ struct Provisioner {
 /// Starts the provisioner.
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
-    let queue: WorkQueue<Key> = WorkQueue::default();
+    let queue: WorkQueue<ProvisionerKey> = WorkQueue::default();
     let me = Arc::new(Provisioner {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
@@ -72,23 +72,23 @@ pub fn start(ctx: &Arc<Context>) {
     let q = queue.clone();
     me.claims.on_change(move |change| {
         if is_asked_for(change.object()) {
-            q.add(Key::Claim(change.object().metadata.key()));
+            q.add(ProvisionerKey::Claim(change.object().metadata.key()));
         }
     });
     let q = queue.clone();
     me.volumes.on_change(move |change| {
         if is_done_with(change.object()) {
-            q.add(Key::Volume(change.object().metadata.name.clone()));
+            q.add(ProvisionerKey::Volume(change.object().metadata.name.clone()));
         }
     });
-    queue.add(Key::Class);
+    queue.add(ProvisionerKey::Class);
     ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move {
             match &key {
-                Key::Class => me.ensure_class().await,
-                Key::Claim(key) => me.provision(key).await,
-                Key::Volume(name) => me.remove(name).await,
+                ProvisionerKey::Class => me.ensure_class().await,
+                ProvisionerKey::Claim(key) => me.provision(key).await,
+                ProvisionerKey::Volume(name) => me.remove(name).await,
             }
         }
     });

@@ -51,11 +51,11 @@ pub struct DockerConfig {
 #[derive(Deserialize)]
 struct ConfigJson {
     #[serde(default)]
-    auths: Option<BTreeMap<String, Entry>>,
+    auths: Option<BTreeMap<String, DockerEntry>>,
 }
 
 #[derive(Deserialize)]
-struct Entry {
+struct DockerEntry {
     #[serde(default)]
     username: Option<String>,
     #[serde(default)]
@@ -108,7 +108,7 @@ pub fn parse(form: Form, data: &[u8]) -> DockerConfig {
     config
 }
 
-fn auth(entry: Entry) -> Result<Auth, &'static str> {
+fn auth(entry: DockerEntry) -> Result<Auth, &'static str> {
     let (mut username, mut password) = (entry.username.unwrap_or_default(), entry.password);
     if !entry.auth.is_empty() {
         let text: Zeroizing<String> =

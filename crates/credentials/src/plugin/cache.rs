@@ -28,13 +28,13 @@ pub struct Answer {
 /// The cache of one provider.
 #[derive(Debug)]
 pub struct Cache {
-    entries: HashMap<Box<[u8]>, Entry>,
+    entries: HashMap<Box<[u8]>, CacheEntry>,
     purged: Timestamp,
     key: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CacheEntry {
     answer: Arc<Answer>,
     expires: Timestamp,
 }
@@ -78,7 +78,7 @@ impl Cache {
             self.make_room(now);
         }
         key(&mut self.key, identity, answer.key_type, image);
-        self.entries.insert(self.key.as_slice().into(), Entry { answer, expires });
+        self.entries.insert(self.key.as_slice().into(), CacheEntry { answer, expires });
     }
 
     fn purge(&mut self, now: Timestamp) {

@@ -105,7 +105,7 @@ impl ProcessExecutor {
         let mut child =
             self.command(provider).spawn().map_err(|e| (FaultReason::Start, format!("cannot be started: {e}")))?;
         // Before the group is let go, the child is not reaped: its number cannot mean another group.
-        let group = Group::of(&child);
+        let group = ProcessGroup::of(&child);
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let input = protocol::encode(provider.api_version, request);
         let write = async move {
@@ -156,15 +156,15 @@ fn exit_words(status: std::process::ExitStatus) -> String {
 }
 
 /// A process group that is killed when this is dropped.
-struct Group(Option<Pid>);
+struct ProcessGroup(Option<Pid>);
 
-impl Group {
+impl ProcessGroup {
     fn of(child: &Child) -> Self {
         Self(child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw))
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(pid) = self.0 {
             // Gone already is what is wanted.

@@ -45,11 +45,11 @@ impl Bucket {
 /// Waits after failures, and what they were.
 #[derive(Debug, Default)]
 pub(super) struct BackOff {
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, LimitEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LimitEntry {
     delay: Duration,
     updated: Timestamp,
     cause: String,
@@ -70,7 +70,7 @@ impl BackOff {
         if self.entries.len() >= BACKOFFS_MAX && !self.entries.contains_key(key) {
             self.entries.clear();
         }
-        self.entries.insert(key.to_owned(), Entry { delay, updated: now, cause });
+        self.entries.insert(key.to_owned(), LimitEntry { delay, updated: now, cause });
     }
 
     /// Forgets the failures of `key`, which has succeeded.

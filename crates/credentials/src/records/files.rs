@@ -120,13 +120,13 @@ impl ImagePulledRecord {
 }
 
 /// A form of record.
-trait Form: Serialize + for<'de> Deserialize<'de> {
+trait RecordForm: Serialize + for<'de> Deserialize<'de> {
     const KIND: &'static str;
     fn head(&mut self) -> (&str, &mut String);
     fn about(&self) -> &str;
 }
 
-impl Form for ImagePullIntent {
+impl RecordForm for ImagePullIntent {
     const KIND: &'static str = "ImagePullIntent";
     fn head(&mut self) -> (&str, &mut String) {
         (&self.kind, &mut self.api_version)
@@ -136,7 +136,7 @@ impl Form for ImagePullIntent {
     }
 }
 
-impl Form for ImagePulledRecord {
+impl RecordForm for ImagePulledRecord {
     const KIND: &'static str = "ImagePulledRecord";
     fn head(&mut self) -> (&str, &mut String) {
         (&self.kind, &mut self.api_version)
@@ -166,7 +166,7 @@ impl Files {
         Ok(files)
     }
 
-    fn migrate<T: Form>(&self, dir: &Path) {
+    fn migrate<T: RecordForm>(&self, dir: &Path) {
         for (path, record) in list::<T>(dir) {
             let migrated = record.and_then(|(record, current)| if current { Ok(()) } else { write(dir, &record) });
             if let Err(e) = migrated {
@@ -238,7 +238,7 @@ fn names(dir: &Path) -> impl Iterator<Item = PathBuf> {
         .map(|e| e.path())
 }
 
-fn list<T: Form>(dir: &Path) -> Vec<(PathBuf, io::Result<(T, bool)>)> {
+fn list<T: RecordForm>(dir: &Path) -> Vec<(PathBuf, io::Result<(T, bool)>)> {
     names(dir)
         .filter_map(|path| match read(&path) {
             Ok(None) => None,
@@ -249,7 +249,7 @@ fn list<T: Form>(dir: &Path) -> Vec<(PathBuf, io::Result<(T, bool)>)> {
 }
 
 /// The record and whether it is of the current version.
-fn read<T: Form>(path: &Path) -> io::Result<Option<(T, bool)>> {
+fn read<T: RecordForm>(path: &Path) -> io::Result<Option<(T, bool)>> {
     let mut data = Vec::new();
     match fs::File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -266,7 +266,7 @@ fn read<T: Form>(path: &Path) -> io::Result<Option<(T, bool)>> {
     Ok(Some((record, current)))
 }
 
-fn write<T: Form>(dir: &Path, record: &T) -> io::Result<()> {
+fn write<T: RecordForm>(dir: &Path, record: &T) -> io::Result<()> {
     let mut data = serde_json::to_vec(record)?;
     data.push(b'\n');
     let path = dir.join(file_name(record.about()));

@@ -357,7 +357,7 @@ fn unpack(packed: File, path: &Path) -> io::Result<File> {
 mod tests {
     use std::io::Write as _;
 
-    use super::super::build::Image;
+    use super::super::build::NewImage;
     use super::super::tar::Writer;
     use super::*;
 
@@ -371,7 +371,7 @@ mod tests {
     fn built() -> Vec<u8> {
         let mut layer = Writer::new();
         layer.file("x", 0o644, b"content");
-        Image { name: "a/b:1".into(), layers: vec![layer.finish()], ..Default::default() }.to_archive().unwrap()
+        NewImage { name: "a/b:1".into(), layers: vec![layer.finish()], ..Default::default() }.to_archive().unwrap()
     }
 
     #[test]

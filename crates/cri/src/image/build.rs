@@ -38,7 +38,7 @@ pub struct ImageConfig {
 
 /// An image to be built for this machine's processor.
 #[derive(Debug, Clone, Default)]
-pub struct Image {
+pub struct NewImage {
     /// Full or short name; see [`super::normalize`].
     pub name: String,
     /// Layers, lowest first, each a tar that is not compressed.
@@ -47,7 +47,7 @@ pub struct Image {
     pub config: ImageConfig,
 }
 
-impl Image {
+impl NewImage {
     /// The OCI archive. Equal input gives equal bytes.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 pub use archive::{Archive, ArchiveError};
-pub use build::{Image, ImageConfig};
+pub use build::{ImageConfig, NewImage};
 pub use reference::normalize;
 
 /// OCI's names of what an image is made of.

@@ -2,7 +2,7 @@
 //! few hundred bytes that sleeps; SIGTERM and SIGINT end it (as PID 1 it must handle them to notice them), and children
 //! that are handed to it are reaped by the kernel because it ignores SIGCHLD.
 
-use super::build::{Image, ImageConfig};
+use super::build::{ImageConfig, NewImage};
 use super::tar::Writer;
 
 /// Where the program is loaded.
@@ -30,7 +30,7 @@ pub fn archive() -> Option<Vec<u8>> {
     layer.file("pause", 0o755, &program(std::env::consts::ARCH)?);
     let config =
         ImageConfig { entrypoint: vec!["/pause".to_owned()], user: "65535:65535".to_owned(), ..Default::default() };
-    let image = Image { name: name(), layers: vec![layer.finish()], config };
+    let image = NewImage { name: name(), layers: vec![layer.finish()], config };
     // The name is a constant of the right form.
     image.to_archive().ok()
 }

@@ -24,7 +24,7 @@ pub struct Export {
 
 /// What etcd stores of a lease (`leasepb.Lease`).
 #[derive(Clone, Copy, PartialEq, prost::Message)]
-struct StoredLease {
+struct EtcdLease {
     #[prost(int64, tag = "1")]
     id: i64,
     #[prost(int64, tag = "2")]
@@ -63,7 +63,7 @@ impl Export {
                         (name, stored_value(key, version).encode_to_vec())
                     })),
                     "lease" => bolt.bucket(self.leases.iter().map(|(id, ttl)| {
-                        (id.to_be_bytes().to_vec(), StoredLease { id: *id, ttl: *ttl }.encode_to_vec())
+                        (id.to_be_bytes().to_vec(), EtcdLease { id: *id, ttl: *ttl }.encode_to_vec())
                     })),
                     "meta" => bolt.bucket(self.meta().into_iter()),
                     _ => bolt.bucket(std::iter::empty()),

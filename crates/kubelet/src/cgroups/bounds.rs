@@ -78,10 +78,10 @@ impl Bounds {
     }
 
     /// The kernel's files: of one tree, or the controller of each and its file there.
-    pub fn files(&self, unified: bool) -> Vec<File> {
+    pub fn files(&self, unified: bool) -> Vec<CgroupFile> {
         let mut out = Vec::new();
         let mut add = |controller: &'static str, name: &str, value: String| {
-            out.push(File { controller, name: name.to_owned(), value });
+            out.push(CgroupFile { controller, name: name.to_owned(), value });
         };
         if let Some(n) = self.shares {
             let (name, n) = if unified { ("cpu.weight", weight(n)) } else { ("cpu.shares", n) };
@@ -133,7 +133,7 @@ impl Bounds {
 
 /// A file of a cgroup and what is written into it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct CgroupFile {
     /// Whose it is, where each controller has a tree of its own.
     pub controller: &'static str,
     /// Its name in the cgroup's directory.
@@ -153,7 +153,7 @@ mod tests {
         .expect("a pod")
     }
 
-    fn text(files: &[File]) -> String {
+    fn text(files: &[CgroupFile]) -> String {
         files.iter().map(|f| format!("{}/{}={} ", f.controller, f.name, f.value)).collect()
     }
 

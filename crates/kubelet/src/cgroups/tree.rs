@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::bounds::{Bounds, File};
+use super::bounds::{Bounds, CgroupFile};
 
 /// How the kernel's tree is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ impl Tree {
     /// Holds the cgroup at `path` to `bounds`, as far as the kernel lets it; the first failure.
     pub fn hold(&self, path: &str, bounds: &Bounds) -> io::Result<()> {
         let mut failed = None;
-        for File { controller, name, value } in bounds.files(self.is_unified()) {
+        for CgroupFile { controller, name, value } in bounds.files(self.is_unified()) {
             let file = self.file(path, controller, &name);
             if let Err(e) = std::fs::write(&file, &value) {
                 // Not every kernel counts huge pages.

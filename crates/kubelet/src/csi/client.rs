@@ -41,22 +41,22 @@ macro_rules! calls {
 
 calls! {
     /// What kind of plugin it is, and where it listens.
-    info(m::Empty) -> PluginInfo = "GetInfo" at "/pluginregistration.Registration/GetInfo" in REGISTRATION_MAX;
+    info(m::NoFields) -> PluginInfo = "GetInfo" at "/pluginregistration.Registration/GetInfo" in REGISTRATION_MAX;
     /// Tells it what became of its registration.
-    notify(m::RegistrationStatus) -> m::Empty
+    notify(m::RegistrationStatus) -> m::NoFields
         = "NotifyRegistrationStatus" at "/pluginregistration.Registration/NotifyRegistrationStatus" in REGISTRATION_MAX;
     /// What the driver calls this node, and how many volumes it can have there.
-    node_info(m::Empty) -> NodeInfo = "NodeGetInfo" at "/csi.v1.Node/NodeGetInfo" in DRIVER_MAX;
+    node_info(m::NoFields) -> NodeInfo = "NodeGetInfo" at "/csi.v1.Node/NodeGetInfo" in DRIVER_MAX;
     /// What the driver can do here.
-    capabilities(m::Empty) -> m::Capabilities = "NodeGetCapabilities" at "/csi.v1.Node/NodeGetCapabilities" in DRIVER_MAX;
+    capabilities(m::NoFields) -> m::Capabilities = "NodeGetCapabilities" at "/csi.v1.Node/NodeGetCapabilities" in DRIVER_MAX;
     /// Makes a volume ready for all pods of the node.
-    stage(Stage) -> m::Empty = "NodeStageVolume" at "/csi.v1.Node/NodeStageVolume" in DRIVER_MAX;
+    stage(Stage) -> m::NoFields = "NodeStageVolume" at "/csi.v1.Node/NodeStageVolume" in DRIVER_MAX;
     /// Takes that back.
-    unstage(Unstage) -> m::Empty = "NodeUnstageVolume" at "/csi.v1.Node/NodeUnstageVolume" in DRIVER_MAX;
+    unstage(Unstage) -> m::NoFields = "NodeUnstageVolume" at "/csi.v1.Node/NodeUnstageVolume" in DRIVER_MAX;
     /// Mounts a volume for one pod.
-    publish(Publish) -> m::Empty = "NodePublishVolume" at "/csi.v1.Node/NodePublishVolume" in DRIVER_MAX;
+    publish(Publish) -> m::NoFields = "NodePublishVolume" at "/csi.v1.Node/NodePublishVolume" in DRIVER_MAX;
     /// Takes that back.
-    unpublish(Unpublish) -> m::Empty = "NodeUnpublishVolume" at "/csi.v1.Node/NodeUnpublishVolume" in DRIVER_MAX;
+    unpublish(Unpublish) -> m::NoFields = "NodeUnpublishVolume" at "/csi.v1.Node/NodeUnpublishVolume" in DRIVER_MAX;
 }
 
 impl PluginClient {
@@ -76,7 +76,7 @@ impl PluginClient {
     /// # Errors
     /// As of every call.
     pub async fn who(&self) -> CriResult<PluginInfo> {
-        self.info(m::Empty {}).await
+        self.info(m::NoFields {}).await
     }
 
     /// Tells it that it is registered, or why not.
@@ -93,7 +93,7 @@ impl PluginClient {
     /// # Errors
     /// As of every call.
     pub async fn node(&self) -> CriResult<NodeInfo> {
-        self.node_info(m::Empty {}).await
+        self.node_info(m::NoFields {}).await
     }
 
     /// The numbers of what the driver can do here.
@@ -101,7 +101,7 @@ impl PluginClient {
     /// # Errors
     /// As of every call.
     pub async fn abilities(&self) -> CriResult<Vec<i32>> {
-        let all = self.capabilities(m::Empty {}).await?.capabilities;
+        let all = self.capabilities(m::NoFields {}).await?.capabilities;
         Ok(all.into_iter().filter_map(|c| c.rpc).map(|r| r.r#type).collect())
     }
 }

@@ -6,7 +6,7 @@ use prost::Message;
 
 /// Of calls that say or answer nothing.
 #[derive(Clone, PartialEq, Message)]
-pub struct Empty {}
+pub struct NoFields {}
 
 /// What a plugin says of itself.
 #[derive(Clone, PartialEq, Message)]
@@ -38,12 +38,12 @@ pub struct NodeInfo {
     #[prost(int64, tag = "2")]
     pub max_volumes_per_node: i64,
     #[prost(message, optional, tag = "3")]
-    pub accessible_topology: Option<Topology>,
+    pub accessible_topology: Option<CsiTopology>,
 }
 
 /// Where something can be reached from.
 #[derive(Clone, PartialEq, Message)]
-pub struct Topology {
+pub struct CsiTopology {
     #[prost(map = "string, string", tag = "1")]
     pub segments: HashMap<String, String>,
 }

@@ -41,7 +41,7 @@ pub struct Registration {
 
 /// What is entered for a driver.
 #[derive(Debug, PartialEq)]
-struct Entry {
+struct DriverEntry {
     name: String,
     node_id: String,
     topology: BTreeMap<String, String>,
@@ -49,13 +49,13 @@ struct Entry {
     volumes_max: Option<i64>,
 }
 
-fn entry(name: &str, info: NodeInfo) -> Result<Entry, String> {
+fn entry(name: &str, info: NodeInfo) -> Result<DriverEntry, String> {
     if info.node_id.is_empty() {
         return Err(format!("driver {name} does not say what it calls this node"));
     }
     let topology = info.accessible_topology.map(|t| t.segments.into_iter().collect()).unwrap_or_default();
     let volumes_max = Some(info.max_volumes_per_node).filter(|n| *n > 0);
-    Ok(Entry { name: name.to_owned(), node_id: info.node_id, topology, volumes_max })
+    Ok(DriverEntry { name: name.to_owned(), node_id: info.node_id, topology, volumes_max })
 }
 
 /// Whether the plugin is a driver this kubelet can speak to.
@@ -87,7 +87,7 @@ fn sockets(dir: &Path) -> io::Result<BTreeMap<PathBuf, Made>> {
 }
 
 /// A CSINode's drivers with one entered anew.
-fn entered(mut drivers: Vec<Value>, entry: &Entry) -> Vec<Value> {
+fn entered(mut drivers: Vec<Value>, entry: &DriverEntry) -> Vec<Value> {
     let mut new = json!({"name": entry.name, "nodeID": entry.node_id,
         "topologyKeys": entry.topology.keys().collect::<Vec<_>>()});
     if let Some(max) = entry.volumes_max {
@@ -206,7 +206,7 @@ impl Registration {
         }
     }
 
-    async fn enter(&self, entry: &Entry) -> Result<(), ClientError> {
+    async fn enter(&self, entry: &DriverEntry) -> Result<(), ClientError> {
         let ids = |mut ids: BTreeMap<String, String>| {
             ids.insert(entry.name.clone(), entry.node_id.clone());
             ids

@@ -20,22 +20,22 @@ pub const FILE: &str = "kubelet_internal_checkpoint";
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct File {
-    data: Data,
+struct CheckpointFile {
+    data: CheckpointData,
     #[serde(default)]
     checksum: u64,
 }
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-struct Data {
-    pod_device_entries: Option<Vec<Entry>>,
+struct CheckpointData {
+    pod_device_entries: Option<Vec<CheckpointEntry>>,
     registered_devices: Option<BTreeMap<String, Vec<String>>>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct CheckpointEntry {
     #[serde(rename = "PodUID")]
     pod: String,
     #[serde(rename = "ContainerName")]
@@ -58,7 +58,7 @@ pub fn read(dir: &Path, now: Timestamp) -> io::Result<Table> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Table::default()),
         other => other?,
     };
-    let file: File = serde_json::from_slice(&text).map_err(io::Error::other)?;
+    let file: CheckpointFile = serde_json::from_slice(&text).map_err(io::Error::other)?;
     let mut held = BTreeMap::new();
     for entry in file.data.pod_device_entries.into_iter().flatten() {
         let bytes = STANDARD.decode(&entry.answer).map_err(io::Error::other)?;
@@ -75,7 +75,7 @@ pub fn read(dir: &Path, now: Timestamp) -> io::Result<Table> {
 /// # Errors
 /// The system's.
 pub fn write(dir: &Path, (resources, held): (Vec<String>, Vec<(Whose, Held)>)) -> io::Result<()> {
-    let entries = held.into_iter().map(|(whose, held)| Entry {
+    let entries = held.into_iter().map(|(whose, held)| CheckpointEntry {
         pod: whose.pod,
         container: whose.container,
         resource: whose.resource,
@@ -83,8 +83,8 @@ pub fn write(dir: &Path, (resources, held): (Vec<String>, Vec<(Whose, Held)>)) -
         answer: STANDARD.encode(held.answer.unwrap_or_default().encode_to_vec()),
     });
     let registered = resources.into_iter().map(|name| (name, Vec::new())).collect();
-    let data = Data { pod_device_entries: Some(entries.collect()), registered_devices: Some(registered) };
-    let text = serde_json::to_vec(&File { data, checksum: 0 }).map_err(io::Error::other)?;
+    let data = CheckpointData { pod_device_entries: Some(entries.collect()), registered_devices: Some(registered) };
+    let text = serde_json::to_vec(&CheckpointFile { data, checksum: 0 }).map_err(io::Error::other)?;
     kelson_pki::write_secret(&dir.join(FILE), &text, true).map_err(io::Error::other)
 }
 

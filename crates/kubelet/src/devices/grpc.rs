@@ -22,7 +22,7 @@ const CALLS_MAX: u32 = 16;
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
 /// What a server answers.
-pub trait Calls: Clone + Send + Sync + 'static {
+pub trait GrpcService: Clone + Send + Sync + 'static {
     /// The answer to a call.
     fn call(&self, request: http::Request<Incoming>) -> BoxFuture<'static, http::Response<Body>>;
 }
@@ -65,7 +65,7 @@ where
 ///
 /// # Errors
 /// When it cannot listen there.
-pub async fn serve(tasks: &Tasks, name: &'static str, socket: &Path, calls: impl Calls) -> std::io::Result<()> {
+pub async fn serve(tasks: &Tasks, name: &'static str, socket: &Path, calls: impl GrpcService) -> std::io::Result<()> {
     let path = socket.to_owned();
     FILES.run(move || prepare(&path)).await.map_err(std::io::Error::other)??;
     let listener = UnixListener::bind(socket)?;

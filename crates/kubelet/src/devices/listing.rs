@@ -95,7 +95,7 @@ fn by_part(
     near.into_iter().map(of).collect()
 }
 
-impl grpc::Calls for PodResourcesLister {
+impl grpc::GrpcService for PodResourcesLister {
     fn call(&self, request: http::Request<Incoming>) -> BoxFuture<'static, http::Response<Body>> {
         let me = self.clone();
         Box::pin(async move {

@@ -15,17 +15,17 @@ use tokio::time::Instant;
 use super::checkpoint;
 use super::client::DevicePluginClient;
 use super::messages::{ContainerAllocation, Device, PluginOptions};
-use super::table::{Amount, Offer, Table, Whose};
+use super::table::{DeviceCount, Offer, Table, Whose};
 use crate::metrics::DeviceMetrics;
 use crate::pod::{self, Role};
 
 /// The devices; cheap to clone.
 #[derive(Clone)]
 pub struct Devices {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPlugins>,
 }
 
-struct Shared {
+struct SharedPlugins {
     /// Where the sockets and the checkpoint are.
     dir: PathBuf,
     clock: Arc<dyn Clock>,
@@ -39,7 +39,7 @@ struct Shared {
 
 /// What a container gets with its devices.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Given {
+pub struct DeviceAllocation {
     /// Environment variables; those of the container itself have precedence.
     pub env: Vec<(String, String)>,
     /// Paths of the host that it sees.
@@ -52,7 +52,7 @@ pub struct Given {
     pub cdi_devices: Vec<cri::CdiDevice>,
 }
 
-impl Given {
+impl DeviceAllocation {
     /// Adds what one plugin answered. Of two that want the same place the first has it, as upstream.
     fn add(&mut self, answer: &ContainerAllocation) {
         let sorted = |map: &HashMap<String, String>| -> BTreeMap<String, String> {
@@ -105,7 +105,7 @@ impl Devices {
     /// With what is known already.
     pub fn with(table: Table, dir: PathBuf, clock: Arc<dyn Clock>, metrics: Arc<DeviceMetrics>) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedPlugins {
                 dir,
                 clock,
                 metrics,
@@ -128,7 +128,7 @@ impl Devices {
     }
 
     /// What the node has, by resource.
-    pub fn amounts(&self) -> BTreeMap<String, Amount> {
+    pub fn amounts(&self) -> BTreeMap<String, DeviceCount> {
         self.shared.table.lock().amounts(self.shared.clock.now())
     }
 
@@ -237,8 +237,8 @@ impl Devices {
     ///
     /// # Errors
     /// When a plugin could not.
-    pub async fn given(&self, pod: &str, container: &str) -> Result<Given, String> {
-        let (mut given, mut preparing) = (Given::default(), Vec::new());
+    pub async fn given(&self, pod: &str, container: &str) -> Result<DeviceAllocation, String> {
+        let (mut given, mut preparing) = (DeviceAllocation::default(), Vec::new());
         {
             let table = self.shared.table.lock();
             for (resource, held) in table.of(pod, container) {

@@ -111,7 +111,7 @@ async fn follow(devices: &Devices, resource: &str, client: &DevicePluginClient, 
     devices.gone(resource);
 }
 
-impl grpc::Calls for Registrar {
+impl grpc::GrpcService for Registrar {
     fn call(&self, request: http::Request<Incoming>) -> BoxFuture<'static, http::Response<Body>> {
         let me = self.clone();
         Box::pin(async move {

@@ -14,7 +14,7 @@ const RESOURCES_MAX: usize = 128;
 
 /// One device of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Known {
+struct KnownDevice {
     healthy: bool,
     /// Parts of the machine that it is near to, by number.
     near: Vec<i64>,
@@ -23,7 +23,7 @@ struct Known {
 #[derive(Clone, Debug, Default)]
 struct Resource {
     options: PluginOptions,
-    devices: BTreeMap<String, Known>,
+    devices: BTreeMap<String, KnownDevice>,
     /// Since when its plugin is gone; `None` while it is there.
     gone: Option<Timestamp>,
     /// Whether it ever said which devices it has since this kubelet started.
@@ -79,7 +79,7 @@ pub struct Choice {
 
 /// How many of a resource there are, and how many of them work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Amount {
+pub struct DeviceCount {
     /// All, whether they work or not.
     pub capacity: i64,
     /// Those that work.
@@ -122,9 +122,9 @@ impl Table {
         let Some(entry) = self.resources.get_mut(resource) else { return false };
         let of = |d: Device| {
             let near = d.topology.map(|t| t.nodes.iter().map(|n| n.id).collect()).unwrap_or_default();
-            (d.id, Known { healthy: d.health == "Healthy", near })
+            (d.id, KnownDevice { healthy: d.health == "Healthy", near })
         };
-        let devices: BTreeMap<String, Known> = devices.into_iter().map(of).collect();
+        let devices: BTreeMap<String, KnownDevice> = devices.into_iter().map(of).collect();
         let changed = !entry.heard || entry.devices != devices;
         (entry.devices, entry.heard) = (devices, true);
         changed
@@ -139,14 +139,14 @@ impl Table {
     }
 
     /// What the node has. Of a resource whose plugin is gone for good, and of one that has said nothing yet, it is none.
-    pub fn amounts(&self, now: Timestamp) -> BTreeMap<String, Amount> {
+    pub fn amounts(&self, now: Timestamp) -> BTreeMap<String, DeviceCount> {
         let amount = |r: &Resource| {
             if r.gone.is_some_and(|at| now.duration_since(at).unsigned_abs() >= RETURN_MAX) {
-                return Amount::default();
+                return DeviceCount::default();
             }
             let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
             let well = r.devices.values().filter(|d| d.healthy).count();
-            Amount { capacity: count(r.devices.len()), allocatable: count(well) }
+            DeviceCount { capacity: count(r.devices.len()), allocatable: count(well) }
         };
         self.resources.iter().map(|(name, r)| (name.clone(), amount(r))).collect()
     }
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn what_there_is_follows_the_plugin() {
         let mut t = table("a b c!");
-        let amount = |capacity, allocatable| Amount { capacity, allocatable };
+        let amount = |capacity, allocatable| DeviceCount { capacity, allocatable };
         assert_eq!(t.amounts(at(0))[GPU], amount(3, 2));
         assert!(!t.listed(GPU, devices("a b c!")) && t.listed(GPU, devices("a b")));
         assert!(!t.listed("example.com/unheard", devices("a")));
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(held[0].1.near, near(&[(-1, "b"), (1, "a")]));
 
         let mut next = Table::remembered(resources, held.into_iter().collect(), at(0));
-        assert_eq!(next.amounts(at(1))[GPU], Amount::default(), "till the plugin registers again");
+        assert_eq!(next.amounts(at(1))[GPU], DeviceCount::default(), "till the plugin registers again");
         let has = |t: &Table, anew| t.offer(&whose("p", "c"), 2, &BTreeSet::new(), anew);
         assert_eq!(has(&next, false), Ok(Offer::Has), "a container that runs needs nothing");
         assert_eq!(has(&next, true), Err("cannot allocate unregistered device example.com/gpu".into()));

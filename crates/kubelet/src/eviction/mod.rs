@@ -41,7 +41,7 @@ pub trait Effects: Send + Sync {
 }
 
 /// Looks at the machine in turn and says which pod goes.
-pub struct Manager<E> {
+pub struct EvictionManager<E> {
     config: EvictionConfig,
     effects: E,
     clock: Arc<dyn Clock>,
@@ -49,7 +49,7 @@ pub struct Manager<E> {
     pressure: watch::Sender<Pressure>,
 }
 
-impl<E: Effects> Manager<E> {
+impl<E: Effects> EvictionManager<E> {
     /// A manager that publishes the node's pressure in `pressure`.
     pub fn new(config: EvictionConfig, effects: E, clock: Arc<dyn Clock>, pressure: watch::Sender<Pressure>) -> Self {
         Self { config, effects, clock, tracker: Tracker::default(), pressure }

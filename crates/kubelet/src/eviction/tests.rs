@@ -58,7 +58,7 @@ fn pod(name: &str, priority: i32) -> Arc<Pod> {
 fn start(world: &Arc<World>) -> watch::Receiver<Pressure> {
     let clock = Arc::new(TokioClock::starting_at(Timestamp::from_second(1_000_000).expect("time")));
     let (to, pressure) = watch::channel(Pressure::default());
-    let manager = Manager::new(EvictionConfig::default(), Arc::clone(world), clock, to);
+    let manager = EvictionManager::new(EvictionConfig::default(), Arc::clone(world), clock, to);
     kelson_tasks::Tasks::root("test").spawn("evictions", kelson_tasks::OnPanic::Contain, manager.run());
     pressure
 }

@@ -39,13 +39,13 @@ impl Accounts {
 }
 
 #[derive(Deserialize)]
-struct Answer {
-    status: AnswerStatus,
+struct CredentialAnswer {
+    status: CredentialAnswerStatus,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AnswerStatus {
+struct CredentialAnswerStatus {
     token: kelson_credentials::Secret,
     expiration_timestamp: Option<Timestamp>,
 }
@@ -68,7 +68,7 @@ impl ServiceAccounts for Accounts {
                 "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}}});
         let kind = &<ServiceAccount as Object>::TYPE;
         let asked = self.client.create_sub(kind, &account.namespace, &account.name, "token", &body);
-        let answer: Answer = asked.await.map_err(|e| e.to_string())?;
+        let answer: CredentialAnswer = asked.await.map_err(|e| e.to_string())?;
         if answer.status.token.is_empty() {
             return Err("the API gave no token".to_owned());
         }

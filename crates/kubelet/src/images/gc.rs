@@ -10,13 +10,13 @@ use kelson_meta::Clock;
 use kelson_tasks::FILES;
 
 use super::Images;
-use crate::node::disk::Usage;
+use crate::node::disk::DiskUsage;
 
 /// How often the disk is looked at.
 pub const PERIOD: Duration = Duration::from_secs(300);
 
 /// How many bytes to free so that usage comes down to `low` percent; `None` while it is below `high`.
-pub fn to_free(u: Usage, high: u8, low: u8) -> Option<u64> {
+pub fn to_free(u: DiskUsage, high: u8, low: u8) -> Option<u64> {
     if high >= 100 || u.percent() < u64::from(high) {
         return None;
     }
@@ -99,7 +99,7 @@ async fn once(ctx: &ImageCollection, seen: &mut HashMap<String, (Timestamp, Time
     }
     let fs = ctx.runtime.image_fs_info().await?;
     let at = fs.image_filesystems.first().and_then(|f| f.fs_id.as_ref()).map(|f| f.mountpoint.clone());
-    let usage = FILES.run(move || Usage::of(Path::new(&at.unwrap_or_else(|| "/".into())))).await;
+    let usage = FILES.run(move || DiskUsage::of(Path::new(&at.unwrap_or_else(|| "/".into())))).await;
     let Ok(Some(usage)) = usage else { return Ok(()) };
     let Some(mut left) = to_free(usage, ctx.high_percent, ctx.low_percent) else {
         return Ok(());
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn thresholds() {
-        let u = |available| Usage { capacity: 1000, available };
+        let u = |available| DiskUsage { capacity: 1000, available };
         assert_eq!(to_free(u(200), 85, 80), None);
         assert_eq!(to_free(u(100), 85, 80), Some(100));
         assert_eq!(to_free(u(0), 100, 80), None);

@@ -40,7 +40,7 @@ pub struct Options {
 /// Where the read lines go; its end stops the reading.
 pub type Sink = mpsc::Sender<Bytes>;
 
-struct Reader {
+struct LogReader {
     options: Options,
     left: Option<u64>,
     sink: Sink,
@@ -69,7 +69,7 @@ where
         None => None,
     };
     let follow = options.follow;
-    let mut reader = Reader { left: options.limit_bytes, options, sink, continued: false, over: false };
+    let mut reader = LogReader { left: options.limit_bytes, options, sink, continued: false, over: false };
     let mut pending = BytesMut::new();
     loop {
         file = reader.drain(file, &mut pending).await?;
@@ -109,7 +109,7 @@ fn rotated(path: &Path, file: &File) -> Option<File> {
     if now.ino() == held.ino() && now.dev() == held.dev() { None } else { open(path).ok() }
 }
 
-impl Reader {
+impl LogReader {
     /// Reads to the present end of the file and gives the file back.
     async fn drain(&mut self, mut file: File, pending: &mut BytesMut) -> io::Result<File> {
         let mut block = vec![0; BLOCK];

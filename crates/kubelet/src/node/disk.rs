@@ -3,14 +3,14 @@ use std::path::Path;
 
 /// Usage of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
+pub struct DiskUsage {
     /// Bytes in all.
     pub capacity: u64,
     /// Bytes that unprivileged users may still take.
     pub available: u64,
 }
 
-impl Usage {
+impl DiskUsage {
     /// Of the file system a path is on.
     pub fn of(path: &Path) -> Option<Self> {
         let s = rustix::fs::statvfs(path).ok()?;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use kelson_meta::Quantity;
 
-use super::disk::Usage;
+use super::disk::DiskUsage;
 use crate::config::Config;
 use crate::config::thresholds::{Signal, Threshold, amount};
 
@@ -60,7 +60,7 @@ pub fn capacity(config: &Config) -> BTreeMap<String, Quantity> {
         ("memory".to_owned(), Quantity::binary(machine_memory().total)),
         ("pods".to_owned(), Quantity::from_i64(pods_max(config, cpus))),
     ]);
-    if let Some(u) = Usage::of(&config.root_dir) {
+    if let Some(u) = DiskUsage::of(&config.root_dir) {
         out.insert("ephemeral-storage".into(), Quantity::binary(i64::try_from(u.capacity).unwrap_or(i64::MAX)));
     }
     for entry in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {

@@ -125,7 +125,7 @@ impl NodeSync {
 
     async fn found(&self, old: &Value) -> NodeStatus {
         let (config, version) = (Arc::clone(&self.config), self.runtime_version.clone());
-        let mut machine = FILES.run(move || Machine::read(&config, &version)).await.unwrap_or_default();
+        let mut machine = FILES.run(move || MachineState::read(&config, &version)).await.unwrap_or_default();
         // Those whose plugin is gone as well: what the API has heard of stays there until it is told otherwise.
         for (name, amount) in self.devices.amounts() {
             machine.capacity.insert(name.clone(), Quantity::from_i64(amount.capacity));
@@ -180,14 +180,14 @@ impl NodeSync {
 
 /// What is read of the machine for one report.
 #[derive(Default)]
-struct Machine {
+struct MachineState {
     capacity: BTreeMap<String, Quantity>,
     allocatable: BTreeMap<String, Quantity>,
     info: NodeSystemInfo,
     memory: i64,
 }
 
-impl Machine {
+impl MachineState {
     fn read(config: &Config, runtime_version: &str) -> Self {
         let capacity = facts::capacity(config);
         Self {

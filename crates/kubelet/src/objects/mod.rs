@@ -69,12 +69,12 @@ pub type Data = BTreeMap<String, Vec<u8>>;
 /// The store; cheap to clone.
 #[derive(Clone)]
 pub struct Objects {
-    shared: Arc<Shared>,
+    shared: Arc<SharedObjects>,
 }
 
 type Notify = Arc<dyn Fn(&str) + Send + Sync>;
 
-struct Shared {
+struct SharedObjects {
     tasks: Tasks,
     client: Client,
     watched: Mutex<HashMap<Reference, Watched>>,
@@ -96,7 +96,7 @@ impl Objects {
     /// A store that calls `notify` with the UID of each pod that refers to what changed.
     pub fn new(tasks: &Tasks, client: Client, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedObjects {
                 tasks: tasks.child("objects"),
                 client,
                 watched: Mutex::default(),
@@ -143,7 +143,7 @@ impl Objects {
             fields: format!("metadata.name={}", reference.key.name),
             ..InformerConfig::default()
         };
-        let weak: Weak<Shared> = Arc::downgrade(&self.shared);
+        let weak: Weak<SharedObjects> = Arc::downgrade(&self.shared);
         let of = reference.clone();
         let changed = move |_: &kelson_client::Change<T>| {
             let Some(shared) = weak.upgrade() else { return };

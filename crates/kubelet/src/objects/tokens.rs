@@ -53,13 +53,13 @@ struct Key {
 }
 
 #[derive(Deserialize)]
-struct Answer {
-    status: AnswerStatus,
+struct TokenAnswer {
+    status: TokenAnswerStatus,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct AnswerStatus {
+struct TokenAnswerStatus {
     token: String,
     expiration_timestamp: Timestamp,
 }
@@ -111,7 +111,7 @@ impl Tokens {
             "boundObjectRef": {"apiVersion":"v1","kind":"Pod","name":pod::name(pod),"uid":pod::uid(pod)}}});
         let asked = self.clock.now();
         let namespace = pod::namespace(pod);
-        let answer: Answer = self
+        let answer: TokenAnswer = self
             .client
             .create_sub(&<ServiceAccount as Object>::TYPE, namespace, account, "token", &body)
             .await

@@ -411,7 +411,7 @@ impl Executor {
         let target = m.target.filter(|_| m.role == Role::Ephemeral);
         let security = security::container(pod, c, user, target, &self.runtime, &defaults)?;
         let memory = parts.node.borrow().machine_memory;
-        Ok(config::config(config::Parts {
+        Ok(config::config(config::ContainerParts {
             pod,
             role: m.role,
             container: c,

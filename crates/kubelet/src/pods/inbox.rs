@@ -51,10 +51,10 @@ impl Pending {
 
 /// The manager's inbox; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct ManagerInbox(Arc<Waiting>);
+pub struct ManagerInbox(Arc<WaitingEvents>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingEvents {
     pending: Mutex<Pending>,
     wake: Notify,
 }

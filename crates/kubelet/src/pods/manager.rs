@@ -30,7 +30,7 @@ const RESTART_MAX: Duration = Duration::from_secs(60);
 const RESIZE_RETRY: Duration = Duration::from_secs(180);
 
 /// A pod and its worker.
-struct Entry {
+struct PodEntry {
     inbox: WorkerInbox,
     /// With what the worker is started, should it be started again.
     start: Start,
@@ -41,14 +41,14 @@ struct Entry {
 }
 
 /// The manager's task.
-pub struct Manager {
+pub struct PodManager {
     parts: Arc<Parts>,
     node: watch::Receiver<Option<Arc<Node>>>,
     pressure: watch::Receiver<Pressure>,
     /// Whether the machine is about to go down.
     shutdown: watch::Receiver<bool>,
     inbox: ManagerInbox,
-    workers: HashMap<String, Entry>,
+    workers: HashMap<String, PodEntry>,
     known: Known,
     /// Pods found in the runtime at start that the API has not named yet.
     found: Option<HashMap<String, RunningPod>>,
@@ -84,7 +84,7 @@ fn name(pod: &Pod) -> (String, String) {
     (pod::namespace(pod).to_owned(), pod::name(pod).to_owned())
 }
 
-impl Manager {
+impl PodManager {
     /// A manager that has not run yet. Mirror pods are kept from now on.
     pub fn new(
         parts: Arc<Parts>,
@@ -311,7 +311,7 @@ impl Manager {
         let inbox = WorkerInbox::default();
         self.known.put(&start.pod);
         let wanted = Arc::clone(&start.pod);
-        self.workers.insert(uid, Entry { inbox: inbox.clone(), start: start.clone(), wanted, panics: 0 });
+        self.workers.insert(uid, PodEntry { inbox: inbox.clone(), start: start.clone(), wanted, panics: 0 });
         self.spawn(start, inbox, Duration::ZERO);
     }
 

@@ -63,10 +63,10 @@ fn mirror(pod: &Pod, node: &Node) -> Pod {
 
 /// Static pods and their mirrors as they are now; cheap to clone. It is as large as the node has static pods.
 #[derive(Clone, Default)]
-pub struct MirrorInbox(Arc<Waiting>);
+pub struct MirrorInbox(Arc<WaitingMirror>);
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingMirror {
     state: Mutex<Mirrors>,
     wake: Notify,
 }

@@ -140,7 +140,7 @@ pub fn compute(input: &Input<'_>) -> Plan {
     for old in input.runtime.sandboxes.iter().skip(1).filter(|s| s.ready) {
         plan.actions.push(Action::StopSandbox { id: old.id.clone() });
     }
-    let step = Step { input, sandbox };
+    let step = PlanStep { input, sandbox };
     if step.inits(&mut plan) {
         step.apps(&mut plan);
         step.ephemeral(&mut plan);
@@ -254,12 +254,12 @@ fn failed_for_good(pod: &Pod, role: Role, spec: &Container, c: &Instance) -> boo
     ended(c) && c.exit_code != 0 && !pod::restarts_after(pod, role, spec, c.exit_code)
 }
 
-struct Step<'a> {
+struct PlanStep<'a> {
     input: &'a Input<'a>,
     sandbox: &'a Sandbox,
 }
 
-impl Step<'_> {
+impl PlanStep<'_> {
     fn here(&self, name: &str) -> Option<&Instance> {
         self.input.runtime.latest_in(&self.sandbox.id, name).map(|c| &**c)
     }

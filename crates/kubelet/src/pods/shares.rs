@@ -34,14 +34,14 @@ pub struct Shares {
 }
 
 /// When it was last written, and the weight of the pods that ask for less than they may use.
-type Written = (Instant, Option<i64>);
+type WrittenShare = (Instant, Option<i64>);
 
 impl Shares {
     /// Looks until the task is ended.
     pub async fn run(self) {
         let Some(enforced) = self.config.cgroups.as_ref().map(|c| c.enforced.clone()) else { return };
         let mut held: BTreeMap<String, bool> = BTreeMap::new();
-        let mut written: Option<Written> = None;
+        let mut written: Option<WrittenShare> = None;
         loop {
             let pods = self.known.list();
             let weight = Bounds::of_burstable(&pods, &[]).shares;

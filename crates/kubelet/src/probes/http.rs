@@ -89,7 +89,7 @@ impl Prober {
         Err((at, format!("stopped after {REDIRECTS_MAX} redirects")))
     }
 
-    async fn send(&self, a: &HTTPGetAction, at: &At, agent: &str) -> Result<Answered, Fault> {
+    async fn send(&self, a: &HTTPGetAction, at: &At, agent: &str) -> Result<HttpAnswer, Fault> {
         let tcp = TcpStream::connect((at.host.as_str(), at.port)).await;
         let tcp = tcp
             .map_err(|e| Fault::Other(format!("dial tcp {}: connect: {}", address(&at.host, at.port), os_text(&e))))?;
@@ -136,7 +136,7 @@ impl Fault {
 }
 
 /// What of an answer counts.
-struct Answered {
+struct HttpAnswer {
     status: u16,
     location: Option<String>,
 }
@@ -242,7 +242,7 @@ fn request(a: &HTTPGetAction, at: &At, agent: &str) -> Result<hyper::Request<Emp
     builder.body(Empty::new()).map_err(|e| e.to_string())
 }
 
-async fn exchange<T>(io: T, request: hyper::Request<Empty<Bytes>>) -> Result<Answered, String>
+async fn exchange<T>(io: T, request: hyper::Request<Empty<Bytes>>) -> Result<HttpAnswer, String>
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
@@ -253,7 +253,7 @@ where
     match answer {
         Ok(a) => {
             let location = a.headers().get(http::header::LOCATION).and_then(|v| v.to_str().ok()).map(str::to_owned);
-            let answered = Answered { status: a.status().as_u16(), location };
+            let answered = HttpAnswer { status: a.status().as_u16(), location };
             let mut body = a.into_body();
             let mut read = 0;
             while read < BODY_MAX

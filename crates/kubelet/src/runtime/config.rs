@@ -6,12 +6,12 @@ use kelson_cri::proto as cri;
 
 use super::labels;
 use crate::cgroups::resources;
-use crate::devices::Given;
+use crate::devices::DeviceAllocation;
 use crate::env::expand::expand_from;
 use crate::pod::{self, Role};
 
 /// Everything that is known when a container is made.
-pub struct Parts<'a> {
+pub struct ContainerParts<'a> {
     /// The pod that the container is of.
     pub pod: &'a Pod,
     /// Init, regular or ephemeral.
@@ -29,7 +29,7 @@ pub struct Parts<'a> {
     /// Devices of the host that it gets as volumes.
     pub devices: Vec<cri::Device>,
     /// What it gets with devices that plugins offer.
-    pub given: Given,
+    pub given: DeviceAllocation,
     /// The pod's and the container's security contexts, merged.
     pub security: cri::LinuxContainerSecurityContext,
     /// Memory of the machine, bytes, for the OOM score.
@@ -44,7 +44,7 @@ pub fn log_path(name: &str, restart_count: i32) -> String {
 }
 
 /// The container's configuration.
-pub fn config(mut parts: Parts<'_>) -> cri::ContainerConfig {
+pub fn config(mut parts: ContainerParts<'_>) -> cri::ContainerConfig {
     let c = parts.container;
     let given = std::mem::take(&mut parts.given);
     // What the container says of itself has precedence.

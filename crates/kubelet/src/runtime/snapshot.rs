@@ -130,14 +130,14 @@ impl RuntimePod {
 
 /// Reads snapshots of one pod, remembering what cannot change.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct SnapshotReader {
     sandboxes: HashMap<String, (i32, Sandbox)>,
     containers: HashMap<String, (i32, Arc<Instance>)>,
     /// Bounds that were set after a container was made.
     resized: HashMap<String, Limits>,
 }
 
-impl Reader {
+impl SnapshotReader {
     /// A container is held to other bounds now, which its state does not show: it is read anew the next time, and a runtime that
     /// does not tell them is taken at its word.
     pub fn resized(&mut self, id: &str, limits: Limits) {

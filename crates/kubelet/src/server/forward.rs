@@ -76,7 +76,7 @@ async fn port_forward(
     // A pod with a runtime class may be a virtual machine, whose ports are not behind the namespace's loopback.
     let plain = found.spec.as_ref().is_none_or(|s| s.runtime_class_name.as_deref().unwrap_or_default().is_empty());
     if plain && let Some(network) = network(&*state.runtime, &sandbox.id).await {
-        let target = Target { network, pod: format!("{pod}_{namespace}"), uid: pod::uid(&found).to_owned() };
+        let target = SessionTarget { network, pod: format!("{pod}_{namespace}"), uid: pod::uid(&found).to_owned() };
         let options = ConnectionOptions { idle_limit: Some(state.config.server.streaming_idle), ..Default::default() };
         return answer(state.tasks.child("port-forward"), request, target, options);
     }
@@ -187,7 +187,7 @@ async fn socket(network: &Network, v4: bool) -> io::Result<TcpSocket> {
 }
 
 /// What a session needs to know.
-struct Target {
+struct SessionTarget {
     /// Where the pod's ports are.
     network: Network,
     /// `name_namespace`, for messages.
@@ -197,7 +197,12 @@ struct Target {
 }
 
 /// Answers the client's upgrade and serves its connections until it leaves; `tasks` are the session's own.
-fn answer(tasks: Tasks, request: Request<Incoming>, target: Target, options: ConnectionOptions) -> Response<Body> {
+fn answer(
+    tasks: Tasks,
+    request: Request<Incoming>,
+    target: SessionTarget,
+    options: ConnectionOptions,
+) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let accepted = match kelson_streams::accept_port_forward(&parts) {
         Ok(a) => a,
@@ -223,7 +228,7 @@ async fn session(
     tasks: &Tasks,
     io: TokioIo<hyper::upgrade::Upgraded>,
     (protocol, options): (PortForwardProtocol, ConnectionOptions),
-    target: Target,
+    target: SessionTarget,
 ) {
     let mut session = match PortForwardSession::serve(io, protocol, &options) {
         Ok(s) => s,
@@ -240,7 +245,7 @@ async fn session(
     tasks.token().cancel();
 }
 
-async fn carry(pair: PortForwardPair, target: Arc<Target>) {
+async fn carry(pair: PortForwardPair, target: Arc<SessionTarget>) {
     match connect(&target.network, pair.port).await {
         Ok(stream) => {
             // Not fatal: it only delays small writes.
@@ -248,7 +253,7 @@ async fn carry(pair: PortForwardPair, target: Arc<Target>) {
             pair.relay(stream).await;
         }
         Err(why) => {
-            let Target { pod, uid, .. } = &*target;
+            let SessionTarget { pod, uid, .. } = &*target;
             let port = pair.port;
             pair.fail(&format!("error forwarding port {port} to pod {pod}, uid {uid}: {why}")).await;
         }

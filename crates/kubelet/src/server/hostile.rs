@@ -17,9 +17,9 @@ use super::auth::Auth;
 use super::routes::judged;
 
 /// An API server that knows the token `good` as `u`, who may read `nodes/pods` and nothing else. What it was asked is kept.
-struct Wire(Arc<Mutex<Vec<Value>>>);
+struct ReviewWire(Arc<Mutex<Vec<Value>>>);
 
-impl Transport for Wire {
+impl Transport for ReviewWire {
     fn send(&self, request: Request) -> Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send>> {
         let asked = Arc::clone(&self.0);
         Box::pin(async move {
@@ -46,7 +46,7 @@ fn world() -> World {
     let clock = Arc::new(TokioClock::starting_at(Timestamp::from_second(1_800_000_000).expect("time")));
     let (asked, now) = (Arc::default(), clock.now());
     let ca = Authority::create("ca", now).expect("ca");
-    let client = Client::new(Arc::new(Wire(Arc::clone(&asked))), "test");
+    let client = Client::new(Arc::new(ReviewWire(Arc::clone(&asked))), "test");
     let auth = Auth::new(client, clock, "n1", &[ca.cert_pem()]).expect("auth");
     World { asked, ca, now, auth }
 }

@@ -34,11 +34,11 @@ pub fn serve(_: Arc<ServerState>, call: Call) -> Answer {
 async fn answer(root: &'static str, path: String) -> Response<Body> {
     let work = FILES.run(move || open(Path::new(root), &path));
     match work.await {
-        Ok(Ok(Found::Directory(names))) => {
+        Ok(Ok(FoundLog::Directory(names))) => {
             let lines: String = names.iter().map(|n| format!("<a href=\"{n}\">{n}</a>\n")).collect();
             typed(StatusCode::OK, "text/html; charset=utf-8", format!("<pre>\n{lines}</pre>\n"))
         }
-        Ok(Ok(Found::File(file, size))) => stream(file, size),
+        Ok(Ok(FoundLog::File(file, size))) => stream(file, size),
         Ok(Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP)) => not_found(),
         Ok(Err(e)) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
         Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
@@ -46,13 +46,13 @@ async fn answer(root: &'static str, path: String) -> Response<Body> {
 }
 
 #[derive(Debug)]
-enum Found {
+enum FoundLog {
     /// Names, escaped; directories end in a slash.
     Directory(Vec<String>),
     File(std::fs::File, u64),
 }
 
-fn open(root: &Path, path: &str) -> Result<Found, Errno> {
+fn open(root: &Path, path: &str) -> Result<FoundLog, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let base = rustix::fs::open(root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let path = path.trim_matches('/');
@@ -62,7 +62,7 @@ fn open(root: &Path, path: &str) -> Result<Found, Errno> {
     let found: OwnedFd = rustix::fs::openat2(&base, path, flags, Mode::empty(), resolve)?;
     let stat = rustix::fs::fstat(&found)?;
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => Ok(Found::File(found.into(), u64::try_from(stat.st_size).unwrap_or(0))),
+        FileType::RegularFile => Ok(FoundLog::File(found.into(), u64::try_from(stat.st_size).unwrap_or(0))),
         FileType::Directory => {
             let mut names = Vec::new();
             for e in rustix::fs::Dir::read_from(&found)?.take(NAMES_MAX) {
@@ -75,7 +75,7 @@ fn open(root: &Path, path: &str) -> Result<Found, Errno> {
                 }
             }
             names.sort();
-            Ok(Found::Directory(names))
+            Ok(FoundLog::Directory(names))
         }
         _ => Err(Errno::NOENT),
     }
@@ -115,9 +115,9 @@ mod tests {
         std::fs::write(dir.path().join("d/a<b"), "hello").expect("write");
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("out")).expect("symlink");
         let at = |path: &str| open(dir.path(), path);
-        assert!(matches!(at(""), Ok(Found::Directory(names)) if names == ["d/", "out"]));
-        assert!(matches!(at("d/"), Ok(Found::Directory(names)) if names == ["a&lt;b"]));
-        assert!(matches!(at("/d/a<b"), Ok(Found::File(_, 5))));
+        assert!(matches!(at(""), Ok(FoundLog::Directory(names)) if names == ["d/", "out"]));
+        assert!(matches!(at("d/"), Ok(FoundLog::Directory(names)) if names == ["a&lt;b"]));
+        assert!(matches!(at("/d/a<b"), Ok(FoundLog::File(_, 5))));
         for bad in ["out", "../etc/passwd", "d/../../etc/passwd", "none"] {
             assert!(at(bad).is_err(), "{bad}");
         }

@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// What the shutdown sees and does on its node.
 #[async_trait]
-pub trait Pods: Send + Sync {
+pub trait ShutdownPods: Send + Sync {
     /// The pods that run.
     fn active(&self) -> Vec<Arc<Pod>>;
     /// Ends one, with so long for its containers.
@@ -64,7 +64,7 @@ pub struct Shutdown<P, M> {
     pub begun: watch::Sender<bool>,
 }
 
-impl<P: Pods, M: Machine> Shutdown<P, M> {
+impl<P: ShutdownPods, M: Machine> Shutdown<P, M> {
     /// Waits for shutdowns until the task is ended.
     pub async fn run(self) {
         let mut said = String::new();

@@ -12,7 +12,7 @@ use kelson_cri::{Runtime, proto as cri};
 use kelson_tasks::FILES;
 
 use super::kept::{self, Times};
-use super::{MESSAGE, Machine, Pods};
+use super::{MESSAGE, Machine, ShutdownPods};
 use crate::config::PodDirs;
 use crate::config::shutdown::TERMINATED;
 use crate::effects::Tell;
@@ -43,7 +43,7 @@ pub struct NodePods {
 }
 
 #[async_trait]
-impl Pods for NodePods {
+impl ShutdownPods for NodePods {
     fn active(&self) -> Vec<Arc<Pod>> {
         self.known.list().into_iter().filter(|p| !pod::is_terminal(p)).collect()
     }

@@ -31,7 +31,7 @@ fn object((name, priority, _): &(&'static str, i32, u64)) -> Arc<Pod> {
 }
 
 #[async_trait]
-impl Pods for Arc<Node> {
+impl ShutdownPods for Arc<Node> {
     fn active(&self) -> Vec<Arc<Pod>> {
         self.pods.iter().map(object).collect()
     }

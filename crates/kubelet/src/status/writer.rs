@@ -33,19 +33,19 @@ slim_object!(Written, ResourceType::namespaced("", "v1", "pods", "Pod"));
 /// Takes statuses and writes them; cheap to clone.
 #[derive(Clone)]
 pub struct StatusWriter {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStatus>,
 }
 
-struct Shared {
+struct SharedStatus {
     client: Client,
-    pods: Mutex<HashMap<String, Entry>>,
+    pods: Mutex<HashMap<String, StatusEntry>>,
     /// UIDs of mirror pods, by those of the static pods they show.
     mirrors: Mutex<HashMap<String, String>>,
     wake: Notify,
     slots: tokio::sync::Semaphore,
 }
 
-struct Entry {
+struct StatusEntry {
     namespace: String,
     name: String,
     /// What the API is known to have.
@@ -61,7 +61,7 @@ struct Entry {
     done: Arc<Notify>,
 }
 
-impl Entry {
+impl StatusEntry {
     fn free(&mut self) {
         self.busy = false;
         self.done.notify_waiters();
@@ -71,7 +71,7 @@ impl Entry {
 impl StatusWriter {
     /// Starts the writer in a group of tasks.
     pub fn start(client: Client, tasks: &Tasks) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedStatus {
             client,
             pods: Mutex::default(),
             mirrors: Mutex::default(),
@@ -88,7 +88,7 @@ impl StatusWriter {
         let wanted = tree(status);
         let is_static = pod::is_static(pod);
         let mut pods = self.shared.pods.lock();
-        let entry = pods.entry(pod::uid(pod).to_owned()).or_insert_with(|| Entry {
+        let entry = pods.entry(pod::uid(pod).to_owned()).or_insert_with(|| StatusEntry {
             namespace: pod::namespace(pod).to_owned(),
             name: pod::name(pod).to_owned(),
             // The status in a static pod is this kubelet's own; the API has not confirmed it.
@@ -175,7 +175,7 @@ impl StatusWriter {
     }
 }
 
-impl Shared {
+impl SharedStatus {
     fn due(&self) -> Vec<String> {
         let mut out = Vec::new();
         let mirrors = self.mirrors.lock().clone();
@@ -190,7 +190,7 @@ impl Shared {
 }
 
 /// Starts a task for each pod that has something to be written and none that writes it.
-async fn start_writes(shared: Arc<Shared>, tasks: Tasks) {
+async fn start_writes(shared: Arc<SharedStatus>, tasks: Tasks) {
     loop {
         for uid in shared.due() {
             tasks.spawn("pod-status", OnPanic::Contain, write(Arc::clone(&shared), uid));
@@ -209,7 +209,7 @@ fn ended<'a>(before: &'a [Value], now: &'a [Value]) -> impl Iterator<Item = Valu
 
 /// Lets go of a pod's turn however its task ends, so that the next change finds it free.
 struct Turn {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStatus>,
     uid: String,
     held: bool,
 }
@@ -224,7 +224,7 @@ impl Drop for Turn {
     }
 }
 
-async fn write(shared: Arc<Shared>, uid: String) {
+async fn write(shared: Arc<SharedStatus>, uid: String) {
     let mut turn = Turn { shared: Arc::clone(&shared), uid: uid.clone(), held: true };
     let mut delay = RETRY.base;
     loop {
@@ -291,7 +291,7 @@ fn is_invalid(e: &ClientError) -> bool {
 }
 
 /// Leaves a refused status unwritten; what the API has stays what it is compared with.
-fn give_up(shared: &Shared, uid: &str, refused: &Map<String, Value>) {
+fn give_up(shared: &SharedStatus, uid: &str, refused: &Map<String, Value>) {
     if let Some(e) = shared.pods.lock().get_mut(uid)
         && e.wanted.as_ref() == Some(refused)
     {
@@ -300,7 +300,7 @@ fn give_up(shared: &Shared, uid: &str, refused: &Map<String, Value>) {
 }
 
 /// The API has this now, at a revision (0: unknown). What was set meanwhile may be another, even one that it had before.
-fn settle(shared: &Shared, uid: &str, written: Map<String, Value>, revision: u64) {
+fn settle(shared: &SharedStatus, uid: &str, written: Map<String, Value>, revision: u64) {
     let mut pods = shared.pods.lock();
     let Some(e) = pods.get_mut(uid) else { return };
     e.revision = e.revision.max(revision);

@@ -6,13 +6,13 @@ use kelson_client::{Request, Response, Transport, TransportError, full_body};
 use super::*;
 
 /// An API server that answers patches with the codes it is given, then with success, and has one pod.
-struct Server {
+struct ScriptedServer {
     codes: Mutex<Vec<u16>>,
     uid: &'static str,
     patches: Mutex<u32>,
 }
 
-struct Wire(Arc<Server>);
+struct Wire(Arc<ScriptedServer>);
 
 impl Transport for Wire {
     fn send(&self, request: Request) -> Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send>> {
@@ -35,7 +35,7 @@ impl Transport for Wire {
 
 /// How often a status is sent that is set twice, with time between.
 async fn patches(codes: &[u16], uid: &'static str) -> (u32, u32) {
-    let server = Arc::new(Server { codes: Mutex::new(codes.to_vec()), uid, patches: Mutex::default() });
+    let server = Arc::new(ScriptedServer { codes: Mutex::new(codes.to_vec()), uid, patches: Mutex::default() });
     let tasks = Tasks::root("test");
     let writer = StatusWriter::start(Client::new(Arc::new(Wire(Arc::clone(&server))), "test"), &tasks);
     let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": []}});
@@ -69,7 +69,7 @@ fn shown(revision: &str, ready: &str) -> Pod {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_api_has_instead_is_put_right() {
-    let server = Arc::new(Server { codes: Mutex::default(), uid: "u", patches: Mutex::default() });
+    let server = Arc::new(ScriptedServer { codes: Mutex::default(), uid: "u", patches: Mutex::default() });
     let tasks = Tasks::root("test");
     let writer = StatusWriter::start(Client::new(Arc::new(Wire(Arc::clone(&server))), "test"), &tasks);
     let count = async || {

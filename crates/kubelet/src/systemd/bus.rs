@@ -10,7 +10,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use tokio::io::{AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 
-use super::wire::{FIXED_BYTES, Kind, Message, Value, WireError};
+use super::wire::{FIXED_BYTES, Message, MessageKind, Value, WireError};
 
 /// Where the system's bus listens when nobody says otherwise.
 const SOCKET: &str = "/run/dbus/system_bus_socket";
@@ -112,11 +112,11 @@ impl Bus {
             loop {
                 let (got, descriptors) = self.read().await?;
                 match got.kind {
-                    Kind::Signal => self.keep(got),
-                    Kind::Return if got.answers == Some(serial) => {
+                    MessageKind::Signal => self.keep(got),
+                    MessageKind::Return if got.answers == Some(serial) => {
                         return Ok(Answered { body: got.body, descriptors });
                     }
-                    Kind::Error if got.answers == Some(serial) => {
+                    MessageKind::Error if got.answers == Some(serial) => {
                         let message = match got.body.into_iter().next() {
                             Some(Value::Text(text)) => text,
                             _ => String::new(),
@@ -150,7 +150,7 @@ impl Bus {
                 return Ok(signal);
             }
             let (got, _) = self.read().await?;
-            if got.kind == Kind::Signal {
+            if got.kind == MessageKind::Signal {
                 return Ok(got);
             }
         }

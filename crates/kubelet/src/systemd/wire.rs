@@ -64,7 +64,7 @@ impl Value {
 
 /// What a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// Asks for something.
     Call = 1,
     /// What was asked for.
@@ -79,7 +79,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Its number among its sender's messages.
     pub serial: u32,
     /// The number of the call that it answers.
@@ -106,7 +106,7 @@ impl Message {
     /// A call; its number is the connection's to give.
     pub fn call(destination: &str, path: &str, interface: &str, member: &str, body: Vec<Value>) -> Self {
         Self {
-            kind: Kind::Call,
+            kind: MessageKind::Call,
             serial: 0,
             answers: None,
             path: path.to_owned(),
@@ -158,7 +158,7 @@ impl Message {
     /// # Errors
     /// When no message begins so.
     pub fn length(fixed: &[u8; FIXED_BYTES]) -> Result<usize, WireError> {
-        let mut r = Reader::new(fixed)?;
+        let mut r = WireReader::new(fixed)?;
         r.at = 4;
         let (body, _serial, fields) = (r.u32()? as usize, r.u32()?, r.u32()? as usize);
         let length = FIXED_BYTES.checked_add(fields).map(|n| n.next_multiple_of(8)).and_then(|n| n.checked_add(body));
@@ -170,12 +170,12 @@ impl Message {
     /// # Errors
     /// When the bytes are no message.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, WireError> {
-        let mut r = Reader::new(bytes)?;
+        let mut r = WireReader::new(bytes)?;
         let kind = match bytes.get(1) {
-            Some(1) => Kind::Call,
-            Some(2) => Kind::Return,
-            Some(3) => Kind::Error,
-            Some(4) => Kind::Signal,
+            Some(1) => MessageKind::Call,
+            Some(2) => MessageKind::Return,
+            Some(3) => MessageKind::Error,
+            Some(4) => MessageKind::Signal,
             _ => return Ok(None),
         };
         let mut m = Self { kind, ..Self::call("", "", "", "", Vec::new()) };
@@ -286,12 +286,12 @@ impl Writer {
     }
 }
 
-struct Reader<'a> {
+struct WireReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> WireReader<'a> {
     fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
         match bytes {
             [b'l', _, _, VERSION, ..] => Ok(Self { bytes, at: 0 }),

@@ -29,13 +29,13 @@ struct Rule {
 
 /// One node's part in one constraint.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct ConstraintEntry {
     domain: u32,
     counts: bool,
     pods: i64,
 }
 
-const NONE: Entry = Entry { domain: NO_DOMAIN, counts: false, pods: 0 };
+const NONE: ConstraintEntry = ConstraintEntry { domain: NO_DOMAIN, counts: false, pods: 0 };
 
 /// See the module.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ struct Spread {
     all_labels: bool,
     generations: Vec<u64>,
     /// By node, then constraint.
-    entries: Vec<Entry>,
+    entries: Vec<ConstraintEntry>,
 }
 
 /// The constraints a pod gets when it has none: spread over hosts and zones, softly.
@@ -195,7 +195,7 @@ impl Spread {
             };
             let included = (!r.constraint.honor_affinity || spec.node_matches(&state.node.name, &state.node.labels))
                 && (!r.constraint.honor_taints || !spec.has_untolerated(&state.node.taints));
-            *entry = Entry { domain, counts: takes_part && included && domain != NO_DOMAIN, pods };
+            *entry = ConstraintEntry { domain, counts: takes_part && included && domain != NO_DOMAIN, pods };
             if entry.counts {
                 let d = domain as usize;
                 if r.pods.len() <= d {
@@ -279,7 +279,7 @@ impl Spread {
         &'a self,
         k: usize,
         nodes: &[u32],
-        of: &impl Fn(u32) -> &'a [Entry],
+        of: &impl Fn(u32) -> &'a [ConstraintEntry],
         ignored: &impl Fn(u32) -> bool,
     ) -> f64 {
         let taking_part = nodes.iter().filter(|n| !ignored(**n));

@@ -11,14 +11,14 @@ use tokio::time::Instant;
 
 use super::write::Writer;
 use crate::cluster::storage::Progress;
-use crate::core::VolumeBinding;
+use crate::core::PendingBinding;
 
 /// How long a pod keeps its node while its volumes are bound and made (upstream `bindTimeoutSeconds`).
 const VOLUMES_MAX: Duration = Duration::from_secs(600);
 
 impl Writer {
     /// Binds the volumes, then the pod; the pod alone takes one of the places for `binds`.
-    pub(super) async fn bind_volumes_and_pod(&self, binding: &VolumeBinding, binds: &Semaphore) {
+    pub(super) async fn bind_volumes_and_pod(&self, binding: &PendingBinding, binds: &Semaphore) {
         if let Err(why) = self.bind_volumes(binding).await {
             return self.volumes_failed(binding, &why).await;
         }
@@ -27,7 +27,7 @@ impl Writer {
         self.bind(&binding.pod).await;
     }
 
-    async fn bind_volumes(&self, binding: &VolumeBinding) -> Result<(), String> {
+    async fn bind_volumes(&self, binding: &PendingBinding) -> Result<(), String> {
         let text = |e: ClientError| e.to_string();
         for (claim, volume) in &binding.plan.bind {
             self.bind_volume(claim, volume).await.map_err(text)?;
@@ -92,7 +92,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn volumes_failed(&self, binding: &VolumeBinding, why: &str) {
+    async fn volumes_failed(&self, binding: &PendingBinding, why: &str) {
         let pod = &binding.pod;
         let gone = {
             let mut core = self.shared.core.lock();

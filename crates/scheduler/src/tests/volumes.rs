@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{core, decide, node, on, pod, useless};
 use crate::cluster::storage::{Plan, Progress};
-use crate::core::{Core, Step, VolumeBinding};
+use crate::core::{Core, PendingBinding, Step};
 use crate::view::Pod;
 
 fn class(c: &mut Core, name: &str, over: Value) {
@@ -53,7 +53,7 @@ fn two_nodes() -> Core {
 }
 
 /// The pod's volumes are to be bound.
-fn planned(c: &mut Core, pod: Arc<Pod>) -> VolumeBinding {
+fn planned(c: &mut Core, pod: Arc<Pod>) -> PendingBinding {
     let now = Instant::now();
     c.put_pod(pod, now);
     match c.step(now) {

@@ -24,7 +24,7 @@ const FLOOD_PAUSE: Duration = Duration::from_secs(1);
 /// Writes that are remembered.
 const WRITES_MAX: usize = 20_000;
 
-struct State {
+struct FaultState {
     rng: StdRng,
     rates: Rates,
     plans: Vec<Plan>,
@@ -49,14 +49,14 @@ type Fits = Box<dyn Fn(&str, &Method, &str) -> bool + Send>;
 /// Decides which requests fail and remembers what was asked; cheap to clone, all clones are one.
 #[derive(Clone)]
 pub struct Faults {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FaultState>>,
     trace: Trace,
 }
 
 impl Faults {
     /// No faults yet. What becomes of each request goes to `trace`.
     pub fn new(seed: u64, trace: Trace) -> Self {
-        let state = State {
+        let state = FaultState {
             rng: StdRng::seed_from_u64(seed),
             rates: Rates::default(),
             plans: Vec::new(),
@@ -138,24 +138,24 @@ impl Faults {
 
     /// What happens to the next call of a container runtime.
     pub(crate) fn call(&self) -> Option<Failure> {
-        let State { rng, rates, .. } = &mut *self.state.lock();
+        let FaultState { rng, rates, .. } = &mut *self.state.lock();
         rates.call(rng)
     }
 
     /// How often an event of a container runtime comes: lost, once or twice.
     pub(crate) fn times(&self) -> usize {
-        let State { rng, rates, .. } = &mut *self.state.lock();
+        let FaultState { rng, rates, .. } = &mut *self.state.lock();
         rates.times(rng)
     }
 
     /// Whether an event of a watch comes twice.
     fn repeats(&self) -> bool {
-        let State { rng, rates, .. } = &mut *self.state.lock();
+        let FaultState { rng, rates, .. } = &mut *self.state.lock();
         rng.random_bool(rates.repeated)
     }
 
     fn draw(&self, who: &str, method: &Method, uri: &str) -> Option<Failure> {
-        let State { rng, rates, plans, .. } = &mut *self.state.lock();
+        let FaultState { rng, rates, plans, .. } = &mut *self.state.lock();
         let mut planned = None;
         plans.retain_mut(|plan| {
             plan.left -= usize::from((plan.fits)(who, method, uri));
@@ -170,7 +170,7 @@ impl Faults {
     }
 
     fn cut(&self) -> Option<cut::CutAt> {
-        let State { rng, rates, .. } = &mut *self.state.lock();
+        let FaultState { rng, rates, .. } = &mut *self.state.lock();
         rates.watch(rng)
     }
 

@@ -47,14 +47,14 @@ impl Container {
 }
 
 #[derive(Default)]
-struct State {
+struct RuntimeState {
     sandboxes: Vec<Sandbox>,
     containers: Vec<Container>,
     next: u32,
     last_host: u8,
 }
 
-impl State {
+impl RuntimeState {
     fn id(&mut self, kind: &str) -> String {
         self.next += 1;
         format!("{kind}-{}", self.next)
@@ -95,7 +95,7 @@ impl State {
 /// The runtime: what a kubelet asks of it, and knobs for the test.
 pub struct FakeRuntime {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<RuntimeState>,
     /// Images that cannot be pulled.
     pub missing: Mutex<Vec<String>>,
     /// Called after each change.
@@ -153,7 +153,7 @@ impl FakeRuntime {
     }
 
     /// The table as of now.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RuntimeState> {
         let mut state = self.state.lock();
         state.pass(self.nanos());
         state

@@ -15,7 +15,7 @@ use crate::Structural;
 pub(super) const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 
 /// Where a schema stands, and what follows from that.
-pub(super) struct Place {
+pub(super) struct DefinitionPlace {
     /// Whether it must be structural.
     pub structural: bool,
     /// Whether the kind has a `status` of its own, whose schema is taken out of this one.
@@ -51,7 +51,7 @@ const AT_ROOT: &[(&str, &str)] = &[
 ];
 
 /// Faults of a schema. `path` is that of its holder; null is no schema and has no faults.
-pub(super) fn check(tree: &Value, place: &Place, options: &Options, path: &Path<'_>, e: &mut Errors) {
+pub(super) fn check(tree: &Value, place: &DefinitionPlace, options: &Options, path: &Path<'_>, e: &mut Errors) {
     if !present(tree) {
         return;
     }

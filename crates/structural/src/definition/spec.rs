@@ -5,7 +5,7 @@ use kelson_meta::tree::{flag, items, present, text};
 use serde_json::Value;
 
 use super::options::{Options, any_place, schema_of, wants_structural};
-use super::schema::Place;
+use super::schema::DefinitionPlace;
 use super::view::Spec;
 use super::{conversion, names, schema, versions};
 
@@ -34,7 +34,7 @@ pub(super) fn check(tree: &Value, options: &Options, e: &mut Errors) {
     names::check_required(&tree["names"], &p.child("names"), e);
     names::check(&tree["names"], &p.child("names"), e);
     let first = spec.versions.first().map_or("", |v| text(&v["name"]));
-    let place = Place {
+    let place = DefinitionPlace {
         structural,
         status: spec.versions.iter().any(|v| present(&v["subresources"]["status"])),
         unchanged: options.unchanged.contains(first),

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::names::label;
 use super::options::{Options, schema_of};
-use super::schema::{self, Place};
+use super::schema::{self, DefinitionPlace};
 use super::view::Spec;
 use crate::Structural;
 use crate::rules::{Brackets, field_path};
@@ -32,7 +32,7 @@ pub(super) fn check(
     let name = text(&version["name"]);
     label(name, &path.child("name"), e);
     deprecation(version, &path.child("deprecationWarning"), e);
-    let place = Place {
+    let place = DefinitionPlace {
         structural,
         status: present(&version["subresources"]["status"]),
         unchanged: options.unchanged.contains(name),

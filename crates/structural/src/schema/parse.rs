@@ -32,7 +32,7 @@ pub enum SchemaError {
 /// # Errors
 /// For what structural schemas cannot express.
 pub(super) fn parse(schema: &Value) -> Result<Arc<Node>, SchemaError> {
-    node(schema, Place::default()).map(|child| child.0)
+    node(schema, SchemaPlace::default()).map(|child| child.0)
 }
 
 /// Keywords that structural schemas do not have, in the order in which they are told.
@@ -66,19 +66,19 @@ fn supported(schema: &Value) -> Result<(), SchemaError> {
 
 /// Where in its schema a place stands.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct SchemaPlace {
     depth: usize,
     /// Unknown fields are preserved here or above.
     open: bool,
 }
 
-impl Place {
+impl SchemaPlace {
     fn below(self) -> Self {
         Self { depth: self.depth + 1, ..self }
     }
 }
 
-fn node(schema: &Value, mut place: Place) -> Result<Child, SchemaError> {
+fn node(schema: &Value, mut place: SchemaPlace) -> Result<Child, SchemaError> {
     if place.depth > SCHEMA_DEPTH_MAX {
         return Err(SchemaError::TooDeep);
     }
@@ -150,7 +150,7 @@ fn optional_name(value: &Value) -> Option<Name> {
     value.as_str().filter(|s| !s.is_empty()).map(table::name)
 }
 
-fn values(schema: &Value, int_or_string: bool, place: Place) -> Result<Option<Box<Values>>, SchemaError> {
+fn values(schema: &Value, int_or_string: bool, place: SchemaPlace) -> Result<Option<Box<Values>>, SchemaError> {
     let clauses = |key: &str| -> Result<Box<[Child]>, SchemaError> {
         items(&schema[key]).iter().map(|clause| node(clause, place.below())).collect()
     };

@@ -29,7 +29,7 @@ use crate::shared::Server;
 use crate::shared::context::RequestContext;
 use crate::shared::documents::Document;
 use schema::Collector;
-use version::Version;
+use version::OpenApiVersion;
 
 /// Serves `/openapi/v2`, `/openapi/v3` and `/openapi/v3/GROUP-VERSION`.
 ///
@@ -243,7 +243,7 @@ fn token() -> Value {
 }
 
 fn v3(catalog: &Catalog, name: &str) -> Option<Value> {
-    let mut collector = Collector::new(Version::V3);
+    let mut collector = Collector::new(OpenApiVersion::V3);
     let paths = match others::of(name, &mut collector) {
         Some(paths) => paths,
         None => {
@@ -275,7 +275,7 @@ fn of_group_version(
 }
 
 fn v2(catalog: &Catalog) -> Value {
-    let mut collector = Collector::new(Version::V2);
+    let mut collector = Collector::new(OpenApiVersion::V2);
     let mut all = Map::new();
     for name in others::served_names(catalog) {
         all.extend(others::of(&name, &mut collector).unwrap_or_default());

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::parameters::Parameter;
 use super::schema::Collector;
-use super::version::Version;
+use super::version::OpenApiVersion;
 use crate::catalog::{ObjectSchema, Served, Sub};
 
 /// Which requests an operation stands for.
@@ -72,7 +72,7 @@ impl Verb {
 }
 
 /// What an operation is of.
-pub struct Target<'a> {
+pub struct OperationTarget<'a> {
     /// The resource whose path it is.
     pub served: &'a Served,
     /// The subresource at the end of the path, if there is one.
@@ -109,7 +109,7 @@ const PATCHES: [&str; 4] = [
 const PATCHES_OF_CUSTOM: [&str; 3] =
     ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 
-impl Target<'_> {
+impl OperationTarget<'_> {
     fn custom(&self) -> bool {
         !matches!(self.served.schema, ObjectSchema::Builtin(_))
     }
@@ -320,7 +320,7 @@ pub fn transfer<'a>(
     answers: impl Iterator<Item = (&'a str, &'a str, Value)>,
     collector: &mut Collector,
 ) -> Option<Value> {
-    let v3 = collector.version() == Version::V3;
+    let v3 = collector.version() == OpenApiVersion::V3;
     let content = |media: &[&str], schema: &Value| -> Value {
         media.iter().map(|m| ((*m).to_owned(), json!({"schema": schema}))).collect::<Map<_, _>>().into()
     };

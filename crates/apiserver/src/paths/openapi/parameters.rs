@@ -7,13 +7,13 @@ use base64::engine::general_purpose::URL_SAFE;
 use kelson_schema::{Descriptions, Field, FieldType, Kind, TypeId};
 use serde_json::{Map, Value, json};
 
-use super::version::Version;
+use super::version::OpenApiVersion;
 use crate::catalog::ObjectSchema;
 use crate::request::order::{Order, Ordered};
 
 /// Where a parameter stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum Location {
     /// A `{name}` of the path.
     Path,
     /// Behind the question mark.
@@ -26,7 +26,7 @@ pub struct Parameter {
     /// Sorted by it.
     pub name: String,
     /// Where it stands.
-    pub place: Place,
+    pub place: Location,
     ty: &'static str,
     text: String,
 }
@@ -37,11 +37,11 @@ const NEVER_SHARED: [&str; 2] = ["dryRun", "fieldValidation"];
 impl Parameter {
     /// A part of the path.
     pub fn path(name: &str, text: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), place: Place::Path, ty: "string", text: text.into() }
+        Self { name: name.to_owned(), place: Location::Path, ty: "string", text: text.into() }
     }
     /// A query parameter of a simple type.
     pub fn query(name: &str, ty: &'static str, text: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), place: Place::Query, ty, text: text.into() }
+        Self { name: name.to_owned(), place: Location::Query, ty, text: text.into() }
     }
     /// The fields of an options type that a query can say, but for those in `without`.
     pub fn of_options(kind: &str, without: &[&str], texts: &Descriptions) -> Vec<Self> {
@@ -54,16 +54,16 @@ impl Parameter {
         let text = texts.of(ty, Some(field)).unwrap_or_default();
         Some(Self::query(field.json(), simple(field.ty())?, text))
     }
-    fn facts(&self, version: Version) -> Value {
-        let place = if self.place == Place::Path { "path" } else { "query" };
+    fn facts(&self, version: OpenApiVersion) -> Value {
+        let place = if self.place == Location::Path { "path" } else { "query" };
         let mut facts = Map::new();
         facts.insert("description".into(), self.text.as_str().into());
         facts.insert("in".into(), place.into());
         facts.insert("name".into(), self.name.as_str().into());
-        if self.place == Place::Path {
+        if self.place == Location::Path {
             facts.insert("required".into(), true.into());
         }
-        if version == Version::V3 {
+        if version == OpenApiVersion::V3 {
             facts.insert("schema".into(), json!({"type": self.ty, "uniqueItems": true}));
         } else {
             facts.insert("type".into(), self.ty.into());
@@ -91,10 +91,10 @@ pub struct Shared(BTreeMap<String, Value>);
 
 impl Shared {
     /// What stands at an operation or a path: the parameter, or a reference to the one that all share.
-    pub fn place(&mut self, parameter: &Parameter, version: Version) -> Value {
+    pub fn place(&mut self, parameter: &Parameter, version: OpenApiVersion) -> Value {
         let facts = parameter.facts(version);
         let named = parameter.name == "name";
-        if version == Version::V3 || named || NEVER_SHARED.contains(&parameter.name.as_str()) {
+        if version == OpenApiVersion::V3 || named || NEVER_SHARED.contains(&parameter.name.as_str()) {
             return facts;
         }
         self.refer(&parameter.name, facts)

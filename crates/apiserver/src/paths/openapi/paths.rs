@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::operation::{Operation, Target, Verb};
-use super::parameters::{Parameter, Place};
+use super::operation::{Operation, OperationTarget, Verb};
+use super::parameters::{Location, Parameter};
 use super::schema::Collector;
-use super::version::Version;
+use super::version::OpenApiVersion;
 use crate::catalog::{ObjectSchema, Served, Sub};
 
 /// Subresources whose requests are passed on, with the methods that each takes.
@@ -51,8 +51,8 @@ impl Writer<'_> {
         let (root, scope, plural) = (self.root(), self.scope(), self.served.gvr.resource.clone());
         let namespaced = self.served.namespaced;
         let builtin = matches!(self.served.schema, ObjectSchema::Builtin(_));
-        let own = Target { served: self.served, sub: None, in_namespace: namespaced, suffix: "" };
-        let all = Target { in_namespace: false, suffix: "ForAllNamespaces", ..own };
+        let own = OperationTarget { served: self.served, sub: None, in_namespace: namespaced, suffix: "" };
+        let all = OperationTarget { in_namespace: false, suffix: "ForAllNamespaces", ..own };
         self.add(format!("{root}/{scope}{plural}"), &own, &[Verb::List, Verb::Create, Verb::DeleteCollection]);
         let one = [Verb::Get, Verb::Update, Verb::Patch, Verb::Delete];
         self.add(format!("{root}/{scope}{plural}/{{name}}"), &own, &one);
@@ -70,7 +70,8 @@ impl Writer<'_> {
 
     fn subresource(&mut self, sub: &Sub) {
         let path = format!("{}/{}{}/{{name}}/{}", self.root(), self.scope(), self.served.gvr.resource, sub.name);
-        let target = Target { served: self.served, sub: Some(sub), in_namespace: self.served.namespaced, suffix: "" };
+        let target =
+            OperationTarget { served: self.served, sub: Some(sub), in_namespace: self.served.namespaced, suffix: "" };
         let Some((_, methods)) = CONNECTED.iter().find(|(name, _)| *name == sub.name) else {
             self.add(path, &target, &[Verb::Get, Verb::Create, Verb::Update, Verb::Patch, Verb::Delete]);
             return;
@@ -78,12 +79,12 @@ impl Writer<'_> {
         let verbs: Vec<Verb> = methods.iter().map(|method| Verb::Connect(method)).collect();
         self.add(path.clone(), &target, &verbs);
         if sub.name == "proxy" {
-            let below = Target { suffix: "WithPath", ..target };
+            let below = OperationTarget { suffix: "WithPath", ..target };
             self.add(format!("{path}/{{path}}"), &below, &verbs);
         }
     }
 
-    fn add(&mut self, path: String, target: &Target<'_>, verbs: &[Verb]) {
+    fn add(&mut self, path: String, target: &OperationTarget<'_>, verbs: &[Verb]) {
         let listed = target.sub.map_or(&self.served.verbs, |s| &s.verbs);
         let served = |verb: &&Verb| matches!(verb, Verb::Connect(_)) || listed.iter().any(|l| l == verb.listed());
         let operations: Vec<Operation> = verbs
@@ -112,7 +113,7 @@ impl Writer<'_> {
 }
 
 /// The kind that the description of `{name}` names.
-fn named_kind(target: &Target<'_>, connected: Option<&str>) -> String {
+fn named_kind(target: &OperationTarget<'_>, connected: Option<&str>) -> String {
     match (connected, target.sub) {
         (Some(kind), _) => kind.to_owned(),
         (None, Some(sub)) if matches!(target.served.schema, ObjectSchema::Builtin(_)) => sub.gvk.kind.clone(),
@@ -123,7 +124,7 @@ fn named_kind(target: &Target<'_>, connected: Option<&str>) -> String {
 /// A path's operations. What all of them have stands once, at the path.
 pub fn item(operations: Vec<Operation>, collector: &mut Collector) -> Value {
     let key = |p: &Parameter| (p.name.clone(), p.place);
-    let everywhere: BTreeSet<(String, Place)> = operations
+    let everywhere: BTreeSet<(String, Location)> = operations
         .iter()
         .map(|o| o.parameters.iter().map(key).collect::<BTreeSet<_>>())
         .reduce(|a, b| &a & &b)
@@ -136,7 +137,7 @@ pub fn item(operations: Vec<Operation>, collector: &mut Collector) -> Value {
         let (shared, own): (Vec<_>, Vec<_>) =
             operation.parameters.into_iter().partition(|p| everywhere.contains(&key(p)));
         common = shared;
-        let body = operation.body.filter(|_| version == Version::V2);
+        let body = operation.body.filter(|_| version == OpenApiVersion::V2);
         let own = own.iter().map(|p| collector.shared().place(p, version));
         let parameters: Vec<Value> = body.into_iter().chain(own).collect();
         if !parameters.is_empty() {

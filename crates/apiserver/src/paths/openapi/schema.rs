@@ -7,12 +7,12 @@ use kelson_structural::publish::openapi::{self, Dialect};
 use serde_json::{Map, Value, json};
 
 use super::parameters::Shared;
-use super::version::Version;
+use super::version::OpenApiVersion;
 use crate::catalog::{ObjectSchema, Served};
 
 /// Collects the schemas that a document refers to.
 pub struct Collector {
-    version: Version,
+    version: OpenApiVersion,
     done: BTreeMap<String, Value>,
     pending: Vec<TypeId>,
     kinds: HashMap<TypeId, Vec<Value>>,
@@ -24,7 +24,7 @@ const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 impl Collector {
     /// Which form of OpenAPI is written; they differ in references and nullability.
-    pub fn new(version: Version) -> Self {
+    pub fn new(version: OpenApiVersion) -> Self {
         let mut kinds: HashMap<TypeId, Vec<Value>> = HashMap::new();
         for (group, version, kind, ty) in Schema::builtin().kinds() {
             let group = if group == "meta.k8s.io" { "" } else { group };
@@ -40,7 +40,7 @@ impl Collector {
         }
     }
     /// Which form of OpenAPI is written; they differ in references and nullability.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> OpenApiVersion {
         self.version
     }
     /// What types and fields mean.
@@ -115,8 +115,8 @@ impl Collector {
     }
     fn dialect(&self) -> Dialect {
         match self.version {
-            Version::V2 => Dialect::V2,
-            Version::V3 => Dialect::V3,
+            OpenApiVersion::V2 => Dialect::V2,
+            OpenApiVersion::V3 => Dialect::V3,
         }
     }
     /// All schemas, and the parameters that operations share.
@@ -129,7 +129,7 @@ impl Collector {
     }
 
     fn reference(&self, name: &str) -> Value {
-        let place = if self.version == Version::V3 { "#/components/schemas" } else { "#/definitions" };
+        let place = if self.version == OpenApiVersion::V3 { "#/components/schemas" } else { "#/definitions" };
         json!({"$ref": format!("{place}/{name}")})
     }
 
@@ -208,7 +208,7 @@ impl Collector {
         if !field.patch_merge_key().is_empty() {
             beside.insert("x-kubernetes-patch-merge-key".into(), field.patch_merge_key().into());
         }
-        if self.version == Version::V3
+        if self.version == OpenApiVersion::V3
             && let Some(default) = default(field)
         {
             beside.insert("default".into(), default);
@@ -217,7 +217,7 @@ impl Collector {
             return schema;
         }
         // In v3 nothing may stand beside a reference.
-        if self.version == Version::V3 && schema.get("$ref").is_some() {
+        if self.version == OpenApiVersion::V3 && schema.get("$ref").is_some() {
             schema = json!({"allOf": [schema]});
         }
         if let Some(map) = schema.as_object_mut() {
@@ -227,7 +227,7 @@ impl Collector {
     }
 
     fn ty(&mut self, ty: FieldType) -> Value {
-        let v3 = self.version == Version::V3;
+        let v3 = self.version == OpenApiVersion::V3;
         match ty.kind() {
             Kind::Bool => json!({"type": "boolean"}),
             Kind::Int32 => json!({"type": "integer", "format": "int32"}),
@@ -275,7 +275,7 @@ impl Collector {
 }
 
 /// The facts of `version.Info`; what an emulated version is named by is not always there.
-fn version_info(version: Version) -> Value {
+fn version_info(version: OpenApiVersion) -> Value {
     const ALWAYS: [(&str, &str); 9] = [
         ("major", "Major number of the version that the program is built as."),
         ("minor", "Minor number of the version that the program is built as."),
@@ -296,7 +296,7 @@ fn version_info(version: Version) -> Value {
     let mut properties = Map::new();
     for (name, text) in ALWAYS {
         let mut field = json!({"description": text, "type": "string"});
-        if version == Version::V3 {
+        if version == OpenApiVersion::V3 {
             field["default"] = "".into();
         }
         properties.insert(name.to_owned(), field);

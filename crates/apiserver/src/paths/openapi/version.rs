@@ -2,7 +2,7 @@
 
 /// Which form of OpenAPI is written; they differ in references and nullability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum OpenApiVersion {
     V2,
     V3,
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::claims::{Compiled, Rules};
-use super::document::{ClaimRule, IssuerPart, Jwt, Mapping, Mappings};
+use super::document::{ClaimRuleDocument, IssuerPart, Jwt, Mapping, Mappings};
 use super::keys::ALGORITHMS;
 use crate::authenticate::Anonymous;
 
@@ -40,7 +40,7 @@ pub struct Issuer {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Document {
+struct AuthenticationDocument {
     api_version: String,
     kind: String,
     #[serde(default)]
@@ -97,7 +97,7 @@ impl AuthenticationConfiguration {
         if let Some(duplicate) = duplicates.first() {
             return Err(vec![duplicate.to_string()]);
         }
-        let document: Document = serde_json::from_value(tree).map_err(|e| vec![e.to_string()])?;
+        let document: AuthenticationDocument = serde_json::from_value(tree).map_err(|e| vec![e.to_string()])?;
         let known = ["v1", "v1beta1"].iter().any(|v| document.api_version == format!("{GROUP}/{v}"));
         let mut faults = Vec::new();
         if !known || document.kind != "AuthenticationConfiguration" {
@@ -152,10 +152,10 @@ impl Issuer {
             prefix: (!claim.is_empty()).then(|| prefix.to_owned()),
             expression: String::new(),
         };
-        let required = |(claim, value): &(String, String)| ClaimRule {
+        let required = |(claim, value): &(String, String)| ClaimRuleDocument {
             claim: claim.clone(),
             required_value: value.clone(),
-            ..ClaimRule::default()
+            ..ClaimRuleDocument::default()
         };
         let jwt = Jwt {
             issuer: IssuerPart {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::means::{Means, Uncounted};
-use super::publisher::{Parsed, Publisher};
+use super::publisher::{Publisher, UnverifiedToken};
 
 /// Issuers of such tokens whose keys are kept, for each issuer that is configured. Who they are is said by servers that a good
 /// token names, so the bound only keeps a server that goes mad from filling the memory.
@@ -18,7 +18,7 @@ const ISSUERS_MAX: usize = 16;
 /// Where a claim is to be had.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(Debug, PartialEq, Eq))]
-pub(super) struct Source {
+pub(super) struct ClaimEndpoint {
     #[serde(default)]
     endpoint: String,
     #[serde(default)]
@@ -29,7 +29,7 @@ pub(super) struct Source {
 ///
 /// # Errors
 /// What is wrong with what it says.
-pub(super) fn source(claims: &Map<String, Value>, claim: &str) -> Result<Option<Source>, &'static str> {
+pub(super) fn source(claims: &Map<String, Value>, claim: &str) -> Result<Option<ClaimEndpoint>, &'static str> {
     if claims.contains_key(claim) {
         return Ok(None);
     }
@@ -40,7 +40,7 @@ pub(super) fn source(claims: &Map<String, Value>, claim: &str) -> Result<Option<
     let sources = sources.as_object().ok_or("could not parse claim sources")?;
     let Some(name) = names.get(claim).and_then(Value::as_str) else { return Ok(None) };
     let found = sources.get(name).ok_or("_claim_names names a source that is not in _claim_sources")?;
-    let found: Source = Source::deserialize(found).map_err(|_| "could not parse claim sources")?;
+    let found: ClaimEndpoint = ClaimEndpoint::deserialize(found).map_err(|_| "could not parse claim sources")?;
     // A claim that comes along as a token of its own (an aggregated one) is not looked at, as upstream.
     if found.endpoint.is_empty() {
         return Ok(None);
@@ -66,7 +66,7 @@ impl Resolver {
     pub(super) async fn resolve(
         &self,
         own: &Publisher,
-        source: &Source,
+        source: &ClaimEndpoint,
         claim: &str,
         means: &Means<'_>,
     ) -> Result<Value, String> {
@@ -74,7 +74,8 @@ impl Resolver {
         let answer = means.fetch.get(&source.endpoint, own.ca_pem(), bearer).await;
         let answer = answer.map_err(|why| format!("while getting distributed claim {claim:?}: {why}"))?;
         let text = std::str::from_utf8(&answer).unwrap_or_default();
-        let parsed = Parsed::of(text.trim()).ok_or("the endpoint of a distributed claim answered with no token")?;
+        let parsed =
+            UnverifiedToken::of(text.trim()).ok_or("the endpoint of a distributed claim answered with no token")?;
         let issuer = parsed.issuer().ok_or("the token of a distributed claim names no issuer")?;
         if !issuer.starts_with("https://") {
             return Err("the issuer of a distributed claim is no https URL".into());
@@ -112,7 +113,7 @@ mod tests {
         let there = |claims: Value| source(claims.as_object().unwrap(), "groups");
         let at = |endpoint: &str| json!({"s": {"endpoint": endpoint, "access_token": "t"}});
         let names = json!({"groups": "s"});
-        let found = Source { endpoint: "https://x.example/g".into(), access_token: "t".into() };
+        let found = ClaimEndpoint { endpoint: "https://x.example/g".into(), access_token: "t".into() };
         for (what, claims, wanted) in [
             ("nothing is said", json!({}), Ok(None)),
             ("it is in the token", json!({"groups": [], "_claim_names": names, "_claim_sources": {}}), Ok(None)),

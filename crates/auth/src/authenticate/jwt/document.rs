@@ -6,7 +6,7 @@ use serde::Deserialize;
 pub(super) struct Jwt {
     pub issuer: IssuerPart,
     #[serde(default)]
-    pub claim_validation_rules: Vec<ClaimRule>,
+    pub claim_validation_rules: Vec<ClaimRuleDocument>,
     pub claim_mappings: Mappings,
     #[serde(default)]
     pub user_validation_rules: Vec<UserRule>,
@@ -26,7 +26,7 @@ pub(super) struct IssuerPart {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct ClaimRule {
+pub(super) struct ClaimRuleDocument {
     pub claim: String,
     pub required_value: String,
     pub expression: String,

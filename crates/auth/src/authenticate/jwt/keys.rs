@@ -39,7 +39,7 @@ enum Public {
 }
 
 /// One key of an issuer.
-pub(super) struct Key {
+pub(super) struct IssuerKey {
     kid: String,
     public: Public,
 }
@@ -48,13 +48,13 @@ pub(super) struct Key {
 ///
 /// # Errors
 /// When it is no key set, or has no key that can be used.
-pub(super) fn parse(text: &[u8]) -> Result<Vec<Key>, String> {
+pub(super) fn parse(text: &[u8]) -> Result<Vec<IssuerKey>, String> {
     let set: Set = serde_json::from_slice(text).map_err(|e| format!("no key set: {e}"))?;
-    let keys: Vec<Key> = set.keys.into_iter().take(KEYS_MAX).filter_map(key).collect();
+    let keys: Vec<IssuerKey> = set.keys.into_iter().take(KEYS_MAX).filter_map(key).collect();
     if keys.is_empty() { Err("the key set has no key that can be used".into()) } else { Ok(keys) }
 }
 
-fn key(jwk: Jwk) -> Option<Key> {
+fn key(jwk: Jwk) -> Option<IssuerKey> {
     let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok().filter(|b| !b.is_empty());
     if !matches!(jwk.usage.as_str(), "" | "sig") {
         return None;
@@ -74,10 +74,10 @@ fn key(jwk: Jwk) -> Option<Key> {
         }
         _ => return None,
     };
-    Some(Key { kid: jwk.kid, public })
+    Some(IssuerKey { kid: jwk.kid, public })
 }
 
-impl Key {
+impl IssuerKey {
     /// Whether a token that names this key may be signed with it; one that names none may be with any.
     pub(super) fn is_named(&self, kid: &str) -> bool {
         kid.is_empty() || self.kid.is_empty() || self.kid == kid

@@ -24,7 +24,7 @@ use distributed::Resolver;
 pub use keys::ALGORITHMS;
 pub use means::{Fetch, IssuerUse};
 use means::{Means, Uncounted};
-use publisher::{Parsed, Publisher};
+use publisher::{Publisher, UnverifiedToken};
 
 /// Authenticates tokens of configured issuers.
 pub struct Issuers {
@@ -72,8 +72,8 @@ impl Issuers {
     }
 
     /// The token, and who says to have issued it; `None` where that is none of ours.
-    fn issued<'t>(&self, token: &'t str) -> Option<(Parsed<'t>, Arc<Known>)> {
-        let parsed = Parsed::of(token)?;
+    fn issued<'t>(&self, token: &'t str) -> Option<(UnverifiedToken<'t>, Arc<Known>)> {
+        let parsed = UnverifiedToken::of(token)?;
         let iss = parsed.issuer()?;
         let known = self.issuers.read().iter().find(|known| known.issuer.url == iss).cloned()?;
         Some((parsed, known))
@@ -92,22 +92,26 @@ impl Known {
     }
 
     /// Whether this token cannot be judged without asking somebody.
-    fn must_ask(&self, parsed: &Parsed<'_>, now: jiff::Timestamp) -> bool {
+    fn must_ask(&self, parsed: &UnverifiedToken<'_>, now: jiff::Timestamp) -> bool {
         let elsewhere = |claim| matches!(distributed::source(&parsed.claims, claim), Ok(Some(_)));
         self.publisher.lacks(&parsed.header.kid, now) || self.issuer.rules.groups_claim().is_some_and(elsewhere)
     }
 
-    fn verify(&self, parsed: &Parsed<'_>, now: jiff::Timestamp) -> Result<(), Rejected> {
+    fn verify(&self, parsed: &UnverifiedToken<'_>, now: jiff::Timestamp) -> Result<(), Rejected> {
         self.publisher.verify(parsed, now).map_err(|why| Rejected(format!("oidc: verify token: {why}")))
     }
 
     /// The user whom a verified token describes; all its claims are there.
-    fn user(&self, parsed: &Parsed<'_>) -> Result<Authenticated, Rejected> {
+    fn user(&self, parsed: &UnverifiedToken<'_>) -> Result<Authenticated, Rejected> {
         let user = self.issuer.rules.user(&parsed.claims).map_err(|why| Rejected(format!("oidc: {why}")))?;
         Ok(Authenticated::new(user))
     }
 
-    async fn judge_later(&self, parsed: &mut Parsed<'_>, means: &Means<'_>) -> Result<Authenticated, Rejected> {
+    async fn judge_later(
+        &self,
+        parsed: &mut UnverifiedToken<'_>,
+        means: &Means<'_>,
+    ) -> Result<Authenticated, Rejected> {
         self.publisher.prepare(&parsed.header.kid, means).await;
         // Nobody is asked anything because of a token that is not good.
         self.verify(parsed, means.clock.now())?;
@@ -121,7 +125,7 @@ impl Known {
         self.user(parsed)
     }
 
-    fn judge(&self, parsed: &Parsed<'_>, now: jiff::Timestamp) -> Result<Authenticated, Rejected> {
+    fn judge(&self, parsed: &UnverifiedToken<'_>, now: jiff::Timestamp) -> Result<Authenticated, Rejected> {
         self.verify(parsed, now)?;
         if let Some(claim) = self.issuer.rules.groups_claim() {
             let elsewhere = distributed::source(&parsed.claims, claim);

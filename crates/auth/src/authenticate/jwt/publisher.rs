@@ -37,14 +37,14 @@ struct Discovery {
 }
 
 /// A token taken apart; nothing of it is believed yet.
-pub(super) struct Parsed<'a> {
+pub(super) struct UnverifiedToken<'a> {
     signed: &'a str,
     signature: Vec<u8>,
     pub header: Header,
     pub claims: Map<String, Value>,
 }
 
-impl<'a> Parsed<'a> {
+impl<'a> UnverifiedToken<'a> {
     /// `None`: it is no such token at all.
     pub(super) fn of(token: &'a str) -> Option<Self> {
         if token.len() > TOKEN_MAX_BYTES {
@@ -67,7 +67,7 @@ impl<'a> Parsed<'a> {
 
 #[derive(Default)]
 struct Fetched {
-    keys: Vec<keys::Key>,
+    keys: Vec<keys::IssuerKey>,
     tried: Option<Timestamp>,
 }
 
@@ -146,7 +146,7 @@ impl Publisher {
         Ok(())
     }
 
-    async fn fetched(&self, means: &Means<'_>) -> Result<Vec<keys::Key>, String> {
+    async fn fetched(&self, means: &Means<'_>) -> Result<Vec<keys::IssuerKey>, String> {
         let document = means.fetch.get(&self.discovery_url, &self.ca_pem, None).await?;
         let found: Discovery = serde_json::from_slice(&document).map_err(|e| format!("no discovery document: {e}"))?;
         if found.issuer != self.url {
@@ -165,7 +165,7 @@ impl Publisher {
     ///
     /// # Errors
     /// Why it is not; nothing of the token is repeated.
-    pub(super) fn verify(&self, parsed: &Parsed<'_>, now: Timestamp) -> Result<(), &'static str> {
+    pub(super) fn verify(&self, parsed: &UnverifiedToken<'_>, now: Timestamp) -> Result<(), &'static str> {
         self.signature(parsed)?;
         let claims = &parsed.claims;
         let for_us = |audience: &Value| audience.as_str().is_some_and(|a| self.audiences.iter().any(|own| own == a));
@@ -195,7 +195,7 @@ impl Publisher {
         Ok(())
     }
 
-    fn signature(&self, parsed: &Parsed<'_>) -> Result<(), &'static str> {
+    fn signature(&self, parsed: &UnverifiedToken<'_>) -> Result<(), &'static str> {
         let algorithm = parsed.header.alg.as_str();
         if !self.algorithms.iter().any(|known| known == algorithm) {
             return Err("its signature is of an algorithm that is not allowed");

@@ -38,7 +38,7 @@ impl NodeResource {
 }
 
 #[derive(Default)]
-struct State {
+struct GraphState {
     /// How many pods (or direct links) connect an object to a node.
     nodes: HashMap<Key, HashMap<Arc<str>, u32>>,
     pods: HashMap<Arc<str>, PodLinks>,
@@ -66,7 +66,7 @@ struct VolumeLinks {
 /// The graph; share by `Arc`, feed by [`NodeGraph::apply`].
 #[derive(Default)]
 pub struct NodeGraph {
-    state: RwLock<State>,
+    state: RwLock<GraphState>,
 }
 
 impl NodeGraph {
@@ -147,7 +147,7 @@ impl NodeGraph {
     }
 }
 
-impl State {
+impl GraphState {
     fn linked(&self, node: &str, kind: Kind, key: &Arc<str>) -> bool {
         self.nodes.get(&(kind, key.clone())).is_some_and(|nodes| nodes.contains_key(node))
     }

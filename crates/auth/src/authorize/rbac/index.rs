@@ -128,7 +128,7 @@ enum Who {
 type BySubject = HashMap<String, Vec<(Arc<Binding>, usize)>>;
 
 #[derive(Default)]
-struct State {
+struct IndexState {
     /// Namespace (empty: cluster roles) to name to role.
     roles: HashMap<String, HashMap<String, Role>>,
     bindings: HashMap<(String, String), Arc<Binding>>,
@@ -139,7 +139,7 @@ struct State {
 /// The RBAC authorizer. Feed it with [`Rbac::apply`]; share it by `Arc`.
 #[derive(Default)]
 pub struct Rbac {
-    state: RwLock<State>,
+    state: RwLock<IndexState>,
 }
 
 impl Rbac {
@@ -255,7 +255,7 @@ impl Authorizer for Rbac {
     }
 }
 
-impl State {
+impl IndexState {
     fn put_role(&mut self, namespace: &str, name: &str, view: Option<RoleView>) {
         let roles = self.roles.entry(namespace.to_owned()).or_default();
         match view {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 
-use self::plan::{Need, Plan, Situation, plan, unique_name};
+use self::plan::{AttachPlan, Need, Situation, plan, unique_name};
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::condition;
@@ -28,7 +28,7 @@ const UNMOUNT_MAX: Duration = Duration::from_secs(360);
 /// Puts a node out of service at once: it is known to be off.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-struct Controller {
+struct AttachDetachController {
     client: Client,
     recorder: EventRecorder,
     pods: SharedInformer<PodView>,
@@ -47,7 +47,7 @@ struct Controller {
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let (queue, informers): (WorkQueue<ObjectKey>, _) = (WorkQueue::default(), &ctx.informers);
-    let me = Arc::new(Controller {
+    let me = Arc::new(AttachDetachController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
         pods: informers.pods.reader(),
@@ -108,7 +108,7 @@ fn is_ready(node: &NodeView) -> bool {
     condition::find(&node.status.conditions, "Ready").is_some_and(|c| c.status == "True")
 }
 
-impl Controller {
+impl AttachDetachController {
     async fn sync(&self, name: &str) -> Result<(), SyncError> {
         let node = self.nodes.get(&ObjectKey::new("", name));
         let attachments = self.attachments.bucket(&IndexKey::Node(name.to_owned()));
@@ -169,7 +169,7 @@ impl Controller {
     }
 
     /// Tells pods why they wait.
-    fn report(&self, plan: &Plan, attachments: &[Arc<AttachmentView>], needs: &BTreeMap<String, Need>) {
+    fn report(&self, plan: &AttachPlan, attachments: &[Arc<AttachmentView>], needs: &BTreeMap<String, Need>) {
         for need in &plan.wait {
             let name = &need.volume.metadata.name;
             let text = format!(
@@ -188,7 +188,12 @@ impl Controller {
     }
 
     /// `status.volumesAttached`: kubelets mount nothing that is not in it.
-    async fn tell_node(&self, node: &NodeView, plan: &Plan, needs: &BTreeMap<String, Need>) -> Result<(), SyncError> {
+    async fn tell_node(
+        &self,
+        node: &NodeView,
+        plan: &AttachPlan,
+        needs: &BTreeMap<String, Need>,
+    ) -> Result<(), SyncError> {
         let said: Vec<&String> = node.status.volumes_attached.iter().map(|v| &v.name).collect();
         if said.iter().copied().eq(&plan.attached) {
             return Ok(());
@@ -233,7 +238,7 @@ impl Controller {
 
     /// A node that is off never says that it has let go: then its volumes are taken from it, at once where an administrator
     /// says so, else after a while in which it was not ready.
-    async fn force(&self, plan: &Plan, node: Option<&NodeView>, name: &str) -> Result<(), SyncError> {
+    async fn force(&self, plan: &AttachPlan, node: Option<&NodeView>, name: &str) -> Result<(), SyncError> {
         self.unneeded.lock().retain(|a, _| plan.busy.contains(a) || !self.is_of(a, name));
         let Some(node) = node else { return Ok(()) };
         let is_off = node.spec.taints.iter().any(|t| t.key == OUT_OF_SERVICE);

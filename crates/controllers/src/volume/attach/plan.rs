@@ -19,7 +19,7 @@ pub struct Need {
 
 /// What is to be done for one node.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct AttachPlan {
     /// Volumes to attach, by the names of their attachments.
     pub attach: BTreeMap<String, Need>,
     /// Volumes that another node has alone.
@@ -71,8 +71,8 @@ pub fn plan(
     now: Situation<'_>,
     volume: impl Fn(&str) -> Option<Arc<VolumeView>>,
     elsewhere: impl Fn(&str) -> bool,
-) -> Plan {
-    let mut out = Plan::default();
+) -> AttachPlan {
+    let mut out = AttachPlan::default();
     let mut there: BTreeSet<&str> = BTreeSet::new();
     for a in now.attachments {
         let of = a.spec.source.persistent_volume_name.as_str();

@@ -23,13 +23,13 @@ const COMPONENT: &str = "persistentvolume-controller";
 
 /// What is to be looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum BinderKey {
     Claim(ObjectKey),
     /// The volume of this name.
     Volume(String),
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for BinderKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Claim(key) => write!(f, "claim {key}"),
@@ -45,13 +45,13 @@ struct Binder {
     volumes: Latest<VolumeView>,
     classes: SharedInformer<StorageClassView>,
     pods: SharedInformer<PodView>,
-    queue: WorkQueue<Key>,
+    queue: WorkQueue<BinderKey>,
 }
 
 /// Starts the binder.
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
-    let queue: WorkQueue<Key> = WorkQueue::default();
+    let queue: WorkQueue<BinderKey> = WorkQueue::default();
     let informers = &ctx.informers;
     let binder = Arc::new(Binder {
         recorder: ctx.recorder(&client, COMPONENT),
@@ -75,8 +75,8 @@ pub fn start(ctx: &Arc<Context>) {
         let binder = Arc::clone(&binder);
         async move {
             match &key {
-                Key::Claim(key) => binder.sync_claim(key).await,
-                Key::Volume(name) => binder.sync_volume(name).await,
+                BinderKey::Claim(key) => binder.sync_claim(key).await,
+                BinderKey::Volume(name) => binder.sync_volume(name).await,
             }
         }
     });
@@ -86,35 +86,35 @@ pub fn start(ctx: &Arc<Context>) {
 fn waiting<'a>(
     claims: &SharedInformer<ClaimView>,
     matters: impl Fn(&ClaimView) -> bool + 'a,
-) -> impl Iterator<Item = Key> + 'a {
+) -> impl Iterator<Item = BinderKey> + 'a {
     let all = claims.list().into_iter().filter(|c| !c.is_fully_bound());
-    all.filter(move |c| matters(c)).map(|c| Key::Claim(c.metadata.key()))
+    all.filter(move |c| matters(c)).map(|c| BinderKey::Claim(c.metadata.key()))
 }
 
-fn on_claim(queue: &WorkQueue<Key>, volumes: &SharedInformer<VolumeView>, change: &Change<ClaimView>) {
+fn on_claim(queue: &WorkQueue<BinderKey>, volumes: &SharedInformer<VolumeView>, change: &Change<ClaimView>) {
     let claim = change.object();
     if !matches!(change, Change::Deleted(_)) {
-        queue.add(Key::Claim(claim.metadata.key()));
+        queue.add(BinderKey::Claim(claim.metadata.key()));
         return;
     }
     if !claim.spec.volume_name.is_empty() {
-        return queue.add(Key::Volume(claim.spec.volume_name.clone()));
+        return queue.add(BinderKey::Volume(claim.spec.volume_name.clone()));
     }
     // It may have been on its way to one.
     let its = volumes.list().into_iter().filter(|v| kelson_volumes::is_bound_to(v, claim));
-    its.for_each(|v| queue.add(Key::Volume(v.metadata.name.clone())));
+    its.for_each(|v| queue.add(BinderKey::Volume(v.metadata.name.clone())));
 }
 
-fn on_volume(queue: &WorkQueue<Key>, claims: &SharedInformer<ClaimView>, change: &Change<VolumeView>) {
+fn on_volume(queue: &WorkQueue<BinderKey>, claims: &SharedInformer<ClaimView>, change: &Change<VolumeView>) {
     let volume = change.object();
     let name = &volume.metadata.name;
     if let Some(r) = &volume.spec.claim_ref {
-        queue.add(Key::Claim(ObjectKey::new(&r.namespace, &r.name)));
+        queue.add(BinderKey::Claim(ObjectKey::new(&r.namespace, &r.name)));
     }
     if matches!(change, Change::Deleted(_)) {
         return;
     }
-    queue.add(Key::Volume(name.clone()));
+    queue.add(BinderKey::Volume(name.clone()));
     if volume.spec.claim_ref.is_none() {
         waiting(claims, |c| c.spec.volume_name == *name || c.class() == volume.class()).for_each(|key| queue.add(key));
     }

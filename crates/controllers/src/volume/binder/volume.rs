@@ -5,7 +5,7 @@ use kelson_client::{EventType, ObjectRef};
 use kelson_meta::ObjectKey;
 use kelson_volumes::{ClaimReference, modes_differ, names};
 
-use super::{Binder, Key};
+use super::{Binder, BinderKey};
 use crate::shared::context::SyncError;
 use crate::views::{ClaimView, VolumeView};
 
@@ -58,7 +58,7 @@ impl Binder {
     /// The volume was chosen and the claim does not know yet: that is the claim's turn.
     fn finish(&self, volume: &VolumeView, claim: &ClaimView) -> Result<(), SyncError> {
         if !modes_differ(claim, volume) {
-            self.queue.add(Key::Claim(claim.metadata.key()));
+            self.queue.add(BinderKey::Claim(claim.metadata.key()));
             return Ok(());
         }
         let (v, c) = (&volume.metadata.name, &claim.metadata.name);

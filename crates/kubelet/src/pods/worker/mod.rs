@@ -23,7 +23,7 @@ use crate::images::error::{StartError, StartReason};
 use crate::pod;
 use crate::probes::ProbeKind;
 use crate::probes::view::ProbeView;
-use crate::runtime::snapshot::{Reader, RuntimePod};
+use crate::runtime::snapshot::{RuntimePod, SnapshotReader};
 use crate::status::container::Circumstances;
 use crate::status::pod::{About, own_over};
 use crate::volumes;
@@ -64,7 +64,7 @@ pub struct Worker {
     steps: mpsc::Receiver<Step>,
     report: mpsc::Sender<Step>,
     mode: Mode,
-    reader: Reader,
+    reader: SnapshotReader,
     runtime: Arc<RuntimePod>,
     stale: bool,
     probes: ProbeView,
@@ -122,7 +122,7 @@ impl Worker {
             steps,
             report,
             mode: if start.rejected.is_some() { Mode::Terminating } else { Mode::Syncing },
-            reader: Reader::default(),
+            reader: SnapshotReader::default(),
             runtime: Arc::default(),
             stale: true,
             probes: ProbeView::default(),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
-use super::usage::{self, Usage};
+use super::usage::{self, RunningUsage};
 use crate::node::facts::{self, Memory};
 use crate::runtime::snapshot::timestamp;
 
@@ -55,7 +55,7 @@ fn node(name: &str, memory: Memory, [fs, images]: [Option<Value>; 2], now: Times
     out
 }
 
-fn container(u: &Usage) -> Value {
+fn container(u: &RunningUsage) -> Value {
     let time = format_seconds(timestamp(u.at));
     let mut out = json!({"name": u.container, "startTime": format_seconds(timestamp(u.started_at)),
         "cpu": {"time": time, "usageCoreNanoSeconds": u.cpu_nanos},
@@ -77,14 +77,14 @@ fn container(u: &Usage) -> Value {
     out
 }
 
-fn pods(usages: &[Usage], processes: impl Fn(&str) -> Option<u64>) -> Vec<Value> {
-    let mut by_pod: BTreeMap<&str, Vec<&Usage>> = BTreeMap::new();
+fn pods(usages: &[RunningUsage], processes: impl Fn(&str) -> Option<u64>) -> Vec<Value> {
+    let mut by_pod: BTreeMap<&str, Vec<&RunningUsage>> = BTreeMap::new();
     usages.iter().for_each(|u| by_pod.entry(&u.uid).or_default().push(u));
-    let one = |(uid, all): (&str, Vec<&Usage>)| {
+    let one = |(uid, all): (&str, Vec<&RunningUsage>)| {
         let first = all.first()?;
         let time = format_seconds(timestamp(all.iter().map(|u| u.at).max().unwrap_or(0)));
         let start = format_seconds(timestamp(all.iter().map(|u| u.started_at).min().unwrap_or(0)));
-        let sum = |of: fn(&Usage) -> u64| all.iter().map(|u| of(u)).sum::<u64>();
+        let sum = |of: fn(&RunningUsage) -> u64| all.iter().map(|u| of(u)).sum::<u64>();
         let mut pod = json!({
             "podRef": {"name": first.pod, "namespace": first.namespace, "uid": uid},
             "startTime": start,
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_pod_sums_its_containers() {
-        let all = pods(&[sample(), Usage { container: "d".into(), ..sample() }], |_| Some(3));
+        let all = pods(&[sample(), RunningUsage { container: "d".into(), ..sample() }], |_| Some(3));
         assert_eq!(all.len(), 1);
         let p = &all[0];
         assert_eq!(p["podRef"], json!({"name":"p","namespace":"n","uid":"u"}));

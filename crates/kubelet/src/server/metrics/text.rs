@@ -9,7 +9,7 @@ use kelson_metrics::{CONTENT_TYPE, Families};
 
 use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
-use super::usage::{self, Usage};
+use super::usage::{self, RunningUsage};
 use crate::node::facts;
 use crate::pod;
 
@@ -63,7 +63,7 @@ struct Node {
     at: i64,
 }
 
-fn resource_text(usages: &[Usage], node: &Node, failed: f64) -> String {
+fn resource_text(usages: &[RunningUsage], node: &Node, failed: f64) -> String {
     let mut f = Families::default();
     let millis = |nanos: i64| nanos / 1_000_000;
     let mut of =
@@ -107,12 +107,12 @@ fn resource_text(usages: &[Usage], node: &Node, failed: f64) -> String {
     f.text()
 }
 
-fn labels(u: &Usage) -> [(&str, &str); 3] {
+fn labels(u: &RunningUsage) -> [(&str, &str); 3] {
     [("container", &u.container), ("namespace", &u.namespace), ("pod", &u.pod)]
 }
 
 /// With what cAdvisor adds.
-fn all_labels(u: &Usage) -> [(&str, &str); 5] {
+fn all_labels(u: &RunningUsage) -> [(&str, &str); 5] {
     let [container, namespace, pod] = labels(u);
     [container, ("image", &u.image), ("name", &u.id), namespace, pod]
 }
@@ -134,7 +134,7 @@ pub async fn cadvisor(state: &ServerState) -> Response<Body> {
     answer(f.text())
 }
 
-type Column = (&'static str, &'static str, fn(&Usage) -> Option<f64>);
+type Column = (&'static str, &'static str, fn(&RunningUsage) -> Option<f64>);
 
 /// Series of every container: name, help, value.
 const COLUMNS: &[Column] = &[
@@ -150,7 +150,7 @@ const COLUMNS: &[Column] = &[
     ("container_last_seen", "When the numbers of the container were read.", |u| Some(u.at as f64 / 1e9)),
 ];
 
-fn containers(f: &mut Families, usages: &[Usage], pods: &[&Pod]) {
+fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod]) {
     let mut of = f.counter("container_cpu_usage_seconds_total", "Processor time so far, in seconds.");
     for u in usages {
         let labels: Vec<(&str, &str)> = all_labels(u).into_iter().chain([("cpu", "total")]).collect();
@@ -162,7 +162,7 @@ fn containers(f: &mut Families, usages: &[Usage], pods: &[&Pod]) {
             of.sample(&all_labels(u), v);
         }
     }
-    let limit = |u: &Usage, resource: &str| {
+    let limit = |u: &RunningUsage, resource: &str| {
         let pod = pods.iter().find(|p| pod::uid(p) == u.uid)?;
         pod::limit(&pod::member(pod, &u.container)?.container, resource)
     };
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn resource_series() {
         let node = Node { cpu: 1.5, memory: 9.0, at: 3000 };
-        let text = resource_text(&[sample(), Usage { container: "d".into(), ..sample() }], &node, 0.0);
+        let text = resource_text(&[sample(), RunningUsage { container: "d".into(), ..sample() }], &node, 0.0);
         for line in [
             "container_cpu_usage_seconds_total{container=\"c\",namespace=\"n\",pod=\"p\"} 0.25 2000",
             "container_memory_working_set_bytes{container=\"c\",namespace=\"n\",pod=\"p\"} 4096 2000",

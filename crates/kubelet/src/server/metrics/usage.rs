@@ -11,7 +11,7 @@ use crate::runtime::labels;
 
 /// One running container's usage.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Usage {
+pub struct RunningUsage {
     /// Namespace of the pod that the container is of.
     pub namespace: String,
     /// Name of the pod that the container is of.
@@ -47,14 +47,14 @@ pub struct Usage {
 }
 
 /// All running containers.
-pub async fn all(state: &ServerState) -> CriResult<Vec<Usage>> {
+pub async fn all(state: &ServerState) -> CriResult<Vec<RunningUsage>> {
     let stats = state.runtime.list_container_stats(None).await?;
     let containers = state.runtime.list_containers(None).await?;
     Ok(join(stats, containers))
 }
 
 /// Statistics with what the list of containers adds. A container that ended has no usage.
-fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec<Usage> {
+fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec<RunningUsage> {
     let known: HashMap<String, cri::Container> = containers.into_iter().map(|c| (c.id.clone(), c)).collect();
     let one = |s: cri::ContainerStats| {
         let a = s.attributes?;
@@ -63,7 +63,7 @@ fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec
         let (cpu, memory) = (s.cpu.unwrap_or_default(), s.memory.unwrap_or_default());
         let layer = s.writable_layer.unwrap_or_default();
         let listed = known.get(&a.id);
-        Some(Usage {
+        Some(RunningUsage {
             namespace: get(labels::POD_NAMESPACE),
             pod: get(labels::POD_NAME),
             uid: get(labels::POD_UID),
@@ -109,8 +109,8 @@ pub fn boot_seconds() -> i64 {
 pub(super) mod tests {
     use super::*;
 
-    pub(in super::super) fn sample() -> Usage {
-        Usage {
+    pub(in super::super) fn sample() -> RunningUsage {
+        RunningUsage {
             namespace: "n".into(),
             pod: "p".into(),
             uid: "u".into(),
@@ -125,7 +125,7 @@ pub(super) mod tests {
             memory_usage: Some(8192),
             rss: Some(1024),
             disk: 512,
-            ..Usage::default()
+            ..RunningUsage::default()
         }
     }
 

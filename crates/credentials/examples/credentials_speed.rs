@@ -5,7 +5,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use kelson_credentials::config;
 use kelson_credentials::events::NoEvents;
 use kelson_credentials::pattern::{Pattern, PatternIndex, Target};
@@ -18,7 +17,7 @@ use kelson_meta::SystemClock;
 const ROUNDS: usize = 100_000;
 
 fn cache() {
-    let now = Timestamp::now();
+    let now = tokio::time::Instant::now();
     let mut cache = Cache::new(now);
     let images: Vec<String> = (0..10_000).map(|i| format!("registry-{}.example.com/team/app-{i}", i % 100)).collect();
     for image in &images {

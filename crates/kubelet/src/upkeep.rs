@@ -35,10 +35,9 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         metrics: Arc::clone(&channels.metrics),
     };
     let (effects, thresholds) = (measure::Real::new(measured), thresholds(config));
-    let (clock, pressure) = (Arc::clone(&deps.clock), channels.pressure.0.clone());
+    let pressure = channels.pressure.0.clone();
     tasks.supervise("evictions", move || {
-        let (effects, clock) = (effects.clone(), Arc::clone(&clock));
-        eviction::EvictionManager::new(thresholds.clone(), effects, clock, pressure.clone()).run()
+        eviction::EvictionManager::new(thresholds.clone(), effects.clone(), pressure.clone()).run()
     });
     let registration = Registration {
         client: deps.client.clone(),

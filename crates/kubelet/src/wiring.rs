@@ -66,7 +66,7 @@ pub(crate) struct Channels {
 impl Channels {
     pub async fn new(config: &Config, client: &Client, clock: &Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
         let counted = Arc::new(DeviceMetrics::new(metrics.registry()));
-        let devices = Devices::open(config.device_plugins_dir.clone(), Arc::clone(clock), counted).await;
+        let devices = Devices::open(config.device_plugins_dir.clone(), counted).await;
         let facts = NodeFacts {
             name: config.node_name.clone(),
             host_ips: config.node_ips.iter().map(ToString::to_string).collect(),

@@ -19,7 +19,6 @@ use kelson_kubelet::devices::registration::Registrar;
 use kelson_kubelet::devices::table::DeviceCount;
 use kelson_kubelet::devices::{Devices, checkpoint};
 use kelson_kubelet::metrics::DeviceMetrics;
-use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_tasks::{Scoped, Tasks};
 use parking_lot::Mutex;
@@ -125,8 +124,7 @@ struct Node {
 }
 
 async fn open(dir: &Path) -> Devices {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    Devices::open(dir.to_owned(), clock, Arc::new(DeviceMetrics::new(&Registry::new()))).await
+    Devices::open(dir.to_owned(), Arc::new(DeviceMetrics::new(&Registry::new()))).await
 }
 
 impl Node {

@@ -157,6 +157,42 @@ async fn a_missing_image_backs_off_and_heals() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_makes_no_pause_longer_or_shorter() {
+    let spec = json!({"containers":[{"name":"a","image":"x:1"}]});
+    for jump in [-4000, 4000] {
+        let life = live(pod(spec.clone()));
+        for _ in 0..2 {
+            life.until(5, |w| w.api.phase() == "Running" && !w.runtime.running().is_empty()).await;
+            life.world.runtime.exit("a", 1);
+            life.until(3, |w| w.runtime.running().is_empty()).await;
+        }
+        life.until(3, |w| w.api.state()["state"]["waiting"]["reason"] == "CrashLoopBackOff").await;
+        life.world.clock.jump(jump);
+        let took = life.until(15, |w| !w.runtime.running().is_empty()).await;
+        assert!((8..=11).contains(&took), "a container that crashed: {took}");
+
+        let fresh = world();
+        fresh.runtime.missing.lock().push("x:1".into());
+        let life = begin(fresh, pod(spec.clone()));
+        life.until(10, |w| w.api.state()["state"]["waiting"]["reason"] == "ImagePullBackOff").await;
+        life.world.runtime.missing.lock().clear();
+        life.world.clock.jump(jump);
+        let took = life.until(15, |w| w.api.phase() == "Running").await;
+        assert!(took >= 5, "an image that did not come: {took}");
+
+        let fresh = world();
+        *fresh.runtime.refused.lock() = Some(0);
+        let life = begin(fresh, pod(spec.clone()));
+        // Tried after half a second, one and a half, three and a half, and seven and a half.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        life.world.runtime.refused.lock().take();
+        life.world.clock.jump(jump);
+        let took = life.until(15, |w| w.api.phase() == "Running").await;
+        assert!((2..=3).contains(&took), "a sandbox that was not made: {took}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn liveness_restarts_and_readiness_gates() {
     let probe = |command: &str| json!({"exec":{"command":[command]},"periodSeconds":1,"failureThreshold":2});
     let mut live = probe("live");
@@ -184,10 +220,10 @@ async fn a_second_worker_adopts_what_runs() {
     life.until(5, |w| w.api.phase() == "Running").await;
     // The kubelet stops: its tasks end, containers do not.
     drop(life.task);
-    let World { tasks, parts, runtime, api, prober, dir } = life.world;
+    let World { tasks, parts, runtime, api, prober, clock, dir } = life.world;
     let mut object = pod(spec);
     object["status"] = Value::Object(api.status.lock().clone());
-    let again = begin(World { tasks, parts, runtime, api, prober, dir }, object);
+    let again = begin(World { tasks, parts, runtime, api, prober, clock, dir }, object);
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(again.world.runtime.counts(), (1, 1));
     assert_eq!((again.world.api.state()["restartCount"].clone(), again.world.runtime.running().len()), (json!(0), 1));

@@ -39,9 +39,11 @@ async fn tokens_of_service_accounts() {
     assert_eq!(get().await.as_deref(), Ok("t0"), "kept for 80 % of its hour");
     tokio::time::sleep(Duration::from_secs(2 * 60)).await;
     assert_eq!(get().await.as_deref(), Ok("t1"));
+    world.clock.jump(-7200);
+    assert_eq!(get().await.as_deref(), Ok("t2"), "the server takes no token from its future");
     fails.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(55 * 60)).await;
-    assert_eq!(get().await.as_deref(), Ok("t1"), "better an old one than none");
+    assert_eq!(get().await.as_deref(), Ok("t2"), "better an old one than none");
     tokio::time::sleep(Duration::from_secs(6 * 60)).await;
     assert!(get().await.expect_err("expired").starts_with("failed to fetch token: "));
 }

@@ -1,10 +1,11 @@
 //! Answers of one provider, until they expire. Keys are an identity (a service account, or nobody) and a reach: image,
-//! registry or everything; looked up in that order. Time is handed in, so that tests can step it.
+//! registry or everything; looked up in that order. Time is handed in, so that tests can step it,
+//! and is the steady one: no answer lives longer because the node's clock is set back.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
 
 use super::protocol::{KeyType, Login};
 use crate::reference;
@@ -13,6 +14,9 @@ use crate::reference;
 pub const ENTRIES_MAX: usize = 16_384;
 /// Shortest time between two purges of expired answers; they happen on use only.
 pub const PURGE_INTERVAL: Duration = Duration::from_secs(15 * 60);
+
+/// Stands for times that are too far off to be told: thirty years.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// What a plugin answered, shared by all who may use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,19 +33,19 @@ pub struct Answer {
 #[derive(Debug)]
 pub struct Cache {
     entries: HashMap<Box<[u8]>, CacheEntry>,
-    purged: Timestamp,
+    purged: Instant,
     key: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct CacheEntry {
     answer: Arc<Answer>,
-    expires: Timestamp,
+    expires: Instant,
 }
 
 impl Cache {
     /// An empty cache.
-    pub fn new(now: Timestamp) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self { entries: HashMap::new(), purged: now, key: Vec::new() }
     }
 
@@ -56,7 +60,7 @@ impl Cache {
     }
 
     /// The answer for an image, if one is fresh.
-    pub fn get(&mut self, now: Timestamp, identity: &[u8], image: &str) -> Option<Arc<Answer>> {
+    pub fn get(&mut self, now: Instant, identity: &[u8], image: &str) -> Option<Arc<Answer>> {
         if now >= later(self.purged, PURGE_INTERVAL) {
             self.purge(now);
         }
@@ -73,7 +77,7 @@ impl Cache {
     }
 
     /// Keeps an answer given for `image` until `expires`.
-    pub fn put(&mut self, now: Timestamp, identity: &[u8], image: &str, answer: Arc<Answer>, expires: Timestamp) {
+    pub fn put(&mut self, now: Instant, identity: &[u8], image: &str, answer: Arc<Answer>, expires: Instant) {
         if self.entries.len() >= ENTRIES_MAX {
             self.make_room(now);
         }
@@ -81,26 +85,26 @@ impl Cache {
         self.entries.insert(self.key.as_slice().into(), CacheEntry { answer, expires });
     }
 
-    fn purge(&mut self, now: Timestamp) {
+    fn purge(&mut self, now: Instant) {
         self.entries.retain(|_, e| now < e.expires);
         self.purged = now;
     }
 
-    fn make_room(&mut self, now: Timestamp) {
+    fn make_room(&mut self, now: Instant) {
         self.purge(now);
         if self.entries.len() < ENTRIES_MAX {
             return;
         }
-        let mut ends: Vec<Timestamp> = self.entries.values().map(|e| e.expires).collect();
+        let mut ends: Vec<Instant> = self.entries.values().map(|e| e.expires).collect();
         let (_, border, _) = ends.select_nth_unstable(ENTRIES_MAX / 16);
         let border = *border;
         self.entries.retain(|_, e| e.expires > border);
     }
 }
 
-/// `t` plus `d`, or the end of time.
-pub fn later(t: Timestamp, d: Duration) -> Timestamp {
-    SignedDuration::try_from(d).ok().and_then(|d| t.checked_add(d).ok()).unwrap_or(Timestamp::MAX)
+/// `t` plus `d`, or [`FAR`] where there is no such time.
+pub fn later(t: Instant, d: Duration) -> Instant {
+    t.checked_add(d).unwrap_or(t + FAR)
 }
 
 /// Identity with its length, reach, and what the reach needs of the image.
@@ -123,6 +127,8 @@ pub(super) fn key(into: &mut Vec<u8>, identity: &[u8], key_type: KeyType, image:
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     fn answer(key_type: KeyType, user: &str) -> Arc<Answer> {
@@ -130,11 +136,12 @@ mod tests {
         Arc::new(Answer { key_type, cache_duration: None, logins: vec![("r.io".to_owned(), login)] })
     }
 
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_000_000 + seconds).unwrap()
+    fn at(seconds: u64) -> Instant {
+        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        *BEGAN + Duration::from_secs(seconds)
     }
 
-    fn user(c: &mut Cache, t: i64, who: &str, image: &str) -> Option<String> {
+    fn user(c: &mut Cache, t: u64, who: &str, image: &str) -> Option<String> {
         c.get(at(t), who.as_bytes(), image).map(|a| a.logins[0].1.username.clone())
     }
 
@@ -195,7 +202,7 @@ mod tests {
     fn bounded() {
         let mut c = Cache::new(at(0));
         for i in 0..=ENTRIES_MAX {
-            c.put(at(0), b"", &format!("r.io/{i}"), answer(KeyType::Image, "x"), at(1000 + i as i64));
+            c.put(at(0), b"", &format!("r.io/{i}"), answer(KeyType::Image, "x"), at(1000 + i as u64));
         }
         assert!(c.len() <= ENTRIES_MAX && c.len() > ENTRIES_MAX / 2);
         assert_eq!(user(&mut c, 1, "", "r.io/0"), None);

@@ -16,6 +16,7 @@ use kelson_tasks::FILES;
 use kelson_tasks::Tasks;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 pub use exec::{Executor, ProcessExecutor};
 pub use fault::{FaultReason, PluginError, PluginFault};
@@ -37,7 +38,7 @@ pub struct Options {
     pub executor: Arc<dyn Executor>,
     /// Service accounts and their tokens.
     pub accounts: Arc<dyn ServiceAccounts>,
-    /// Wall clock, for what expires.
+    /// Wall clock, which the ends of tokens are told by.
     pub clock: Arc<dyn Clock>,
     /// Where failures are told.
     pub events: Arc<dyn Events>,
@@ -93,7 +94,7 @@ impl Providers {
     /// who wait for them, and leave nothing behind.
     pub fn replace(&self, config: Config) {
         let old = self.set.read().clone();
-        let now = self.effects.clock.now();
+        let now = Instant::now();
         let mut index = PatternIndex::default();
         let mut providers = Vec::new();
         for (i, p) in config.providers.into_iter().enumerate() {
@@ -164,7 +165,7 @@ impl Providers {
     /// told as events of the pod.
     pub async fn lookup(&self, image: &str, pod: &PodIdentity) -> Lookup {
         let matched = self.matched(image);
-        let kept: Vec<Option<Provided>> = matched.iter().map(|p| p.kept(&self.effects, image)).collect();
+        let kept: Vec<Option<Provided>> = matched.iter().map(|p| p.kept(image)).collect();
         let mut lookup = Lookup::default();
         // The usual case on a busy node: nobody is to be waited for.
         if kept.iter().all(Option::is_some) {

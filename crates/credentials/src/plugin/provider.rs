@@ -11,6 +11,7 @@ use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::cache::{Answer, Cache, key, later};
 use super::exec::Executor;
@@ -69,7 +70,7 @@ struct Flight {
 struct Failure {
     fault: Arc<PluginFault>,
     delay: Duration,
-    until: Timestamp,
+    until: Instant,
 }
 
 /// How a run ended.
@@ -97,7 +98,7 @@ pub struct Provided {
 }
 
 impl Provider {
-    pub(crate) fn new(config: ProviderConfig, now: Timestamp) -> Self {
+    pub(crate) fn new(config: ProviderConfig, now: Instant) -> Self {
         let state = State {
             cache: Cache::new(now),
             flights: HashMap::new(),
@@ -110,11 +111,11 @@ impl Provider {
     }
 
     /// The kept answer of a provider that is asked in nobody's name; never waits.
-    pub(crate) fn kept(&self, effects: &Effects, image: &str) -> Option<Provided> {
+    pub(crate) fn kept(&self, image: &str) -> Option<Provided> {
         if self.config.token_attributes.is_some() {
             return None;
         }
-        let answer = self.state.lock().cache.get(effects.clock.now(), &[], image)?;
+        let answer = self.state.lock().cache.get(Instant::now(), &[], image)?;
         Some(Provided { plugin: self.config.name.clone(), answer, service_account: None, cached: true })
     }
 
@@ -177,7 +178,7 @@ impl Provider {
         identity: &Identity,
         alone: bool,
     ) -> Result<Entered, PluginError> {
-        let now = effects.clock.now();
+        let now = Instant::now();
         let mut state = self.state.lock();
         if let Some(answer) = state.cache.get(now, &identity.key, image) {
             return Ok(Entered::Cached(answer));
@@ -229,7 +230,7 @@ impl State {
         out
     }
 
-    fn remember(&mut self, key: Vec<u8>, fault: Arc<PluginFault>, now: Timestamp) {
+    fn remember(&mut self, key: Vec<u8>, fault: Arc<PluginFault>, now: Instant) {
         if self.failures.len() >= FAILURES_MAX {
             self.failures.retain(|_, f| now < f.until);
         }
@@ -321,7 +322,7 @@ impl Flying {
         // Closed never: the semaphore lives as long as the effects. Held until the answer is in the cache, so that who gets
         // it next finds the answer there.
         let _slot = self.effects.slots.acquire().await;
-        let now = self.effects.clock.now();
+        let now = Instant::now();
         let again = self.provider.state.lock().cache.get(now, &self.identity.key, &self.image);
         if let Some(answer) = again {
             return self.outcome(Ok(answer), true, Duration::ZERO);
@@ -338,7 +339,7 @@ impl Flying {
         };
         let request = Request { image: self.image.clone(), token, annotations: self.identity.annotations.clone() };
         let config = &self.provider.config;
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         let answered = self.effects.executor.run(config, &request).await;
         let took = began.elapsed();
         let answered = answered.and_then(|r| self.refuse_echo(&request, r));
@@ -366,11 +367,13 @@ impl Flying {
         let config = &self.provider.config;
         let Response { key_type, cache_duration, auth } = response;
         let answer = Arc::new(Answer { key_type, cache_duration, logins: auth.into_iter().collect() });
-        let now = self.effects.clock.now();
+        let now = Instant::now();
         let mut expires = later(now, cache_duration.unwrap_or(config.default_cache_duration));
         let by_token = config.token_attributes.as_ref().is_some_and(|t| t.cache_type == CacheType::Token);
         if let (true, Some(end)) = (by_token, token_expires) {
-            expires = expires.min(end);
+            // A token's end is told in the world's time.
+            let left = Duration::try_from(end.duration_since(self.effects.clock.now())).unwrap_or_default();
+            expires = expires.min(later(now, left));
         }
         let kept = expires > now;
         let mut state = self.provider.state.lock();
@@ -390,7 +393,7 @@ impl Flying {
         let fault = Arc::new(fault);
         let pod_uid = if fault.reason.of_one_pod() { self.pod_uid.as_str() } else { "" };
         let key = failure_key(&self.identity, &self.image, pod_uid);
-        self.provider.state.lock().remember(key, fault.clone(), self.effects.clock.now());
+        self.provider.state.lock().remember(key, fault.clone(), Instant::now());
         self.outcome(Err(fault), false, took)
     }
 

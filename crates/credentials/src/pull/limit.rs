@@ -1,9 +1,10 @@
-//! How often and when pulls are tried: a token bucket for the node, and a growing wait per pod and image.
+//! How often and when pulls are tried: a token bucket for the node, and a growing wait per pod and image. Both by the steady
+//! clock: one that is set back keeps no pull waiting.
 use std::collections::HashMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use kelson_meta::Backoff;
+use tokio::time::Instant;
 
 use crate::plugin::cache::later;
 
@@ -20,18 +21,18 @@ pub(super) struct Bucket {
     qps: f64,
     burst: f64,
     tokens: f64,
-    at: Timestamp,
+    at: Instant,
 }
 
 impl Bucket {
     /// `None`: zero queries per second means no limit.
-    pub fn new(qps: f64, burst: u32, now: Timestamp) -> Option<Self> {
+    pub fn new(qps: f64, burst: u32, now: Instant) -> Option<Self> {
         let burst = f64::from(burst);
         (qps > 0.0).then_some(Self { qps, burst, tokens: burst, at: now })
     }
 
-    pub fn try_take(&mut self, now: Timestamp) -> bool {
-        let passed = now.duration_since(self.at).as_secs_f64().max(0.0);
+    pub fn try_take(&mut self, now: Instant) -> bool {
+        let passed = now.duration_since(self.at).as_secs_f64();
         self.tokens = (self.tokens + passed * self.qps).min(self.burst);
         self.at = now;
         let fine = self.tokens >= 1.0;
@@ -51,20 +52,20 @@ pub(super) struct BackOff {
 #[derive(Debug)]
 struct LimitEntry {
     delay: Duration,
-    updated: Timestamp,
+    updated: Instant,
     cause: String,
 }
 
 impl BackOff {
     /// Until when `key` waits, and why; `None`: it may be tried.
-    pub fn waits(&self, key: &str, now: Timestamp) -> Option<(Timestamp, &str)> {
+    pub fn waits(&self, key: &str, now: Instant) -> Option<(Instant, &str)> {
         let e = self.entries.get(key)?;
         let until = later(e.updated, e.delay);
         (now < until).then_some((until, e.cause.as_str()))
     }
 
     /// Notes a failure of `key`: the next try must wait, twice as long as after the one before.
-    pub fn failed(&mut self, key: &str, now: Timestamp, cause: String) {
+    pub fn failed(&mut self, key: &str, now: Instant, cause: String) {
         self.purge(now);
         let delay = Backoff::new(BACKOFF_MIN, BACKOFF_MAX).after(self.entries.get(key).map(|e| e.delay));
         if self.entries.len() >= BACKOFFS_MAX && !self.entries.contains_key(key) {
@@ -79,17 +80,20 @@ impl BackOff {
     }
 
     /// What did not fail for twice the longest wait counts as sound.
-    fn purge(&mut self, now: Timestamp) {
+    fn purge(&mut self, now: Instant) {
         self.entries.retain(|_, e| now <= later(e.updated, BACKOFF_MAX * 2));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
-    fn at(ms: i64) -> Timestamp {
-        Timestamp::from_millisecond(1_000_000_000 + ms).unwrap()
+    fn at(ms: u64) -> Instant {
+        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        *BEGAN + Duration::from_millis(ms)
     }
 
     #[test]

@@ -7,12 +7,12 @@ mod request;
 use std::path::Path;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 pub use kelson_codec::go_duration;
 use kelson_meta::Clock;
 use kelson_tasks::FILES;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 pub use limit::{BACKOFF_MAX, BACKOFF_MIN};
 pub use request::{EnsureError, EnsureRequest, Present, PullEffects, PullOptions, PullPolicy};
@@ -36,7 +36,6 @@ pub struct PullManager {
     records: Arc<PulledImages>,
     node: Arc<NodeConfig>,
     providers: Arc<Providers>,
-    clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
 }
 
@@ -73,7 +72,7 @@ impl PullManager {
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<Self> {
-        let records = PulledImages::open(kubelet_dir, options.policy.clone(), clock.clone(), metrics.clone())?;
+        let records = PulledImages::open(kubelet_dir, options.policy.clone(), clock, metrics.clone())?;
         let records = Arc::new(records);
         let counted = Arc::downgrade(&records);
         metrics.registry().on_scrape(move |families| {
@@ -84,13 +83,12 @@ impl PullManager {
         let at_once = if options.serialize { Some(1) } else { options.parallel_max };
         Ok(Self {
             slots: at_once.map(|n| Semaphore::new(n.clamp(1, Semaphore::MAX_PERMITS))),
-            bucket: Mutex::new(Bucket::new(options.qps, options.burst, clock.now())),
+            bucket: Mutex::new(Bucket::new(options.qps, options.burst, Instant::now())),
             backoff: Mutex::default(),
             records,
             options,
             node,
             providers,
-            clock,
             metrics,
         })
     }
@@ -106,8 +104,8 @@ impl PullManager {
     }
 
     /// When a failed pull may be tried again; `None`: now.
-    pub fn retry_at(&self, pod_uid: &str, image: &str) -> Option<Timestamp> {
-        self.backoff.lock().waits(&backoff_key(pod_uid, image), self.clock.now()).map(|(until, _)| until)
+    pub fn retry_at(&self, pod_uid: &str, image: &str) -> Option<Instant> {
+        self.backoff.lock().waits(&backoff_key(pod_uid, image), Instant::now()).map(|(until, _)| until)
     }
 
     /// Sees to it that the container's image is on the node and may be used by the pod.
@@ -211,7 +209,7 @@ impl PullManager {
     ) -> Result<Present, EnsureError> {
         let given = request.image;
         let key = backoff_key(&request.pod.uid, given);
-        let waits = self.backoff.lock().waits(&key, self.clock.now()).map(|(_, cause)| cause.to_owned());
+        let waits = self.backoff.lock().waits(&key, Instant::now()).map(|(_, cause)| cause.to_owned());
         if let Some(cause) = waits {
             let message = format!("Back-off pulling image {given:?}");
             effects.event(false, "BackOff", message.clone());
@@ -223,12 +221,12 @@ impl PullManager {
         };
         let mut intent = self.begin(given).await?;
         effects.event(false, "Pulling", format!("Pulling image {given:?}"));
-        let asked = tokio::time::Instant::now();
+        let asked = Instant::now();
         let slot = match &self.slots {
             Some(slots) => slots.acquire().await.ok(),
             None => None,
         };
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         let outcome = self.attempt(image, &credentials, effects).await;
         let took = began.elapsed();
         drop(slot);
@@ -249,7 +247,7 @@ impl PullManager {
                 self.failed(&mut intent).await;
                 let (error, told) = pull_error(given, &errors, &credentials);
                 effects.event(true, "Failed", format!("Failed to pull image {given:?}: {told}"));
-                self.backoff.lock().failed(&key, self.clock.now(), error.to_string());
+                self.backoff.lock().failed(&key, Instant::now(), error.to_string());
                 Err(error)
             }
         }
@@ -292,8 +290,7 @@ impl PullManager {
         credentials: &'c Credentials,
         effects: &dyn PullEffects,
     ) -> Result<(String, Option<&'c Candidate>), Vec<String>> {
-        let now = self.clock.now();
-        if self.bucket.lock().as_mut().is_some_and(|b| !b.try_take(now)) {
+        if self.bucket.lock().as_mut().is_some_and(|b| !b.try_take(Instant::now())) {
             return Err(vec!["pull QPS exceeded".to_owned()]);
         }
         if credentials.candidates.is_empty() {

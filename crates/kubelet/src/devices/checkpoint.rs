@@ -8,9 +8,9 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use jiff::Timestamp;
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::messages::ContainerAllocation;
 use super::table::{Held, Table, Whose};
@@ -53,7 +53,7 @@ struct CheckpointEntry {
 ///
 /// # Errors
 /// When the file is damaged or cannot be read.
-pub fn read(dir: &Path, now: Timestamp) -> io::Result<Table> {
+pub fn read(dir: &Path, now: Instant) -> io::Result<Table> {
     let text = match std::fs::read(dir.join(FILE)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Table::default()),
         other => other?,
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
-        let now = Timestamp::from_second(5).expect("a time");
+        let now = Instant::now();
         assert_eq!(read(dir.path(), now).expect("nothing").lasting(), (Vec::new(), Vec::new()));
         let file = DeviceSpec { container_path: "/dev/x".into(), host_path: "/dev/y".into(), permissions: "rw".into() };
         let answer = ContainerAllocation { devices: vec![file], ..Default::default() };
@@ -138,7 +138,7 @@ mod tests {
             "DeviceIDs":{"-1":["a"],"0":["b","c"]},"AllocResp":"CgYKAUESATE="}],
             "RegisteredDevices":{"example.com/x":["a","b","c"]}},"Checksum":4087293241}"#;
         std::fs::write(dir.path().join(FILE), text).expect("a file");
-        let (resources, held) = read(dir.path(), Timestamp::UNIX_EPOCH).expect("read").lasting();
+        let (resources, held) = read(dir.path(), Instant::now()).expect("read").lasting();
         assert_eq!(resources, ["example.com/x"]);
         assert_eq!(held[0].1.ids().into_iter().collect::<Vec<_>>(), ["a", "b", "c"]);
         assert_eq!(held[0].1.answer.as_ref().expect("an answer").envs["A"], "1");

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::proto as cri;
-use kelson_meta::Clock;
 use kelson_tasks::FILES;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -28,7 +27,6 @@ pub struct Devices {
 struct SharedPlugins {
     /// Where the sockets and the checkpoint are.
     dir: PathBuf,
-    clock: Arc<dyn Clock>,
     metrics: Arc<DeviceMetrics>,
     table: Mutex<Table>,
     clients: Mutex<HashMap<String, DevicePluginClient>>,
@@ -89,8 +87,8 @@ impl DeviceAllocation {
 
 impl Devices {
     /// With what the last kubelet left in `dir`; damage is told and begins anew, as upstream.
-    pub async fn open(dir: PathBuf, clock: Arc<dyn Clock>, metrics: Arc<DeviceMetrics>) -> Self {
-        let (from, now) = (dir.clone(), clock.now());
+    pub async fn open(dir: PathBuf, metrics: Arc<DeviceMetrics>) -> Self {
+        let (from, now) = (dir.clone(), Instant::now());
         let table = match FILES.run(move || checkpoint::read(&from, now)).await {
             Ok(Ok(table)) => table,
             Ok(Err(error)) => {
@@ -99,15 +97,14 @@ impl Devices {
             }
             Err(_) => Table::default(),
         };
-        Self::with(table, dir, clock, metrics)
+        Self::with(table, dir, metrics)
     }
 
     /// With what is known already.
-    pub fn with(table: Table, dir: PathBuf, clock: Arc<dyn Clock>, metrics: Arc<DeviceMetrics>) -> Self {
+    pub fn with(table: Table, dir: PathBuf, metrics: Arc<DeviceMetrics>) -> Self {
         Self {
             shared: Arc::new(SharedPlugins {
                 dir,
-                clock,
                 metrics,
                 table: Mutex::new(table),
                 clients: Mutex::default(),
@@ -129,7 +126,7 @@ impl Devices {
 
     /// What the node has, by resource.
     pub fn amounts(&self) -> BTreeMap<String, DeviceCount> {
-        self.shared.table.lock().amounts(self.shared.clock.now())
+        self.shared.table.lock().amounts(Instant::now())
     }
 
     /// A plugin offers a resource by this client.
@@ -153,7 +150,7 @@ impl Devices {
 
     /// A plugin is gone.
     pub fn gone(&self, resource: &str) {
-        self.shared.table.lock().gone(resource, self.shared.clock.now());
+        self.shared.table.lock().gone(resource, Instant::now());
         self.shared.changes.send_replace(());
     }
 

@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use jiff::Timestamp;
+use tokio::time::Instant;
 
 use super::messages::{ContainerAllocation, Device, PluginOptions};
 
@@ -25,7 +25,7 @@ struct Resource {
     options: PluginOptions,
     devices: BTreeMap<String, KnownDevice>,
     /// Since when its plugin is gone; `None` while it is there.
-    gone: Option<Timestamp>,
+    gone: Option<Instant>,
     /// Whether it ever said which devices it has since this kubelet started.
     heard: bool,
 }
@@ -95,11 +95,7 @@ pub struct Table {
 
 impl Table {
     /// What an earlier kubelet knew: the resources are none until their plugins register again.
-    pub fn remembered(
-        resources: impl IntoIterator<Item = String>,
-        held: BTreeMap<Whose, Held>,
-        now: Timestamp,
-    ) -> Self {
+    pub fn remembered(resources: impl IntoIterator<Item = String>, held: BTreeMap<Whose, Held>, now: Instant) -> Self {
         let gone = |name| (name, Resource { gone: Some(now), ..Resource::default() });
         Self { resources: resources.into_iter().take(RESOURCES_MAX).map(gone).collect(), held }
     }
@@ -131,7 +127,7 @@ impl Table {
     }
 
     /// A plugin is gone: none of its devices can be trusted to work.
-    pub fn gone(&mut self, resource: &str, now: Timestamp) {
+    pub fn gone(&mut self, resource: &str, now: Instant) {
         if let Some(entry) = self.resources.get_mut(resource) {
             entry.devices.values_mut().for_each(|d| d.healthy = false);
             entry.gone.get_or_insert(now);
@@ -139,9 +135,9 @@ impl Table {
     }
 
     /// What the node has. Of a resource whose plugin is gone for good, and of one that has said nothing yet, it is none.
-    pub fn amounts(&self, now: Timestamp) -> BTreeMap<String, DeviceCount> {
+    pub fn amounts(&self, now: Instant) -> BTreeMap<String, DeviceCount> {
         let amount = |r: &Resource| {
-            if r.gone.is_some_and(|at| now.duration_since(at).unsigned_abs() >= RETURN_MAX) {
+            if r.gone.is_some_and(|at| now.duration_since(at) >= RETURN_MAX) {
                 return DeviceCount::default();
             }
             let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -299,13 +295,16 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::devices::messages::{NumaNode, Topology};
 
     const GPU: &str = "example.com/gpu";
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).expect("a time")
+    fn at(second: u64) -> Instant {
+        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        *BEGAN + Duration::from_secs(second)
     }
 
     fn devices(text: &str) -> Vec<Device> {

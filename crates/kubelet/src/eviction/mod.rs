@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
-use kelson_meta::Clock;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::config::thresholds::{EvictionConfig, Pressure, Threshold};
 use crate::pod;
@@ -44,15 +44,14 @@ pub trait Effects: Send + Sync {
 pub struct EvictionManager<E> {
     config: EvictionConfig,
     effects: E,
-    clock: Arc<dyn Clock>,
     tracker: Tracker,
     pressure: watch::Sender<Pressure>,
 }
 
 impl<E: Effects> EvictionManager<E> {
     /// A manager that publishes the node's pressure in `pressure`.
-    pub fn new(config: EvictionConfig, effects: E, clock: Arc<dyn Clock>, pressure: watch::Sender<Pressure>) -> Self {
-        Self { config, effects, clock, tracker: Tracker::default(), pressure }
+    pub fn new(config: EvictionConfig, effects: E, pressure: watch::Sender<Pressure>) -> Self {
+        Self { config, effects, tracker: Tracker::default(), pressure }
     }
 
     /// Looks every [`PERIOD`] until the task is ended.
@@ -66,7 +65,7 @@ impl<E: Effects> EvictionManager<E> {
     /// One look; at most one pod goes for the node's sake.
     async fn once(&mut self) {
         let seen = self.effects.observe().await;
-        let now = self.clock.now();
+        let now = Instant::now();
         let met = self.tracker.look(&self.config.thresholds, self.config.transition, &seen, now);
         let pressure = self.tracker.pressure();
         self.pressure.send_if_modified(|p| std::mem::replace(p, pressure) != pressure);
@@ -106,7 +105,7 @@ impl<E: Effects> EvictionManager<E> {
     async fn reclaimed(&mut self) -> bool {
         self.effects.reclaim_disk().await;
         let seen = self.effects.observe().await;
-        let now = self.clock.now();
+        let now = Instant::now();
         // With what must be reclaimed at least, and without its grace: a copy, so that this look counts for nothing.
         self.tracker.clone().look(&self.config.thresholds, self.config.transition, &seen, now).is_empty()
     }

@@ -1,8 +1,6 @@
 //! The eviction manager on a paused clock, with effects that only remember.
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
-use kelson_meta::TokioClock;
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -56,9 +54,8 @@ fn pod(name: &str, priority: i32) -> Arc<Pod> {
 }
 
 fn start(world: &Arc<World>) -> watch::Receiver<Pressure> {
-    let clock = Arc::new(TokioClock::starting_at(Timestamp::from_second(1_000_000).expect("time")));
     let (to, pressure) = watch::channel(Pressure::default());
-    let manager = EvictionManager::new(EvictionConfig::default(), Arc::clone(world), clock, to);
+    let manager = EvictionManager::new(EvictionConfig::default(), Arc::clone(world), to);
     kelson_tasks::Tasks::root("test").spawn("evictions", kelson_tasks::OnPanic::Contain, manager.run());
     pressure
 }

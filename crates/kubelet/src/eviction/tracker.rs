@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use tokio::time::Instant;
 
 use crate::config::thresholds::{Pressure, Signal, Threshold};
 
@@ -45,8 +45,8 @@ pub type Observations = BTreeMap<Signal, Observation>;
 pub struct Tracker {
     /// Thresholds (by position) that drove evictions in the last look.
     met: Vec<usize>,
-    first_met: BTreeMap<usize, Timestamp>,
-    condition_seen: BTreeMap<Condition, Timestamp>,
+    first_met: BTreeMap<usize, Instant>,
+    condition_seen: BTreeMap<Condition, Instant>,
 }
 
 impl Tracker {
@@ -56,7 +56,7 @@ impl Tracker {
         thresholds: &[Threshold],
         transition: Duration,
         seen: &Observations,
-        now: Timestamp,
+        now: Instant,
     ) -> Vec<Threshold> {
         let met: Vec<usize> = (0..thresholds.len())
             .filter(|i| {
@@ -70,8 +70,8 @@ impl Tracker {
             self.condition_seen.insert(condition(thresholds[*i].signal), now);
         }
         // A condition stays for a while after its last sight, so that it does not come and go.
-        self.condition_seen.retain(|_, at| now.duration_since(*at).unsigned_abs() < transition || *at == now);
-        let due = |i: &usize| now.duration_since(self.first_met[i]).unsigned_abs() >= thresholds[*i].grace;
+        self.condition_seen.retain(|_, at| now.duration_since(*at) < transition || *at == now);
+        let due = |i: &usize| now.duration_since(self.first_met[i]) >= thresholds[*i].grace;
         self.met = met.into_iter().filter(due).collect();
         let mut out: Vec<Threshold> = self.met.iter().map(|i| thresholds[*i]).collect();
         out.sort_by_key(|t| !matches!(t.signal, Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable));
@@ -87,11 +87,14 @@ impl Tracker {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::config::thresholds::{Amount, DEFAULT_HARD};
 
-    fn at(seconds: i64) -> Timestamp {
-        Timestamp::from_second(1_000_000 + seconds).expect("time")
+    fn at(seconds: u64) -> Instant {
+        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        *BEGAN + Duration::from_secs(seconds)
     }
     fn memory(mib: u64) -> Observations {
         let o = Observation { available: mib << 20, capacity: 1000 << 20 };
@@ -123,7 +126,7 @@ mod tests {
             min_reclaim: Some(Amount::Absolute(100 << 20)),
         }];
         let mut t = Tracker::default();
-        let mut met = |mib: u64, s: i64| t.look(&soft, Duration::ZERO, &memory(mib), at(s)).len();
+        let mut met = |mib: u64, s: u64| t.look(&soft, Duration::ZERO, &memory(mib), at(s)).len();
         assert_eq!(met(199, 0), 0);
         assert_eq!(met(250, 30), 0, "it recovered before its grace passed, and begins anew");
         assert_eq!(met(199, 40), 0);

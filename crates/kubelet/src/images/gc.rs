@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use kelson_cri::{CriResult, Runtime, proto as cri};
 use kelson_meta::Clock;
 use kelson_tasks::FILES;
+use tokio::time::Instant;
 
 use super::Images;
 use crate::node::disk::DiskUsage;
@@ -31,8 +31,8 @@ pub fn is_kept(image: &cri::Image, names: &[String]) -> bool {
 
 /// Takes those that were last used longer than `max` ago out of the unused images. As upstream, a kubelet that has just begun
 /// has seen none of them used, and counts from its own start.
-fn too_old<'a>(unused: &mut Vec<(Timestamp, &'a cri::Image)>, max: Duration, now: Timestamp) -> Vec<&'a cri::Image> {
-    let old = unused.extract_if(.., |(used, _)| now.duration_since(*used).unsigned_abs() > max);
+fn too_old<'a>(unused: &mut Vec<(Instant, &'a cri::Image)>, max: Duration, now: Instant) -> Vec<&'a cri::Image> {
+    let old = unused.extract_if(.., |(used, _)| now.duration_since(*used) > max);
     old.map(|(_, image)| image).collect()
 }
 
@@ -43,7 +43,7 @@ pub struct ImageCollection {
     pub runtime: Arc<dyn Runtime>,
     /// Records of pulls, which go with their images.
     pub images: Images,
-    /// The clock that the age of unused images is counted by.
+    /// The clock that the records of pulls are dated by. How long images lie unused is counted by the steady one.
     pub clock: Arc<dyn Clock>,
     /// Images that stay, by name.
     pub kept: Vec<String>,
@@ -60,7 +60,7 @@ pub struct ImageCollection {
 impl ImageCollection {
     /// Looks every [`PERIOD`] until the task is ended.
     pub async fn run(self) {
-        let mut seen: HashMap<String, (Timestamp, Timestamp)> = HashMap::new();
+        let mut seen: HashMap<String, (Instant, Instant)> = HashMap::new();
         loop {
             tokio::time::sleep(PERIOD).await;
             if let Err(e) = once(&self, &mut seen).await {
@@ -70,10 +70,10 @@ impl ImageCollection {
     }
 }
 
-async fn once(ctx: &ImageCollection, seen: &mut HashMap<String, (Timestamp, Timestamp)>) -> CriResult<()> {
-    let now = ctx.clock.now();
+async fn once(ctx: &ImageCollection, seen: &mut HashMap<String, (Instant, Instant)>) -> CriResult<()> {
+    let (listed_at, now) = (ctx.clock.now(), Instant::now());
     let images = ctx.runtime.list_images(None).await?;
-    ctx.images.prune(images.iter().map(|i| i.id.clone()).collect(), now).await;
+    ctx.images.prune(images.iter().map(|i| i.id.clone()).collect(), listed_at).await;
     let containers = ctx.runtime.list_containers(None).await?;
     let used: HashSet<&str> = containers
         .iter()
@@ -87,7 +87,7 @@ async fn once(ctx: &ImageCollection, seen: &mut HashMap<String, (Timestamp, Time
         let names = i.repo_tags.iter().chain(&i.repo_digests).chain([&i.id]);
         if names.into_iter().any(|n| used.contains(n.as_str())) {
             entry.1 = now;
-        } else if now.duration_since(entry.0).unsigned_abs() >= ctx.age_min {
+        } else if now.duration_since(entry.0) >= ctx.age_min {
             unused.push((entry.1, i));
         }
     }
@@ -134,7 +134,8 @@ mod tests {
     fn what_was_not_used_for_long_goes() {
         let image = |id: &str| cri::Image { id: id.to_owned(), ..Default::default() };
         let (a, b) = (image("a"), image("b"));
-        let at = |s| Timestamp::from_second(s).expect("a time");
+        let began = Instant::now();
+        let at = |s| began + Duration::from_secs(s);
         let mut unused = vec![(at(100), &a), (at(101), &b)];
         let old = too_old(&mut unused, Duration::from_secs(50), at(151));
         assert_eq!((old, unused), (vec![&a], vec![(at(101), &b)]));

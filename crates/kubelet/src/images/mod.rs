@@ -19,6 +19,7 @@ use kelson_cri::Runtime;
 use kelson_meta::Clock;
 use kelson_metrics::Registry;
 use kelson_tasks::FILES;
+use tokio::time::Instant;
 
 pub use effects::{ImageEffects, Wanted};
 pub use kelson_credentials::Present;
@@ -106,7 +107,7 @@ impl Images {
     }
 
     /// When a failed pull of this pod's image may be tried again; `None`: now.
-    pub fn retry_at(&self, pod: &Pod, image: &str, now: Timestamp) -> Option<Timestamp> {
-        self.manager.retry_at(pod::uid(pod), image).filter(|at| *at > now)
+    pub fn retry_at(&self, pod: &Pod, image: &str) -> Option<Instant> {
+        self.manager.retry_at(pod::uid(pod), image)
     }
 }

@@ -18,6 +18,8 @@ use crate::pod;
 const RENEW_PERCENT: u32 = 80;
 /// … and after this long in any case.
 const RENEW_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How far the clock may go back before a token counts as one of the future; the server allows as much.
+const EARLY_MAX: Duration = Duration::from_secs(60);
 /// Life of a token whose volume does not say.
 pub const DEFAULT_SECONDS: i64 = 3600;
 
@@ -25,6 +27,8 @@ pub const DEFAULT_SECONDS: i64 = 3600;
 #[derive(Clone)]
 pub struct Token {
     text: Arc<str>,
+    /// When it was asked for.
+    asked: Timestamp,
     /// When to ask for the next one.
     pub renew_at: Timestamp,
     /// When it is no longer good.
@@ -85,7 +89,8 @@ impl Tokens {
             Key { pod: pod::uid(pod).to_owned(), account: account.to_owned(), audience: audience.to_owned(), seconds };
         let kept = self.kept.lock().get(&key).cloned();
         let now = self.clock.now();
-        if let Some(t) = kept.as_ref().filter(|t| now < t.renew_at) {
+        // One that was asked for in what is the future now: the clock was set back, and the server takes none of that day.
+        if let Some(t) = kept.as_ref().filter(|t| now < t.renew_at && now + EARLY_MAX >= t.asked) {
             return Ok(t.clone());
         }
         match self.request(pod, account, audience, seconds).await {
@@ -120,7 +125,7 @@ impl Tokens {
         let life = expires.duration_since(asked);
         let life = if life.is_positive() { life.unsigned_abs() } else { Duration::from_secs(60) };
         let renew = (life * RENEW_PERCENT / 100).min(RENEW_MAX);
-        Ok(Token { text: answer.status.token.into(), renew_at: asked + renew, expires })
+        Ok(Token { text: answer.status.token.into(), asked, renew_at: asked + renew, expires })
     }
 
     /// Forgets a pod's tokens.

@@ -1,10 +1,11 @@
 //! How long a container that ended waits before it is started again: 10 s doubling to 300 s, forgotten after it ran for
-//! twice the longest delay (upstream: client-go `flowcontrol.Backoff` as the kubelet uses it).
+//! twice the longest delay (upstream: client-go `flowcontrol.Backoff` as the kubelet uses it). By the steady clock: who sets the
+//! node's clock back keeps nothing waiting.
 use std::collections::HashMap;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use kelson_meta::Backoff;
+use tokio::time::Instant;
 
 /// The delay after the first failure.
 pub const INITIAL: Duration = Duration::from_secs(10);
@@ -21,7 +22,7 @@ pub struct BackOff {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     delay: Duration,
-    updated: Timestamp,
+    updated: Instant,
 }
 
 impl Default for BackOff {
@@ -42,7 +43,7 @@ impl BackOff {
     }
 
     /// Until when `key`, whose last run ended at `ended`, must wait, and the delay; `None`: it may start now.
-    pub fn waits(&self, key: &str, ended: Timestamp, now: Timestamp) -> Option<(Timestamp, Duration)> {
+    pub fn waits(&self, key: &str, ended: Instant, now: Instant) -> Option<(Instant, Duration)> {
         let entry = self.entries.get(key)?;
         if self.expired(entry, ended) {
             return None;
@@ -52,14 +53,14 @@ impl BackOff {
     }
 
     /// Notes that `key`, whose last run ended at `ended`, is started again.
-    pub fn next(&mut self, key: &str, ended: Timestamp, now: Timestamp) {
+    pub fn next(&mut self, key: &str, ended: Instant, now: Instant) {
         let last = self.entries.get(key).filter(|e| !self.expired(e, ended));
         let delay = self.delays.after(last.map(|e| e.delay));
         self.entries.insert(key.to_owned(), Entry { delay, updated: now });
     }
 
     /// Until when `key` must wait, counted from its last [`Self::next`]: for what has no end of its own, such as a pull.
-    pub fn waits_since_update(&self, key: &str, now: Timestamp) -> Option<Timestamp> {
+    pub fn waits_since_update(&self, key: &str, now: Instant) -> Option<Instant> {
         let entry = self.entries.get(key)?;
         let until = entry.updated + entry.delay;
         (now < until).then_some(until)
@@ -71,14 +72,13 @@ impl BackOff {
     }
 
     /// Drops what has expired, so that the table stays as small as what fails.
-    pub fn purge(&mut self, now: Timestamp) {
+    pub fn purge(&mut self, now: Instant) {
         let max = self.delays.max;
-        self.entries.retain(|_, e| now.duration_since(e.updated).unsigned_abs() <= max * 2);
+        self.entries.retain(|_, e| now.duration_since(e.updated) <= max * 2);
     }
 
-    fn expired(&self, entry: &Entry, event: Timestamp) -> bool {
-        let since = event.duration_since(entry.updated);
-        since.is_positive() && since.unsigned_abs() > self.delays.max * 2
+    fn expired(&self, entry: &Entry, event: Instant) -> bool {
+        event.duration_since(entry.updated) > self.delays.max * 2
     }
 }
 
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn doubles_to_the_limit_and_is_forgotten() {
         let mut b = BackOff::default();
-        let mut now = Timestamp::from_second(1_000_000).expect("time");
+        let mut now = Instant::now();
         assert_eq!(b.waits("a", now, now), None, "the first restart is at once");
         for want in [10u64, 20, 40, 80, 160, 300, 300] {
             b.next("a", now, now);

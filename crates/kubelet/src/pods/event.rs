@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::admit::Rejection;
 use super::resize::Granted;
@@ -38,14 +38,14 @@ pub enum Step {
         /// The container's name in the pod.
         name: String,
         /// Its end, where its rule led to the new start.
-        ended: Option<Timestamp>,
+        ended: Option<Instant>,
     },
     /// A container was started.
     Started {
         /// The container's name in the pod.
         name: String,
         /// The end of the instance before.
-        restarted_after: Option<Timestamp>,
+        restarted_after: Option<Instant>,
     },
     /// A container could not be started.
     StartFailed {
@@ -54,7 +54,7 @@ pub enum Step {
         /// Why it could not be started.
         error: StartError,
         /// The end of the instance before.
-        restarted_after: Option<Timestamp>,
+        restarted_after: Option<Instant>,
     },
     /// The pod and these containers (by ID) are held to what the pod was granted, or the resize failed after some of them.
     Resized {

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kelson_client::EventType;
 use kelson_cri::proto as cri;
 use kelson_tasks::FILES;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::event::Step;
 use super::parts::Parts;
@@ -58,7 +58,7 @@ impl Executor {
 
     /// Does all of it, in order; a failed start does not keep others from being tried.
     pub async fn run(self, actions: Vec<Action>) {
-        let (began, new) = (tokio::time::Instant::now(), self.runtime.sandboxes.is_empty());
+        let (began, new) = (Instant::now(), self.runtime.sandboxes.is_empty());
         self.carry_out(actions).await;
         self.parts.effects.metrics.pod_worked(if new { "create" } else { "sync" }, began.elapsed());
     }
@@ -289,7 +289,7 @@ impl Executor {
     }
 
     /// For a new start of the pod: whoever asks for it wants no grace, and each container's log goes on being kept.
-    async fn remove(&self, id: &str, name: String, ended: Option<Timestamp>) {
+    async fn remove(&self, id: &str, name: String, ended: Option<Instant>) {
         let runtime = &self.parts.effects.runtime;
         let found = self.runtime.containers.iter().find(|c| c.id == id);
         if let Some(instance) = found.filter(|c| c.state == State::Running) {

@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use tokio::time::Instant;
 
 use super::backoff::BackOff;
 use crate::cgroups::resources::Limits;
 use crate::pod::{self, Role};
 use crate::probes::view::ProbeView;
-use crate::runtime::snapshot::{Instance, RuntimePod, Sandbox, State, timestamp};
+use crate::runtime::snapshot::{Instance, RuntimePod, Sandbox, State};
 
 /// Everything the decision is made from.
 #[derive(Debug)]
@@ -25,13 +25,13 @@ pub struct Input<'a> {
     /// Restart delays, by container name.
     pub backoff: &'a BackOff,
     /// Containers whose last start failed, and [`SANDBOX`], with the time before which it is not tried again.
-    pub holds: &'a HashMap<String, Timestamp>,
+    pub holds: &'a HashMap<String, Instant>,
     /// What the pod was granted changed, and its cgroup does not say so yet.
     pub cgroup_stale: bool,
     /// A resize that failed is not tried again before.
-    pub resize_held: Option<Timestamp>,
-    /// The time to decide for.
-    pub now: Timestamp,
+    pub resize_held: Option<Instant>,
+    /// The time to decide for, by the steady clock, as all times here.
+    pub now: Instant,
 }
 
 /// The key in [`Input::holds`] that stands for the pod as a whole.
@@ -83,7 +83,7 @@ pub enum Action {
         /// How many instances there were before.
         restart_count: i32,
         /// The end of the instance before, to count the delay from.
-        restarted_after: Option<Timestamp>,
+        restarted_after: Option<Instant>,
     },
     /// Remove one container, at once where it still runs, so that its pod begins anew.
     RemoveContainer {
@@ -92,7 +92,7 @@ pub enum Action {
         /// The container's name in the pod.
         name: String,
         /// Its end, where its rule led to the new start, to count the delay from.
-        ended: Option<Timestamp>,
+        ended: Option<Instant>,
     },
     /// Hold the pod, and these running containers of it, to what the pod was granted.
     Resize {
@@ -109,7 +109,7 @@ pub struct Plan {
     /// Containers that wait out their restart delay.
     pub crash_loops: BTreeMap<String, Duration>,
     /// When to decide again though nothing happened.
-    pub wake_at: Option<Timestamp>,
+    pub wake_at: Option<Instant>,
     /// Nothing of this pod will ever run again.
     pub finished: bool,
     /// A container ended as a rule says that all others begin anew with it.
@@ -121,7 +121,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    fn wake(&mut self, at: Timestamp) {
+    fn wake(&mut self, at: Instant) {
         self.wake_at = Some(self.wake_at.map_or(at, |t| t.min(at)));
     }
 }
@@ -165,7 +165,7 @@ fn restart_all(input: &Input<'_>, plan: &mut Plan) -> bool {
     let go = if others.is_empty() { &sources } else { &others };
     for i in go {
         let newest = input.runtime.latest(&i.name).is_some_and(|l| l.id == i.id);
-        let ended = Some(timestamp(i.finished_at)).filter(|_| others.is_empty() && newest);
+        let ended = i.ended.filter(|_| others.is_empty() && newest);
         if let Some((until, delay)) = ended.and_then(|at| input.backoff.waits(&i.name, at, input.now)) {
             plan.crash_loops.insert(i.name.clone(), delay);
             plan.wake(until);
@@ -377,7 +377,7 @@ impl PlanStep<'_> {
             plan.wake(until);
             return;
         }
-        let over = last.filter(|i| ended(i)).map(|i| timestamp(i.finished_at));
+        let over = last.and_then(|i| i.ended);
         if let Some((until, delay)) = over.and_then(|at| input.backoff.waits(&c.name, at, input.now)) {
             plan.crash_loops.insert(c.name.clone(), delay);
             plan.wake(until);

@@ -1,14 +1,13 @@
 //! The decision as a table: what is there, and what follows.
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::json;
 
 use super::*;
 
-const NOW: i64 = 1_000_000;
-
-fn now() -> Timestamp {
-    Timestamp::from_second(NOW).expect("time")
+fn now() -> Instant {
+    static NOW: LazyLock<Instant> = LazyLock::new(|| Instant::now() + Duration::from_secs(3600));
+    *NOW
 }
 
 fn pod(spec: serde_json::Value) -> Pod {
@@ -42,7 +41,8 @@ fn instance(name: &str, state: State, exit_code: i32) -> Arc<Instance> {
         image_id: "x@1".into(),
         created_at: 1,
         started_at: 2,
-        finished_at: if state == State::Exited { (NOW - 5) * 1_000_000_000 } else { 0 },
+        finished_at: if state == State::Exited { 3 } else { 0 },
+        ended: (state == State::Exited).then(|| now() - Duration::from_secs(5)),
         exit_code,
         reason: String::new(),
         message: String::new(),
@@ -58,9 +58,9 @@ struct Case {
     runtime: RuntimePod,
     probes: ProbeView,
     backoff: BackOff,
-    holds: HashMap<String, Timestamp>,
+    holds: HashMap<String, Instant>,
     cgroup_stale: bool,
-    resize_held: Option<Timestamp>,
+    resize_held: Option<Instant>,
 }
 
 fn case(pod: Pod, sandboxes: Vec<Sandbox>, containers: Vec<Arc<Instance>>) -> Case {
@@ -146,7 +146,7 @@ fn a_crashing_container_waits_and_says_so() {
         vec![sandbox(true)],
         vec![instance("a", State::Exited, 1), instance("b", State::Running, 0)],
     );
-    let ended = timestamp((NOW - 5) * 1_000_000_000);
+    let ended = now() - Duration::from_secs(5);
     c.backoff.next("a", ended, ended);
     let plan = c.plan();
     assert!(plan.actions.is_empty());
@@ -284,7 +284,7 @@ fn a_rule_begins_all_anew() {
     assert_eq!(c.words(), ["~b", "~s", "~i"], "whoever asked for it stays until the others are gone");
     assert!(c.plan().restarting_all && !c.plan().finished);
     c.runtime.containers.retain(|i| ["a", "d"].contains(&i.name.as_str()));
-    let ended = timestamp((NOW - 5) * 1_000_000_000);
+    let ended = now() - Duration::from_secs(5);
     let remove = Action::RemoveContainer { id: "id-a".into(), name: "a".into(), ended: Some(ended) };
     assert_eq!(c.plan().actions, [remove]);
     // What asks again and again waits each time longer, as any container does.

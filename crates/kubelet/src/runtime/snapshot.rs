@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kelson_cri::proto as cri;
 use kelson_cri::{CriResult, Runtime};
+use kelson_meta::Clock;
 use kelson_tasks::FILES;
+use tokio::time::Instant;
 
 use super::labels;
 use crate::cgroups::resources::Limits;
@@ -70,6 +73,8 @@ pub struct Instance {
     pub started_at: i64,
     /// End; 0 when not ended.
     pub finished_at: i64,
+    /// When that was by the steady clock, which what follows is counted by; `None` when not ended.
+    pub ended: Option<Instant>,
     /// How its process ended; 0 while it runs.
     pub exit_code: i32,
     /// The runtime's reason, e.g. `OOMKilled`.
@@ -129,8 +134,8 @@ impl RuntimePod {
 }
 
 /// Reads snapshots of one pod, remembering what cannot change.
-#[derive(Debug, Default)]
 pub struct SnapshotReader {
+    clock: Arc<dyn Clock>,
     sandboxes: HashMap<String, (i32, Sandbox)>,
     containers: HashMap<String, (i32, Arc<Instance>)>,
     /// Bounds that were set after a container was made.
@@ -138,6 +143,10 @@ pub struct SnapshotReader {
 }
 
 impl SnapshotReader {
+    /// A reader that has read nothing; by `clock` it tells how long ago containers ended.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, sandboxes: HashMap::new(), containers: HashMap::new(), resized: HashMap::new() }
+    }
     /// A container is held to other bounds now, which its state does not show: it is read anew the next time, and a runtime that
     /// does not tell them is taken at its word.
     pub fn resized(&mut self, id: &str, limits: Limits) {
@@ -186,6 +195,7 @@ impl SnapshotReader {
                         let status = answer.status.unwrap_or_default();
                         let state = status.state;
                         let mut read = instance(&c.pod_sandbox_id, status).await;
+                        read.ended = (read.state == State::Exited).then(|| ended(read.finished_at, self.clock.now()));
                         read.limits =
                             read.limits.or_else(|| self.resized.get(&c.id).copied()).or_else(|| as_made(&read));
                         let read = Arc::new(read);
@@ -203,6 +213,13 @@ impl SnapshotReader {
         pod.sort();
         Ok(pod)
     }
+}
+
+/// When a container ended by the steady clock, judged once, as soon as it is seen: the clock of the world may be set later.
+fn ended(finished_at: i64, now: Timestamp) -> Instant {
+    let ago = Duration::try_from(now.duration_since(timestamp(finished_at))).unwrap_or_default();
+    let now = Instant::now();
+    now.checked_sub(ago).unwrap_or(now)
 }
 
 fn sandbox(listed: &cri::PodSandbox, status: cri::PodSandboxStatus) -> Sandbox {
@@ -283,6 +300,7 @@ fn bare(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
         created_at: s.created_at,
         started_at: s.started_at,
         finished_at: s.finished_at,
+        ended: None,
         exit_code: s.exit_code,
         reason: s.reason.clone(),
         message: s.message.clone(),

@@ -268,6 +268,7 @@ mod tests {
 
     fn instance(name: &str, state: State, exit_code: i32) -> Arc<Instance> {
         Arc::new(Instance {
+            ended: None,
             id: format!("id-{name}"),
             name: name.into(),
             sandbox_id: "s".into(),

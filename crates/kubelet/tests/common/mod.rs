@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -154,6 +155,25 @@ impl ProbeRunner for FakeProber {
     }
 }
 
+/// The clock of the world, which is set now and then; what is waited for goes by the paused one.
+pub struct WallClock {
+    steady: TokioClock,
+    ahead_s: AtomicI64,
+}
+
+impl WallClock {
+    /// It is so much later, or earlier, at once.
+    pub fn jump(&self, seconds: i64) {
+        self.ahead_s.fetch_add(seconds, Ordering::SeqCst);
+    }
+}
+
+impl Clock for WallClock {
+    fn now(&self) -> Timestamp {
+        self.steady.now() + jiff::SignedDuration::from_secs(self.ahead_s.load(Ordering::SeqCst))
+    }
+}
+
 /// Everything a worker runs with.
 pub struct World {
     pub tasks: Tasks,
@@ -161,11 +181,16 @@ pub struct World {
     pub runtime: Arc<FakeRuntime>,
     pub api: Arc<FakeApi>,
     pub prober: Arc<FakeProber>,
+    pub clock: Arc<WallClock>,
     pub dir: tempfile::TempDir,
 }
 
+fn steady_clock() -> TokioClock {
+    TokioClock::starting_at(Timestamp::from_second(1_800_000_000).expect("time"))
+}
+
 pub fn clock() -> Arc<dyn Clock> {
-    Arc::new(TokioClock::starting_at(Timestamp::from_second(1_800_000_000).expect("time")))
+    Arc::new(steady_clock())
 }
 
 pub fn client(api: &Arc<FakeApi>) -> Client {
@@ -179,7 +204,8 @@ pub fn world() -> World {
 /// A world whose runtime says this of itself.
 pub fn world_with(runtime_says: RuntimeState) -> World {
     let tasks = Tasks::root("test");
-    let clock = clock();
+    let wall = Arc::new(WallClock { steady: steady_clock(), ahead_s: AtomicI64::default() });
+    let clock: Arc<dyn Clock> = Arc::clone(&wall) as _;
     let runtime = FakeRuntime::new(Arc::clone(&clock));
     let api = Arc::new(FakeApi::default());
     let prober = Arc::new(FakeProber::default());
@@ -227,7 +253,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             tell,
         },
         images,
-        devices: Devices::with(Table::default(), config.device_plugins_dir.clone(), Arc::clone(&clock), counted),
+        devices: Devices::with(Table::default(), config.device_plugins_dir.clone(), counted),
         cgroups: Cgroups::none(),
         user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
         statuses: StatusWriter::start(client.clone(), &tasks),
@@ -238,5 +264,5 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
         client,
         config,
     });
-    World { tasks, parts, runtime, api, prober, dir }
+    World { tasks, parts, runtime, api, prober, clock: wall, dir }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_client::DeleteOptions;
+use tokio::time::Instant;
 
 use super::{FLUSH_MAX, FORCED_GRACE, Mode, PREPARE_MIN, RUNTIME_RETRY, Worker};
 use crate::pod;
@@ -38,7 +38,7 @@ impl Worker {
     pub(super) fn terminating(&mut self) {
         if self.stale {
             // A fresh look first: `wait` returns at once because of `wake_at`.
-            self.wake_at = Some(self.parts.effects.clock.now());
+            self.wake_at = Some(Instant::now());
             return;
         }
         if !self.runtime.is_running() && self.job.is_none() {
@@ -50,7 +50,7 @@ impl Worker {
         if self.job_grace.is_some_and(|g| grace < g) {
             self.stop_job();
         }
-        if self.job.is_none() && !self.rests(self.parts.effects.clock.now()) {
+        if self.job.is_none() && !self.rests(Instant::now()) {
             self.job_grace = Some(grace);
             let work =
                 terminate::pod(self.parts.effects.clone(), Arc::clone(&self.pod), Arc::clone(&self.runtime), grace);
@@ -61,7 +61,7 @@ impl Worker {
         }
     }
 
-    pub(super) async fn clean(&mut self, now: Timestamp) {
+    pub(super) async fn clean(&mut self, now: Instant) {
         self.publish(true);
         let uid = pod::uid(&self.pod).to_owned();
         if let Err(e) = self.parts.volumes.tear_down(&uid).await {
@@ -73,13 +73,13 @@ impl Worker {
         self.parts.cgroups.remove(&uid).await;
         self.parts.devices.forget(&uid).await;
         self.parts.volumes.objects.unregister(&uid);
-        self.renew_at = None;
+        self.renewal = None;
         self.wake_at = None;
         self.mode = Mode::Stopped;
     }
 
     /// All is down: confirm the deletion to the API, then remove the last traces.
-    pub(super) async fn stopped(&mut self, now: Timestamp) -> bool {
+    pub(super) async fn stopped(&mut self, now: Instant) -> bool {
         if !self.gone && pod::is_deleted(&self.pod) {
             self.parts.statuses.flushed(pod::uid(&self.pod), FLUSH_MAX).await;
             let options = DeleteOptions::default().with_grace(0).with_uid(pod::uid(&self.pod));

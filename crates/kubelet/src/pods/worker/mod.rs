@@ -1,8 +1,10 @@
 //! The pod worker: one task per pod, fed through its inbox and by its executor's steps. It keeps what the decision needs,
 //! runs at most one execution at a time, and publishes the pod's status (upstream: `pkg/kubelet/pod_workers.go`). What it
-//! does with a pod that lives is in `sync`, with one that ends in `end`, with its probes in `probing`.
+//! does with a pod that lives is in `sync`, with one that ends in `end`, with its probes in `probing`, and when its
+//! tokens are renewed in `renewal`. Whatever it waits for it waits for by the steady clock: the wall clock may be set.
 mod end;
 mod probing;
+mod renewal;
 mod sync;
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,6 +15,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kelson_tasks::Scoped;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::backoff::BackOff;
 use super::event::{Events, STEPS_MAX, Start, Step, WorkerInbox};
@@ -27,6 +30,7 @@ use crate::runtime::snapshot::{RuntimePod, SnapshotReader};
 use crate::status::container::Circumstances;
 use crate::status::pod::{About, own_over};
 use crate::volumes;
+use renewal::Renewal;
 
 /// A container whose start failed is tried again after this (upstream: the worker's back-off period).
 const RETRY: Duration = Duration::from_secs(10);
@@ -70,13 +74,13 @@ pub struct Worker {
     probes: ProbeView,
     probing: HashMap<(String, ProbeKind), Scoped<()>>,
     backoff: BackOff,
-    holds: HashMap<String, Timestamp>,
+    holds: HashMap<String, Instant>,
     start_errors: BTreeMap<String, StartError>,
     crash_loops: BTreeMap<String, Duration>,
     /// All containers begin anew, as the rule of one that ended says.
     restarting_all: bool,
     prepare_failures: u32,
-    renew_at: Option<Timestamp>,
+    renewal: Option<Renewal>,
     job: Option<Scoped<()>>,
     job_grace: Option<Duration>,
     verdict: Option<(String, String)>,
@@ -87,9 +91,9 @@ pub struct Worker {
     /// Why the pod does not have the resources that its spec wants.
     deferred: Option<String>,
     resize: Resize,
-    wake_at: Option<Timestamp>,
+    wake_at: Option<Instant>,
     /// Nothing is carried out before: a task of this pod panicked.
-    rest_until: Option<Timestamp>,
+    rest_until: Option<Instant>,
     /// The status that was last set.
     published: Option<PodStatus>,
 }
@@ -102,7 +106,7 @@ struct Resize {
     /// It is under way.
     running: bool,
     /// Why the last try failed, and when the next one is due.
-    failed: Option<(String, Timestamp)>,
+    failed: Option<(String, Instant)>,
 }
 
 impl Worker {
@@ -122,7 +126,7 @@ impl Worker {
             steps,
             report,
             mode: if start.rejected.is_some() { Mode::Terminating } else { Mode::Syncing },
-            reader: SnapshotReader::default(),
+            reader: SnapshotReader::new(Arc::clone(&parts.effects.clock)),
             runtime: Arc::default(),
             stale: true,
             probes: ProbeView::default(),
@@ -133,7 +137,7 @@ impl Worker {
             crash_loops: BTreeMap::new(),
             restarting_all: false,
             prepare_failures: 0,
-            renew_at: None,
+            renewal: None,
             job: None,
             job_grace: None,
             rejected: start.rejected.is_some(),
@@ -153,7 +157,7 @@ impl Worker {
     pub async fn run(mut self) {
         self.parts.volumes.objects.register(&self.pod);
         loop {
-            self.wake_at = self.renew_at;
+            self.wake_at = self.renewal.as_ref().map(Renewal::look_at);
             if self.stale {
                 self.refresh().await;
             }
@@ -171,12 +175,10 @@ impl Worker {
     }
 
     async fn wait(&mut self) {
-        let now = self.parts.effects.clock.now();
-        let sleep = self.wake_at.map(|t| t.duration_since(now).max(jiff::SignedDuration::ZERO).unsigned_abs());
+        let wake_at = self.wake_at;
         let timer = async {
-            match sleep {
-                // A millisecond more: the time must have come when it is compared.
-                Some(d) => tokio::time::sleep(d.saturating_add(Duration::from_millis(1))).await,
+            match wake_at {
+                Some(at) => tokio::time::sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };
@@ -273,10 +275,10 @@ impl Worker {
             return;
         }
         match self.parts.volumes.ensure(&self.pod).await {
-            Ok(v) => self.renew_at = v.renew_at,
+            Ok(v) => self.renews(v.renew_at),
             Err(e) => {
                 tracing::info!(pod = %pod::format_pod(&self.pod), error = %e, "volumes not updated");
-                self.renew_at = Some(self.parts.effects.clock.now() + RETRY);
+                self.renewal = Some(Renewal::after(RETRY, self.parts.effects.clock.now()));
             }
         }
     }
@@ -295,14 +297,14 @@ impl Worker {
             }
             Err(e) => {
                 tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "runtime state not read");
-                self.wake_at = Some(self.parts.effects.clock.now() + RUNTIME_RETRY);
+                self.wake_at = Some(Instant::now() + RUNTIME_RETRY);
             }
         }
     }
 
     /// Decides and starts what follows; true when the worker's work is over.
     async fn decide(&mut self) -> bool {
-        let now = self.parts.effects.clock.now();
+        let now = Instant::now();
         if self.mode == Mode::Syncing {
             self.sync(now).await;
         }

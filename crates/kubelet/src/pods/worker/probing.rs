@@ -2,7 +2,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use kelson_client::EventType;
 
 use super::Worker;
@@ -51,7 +50,8 @@ impl Worker {
     }
 
     /// Starts the probes that running containers should have and stops all others.
-    pub(super) fn reconcile_probes(&mut self, now: Timestamp) {
+    pub(super) fn reconcile_probes(&mut self) {
+        let now = self.parts.effects.clock.now();
         let mut wanted = HashMap::new();
         for m in pod::members(&self.pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar)) {
             let c = &*m.container;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kelson_client::EventType;
+use tokio::time::Instant;
 
+use super::renewal::Renewal;
 use super::{PREPARE_MAX, PREPARE_MIN, RETRY, RUNTIME_RETRY, Worker};
 use crate::cgroups::resources::Limits;
 use crate::images::error::StartReason;
@@ -16,11 +18,9 @@ use crate::pods::{resize, terminate};
 
 impl Worker {
     pub(super) fn stepped(&mut self, step: Step) {
-        let now = self.parts.effects.clock.now();
+        let now = Instant::now();
         match step {
-            Step::Prepared(v) => {
-                self.renew_at = v.renew_at;
-            }
+            Step::Prepared(v) => self.renews(v.renew_at),
             Step::NotPrepared(message) | Step::SandboxFailed(message) => {
                 self.hold_all(&message);
             }
@@ -44,7 +44,7 @@ impl Worker {
             }
             Step::StartFailed { name, error, restarted_after } => {
                 let image = pod::member(&self.pod, &name).and_then(|m| m.container.image.clone());
-                let again = image.and_then(|i| self.parts.images.retry_at(&self.pod, &i, now));
+                let again = image.and_then(|i| self.parts.images.retry_at(&self.pod, &i));
                 // The change from ErrImagePull to ImagePullBackOff is shown soon after, as upstream does.
                 let pulling = error.reason == StartReason::ImagePull;
                 let until = again.filter(|_| !pulling).unwrap_or(now + if pulling { RUNTIME_RETRY } else { RETRY });
@@ -59,6 +59,12 @@ impl Worker {
         }
     }
 
+    /// The volumes are good until then, by the wall clock.
+    pub(super) fn renews(&mut self, at: Option<Timestamp>) {
+        let wall = self.parts.effects.clock.now();
+        self.renewal = at.map(|at| Renewal::of(at, wall));
+    }
+
     /// As upstream, which judges so when the pod comes: it fails, and nothing tries it again here.
     fn refused(&mut self, why: &str) {
         const REASON: &str = "UnexpectedAdmissionError";
@@ -69,7 +75,7 @@ impl Worker {
         self.stale = true;
     }
 
-    fn resized(&mut self, held: Vec<(String, Limits)>, error: Option<String>, now: Timestamp) {
+    fn resized(&mut self, held: Vec<(String, Limits)>, error: Option<String>, now: Instant) {
         held.into_iter().for_each(|(id, limits)| self.reader.resized(&id, limits));
         self.stale = true;
         let Some(why) = error else {
@@ -99,17 +105,17 @@ impl Worker {
         tracing::info!(pod = %pod::format_pod(&self.pod), why, "pod cannot be set up yet");
         let delay = PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(10)).min(PREPARE_MAX);
         self.prepare_failures = self.prepare_failures.saturating_add(1);
-        self.holds.insert(SANDBOX.to_owned(), self.parts.effects.clock.now() + delay);
+        self.holds.insert(SANDBOX.to_owned(), Instant::now() + delay);
     }
 
-    pub(super) async fn sync(&mut self, now: Timestamp) {
+    pub(super) async fn sync(&mut self, now: Instant) {
         if self.must_end(now) {
             self.end();
             return;
         }
-        if self.renew_at.is_some_and(|t| t <= now) {
+        if self.renewal.as_mut().is_some_and(|r| r.is_due(now, self.parts.effects.clock.now())) {
             self.update_volumes().await;
-            self.wake_at = self.renew_at;
+            self.wake_at = self.renewal.as_ref().map(Renewal::look_at);
         }
         let plan = self.plan(now);
         self.announce_crash_loops(&plan);
@@ -124,7 +130,7 @@ impl Worker {
             return;
         }
         self.publish(false);
-        self.reconcile_probes(now);
+        self.reconcile_probes();
         if self.rests(now) {
             return;
         }
@@ -136,7 +142,7 @@ impl Worker {
     }
 
     /// Whether nothing may be carried out yet; the worker wakes when that is over.
-    pub(super) fn rests(&mut self, now: Timestamp) -> bool {
+    pub(super) fn rests(&mut self, now: Instant) -> bool {
         let until = self.rest_until.filter(|t| *t > now);
         self.rest_until = until;
         if let Some(until) = until {
@@ -145,7 +151,7 @@ impl Worker {
         until.is_some()
     }
 
-    pub(super) fn plan(&self, now: Timestamp) -> Plan {
+    pub(super) fn plan(&self, now: Instant) -> Plan {
         plan::compute(&Input {
             pod: &self.pod,
             runtime: &self.runtime,
@@ -158,7 +164,7 @@ impl Worker {
         })
     }
 
-    pub(super) fn must_end(&mut self, now: Timestamp) -> bool {
+    pub(super) fn must_end(&mut self, now: Instant) -> bool {
         if self.gone || self.verdict.is_some() || pod::is_deleted(&self.pod) || pod::is_terminal(&self.pod) {
             return true;
         }
@@ -166,9 +172,13 @@ impl Worker {
         let limit = self.pod.spec.as_ref().and_then(|s| s.active_deadline_seconds).and_then(|s| u64::try_from(s).ok());
         // A deadline beyond the range of times is none.
         let at = limit.and_then(|limit| started.checked_add(Duration::from_secs(limit)).ok());
-        let Some(at) = at else { return false };
-        if now < at {
-            self.wake_at = Some(self.wake_at.map_or(at, |t| t.min(at)));
+        // The pod began at a time of the wall clock, which its object keeps: that clock also says what is left.
+        let left = at.map(|at| at.duration_since(self.parts.effects.clock.now()));
+        let Some(left) = left else { return false };
+        if left.is_positive() {
+            // Far away is as good as never, and needs no timer.
+            let at = now.checked_add(left.unsigned_abs());
+            self.wake_at = self.wake_at.into_iter().chain(at).min();
             return false;
         }
         let message = "Pod was active on the node longer than the specified deadline";

@@ -140,7 +140,8 @@ pub fn finish(status: &mut JobStatus, target: Option<&JobCondition>, terminating
     }
     status.put(target.clone());
     if target.r#type == "Complete" {
-        status.completion_time.clone_from(&target.last_transition_time);
+        // The clock may have been set back meanwhile, and a job that ended before it began is refused for as long.
+        status.completion_time = target.last_transition_time.clone().max(status.start_time.clone());
     }
     true
 }
@@ -231,5 +232,19 @@ mod tests {
         assert!(finish(&mut a.status, a.target.as_ref(), 0));
         assert_eq!(a.status.finished().map(|c| c.reason.as_str()), Some("BackoffLimitExceeded"));
         assert_eq!(a.status.completion_time, None);
+    }
+
+    #[test]
+    fn no_job_ends_before_it_began() {
+        let (early, late) = (Some("2026-01-01T00:00:00Z".to_owned()), Some("2026-01-01T01:00:00Z".to_owned()));
+        for (began, ended) in [(&early, &late), (&late, &early)] {
+            let mut status = JobStatus { start_time: began.clone(), ..JobStatus::default() };
+            let end = JobCondition {
+                last_transition_time: ended.clone(),
+                ..JobCondition::new("Complete", "True", "", String::new(), now())
+            };
+            assert!(finish(&mut status, Some(&end), 0));
+            assert_eq!(status.completion_time, late, "began at {began:?}, and it was {ended:?} when it was complete");
+        }
     }
 }

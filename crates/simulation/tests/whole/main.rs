@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 const RUN_MAX: Duration = Duration::from_secs(300);
 /// Seeds of the gate.
 const SEEDS: [u64; 3] = [1, 2, 5];
-/// Lines of the trace that a failure shows.
+/// Lines of the trace that a failure shows, unless `KELSON_TRACE` says how many.
 const TRACE_SHOWN: usize = 150;
 
 fn main() -> ExitCode {
@@ -81,7 +81,8 @@ fn one(seed: u64) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(why) => {
-            eprintln!("{}", trace.tail(TRACE_SHOWN));
+            let shown = number("KELSON_TRACE").and_then(|n| usize::try_from(n).ok()).unwrap_or(TRACE_SHOWN);
+            eprintln!("{}", trace.tail(shown));
             println!("seed {seed}: FAILED: {why}");
             println!("again: KELSON_SEED={seed} cargo test -p kelson-simulation --test whole");
             ExitCode::FAILURE

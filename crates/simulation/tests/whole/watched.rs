@@ -1,13 +1,18 @@
 //! What must hold at every moment, looked at whenever a pod, a job or a container changes.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kelson_client::{Change, Informer, InformerConfig, InformerHandle, ResourceType, slim_object};
 use kelson_meta::ObjectMeta;
 use parking_lot::Mutex;
 use serde::Deserialize;
+use tokio::time::Instant;
 
 use crate::cluster::Cluster;
+
+/// How long one watch may be behind another: a client waits up to half a minute to watch again, and is refused meanwhile.
+const BEHIND_MAX: Duration = Duration::from_secs(300);
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
@@ -60,6 +65,9 @@ struct State {
     bound: BTreeMap<String, String>,
     /// Pods that ended well, by the UID of the job that owns them.
     succeeded: BTreeMap<String, BTreeSet<String>>,
+    /// Jobs, by UID, that count more successes than were seen, since when, and what to say. Pods and jobs are watched one by one, and
+    /// after a break the watch of pods may be the later one to go on: it has its time to catch up.
+    ahead: BTreeMap<String, (usize, Instant, String)>,
     /// The UIDs that run on each node, with namespace and name.
     runs: BTreeMap<String, BTreeMap<String, (String, String)>>,
     wrong: Option<String>,
@@ -95,6 +103,9 @@ impl State {
     }
 
     fn job(&mut self, change: &Change<Job>) {
+        if let Change::Deleted(old) = change {
+            self.ahead.remove(&old.metadata.uid);
+        }
         let Change::Updated { old, new } = change else { return };
         if old.metadata.uid != new.metadata.uid {
             return;
@@ -105,7 +116,20 @@ impl State {
         });
         let seen = self.succeeded.get(&new.metadata.uid).map_or(0, BTreeSet::len);
         let counted = is.succeeded as usize;
-        self.must(counted <= seen, || format!("job {name} counts {counted} successes, and {seen} pods succeeded"));
+        if counted > seen {
+            let why = format!("job {name} counts {counted} successes, and {seen} pods succeeded");
+            self.ahead.entry(new.metadata.uid.clone()).or_insert((counted, Instant::now(), why));
+        }
+    }
+
+    /// Finds the jobs that counted what never was.
+    fn catch_up(&mut self) {
+        let succeeded = &self.succeeded;
+        self.ahead.retain(|uid, (counted, ..)| succeeded.get(uid).map_or(0, BTreeSet::len) < *counted);
+        let late = self.ahead.values().find(|(_, since, _)| since.elapsed() > BEHIND_MAX);
+        if let Some(why) = late.map(|(.., why)| why.clone()) {
+            self.must(false, || why);
+        }
     }
 
     fn containers(&mut self, node: &str, running: Vec<(String, String, String)>) {
@@ -164,7 +188,9 @@ impl Watched {
 
     /// What has been wrong since the start, if anything.
     pub fn verdict(&self, cluster: &Cluster) -> Result<(), String> {
-        match self.state.lock().wrong.clone().or_else(|| cluster.faults.flood()) {
+        let mut state = self.state.lock();
+        state.catch_up();
+        match state.wrong.clone().or_else(|| cluster.faults.flood()) {
             Some(why) => Err(why),
             None => Ok(()),
         }

@@ -1,8 +1,10 @@
 -- wrk: create pods with names of their own in the namespace NS, with the bearer token TOKEN. FORM says how: `json` (the usual)
--- and `protobuf` are a POST, `apply` a server-side apply. SCHEDULER names who is to place them; nobody does by default.
+-- and `protobuf` are a POST, `apply` a server-side apply. SCHEDULER names who is to place them; nobody does by default. WHOLE, if
+-- set, gives pods in JSON all that admission would add to them.
 local token = os.getenv("TOKEN")
 local form = os.getenv("FORM") or "json"
 local scheduler = os.getenv("SCHEDULER") or "nobody"
+local whole = os.getenv("WHOLE")
 local path = "/api/v1/namespaces/" .. os.getenv("NS") .. "/pods"
 local media = {
   json = "application/json",
@@ -17,13 +19,34 @@ function setup(thread)
   threads = threads + 1
 end
 
+-- What the default plugins add: the account and its token's volume, its mount, the priority, and how long failing nodes are borne.
+local function added()
+  if not whole then
+    return { mount = "", fields = "", volume = "" }
+  end
+  local token_name = "kube-api-access-bench"
+  local function bears(taint)
+    return '{"key":"node.kubernetes.io/' .. taint .. '","operator":"Exists","effect":"NoExecute","tolerationSeconds":300}'
+  end
+  return {
+    mount = ',{"name":"' .. token_name .. '","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}',
+    fields = '"serviceAccountName":"default","serviceAccount":"default","priority":0,"preemptionPolicy":"PreemptLowerPriority",'
+      .. '"tolerations":[' .. bears("not-ready") .. "," .. bears("unreachable") .. "],",
+    volume = ',{"name":"' .. token_name .. '","projected":{"defaultMode":420,"sources":['
+      .. '{"serviceAccountToken":{"path":"token","expirationSeconds":3607}},'
+      .. '{"configMap":{"name":"kube-root-ca.crt","items":[{"key":"ca.crt","path":"ca.crt"}]}},'
+      .. '{"downwardAPI":{"items":[{"path":"namespace","fieldRef":{"apiVersion":"v1","fieldPath":"metadata.namespace"}}]}}]}}',
+  }
+end
+
 local function spec()
+  local more = added()
   return [["spec":{"schedulerName":"]] .. scheduler .. [[","containers":[{"name":"app","image":"registry.example/app:1.0",]]
     .. [["command":["/bin/app","--verbose"],"env":[{"name":"MODE","value":"fast"},{"name":"SELF","valueFrom":]]
     .. [[{"fieldRef":{"fieldPath":"metadata.name"}}}],"ports":[{"name":"http","containerPort":8080}],]]
     .. [["resources":{"requests":{"cpu":"50m","memory":"64Mi"},"limits":{"memory":"128Mi"}},]]
-    .. [["readinessProbe":{"httpGet":{"path":"/ready","port":8080}},"volumeMounts":[{"name":"tmp","mountPath":"/tmp"}]}],]]
-    .. [["volumes":[{"name":"tmp","emptyDir":{}}]}]]
+    .. [["readinessProbe":{"httpGet":{"path":"/ready","port":8080}},"volumeMounts":[{"name":"tmp","mountPath":"/tmp"}]] .. more.mount
+    .. "]}]," .. more.fields .. [["volumes":[{"name":"tmp","emptyDir":{}}]] .. more.volume .. "]}"
 end
 
 -- Protobuf, as far as a pod needs it: a number, and a field of text or of another message.

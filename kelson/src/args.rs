@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use kelson_apiserver::RuntimeConfig;
 use kelson_meta::gates::FeatureGates;
 
 /// What server and agent share about the node.
@@ -109,6 +110,11 @@ pub fn feature_gates(values: &[String], is_asked: impl Fn(&str) -> bool) -> anyh
         tracing::warn!(gate = name, on, "a feature gate is set that changes nothing yet");
     }
     Ok(gates)
+}
+
+/// Reads `--runtime-config`.
+pub fn runtime_config(values: &[String]) -> anyhow::Result<RuntimeConfig> {
+    RuntimeConfig::parse(values).map_err(anyhow::Error::msg).context("--runtime-config")
 }
 
 /// `24h`, `1h30m`, `90s` or `90`.

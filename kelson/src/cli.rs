@@ -126,6 +126,10 @@ pub struct ServerArgs {
     /// Features to switch on or off, under upstream's names; the flag may be given several times.
     #[arg(long, value_name = "NAME=BOOL,…")]
     pub feature_gates: Vec<String>,
+    /// Built-in APIs to serve or not: `GROUP/VERSION`, `GROUP/VERSION/RESOURCE`, or `api/all`, `api/ga`, `api/beta`, `api/alpha`; the
+    /// stable ones are by default. The flag may be given several times.
+    #[arg(long, value_name = "KEY=BOOL,…")]
+    pub runtime_config: Vec<String>,
     #[command(flatten)]
     pub overload: OverloadArgs,
     #[command(flatten)]

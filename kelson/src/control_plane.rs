@@ -29,7 +29,7 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 
 use crate::agent::Join;
-use crate::args::feature_gates;
+use crate::args::{feature_gates, runtime_config};
 use crate::authorities::{self, Follower, PKI_DIR};
 use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
@@ -391,7 +391,9 @@ fn api_config(
     args.identity.apply(&args.authorization_mode, &mut config)?;
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
     config.flags = args.flags.clone();
+    config.verbosity = Some(crate::logging::set_verbosity);
     config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
+    config.runtime_config = Arc::new(runtime_config(&args.runtime_config)?);
     config.service_accounts = Some(ServiceAccountConfig {
         issuer: format!("https://kubernetes.default.svc.{CLUSTER_DOMAIN}"),
         issuers_before: Vec::new(),

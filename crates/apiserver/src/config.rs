@@ -18,6 +18,8 @@ use kelson_pki::{Key, PublicKey, SwappableCertificate};
 use kelson_store::Store;
 use kelson_tasks::Tasks;
 
+use crate::catalog::RuntimeConfig;
+
 /// One of `--authorization-mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthorizationMode {
@@ -114,6 +116,9 @@ pub struct Trusted {
 /// A health check that the server does not know of itself: whether it passes, and why not.
 pub type ExtraCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
+/// Changes how much the process logs: takes the text of a number, and gives what the client is told.
+pub type VerbositySetter = fn(&str) -> Result<String, String>;
+
 /// Everything the API server is told.
 #[derive(Clone)]
 pub struct Config {
@@ -193,8 +198,12 @@ pub struct Config {
     pub snapshots: Option<PathBuf>,
     /// The process's flags with the values that hold, for `/flagz`; in the order of their names.
     pub flags: Vec<(String, String)>,
+    /// Changes how much the process logs (`/debug/flags/v`); `None`: there is no such path.
+    pub verbosity: Option<VerbositySetter>,
     /// `--feature-gates`.
     pub feature_gates: Arc<FeatureGates>,
+    /// `--runtime-config`: which built-in resources are served.
+    pub runtime_config: Arc<RuntimeConfig>,
     /// The group that the server's tasks belong to.
     pub tasks: Tasks,
     /// `--cluster-domain`.
@@ -248,7 +257,9 @@ impl Config {
             registries: Vec::new(),
             snapshots: None,
             flags: Vec::new(),
+            verbosity: None,
             feature_gates: Arc::default(),
+            runtime_config: Arc::default(),
             tasks: Tasks::root("apiserver"),
             cluster_domain: "cluster.local".into(),
             clock: Arc::new(SystemClock),

@@ -29,7 +29,7 @@ mod start;
 mod subresources;
 mod write;
 
-pub use catalog::{Behaviour, Catalog, Conversion, Converter, DynamicSchema, ObjectSchema, Served, Sub};
+pub use catalog::{Behaviour, Catalog, Conversion, Converter, DynamicSchema, ObjectSchema, RuntimeConfig, Served, Sub};
 pub use config::{
     AuthorizationMode, Config, FEATURE_GATES, KubeletConfig, KubeletTrust, ServiceAccountConfig, ServingConfig,
     StartError, TokenWebhook, Trusted,

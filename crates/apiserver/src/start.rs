@@ -60,7 +60,7 @@ impl ApiServer {
     async fn start_like(model: Option<&Server>, config: Config) -> Result<Running, StartError> {
         let store = config.store.clone();
         let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
-        let catalog = Arc::new(Catalog::builtin());
+        let catalog = Arc::new(Catalog::serving(&config.runtime_config));
         let tasks = config.tasks.clone();
         let metrics = Metrics::new(store.clone(), Arc::clone(&config.feature_gates));
         let auth = identity::auth(&config, &objects, metrics.registry())?;

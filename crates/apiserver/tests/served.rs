@@ -2,6 +2,7 @@
 mod common;
 
 use common::{Api, admin};
+use kelson_apiserver::RuntimeConfig;
 use kelson_auth::{UserInfo, user};
 use serde_json::{Value, json};
 
@@ -35,6 +36,72 @@ async fn discovery_is_the_published_one() {
         assert_eq!(sorted(ours["resources"].as_array().unwrap().clone(), "name"), sorted(published, "name"), "{uri}");
         assert_eq!(ours["groupVersion"], name);
     }
+}
+
+#[tokio::test]
+async fn only_what_is_stable_is_served_unless_asked_for() {
+    let with = async |values: &'static [&'static str]| {
+        let config = RuntimeConfig::parse(values).expect("a configuration");
+        Api::with(|c| c.runtime_config = std::sync::Arc::new(config)).await
+    };
+    let api = with(&[]).await;
+    let groups = api.get("/apis").await;
+    let versions = groups["groups"].as_array().unwrap().iter().flat_map(|g| g["versions"].as_array().unwrap());
+    let versions: Vec<&str> = versions.map(|v| v["groupVersion"].as_str().unwrap()).collect();
+    assert!(versions.contains(&"certificates.k8s.io/v1") && versions.contains(&"autoscaling/v2"), "{versions:?}");
+    assert!(versions.iter().all(|v| !v.contains("alpha") && !v.contains("beta")), "{versions:?}");
+    assert!(!versions.iter().any(|v| v.starts_with("internal.apiserver.k8s.io")), "{versions:?}");
+    for gone in [
+        "/apis/certificates.k8s.io/v1beta1",
+        "/apis/storagemigration.k8s.io",
+        "/openapi/v3/apis/networking.k8s.io/v1beta1",
+    ] {
+        assert_eq!(api.raw("GET", gone, &[], "").await.status(), 404, "{gone}");
+    }
+    let registered = api.get("/apis/apiregistration.k8s.io/v1/apiservices").await;
+    assert!(
+        registered["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|a| !a["metadata"]["name"].as_str().unwrap().contains("beta"))
+    );
+
+    // What an earlier start served is not registered any more.
+    let more = Api::start().await;
+    let beta = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.networking.k8s.io";
+    assert_eq!(more.raw("GET", beta, &[], "").await.status(), 200);
+    let less = Api::on(more.store.clone(), |c| c.runtime_config = std::sync::Arc::default()).await;
+    assert_eq!(less.raw("GET", beta, &[], "").await.status(), 404);
+
+    // Nothing but the core group: what would be made of the others is not.
+    let api = with(&["api/all=false,v1=true"]).await;
+    assert_eq!(api.raw("GET", "/api/v1/namespaces/default", &[], "").await.status(), 200);
+    assert_eq!(api.get("/apis").await["groups"].as_array().map(Vec::len), Some(0));
+
+    let api = with(&["certificates.k8s.io/v1beta1=true", "apps/v1/daemonsets=false"]).await;
+    assert_eq!(api.get("/apis/certificates.k8s.io").await["preferredVersion"]["version"], "v1");
+    assert_eq!(api.raw("GET", "/apis/certificates.k8s.io/v1beta1/clustertrustbundles", &[], "").await.status(), 200);
+    assert_eq!(api.raw("GET", "/apis/apps/v1/daemonsets", &[], "").await.status(), 404);
+    assert_eq!(api.raw("GET", "/apis/apps/v1/deployments", &[], "").await.status(), 200);
+}
+
+#[tokio::test]
+async fn how_much_is_logged_may_be_changed() {
+    let set = |text: &str| if text == "4" { Ok(format!("set to {text}")) } else { Err("no number".to_owned()) };
+    let api = Api::with(|c| c.verbosity = Some(set)).await;
+    let ask = async |method: &str, uri: &str, body: &'static str| {
+        let answer = api.raw(method, uri, &[], body).await;
+        let status = answer.status().as_u16();
+        let bytes = http_body_util::BodyExt::collect(answer.into_body()).await.expect("a body").to_bytes();
+        (status, String::from_utf8(bytes.to_vec()).expect("text"))
+    };
+    assert_eq!(ask("PUT", "/debug/flags/v", "4").await, (200, "set to 4\n".to_owned()));
+    assert_eq!(ask("PUT", "/debug/flags/v", "x").await, (400, "no number\n".to_owned()));
+    assert_eq!(ask("GET", "/debug/flags/v", "").await, (406, "unsupported http method\n".to_owned()));
+    let (status, page) = ask("GET", "/debug/flags", "").await;
+    assert!(status == 200 && page.contains("<li>v</li>"), "{status} {page}");
+    assert_eq!(Api::start().await.raw("GET", "/debug/flags/v", &[], "").await.status(), 404);
 }
 
 /// The published aggregated discovery; `None` where tests do without the published documents.
@@ -349,8 +416,9 @@ async fn a_cluster_has_its_own_objects() {
 async fn a_second_start_changes_nothing() {
     let api = Api::start().await;
     let before = api.store.current_revision();
-    let again =
-        kelson_apiserver::ApiServer::start(kelson_apiserver::Config::new(api.store.clone())).await.expect("starts");
+    let mut config = kelson_apiserver::Config::new(api.store.clone());
+    config.runtime_config = std::sync::Arc::new(kelson_apiserver::RuntimeConfig::all());
+    let again = kelson_apiserver::ApiServer::start(config).await.expect("starts");
     again.ready().await;
     assert_eq!(api.store.current_revision(), before);
 }

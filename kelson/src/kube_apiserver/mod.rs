@@ -25,7 +25,7 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 
 pub use args::ApiserverArgs;
 
-use crate::args::feature_gates;
+use crate::args::{feature_gates, runtime_config};
 use crate::control_plane::{CLUSTER_DOMAIN, identity, is_asked, nth, show};
 use crate::flags::Spoken;
 use crate::identity_files::IdentityFiles;
@@ -195,7 +195,9 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     // Those of upstream's server, without what Kelson's own adds.
     config.admission.usual = Vec::new();
     config.flags = args.flags.clone();
+    config.verbosity = Some(crate::logging::set_verbosity);
     config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
+    config.runtime_config = Arc::new(runtime_config(&args.runtime_config)?);
     let overload = &args.overload;
     config.priority_and_fairness = overload.enable_priority_and_fairness;
     config.reads_in_flight_max = unlimited(overload.max_requests_inflight);

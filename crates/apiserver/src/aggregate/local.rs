@@ -85,11 +85,15 @@ pub fn service(group: &str, version: &str, priorities: (i64, i64), managed: &str
     })
 }
 
-/// Those of what is compiled in. The group of APIServices itself has none.
-pub fn of_builtin() -> impl Iterator<Item = Value> {
-    kelson_schema::resource::group_versions().iter().filter_map(|gv| {
+/// The value of [`MANAGED`] of those below, which are kept at each start.
+pub const ON_START: &str = "onstart";
+
+/// Those of what is compiled in and served. The group of APIServices itself has none.
+pub fn of_builtin(is_served: impl Fn(&str, &str) -> bool) -> impl Iterator<Item = Value> {
+    let all = kelson_schema::resource::group_versions().iter();
+    all.filter(move |gv| is_served(gv.group, gv.version)).filter_map(|gv| {
         let group = group_priority(gv.group)?;
-        Some(service(gv.group, gv.version, (group, version_priority(gv.group, gv.version)), "onstart"))
+        Some(service(gv.group, gv.version, (group, version_priority(gv.group, gv.version)), ON_START))
     })
 }
 
@@ -105,7 +109,7 @@ mod tests {
             .filter(|group| group_priority(group).is_none())
             .collect();
         assert_eq!(without, ["apiregistration.k8s.io"]);
-        let core = of_builtin().find(|s| s["spec"]["group"] == "").expect("the core group");
+        let core = of_builtin(|_, _| true).find(|s| s["spec"]["group"] == "").expect("the core group");
         assert_eq!(core["metadata"]["name"], "v1.");
         assert_eq!(
             (&core["spec"]["groupPriorityMinimum"], &core["spec"]["versionPriority"]),

@@ -3,6 +3,7 @@
 //! what extension servers need to know to trust this one.
 pub mod own;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ use kelson_meta::url::encode;
 use serde_json::{Value, json};
 
 use crate::aggregate::local;
+use crate::aggregate::registry::{GROUP, PLURAL};
+use crate::catalog::record::parse;
 use crate::config::StartError;
 use crate::front::handle;
 use crate::front::identify::Identity;
@@ -70,7 +73,15 @@ fn collection(object: &Value) -> Option<String> {
     })
 }
 
+/// Whether the group version is served; what it would hold is not made where it is not.
+fn is_served(server: &Server, group: &str, version: &str) -> bool {
+    server.catalog.generation_of(group, version) > 0
+}
+
 async fn roles(own: &SelfClient) -> Result<(), StartError> {
+    if !is_served(&own.server, "rbac.authorization.k8s.io", "v1") {
+        return Ok(());
+    }
     future::try_join_all(policy::bootstrap_objects().into_iter().map(|wanted| role(own, wanted))).await?;
     Ok(())
 }
@@ -94,6 +105,9 @@ async fn role(own: &SelfClient, wanted: Value) -> Result<(), StartError> {
 }
 
 async fn priority_classes(own: &SelfClient) -> Result<(), StartError> {
+    if !is_served(&own.server, "scheduling.k8s.io", "v1") {
+        return Ok(());
+    }
     let classes = kelson_admission::system_priority_classes();
     let each = classes.into_iter().map(|class| async move {
         let name = class["metadata"]["name"].as_str().unwrap_or("").to_owned();
@@ -103,12 +117,24 @@ async fn priority_classes(own: &SelfClient) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Whom the server's own group versions are answered by: itself.
+/// Whom the server's own group versions are answered by: itself. Those that an earlier start served and this one does not go.
 async fn api_services(own: &SelfClient) -> Result<(), StartError> {
-    let each = local::of_builtin().map(|service| async move {
-        let name = service["metadata"]["name"].as_str().unwrap_or("").to_owned();
-        own.ensure(local::PATH, &name, service).await
-    });
+    if !is_served(&own.server, GROUP, "v1") {
+        return Ok(());
+    }
+    let name_of = |service: &Value| service["metadata"]["name"].as_str().unwrap_or("").to_owned();
+    let served: Vec<Value> = local::of_builtin(|group, version| is_served(&own.server, group, version)).collect();
+    let names: BTreeSet<String> = served.iter().map(name_of).collect();
+    let stored = own.server.store.list(kelson_store::Resource::new(GROUP, PLURAL), None, None, None);
+    for record in stored.iter().filter(|record| !names.contains(record.key().name.as_ref())) {
+        if parse(record)["metadata"]["labels"][local::MANAGED] == local::ON_START {
+            let path = format!("{}/{}", local::PATH, record.key().name);
+            let fault = |status: Status| StartError::Bootstrap(format!("{path}: {status}"));
+            own.call(Method::DELETE, &path, &Value::Null).await.map_err(fault)?;
+        }
+    }
+    let each =
+        served.into_iter().map(|service| async move { own.ensure(local::PATH, &name_of(&service), service).await });
     future::try_join_all(each).await?;
     Ok(())
 }
@@ -206,7 +232,7 @@ async fn kubernetes_service(server: &Server, own: &SelfClient, address: Option<S
 async fn service_cidr(server: &Server, own: &SelfClient) -> Result<(), StartError> {
     const PATH: &str = "/apis/networking.k8s.io/v1/servicecidrs";
     const NAME: &str = "kubernetes";
-    if server.config.service_cidrs.is_empty() {
+    if server.config.service_cidrs.is_empty() || !is_served(server, "networking.k8s.io", "v1") {
         return Ok(());
     }
     let cidrs: Value = server.config.service_cidrs.iter().map(ToString::to_string).collect();

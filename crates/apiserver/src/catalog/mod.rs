@@ -3,6 +3,7 @@
 pub mod convert;
 pub mod order;
 pub mod record;
+pub mod runtime_config;
 pub mod schema;
 pub mod served;
 
@@ -14,6 +15,7 @@ use kelson_meta::Gvr;
 use parking_lot::RwLock;
 
 pub use convert::{Conversion, Converter};
+pub use runtime_config::RuntimeConfig;
 pub use schema::{DynamicSchema, ObjectSchema};
 pub use served::{Behaviour, Served, Sub};
 
@@ -50,10 +52,16 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The built-in resources.
+    /// Every built-in resource.
+    #[cfg(test)]
     pub fn builtin() -> Self {
+        Self::serving(&RuntimeConfig::all())
+    }
+    /// Those of the built-in resources that are wanted.
+    pub fn serving(wanted: &RuntimeConfig) -> Self {
         let catalog = Self { by_path: RwLock::default(), generation: AtomicU64::default() };
-        BUILTIN.iter().for_each(|served| catalog.insert(Arc::clone(served)));
+        let is_wanted = |gvr: &Gvr| wanted.serves(&gvr.group, &gvr.version, &gvr.resource);
+        BUILTIN.iter().filter(|s| is_wanted(&s.gvr)).for_each(|served| catalog.insert(Arc::clone(served)));
         // The built-in generations are the same in every process, the later ones in no two: clients keep documents by them.
         catalog.generation.fetch_add(u64::from(rand::random::<u32>()) << GENERATION_BITS, Ordering::AcqRel);
         catalog
@@ -127,8 +135,11 @@ impl Catalog {
     /// Groups in published order, each with its versions, the preferred one first. Groups that came at run time follow in
     /// the order of the alphabet.
     pub fn groups(&self) -> Vec<(String, Vec<String>)> {
+        let map = self.by_path.read();
         let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-        for gv in kelson_schema::resource::group_versions() {
+        let is_served =
+            |group: &str, version: &str| map.get(group).is_some_and(|versions| versions.contains_key(version));
+        for gv in kelson_schema::resource::group_versions().iter().filter(|gv| is_served(gv.group, gv.version)) {
             let at = groups.iter().position(|(g, _)| g == gv.group).unwrap_or_else(|| {
                 groups.push((gv.group.to_owned(), Vec::new()));
                 groups.len() - 1
@@ -137,7 +148,6 @@ impl Catalog {
             versions.insert(if gv.preferred { 0 } else { versions.len() }, gv.version.to_owned());
         }
         let builtin = groups.len();
-        let map = self.by_path.read();
         for (group, versions) in map.iter() {
             let known = groups[..builtin].iter_mut().find(|(g, _)| g == group);
             let mut names: Vec<String> = versions.keys().cloned().collect();

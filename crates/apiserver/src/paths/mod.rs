@@ -1,6 +1,7 @@
 //! Paths that are no resources: discovery, OpenAPI, health, metrics, version, the token issuer's documents.
 pub mod debug;
 pub mod discovery;
+pub mod flags;
 pub mod flagz;
 pub mod health;
 pub mod openapi;
@@ -50,10 +51,13 @@ const PATHS: [&str; 23] = [
 ///
 /// # Errors
 /// 404, 405, 406.
-pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, Status> {
+pub async fn serve(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
     let path = cx.uri.path();
     if path == snapshots::PATH && cx.method == Method::POST {
         return snapshots::make(&cx.server).await;
+    }
+    if flags::is_here(path) && cx.server.config.verbosity.is_some() {
+        return flags::serve(cx, body).await;
     }
     let mut segments = path.split('/').filter(|s| !s.is_empty());
     let first = segments.next().unwrap_or("");

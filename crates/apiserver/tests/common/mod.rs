@@ -1,9 +1,11 @@
 //! A server in memory, asked through its in-process transport: the whole request path without sockets.
 #![allow(dead_code)] // each test file uses its own part
 
+use std::sync::Arc;
+
 use http::Method;
 use http_body_util::BodyExt as _;
-use kelson_apiserver::{ApiServer, Config, Running};
+use kelson_apiserver::{ApiServer, Config, Running, RuntimeConfig};
 use kelson_auth::{UserInfo, user};
 use kelson_store::{Store, StoreOptions};
 use kelson_transport::{Body, Request};
@@ -38,6 +40,8 @@ impl Api {
         let mut config = Config::new(store.clone());
         // Pods in these tests need no service accounts.
         config.admission.disable = vec!["ServiceAccount".into()];
+        // Kinds of every maturity are tested.
+        config.runtime_config = Arc::new(RuntimeConfig::all());
         change(&mut config);
         let running = ApiServer::start(config).await.expect("starts");
         Self { running, store }

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
-use kelson_bootstrap::{ClientCertificate, Paths};
+use kelson_bootstrap::{ClientCertificate, Discovery, Paths};
 use kelson_client::Client;
 use kelson_client::kubeconfig::{self, Credentials};
-use kelson_client::remote::Remote;
 use kelson_cri::containerd::{Containerd, ContainerdConfig};
 use kelson_cri::{CriClient, Limits};
 use kelson_kubelet::config::cgroups::CgroupConfig;
@@ -53,6 +52,8 @@ pub struct Join {
     pub token: Token,
     /// What all nodes know alike.
     pub cluster: ClusterSettings,
+    /// How the cluster's authority is found out while the node runs; `None`: the server of this very process tells it.
+    pub discovery: Option<Discovery>,
 }
 
 impl Join {
@@ -62,7 +63,8 @@ impl Join {
         let token = Token::parse(&args.token).context("--token")?;
         let known = discovery::find(args, &token, &me.name).await?;
         ranges::reserve(&args.data_dir, known.settings.ranges).await?;
-        Ok(Self { server: args.server.clone(), ca_pem: known.ca, token, cluster: known.settings })
+        let discovery = Some(trust::discovery(args.clone(), token.clone()));
+        Ok(Self { server: args.server.clone(), ca_pem: known.ca, token, cluster: known.settings, discovery })
     }
 }
 
@@ -92,7 +94,7 @@ impl Node {
         let (runtime, identity) =
             tokio::join!(runtime(&dir, args, tasks), identity(&dir, name, (&join, &trust), &clock));
         let ((containerd, endpoint), (identity, certificate)) = (runtime?, identity?);
-        let client = |component: &str| anyhow::Ok(Client::new(Arc::new(Remote::new(identity.clone())?), component));
+        let client = |component: &str| anyhow::Ok(Client::new(certificate.connection(&identity)?, component));
         // Only the newest ranges count: a slow set-up of the network never piles them up.
         let (cidrs, given) = watch::channel(Vec::new());
         let config = kubelet_config(&dir, me, args, (&join, &trust), &endpoint)?;
@@ -105,7 +107,7 @@ impl Node {
             mounts: Arc::new(KernelMounts),
             prober: None,
             on_pod_cidrs: Some(Box::new(move |c: &[String]| drop(cidrs.send_replace(c.to_vec())))),
-            certificate: config.rotate_certificates.then_some(certificate),
+            certificate: config.rotate_certificates.then(|| certificate.clone()),
         };
         let kept_images = containerd.as_ref().map(|c| c.kept_images().to_vec()).unwrap_or_default();
         let config = kelson_kubelet::Config { kept_images, ..config };
@@ -172,7 +174,10 @@ async fn identity(
     bootstrap.write(&file)?;
     follow_server(&dir.join("kubeconfig"), join, &trust.ca_file())?;
     let paths = Paths { kubeconfig: dir.join("kubeconfig"), bootstrap: Some(file), cert_dir: dir.join("pki") };
-    let certificate = ClientCertificate::new(paths, name, Arc::clone(clock)).demanding(trust.demands().0);
+    let mut certificate = ClientCertificate::new(paths, name, Arc::clone(clock)).demanding(trust.demands().0);
+    if let Some(discovery) = &join.discovery {
+        certificate = certificate.discovering(Arc::clone(discovery));
+    }
     let config = certificate.load().await.context("join the cluster")?;
     Ok((config, certificate))
 }

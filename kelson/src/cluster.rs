@@ -37,6 +37,9 @@ const KUBELET_SERVING_KEY: &str = "kubelet-serving-ca.crt";
 /// What an agent knows of its cluster, in its data directory.
 const KNOWN_FILE: &str = "cluster.json";
 
+/// Authorities of before that are remembered.
+const FORMER_MAX: usize = 16;
+
 /// The authorities that nodes follow while they run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bundles {
@@ -89,6 +92,10 @@ struct KubeletConfiguration {
 pub struct Known {
     /// CA of the API server, PEM.
     pub ca: String,
+    /// Pins of authorities that the node believed before and the cluster itself has replaced: a pin that it was once told to join by
+    /// is still of its cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<String>,
     /// What a node must know of the cluster to join it.
     #[serde(flatten)]
     pub settings: ClusterSettings,
@@ -103,6 +110,18 @@ impl Known {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e).with_context(|| file.display().to_string()),
         }
+    }
+
+    /// The same after the cluster has replaced its authorities by `ca`.
+    pub fn followed_by(mut self, ca: &str) -> anyhow::Result<Self> {
+        for certificate in kelson_pki::certificates_from_pem(&self.ca)? {
+            let pin = kelson_pki::public_key_pin(&certificate)?;
+            self.former.retain(|former| *former != pin);
+            self.former.push(pin);
+        }
+        let too_many = self.former.len().saturating_sub(FORMER_MAX);
+        self.former.drain(..too_many);
+        Ok(Self { ca: ca.to_owned(), ..self })
     }
 
     /// Writes it into the data directory, durably.
@@ -206,7 +225,7 @@ mod tests {
         let kubelet = "clusterDNS:\n- 10.43.0.10\nclusterDomain: cluster.local\nkind: KubeletConfiguration\n";
         let s = settings(network, kubelet).unwrap();
         assert_eq!((s.ranges.vni, s.dns.to_string(), s.domain.as_str()), (7, "10.43.0.10".into(), "cluster.local"));
-        let known = Known { ca: "CA".into(), settings: s.clone() };
+        let known = Known { ca: "CA".into(), former: Vec::new(), settings: s.clone() };
         let again: Known = serde_json::from_str(&serde_json::to_string(&known).unwrap()).unwrap();
         assert_eq!(again.settings, s);
         assert!(settings(network, "clusterDNS: []").unwrap_err().to_string().contains("clusterDNS is empty"));

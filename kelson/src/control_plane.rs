@@ -144,6 +144,7 @@ impl ControlPlane {
             ca_pem: self.pki.get().ca_bundle(),
             token: self.token.clone(),
             cluster: self.cluster.clone(),
+            discovery: None,
         }
     }
 

@@ -21,6 +21,7 @@ use kelson_client::kubeconfig::{Config, Credentials};
 use kelson_client::remote::Remote;
 use kelson_client::{Client, ClientError};
 use kelson_meta::{Clock, SystemClock};
+use kelson_tasks::FILES;
 use tokio::time::Instant;
 
 use crate::cli::AgentArgs;
@@ -58,7 +59,8 @@ pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result
         found.save(&args.data_dir)?;
         return Ok(found);
     };
-    let same = match check_pins(&known.ca, &pins) {
+    let pinned = if known.former.iter().any(|former| pins.contains(former)) { Ok(()) } else { check_pins(&known.ca, &pins) };
+    let same = match pinned {
         Ok(()) => still_the_same(args, &known).await,
         other => other,
     };
@@ -69,24 +71,39 @@ pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result
     Ok(found)
 }
 
+/// The CA of the cluster that this machine belongs to, where its server shows a certificate of another one than it knows: the
+/// authorities were replaced while the machine was cut off.
+///
+/// # Errors
+/// When the token does not open the cluster, a pin is of the authority of before, or it is another cluster.
+pub async fn again_while_running(args: &AgentArgs, token: &Token, known: &Known) -> anyhow::Result<String> {
+    let why = anyhow!("{} shows a certificate of an authority that this machine does not know", args.server);
+    let pins = pins(&args.token_ca_cert_hash)?;
+    let found = again(&args.data_dir, known, joined(args, token, &pins, None).await, &why)?;
+    tracing::warn!(server = args.server, "the authorities were replaced while this machine was cut off");
+    Ok(found.ca)
+}
+
 /// What the cluster tells a machine that comes with a token, and wants to be called `name` where it has no name there yet.
 async fn joined(args: &AgentArgs, token: &Token, pins: &[String], name: Option<&str>) -> anyhow::Result<Known> {
     let server = args.server.as_str();
     let ca = match &args.server_ca {
         Some(file) => {
-            let ca = std::fs::read_to_string(file).with_context(|| format!("--server-ca {}", file.display()))?;
+            let what = file.clone();
+            let read = FILES.run(move || std::fs::read_to_string(&what)).await?;
+            let ca = read.with_context(|| format!("--server-ca {}", file.display()))?;
             check_pins(&ca, pins)?;
-            persist(server, async || mend_clock(server, &ca, &SystemClock, &ThisMachine).await).await?;
+            persist(server, || mend_clock(server, &ca, &SystemClock, &ThisMachine)).await?;
             ca
         }
-        None => persist(server, async || signed_ca(server, token, pins).await).await?,
+        None => persist(server, || signed_ca(server, token, pins)).await?,
     };
     let client = client(server, &ca, Credentials::Token(token.reveal()))?;
-    let settings = persist(server, async || settings(server, &client).await).await?;
+    let settings = persist(server, || settings(server, &client)).await?;
     if let Some(name) = name {
-        persist(server, async || name_is_free(server, &client, name).await).await?;
+        persist(server, || name_is_free(server, &client, name)).await?;
     }
-    Ok(Known { ca, settings })
+    Ok(Known { ca, former: Vec::new(), settings })
 }
 
 /// What a machine that belongs to a cluster makes of one that shows another authority: its own cluster, when its token opens it and
@@ -115,7 +132,10 @@ async fn mend_clock(server: &str, ca: &str, clock: &dyn Clock, machine: &impl Ma
 }
 
 /// Asks until there is an answer or a fault that stays.
-async fn persist<T>(server: &str, mut attempt: impl AsyncFnMut() -> Result<T, Fault>) -> anyhow::Result<T> {
+async fn persist<T, F>(server: &str, mut attempt: impl FnMut() -> F) -> anyhow::Result<T>
+where
+    F: Future<Output = Result<T, Fault>>,
+{
     let (started, mut pause) = (Instant::now(), PAUSE_FIRST);
     let mut told: Option<(String, Instant)> = None;
     loop {
@@ -417,9 +437,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_may_mend_itself_is_waited_for() {
         let mut left = 100;
-        let done = persist("s", async || {
+        let done = persist("s", || {
             left -= 1;
-            if left == 0 { Ok(7) } else { Err(Fault::Wait(anyhow!("down"))) }
+            std::future::ready(if left == 0 { Ok(7) } else { Err(Fault::Wait(anyhow!("down"))) })
         });
         assert_eq!(done.await.unwrap(), 7);
         let started = Instant::now();

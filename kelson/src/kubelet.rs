@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use kelson_bootstrap::{ClientCertificate, Paths};
-use kelson_client::Client;
+use kelson_client::{Client, Transport};
 use kelson_client::remote::Remote;
 use kelson_cri::{CriClient, Limits};
 use kelson_kubelet::config::file::{self as configuration, Laid, PORT_DEFAULT};
@@ -191,19 +191,19 @@ impl Plan {
         credentials::remember(&self.config.root_dir, &self.images)?;
         let name = self.config.node_name.clone();
         let certificate = ClientCertificate::new(self.paths, &name, Arc::clone(&clock));
-        let (identity, certificate) = match self.config.rotate_certificates {
+        let (connection, certificate): (Arc<dyn Transport>, _) = match self.config.rotate_certificates {
             true => {
                 let joined = certificate.begin().await.context("join the cluster")?;
                 if joined.awaited {
                     tracing::info!("the client certificate is awaited; static pods run meanwhile");
                 }
-                (joined.config, Some(certificate))
+                (certificate.connection(&joined.config)?, Some(certificate))
             }
-            false => (certificate.load().await.context("join the cluster")?, None),
+            false => (Arc::new(Remote::new(certificate.load().await.context("join the cluster")?)?), None),
         };
         let dependencies = Dependencies {
             tasks: kelson_tasks::Tasks::root("node"),
-            client: Client::new(Arc::new(Remote::new(identity)?), "kubelet"),
+            client: Client::new(connection, "kubelet"),
             runtime: Arc::new(CriClient::new(&self.endpoint, Limits::default())?),
             clock,
             mounts: Arc::new(KernelMounts),

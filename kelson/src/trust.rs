@@ -10,18 +10,22 @@ use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kelson_bootstrap::files::{Store, info};
-use kelson_bootstrap::{Demand, Demands};
+use kelson_bootstrap::{CertError, Demand, Demands, Discovery};
 use kelson_client::{
     Client, Informer, InformerConfig, InformerHandle, PatchKind, ResourceType, WriteOptions, slim_object,
 };
 use kelson_meta::{ObjectKey, ObjectMeta};
 use kelson_pki::{is_issued_by, rotation, write_secret};
 use kelson_tasks::{FILES, Tasks};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
 
+use crate::cli::AgentArgs;
 use crate::cluster::{AUTHORITIES, Bundles, Known};
+use crate::discovery;
+use crate::token::Token;
 
 /// How often files and what the cluster says are looked at.
 const LOOK: Duration = Duration::from_secs(5);
@@ -49,6 +53,9 @@ pub struct Trust {
     data_dir: PathBuf,
     client: watch::Sender<Demand>,
     serving: watch::Sender<Demand>,
+    /// The bundle that the cluster told last. A node that was cut off while it was replaced finds the next one out by its token, and
+    /// must not go back to what it was told before.
+    told: Mutex<String>,
 }
 
 /// The directory of a node's certificates.
@@ -68,6 +75,7 @@ impl Trust {
             data_dir: data_dir.to_owned(),
             client: watch::Sender::new(Demand::default()),
             serving: watch::Sender::new(Demand::default()),
+            told: Mutex::default(),
         };
         trust.write(ca_pem)?;
         Ok(trust)
@@ -136,21 +144,20 @@ impl Trust {
     /// Believes what the cluster says, and asks for what it and the operator want.
     async fn look(&self, bundles: Option<&Bundles>) -> anyhow::Result<()> {
         let (dir, data_dir, file) = (cert_dir(&self.data_dir), self.data_dir.clone(), self.ca_file());
-        let ca = bundles.map(|bundles| bundles.ca.clone());
+        let ca = bundles.map(|bundles| bundles.ca.clone()).filter(|ca| *ca != *self.told.lock());
+        let news = ca.clone();
         let since = FILES.run(move || {
-            if let Some(ca) = ca
+            if let Some(ca) = news
                 && std::fs::read(&file).ok().as_deref() != Some(ca.as_bytes())
             {
-                // First for the next start, which may be at any moment.
-                if let Some(known) = Known::load(&data_dir)? {
-                    Known { ca: ca.clone(), ..known }.save(&data_dir)?;
-                }
-                write_secret(&file, ca.as_bytes(), true)?;
-                tracing::info!("the cluster has other certificate authorities");
+                believe(&data_dir, &file, &ca)?;
             }
             anyhow::Ok(rotation::renew_since(&dir)?)
         });
         let since = since.await??;
+        if let Some(ca) = ca {
+            *self.told.lock() = ca;
+        }
         let [client, serving] = bundles.map_or_else(Default::default, |b| [b.ca.clone(), b.kubelet_serving.clone()]);
         for (demands, issuer_pem) in [(&self.client, client), (&self.serving, serving)] {
             let demand = Demand { issuer_pem, since };
@@ -174,6 +181,36 @@ impl Trust {
         });
         renewed.await.unwrap_or(false)
     }
+}
+
+/// Lets the node believe this bundle, from its next start on and now.
+fn believe(data_dir: &Path, file: &Path, ca: &str) -> anyhow::Result<()> {
+    // First for the next start, which may be at any moment.
+    if let Some(known) = Known::load(data_dir)? {
+        known.followed_by(ca)?.save(data_dir)?;
+    }
+    write_secret(file, ca.as_bytes(), true)?;
+    tracing::info!("the cluster has other certificate authorities");
+    Ok(())
+}
+
+/// How a node that runs finds out the cluster's authority where it missed its replacement: as when it joined, by its token.
+pub fn discovery(args: AgentArgs, token: Token) -> Discovery {
+    let given = std::sync::Arc::new((args, token));
+    std::sync::Arc::new(move || {
+        let given = std::sync::Arc::clone(&given);
+        Box::pin(async move {
+            let (args, token) = &*given;
+            let found = async {
+                let data_dir = args.data_dir.clone();
+                let known = FILES.run(move || Known::load(&data_dir)).await??.context("the node has not joined yet")?;
+                let ca = discovery::again_while_running(args, token, &known).await?;
+                let (data_dir, file) = (args.data_dir.clone(), cert_dir(&args.data_dir).join(CA_FILE));
+                FILES.run(move || believe(&data_dir, &file, &ca)).await?
+            };
+            found.await.map_err(|e| CertError::Unverified(format!("{e:#}")))
+        })
+    })
 }
 
 /// Forgets credentials that the cluster cannot believe any more, because its authorities were replaced while this node was off: it
@@ -213,7 +250,7 @@ mod tests {
         let new = old.successor(now()).unwrap();
         let settings = serde_json::from_value(json!({"clusterCIDR": "10.42.0.0/16", "serviceCIDR": "10.43.0.0/16",
             "vni": 7, "clusterDNS": "10.43.0.10", "clusterDomain": "cluster.local"}));
-        Known { ca: old.cert_pem().into(), settings: settings.unwrap() }.save(dir.path()).unwrap();
+        Known { ca: old.cert_pem().into(), former: Vec::new(), settings: settings.unwrap() }.save(dir.path()).unwrap();
         let trust = Trust::begin(dir.path(), old.cert_pem()).unwrap();
         let (client, serving) = trust.demands();
         trust.look(None).await.unwrap();
@@ -221,6 +258,17 @@ mod tests {
 
         let both = format!("{}{}", new.cert_pem(), old.cert_pem());
         let bundles = Bundles { ca: both.clone(), kubelet_serving: old.cert_pem().into() };
+        trust.look(Some(&bundles)).await.unwrap();
+        // What is found out by the token while the node is cut off is newer than what it was told before.
+        believe(dir.path(), &trust.ca_file(), new.cert_pem()).unwrap();
+        trust.look(Some(&bundles)).await.unwrap();
+        assert_eq!(std::fs::read_to_string(trust.ca_file()).unwrap(), new.cert_pem());
+        let known = Known::load(dir.path()).unwrap().unwrap();
+        assert_eq!(known.ca, new.cert_pem());
+        let pin = |authority: &Authority| kelson_pki::public_key_pin(authority.cert()).unwrap();
+        assert!(known.former.contains(&pin(&old)), "the pin that it joined by is still of its cluster");
+        let next = Bundles { ca: new.cert_pem().into(), ..bundles.clone() };
+        trust.look(Some(&next)).await.unwrap();
         trust.look(Some(&bundles)).await.unwrap();
         assert_eq!(std::fs::read_to_string(trust.ca_file()).unwrap(), both);
         assert_eq!(Known::load(dir.path()).unwrap().unwrap().ca, both, "for the next start");

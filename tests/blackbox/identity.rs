@@ -18,6 +18,7 @@ pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "identity::three_nodes_join_and_outlive_their_authorities", needs: OwnNode, run: three_nodes },
         Test { name: "identity::rounds_of_new_certificates_disturb_nobody", needs: OwnNode, run: rounds },
+        Test { name: "identity::nodes_return_that_missed_a_replacement_of_all_authorities", needs: OwnNode, run: missed },
     ]
 }
 
@@ -40,9 +41,7 @@ impl Node {
 fn three_nodes(_: &Subject) -> Outcome {
     // The API is reached at an address of this machine that the others have a way to.
     let machines = [Machine::start(21)?, Machine::start(22)?, Machine::start(23)?];
-    let here = machines[0]
-        .address
-        .replace(machines[0].address.rsplit('.').next().unwrap_or_default(), &last_byte_before(&machines[0].address)?);
+    let here = machines[0].gateway()?;
     let args = ["--disable-agent", "--bind-address", "0.0.0.0", "--advertise-address", &here];
     let server = Process::start(&args, Path::new("/nonexistent"))?;
     let url = format!("https://{here}:{}", server.port);
@@ -64,12 +63,6 @@ fn three_nodes(_: &Subject) -> Outcome {
         node.agent.terminate()?;
     }
     server.finish(false)
-}
-
-/// The other end of a machine's cable has the address before its own.
-fn last_byte_before(address: &str) -> anyhow::Result<String> {
-    let last: u8 = address.rsplit('.').next().unwrap_or_default().parse().context("an IPv4 address")?;
-    Ok((last - 1).to_string())
 }
 
 fn last_lines(log: &str) -> String {
@@ -355,4 +348,86 @@ fn turns(server: &Process, agent: &Agent, logs: &mut [Followed]) -> Outcome {
         logs.iter_mut().try_for_each(Followed::go_on).with_context(|| format!("round {round}"))?;
     }
     Ok(())
+}
+
+/// A node that is cut off while all authorities are replaced goes on by itself, by the token that it joined with. One that was off
+/// meanwhile, and whose token is gone, says what to do, and a new token is all that it takes.
+fn missed(_: &Subject) -> Outcome {
+    let machine = Machine::start(25)?;
+    let here = machine.gateway()?;
+    let args = ["--disable-agent", "--bind-address", "0.0.0.0", "--advertise-address", &here];
+    let server = Process::start(&args, Path::new("/nonexistent"))?;
+    let url = format!("https://{here}:{}", server.port);
+    let name = format!("missed-{}", server.port);
+    let first = token(&server, &["create"])?;
+    let words = ["--server", &url, "--token", &first, "--node-name", &name];
+    let mut agent = Agent::new(Some(&machine), &words, Path::new("/nonexistent"))?;
+    agent.launch()?;
+    let away = Away { server: &server, name: &name };
+    let done = away.cut_off(&machine, &mut agent).and_then(|()| away.off(&mut agent, &url, &first));
+    done.with_context(|| {
+        format!("log of the agent:\n{}\nof the server:\n{}", last_lines(&agent.log()), server.log_tail())
+    })?;
+    agent.terminate()?;
+    server.finish(false)
+}
+
+/// A node that misses what its cluster does.
+struct Away<'a> {
+    server: &'a Process,
+    name: &'a str,
+}
+
+impl Away<'_> {
+    fn renewed(&self) -> anyhow::Result<String> {
+        let lease = ["get", "lease", self.name, "-n", "kube-node-lease", "-o", "jsonpath={.spec.renewTime}"];
+        let at = self.server.kubectl().ok(&lease)?;
+        ensure!(!at.is_empty(), "it has not renewed its lease");
+        Ok(at)
+    }
+
+    /// All authorities are others, and nobody believes those of before.
+    fn replace_authorities(&self) -> Outcome {
+        certificate(&self.server.dir, &["rotate-ca"])?;
+        certificate(&self.server.dir, &["rotate-ca", "--finish", "--force"]).map(drop)
+    }
+
+    fn returns(&self, before: &str) -> Outcome {
+        eventually("it reports under a certificate of the new authority", 2 * PATIENCE, || {
+            ensure!(self.renewed()? != before, "its lease is of {before}");
+            Ok(())
+        })
+    }
+
+    fn cut_off(&self, machine: &Machine, agent: &mut Agent) -> Outcome {
+        eventually("it has joined", PATIENCE, || self.renewed())?;
+        machine.unplug()?;
+        self.replace_authorities()?;
+        let before = self.renewed()?;
+        machine.plug_in()?;
+        self.returns(&before)?;
+        ensure!(agent.ends_within(Duration::ZERO)?.is_none(), "the same process goes on");
+        let log = agent.log();
+        ensure!(log.contains("the authorities were replaced while this machine was cut off"), "{log}");
+        Ok(())
+    }
+
+    fn off(&self, agent: &mut Agent, url: &str, first: &str) -> Outcome {
+        agent.terminate()?;
+        let before = self.renewed()?;
+        self.replace_authorities()?;
+        token(self.server, &["delete", first])?;
+        agent.launch()?;
+        ensure!(agent.ends_within(PATIENCE)? == Some(1), "it ends where waiting cannot help");
+        let log = agent.log();
+        ensure!(log.contains("its authorities were replaced while this machine was off"), "{log}");
+        let secret = first.split_once('.').map_or(first, |(_, secret)| secret);
+        ensure!(log.contains("kelson token create") && !log.contains(secret), "{log}");
+        let new = token(self.server, &["create"])?;
+        agent.tell(&["--server", url, "--token", &new, "--node-name", self.name]);
+        agent.launch()?;
+        self.returns(&before)?;
+        ensure!(agent.log().contains("it joins anew"), "{}", agent.log());
+        Ok(())
+    }
 }

@@ -49,6 +49,25 @@ impl Machine {
         c
     }
 
+    /// Takes the cable out: nothing comes through, and nobody is told.
+    pub fn unplug(&self) -> anyhow::Result<()> {
+        sh(&format!("ip link set {} down", self.cable)).map(drop)
+    }
+
+    /// Undoes [`Machine::unplug`].
+    pub fn plug_in(&self) -> anyhow::Result<()> {
+        let n = &self.netns;
+        let here = self.gateway()?;
+        // The kernel forgets routes of a link that is down.
+        sh(&format!("ip link set {} up && ip -n {n} route replace default via {here}", self.cable)).map(drop)
+    }
+
+    /// The address of the other end of its cable, at which it reaches this machine.
+    pub fn gateway(&self) -> anyhow::Result<String> {
+        let (net, last) = self.address.rsplit_once('.').context("an IPv4 address")?;
+        Ok(format!("{net}.{}", last.parse::<u8>().context("an IPv4 address")? - 1))
+    }
+
     /// What a shell script prints there.
     pub fn sh(&self, script: &str) -> anyhow::Result<String> {
         output(self.command(Path::new("sh")).args(["-ec", script]))
@@ -100,6 +119,12 @@ impl Agent {
         let mut all: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
         all.extend(["--data-dir".into(), dir.display().to_string()]);
         Ok(Self { dir, args: all, netns: machine.map(|m| m.netns.clone()), child: None, scratch })
+    }
+
+    /// Gives other arguments to those that are started from now on.
+    pub fn tell(&mut self, args: &[&str]) {
+        self.args = args.iter().map(|a| (*a).to_owned()).collect();
+        self.args.extend(["--data-dir".into(), self.dir.display().to_string()]);
     }
 
     fn command(&self, words: &[&str]) -> Command {

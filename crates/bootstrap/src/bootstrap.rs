@@ -16,6 +16,7 @@ use kelson_client::{Client, ClientError};
 use kelson_pki::{Issued, KUBE_APISERVER_CLIENT_KUBELET, Key, Kubeconfig, UserCredential};
 use kelson_tasks::FILES;
 
+use crate::connection::Standing;
 use crate::files::{blocks, info};
 use crate::node::ClientCertificate;
 use crate::request::{Wanted, certificate};
@@ -98,6 +99,17 @@ impl ClientCertificate {
         self.kubeconfig("the", &self.paths.kubeconfig).await
     }
 
+    /// The same, with the certificate of the store where the kubeconfig has an earlier one embedded.
+    pub(crate) async fn shown(&self) -> Result<ClientConfig, CertError> {
+        let own = self.own().await?;
+        let embedded = matches!(own.credentials, Credentials::Certificate { .. });
+        if !embedded || self.paths.files().read().await?.is_none() {
+            return Ok(own);
+        }
+        let pem = self.paths.files().current_path();
+        Ok(ClientConfig { credentials: Credentials::CertificateFiles { cert: pem.clone(), key: pem }, ..own })
+    }
+
     async fn bootstrap(&self) -> Result<ClientConfig, CertError> {
         match &self.paths.bootstrap {
             Some(file) => self.kubeconfig("bootstrap", file).await,
@@ -135,7 +147,7 @@ impl ClientCertificate {
     /// Asks for a certificate, stores it and writes the kubeconfig that points there: with the node's own certificate where
     /// there is one that has ended, else, and when that is refused, with the bootstrap credentials.
     pub(crate) async fn obtain(&self) -> Result<(), CertError> {
-        if let Ok(own) = self.own().await
+        if let Ok(own) = self.shown().await
             && matches!(own.credentials, Credentials::CertificateFiles { .. } | Credentials::Certificate { .. })
         {
             match self.obtain_with(&own, true).await {
@@ -150,26 +162,31 @@ impl ClientCertificate {
         self.obtain_with(&with, false).await
     }
 
+    /// As [`ClientCertificate::obtain`], where the API refused the node's own certificate, and all that use it go on with the new
+    /// one.
+    pub(crate) async fn obtain_anew(&self) -> Result<(), CertError> {
+        if self.paths.bootstrap.is_none() {
+            return Err(CertError::Stranger);
+        }
+        tracing::warn!("the API server does not accept the node's certificate: the bootstrap credentials are used");
+        let with = self.bootstrap().await?;
+        self.obtain_with(&with, false).await?;
+        self.reconnect().await
+    }
+
+    /// Lets the node's components reach the API by what the kubeconfig says now.
+    pub(crate) async fn reconnect(&self) -> Result<(), CertError> {
+        let shown = self.shown().await?;
+        self.connections.lead_to(|| (self.connect)(&shown))
+    }
+
     async fn obtain_with(&self, with: &ClientConfig, own: bool) -> Result<(), CertError> {
         clock::repair(with, &*self.clock, &clock::ThisMachine).await?;
-        let client = (self.connect)(with)?;
-        let files = self.paths.files();
-        let mut key = match files.read().await {
-            Ok(Some(found)) => found.key,
-            _ => files.key_to_ask_with().await?,
-        };
+        let client = self.client(with)?;
         if !wait_for_server(&client).await && !own {
             tracing::warn!("timed out waiting to connect to apiserver");
         }
-        let asked = self.request(&client, &key).await;
-        let issued = match asked {
-            // The request of long ago still has its name: only another key gets another one.
-            Err(CertError::Expired(_)) => {
-                key = files.key_to_ask_with().await?;
-                self.request(&client, &key).await?
-            }
-            other => other?,
-        };
+        let (files, issued) = (self.paths.files(), self.issued(&client, with).await?);
         files.update(&issued, self.clock.now()).await?;
         // One that is not found again would be asked for again and again.
         if files.read().await?.is_none() {
@@ -181,8 +198,40 @@ impl ClientCertificate {
         Ok(())
     }
 
-    /// Asks for the node's client certificate under this key, and waits for it.
-    pub(crate) async fn request(&self, client: &Client, key: &Key) -> Result<Issued, CertError> {
+    /// A certificate for the key of the one that is there, as upstream; else for that of an attempt that was cut short; else for a
+    /// new one. The request of a key has its name for as long as it lies there, so a key whose certificate has ended, or is of
+    /// an authority that was replaced, leads to that very certificate again: then it is the next key's turn.
+    async fn issued(&self, client: &Client, with: &ClientConfig) -> Result<Issued, CertError> {
+        let files = self.paths.files();
+        if let Ok(Some(there)) = files.read().await {
+            match self.accepted(client, with, &there.key).await {
+                Err(e) if e.is_of_the_past() => tracing::info!(error = %e, "another key is used"),
+                other => return other,
+            }
+        }
+        match self.accepted(client, with, &files.key_to_ask_with().await?).await {
+            Err(e) if e.is_of_the_past() => files.forget_key().await,
+            other => return other,
+        }
+        self.accepted(client, with, &files.key_to_ask_with().await?).await
+    }
+
+    /// As [`ClientCertificate::request`]; a certificate that was there before is shown to the API, which may not accept it.
+    async fn accepted(&self, client: &Client, with: &ClientConfig, key: &Key) -> Result<Issued, CertError> {
+        let (issued, before) = self.request(client, key).await?;
+        if let Some(name) = before {
+            let (cert_pem, key_pem) = (issued.cert_pem.clone().into_bytes(), issued.key.to_pem().as_bytes().to_vec());
+            let credentials = Credentials::Certificate { cert_pem, key_pem };
+            let shown = self.client(&ClientConfig { credentials, ..with.clone() })?;
+            if Standing::ask(&shown).await == Standing::Refused {
+                return Err(CertError::Refused(name));
+            }
+        }
+        Ok(issued)
+    }
+
+    /// Asks for the node's client certificate under this key, and waits for it. The name is of a request that was there before.
+    pub(crate) async fn request(&self, client: &Client, key: &Key) -> Result<(Issued, Option<String>), CertError> {
         let wanted = Wanted {
             key,
             common_name: format!("system:node:{}", self.node_name),
@@ -191,10 +240,10 @@ impl ClientCertificate {
             signer: KUBE_APISERVER_CLIENT_KUBELET,
             usage: "client auth",
         };
-        let cert_pem = certificate(client, &wanted, CERTIFICATE_WAIT, &*self.clock).await?;
-        let issued = Issued { cert_pem, key: key.clone() };
+        let answered = certificate(client, &wanted, CERTIFICATE_WAIT, &*self.clock).await?;
+        let issued = Issued { cert_pem: answered.cert_pem, key: key.clone() };
         info(&issued)?;
-        Ok(issued)
+        Ok((issued, answered.found.then_some(answered.name)))
     }
 
     async fn write_kubeconfig(&self, with: &ClientConfig) -> Result<(), CertError> {
@@ -238,8 +287,9 @@ async fn wait_for_server(client: &Client) -> bool {
         loop {
             let ask = client.call(http::Method::GET, "/healthz", "", bytes::Bytes::new());
             let answer = tokio::time::timeout(SERVER_LIMIT, ask).await;
-            // A refusal is an answer too: the server is up.
-            if matches!(answer, Ok(Ok(_) | Err(ClientError::Status(_)))) {
+            // A refusal is an answer too: the server is up. So is one whose certificate is no good, which no waiting mends.
+            let refuses = |e: &ClientError| e.status().is_some() || Standing::of_error(e) != Standing::Untold;
+            if answer.is_ok_and(|answer| answer.err().is_none_or(|e| refuses(&e))) {
                 return;
             }
             tokio::time::sleep(SERVER_RETRY.mul_f64(rand::random_range(1.0..1.2))).await;

@@ -1,11 +1,15 @@
 //! The node's client certificate while the node runs: got where there is none, renewed at a jittered 70 to 90 % of its life,
-//! and got anew when it has ended all the same. Clients re-read its file: no restart (upstream: client-go
-//! `util/certificate/certificate_manager.go`).
+//! and got anew when it has ended all the same, or when the API does not accept it any more. Clients re-read its file: no restart
+//! (upstream: client-go `util/certificate/certificate_manager.go`, which ends the process where a certificate has ended, and goes on
+//! with one that is refused).
 use std::time::Duration;
 
 use kelson_meta::Backoff;
 use kelson_pki::Renewal;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
+use crate::connection::Standing;
 use crate::files::info;
 use crate::node::ClientCertificate;
 use crate::{CertError, CertificateMetrics, Demand, demand};
@@ -14,20 +18,58 @@ use crate::{CertError, CertificateMetrics, Demand, demand};
 const RETRY: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(300));
 /// The clock is looked at this often while waiting: it may jump.
 const LOOK: Duration = Duration::from_secs(600);
+/// A refusal counts when it has been heard so often, at such distances: a server that starts, or a proxy before it, may refuse once.
+const REFUSALS: usize = 3;
+const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
+/// Pauses between looks at doubts that came to nothing, and between certificates that were got because the last one was refused:
+/// of several API servers one may be behind.
+const DOUBT_PAUSE: Duration = Duration::from_secs(10);
+const ANEW: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(3600));
+/// How long finding out the cluster's authority may take.
+const DISCOVERY_LIMIT: Duration = Duration::from_secs(120);
+
+/// What [`ClientCertificate::run`] remembers between two certificates.
+struct Progress {
+    /// The demands that the last certificate was asked for by.
+    answered: Demand,
+    /// Answers that give cause to doubt that the API knows the node.
+    doubts: watch::Receiver<u64>,
+    /// Doubts are not looked at before.
+    rests: Instant,
+    /// When a certificate was last got because the one before was refused, and the pause that followed.
+    anew: Option<(Instant, Duration)>,
+}
+
+/// What a wait ended in.
+enum Waited {
+    /// A certificate is due, as this demand wants it.
+    Due(Demand),
+    /// An answer gave cause to doubt.
+    Doubtful,
+}
 
 impl ClientCertificate {
     /// Keeps the certificate good until the task is ended.
     pub async fn run(mut self, metrics: CertificateMetrics) {
-        let (mut retry, mut answered) = (RETRY.base, Demand::default());
+        let mut retry = RETRY.base;
+        let doubts = self.connections.doubts();
+        let mut progress = Progress { answered: Demand::default(), doubts, rests: Instant::now(), anew: None };
         loop {
-            match self.once(&metrics, &mut answered).await {
-                Ok(()) => {
-                    tracing::info!("client certificate issued");
+            match self.once(&metrics, &mut progress).await {
+                Ok(issued) => {
+                    if issued {
+                        tracing::info!("client certificate issued");
+                    }
                     retry = RETRY.base;
                 }
                 Err(e) => {
                     metrics.client_failed();
                     tracing::warn!(error = %e, "client certificate not renewed");
+                    if Standing::of_failure(&e) == Standing::Unverified
+                        && let Err(e) = self.discover().await
+                    {
+                        tracing::warn!(error = %e, "the cluster's authority was not found out");
+                    }
                     tokio::time::sleep(retry).await;
                     retry = RETRY.after(Some(retry));
                 }
@@ -35,8 +77,8 @@ impl ClientCertificate {
         }
     }
 
-    /// Waits until another certificate is needed, and gets it.
-    async fn once(&mut self, metrics: &CertificateMetrics, answered: &mut Demand) -> Result<(), CertError> {
+    /// Waits until another certificate is needed, and gets it. Says whether it did: a doubt may come to nothing.
+    async fn once(&mut self, metrics: &CertificateMetrics, progress: &mut Progress) -> Result<bool, CertError> {
         let files = self.paths.files();
         let stored = files.read().await?.and_then(|issued| Some((info(&issued).ok()?, issued.cert_pem)));
         let Some((current, cert_pem)) = stored else {
@@ -44,24 +86,31 @@ impl ClientCertificate {
                 // A kubeconfig with credentials of another kind, which are somebody else's to renew.
                 return std::future::pending().await;
             }
-            return self.obtain().await;
+            self.obtain().await?;
+            return Ok(true);
         };
         metrics.client_ends(current.not_after);
         let renewal = Renewal::random(current.not_before, current.not_after);
-        let wanted = loop {
+        let waited = loop {
             let wanted = self.demands.borrow_and_update().clone();
-            if renewal.is_due(self.clock.now()) || demand::rejects(&wanted, answered, &cert_pem, &current) {
-                break wanted;
+            if renewal.is_due(self.clock.now()) || demand::rejects(&wanted, &progress.answered, &cert_pem, &current) {
+                break Waited::Due(wanted);
             }
             tokio::select! {
                 () = tokio::time::sleep(renewal.wait(self.clock.now()).min(LOOK)) => {}
                 () = demand::changed(&mut self.demands) => {}
+                () = progress.doubted() => break Waited::Doubtful,
             }
         };
+        let wanted = match waited {
+            Waited::Doubtful => return self.look_into(progress).await,
+            Waited::Due(wanted) => wanted,
+        };
         if self.clock.now() > current.not_after {
-            return self.obtain().await;
+            self.obtain().await?;
+            return Ok(true);
         }
-        let client = (self.connect)(&self.own().await?)?;
+        let client = self.client(&self.shown().await?)?;
         let key = files.key_to_ask_with().await?;
         let issued = match self.request(&client, &key).await {
             Err(e) if e.spends_key() => {
@@ -69,14 +118,63 @@ impl ClientCertificate {
                 return Err(e);
             }
             // It is not believed any more, though it has not ended: the authority has been replaced without this node.
-            Err(CertError::Api(e)) if e.status().is_some_and(|status| status.code == 401) => {
-                return self.obtain().await;
+            Err(e) if matches!(Standing::of_failure(&e), Standing::Refused | Standing::Unverified) => {
+                return if self.look_into(progress).await? { Ok(true) } else { Err(e) };
             }
-            other => other?,
+            other => other?.0,
         };
         files.update(&issued, self.clock.now()).await?;
         files.forget_key().await;
-        *answered = wanted;
-        Ok(())
+        progress.answered = wanted;
+        Ok(true)
+    }
+
+    /// Looks whether the API knows this node still, and the node the API; if not, finds out which authority is the cluster's and
+    /// gets a certificate by the bootstrap credentials. Says whether it did get one.
+    async fn look_into(&self, progress: &mut Progress) -> Result<bool, CertError> {
+        progress.rests = Instant::now() + DOUBT_PAUSE;
+        let mut standing = self.standing().await?;
+        if standing == Standing::Unverified && self.discovery.is_some() {
+            self.discover().await?;
+            standing = self.standing().await?;
+        }
+        for _ in 1..REFUSALS {
+            if standing == Standing::Refused {
+                tokio::time::sleep(REFUSAL_PAUSE).await;
+                standing = self.standing().await?;
+            }
+        }
+        if matches!(standing, Standing::Known | Standing::Untold) {
+            return Ok(false);
+        }
+        // Where the node does not know the API's authority either, the bootstrap kubeconfig may: somebody has put it there.
+        self.obtain_anew().await?;
+        let last = progress.anew.filter(|(at, pause)| at.elapsed() < 2 * *pause).map(|(_, pause)| pause);
+        let pause = ANEW.after(last);
+        (progress.anew, progress.rests) = (Some((Instant::now(), pause)), Instant::now() + pause);
+        Ok(true)
+    }
+
+    async fn standing(&self) -> Result<Standing, CertError> {
+        Ok(Standing::ask(&self.client(&self.shown().await?)?).await)
+    }
+
+    /// Finds out which authority is the cluster's, where there is a way to.
+    async fn discover(&self) -> Result<(), CertError> {
+        let Some(discovery) = &self.discovery else { return Ok(()) };
+        tracing::warn!("the API server's certificate is not believed: the cluster's authority is looked for anew");
+        let found = tokio::time::timeout(DISCOVERY_LIMIT, discovery()).await;
+        found.unwrap_or_else(|_| Err(CertError::Unverified("its authority was not found in time".into())))?;
+        self.reconnect().await
+    }
+}
+
+impl Progress {
+    /// Waits for an answer that gives cause to doubt.
+    async fn doubted(&mut self) {
+        tokio::time::sleep_until(self.rests).await;
+        if self.doubts.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }

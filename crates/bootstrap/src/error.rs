@@ -62,6 +62,15 @@ pub enum CertError {
     /// An earlier request of the same key and subject has a certificate, which has ended.
     #[error("the certificate of certificate signing request {0} has expired")]
     Expired(String),
+    /// An earlier request of the same key and subject has a certificate that the API does not accept.
+    #[error("the certificate of certificate signing request {0} is not accepted")]
+    Refused(String),
+    /// The API does not accept the node's certificate, and there are no other credentials.
+    #[error("the API server does not accept the node's certificate, and there is no bootstrap kubeconfig to ask for another")]
+    Stranger,
+    /// The API shows a certificate that nobody whom the node believes vouches for.
+    #[error("the API server's certificate is not believed: {0}")]
+    Unverified(String),
     /// It was not approved and signed in time.
     #[error("timed out waiting for certificate signing request {0} to be approved and signed")]
     Timeout(String),
@@ -70,6 +79,11 @@ pub enum CertError {
 impl CertError {
     /// Whether a request under the same key can never lead anywhere, so that the next one takes another key.
     pub(crate) fn spends_key(&self) -> bool {
-        matches!(self, Self::Denied { .. } | Self::Failed { .. } | Self::Deleted(_) | Self::Expired(_))
+        matches!(self, Self::Denied { .. } | Self::Failed { .. } | Self::Deleted(_)) || self.is_of_the_past()
+    }
+
+    /// Whether the request was found, with a certificate that is no good any more.
+    pub(crate) fn is_of_the_past(&self) -> bool {
+        matches!(self, Self::Expired(_) | Self::Refused(_))
     }
 }

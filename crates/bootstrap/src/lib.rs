@@ -8,6 +8,7 @@
 pub mod bootstrap;
 pub mod client;
 pub mod clock;
+mod connection;
 pub mod demand;
 mod error;
 pub mod files;
@@ -16,10 +17,11 @@ mod node;
 pub mod request;
 pub mod serving;
 
+pub use connection::Connection;
 pub use demand::{Demand, Demands};
 pub use error::CertError;
 pub use metrics::CertificateMetrics;
-pub use node::{ClientCertificate, Paths};
+pub use node::{ClientCertificate, Discovery, Paths};
 pub use serving::ServingCertificate;
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
 //! Whose certificates these are: the node, where its files lie, and how it reaches the API.
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use kelson_client::Client;
 use kelson_client::kubeconfig::Config;
 use kelson_client::remote::Remote;
+use kelson_client::{Client, Transport};
 use kelson_meta::Clock;
 
 use crate::CertError;
+use crate::connection::{Connection, Connections};
 use crate::demand::{self, Demands};
 use crate::files::Store;
 
@@ -29,8 +31,12 @@ impl Paths {
     }
 }
 
-/// How a client is made of a kubeconfig.
-pub(crate) type Connect = dyn Fn(&Config) -> Result<Client, CertError> + Send + Sync;
+/// How the API is reached with what a kubeconfig says.
+pub(crate) type Connect = dyn Fn(&Config) -> Result<Arc<dyn Transport>, CertError> + Send + Sync;
+
+/// Finds out anew which authority the cluster has, by something stronger than the network's word (a signature under a token, a
+/// file), and puts it where both kubeconfigs name it. For nodes that miss a whole replacement of authorities.
+pub type Discovery = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), CertError>> + Send>> + Send + Sync>;
 
 /// The client certificate of one node.
 #[derive(Clone)]
@@ -44,6 +50,8 @@ pub struct ClientCertificate {
     /// What is asked of the certificate beyond being good.
     pub demands: Demands,
     pub(crate) connect: Arc<Connect>,
+    pub(crate) connections: Connections,
+    pub(crate) discovery: Option<Discovery>,
 }
 
 impl ClientCertificate {
@@ -52,7 +60,7 @@ impl ClientCertificate {
         let connect = |config: &Config| {
             let remote = Remote::new(config.clone());
             let remote = remote.map_err(|e| CertError::Kubeconfig { which: "the", why: e.to_string() })?;
-            Ok(Client::new(Arc::new(remote), "kubelet"))
+            Ok(Arc::new(remote) as Arc<dyn Transport>)
         };
         let demands = demand::none();
         // Links and kubeconfigs name files by their whole paths: what is relative would be sought elsewhere.
@@ -62,11 +70,30 @@ impl ClientCertificate {
             bootstrap: paths.bootstrap.map(whole),
             cert_dir: whole(paths.cert_dir),
         };
-        Self { paths, node_name: node_name.to_owned(), clock, demands, connect: Arc::new(connect) }
+        let (connect, connections) = (Arc::new(connect), Connections::default());
+        Self { paths, node_name: node_name.to_owned(), clock, demands, connect, connections, discovery: None }
     }
 
     /// The same, following demands.
     pub fn demanding(self, demands: Demands) -> Self {
         Self { demands, ..self }
+    }
+
+    /// The same, looking for the cluster's authority anew when the API shows a certificate that is not believed.
+    pub fn discovering(self, discovery: Discovery) -> Self {
+        Self { discovery: Some(discovery), ..self }
+    }
+
+    /// A way to the API for one of the node's components, which follows the node's credentials for as long as
+    /// [`ClientCertificate::run`] keeps them.
+    ///
+    /// # Errors
+    /// When the configuration cannot be used.
+    pub fn connection(&self, config: &Config) -> Result<Arc<Connection>, CertError> {
+        Ok(self.connections.add((self.connect)(config)?))
+    }
+
+    pub(crate) fn client(&self, config: &Config) -> Result<Client, CertError> {
+        Ok(Client::new((self.connect)(config)?, "kubelet"))
     }
 }

@@ -63,7 +63,18 @@ pub fn digested_name(wanted: &Wanted<'_>) -> String {
     format!("node-csr-{}", URL_SAFE_NO_PAD.encode(hash.finalize()))
 }
 
-/// Files the request (or finds the same one of before) and waits for its certificate, as PEM.
+/// What a request has led to.
+#[derive(Debug)]
+pub struct Answered {
+    /// The certificate.
+    pub cert_pem: String,
+    /// The request's name.
+    pub name: String,
+    /// Whether the request was there before, and perhaps its certificate too.
+    pub found: bool,
+}
+
+/// Files the request (or finds the same one of before) and waits for its certificate.
 ///
 /// # Errors
 /// When the request is refused, denied, failed, deleted, or not decided within `limit`.
@@ -72,32 +83,32 @@ pub async fn certificate(
     wanted: &Wanted<'_>,
     limit: Duration,
     clock: &dyn Clock,
-) -> Result<String, CertError> {
+) -> Result<Answered, CertError> {
     let text = create_request(wanted.key, &wanted.common_name, &wanted.organizations, &wanted.sans)?;
     let usages = wanted.usages();
     let name = digested_name(wanted);
     let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": name},
         "spec": {"request": STANDARD.encode(&text), "signerName": wanted.signer, "usages": usages}});
-    let filed = match client.create::<CertificateSigningRequest>("", &object).await {
-        Ok(csr) => csr,
+    let (filed, found) = match client.create::<CertificateSigningRequest>("", &object).await {
+        Ok(csr) => (csr, false),
         Err(e) if e.is_already_exists() => {
             let found: CertificateSigningRequest = client.get("", &name).await?;
             compatible(&found, &text, wanted, clock)?;
             tracing::info!(name, "certificate signing request already exists, reusing it");
-            found
+            (found, true)
         }
         Err(e) => return Err(e.into()),
     };
     let wait = Wait { client, name: &name, uid: filed.metadata.uid.unwrap_or_default(), trouble: Mutex::default() };
-    let pem = tokio::select! {
+    let cert_pem = tokio::select! {
         waited = tokio::time::timeout(limit, wait.run()) => waited.map_err(|_| CertError::Timeout(name.clone()))??,
         never = wait.tell() => match never {},
     };
-    if ended(&pem, clock) {
+    if ended(&cert_pem, clock) {
         return Err(CertError::Expired(name));
     }
-    Ok(pem)
+    Ok(Answered { cert_pem, name, found })
 }
 
 /// Whether a certificate has ended, or is none.

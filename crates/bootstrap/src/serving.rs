@@ -140,14 +140,14 @@ impl ServingCertificate {
             signer: KUBELET_SERVING,
             usage: "server auth",
         };
-        let cert_pem = match certificate(&self.client, &wanted, WAIT, &*self.clock).await {
+        let answered = match certificate(&self.client, &wanted, WAIT, &*self.clock).await {
             Err(e) if e.spends_key() => {
                 files.forget_key().await;
                 return Err(e);
             }
             other => other?,
         };
-        let issued = Issued { cert_pem, key: key.clone() };
+        let issued = Issued { cert_pem: answered.cert_pem, key: key.clone() };
         let before = stored(files).await;
         files.update(&issued, self.clock.now()).await?;
         files.forget_key().await;

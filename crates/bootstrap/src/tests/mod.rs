@@ -1,4 +1,5 @@
 //! The whole of bootstrap against a server in memory, on a paused clock.
+mod refused;
 mod scripted;
 
 use std::path::Path;
@@ -12,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use kelson_client::Client;
 use kelson_client::kubeconfig::Credentials;
 use kelson_pki::{Authority, Key, LeafSpec, Purpose, San, SwappableCertificate, UserCredential, create_request};
-use scripted::{CSRS, Fate, HOUR, Wire, World};
+use scripted::{As, CSRS, Fate, HOUR, Wire, World};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -278,6 +279,9 @@ async fn a_good_certificate_is_replaced_when_the_cluster_has_another_authority()
     demand.send_replace(Demand { issuer_pem: old.cert_pem().to_owned(), ..Demand::default() });
     tokio::time::sleep(HOUR).await;
     assert_eq!(world.made(), 1, "it is what is demanded");
+    // While they are replaced both are trusted.
+    world.server.believed.lock().push(old.clone());
+    world.server.vouching.lock().push(old.clone());
     *world.server.ca.lock() = next.clone();
     demand.send_replace(Demand { issuer_pem: next.cert_pem().to_owned(), ..Demand::default() });
     tokio::time::sleep(HOUR / 2).await;
@@ -349,7 +353,7 @@ async fn the_serving_certificate_follows_the_nodes_addresses() {
     let (demand, demands) = watch::channel(Demand::default());
     let metrics = CertificateMetrics::new(Arc::clone(&world.clock));
     let certificate = ServingCertificate {
-        client: Client::new(Arc::new(Wire(Arc::clone(&world.server), "own")), "test"),
+        client: Client::new(Arc::new(Wire(Arc::clone(&world.server), As::Known("own"))), "test"),
         clock: Arc::clone(&world.clock),
         node_name: "n1".into(),
         cert_dir: world.path("pki"),

@@ -9,7 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use kelson_client::kubeconfig::{Config, Credentials};
-use kelson_client::{Client, Request, Response, Transport, TransportError, full_body};
+use kelson_client::{Request, Response, Transport, TransportError, full_body};
 use kelson_meta::{Clock, TokioClock};
 use kelson_pki::{
     Authority, CertInfo, CertificateRequest, Kubeconfig, LeafSpec, Purpose, UserCredential, sign_request,
@@ -50,7 +50,16 @@ pub(super) struct Behaviour {
 }
 
 pub(super) struct Server {
+    /// Signs, and vouches for the server itself.
     pub(super) ca: Mutex<Authority>,
+    /// Whose certificates clients are known by besides.
+    pub(super) believed: Mutex<Vec<Authority>>,
+    /// Who vouches for the server besides.
+    pub(super) vouching: Mutex<Vec<Authority>>,
+    /// So many more answers to the node's own certificate are 401, whatever it is.
+    pub(super) refusals: Mutex<usize>,
+    /// Whether the bootstrap token is taken.
+    pub(super) knows_token: Mutex<bool>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) how: Mutex<Behaviour>,
     pub(super) csrs: Mutex<BTreeMap<String, (Value, Instant)>>,
@@ -99,11 +108,22 @@ impl Server {
         self.settle();
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
         self.asked.lock().push(format!("{who} {} {path}", request.method()));
-        if path == "/healthz" {
-            return (200, "ok".into());
-        }
-        if who == "old" && !self.how.lock().grace {
+        let unknown = match who {
+            "old" => !self.how.lock().grace,
+            "own" => {
+                let mut left = self.refusals.lock();
+                let refuses = *left > 0;
+                *left = left.saturating_sub(1);
+                refuses
+            }
+            "token" => !*self.knows_token.lock(),
+            _ => who == "foreign",
+        };
+        if unknown {
             return status(401, "Unauthorized");
+        }
+        if ["/healthz", "/version", "/mine"].contains(&path) {
+            return (200, "{}".into());
         }
         let named = path.strip_prefix(&format!("{CSRS}/"));
         let mut csrs = self.csrs.lock();
@@ -153,21 +173,58 @@ impl Server {
         }
         (200, frames)
     }
+
+    /// Who comes with these credentials, as of now.
+    ///
+    /// # Errors
+    /// As TLS has it, when the configuration does not believe the server.
+    fn who(&self, config: &Config) -> Result<&'static str, TransportError> {
+        let text = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
+        let trusted = config.ca_file.as_deref().map_or_else(|| String::from_utf8_lossy(&config.ca_pem).into(), text);
+        let signs = |all: &[Authority], what: &dyn Fn(&Authority) -> bool| all.iter().any(what) || what(&self.ca.lock());
+        if !signs(&self.vouching.lock(), &|ca| trusted.contains(ca.cert_pem().trim())) {
+            return Err(TransportError("client error (Connect): invalid peer certificate: UnknownIssuer".into()));
+        }
+        let pem = match &config.credentials {
+            Credentials::Token(_) => return Ok("token"),
+            Credentials::Certificate { cert_pem, .. } => String::from_utf8_lossy(cert_pem).into_owned(),
+            Credentials::CertificateFiles { cert, .. } => text(cert),
+            _ => panic!("other credentials"),
+        };
+        let pem = crate::files::blocks(&pem, |kind| kind == "CERTIFICATE");
+        Ok(match () {
+            () if !signs(&self.believed.lock(), &|ca| ca.has_issued(&pem)) => "foreign",
+            () if CertInfo::from_pem(&pem).is_ok_and(|info| info.is_valid_at(self.clock.now())) => "own",
+            () => "old",
+        })
+    }
+}
+
+/// How somebody comes.
+pub(super) enum As {
+    /// As this one, whatever happens.
+    Known(&'static str),
+    /// By what these credentials are when a request is sent.
+    By(Box<Config>),
 }
 
 /// A connection of somebody to the server.
-pub(super) struct Wire(pub(super) Arc<Server>, pub(super) &'static str);
+pub(super) struct Wire(pub(super) Arc<Server>, pub(super) As);
 
 impl Transport for Wire {
     fn send(&self, request: Request) -> Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send>> {
-        let (server, who) = (Arc::clone(&self.0), self.1);
+        let server = Arc::clone(&self.0);
+        let who = match &self.1 {
+            As::Known(who) => Ok(*who),
+            As::By(config) => server.who(config),
+        };
         Box::pin(async move {
             // A kill may come before the server hears of it, and after.
             tokio::task::yield_now().await;
             if Instant::now() < server.how.lock().up {
                 return Err(TransportError("connection refused".into()));
             }
-            let (code, body) = server.answer(who, &request);
+            let (code, body) = server.answer(who?, &request);
             tokio::task::yield_now().await;
             let mut response = Response::new(full_body(body));
             *response.status_mut() = http::StatusCode::from_u16(code).map_err(TransportError::new)?;
@@ -196,6 +253,10 @@ impl World {
         let ca = Authority::create("ca", clock.now()).expect("ca");
         let server = Server {
             ca: Mutex::new(ca),
+            believed: Mutex::default(),
+            vouching: Mutex::default(),
+            refusals: Mutex::new(0),
+            knows_token: Mutex::new(true),
             clock: Arc::clone(&clock),
             how: Mutex::new(how),
             csrs: Mutex::default(),
@@ -218,7 +279,7 @@ impl World {
             user: "u".into(),
             server: "https://192.0.2.1:6443".into(),
             ca_pem: self.server.ca.lock().cert_pem().to_owned(),
-            ca_file: None,
+            ca_file: self.path("ca.crt").exists().then(|| self.path("ca.crt")),
             credential,
         };
         kubeconfig.write(&self.path(name)).expect("a kubeconfig");
@@ -236,17 +297,7 @@ impl World {
         };
         let server = Arc::clone(&self.server);
         let connect = move |config: &Config| {
-            let who = match &config.credentials {
-                Credentials::Token(_) => "token",
-                Credentials::CertificateFiles { cert, .. } => {
-                    let pem = std::fs::read_to_string(cert).expect("a certificate");
-                    let pem = crate::files::blocks(&pem, |kind| kind == "CERTIFICATE");
-                    let valid = CertInfo::from_pem(&pem).is_ok_and(|info| info.is_valid_at(server.clock.now()));
-                    if valid { "own" } else { "old" }
-                }
-                _ => panic!("other credentials"),
-            };
-            Ok(Client::new(Arc::new(Wire(Arc::clone(&server), who)), "test"))
+            Ok(Arc::new(Wire(Arc::clone(&server), As::By(Box::new(config.clone())))) as Arc<dyn Transport>)
         };
         ClientCertificate { connect: Arc::new(connect), ..ClientCertificate::new(paths, "n1", Arc::clone(&self.clock)) }
     }

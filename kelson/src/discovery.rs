@@ -59,7 +59,8 @@ pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result
         found.save(&args.data_dir)?;
         return Ok(found);
     };
-    let pinned = if known.former.iter().any(|former| pins.contains(former)) { Ok(()) } else { check_pins(&known.ca, &pins) };
+    let pinned =
+        if known.former.iter().any(|former| pins.contains(former)) { Ok(()) } else { check_pins(&known.ca, &pins) };
     let same = match pinned {
         Ok(()) => still_the_same(args, &known).await,
         other => other,

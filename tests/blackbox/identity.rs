@@ -18,7 +18,11 @@ pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "identity::three_nodes_join_and_outlive_their_authorities", needs: OwnNode, run: three_nodes },
         Test { name: "identity::rounds_of_new_certificates_disturb_nobody", needs: OwnNode, run: rounds },
-        Test { name: "identity::nodes_return_that_missed_a_replacement_of_all_authorities", needs: OwnNode, run: missed },
+        Test {
+            name: "identity::nodes_return_that_missed_a_replacement_of_all_authorities",
+            needs: OwnNode,
+            run: missed,
+        },
     ]
 }
 
@@ -389,7 +393,10 @@ impl Away<'_> {
     /// All authorities are others, and nobody believes those of before.
     fn replace_authorities(&self) -> Outcome {
         certificate(&self.server.dir, &["rotate-ca"])?;
-        certificate(&self.server.dir, &["rotate-ca", "--finish", "--force"]).map(drop)
+        certificate(&self.server.dir, &["rotate-ca", "--finish", "--force"])?;
+        // So it shows them at once, and nothing comes over a connection of before that would tell the node in time.
+        self.server.kill()?;
+        self.server.launch()
     }
 
     fn returns(&self, before: &str) -> Outcome {

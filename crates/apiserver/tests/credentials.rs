@@ -296,6 +296,42 @@ async fn certificates_of_others_and_headers_of_nobody_open_nothing() {
 }
 
 #[tokio::test]
+async fn requests_to_act_as_somebody_else_are_counted_by_mode() {
+    log();
+    let server = Server::start().await;
+    let now = Timestamp::now();
+    let root = certificate(&server.pki.ca, "root", &["system:masters"], now);
+    let jane = certificate(&server.pki.ca, "jane", &[], now);
+    let (as_jane, as_nobody) = ([("impersonate-user", "jane")], [("impersonate-group", "dev")]);
+    assert_eq!(server.get(Some(&root), &as_jane).await, 403, "it is jane who asks");
+    assert_eq!(server.get(Some(&jane), &[("impersonate-user", "root")]).await, 403);
+    assert_eq!(server.get(Some(&root), &as_nobody).await, 400);
+    let metrics = server.api.get("/metrics").await;
+    let text = metrics.as_str().expect("text");
+    let counted = |name: &str, mode: &str, decision: &str| {
+        let row = |line: &&str| {
+            line.starts_with(&format!("apiserver_impersonation_{name}{{"))
+                && line.contains(&format!("mode=\"{mode}\""))
+                && line.contains(&format!("decision=\"{decision}\""))
+        };
+        text.lines().find(row).and_then(|line| line.rsplit(' ').next()).map_or(0.0, |n| n.parse().expect("a number"))
+    };
+    for (name, mode, decision, wanted) in [
+        ("attempts_total", "user-info", "allowed", 1.0),
+        ("attempts_total", "", "denied", 1.0),
+        ("attempts_duration_seconds_count", "user-info", "allowed", 1.0),
+        // To do as jane what is asked, and to be jane.
+        ("authorization_attempts_total", "user-info", "allowed", 2.0),
+        ("authorization_attempts_total", "user-info", "denied", 1.0),
+        ("authorization_attempts_total", "legacy", "denied", 1.0),
+        ("authorization_attempts_total", "legacy", "allowed", 0.0),
+        ("authorization_attempts_duration_seconds_count", "legacy", "denied", 1.0),
+    ] {
+        assert_eq!(counted(name, mode, decision), wanted, "{name} {mode} {decision}");
+    }
+}
+
+#[tokio::test]
 async fn the_use_of_a_token_in_a_secret_is_noted_on_it_and_counted() {
     log();
     let server = Server::start().await;

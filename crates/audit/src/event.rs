@@ -99,6 +99,14 @@ pub struct ObjectReference {
     pub subresource: String,
 }
 
+/// How the sender of a request came to act as who it does.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AuthenticationMetadata {
+    /// The verb of the constrained way of impersonating that allowed it, such as `impersonate:user-info` (KEP-5284).
+    pub impersonation_constraint: String,
+}
+
 /// One stage of one request.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -120,6 +128,9 @@ pub struct Event {
     /// Who they asked to be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impersonated_user: Option<Arc<UserInfo>>,
+    /// How that was allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authentication_metadata: Option<AuthenticationMetadata>,
     /// Where the request came from: what proxies say of it, then the peer's own address.
     #[serde(rename = "sourceIPs", skip_serializing_if = "Vec::is_empty")]
     pub source_ips: Vec<IpAddr>,
@@ -200,6 +211,9 @@ pub mod sample {
             verb: "create".into(),
             user: Arc::new(UserInfo::new("jane", ["dev", "ops"])),
             impersonated_user: Some(Arc::new(UserInfo::new("bot", ["robots"]))),
+            authentication_metadata: Some(AuthenticationMetadata {
+                impersonation_constraint: "impersonate:user-info".into(),
+            }),
             source_ips: vec!["192.0.2.1".parse().expect("an address")],
             user_agent: "kubectl/v1.36".into(),
             object_ref: Some(ObjectReference {
@@ -234,6 +248,7 @@ mod tests {
             "stage": "ResponseComplete", "requestURI": "/api/v1/namespaces/a/secrets?x=1", "verb": "create",
             "user": {"username": "jane", "groups": ["dev", "ops"]},
             "impersonatedUser": {"username": "bot", "groups": ["robots"]},
+            "authenticationMetadata": {"impersonationConstraint": "impersonate:user-info"},
             "sourceIPs": ["192.0.2.1"], "userAgent": "kubectl/v1.36",
             "objectRef": {"resource": "secrets", "namespace": "a", "name": "s", "apiVersion": "v1"},
             "responseStatus": {"metadata": {}, "code": 201},

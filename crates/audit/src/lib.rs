@@ -24,7 +24,7 @@ mod rules;
 mod webhook;
 
 pub use audit::{Audit, AuditError};
-pub use event::{Event, Level, ObjectReference, Stage};
+pub use event::{AuthenticationMetadata, Event, Level, ObjectReference, Stage};
 pub use options::{Batching, Format, LogOptions, Mode, Options, Truncation, WebhookOptions};
 pub use output::{Entry, Output};
 pub use policy::{Policy, PolicyError};

@@ -170,8 +170,11 @@ impl ClientCertificate {
         }
         tracing::warn!("the API server does not accept the node's certificate: the bootstrap credentials are used");
         let with = self.bootstrap().await?;
-        self.obtain_with(&with, false).await?;
-        self.reconnect().await
+        match self.obtain_with(&with, false).await {
+            Err(e) if Standing::of_failure(&e) == Standing::Refused => Err(CertError::Outsider),
+            Err(e) => Err(e),
+            Ok(()) => self.reconnect().await,
+        }
     }
 
     /// Lets the node's components reach the API by what the kubeconfig says now.

@@ -66,8 +66,16 @@ pub enum CertError {
     #[error("the certificate of certificate signing request {0} is not accepted")]
     Refused(String),
     /// The API does not accept the node's certificate, and there are no other credentials.
-    #[error("the API server does not accept the node's certificate, and there is no bootstrap kubeconfig to ask for another")]
+    #[error(
+        "the API server does not accept the node's certificate, and there is no bootstrap kubeconfig to ask for another"
+    )]
     Stranger,
+    /// The API accepts neither the node's certificate nor its bootstrap credentials.
+    #[error(
+        "the API server accepts neither the node's certificate nor its bootstrap credentials: it needs a new token \
+         (kelson token create, kubeadm token create)"
+    )]
+    Outsider,
     /// The API shows a certificate that nobody whom the node believes vouches for.
     #[error("the API server's certificate is not believed: {0}")]
     Unverified(String),

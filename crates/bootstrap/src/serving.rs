@@ -19,8 +19,9 @@ use crate::{CertError, CertificateMetrics, Demand, Demands, demand};
 /// How long one request may wait for approval before it is looked at anew. It is the same request then: a cluster that approves
 /// none has one of each node, not one more each quarter of an hour.
 const WAIT: Duration = Duration::from_secs(15 * 60);
-/// Pauses after failures.
-const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+/// Pauses after failures. A request that nobody decides is waited for, not asked again: what fails is asking, while the node gets new
+/// credentials for itself, and until it has a serving certificate that the API server believes nobody reads its pods' logs.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// The clock is looked at this often while waiting.
 const LOOK: Duration = Duration::from_secs(600);
 

@@ -8,13 +8,14 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use kelson_admission::Notes;
-use kelson_audit::{Audit, Decision, Event, Level, Stage};
+use kelson_audit::{Audit, AuthenticationMetadata, Decision, Event, Level, Stage};
 use kelson_auth::{Attributes, UserInfo};
 use kelson_meta::{Clock, Status};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::identify::Other;
 use crate::request::answer::Answer;
 use crate::request::audit::{attempted, object, reference, refine, response_status, source_ips, user_agent};
 use crate::request::body::Copied;
@@ -113,6 +114,7 @@ impl Trail {
             verb: info.verb.to_owned(),
             user: Arc::clone(user),
             impersonated_user: None,
+            authentication_metadata: None,
             source_ips: source_ips(&asked.parts.headers, asked.peer),
             user_agent: user_agent(&asked.parts.headers),
             object_ref: reference(info),
@@ -128,8 +130,11 @@ impl Trail {
     }
 
     /// Notes whom the sender asked to be.
-    pub fn impersonates(&mut self, user: &Arc<UserInfo>) {
-        self.event.impersonated_user = Some(Arc::clone(user));
+    pub fn impersonates(&mut self, other: &Other) {
+        self.event.impersonated_user = Some(Arc::clone(&other.user));
+        let impersonation_constraint = other.constraint.clone();
+        self.event.authentication_metadata =
+            (!impersonation_constraint.is_empty()).then_some(AuthenticationMetadata { impersonation_constraint });
     }
 
     /// Takes up the body that was sent, as far as the level wants it.

@@ -100,7 +100,7 @@ async fn identified(
             if let Some(trail) = &mut trail {
                 trail.impersonates(&other);
             }
-            other
+            other.user
         }
     };
     let in_process = matches!(identity, Identity::Known(_));

@@ -7,6 +7,7 @@ use kelson_auth::token::uses::Remarks;
 use kelson_auth::{Credentials, UserInfo, authenticate};
 use kelson_meta::Status;
 use rustls_pki_types::CertificateDer;
+use tokio::time::Instant;
 
 use super::authorize;
 use crate::request::route::RequestInfo;
@@ -74,6 +75,14 @@ pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identit
     Ok(proven)
 }
 
+/// Whom a request acts as.
+pub struct Other {
+    /// The user that it is of from now on.
+    pub user: Arc<UserInfo>,
+    /// The verb of the constrained way that allowed it; empty for the old way.
+    pub constraint: String,
+}
+
 /// Whom the user asks to be; `None` when they stay who they are. Headers that ask for it are taken out.
 ///
 /// # Errors
@@ -84,12 +93,19 @@ pub async fn impersonate(
     info: &RequestInfo,
     selectors: &ParsedSelectors,
     user: &UserInfo,
-) -> Result<Option<Arc<UserInfo>>, Status> {
+) -> Result<Option<Other>, Status> {
     let request = authorize::attributes(info, selectors, user, parts.uri.path());
-    let other = authenticate::impersonate(&parts.headers, &request, server.authorizer.as_ref()).await?;
-    Ok(other.map(|other| {
+    let (metrics, since) = (server.metrics.impersonation(), Instant::now());
+    let other = authenticate::impersonate(&parts.headers, &request, &metrics.over(server.authorizer.as_ref())).await;
+    match &other {
+        Ok(Some(other)) => metrics.attempted(Some(&other.constraint), since.elapsed()),
+        // Headers that make no sense are no attempt.
+        Err(status) if status.code != 400 => metrics.attempted(None, since.elapsed()),
+        _ => {}
+    }
+    Ok(other?.map(|other| {
         authenticate::strip_impersonation(&mut parts.headers);
-        Arc::new(other)
+        Other { user: Arc::new(other.user), constraint: other.constraint }
     }))
 }
 

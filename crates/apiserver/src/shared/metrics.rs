@@ -13,6 +13,7 @@ use crate::catalog::Served;
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
 use crate::shared::flow::Flow;
+use crate::shared::impersonation_metrics::ImpersonationMetrics;
 use crate::shared::stream_metrics::StreamMetrics;
 
 /// Upper bounds of the duration histogram, seconds (upstream's, thinned).
@@ -91,6 +92,7 @@ pub struct Metrics {
     dropped: [IntCounter; 2],
     rejected_credentials: IntCounter,
     streams: StreamMetrics,
+    impersonation: ImpersonationMetrics,
 }
 
 /// Counts a watch for as long as it lives.
@@ -125,6 +127,7 @@ impl Metrics {
         let rejected = registry.counters("authentication_attempts", "Rejected credentials.", &["result"]);
         let rejected_credentials = rejected.with_label_values(&["error"]);
         let streams = StreamMetrics::new(&registry);
+        let impersonation = ImpersonationMetrics::new(&registry);
         registry.on_scrape(move |families| {
             stored(&store, families);
             features(&gates, families);
@@ -151,6 +154,7 @@ impl Metrics {
             dropped,
             rejected_credentials,
             streams,
+            impersonation,
         }
     }
     /// Counts a health check that ran for `endpoint` (`healthz`, `livez`, `readyz`).
@@ -187,6 +191,10 @@ impl Metrics {
     /// Where streams to kubelets are counted.
     pub fn streams(&self) -> &StreamMetrics {
         &self.streams
+    }
+    /// Where requests are counted that ask to act as somebody else.
+    pub fn impersonation(&self) -> &ImpersonationMetrics {
+        &self.impersonation
     }
     /// Counts a request turned away for want of room.
     pub fn turned_away(&self, read: bool) {

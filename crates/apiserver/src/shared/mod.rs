@@ -10,6 +10,7 @@ pub mod elsewhere;
 pub mod fairness;
 pub mod flow;
 pub mod identity;
+pub mod impersonation_metrics;
 pub mod issuer_uses;
 pub mod log_limit;
 pub mod metrics;

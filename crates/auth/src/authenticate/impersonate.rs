@@ -27,6 +27,15 @@ struct Wanted {
     extra: BTreeMap<String, Vec<String>>,
 }
 
+/// Whom a request may act as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Impersonated {
+    /// The user that the request is of from now on.
+    pub user: UserInfo,
+    /// The verb of the constrained way that allowed it (`impersonate:user-info`); empty for the old way, `impersonate`.
+    pub constraint: String,
+}
+
 /// The user to act as; `None` when no impersonation is asked for. `request` is what is asked for, by who asks.
 ///
 /// # Errors
@@ -36,7 +45,7 @@ pub async fn impersonate(
     headers: &HeaderMap,
     request: &Attributes<'_>,
     authorizer: &dyn Authorizer,
-) -> Result<Option<UserInfo>, Status> {
+) -> Result<Option<Impersonated>, Status> {
     let Some(wanted) = wanted(headers)? else { return Ok(None) };
     let mut refused = None;
     for way in WAYS {
@@ -44,7 +53,10 @@ pub async fn impersonate(
             continue;
         }
         match way.check(&wanted, request, authorizer).await {
-            Ok(()) => return Ok(Some(way.user(wanted))),
+            Ok(()) => {
+                let constraint = if way == Way::Legacy { String::new() } else { way.verb() };
+                return Ok(Some(Impersonated { user: way.user(wanted), constraint }));
+            }
             Err(why) => refused = refused.or(Some(why)),
         }
     }
@@ -77,6 +89,17 @@ fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Status> {
         return Err(Status::bad_request("too many impersonation headers"));
     }
     Ok(Some(Wanted { name, uid, groups, extra }))
+}
+
+/// The way of impersonating that a verb is asked in, as metrics name it; empty for every other verb.
+pub fn impersonation_mode(verb: &str) -> &'static str {
+    let constrained = verb.strip_prefix("impersonate:");
+    let mode = constrained.or_else(|| verb.strip_prefix("impersonate-on:").and_then(|rest| rest.split(':').next()));
+    match mode {
+        Some(mode) => WAYS.iter().map(|way| way.mode()).find(|known| !known.is_empty() && *known == mode).unwrap_or(""),
+        None if verb == "impersonate" => "legacy",
+        None => "",
+    }
 }
 
 /// A way of impersonating. The constrained ones (KEP-5284) need two permissions: to be that user
@@ -260,6 +283,7 @@ fn bad_extra(key: &str, values: &[String]) -> Option<&'static str> {
     match () {
         () if key.is_empty() => Some("impersonating the empty string key in extra is not allowed"),
         () if domain.is_none() => Some("impersonating an invalid key in extra is not allowed"),
+        () if key.chars().any(char::is_uppercase) => Some("impersonating a non-lowercase key in extra is not allowed"),
         () if values.iter().any(String::is_empty) => {
             Some("impersonating the empty string value in extra is not allowed")
         }
@@ -267,16 +291,19 @@ fn bad_extra(key: &str, values: &[String]) -> Option<&'static str> {
     }
 }
 
-/// The 400's text, which shows each request in the form of Go's ObjectReference.
+/// The 400's text, which shows what was asked for in the form of Go's values.
 fn without_user(groups: &[String], extra: &BTreeMap<String, Vec<String>>, uid: &str) -> String {
-    let mut asked: Vec<String> = groups.iter().map(|g| format!("{{Group  {g}    }}")).collect();
-    for (key, values) in extra {
-        asked.extend(values.iter().map(|v| format!("{{UserExtra  {v}  {AUTHENTICATION}/v1  {key}}}")));
-    }
-    if !uid.is_empty() {
-        asked.push(format!("{{UID  {uid}  {AUTHENTICATION}/v1  }}"));
-    }
-    format!("requested [{}] without impersonating a user", asked.join(" "))
+    let quoted = |all: &[String]| all.iter().map(|one| format!("{one:?}")).collect::<Vec<_>>().join(", ");
+    let list = |all: &[String]| {
+        if all.is_empty() { "[]string(nil)".to_owned() } else { format!("[]string{{{}}}", quoted(all)) }
+    };
+    let pairs: Vec<String> = extra.iter().map(|(key, values)| format!("{key:?}:{}", list(values))).collect();
+    let extra = if pairs.is_empty() { "(nil)".to_owned() } else { format!("{{{}}}", pairs.join(", ")) };
+    format!(
+        "requested &user.DefaultInfo{{Name:\"\", UID:{uid:?}, Groups:{}, Extra:map[string][]string{extra}}} without \
+         impersonating a user name",
+        list(groups)
+    )
 }
 
 /// Removes the headers once they are honoured.

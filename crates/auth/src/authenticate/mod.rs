@@ -23,7 +23,7 @@ pub use bootstrap::BootstrapTokens;
 pub use cache::{CacheUse, CachedTokens};
 pub use front_proxy::{FrontProxy, FrontProxyOptions};
 pub use headers::{BearerToken, bearer_token, strip_credentials};
-pub use impersonate::{impersonate, strip_impersonation};
+pub use impersonate::{Impersonated, impersonate, impersonation_mode, strip_impersonation};
 pub use token_file::{TokenFile, TokenFileError};
 pub use webhook::WebhookTokens;
 pub use x509::ClientCertificates;

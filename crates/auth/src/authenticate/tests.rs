@@ -294,7 +294,9 @@ impl Authorizer for Only {
 fn impersonation() {
     let boss = UserInfo::new("boss", ["g"]);
     let get = Attributes::resource(&boss, "get", "", "pods", "n", "p");
-    let ask = |list: &[(&'static str, &str)], a: &dyn Authorizer| at_once(impersonate(&headers(list), &get, a));
+    let ask = |list: &[(&'static str, &str)], a: &dyn Authorizer| {
+        at_once(impersonate(&headers(list), &get, a)).map(|other| other.map(|other| other.user))
+    };
     assert_eq!(ask(&[], &AlwaysDeny), Ok(None));
     let user = ask(&[("impersonate-user", "jane")], &AlwaysAllow).unwrap().unwrap();
     assert_eq!(user, UserInfo::new("jane", ["system:authenticated"]));
@@ -325,8 +327,14 @@ fn impersonation() {
     let no_user = ask(&[("impersonate-group", "g")], &AlwaysAllow).unwrap_err();
     assert_eq!(
         (no_user.code, no_user.message.as_str()),
-        (400, "requested [{Group  g    }] without impersonating a user")
+        (
+            400,
+            "requested &user.DefaultInfo{Name:\"\", UID:\"\", Groups:[]string{\"g\"}, Extra:map[string][]string(nil)} without impersonating a user name"
+        )
     );
+    let no_user = ask(&[("impersonate-uid", "u"), ("impersonate-extra-scopes", "view")], &AlwaysAllow).unwrap_err();
+    let asked = r#"UID:"u", Groups:[]string(nil), Extra:map[string][]string{"scopes":[]string{"view"}}}"#;
+    assert!(no_user.message.contains(asked), "{}", no_user.message);
     let mut h = headers(full);
     strip_impersonation(&mut h);
     assert!(h.is_empty());
@@ -338,7 +346,7 @@ fn impersonated_values_are_read_as_utf8_or_refused() {
     let ask = |name: &'static str, value: &[u8], a: &dyn Authorizer| {
         let mut h = headers(&[("impersonate-user", "jane")]);
         h.insert(name, http::HeaderValue::from_bytes(value).unwrap());
-        at_once(impersonate(&h, &Attributes::path(&boss, "get", "/"), a))
+        at_once(impersonate(&h, &Attributes::path(&boss, "get", "/"), a)).map(|other| other.map(|other| other.user))
     };
     let user = ask("impersonate-user", "Jürgen".as_bytes(), &AlwaysAllow).unwrap().expect("it is asked for");
     assert_eq!(user.name, "Jürgen");
@@ -396,7 +404,11 @@ fn constrained_impersonation_needs_both_the_user_and_the_action() {
     let ask = |who: &UserInfo, list: &[(&'static str, &str)], allowed: &str| {
         let list_pods = Attributes::resource(who, "list", "", "pods", "n", "");
         let user = at_once(impersonate(&headers(list), &list_pods, &Allowed(allowed.to_owned())));
-        user.map(|user| user.expect("it is asked for")).map(|user| (user.name, user.groups))
+        let other = user.map(|other| other.expect("it is asked for"))?;
+        let mode = if other.constraint.is_empty() { "legacy" } else { impersonation_mode(&other.constraint) };
+        let first = allowed.split_whitespace().next().unwrap_or_default();
+        assert_eq!(mode, impersonation_mode(first), "{allowed}");
+        Ok::<_, kelson_meta::Status>((other.user.name, other.user.groups))
     };
     let node =
         |name: &str| (format!("system:node:{name}"), vec![user::NODES.to_owned(), user::AUTHENTICATED.to_owned()]);
@@ -424,6 +436,23 @@ fn constrained_impersonation_needs_both_the_user_and_the_action() {
     assert!(ask(&bot, &with("system:masters"), &info).is_err(), "never that group");
     let legacy = "impersonate //users/ /jane;impersonate //groups/ /system:masters";
     assert_eq!(ask(&bot, &with("system:masters"), legacy).unwrap().1[0], "system:masters", "the old way goes on");
+}
+
+#[test]
+fn modes_of_impersonation_by_the_verbs_that_are_asked() {
+    for (verb, mode) in [
+        ("impersonate", "legacy"),
+        ("impersonate:user-info", "user-info"),
+        ("impersonate-on:serviceaccount:list", "serviceaccount"),
+        ("impersonate-on:associated-node:get", "associated-node"),
+        ("impersonate:arbitrary-node", "arbitrary-node"),
+        ("impersonate:", ""),
+        ("impersonate:else", ""),
+        ("impersonate-on:", ""),
+        ("get", ""),
+    ] {
+        assert_eq!(impersonation_mode(verb), mode, "{verb}");
+    }
 }
 
 /// Allows what it lists.

@@ -181,7 +181,8 @@ impl Server {
     fn who(&self, config: &Config) -> Result<&'static str, TransportError> {
         let text = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
         let trusted = config.ca_file.as_deref().map_or_else(|| String::from_utf8_lossy(&config.ca_pem).into(), text);
-        let signs = |all: &[Authority], what: &dyn Fn(&Authority) -> bool| all.iter().any(what) || what(&self.ca.lock());
+        let signs =
+            |all: &[Authority], what: &dyn Fn(&Authority) -> bool| all.iter().any(what) || what(&self.ca.lock());
         if !signs(&self.vouching.lock(), &|ca| trusted.contains(ca.cert_pem().trim())) {
             return Err(TransportError("client error (Connect): invalid peer certificate: UnknownIssuer".into()));
         }

@@ -82,18 +82,24 @@ pub fn start(ctx: &Arc<Context>) {
         config: Arc::clone(&ctx.config),
     });
     me.csrs.on_change(crate::shared::context::enqueue_self(&queue));
-    // A node that learns its addresses may make its waiting request good.
+    // A node that learns its addresses may make its waiting request good; one that falls silent may be set up anew.
     let (q, csrs) = (queue.clone(), me.csrs.clone());
     me.nodes.on_change(move |change| {
         let node = change.object();
         if let kelson_client::Change::Updated { old, new } = change
             && old.status.addresses == new.status.addresses
+            && is_up(old) == is_up(new)
         {
             return;
         }
         let user = format!("{NODE_USER}{}", node.metadata.name);
-        for csr in csrs.list() {
-            if csr.spec.signer_name == KUBELET_SERVING && csr.spec.username == user && is_open(&csr) {
+        for csr in csrs.list().into_iter().filter(|csr| is_open(csr)) {
+            let waits = match csr.spec.signer_name.as_str() {
+                KUBELET_SERVING => csr.spec.username == user,
+                KUBE_APISERVER_CLIENT_KUBELET => csr.request().is_ok_and(|request| request.common_name == user),
+                _ => false,
+            };
+            if waits {
                 q.add(ObjectKey::new("", &csr.metadata.name));
             }
         }

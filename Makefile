@@ -60,12 +60,13 @@ torture: deps-build ## N (1000) kill -9 and as many power cuts of the store unde
 torture-streams: deps-test build images ## SIZE_MB (1024) through exec, cp and port-forward, ROUNDS (50) times, while connections are reset; needs root
 	bench/streams
 
-bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials, admit; PEER_URL and PEER_TOKEN add a peer to the run
+bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials, admit, authorize; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run
 	bench/admission
 	bench/overload
 	bench/envtest
 	@if [ $$(id -u) -eq 0 ]; then bench/node; else echo "bench/node: left out, it needs root"; fi
+	cargo run --locked --quiet --release --package kelson-auth --example rbac
 	cargo run --locked --quiet --release --package kelson-patch --example decoders
 	cargo run --locked --quiet --release --package kelson-credentials --example rates
 	cargo run --locked --quiet --release --package kelson-apiserver --example admission

@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use crate::cli::AgentArgs;
 use crate::cluster::{self, CLUSTER_INFO, ClusterSettings, INFO_KEY, Known};
+use crate::pins::{check_pins, pins};
 use crate::token::Token;
 
 /// One question to the server.
@@ -184,7 +185,8 @@ async fn signed_ca(server: &str, token: &Token, pins: &[String]) -> Result<Strin
 async fn cluster_info(server: &str, client: &Client) -> Result<ConfigMap, Fault> {
     let (namespace, name) = CLUSTER_INFO;
     ask(client.get::<ConfigMap>(namespace, name)).await.map_err(|e| match e.status().map(|s| s.code) {
-        Some(401 | 403) => Fault::Never(anyhow!(
+        // The role that lets everybody is among the last things that a new cluster makes.
+        Some(401 | 403) => Fault::Soon(anyhow!(
             "{server} does not let anybody read {namespace}/{name} ({e}); give its CA (DIR/pki/ca.crt there) with --server-ca"
         )),
         Some(404) => Fault::Soon(anyhow!("{server} has no {namespace}/{name}: nodes cannot join it by token")),
@@ -230,30 +232,6 @@ fn judge(info: &ConfigMap, token: &Token, pins: &[String]) -> Result<String, Fau
     let ca = String::from_utf8(cluster.ca_pem).context("the cluster's CA").map_err(Fault::Never)?;
     check_pins(&ca, pins).map_err(Fault::Never)?;
     Ok(ca)
-}
-
-fn pins(given: &[String]) -> anyhow::Result<Vec<String>> {
-    let parse = |text: &String| {
-        kelson_pki::parse_pin(text)
-            .with_context(|| format!("--token-ca-cert-hash {text:?}: expected sha256: and 64 hexadecimal digits"))
-    };
-    given.iter().map(parse).collect()
-}
-
-/// Without pins everything is fine; with some, one of the CA's certificates must match one of them.
-fn check_pins(ca_pem: &str, pins: &[String]) -> anyhow::Result<()> {
-    if pins.is_empty() {
-        return Ok(());
-    }
-    let mut seen = Vec::new();
-    for certificate in kelson_pki::certificates_from_pem(ca_pem)? {
-        let pin = kelson_pki::public_key_pin(&certificate)?;
-        if pins.contains(&pin) {
-            return Ok(());
-        }
-        seen.push(pin);
-    }
-    bail!("--token-ca-cert-hash: the cluster's CA is {}, which is none of those given", seen.join(", "))
 }
 
 async fn settings(server: &str, client: &Client) -> Result<ClusterSettings, Fault> {

@@ -32,6 +32,7 @@ mod lock;
 mod logging;
 mod modes;
 mod parent;
+mod pins;
 mod process;
 mod rbac;
 mod run;

@@ -68,7 +68,7 @@ impl Standing {
     /// What a request that failed says.
     pub(crate) fn of_error(error: &ClientError) -> Self {
         match error {
-            ClientError::Status(status) => Self::of_code(u16::try_from(status.code).unwrap_or_default()),
+            ClientError::Status(status) => Self::of_code(status.code),
             ClientError::Transport(fault) => Self::of_fault(fault),
             _ => Self::Untold,
         }

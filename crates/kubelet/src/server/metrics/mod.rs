@@ -1,5 +1,6 @@
 //! Numbers: `/stats/summary` (`summary`) and the text formats for scrapers (`text`), both from one reading of the
 //! runtime's statistics (`usage`).
+mod network;
 mod summary;
 mod text;
 mod usage;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
+use super::network;
 use super::usage::{self, RunningUsage};
 use crate::node::facts::{self, Memory};
 use crate::runtime::snapshot::timestamp;
@@ -29,7 +30,16 @@ pub async fn answer(state: &ServerState) -> Response<Body> {
     let node =
         node(&state.config.node_name, facts::machine_memory(), [file_system(&state.config.root_dir, now), images], now);
     let pids = |uid: &str| state.cgroups.processes(uid);
-    let body = json!({"node": node, "pods": pods(&usages, pids)});
+    let traffic = network::all(state).await;
+    let time = format_seconds(now);
+    let mut pods = pods(&usages, pids);
+    for pod in &mut pods {
+        let network = pod["podRef"]["uid"].as_str().and_then(|uid| network::summary(uid, &traffic, &time));
+        if let Some(network) = network {
+            pod["network"] = network;
+        }
+    }
+    let body = json!({"node": node, "pods": pods});
     typed(StatusCode::OK, "application/json", body.to_string())
 }
 

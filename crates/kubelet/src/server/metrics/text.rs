@@ -9,6 +9,7 @@ use kelson_metrics::{CONTENT_TYPE, Families};
 
 use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
+use super::network::{self, Traffic};
 use super::usage::{self, RunningUsage};
 use crate::node::facts;
 use crate::pod;
@@ -75,6 +76,10 @@ fn resource_text(usages: &[RunningUsage], node: &Node, failed: f64) -> String {
     for u in usages {
         of.sample_at(&labels(u), u.memory as f64, millis(u.at));
     }
+    let mut of = f.gauge("container_swap_usage_bytes", "Memory of the container that is on disk, in bytes");
+    for (u, n) in usages.iter().filter_map(|u| Some((u, u.swap?))) {
+        of.sample_at(&labels(u), n as f64, millis(u.at));
+    }
     let mut of = f.gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds");
     for u in usages {
         of.sample(&labels(u), u.started_at as f64 / 1e9);
@@ -112,9 +117,9 @@ fn labels(u: &RunningUsage) -> [(&str, &str); 3] {
 }
 
 /// With what cAdvisor adds.
-fn all_labels(u: &RunningUsage) -> [(&str, &str); 5] {
+fn all_labels<'a>(u: &'a RunningUsage, id: &'a str) -> [(&'a str, &'a str); 6] {
     let [container, namespace, pod] = labels(u);
-    [container, ("image", &u.image), ("name", &u.id), namespace, pod]
+    [container, ("id", id), ("image", &u.image), ("name", &u.id), namespace, pod]
 }
 
 /// `/metrics/cadvisor`, the series that dashboards need most.
@@ -128,11 +133,19 @@ pub async fn cadvisor(state: &ServerState) -> Response<Body> {
     f.gauge("machine_cpu_cores", "Logical processors of the machine.").sample(&[], cores as f64);
     f.gauge("machine_memory_bytes", "Amount of memory installed on the machine.")
         .sample(&[], facts::machine_memory().total as f64);
+    f.gauge("machine_scrape_error", "1 where the numbers of the machine could not be read.").sample(&[], 0.0);
+    f.gauge("container_scrape_error", "1 where the numbers of containers could not be read.").sample(&[], 0.0);
     let pods = state.known.list();
     let pods: Vec<&Pod> = pods.iter().map(|p| &**p).collect();
-    containers(&mut f, &usages, &pods);
+    // The path of a container's cgroup, by which some dashboards tell containers from pods.
+    let paths: Paths = pods.iter().map(|p| (pod::uid(p).to_owned(), state.cgroups.parent(p))).collect();
+    containers(&mut f, &usages, &pods, &paths);
+    network::series(&mut f, &network::all(state).await as &[Traffic]);
     answer(f.text())
 }
+
+/// Pods' cgroups, by UID.
+type Paths = BTreeMap<String, String>;
 
 type Column = (&'static str, &'static str, fn(&RunningUsage) -> Option<f64>);
 
@@ -143,6 +156,7 @@ const COLUMNS: &[Column] = &[
         u.memory_usage.map(|n| n as f64)
     }),
     ("container_memory_rss", "Resident memory, in bytes.", |u| u.rss.map(|n| n as f64)),
+    ("container_memory_swap", "Memory on disk, in bytes.", |u| u.swap.map(|n| n as f64)),
     ("container_fs_usage_bytes", "Bytes of the container's writable layer.", |u| Some(u.disk as f64)),
     ("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", |u| {
         Some(u.started_at as f64 / 1e9)
@@ -150,16 +164,19 @@ const COLUMNS: &[Column] = &[
     ("container_last_seen", "When the numbers of the container were read.", |u| Some(u.at as f64 / 1e9)),
 ];
 
-fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod]) {
+fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod], paths: &Paths) {
+    let id = |u: &RunningUsage| format!("{}/{}", paths.get(&u.uid).map_or("", String::as_str), u.id);
+    let ids: Vec<String> = usages.iter().map(id).collect();
+    let all = || usages.iter().zip(ids.iter().map(String::as_str));
     let mut of = f.counter("container_cpu_usage_seconds_total", "Processor time so far, in seconds.");
-    for u in usages {
-        let labels: Vec<(&str, &str)> = all_labels(u).into_iter().chain([("cpu", "total")]).collect();
+    for (u, id) in all() {
+        let labels: Vec<(&str, &str)> = all_labels(u, id).into_iter().chain([("cpu", "total")]).collect();
         of.sample_at(&labels, u.cpu_nanos as f64 / 1e9, u.at / 1_000_000);
     }
     for (name, help, value) in COLUMNS {
         let mut of = f.gauge(name, help);
-        for (u, v) in usages.iter().filter_map(|u| Some((u, value(u)?))) {
-            of.sample(&all_labels(u), v);
+        for ((u, id), v) in all().filter_map(|at| Some((at, value(at.0)?))) {
+            of.sample(&all_labels(u, id), v);
         }
     }
     let limit = |u: &RunningUsage, resource: &str| {
@@ -167,12 +184,31 @@ fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod]) {
         pod::limit(&pod::member(pod, &u.container)?.container, resource)
     };
     let mut of = f.gauge("container_spec_memory_limit_bytes", "Memory limit for the container.");
-    for u in usages {
-        of.sample(&all_labels(u), limit(u, "memory").map_or(0.0, |q| q.value() as f64));
+    for (u, id) in all() {
+        of.sample(&all_labels(u, id), limit(u, "memory").map_or(0.0, |q| q.value() as f64));
     }
     let mut of = f.gauge("container_spec_cpu_quota", "CPU quota of the container.");
-    for (u, q) in usages.iter().filter_map(|u| Some((u, limit(u, "cpu")?))) {
-        of.sample(&all_labels(u), crate::cgroups::resources::quota(q.milli_value()) as f64);
+    for ((u, id), q) in all().filter_map(|at| Some((at, limit(at.0, "cpu")?))) {
+        of.sample(&all_labels(u, id), crate::cgroups::resources::quota(q.milli_value()) as f64);
+    }
+    let mut of = f.gauge("container_spec_cpu_period", "CPU period of the container, in microseconds.");
+    for (u, id) in all().filter(|at| limit(at.0, "cpu").is_some()) {
+        of.sample(&all_labels(u, id), crate::cgroups::resources::PERIOD as f64);
+    }
+    let mut of = f.gauge("container_spec_cpu_shares", "CPU share of the container.");
+    for (u, id) in all() {
+        let member = pods.iter().find(|p| pod::uid(p) == u.uid).and_then(|p| pod::member(p, &u.container));
+        let asked = member.and_then(|m| pod::request(&m.container, "cpu")).map_or(0, |q| q.milli_value());
+        of.sample(&all_labels(u, id), crate::cgroups::resources::shares(asked) as f64);
+    }
+    let mut of = f.counter("container_memory_failures_total", "Page faults, by whether they needed the disk.");
+    for (u, id) in all() {
+        for (kind, n) in [("pgfault", u.faults.0), ("pgmajfault", u.faults.1)] {
+            let Some(n) = n else { continue };
+            let labels: Vec<(&str, &str)> =
+                all_labels(u, id).into_iter().chain([("failure_type", kind), ("scope", "container")]).collect();
+            of.sample(&labels, n as f64);
+        }
     }
 }
 
@@ -201,13 +237,18 @@ mod tests {
     #[test]
     fn cadvisor_series() {
         let mut f = Families::default();
-        containers(&mut f, &[sample()], &[]);
+        let paths = [("u".to_owned(), "/kubepods/podu".to_owned())].into();
+        let faulty = RunningUsage { swap: Some(9), faults: (Some(3), None), ..sample() };
+        containers(&mut f, &[faulty], &[], &paths);
         let text = f.text();
-        let labels = "container=\"c\",image=\"x:1\",name=\"i\",namespace=\"n\",pod=\"p\"";
+        let labels = "container=\"c\",id=\"/kubepods/podu/i\",image=\"x:1\",name=\"i\",namespace=\"n\",pod=\"p\"";
         for line in [
             format!("container_cpu_usage_seconds_total{{{labels},cpu=\"total\"}} 0.25 2000"),
             format!("container_memory_rss{{{labels}}} 1024"),
             format!("container_spec_memory_limit_bytes{{{labels}}} 0"),
+            format!("container_spec_cpu_shares{{{labels}}} 2"),
+            format!("container_memory_swap{{{labels}}} 9"),
+            format!("container_memory_failures_total{{{labels},failure_type=\"pgfault\",scope=\"container\"}} 3"),
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }

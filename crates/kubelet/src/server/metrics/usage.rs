@@ -38,6 +38,8 @@ pub struct RunningUsage {
     pub memory_usage: Option<u64>,
     /// Anonymous memory, bytes.
     pub rss: Option<u64>,
+    /// Memory on disk, bytes, where there is such.
+    pub swap: Option<u64>,
     /// Page faults that needed no disk, and that did.
     pub faults: (Option<u64>, Option<u64>),
     /// Writable layer, bytes.
@@ -77,6 +79,7 @@ fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec
             memory: value(memory.working_set_bytes).unwrap_or(0),
             memory_usage: value(memory.usage_bytes).filter(|u| *u > 0),
             rss: value(memory.rss_bytes).filter(|r| *r > 0),
+            swap: s.swap.and_then(|s| value(s.swap_usage_bytes)),
             faults: (value(memory.page_faults), value(memory.major_page_faults)),
             disk: value(layer.used_bytes).unwrap_or(0),
             inodes: value(layer.inodes_used),

@@ -173,17 +173,22 @@ impl LogReader {
     }
 }
 
-/// Opens a log or another file of a container's making: a regular file and nothing else. A pipe that a container put in its place must not hold its reader up.
+/// Opens a log or another file of a container's making.
+///
+/// # Errors
+/// It is no regular file, or cannot be read: a pipe or a link that a container put in its place among them.
 pub fn open(path: &Path) -> io::Result<File> {
-    let file = File::options().read(true).custom_flags(nonblocking()).open(path)?;
+    let file = File::options().read(true).custom_flags(flags()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other(format!("{} is not a regular file", path.display())));
     }
     Ok(file)
 }
 
-fn nonblocking() -> i32 {
-    i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0)
+/// A pipe must not hold up who opens it, and a link that somebody put in the place of a log must not show what it leads to.
+fn flags() -> i32 {
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+    i32::try_from(flags.bits()).unwrap_or(0)
 }
 
 /// File work in the lane of such work.
@@ -281,6 +286,24 @@ mod tests {
         let outcome = tokio::time::timeout(std::time::Duration::from_secs(5), reading).await.expect("answers at once");
         assert!(outcome.expect_err("no log").to_string().ends_with("is not a regular file"));
         assert!(tail(&path, 1, 1).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_link_in_place_of_a_log_shows_nothing() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (path, secret) = (dir.path().join("0.log"), dir.path().join("secret"));
+        std::fs::write(&secret, LOG).expect("write");
+        std::os::unix::fs::symlink(&secret, &path).expect("a link");
+        let (sink, _lines) = mpsc::channel(1);
+        assert!(read(path.clone(), Options::default(), sink, || async { false }).await.is_err());
+        assert!(tail(&path, 1, 1).is_err());
+        // One that is followed goes on with what it holds.
+        let log = dir.path().join("1.log");
+        std::fs::write(&log, LOG).expect("write");
+        let held = open(&log).expect("a log");
+        std::fs::remove_file(&log).expect("removed");
+        std::os::unix::fs::symlink(&secret, &log).expect("a link");
+        assert!(rotated(&log, &held).is_none());
     }
 
     #[tokio::test]

@@ -85,7 +85,7 @@ fn large(root: &Path, max: u64) -> Vec<PathBuf> {
         |d: &Path| -> Vec<PathBuf> { std::fs::read_dir(d).into_iter().flatten().flatten().map(|e| e.path()).collect() };
     let containers = children(root).into_iter().flat_map(|pod| children(&pod));
     let logs = containers.flat_map(|c| children(&c)).filter(|p| p.extension().is_some_and(|e| e == "log"));
-    logs.filter(|p| std::fs::metadata(p).is_ok_and(|m| m.len() > max)).collect()
+    logs.filter(|p| std::fs::symlink_metadata(p).is_ok_and(|m| m.is_file() && m.len() > max)).collect()
 }
 
 /// Compresses all rotated files but the newest, and removes those beyond `keep` (the running one counts).
@@ -107,8 +107,13 @@ fn tidy(path: &Path, keep: usize) -> io::Result<()> {
     rotated.pop();
     for plain in rotated.into_iter().filter(|p| p.extension().is_none_or(|e| e != "gz")) {
         let tmp = PathBuf::from(format!("{}.tmp", plain.display()));
-        let mut to = flate2::write::GzEncoder::new(File::create(&tmp)?, flate2::Compression::default());
-        io::copy(&mut File::open(&plain)?, &mut to)?;
+        // A link that somebody put there is neither followed nor written through: it goes.
+        let Ok(mut from) = super::read::open(&plain) else {
+            std::fs::remove_file(plain)?;
+            continue;
+        };
+        let mut to = flate2::write::GzEncoder::new(File::create_new(&tmp)?, flate2::Compression::default());
+        io::copy(&mut from, &mut to)?;
         to.finish()?;
         std::fs::rename(&tmp, format!("{}.gz", plain.display()))?;
         std::fs::remove_file(plain)?;
@@ -136,5 +141,23 @@ mod tests {
         left.sort();
         assert_eq!(left, ["0.log", "0.log.3.gz", "0.log.4"]);
         assert_eq!(large(dir.path().parent().expect("parent"), u64::MAX), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn links_among_logs_are_not_followed() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let container = dir.path().join("pod/c");
+        std::fs::create_dir_all(&container).expect("mkdir");
+        let (path, secret) = (container.join("0.log"), dir.path().join("secret"));
+        std::fs::write(&secret, "secret").expect("write");
+        for name in ["0.log.1", "0.log.2.tmp", "0.log.3"] {
+            std::os::unix::fs::symlink(&secret, container.join(name)).expect("a link");
+        }
+        std::os::unix::fs::symlink(&secret, &path).expect("a link");
+        assert_eq!(large(dir.path(), 1), Vec::<PathBuf>::new(), "a link has no size of its own");
+        tidy(&path, 5).expect("tidy");
+        let left: Vec<_> = std::fs::read_dir(&container).expect("dir").flatten().map(|e| e.file_name()).collect();
+        assert!(!left.iter().any(|name| name.to_string_lossy().ends_with(".gz")), "{left:?}");
+        assert_eq!(std::fs::read_to_string(&secret).expect("it is there"), "secret");
     }
 }

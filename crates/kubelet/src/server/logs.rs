@@ -77,7 +77,8 @@ async fn answer(state: &ServerState, namespace: &str, name: &str, container: &st
         Err(why) => return text(StatusCode::BAD_REQUEST, why),
     };
     let at = path.clone();
-    if !FILES.run(move || at.exists()).await.unwrap_or(false) {
+    let is_file = move || std::fs::symlink_metadata(at).is_ok_and(|found| found.is_file());
+    if !FILES.run(is_file).await.unwrap_or(false) {
         return text(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to open log file {:?}", path.display()));
     }
     let (sink, blocks) = tokio::sync::mpsc::channel::<Bytes>(BLOCKS_MAX);

@@ -1,14 +1,52 @@
 //! `$(VAR)` expansion in commands, arguments, values and `subPathExpr`: `$$` is a dollar, an unknown reference stays as
-//! it is (upstream: `third_party/forked/golang/expansion`).
-
-use std::collections::BTreeSet;
+//! it is (upstream: `third_party/forked/golang/expansion`). Ours is bounded: a few references to a long value are longer than all
+//! memory.
+use std::collections::{BTreeSet, HashMap};
 
 use k8s_openapi::api::core::v1::EnvVar;
 
+/// With more no process can be started: the kernel lets arguments and environment together have 6 MiB at most.
+pub const BYTES_MAX: usize = 8 << 20;
+
+/// Arguments or an environment are larger than [`BYTES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {BYTES_MAX} bytes, with which no process can be started")]
+pub struct TooLarge;
+
+/// How much there may be yet.
+pub struct Budget(usize);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(BYTES_MAX)
+    }
+}
+
+impl Budget {
+    /// Takes so many bytes.
+    ///
+    /// # Errors
+    /// There are not so many left.
+    pub fn take(&mut self, bytes: usize) -> Result<(), TooLarge> {
+        self.0 = self.0.checked_sub(bytes).ok_or(TooLarge)?;
+        Ok(())
+    }
+}
+
 /// Expands `input`, asking `lookup` for each name.
-pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
+///
+/// # Errors
+/// The result is larger than the budget.
+pub fn expand<'a>(
+    input: &str,
+    budget: &mut Budget,
+    lookup: impl Fn(&str) -> Option<&'a str>,
+) -> Result<String, TooLarge> {
+    budget.take(input.len())?;
     let mut out = String::with_capacity(input.len());
     let mut rest = input;
+    // Where nothing closes any more, nobody looks for it again.
+    let mut closes = true;
     while let Some(at) = rest.find('$') {
         out.push_str(&rest[..at]);
         let after = &rest[at + 1..];
@@ -16,11 +54,14 @@ pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> Stri
             out.push('$');
             rest = tail;
         } else if let Some(tail) = after.strip_prefix('(') {
-            match tail.find(')') {
+            match closes.then(|| tail.find(')')).flatten() {
                 Some(end) => {
                     let name = &tail[..end];
                     match lookup(name) {
-                        Some(value) => out.push_str(value),
+                        Some(value) => {
+                            budget.take(value.len())?;
+                            out.push_str(value);
+                        }
                         None => {
                             out.push_str("$(");
                             out.push_str(name);
@@ -30,6 +71,7 @@ pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> Stri
                     rest = &tail[end + 1..];
                 }
                 None => {
+                    closes = false;
                     out.push_str("$(");
                     rest = tail;
                 }
@@ -41,25 +83,38 @@ pub fn expand<'a>(input: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> Stri
         }
     }
     out.push_str(rest);
-    out
+    Ok(out)
 }
 
-/// Expands from a list of pairs, the last of equal names winning.
-pub fn expand_from(input: &str, env: &[(String, String)]) -> String {
-    expand(input, |name| env.iter().rev().find(|(k, _)| k == name).map(|(_, v)| v.as_str()))
+/// Expands each of some words from a list of pairs, the last of equal names winning.
+///
+/// # Errors
+/// The words are too large together.
+pub fn expand_words(words: &[String], env: &[(String, String)], budget: &mut Budget) -> Result<Vec<String>, TooLarge> {
+    let known: HashMap<&str, &str> = env.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    words.iter().map(|word| expand(word, budget, |name| known.get(name).copied())).collect()
 }
 
 /// Expands from what a container's spec says alone, as commands of probes are: a value that comes from elsewhere counts as
 /// empty.
-pub fn expand_static(input: &str, env: &[EnvVar]) -> String {
-    expand(input, |name| env.iter().rev().find(|v| v.name == name).map(|v| v.value.as_deref().unwrap_or_default()))
+///
+/// # Errors
+/// The words are too large together.
+pub fn expand_static(words: &[String], env: &[EnvVar]) -> Result<Vec<String>, TooLarge> {
+    let known: HashMap<&str, &str> =
+        env.iter().map(|v| (v.name.as_str(), v.value.as_deref().unwrap_or_default())).collect();
+    let mut budget = Budget::default();
+    words.iter().map(|word| expand(word, &mut budget, |name| known.get(name).copied())).collect()
 }
 
 /// Expands from a list of pairs, but a reference to a name that is unknown or empty is an error: `subPathExpr` must not
 /// silently keep the one, nor with the other show the whole volume.
+///
+/// # Errors
+/// The message of `CreateContainerConfigError`.
 pub fn expand_strict(input: &str, env: &[(String, String)]) -> Result<String, String> {
     let missing = std::cell::RefCell::new(BTreeSet::new());
-    let out = expand(input, |name| {
+    let out = expand(input, &mut Budget::default(), |name| {
         let found = env.iter().rev().find(|(k, _)| k == name).map(|(_, v)| v.as_str());
         if found.is_none_or(str::is_empty) {
             missing.borrow_mut().insert(name.to_owned());
@@ -68,7 +123,7 @@ pub fn expand_strict(input: &str, env: &[(String, String)]) -> Result<String, St
     });
     let missing = missing.into_inner();
     if missing.is_empty() {
-        return Ok(out);
+        return out.map_err(|e| format!("subPathExpr: {e}"));
     }
     Err(format!("missing value for {}", missing.into_iter().collect::<Vec<_>>().join(", ")))
 }
@@ -100,7 +155,8 @@ mod tests {
             ("$($(A)", "$($(A)"),
             ("f$(A)$(", "fa$("),
         ] {
-            assert_eq!(expand_from(input, &env), want, "{input}");
+            let words = expand_words(&[input.to_owned()], &env, &mut Budget::default());
+            assert_eq!(words, Ok(vec![want.to_owned()]), "{input}");
         }
         let missing = Err("missing value for EMPTY, NO".to_owned());
         assert_eq!(expand_strict("$(NO)/$(A)/$(EMPTY)/$(NO)", &env), missing);
@@ -115,6 +171,21 @@ mod tests {
             ..EnvVar::default()
         };
         let env = [var("A", Some("1")), var("FROM", None), var("A", Some("2"))];
-        assert_eq!(expand_static("$(A)$(FROM)|$(NO)|$$(A)", &env), "2|$(NO)|$(A)");
+        let words = ["$(A)$(FROM)|$(NO)|$$(A)".to_owned()];
+        assert_eq!(expand_static(&words, &env), Ok(vec!["2|$(NO)|$(A)".to_owned()]));
+    }
+
+    #[test]
+    fn what_no_process_can_have_is_refused_before_it_is_made() {
+        let env = [("A".to_owned(), "a".repeat(1 << 20))];
+        let words = ["$(A)".repeat(100_000)];
+        assert_eq!(expand_words(&words, &env, &mut Budget::default()), Err(TooLarge));
+        let many = vec!["$(A)".to_owned(); 9];
+        assert_eq!(expand_words(&many, &env, &mut Budget::default()), Err(TooLarge), "all words together");
+        assert!(expand_words(&many[..7], &env, &mut Budget::default()).is_ok());
+        assert!(expand_strict(&words[0], &env).is_err_and(|why| why.contains("more than 8388608 bytes")));
+        // A million references that nothing closes take no longer than one does.
+        let open = ["$(".repeat(1_000_000)];
+        assert_eq!(expand_words(&open, &env, &mut Budget::default()).as_deref(), Ok(&open[..]));
     }
 }

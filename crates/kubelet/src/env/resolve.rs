@@ -9,7 +9,7 @@ use kelson_client::{EventType, InformerHandle};
 use kelson_tasks::FILES;
 use tokio::sync::watch;
 
-use super::expand::expand;
+use super::expand::{Budget, TooLarge, expand};
 use super::services::ServiceView;
 use super::{fields, file, services};
 use crate::effects::Tell;
@@ -64,7 +64,7 @@ pub async fn environment(
             if full.is_empty() || full.contains('=') || full.bytes().any(|b| b == 0) {
                 skipped.push(full);
             } else {
-                env.set(full, String::from_utf8_lossy(v).into_owned());
+                env.set(full, String::from_utf8_lossy(v).into_owned()).map_err(too_large)?;
             }
         }
         if !skipped.is_empty() {
@@ -79,14 +79,20 @@ pub async fn environment(
     }
     for var in c.env.iter().flatten() {
         if let Some(value) = one(&mut sources, var, c, &env, &linked, given).await? {
-            env.set(var.name.clone(), value);
+            env.set(var.name.clone(), value).map_err(too_large)?;
         }
     }
     // Service variables come last in precedence: anything the pod says wins.
     for (k, v) in linked {
-        env.fill(k, v);
+        if env.get(&k).is_none() {
+            env.set(k, v).map_err(too_large)?;
+        }
     }
-    Ok(env.0)
+    Ok(env.list)
+}
+
+fn too_large(e: TooLarge) -> String {
+    format!("the environment has {e}")
 }
 
 async fn of_file(r: &FileKeySelector, given: &Given<'_>) -> Result<Option<String>, String> {
@@ -101,23 +107,30 @@ async fn of_file(r: &FileKeySelector, given: &Given<'_>) -> Result<Option<String
     }
 }
 
+/// Variables in the order in which they came, found by name: there may be very many.
 #[derive(Default)]
-struct Variables(Vec<(String, String)>);
+struct Variables {
+    list: Vec<(String, String)>,
+    places: HashMap<String, usize>,
+    budget: Budget,
+}
 
 impl Variables {
     fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str())
+        self.places.get(name).map(|at| self.list[*at].1.as_str())
     }
-    fn set(&mut self, name: String, value: String) {
-        match self.0.iter_mut().find(|(k, _)| *k == name) {
-            Some(slot) => slot.1 = value,
-            None => self.0.push((name, value)),
+
+    fn set(&mut self, name: String, value: String) -> Result<(), TooLarge> {
+        // With the sign between them and the end.
+        self.budget.take(name.len() + value.len() + 2)?;
+        match self.places.get(&name) {
+            Some(at) => self.list[*at].1 = value,
+            None => {
+                self.places.insert(name.clone(), self.list.len());
+                self.list.push((name, value));
+            }
         }
-    }
-    fn fill(&mut self, name: String, value: String) {
-        if self.get(&name).is_none() {
-            self.0.push((name, value));
-        }
+        Ok(())
     }
 }
 
@@ -131,7 +144,8 @@ async fn one(
 ) -> Result<Option<String>, String> {
     let value = var.value.as_deref().unwrap_or_default();
     if !value.is_empty() {
-        return Ok(Some(expand(value, |n| env.get(n).or_else(|| linked.get(n).map(String::as_str)))));
+        let known = |name: &str| env.get(name).or_else(|| linked.get(name).map(String::as_str));
+        return expand(value, &mut Budget::default(), known).map(Some).map_err(too_large);
     }
     match &var.value_from {
         Some(from) => sources.value(from, c, given).await,
@@ -186,5 +200,28 @@ impl Sources<'_> {
             None if optional => Ok(None),
             None => Err(format!("couldn't find key {key} in {word} {}/{name}", pod::namespace(pod))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_variables_take_a_moment_and_are_too_many() {
+        let mut env = Variables::default();
+        let outcome = (0..1_000_000).try_for_each(|n| env.set(format!("VARIABLE_{n}"), "v".into()));
+        assert_eq!(outcome, Err(TooLarge));
+        assert!(env.list.len() > 400_000, "{}", env.list.len());
+        let mut env = Variables::default();
+        for (name, value) in [("A", "1"), ("B", "2"), ("A", "3")] {
+            env.set(name.into(), value.into()).expect("few");
+        }
+        assert_eq!(
+            env.list,
+            [("A".to_owned(), "3".to_owned()), ("B".to_owned(), "2".to_owned())],
+            "each once, in order"
+        );
+        assert_eq!((env.get("A"), env.get("C")), (Some("3"), None));
     }
 }

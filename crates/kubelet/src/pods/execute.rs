@@ -411,7 +411,7 @@ impl Executor {
         let target = m.target.filter(|_| m.role == Role::Ephemeral);
         let security = security::container(pod, c, user, target, &self.runtime, &defaults)?;
         let memory = parts.node.borrow().machine_memory;
-        Ok(config::config(config::ContainerParts {
+        config::config(config::ContainerParts {
             pod,
             role: m.role,
             container: c,
@@ -424,7 +424,7 @@ impl Executor {
             security,
             machine_memory: memory,
             may_lower_oom: terminate::may_lower_oom(),
-        }))
+        })
     }
 
     async fn post_start(&self, m: &Member<'_>, id: &str, pod_ip: &str) -> Result<(), StartError> {

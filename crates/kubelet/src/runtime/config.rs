@@ -7,7 +7,7 @@ use kelson_cri::proto as cri;
 use super::labels;
 use crate::cgroups::resources;
 use crate::devices::DeviceAllocation;
-use crate::env::expand::expand_from;
+use crate::env::expand::{Budget, expand_words};
 use crate::pod::{self, Role};
 
 /// Everything that is known when a container is made.
@@ -44,7 +44,10 @@ pub fn log_path(name: &str, restart_count: i32) -> String {
 }
 
 /// The container's configuration.
-pub fn config(mut parts: ContainerParts<'_>) -> cri::ContainerConfig {
+///
+/// # Errors
+/// The message of `CreateContainerConfigError`: its command is larger than any process can have.
+pub fn config(mut parts: ContainerParts<'_>) -> Result<cri::ContainerConfig, String> {
     let c = parts.container;
     let given = std::mem::take(&mut parts.given);
     // What the container says of itself has precedence.
@@ -53,17 +56,22 @@ pub fn config(mut parts: ContainerParts<'_>) -> cri::ContainerConfig {
     let env: Vec<(String, String)> = others.collect::<Vec<_>>().into_iter().chain(own).collect();
     let mut annotations = given.annotations;
     annotations.extend(self::annotations(parts.pod, c, parts.restart_count));
-    let expand = |l: &Option<Vec<String>>| l.iter().flatten().map(|s| expand_from(s, &env)).collect();
+    let mut budget = Budget::default();
+    let mut expanded = |words: &Option<Vec<String>>| {
+        let words = words.as_deref().unwrap_or_default();
+        expand_words(words, &env, &mut budget).map_err(|e| format!("the command has {e}"))
+    };
+    let (command, args) = (expanded(&c.command)?, expanded(&c.args)?);
     let attempt = u32::try_from(parts.restart_count).unwrap_or(0);
-    cri::ContainerConfig {
+    Ok(cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: c.name.clone(), attempt }),
         image: Some(cri::ImageSpec {
             image: parts.image_ref,
             user_specified_image: c.image.clone().unwrap_or_default(),
             ..Default::default()
         }),
-        command: expand(&c.command),
-        args: expand(&c.args),
+        command,
+        args,
         working_dir: c.working_dir.clone().unwrap_or_default(),
         envs: envs(&env),
         mounts: given.mounts.into_iter().chain(parts.mounts).collect(),
@@ -86,7 +94,7 @@ pub fn config(mut parts: ContainerParts<'_>) -> cri::ContainerConfig {
             security_context: Some(parts.security),
         }),
         ..Default::default()
-    }
+    })
 }
 
 fn envs(env: &[(String, String)]) -> Vec<cri::KeyValue> {

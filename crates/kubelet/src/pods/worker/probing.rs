@@ -73,8 +73,10 @@ impl Worker {
             if self.probing.contains_key(&(id.clone(), kind)) {
                 continue;
             }
-            for word in probe.exec.iter_mut().flat_map(|e| e.command.iter_mut().flatten()) {
-                *word = expand_static(word, c.env.as_deref().unwrap_or_default());
+            // A command that is too large when it is expanded runs as it is written, and fails by itself.
+            for command in probe.exec.iter_mut().filter_map(|e| e.command.as_mut()) {
+                let words = expand_static(command, c.env.as_deref().unwrap_or_default());
+                *command = words.unwrap_or_else(|_| std::mem::take(command));
             }
             let age = now.duration_since(started).max(jiff::SignedDuration::ZERO).unsigned_abs();
             let target = Target::new(&c, &id, &ip);

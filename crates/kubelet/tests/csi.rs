@@ -70,7 +70,11 @@ impl FakeDriver {
             }
             "NodePublishVolume" => {
                 let publish = Publish::decode(message).expect(decoded);
-                std::fs::create_dir(&publish.target_path).expect("the target is the driver's to make");
+                let made = std::fs::create_dir(&publish.target_path);
+                assert!(
+                    made.is_ok() || self.mounted.lock().contains(Path::new(&publish.target_path)),
+                    "it is the driver's to make"
+                );
                 self.mounted.lock().insert(publish.target_path.clone().into());
                 self.published.lock().push(publish);
                 Vec::new()
@@ -166,6 +170,26 @@ fn volumes(api: &Api, config: &Config, driver: &Arc<FakeDriver>, csi: CsiVolumes
     }
 }
 
+/// A driver that wants it publishes again after a while, with what is new; one that fails then takes nothing from the pod.
+async fn publishes_anew(api: &Api, driver: &Arc<FakeDriver>, volumes: &Volumes) {
+    let wants = json!({"spec": {"requiresRepublish": true}});
+    api.patch("storage.k8s.io/v1/csidrivers", "", "d.example.com", "", wants).await;
+    let count = || driver.calls.lock().iter().filter(|c| *c == "NodePublishVolume").count();
+    let before = count();
+    let first = volumes.ensure(&pod("s")).await.expect("set up");
+    assert!(first.renew_at.is_some(), "the pod is looked at again");
+    volumes.ensure(&pod("s")).await.expect("looked at");
+    assert_eq!(count() - before, 1, "it is not due");
+    api.clock.jump(61);
+    volumes.ensure(&pod("s")).await.expect("looked at");
+    assert_eq!(count() - before, 2);
+    api.clock.jump(61);
+    *driver.refused.lock() = "NodePublishVolume";
+    volumes.ensure(&pod("s")).await.expect("what it has stays");
+    *driver.refused.lock() = "";
+    volumes.tear_down("uid-s").await.expect("taken down");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn from_the_socket_to_the_last_pod() {
     let api = Api::start().await;
@@ -233,6 +257,8 @@ async fn from_the_socket_to_the_last_pod() {
     volumes.tear_down("uid-q").await.expect("taken down");
     assert_eq!(steps(&driver.calls.lock()), ["Unpublish", "Unpublish", "Unstage"]);
     assert!(in_use.all().is_empty() && driver.mounted.lock().is_empty());
+
+    publishes_anew(&api, &driver, &volumes).await;
 
     // What could not be published is taken down all the same.
     driver.calls.lock().clear();

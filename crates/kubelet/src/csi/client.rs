@@ -10,8 +10,8 @@ use tonic::transport::Channel;
 
 use super::messages as m;
 pub use super::messages::{
-    AccessMode, MountVolume, NodeInfo, PluginInfo, Publish, SINGLE_NODE_MULTI_WRITER, STAGE_UNSTAGE_VOLUME, Stage,
-    Unpublish, Unstage, VOLUME_MOUNT_GROUP, VolumeCapability,
+    AccessMode, BlockVolume, MountVolume, NodeInfo, PluginInfo, Publish, SINGLE_NODE_MULTI_WRITER,
+    STAGE_UNSTAGE_VOLUME, Stage, Unpublish, Unstage, VOLUME_MOUNT_GROUP, VolumeCapability,
 };
 
 /// How long a driver may take (upstream `csiTimeout`).

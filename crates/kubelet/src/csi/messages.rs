@@ -79,11 +79,17 @@ pub const VOLUME_MOUNT_GROUP: i32 = 6;
 /// How a volume is to be used.
 #[derive(Clone, PartialEq, Message)]
 pub struct VolumeCapability {
+    #[prost(message, optional, tag = "1")]
+    pub block: Option<BlockVolume>,
     #[prost(message, optional, tag = "2")]
     pub mount: Option<MountVolume>,
     #[prost(message, optional, tag = "3")]
     pub access_mode: Option<AccessMode>,
 }
+
+/// As a device, whose content is the container's alone to read.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct BlockVolume {}
 
 /// As a file system.
 #[derive(Clone, PartialEq, Message)]

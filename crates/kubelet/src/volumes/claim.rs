@@ -38,7 +38,8 @@ impl Source for Claim {
             let read_only = source.read_only.unwrap_or(false) || volume.read_only;
             nfs::mount(request, dir, source, &options, read_only).await?
         } else if let Some(source) = &spec.csi {
-            csi::set_up(request, &volume, source).await?
+            let (path, renew_at) = csi::set_up(request, &volume, source).await?;
+            return Ok(SetUp { ready: ready(&volume, path), renew_at });
         } else {
             let known = "hostPath, local, nfs and csi volumes of claims";
             return Err(format!("no volume plugin matched: this kubelet serves {known}"));

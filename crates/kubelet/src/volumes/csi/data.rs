@@ -63,7 +63,12 @@ pub(super) fn volumes_of(pod: &Path) -> Vec<(PathBuf, VolumeData)> {
 /// By single calls that take nothing but what is empty: what a driver left mounted is never crossed.
 pub(super) fn remove_data(dir: &Path) -> Result<(), String> {
     let gone = |e: std::io::Error| if e.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(e.to_string()) };
-    std::fs::remove_dir(dir.join("mount")).or_else(gone)?;
+    let target = dir.join("mount");
+    // That of a device is a file, of which a driver that was cut short leaves an empty one.
+    match std::fs::symlink_metadata(&target) {
+        Ok(found) if found.is_file() && found.len() == 0 => std::fs::remove_file(&target).or_else(gone)?,
+        _ => std::fs::remove_dir(&target).or_else(gone)?,
+    }
     std::fs::remove_file(dir.join(DATA_FILE)).or_else(gone)?;
     std::fs::remove_dir(dir).or_else(gone)
 }

@@ -1,15 +1,20 @@
 //! Staging a driver's volume for the node and publishing it for a pod: those of claims, and a pod's own (inline).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, Volume};
 use k8s_openapi::api::storage::v1::CSIDriverSpec;
 
 use super::data::{DATA_FILE, PLUGIN, VolumeData, attachment_name, sum, write_data};
 use crate::csi::client::{
-    AccessMode, MountVolume, Publish, SINGLE_NODE_MULTI_WRITER, STAGE_UNSTAGE_VOLUME, Stage, Unpublish,
+    AccessMode, BlockVolume, MountVolume, Publish, SINGLE_NODE_MULTI_WRITER, STAGE_UNSTAGE_VOLUME, Stage, Unpublish,
     VOLUME_MOUNT_GROUP, VolumeCapability,
 };
 use crate::csi::drivers::Driver;
@@ -19,6 +24,9 @@ use crate::volumes::mounts::is_mounted;
 use crate::volumes::ownership;
 use crate::volumes::persistent::Persistent;
 use crate::volumes::source::{Ready, Request, SetUp, Source, in_files};
+
+/// How often a driver that asks for it (`requiresRepublish`) publishes anew; upstream does so at each turn of the pod.
+const REPUBLISH_EVERY: Duration = Duration::from_secs(60);
 
 /// A volume that pods name themselves.
 pub(in crate::volumes) struct Inline;
@@ -35,8 +43,9 @@ impl Source for Inline {
         let handle = format!("csi-{}", sum(&format!("{}{}", pod::uid(request.pod), request.volume.name)));
         let read_only = csi.read_only.unwrap_or(false);
         let target = request.dir_of(PLUGIN, &request.volume.name).join("mount");
-        if is_there(request, &target).await? {
-            return Ok(Ready::Path { path: target, read_only }.into());
+        let is_again = is_there(request, &target).await?;
+        if let Some(renew_at) = rests(request, &target, is_again) {
+            return Ok(SetUp { ready: Ready::Path { path: target, read_only }, renew_at });
         }
         let spec = me.driver_spec(&csi.driver).await?;
         if !spec.volume_lifecycle_modes.iter().flatten().any(|m| m == "Ephemeral") {
@@ -60,12 +69,14 @@ impl Source for Inline {
             attributes: csi.volume_attributes.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect(),
             read_only,
             is_inline: true,
+            is_block: false,
         };
         let with = With { driver: &driver, spec: &spec, abilities: &abilities };
         write_pod_data(request, &what).await?;
         let contexts = Contexts { secrets, ..Contexts::default() };
-        let path = publish(request, &with, &what, contexts, None).await?;
-        Ok(Ready::Path { path, read_only }.into())
+        let published = publish(request, &with, &what, contexts, None).await;
+        let renew_at = noted(request, &spec, &target, published, is_again)?;
+        Ok(SetUp { ready: Ready::Path { path: target, read_only }, renew_at })
     }
 }
 
@@ -89,6 +100,8 @@ struct What<'a> {
     attributes: HashMap<String, String>,
     read_only: bool,
     is_inline: bool,
+    /// Containers get it as a device, not as files.
+    is_block: bool,
 }
 
 impl What<'_> {
@@ -139,19 +152,45 @@ async fn write_pod_data(request: &Request<'_>, what: &What<'_>) -> Result<(), St
     in_files(move || write_data(&dir, &file, &data)).await
 }
 
-/// A claim's volume.
+/// Whether nothing is to be done of a volume, and when there is: it is published, and its driver does not want that done again
+/// yet. One that was published by the kubelet before this one is published again, as upstream's does.
+fn rests(request: &Request<'_>, target: &Path, is_published: bool) -> Option<Option<Timestamp>> {
+    let next = request.volumes.csi.publishing.next(target).filter(|_| is_published)?;
+    next.is_none_or(|at| request.volumes.clock.now() < at).then_some(next)
+}
+
+/// Notes when a published volume is due again. What was published before stays as it is where doing so again fails: the pod that
+/// has it runs on, and it is tried at the next turn.
+fn noted(
+    request: &Request<'_>,
+    spec: &CSIDriverSpec,
+    target: &Path,
+    published: Result<(), String>,
+    is_again: bool,
+) -> Result<Option<Timestamp>, String> {
+    if let Err(why) = published {
+        if !is_again {
+            return Err(why);
+        }
+        tracing::warn!(target = %target.display(), error = why, "a volume was not published anew");
+    }
+    let wants = spec.requires_republish == Some(true);
+    let next = wants.then(|| request.volumes.clock.now().checked_add(REPUBLISH_EVERY).ok()).flatten();
+    request.volumes.csi.publishing.note(target, next);
+    Ok(next)
+}
+
+/// A claim's volume, and when it must be looked at again.
 pub(in crate::volumes) async fn set_up(
     request: &Request<'_>,
     volume: &Persistent,
     csi: &CSIPersistentVolumeSource,
-) -> Result<PathBuf, String> {
-    if volume.is_block() {
-        return Err("volumeMode Block is not served for volumes of drivers".into());
-    }
+) -> Result<(PathBuf, Option<Timestamp>), String> {
     let me = &request.volumes.csi;
     let target = request.dir_of(PLUGIN, &volume.name).join("mount");
-    if is_there(request, &target).await? {
-        return Ok(target);
+    let is_again = is_there(request, &target).await?;
+    if let Some(renew_at) = rests(request, &target, is_again) {
+        return Ok((target, renew_at));
     }
     let driver = me.drivers.get(&csi.driver)?;
     me.in_use.begin(&unique_name(&csi.driver, &csi.volume_handle), pod::uid(request.pod)).await?;
@@ -171,6 +210,7 @@ pub(in crate::volumes) async fn set_up(
         attributes: csi.volume_attributes.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect(),
         read_only: csi.read_only.unwrap_or(false) || volume.read_only,
         is_inline: false,
+        is_block: volume.is_block(),
     };
     let with = With { driver: &driver, spec: &spec, abilities: &abilities };
     write_pod_data(request, &what).await?;
@@ -181,6 +221,7 @@ pub(in crate::volumes) async fn set_up(
             secrets = me.secret_of(r.namespace.as_deref(), r.name.as_deref()).await?;
         }
         let path = request.volumes.dirs.staging(&csi.driver, &sum(&csi.volume_handle));
+        // Also of a volume that the kubelet before this one published: staging it again changes nothing.
         stage(request, &with, &what, &path, Contexts { publish: attached.clone(), secrets }).await?;
         staged = Some(path);
     }
@@ -188,7 +229,9 @@ pub(in crate::volumes) async fn set_up(
     if let Some(r) = &csi.node_publish_secret_ref {
         secrets = me.secret_of(r.namespace.as_deref(), r.name.as_deref()).await?;
     }
-    publish(request, &with, &what, Contexts { publish: attached, secrets }, staged.as_deref()).await
+    let published = publish(request, &with, &what, Contexts { publish: attached, secrets }, staged.as_deref()).await;
+    let renew_at = noted(request, &spec, &target, published, is_again)?;
+    Ok((target, renew_at))
 }
 
 /// The group that the driver itself gives files to, if it can.
@@ -198,13 +241,17 @@ fn mount_group(request: &Request<'_>, abilities: &[i32]) -> String {
 }
 
 fn capability(request: &Request<'_>, with: &With<'_>, what: &What<'_>) -> VolumeCapability {
+    let mode = access_mode(what.modes, with.abilities.contains(&SINGLE_NODE_MULTI_WRITER));
+    let access_mode = Some(AccessMode { mode });
+    if what.is_block {
+        return VolumeCapability { block: Some(BlockVolume {}), mount: None, access_mode };
+    }
     let mount = MountVolume {
         fs_type: what.fs_type.to_owned(),
         mount_flags: what.mount_flags.to_vec(),
         volume_mount_group: mount_group(request, with.abilities),
     };
-    let mode = access_mode(what.modes, with.abilities.contains(&SINGLE_NODE_MULTI_WRITER));
-    VolumeCapability { mount: Some(mount), access_mode: Some(AccessMode { mode }) }
+    VolumeCapability { block: None, mount: Some(mount), access_mode }
 }
 
 /// Makes the volume ready for the node. Done again it changes nothing, as the interface has it.
@@ -240,8 +287,9 @@ async fn publish(
     what: &What<'_>,
     contexts: Contexts,
     staged: Option<&Path>,
-) -> Result<PathBuf, String> {
+) -> Result<(), String> {
     let target = request.dir_of(PLUGIN, what.name).join("mount");
+    let is_again = is_there(request, &target).await?;
     let (mut context, mut secrets) = (what.attributes.clone(), contexts.secrets);
     if with.spec.pod_info_on_mount == Some(true) {
         context.extend(pod_info(request, what.is_inline));
@@ -262,13 +310,33 @@ async fn publish(
         volume_context: context,
     };
     with.driver.client.publish(call).await.map_err(|e| e.to_string())?;
-    if let Err(why) = give_to_group(request, with, what, &target).await {
-        // What is mounted counts as ready at the next look, so what is not given to the group must not stay mounted.
+    if is_again {
+        return Ok(());
+    }
+    let finished = match what.is_block {
+        true => is_device(&target).await,
+        false => give_to_group(request, with, what, &target).await,
+    };
+    if let Err(why) = finished {
+        // What is mounted counts as ready at the next look, so what is not as it must be does not stay mounted.
         let call = Unpublish { volume_id: what.handle.to_owned(), target_path: target.display().to_string() };
         with.driver.client.unpublish(call).await.map_err(|e| format!("{why}; then: {e}"))?;
         return Err(why);
     }
-    Ok(target)
+    Ok(())
+}
+
+/// What a driver publishes as a device must be one: a container would otherwise be given whatever node of the host lies there.
+async fn is_device(target: &Path) -> Result<(), String> {
+    let target = target.to_owned();
+    in_files(move || {
+        let found = std::fs::metadata(&target).map_err(|e| format!("{}: {e}", target.display()))?;
+        match found.file_type().is_block_device() {
+            true => Ok(()),
+            false => Err(format!("the driver published no block device at {}", target.display())),
+        }
+    })
+    .await
 }
 
 fn pod_info(request: &Request<'_>, is_inline: bool) -> Vec<(String, String)> {

@@ -3,8 +3,10 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, VolumeAttachment};
 use kelson_client::Client;
@@ -18,6 +20,26 @@ use crate::csi::drivers::{Driver, Drivers};
 use crate::csi::in_use::{InUse, unique_name};
 use crate::volumes::files::in_files;
 
+/// What this kubelet has published, by target, and when a driver wants that done again. As many as the node's pods have volumes of
+/// drivers.
+#[derive(Clone, Default)]
+pub(super) struct Publishing(Arc<Mutex<HashMap<PathBuf, Option<Timestamp>>>>);
+
+impl Publishing {
+    /// When a target is due again; the outer `None`: this kubelet has not published it.
+    pub(super) fn next(&self, target: &Path) -> Option<Option<Timestamp>> {
+        self.0.lock().get(target).copied()
+    }
+
+    pub(super) fn note(&self, target: &Path, next: Option<Timestamp>) {
+        self.0.lock().insert(target.to_owned(), next);
+    }
+
+    fn forget(&self, pod: &Path) {
+        self.0.lock().retain(|target, _| !target.starts_with(pod));
+    }
+}
+
 /// What mounting drivers' volumes takes; cheap to clone.
 #[derive(Clone)]
 pub struct CsiVolumes {
@@ -29,6 +51,8 @@ pub struct CsiVolumes {
     pub drivers: Drivers,
     /// What the node reports.
     pub in_use: InUse,
+    /// What is published, and when that is due again.
+    pub(super) publishing: Publishing,
     /// One change of a volume at a time; as many as volumes are being changed.
     turns: Arc<Mutex<HashMap<String, Arc<AsyncMutex<()>>>>>,
 }
@@ -36,7 +60,14 @@ pub struct CsiVolumes {
 impl CsiVolumes {
     /// With these drivers.
     pub fn new(client: Client, node: &str, drivers: Drivers, in_use: InUse) -> Self {
-        Self { client, node: node.to_owned(), drivers, in_use, turns: Arc::default() }
+        Self {
+            client,
+            node: node.to_owned(),
+            drivers,
+            in_use,
+            publishing: Publishing::default(),
+            turns: Arc::default(),
+        }
     }
 
     pub(super) fn turn(&self, volume: &str) -> Arc<AsyncMutex<()>> {
@@ -110,6 +141,7 @@ impl CsiVolumes {
             in_files(move || remove_data(&dir)).await?;
         }
         self.in_use.leave(uid);
+        self.publishing.forget(&dirs.pod(uid));
         Ok(())
     }
 

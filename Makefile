@@ -65,7 +65,7 @@ bench: deps-test build images ## start, rest, create, get, list, schedule, pull 
 	bench/admission
 	bench/overload
 	bench/envtest
-	@if [ $$(id -u) -eq 0 ]; then bench/node; else echo "bench/node: left out, it needs root"; fi
+	@if [ $$(id -u) -eq 0 ]; then bench/node && bench/kubelet; else echo "bench/node, bench/kubelet: left out, they need root"; fi
 	cargo run --locked --quiet --release --package kelson-auth --example rbac
 	cargo run --locked --quiet --release --package kelson-patch --example decoders
 	cargo run --locked --quiet --release --package kelson-credentials --example rates

@@ -12,17 +12,22 @@ mod envtest;
 mod etcd;
 mod extended;
 mod helm;
+mod hostile_pods;
 mod hosts;
 mod identity;
 mod jobs;
 mod joining;
+mod node_plugins;
+mod node_pressure;
 mod operators;
 mod overload;
+mod pod_fields;
 mod pod_isolation;
 mod pod_lifecycle;
 mod pods;
 mod services;
 mod streaming;
+mod volume_kinds;
 mod volumes;
 mod workloads;
 
@@ -49,9 +54,14 @@ fn main() {
         jobs::tests(),
         pods::tests(),
         pod_lifecycle::tests(),
+        pod_fields::tests(),
         pod_isolation::tests(),
+        hostile_pods::tests(),
         streaming::tests(),
         volumes::tests(),
+        volume_kinds::tests(),
+        node_plugins::tests(),
+        node_pressure::tests(),
         services::tests(),
         hosts::tests(),
         identity::tests(),

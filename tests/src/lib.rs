@@ -1,6 +1,9 @@
 //! Black-box harness: picks the subject, starts it, speaks to it with the user's own tools. Knows nothing of Kelson's
 //! crates; every expectation must hold for any conformant cluster.
 
+pub mod device_plugin;
+pub mod driver;
+pub mod grpc;
 mod harness;
 pub mod issuer;
 mod kubectl;

@@ -1,4 +1,6 @@
-//! A gRPC server on a unix socket, as drivers and plugins of a node are: its tests say what it answers.
+//! A gRPC server on a unix socket, as drivers and plugins of a node are, or on a port: its tests say what it answers.
+#![allow(dead_code, reason = "each test that includes this file uses a part of it")]
+
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,9 +10,13 @@ use futures::stream::{BoxStream, StreamExt as _};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Flag and length in front of a message.
-const PREFIX_BYTES: usize = 5;
+pub const PREFIX_BYTES: usize = 5;
+
+/// What a server answers, message by message.
+pub type Frames = BoxStream<'static, Frame<Bytes>>;
 
 /// An encoded message as it stands in a body: not compressed, with its length.
 pub fn framed(message: &[u8]) -> Bytes {
@@ -30,26 +36,46 @@ pub fn ended(status: &'static str) -> Frame<Bytes> {
 /// Answers each call, given by its path and its one message, until the test's runtime ends.
 pub fn listen<F>(socket: &Path, answer: F)
 where
-    F: Fn(&str, &[u8]) -> BoxStream<'static, Frame<Bytes>> + Send + Sync + 'static,
+    F: Fn(&str, &[u8]) -> Frames + Send + Sync + 'static,
 {
     let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
     let answer = Arc::new(answer);
     tokio::spawn(async move {
         while let Ok((connection, _)) = listener.accept().await {
-            let answer = Arc::clone(&answer);
-            let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-                let answer = Arc::clone(&answer);
-                async move {
-                    let path = request.uri().path().to_owned();
-                    let mut message = request.into_body().collect().await?.to_bytes();
-                    message.advance(PREFIX_BYTES);
-                    let body = StreamBody::new(answer(&path, &message).map(Ok::<_, Infallible>));
-                    let answer = http::Response::builder().header("content-type", "application/grpc");
-                    Ok::<_, hyper::Error>(answer.body(body).expect("a response"))
-                }
-            });
-            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            tokio::spawn(async move { drop(server.serve_connection(TokioIo::new(connection), service).await) });
+            tokio::spawn(serve(connection, Arc::clone(&answer)));
         }
     });
+}
+
+/// The same on a port.
+pub fn listen_at<F>(listener: tokio::net::TcpListener, answer: F)
+where
+    F: Fn(&str, &[u8]) -> Frames + Send + Sync + 'static,
+{
+    let answer = Arc::new(answer);
+    tokio::spawn(async move {
+        while let Ok((connection, _)) = listener.accept().await {
+            tokio::spawn(serve(connection, Arc::clone(&answer)));
+        }
+    });
+}
+
+async fn serve<C, F>(connection: C, answer: Arc<F>)
+where
+    C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    F: Fn(&str, &[u8]) -> Frames + Send + Sync + 'static,
+{
+    let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+        let answer = Arc::clone(&answer);
+        async move {
+            let path = request.uri().path().to_owned();
+            let mut message = request.into_body().collect().await?.to_bytes();
+            message.advance(PREFIX_BYTES);
+            let body = StreamBody::new(answer(&path, &message).map(Ok::<_, Infallible>));
+            let answer = http::Response::builder().header("content-type", "application/grpc");
+            Ok::<_, hyper::Error>(answer.body(body).expect("a response"))
+        }
+    });
+    let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    drop(server.serve_connection(TokioIo::new(connection), service).await);
 }

@@ -1,0 +1,283 @@
+//! What others install on a node: device plugins, and drivers of volumes. Both are programs of ours that do as published ones do, on the
+//! node's own sockets.
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use kelson_blackbox::device_plugin::{DevicePlugin, RESOURCE, told_of};
+use kelson_blackbox::driver::{DRIVER, Driver};
+use kelson_blackbox::{Kubectl, Needs::OwnNode, Outcome, Process, Subject, Test, eventually, sh};
+
+use crate::pods::{IMAGE, ready, script};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test { name: "devices::a_plugin_gives_devices_to_pods", needs: OwnNode, run: devices },
+        Test { name: "volumes::of_a_driver", needs: OwnNode, run: driver },
+        Test { name: "volumes::devices_of_the_machine_and_of_a_driver", needs: OwnNode, run: block },
+    ]
+}
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+fn kubelet(s: &Subject) -> anyhow::Result<(&Process, PathBuf)> {
+    let server = s.server.as_ref().context("own server")?;
+    Ok((server, server.dir.join("kubelet")))
+}
+
+/// Waits until the node has so many devices, and so many that work.
+fn node_has(k: &Kubectl, capacity: &str, allocatable: &str) -> Outcome {
+    eventually("the node's devices", LIMIT, || {
+        let status = k.json(&["get", "nodes"])?["items"][0]["status"].clone();
+        let (all, well) = (&status["capacity"][RESOURCE], &status["allocatable"][RESOURCE]);
+        ensure!(all == capacity && well == allocatable, "{all} of which {well} work");
+        Ok(())
+    })
+}
+
+fn user(name: &str, count: u8) -> String {
+    let shown = "ls -l /dev/dev-* | awk '{print $1, $5, $6, $10}'; echo $DEVICES; cat /plugin/word; sleep 6000";
+    script(name, shown, &format!("    resources: {{limits: {{{RESOURCE}: {count}}}}}\n"))
+}
+
+/// The devices that a pod says it has, by its variable.
+fn has(k: &Kubectl, pod: &str) -> anyhow::Result<Vec<String>> {
+    let out = k.ok(&["exec", pod, "--", "sh", "-c", "echo $DEVICES"])?;
+    let mut ids: Vec<String> = out.split_whitespace().map(str::to_owned).collect();
+    ids.sort();
+    Ok(ids)
+}
+
+fn devices(s: &Subject) -> Outcome {
+    let (server, kubelet) = kubelet(s)?;
+    let k = s.kubectl.fresh_namespace("d-plugin")?;
+    let shown = tempfile::tempdir()?;
+    std::fs::write(shown.path().join("word"), "from the plugin")?;
+    let (plugins, asks) = (kubelet.join("device-plugins"), kubelet.join("pod-resources/kubelet.sock"));
+    let start = |devices: &[(&'static str, bool)]| {
+        eventually("the kubelet takes plugins", LIMIT, || DevicePlugin::start(&plugins, shown.path(), devices))
+    };
+    let plugin = start(&[("dev-a", true), ("dev-b", true), ("dev-c", false)])?;
+    node_has(&k, "3", "2")?;
+
+    // One pod gets one; another that wants two waits until they work, and gets others.
+    k.apply(&user("one", 1))?;
+    ready(&k, "one")?;
+    let first = has(&k, "one")?;
+    ensure!(first.len() == 1 && told_of(&asks, "one")? == first, "{first:?} {:?}", told_of(&asks, "one")?);
+    let log = k.ok(&["logs", "one"])?;
+    let wanted = format!("crw-rw-rw- 1, 3 /dev/{0}\n{0}\nfrom the plugin", first[0]);
+    ensure!(log.trim() == wanted, "{log} is not {wanted}");
+    k.ok(&["exec", "one", "--", "sh", "-c", &format!("echo gone > /dev/{}", first[0])])?;
+    k.apply(&user("two", 2))?;
+    eventually("no place for the second", LIMIT, || {
+        let why = k.ok(&["get", "pod", "two", "-o", "jsonpath={.status.conditions[0].message}"])?;
+        ensure!(why.contains(&format!("Insufficient {RESOURCE}")), "{why}");
+        Ok(())
+    })?;
+    plugin.tell(&[("dev-a", true), ("dev-b", true), ("dev-c", true)]);
+    ready(&k, "two")?;
+    let second = has(&k, "two")?;
+    ensure!(second.len() == 2 && !second.contains(&first[0]), "{second:?} beside {first:?}");
+    ensure!(told_of(&asks, "two")? == second, "{:?}", told_of(&asks, "two")?);
+
+    // One that falls ill is no longer offered; who has it goes on.
+    plugin.tell(&[("dev-a", first[0] != "dev-a"), ("dev-b", first[0] != "dev-b"), ("dev-c", first[0] != "dev-c")]);
+    node_has(&k, "3", "2")?;
+    ensure!(k.ok(&["exec", "one", "--", "echo", "on"])? == "on\n", "it goes on");
+    plugin.tell(&[("dev-a", true), ("dev-b", true), ("dev-c", true)]);
+    node_has(&k, "3", "3")?;
+    // A plugin that ends takes its devices along, and comes back with them.
+    let asked = plugin.allocated().len();
+    ensure!(asked >= 2, "{:?}", plugin.allocated());
+    drop(plugin);
+    node_has(&k, "3", "0")?;
+    let plugin = start(&[("dev-a", true), ("dev-b", true), ("dev-c", true)])?;
+    node_has(&k, "3", "3")?;
+
+    // The next kubelet knows who has what; plugins see that their sockets are gone, and register with it.
+    server.terminate()?;
+    server.launch()?;
+    eventually("plugins are told", LIMIT, || {
+        ensure!(!plugin.is_there(), "its socket is there still");
+        Ok(())
+    })?;
+    drop(plugin);
+    let plugin = start(&[("dev-a", true), ("dev-b", true), ("dev-c", true)])?;
+    node_has(&k, "3", "3")?;
+    eventually("both go on", LIMIT, || {
+        ensure!(has(&k, "one")? == first && has(&k, "two")? == second, "others");
+        Ok(())
+    })?;
+    // A container that starts again has what the one before it had.
+    k.ok(&["exec", "one", "--", "sh", "-c", "kill -9 -1 || true"]).ok();
+    k.ok(&["delete", "pod", "two", "--timeout=60s"])?;
+    k.apply(&user("next", 2))?;
+    ready(&k, "next")?;
+    ensure!(has(&k, "next")? == second, "{:?}", has(&k, "next")?);
+    ready(&k, "one")?;
+    ensure!(has(&k, "one")? == first, "{:?}", has(&k, "one")?);
+    k.ok(&["delete", "pod", "--all", "--timeout=60s"])?;
+    drop(plugin);
+    Ok(())
+}
+
+/// A volume of the driver and a claim for it.
+fn claimed(name: &str, handle: &str, mode: &str) -> String {
+    format!(
+        "---
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: {name}}}
+spec:
+  storageClassName: of-a-driver
+  volumeMode: {mode}
+  capacity: {{storage: 16Mi}}
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Retain
+  claimRef: {{namespace: v-driver, name: {name}}}
+  csi: {{driver: {DRIVER}, volumeHandle: {handle}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: {name}}}
+spec: {{storageClassName: of-a-driver, volumeMode: {mode}, volumeName: {name}, accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 8Mi}}}}}}
+"
+    )
+}
+
+const CSI_DRIVER: &str = "apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {name: test.kelson.local}
+spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeLifecycleModes: [Persistent, Ephemeral]}
+";
+
+fn starts_driver(k: &Kubectl, kubelet: &Path, volumes: &Path) -> anyhow::Result<Driver> {
+    k.apply(CSI_DRIVER)?;
+    let driver = Driver::start(kubelet, volumes)?;
+    eventually("the driver is known", LIMIT, || {
+        let known = k.ok(&["get", "csinodes", "-o", "jsonpath={.items[*].spec.drivers[*].name}"])?;
+        ensure!(known.contains(DRIVER), "{known}");
+        Ok(())
+    })?;
+    Ok(driver)
+}
+
+fn driver(s: &Subject) -> Outcome {
+    let (server, kubelet) = kubelet(s)?;
+    let k = s.kubectl.fresh_namespace("v-driver")?;
+    let volumes = tempfile::tempdir()?;
+    std::fs::create_dir(volumes.path().join("files"))?;
+    let driver = starts_driver(&k, &kubelet, volumes.path())?;
+    k.apply(&claimed("kelson-files", "files", "Filesystem"))?;
+    let mounts = "    volumeMounts: [{name: v, mountPath: /v}, {name: own, mountPath: /own}, {name: v, mountPath: /sub, subPath: sub}]
+  securityContext: {fsGroup: 4321}
+  volumes:
+  - {name: v, persistentVolumeClaim: {claimName: kelson-files}}
+  - {name: own, csi: {driver: test.kelson.local, volumeAttributes: {word: hello}}}
+";
+    for pod in ["one", "two"] {
+        k.apply(&script(pod, "echo $HOSTNAME >> /v/log; echo x > /sub/$HOSTNAME; sleep 6000", mounts))?;
+    }
+    ready(&k, "one")?;
+    ready(&k, "two")?;
+    ensure!(k.ok(&["exec", "one", "--", "cat", "/own/for"])? == "hello", "a volume that the pod names itself");
+    ensure!(k.ok(&["exec", "one", "--", "stat", "-c", "%g", "/v"])?.trim() == "4321", "the pod's group");
+    let log = std::fs::read_to_string(volumes.path().join("files/log"))?;
+    ensure!(log.contains("one") && log.contains("two") && volumes.path().join("files/sub/two").exists(), "{log}");
+    let calls = driver.calls();
+    ensure!(
+        calls.iter().any(|c| c == "publish files for two") && !calls.iter().any(|c| c.contains("failed")),
+        "{calls:?}"
+    );
+    let node = k.json(&["get", "nodes"])?["items"][0]["status"]["volumesInUse"].clone();
+    ensure!(node.to_string().contains("kubernetes.io/csi/test.kelson.local^files"), "{node}");
+
+    // What was mounted before the kubelet started again is taken down by this one.
+    server.terminate()?;
+    server.launch()?;
+    ready(&k, "one")?;
+    k.ok(&["delete", "pod", "one", "--timeout=60s"])?;
+    ensure!(!driver.calls().iter().any(|c| c == "unstage files"), "the other pod has it: {:?}", driver.calls());
+    k.ok(&["delete", "pod", "two", "--timeout=60s"])?;
+    eventually("nothing is left of it", LIMIT, || {
+        let left = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let left: Vec<&str> = left.lines().filter(|l| l.contains(&*volumes.path().to_string_lossy())).collect();
+        ensure!(
+            left.is_empty() && driver.calls().iter().any(|c| c == "unstage files"),
+            "{left:?} {:?}",
+            driver.calls()
+        );
+        Ok(())
+    })?;
+    k.ok(&["delete", "pvc", "--all", "--timeout=60s"])?;
+    k.ok(&["delete", "pv", "kelson-files", "--timeout=60s"])?;
+    Ok(())
+}
+
+/// A device of the machine with a word at its beginning; it goes with this.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &Path, word: &str) -> anyhow::Result<Self> {
+        let mut content = vec![0; 1 << 20];
+        content[..word.len()].copy_from_slice(word.as_bytes());
+        std::fs::write(file, content)?;
+        Ok(Self(sh(&format!("losetup --find --show {}", file.display()))?.trim().to_owned()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // A second fault would hide the first.
+        let _ = sh(&format!("losetup --detach {}", self.0));
+    }
+}
+
+fn block(s: &Subject) -> Outcome {
+    let (_, kubelet) = kubelet(s)?;
+    let k = s.kubectl.namespaced("v-driver");
+    k.run(&["create", "namespace", "v-driver"])?;
+    let dir = tempfile::tempdir()?;
+    let ours = Loop::new(&dir.path().join("a"), "of the machine")?;
+    let theirs = Loop::new(&dir.path().join("b"), "of the driver.")?;
+    std::os::unix::fs::symlink(&theirs.0, dir.path().join("disk"))?;
+    let driver = starts_driver(&k, &kubelet, dir.path())?;
+    let node = k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
+    let place = format!(
+        "local: {{path: {}}}\n  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [{node}]}}]}}]}}}}",
+        ours.0
+    );
+    let local =
+        claimed("kelson-local", "x", "Block").replace(&format!("csi: {{driver: {DRIVER}, volumeHandle: x}}"), &place);
+    k.apply(&format!("{local}{}", claimed("kelson-disk", "disk", "Block")))?;
+    let read = |n: u8| format!("head -c 14 /dev/disk{n}; echo");
+    k.apply(&script(
+        "raw",
+        &format!(
+            "{}; {}; printf X | dd of=/dev/disk2 bs=1 conv=notrunc 2>/dev/null; {}; sleep 6000",
+            read(1),
+            read(2),
+            read(2)
+        ),
+        "    volumeDevices: [{name: a, devicePath: /dev/disk1}, {name: b, devicePath: /dev/disk2}]
+  volumes:
+  - {name: a, persistentVolumeClaim: {claimName: kelson-local}}
+  - {name: b, persistentVolumeClaim: {claimName: kelson-disk}}
+",
+    ))?;
+    ready(&k, "raw").with_context(|| format!("{:?} {}", driver.calls(), IMAGE))?;
+    eventually("the log", LIMIT, || {
+        let log = k.ok(&["logs", "raw"])?;
+        ensure!(log.lines().eq(["of the machine", "of the driver.", "Xf the driver."]), "{log}");
+        Ok(())
+    })?;
+    k.ok(&["delete", "pod", "raw", "--timeout=60s"])?;
+    eventually("the driver has let go", LIMIT, || {
+        ensure!(driver.calls().iter().any(|c| c == "unstage disk"), "{:?}", driver.calls());
+        Ok(())
+    })?;
+    k.ok(&["delete", "pvc", "--all", "--timeout=60s"])?;
+    k.ok(&["delete", "pv", "kelson-local", "kelson-disk", "--timeout=60s"])?;
+    Ok(())
+}

@@ -173,8 +173,10 @@ fn loud(s: &Subject) -> Outcome {
     let files = std::fs::read_dir(dir).map(|d| d.flatten().count()).unwrap_or(0);
     ensure!(files <= 7, "{files} files");
     k.ok(&["wait", "pod/loud", "--for=delete", "--timeout=90s"])?;
-    ensure!(!dir.exists(), "its logs went with it");
-    Ok(())
+    eventually("its logs go with it", LIMIT, || {
+        ensure!(!dir.exists(), "{} is still there", dir.display());
+        Ok(())
+    })
 }
 
 fn exec_flood(s: &Subject) -> Outcome {

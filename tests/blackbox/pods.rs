@@ -26,8 +26,11 @@ pub fn tests() -> Vec<Test> {
 
 /// Waits until a pod is Ready.
 pub fn ready(k: &Kubectl, pod: &str) -> Outcome {
-    k.ok(&["wait", &format!("pod/{pod}"), "--for=condition=Ready", "--timeout=90s"])?;
-    Ok(())
+    let waited = k.ok(&["wait", &format!("pod/{pod}"), "--for=condition=Ready", "--timeout=90s"]);
+    waited.map(drop).with_context(|| {
+        let events = k.run(&["events", "--for", &format!("pod/{pod}")]).map(|o| o.stdout).unwrap_or_default();
+        format!("pod {pod} is not ready; its events:\n{events}")
+    })
 }
 
 /// A pod manifest with one container `main` that runs a shell script; `more` is YAML below `spec`.

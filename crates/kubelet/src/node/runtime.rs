@@ -67,6 +67,11 @@ impl RuntimeState {
         Self { faults: vec![format!("container runtime is down: {why}")], ..self.clone() }
     }
 
+    /// Whether this handler can make what is mounted below a read-only volume read-only too.
+    pub fn has_recursive_read_only(&self, handler: &str) -> bool {
+        self.handlers.get(handler).is_some_and(|h| h.recursive_read_only_mounts)
+    }
+
     /// Whether pods of this handler can have users of their own.
     pub fn has_user_namespaces(&self, handler: &str) -> bool {
         self.handlers.get(handler).is_some_and(|h| h.user_namespaces)

@@ -399,6 +399,7 @@ impl Executor {
             env: env.clone(),
             pod_ips: pod_ips.to_vec(),
             ids,
+            has_recursive_read_only: parts.has_recursive_read_only(c, self.runtime_handler()).await?,
         };
         let mounts = parts.volumes.container_mounts(mounts).await?;
         let defaults = security::Defaults {

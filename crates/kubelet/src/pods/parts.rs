@@ -1,6 +1,7 @@
 //! What pod workers work with. Only this room takes all of it together.
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Container;
 use kelson_client::Client;
 use kelson_tasks::Tasks;
 use tokio::sync::watch;
@@ -58,6 +59,23 @@ impl Parts {
     /// Addresses of the node, the primary one first.
     pub fn host_ips(&self) -> Vec<String> {
         self.config.node_ips.iter().map(ToString::to_string).collect()
+    }
+
+    /// Whether the runtime can make what is mounted below the container's read-only volumes read-only too. `handler` is waited for
+    /// only where the container names such mounts.
+    ///
+    /// # Errors
+    /// The handler is not known.
+    pub async fn has_recursive_read_only(
+        &self,
+        c: &Container,
+        handler: impl Future<Output = Result<String, String>>,
+    ) -> Result<bool, String> {
+        if !c.volume_mounts.iter().flatten().any(|m| m.recursive_read_only.is_some()) {
+            return Ok(false);
+        }
+        let handler = handler.await?;
+        Ok(self.runtime_state.borrow().has_recursive_read_only(&handler))
     }
 
     /// What an image takes.

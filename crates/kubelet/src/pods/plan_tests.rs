@@ -48,6 +48,7 @@ fn instance(name: &str, state: State, exit_code: i32) -> Arc<Instance> {
         message: String::new(),
         log_path: String::new(),
         termination_file: String::new(),
+        recursive_read_only: Vec::new(),
         annotations: Default::default(),
         limits: None,
     })

@@ -18,8 +18,18 @@ use super::labels;
 const PERIOD_BLIND: Duration = Duration::from_secs(1);
 /// Between lists while events come, or there is nothing to watch.
 const PERIOD_QUIET: Duration = Duration::from_secs(10);
-/// After an event: the runtime's own bookkeeping may lag behind what it streams.
-const AFTER_EVENT: [Duration; 3] = [Duration::from_millis(20), Duration::from_millis(250), Duration::from_millis(1200)];
+/// Pauses between the lists after an event. The runtime's own bookkeeping lags behind what it streams: containerd shows a container as
+/// running until its shim has been taken down, which takes some tens of milliseconds, more on a loaded machine.
+const AFTER_EVENT: [Duration; 8] = [
+    Duration::from_millis(10),
+    Duration::from_millis(15),
+    Duration::from_millis(25),
+    Duration::from_millis(40),
+    Duration::from_millis(60),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(1000),
+];
 /// Events that wait; what does not fit says nothing new.
 const EVENTS_MAX: usize = 64;
 /// Before an event stream is asked for again.

@@ -85,6 +85,8 @@ pub struct Instance {
     pub log_path: String,
     /// Host file of the termination message; empty without one.
     pub termination_file: String,
+    /// Paths in the container that are read-only with all that is mounted below them.
+    pub recursive_read_only: Vec<String>,
     /// Annotations, as they were set at creation.
     pub annotations: BTreeMap<String, String>,
     /// What the runtime holds it to; `None` where nobody knows: it was made by another kubelet, and the runtime does not tell.
@@ -289,6 +291,7 @@ fn bare(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
     let path = annotation(labels::TERMINATION_PATH);
     let path = if path.is_empty() { "/dev/termination-log" } else { &path };
     let mount = s.mounts.iter().find(|m| m.container_path == path);
+    let recursive = s.mounts.iter().filter(|m| m.recursive_read_only);
     Instance {
         name: s.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default(),
         sandbox_id: sandbox_id.to_owned(),
@@ -306,6 +309,7 @@ fn bare(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
         message: s.message.clone(),
         log_path: s.log_path.clone(),
         termination_file: mount.map(|m| m.host_path.clone()).unwrap_or_default(),
+        recursive_read_only: recursive.map(|m| m.container_path.clone()).collect(),
         annotations: s.annotations.clone(),
         limits: s.resources.as_ref().and_then(|r| r.linux.as_ref()).map(Limits::told),
         id: s.id,

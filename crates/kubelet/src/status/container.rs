@@ -1,10 +1,11 @@
 //! One container's status from its instances in the runtime (upstream: `kubelet_pods.go` convertToAPIContainerStatuses).
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
-    Pod,
+    Pod, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -49,6 +50,7 @@ pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstance
         image: c.image.clone().unwrap_or_default(),
         image_id: String::new(),
         started: Some(false),
+        volume_mounts: mounts(c, latest),
         ..ContainerStatus::default()
     };
     let Some(i) = latest else {
@@ -84,6 +86,24 @@ pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstance
     // The API shows an empty one too; the status must equal what it gives back, or it would be written twice.
     out.last_state.get_or_insert_default();
     out
+}
+
+/// How the container's volumes are mounted (KEP-3857): as the runtime has it, before that as the pod asks for it.
+fn mounts(c: &Container, latest: Option<&Arc<Instance>>) -> Option<Vec<VolumeMountStatus>> {
+    let is_recursive = |m: &VolumeMount| match latest {
+        Some(i) => i.recursive_read_only.contains(&m.mount_path),
+        None => m.recursive_read_only.as_deref() == Some("Enabled"),
+    };
+    let one = |m: &VolumeMount| VolumeMountStatus {
+        name: m.name.clone(),
+        mount_path: m.mount_path.clone(),
+        read_only: m.read_only.filter(|is| *is),
+        recursive_read_only: (m.read_only == Some(true))
+            .then(|| if is_recursive(m) { "Enabled" } else { "Disabled" }.to_owned()),
+        ..Default::default()
+    };
+    let all: Vec<VolumeMountStatus> = c.volume_mounts.iter().flatten().map(one).collect();
+    Some(all).filter(|all| !all.is_empty())
 }
 
 /// A container that waits for its restart shows why it waits, and how it ended as its last state.
@@ -285,6 +305,7 @@ mod tests {
             message: String::new(),
             log_path: String::new(),
             termination_file: String::new(),
+            recursive_read_only: Vec::new(),
             annotations: BTreeMap::new(),
             limits: None,
         })

@@ -40,6 +40,8 @@ pub struct ContainerMounts {
     pub pod_ips: Vec<String>,
     /// The host IDs of the pod's user namespace, to which the runtime shifts every mount.
     pub ids: Option<IdRange>,
+    /// Whether the runtime can make what is mounted below a read-only volume read-only too.
+    pub has_recursive_read_only: bool,
 }
 
 impl Volumes {
@@ -116,6 +118,7 @@ impl ContainerMounts {
             return Err(format!("error SubPath `{sub}` must not be an absolute path or contain '..'"));
         }
         let read_only = m.read_only.unwrap_or(false);
+        let recursive_read_only = self.recursive_read_only(m)?;
         let (root, always_read_only) = match ready {
             Ready::Image { reference, .. } => {
                 return Ok(cri::Mount {
@@ -148,9 +151,30 @@ impl ContainerMounts {
             host_path: host_path.display().to_string(),
             readonly: read_only || always_read_only,
             propagation: propagation as i32,
-            recursive_read_only: read_only && m.recursive_read_only.as_deref() == Some("Enabled"),
+            recursive_read_only,
             ..Default::default()
         })
+    }
+
+    /// `recursiveReadOnly` as the runtime is told it: what was promised and cannot be given keeps the container from starting.
+    fn recursive_read_only(&self, m: &VolumeMount) -> Result<bool, String> {
+        let refused = |why: String| {
+            let name = &m.name;
+            let asked = "failed to resolve recursive read-only mode: volume";
+            Err(format!("{asked} {name:?} requested recursive read-only mode, but it is {why}"))
+        };
+        let Some(mode) = m.recursive_read_only.as_deref().filter(|mode| *mode != "Disabled") else { return Ok(false) };
+        if m.read_only != Some(true) {
+            return refused("not read-only".into());
+        }
+        if let Some(propagation) = m.mount_propagation.as_deref().filter(|p| *p != "None") {
+            return refused(format!("not compatible with propagation {propagation:?}"));
+        }
+        match mode {
+            "IfPossible" => Ok(self.has_recursive_read_only),
+            _ if self.has_recursive_read_only => Ok(true),
+            _ => refused("not supported by the runtime".into()),
+        }
     }
 }
 
@@ -198,6 +222,40 @@ mod tests {
             env: vec![("UP".into(), "..".into())],
             pod_ips: Vec::new(),
             ids,
+            has_recursive_read_only: false,
+        }
+    }
+
+    #[test]
+    fn what_is_below_a_read_only_volume_is_read_only_where_that_was_promised() {
+        let made = |mount: serde_json::Value, can: bool| {
+            let mut all = json!({"name": "path", "mountPath": "/m"});
+            all.as_object_mut().expect("a map").extend(mount.as_object().expect("a map").clone());
+            let mut request = request(all, None);
+            request.has_recursive_read_only = can;
+            let mount = request.container.volume_mounts.clone().expect("mounts").remove(0);
+            request.recursive_read_only(&mount)
+        };
+        let with = |mode: &str| json!({"readOnly": true, "recursiveReadOnly": mode});
+        for (mount, can, wanted) in [
+            (json!({"readOnly": true}), true, Ok(false)),
+            (with("Disabled"), true, Ok(false)),
+            (with("IfPossible"), false, Ok(false)),
+            (with("IfPossible"), true, Ok(true)),
+            (with("Enabled"), true, Ok(true)),
+            (with("Enabled"), false, Err("not supported by the runtime")),
+            (json!({"recursiveReadOnly": "Enabled"}), true, Err("not read-only")),
+            (
+                json!({"readOnly": true, "recursiveReadOnly": "Enabled", "mountPropagation": "HostToContainer"}),
+                true,
+                Err("not compatible with propagation \"HostToContainer\""),
+            ),
+        ] {
+            let found = made(mount.clone(), can);
+            match wanted {
+                Ok(wanted) => assert_eq!(found, Ok(wanted), "{mount}"),
+                Err(why) => assert!(found.is_err_and(|found| found.ends_with(why)), "{mount}"),
+            }
         }
     }
 

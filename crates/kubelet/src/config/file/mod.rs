@@ -35,7 +35,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "contentType",
     "cpuCFSQuota",
     "cpuCFSQuotaPeriod",
-    "cpuManagerPolicy",
     "cpuManagerPolicyOptions",
     "cpuManagerReconcilePeriod",
     "enableContentionProfiling",
@@ -66,7 +65,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "logging",
     "makeIPTablesUtilChains",
     "maxOpenFiles",
-    "memoryManagerPolicy",
     "memoryReservationPolicy",
     "memorySwap",
     "memoryThrottlingFactor",
@@ -89,9 +87,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "tlsCipherSuites",
     "tlsCurvePreferences",
     "tlsMinVersion",
-    "topologyManagerPolicy",
     "topologyManagerPolicyOptions",
-    "topologyManagerScope",
     "tracing",
     "userNamespaces",
     "volumePluginDir",
@@ -181,6 +177,7 @@ impl Layer<'_> {
         self.shutdown(&mut f);
         self.cgroups(&mut f, &mut laid);
         self.reserved(&mut f);
+        self.placement(&mut f);
         self.server(&mut f, &mut laid);
         laid.runtime_endpoint = f.string("containerRuntimeEndpoint", self.faults).map(str::to_owned);
         laid.ignored.append(&mut self.ignored);

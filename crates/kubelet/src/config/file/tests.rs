@@ -123,6 +123,22 @@ fn shutdowns() {
 }
 
 #[test]
+fn policies_of_placement_are_known_ones() {
+    let (_, found) = laid("cpuManagerPolicy: none\ntopologyManagerPolicy: best-effort\ntopologyManagerScope: pod\n");
+    assert_eq!(found.ignored, ["topologyManagerPolicy", "topologyManagerScope"], "what has no effect is named");
+    assert_eq!(laid("memoryManagerPolicy: ''\n").1.ignored, Vec::<String>::new());
+    for (text, wanted) in [
+        ("cpuManagerPolicy: Static", "\"none\", \"static\""),
+        ("memoryManagerPolicy: static", "\"None\", \"Static\""),
+        ("topologyManagerPolicy: single-numa", "\"single-numa-node\""),
+        ("topologyManagerScope: node", "\"container\", \"pod\""),
+    ] {
+        let found = faults(&format!("{HEAD}{text}\n"));
+        assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");
+    }
+}
+
+#[test]
 fn reservations_are_enforced_where_that_is_asked_for() {
     let enforced = |text: &str| laid(text).0.cgroups.expect("they are made").enforced;
     assert_eq!(enforced(""), Enforced { pods: true, system: None, kube: None });

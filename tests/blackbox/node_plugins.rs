@@ -65,9 +65,12 @@ fn devices(s: &Subject) -> Outcome {
     ready(&k, "one")?;
     let first = has(&k, "one")?;
     ensure!(first.len() == 1 && told_of(&asks, "one")? == first, "{first:?} {:?}", told_of(&asks, "one")?);
-    let log = k.ok(&["logs", "one"])?;
     let wanted = format!("crw-rw-rw- 1, 3 /dev/{0}\n{0}\nfrom the plugin", first[0]);
-    ensure!(log.trim() == wanted, "{log} is not {wanted}");
+    eventually("its log", LIMIT, || {
+        let log = k.ok(&["logs", "one"])?;
+        ensure!(log.trim() == wanted, "{log} is not {wanted}");
+        Ok(())
+    })?;
     k.ok(&["exec", "one", "--", "sh", "-c", &format!("echo gone > /dev/{}", first[0])])?;
     k.apply(&user("two", 2))?;
     eventually("no place for the second", LIMIT, || {

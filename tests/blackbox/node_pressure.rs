@@ -58,7 +58,7 @@ fn ends_as(k: &Kubectl, pod: &str, reason: &str) -> anyhow::Result<Value> {
 /// A pod that the scheduler does not see.
 fn placed(k: &Kubectl, name: &str, text: &str, more: &str) -> anyhow::Result<String> {
     let node = k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
-    Ok(script(name, text, &format!("{more}  nodeName: {node}\n  tolerations: [{{operator: Exists}}]\n")))
+    Ok(script(name, text, &format!("{more}  nodeName: {node}\n")))
 }
 
 fn reserved(_: &Subject) -> Outcome {

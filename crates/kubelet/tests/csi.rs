@@ -112,6 +112,9 @@ impl Mounts for FakeDriver {
     fn tmpfs(&self, _: &Path, _: Option<u64>, _: u32) -> std::io::Result<()> {
         Ok(())
     }
+    fn huge_pages(&self, _: &Path, _: u64) -> std::io::Result<()> {
+        Ok(())
+    }
     fn bind(&self, _: BorrowedFd<'_>, _: &Path) -> std::io::Result<()> {
         Ok(())
     }

@@ -24,6 +24,10 @@ use crate::devices::Devices;
 /// Between looks at a node that is not ready yet.
 const NOT_READY_PERIOD: Duration = Duration::from_millis(500);
 
+/// A runtime that does not say for so long how it is counts as down (upstream `maxWaitForContainerRuntime`). Its other calls may
+/// take minutes, and so would the node's silence.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
 /// Everything the node's reports are made from.
 pub struct NodeSync {
     /// What the kubelet was told.
@@ -139,8 +143,9 @@ impl NodeSync {
             machine_memory: machine.memory,
         };
         self.node_facts.send_replace(Arc::new(node));
-        let runtime = self.ask_runtime().await;
-        let images = self.runtime.list_images(None).await.unwrap_or_default();
+        let images = tokio::time::timeout(ANSWER_MAX, self.runtime.list_images(None));
+        let (runtime, images) = tokio::join!(self.ask_runtime(), images);
+        let images = images.unwrap_or(Ok(Vec::new())).unwrap_or_default();
         let images = images
             .into_iter()
             .map(|i| (i.repo_digests.into_iter().chain(i.repo_tags).collect::<Vec<_>>(), i.size))
@@ -163,9 +168,11 @@ impl NodeSync {
     }
 
     async fn ask_runtime(&self) -> RuntimeState {
-        let state = match self.runtime.status(false).await {
-            Ok(answer) => RuntimeState::of(answer),
-            Err(e) => self.runtime_state.borrow().down(&e.to_string()),
+        let answer = tokio::time::timeout(ANSWER_MAX, self.runtime.status(false)).await;
+        let state = match answer {
+            Ok(Ok(answer)) => RuntimeState::of(answer),
+            Ok(Err(e)) => self.runtime_state.borrow().down(&e.to_string()),
+            Err(_) => self.runtime_state.borrow().down(&format!("it has not answered for {ANSWER_MAX:?}")),
         };
         self.runtime_state.send_if_modified(|now| {
             let changed = **now != state;

@@ -1,11 +1,13 @@
 //! emptyDir volumes: a directory of the pod's own, or memory (upstream: `pkg/volume/emptydir`).
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use kelson_meta::Quantity;
 
 use super::mounts::is_mounted;
 use super::source::{Ready, Request, SetUp, Source, in_files, make_dir};
@@ -26,18 +28,21 @@ impl Source for EmptyDir {
         let source = request.volume.empty_dir.clone().unwrap_or_default();
         let (dir, group, mounts) = (request.dir(PLUGIN), request.fs_group(), Arc::clone(&request.volumes.mounts));
         let path = dir.clone();
+        let pages = page_bytes(request.pod, source.medium.as_deref().unwrap_or_default())?;
         in_files(move || {
             let text = |e: std::io::Error| e.to_string();
             let fresh = !dir.exists();
             make_dir(&dir, 0o777).map_err(text)?;
-            match source.medium.as_deref().unwrap_or_default() {
-                "Memory" if !is_mounted(&*mounts, &dir) => {
+            match (source.medium.as_deref().unwrap_or_default(), pages) {
+                ("", _) => {}
+                _ if is_mounted(&*mounts, &dir) => {}
+                (_, Some(bytes)) => mounts.huge_pages(&dir, bytes).map_err(text)?,
+                ("Memory", None) => {
                     let size =
                         source.size_limit.as_ref().map(pod::quantity).and_then(|q| u64::try_from(q.value()).ok());
                     mounts.tmpfs(&dir, size.filter(|s| *s > 0), 0o777).map_err(text)?;
                 }
-                "" | "Memory" => {}
-                other => return Err(format!("unsupported storage medium {other:?}")),
+                (other, None) => return Err(format!("unsupported storage medium {other:?}")),
             }
             if let Some(group) = group.filter(|_| fresh) {
                 std::os::unix::fs::chown(&dir, None, Some(group)).map_err(text)?;
@@ -48,5 +53,69 @@ impl Source for EmptyDir {
         })
         .await?;
         Ok(Ready::Path { path, read_only: false }.into())
+    }
+}
+
+/// The size of the pages of a volume of huge ones: `HugePages-2Mi` says it, of `HugePages` it is the one size that the pod's containers
+/// ask for. `None`: the medium is another one.
+fn page_bytes(pod: &Pod, medium: &str) -> Result<Option<u64>, String> {
+    let Some(named) = medium.strip_prefix("HugePages") else { return Ok(None) };
+    let bytes = |text: &str| text.parse::<Quantity>().ok().and_then(|q| u64::try_from(q.value()).ok());
+    let named = match named.strip_prefix('-').map(bytes) {
+        None if named.is_empty() => None,
+        Some(Some(size)) => Some(size),
+        _ => return Err(format!("unsupported storage medium {medium:?}")),
+    };
+    let spec = pod.spec.as_ref();
+    let of_pod = spec.and_then(|s| s.resources.as_ref());
+    let of_containers = pod::members(pod).filter_map(|m| m.container.resources.clone());
+    let asked: BTreeSet<u64> = of_containers
+        .chain(of_pod.cloned())
+        .flat_map(|r| r.limits.into_iter().chain(r.requests).flatten())
+        .filter_map(|(resource, _)| bytes(resource.strip_prefix("hugepages-")?))
+        .collect();
+    match named {
+        Some(size) if asked.contains(&size) => Ok(Some(size)),
+        None if asked.len() > 1 => {
+            Err(format!("medium: {medium} can't be used if container requests multiple huge page sizes"))
+        }
+        None if !asked.is_empty() => Ok(asked.first().copied()),
+        _ => Err(format!(
+            "medium {medium}: hugePages storage requested, but there is no resource request for huge pages"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pages_are_as_large_as_the_pod_asks_for() {
+        let pod = |sizes: &[&str]| -> Pod {
+            let limits: serde_json::Map<_, _> =
+                sizes.iter().map(|size| (format!("hugepages-{size}"), json!("1Gi"))).collect();
+            serde_json::from_value(json!({"spec": {"containers": [{"name": "c", "resources": {"limits": limits}}]}}))
+                .expect("a pod")
+        };
+        for (medium, sizes, wanted) in [
+            ("", &["2Mi"][..], Ok(None)),
+            ("Memory", &[], Ok(None)),
+            ("HugePages", &["2Mi"], Ok(Some(2 << 20))),
+            ("HugePages-1Gi", &["2Mi", "1Gi"], Ok(Some(1 << 30))),
+            ("HugePages", &["2Mi", "1Gi"], Err("multiple huge page sizes")),
+            ("HugePages", &[], Err("no resource request for huge pages")),
+            ("HugePages-1Gi", &["2Mi"], Err("no resource request for huge pages")),
+            ("HugePages-much", &["2Mi"], Err("unsupported storage medium")),
+            ("HugePagesX", &["2Mi"], Err("unsupported storage medium")),
+        ] {
+            match (page_bytes(&pod(sizes), medium), wanted) {
+                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{medium} {sizes:?}"),
+                (Err(found), Err(wanted)) => assert!(found.contains(wanted), "{medium} {sizes:?}: {found}"),
+                (found, _) => panic!("{medium} {sizes:?}: {found:?}"),
+            }
+        }
     }
 }

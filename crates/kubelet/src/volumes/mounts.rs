@@ -10,6 +10,8 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 pub trait Mounts: Send + Sync + 'static {
     /// A tmpfs of at most `size` bytes (`None`: the kernel's default) with this mode.
     fn tmpfs(&self, at: &Path, size: Option<u64>, mode: u32) -> io::Result<()>;
+    /// Memory in pages of so many bytes.
+    fn huge_pages(&self, at: &Path, page_bytes: u64) -> io::Result<()>;
     /// What `file` is, at `at` too.
     fn bind(&self, file: BorrowedFd<'_>, at: &Path) -> io::Result<()>;
     /// Takes a mount away; nothing there is no error.
@@ -42,6 +44,11 @@ impl Mounts for KernelMounts {
             let options = std::ffi::CString::new(options).map_err(|_| Errno::INVAL)?;
             rustix::mount::mount("tmpfs", at, "tmpfs", MountFlags::empty(), Some(options.as_c_str()))
         })
+    }
+
+    fn huge_pages(&self, at: &Path, page_bytes: u64) -> io::Result<()> {
+        let options = std::ffi::CString::new(format!("pagesize={page_bytes},mode=777")).map_err(|_| Errno::INVAL)?;
+        Ok(rustix::mount::mount("nodev", at, "hugetlbfs", MountFlags::empty(), Some(options.as_c_str()))?)
     }
 
     fn bind(&self, file: BorrowedFd<'_>, at: &Path) -> io::Result<()> {

@@ -131,6 +131,9 @@ impl Mounts for NoMounts {
     fn tmpfs(&self, _: &Path, _: Option<u64>, _: u32) -> std::io::Result<()> {
         Ok(())
     }
+    fn huge_pages(&self, _: &Path, _: u64) -> std::io::Result<()> {
+        Ok(())
+    }
     fn bind(&self, _: std::os::fd::BorrowedFd<'_>, _: &Path) -> std::io::Result<()> {
         Ok(())
     }

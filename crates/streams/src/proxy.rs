@@ -294,3 +294,60 @@ async fn output(from: Option<crate::mux::Stream>, to: Option<crate::mux::Stream>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_ends_that_carries_nothing_for_its_limit_and_no_other() {
+        let (mut client, near) = tokio::io::duplex(64);
+        let (far, mut backend) = tokio::io::duplex(64);
+        let begun = Instant::now();
+        let carried = async {
+            let outcome = splice_until_idle(near, far, IDLE).await;
+            (outcome, begun.elapsed())
+        };
+        let traffic = async {
+            let mut byte = [0];
+            // Each way in turn, for longer than the limit and never resting for so long.
+            for n in 0..4 {
+                tokio::time::sleep(Duration::from_secs(45)).await;
+                let (from, to) = if n % 2 == 0 { (&mut client, &mut backend) } else { (&mut backend, &mut client) };
+                from.write_all(b"x").await.expect("carried");
+                to.read_exact(&mut byte).await.expect("carried");
+            }
+            let last = begun.elapsed();
+            // Then silence: both ends are told by the end of their streams.
+            assert_eq!(client.read(&mut byte).await.expect("an end"), 0);
+            assert_eq!(backend.read(&mut byte).await.expect("an end"), 0);
+            last
+        };
+        let ((outcome, ended), last) = tokio::join!(carried, traffic);
+        assert_eq!(outcome.expect_err("it was idle").kind(), io::ErrorKind::TimedOut);
+        let rested = ended - last;
+        assert!(last >= 3 * IDLE && (IDLE..IDLE + Duration::from_secs(1)).contains(&rested), "{last:?} {ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_ends_by_itself_is_not_called_idle() {
+        let (mut client, near) = tokio::io::duplex(64);
+        let (far, mut backend) = tokio::io::duplex(64);
+        let traffic = async {
+            client.write_all(b"in").await.expect("carried");
+            client.shutdown().await.expect("ended");
+            let mut all = Vec::new();
+            backend.read_to_end(&mut all).await.expect("carried");
+            tokio::time::sleep(Duration::from_secs(50)).await;
+            backend.write_all(b"out").await.expect("carried");
+            drop(backend);
+            all
+        };
+        let (outcome, all) = tokio::join!(splice_until_idle(near, far, IDLE), traffic);
+        assert_eq!((outcome.expect("an end"), all), ((2, 3), b"in".to_vec()));
+    }
+}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use futures::stream::{self, StreamExt as _};
 use hyper::body::Frame;
-use kelson_blackbox::grpc::{Server, ended, framed};
+use kelson_blackbox::grpc::{GrpcServer, ended, framed};
 use kelson_blackbox::{Kubectl, Needs::Node, Outcome, Subject, Test, eventually, free_port};
 use serde_json::Value;
 
@@ -278,7 +278,7 @@ fn grpc_probes(s: &Subject) -> Outcome {
     let well = std::sync::Arc::new(AtomicBool::new(true));
     let now = std::sync::Arc::clone(&well);
     // On this machine, whose address a pod with the node's network has.
-    let _server = Server::at_port(port, move |path, message| {
+    let _server = GrpcServer::at_port(port, move |path, message| {
         let known = path == "/grpc.health.v1.Health/Check" && message == b"\x0a\x04deep";
         let serving = SERVING[usize::from(known && now.load(Ordering::SeqCst))];
         stream::iter([Frame::data(framed(serving)), ended("0")]).boxed()

@@ -9,7 +9,7 @@ use hyper::body::Frame;
 use prost::Message;
 use tokio::sync::watch;
 
-use crate::grpc::{Frames, Server, call, ended, framed};
+use crate::grpc::{Frames, GrpcServer, call, ended, framed};
 
 /// What the plugin offers.
 pub const RESOURCE: &str = "test.kelson.local/null";
@@ -78,7 +78,7 @@ struct Given {
     #[prost(message, repeated, tag = "2")]
     mounts: Vec<Mount>,
     #[prost(message, repeated, tag = "3")]
-    devices: Vec<Node>,
+    devices: Vec<DeviceNode>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -92,7 +92,7 @@ struct Mount {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Node {
+struct DeviceNode {
     #[prost(string, tag = "1")]
     container_path: String,
     #[prost(string, tag = "2")]
@@ -111,7 +111,7 @@ pub struct DevicePlugin {
     devices: watch::Sender<Vec<Health>>,
     /// What was asked for, call by call.
     allocated: Arc<Mutex<Vec<Vec<String>>>>,
-    _server: Server,
+    _server: GrpcServer,
 }
 
 impl DevicePlugin {
@@ -123,7 +123,7 @@ impl DevicePlugin {
         let devices = watch::channel(devices.to_vec()).0;
         let allocated = Arc::<Mutex<Vec<Vec<String>>>>::default();
         let (lists, asked, shown) = (devices.clone(), Arc::clone(&allocated), shown.display().to_string());
-        let server = Server::at_socket(&dir.join(ENDPOINT), move |path, message| match path.rsplit('/').next() {
+        let server = GrpcServer::at_socket(&dir.join(ENDPOINT), move |path, message| match path.rsplit('/').next() {
             Some("ListAndWatch") => listed(lists.subscribe()),
             Some("Allocate") => {
                 let wanted = Wanted::decode(message).unwrap_or_default();
@@ -178,7 +178,7 @@ fn listed(changes: watch::Receiver<Vec<Health>>) -> Frames {
 }
 
 fn given(ids: &[String], shown: &str) -> Given {
-    let node = |id: &String| Node {
+    let node = |id: &String| DeviceNode {
         container_path: format!("/dev/{id}"),
         host_path: "/dev/null".into(),
         permissions: "rw".into(),

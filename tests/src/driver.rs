@@ -9,7 +9,7 @@ use futures::stream::{self, StreamExt as _};
 use hyper::body::Frame;
 use prost::Message;
 
-use crate::grpc::{Server, ended, framed};
+use crate::grpc::{GrpcServer, ended, framed};
 use crate::sh;
 
 /// What the driver is called.
@@ -29,7 +29,7 @@ struct Info {
 
 /// The fields of `NodeStageVolume` and `NodePublishVolume` that the driver reads, whose numbers they share.
 #[derive(Clone, PartialEq, Message)]
-struct Asked {
+struct VolumeCall {
     #[prost(string, tag = "1")]
     volume: String,
     #[prost(string, tag = "3")]
@@ -52,7 +52,7 @@ struct Undone {
 /// A driver that runs.
 pub struct Driver {
     calls: Arc<Mutex<Vec<String>>>,
-    _servers: [Server; 2],
+    _servers: [GrpcServer; 2],
 }
 
 impl Driver {
@@ -73,7 +73,7 @@ impl Driver {
         };
         let calls = Arc::<Mutex<Vec<String>>>::default();
         let (noted, volumes) = (Arc::clone(&calls), volumes.to_owned());
-        let serves = Server::at_socket(&endpoint, move |path, message| {
+        let serves = GrpcServer::at_socket(&endpoint, move |path, message| {
             let call = path.rsplit('/').next().unwrap_or_default();
             let (answer, status) = match answer(&volumes, call, message) {
                 Ok((said, answer)) => {
@@ -89,7 +89,7 @@ impl Driver {
             };
             stream::iter([Frame::data(framed(&answer)), ended(status)]).boxed()
         })?;
-        let registers = Server::at_socket(&kubelet.join("plugins_registry/kelson-test.sock"), move |path, _| {
+        let registers = GrpcServer::at_socket(&kubelet.join("plugins_registry/kelson-test.sock"), move |path, _| {
             let answer = if path.ends_with("/GetInfo") { info.encode_to_vec() } else { Vec::new() };
             stream::iter([Frame::data(framed(&answer)), ended("0")]).boxed()
         })?;
@@ -110,7 +110,7 @@ fn answer(volumes: &Path, call: &str, message: &[u8]) -> anyhow::Result<(Option<
         // One capability: volumes are staged.
         "NodeGetCapabilities" => (None, vec![0x0a, 0x04, 0x0a, 0x02, 0x08, 0x01]),
         "NodeStageVolume" => {
-            let asked = Asked::decode(message)?;
+            let asked = VolumeCall::decode(message)?;
             let source = source(volumes, &asked.volume)?;
             ensure!(Path::new(&asked.staging).is_dir(), "its directory is not there");
             if source.is_dir() && !is_mounted(&asked.staging)? {
@@ -119,7 +119,7 @@ fn answer(volumes: &Path, call: &str, message: &[u8]) -> anyhow::Result<(Option<
             (Some(format!("stage {}", asked.volume)), Vec::new())
         }
         "NodePublishVolume" => {
-            let asked = Asked::decode(message)?;
+            let asked = VolumeCall::decode(message)?;
             publish(volumes, &asked)?;
             let pod = asked.context.get("csi.storage.k8s.io/pod.name").map_or("", String::as_str);
             (Some(format!("publish {} for {pod}", asked.volume)), Vec::new())
@@ -140,7 +140,7 @@ fn answer(volumes: &Path, call: &str, message: &[u8]) -> anyhow::Result<(Option<
     })
 }
 
-fn publish(volumes: &Path, asked: &Asked) -> anyhow::Result<()> {
+fn publish(volumes: &Path, asked: &VolumeCall) -> anyhow::Result<()> {
     if is_mounted(&asked.target)? {
         return Ok(());
     }

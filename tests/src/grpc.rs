@@ -18,12 +18,12 @@ pub use wire::{Frames, ended, framed};
 const CALL_MAX: Duration = Duration::from_secs(60);
 
 /// A server; dropped, it ends as a process does: connections close, its socket goes.
-pub struct Server {
+pub struct GrpcServer {
     runtime: Option<Runtime>,
     socket: Option<PathBuf>,
 }
 
-impl Server {
+impl GrpcServer {
     /// Answers at a unix socket, in whose place nothing else may be.
     pub fn at_socket<F>(socket: &Path, answer: F) -> anyhow::Result<Self>
     where
@@ -54,7 +54,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for GrpcServer {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();

@@ -52,7 +52,7 @@ fn devices(s: &Subject) -> Outcome {
     let (server, kubelet) = kubelet(s)?;
     let k = s.kubectl.fresh_namespace("d-plugin")?;
     let shown = tempfile::tempdir()?;
-    std::fs::write(shown.path().join("word"), "from the plugin")?;
+    std::fs::write(shown.path().join("word"), "from the plugin\n")?;
     let (plugins, asks) = (kubelet.join("device-plugins"), kubelet.join("pod-resources/kubelet.sock"));
     let start = |devices: &[(&'static str, bool)]| {
         eventually("the kubelet takes plugins", LIMIT, || DevicePlugin::start(&plugins, shown.path(), devices))

@@ -26,6 +26,8 @@ struct Inner {
     root: Option<Arc<DeclType>>,
     /// Whether `Object{…}` and `JSONPatch{…}` make mutations.
     mutations: bool,
+    /// Whether `cel.bind` names a value.
+    bindings: bool,
 }
 
 #[derive(Debug)]
@@ -105,6 +107,11 @@ impl EnvBuilder {
         self.0.mutations = true;
         self
     }
+    /// With the macro `cel.bind(name, value, result)`.
+    pub fn bindings(mut self) -> Self {
+        self.0.bindings = true;
+        self
+    }
     /// Fixes what was declared; expressions are compiled against it.
     pub fn build(self) -> Env {
         Env(Arc::new(self.0))
@@ -146,6 +153,7 @@ impl Env {
             objects: objects.collect(),
             root: inner.root.clone(),
             mutations: inner.mutations,
+            bindings: inner.bindings,
         })
     }
 
@@ -158,7 +166,7 @@ impl Env {
     /// ([`Program::output_type`]).
     pub fn compile(&self, source: &str) -> Result<Program, CompileError> {
         let issues = |issues| CompileError::Issues { source: source.to_owned(), issues };
-        let parsed = syntax::parse(source).map_err(issues)?;
+        let parsed = syntax::parse_with(source, self.0.bindings).map_err(issues)?;
         let checked = check::check(parsed, &*self.0).map_err(issues)?;
         let cost = cost::estimate(&checked, &*self.0);
         let (node, slots) = plan(&checked, true).map_err(CompileError::Instantiation)?;

@@ -9,6 +9,7 @@
 pub mod admission;
 mod check;
 mod cost;
+pub mod device;
 mod env;
 mod eval;
 mod library;

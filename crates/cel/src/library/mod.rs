@@ -14,7 +14,7 @@ mod operators;
 mod optional;
 mod quantity;
 mod row;
-mod semver;
+pub(crate) mod semver;
 mod sets;
 mod sort;
 mod strings;

@@ -228,7 +228,7 @@ fn contained<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     match args {
         [_, Value::List(list)] if list.len() > list::MOST => Err(EvalError::CostLimit),
         [value, Value::List(list)] => equal::contains(list, value).map(Value::Bool),
-        [key, Value::Map(map)] => map.find(key).map(|found| Value::Bool(found.is_some())),
+        [key, Value::Map(map)] => map.contains(key).map(Value::Bool),
         _ => none(),
     }
 }

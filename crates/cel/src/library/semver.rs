@@ -35,7 +35,7 @@ fn number(part: &str, name: &str) -> std::result::Result<u64, String> {
     part.parse().map_err(|_| format!("strconv.ParseUint: parsing {part:?}: value out of range"))
 }
 
-fn parse(s: &str) -> std::result::Result<Semver, String> {
+pub(crate) fn parse(s: &str) -> std::result::Result<Semver, String> {
     if s.is_empty() {
         return Err("Version string empty".into());
     }

@@ -27,6 +27,21 @@ pub(crate) fn is_macro(name: &str, args: usize, member: bool) -> bool {
     )
 }
 
+/// `cel.bind(name, value, result)`, which only selectors of devices have.
+pub(crate) fn is_bind(name: &str, args: usize, target: Option<&Expr>) -> bool {
+    name == "bind" && args == 3 && target.and_then(Expr::ident) == Some("cel")
+}
+
+/// Expands a call for which [`is_bind`] holds.
+pub(crate) fn expand_bind(b: &mut Builder, args: Vec<Expr>) -> Expanded {
+    let Ok([name, value, result]) = <[Expr; 3]>::try_from(args) else {
+        return Err(Wrong(0, "cel.bind() takes three arguments".into()));
+    };
+    let why = || Wrong(name.id, "cel.bind() variable names must be simple identifiers".into());
+    let name = name.ident().ok_or_else(why)?.to_owned();
+    Ok(bind(b, &name, value, result))
+}
+
 /// Expands a call for which [`is_macro`] holds.
 pub(crate) fn expand(b: &mut Builder, name: &str, target: Option<Expr>, args: Vec<Expr>) -> Expanded {
     let Some(target) = target else { return has(b, args) };

@@ -10,4 +10,6 @@ mod text;
 mod token;
 
 pub(crate) use macros::ACCU;
-pub(crate) use parser::{Parsed, RESERVED, parse};
+#[cfg(test)]
+pub(crate) use parser::parse;
+pub(crate) use parser::{Parsed, RESERVED, parse_with};

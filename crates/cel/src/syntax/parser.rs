@@ -49,8 +49,14 @@ pub(crate) struct Parsed {
     pub places: Vec<u32>,
 }
 
-/// Parses, or says what is wrong.
+/// Parses as everywhere but in selectors of devices.
+#[cfg(test)]
 pub(crate) fn parse(source: &str) -> Result<Parsed, Vec<Issue>> {
+    parse_with(source, false)
+}
+
+/// Parses, or says what is wrong; with `bindings`, `cel.bind` is a macro.
+pub(crate) fn parse_with(source: &str, bindings: bool) -> Result<Parsed, Vec<Issue>> {
     let size = source.chars().count();
     if size > CODE_POINTS {
         let message = format!("expression code point size exceeds limit: size: {size}, limit {CODE_POINTS}");
@@ -58,7 +64,7 @@ pub(crate) fn parse(source: &str) -> Result<Parsed, Vec<Issue>> {
     }
     let mut issues = Vec::new();
     let tokens = tokens(source, &mut issues);
-    let mut parser = Parser { source, tokens, at: 0, depth: 0, issues, b: Builder::new() };
+    let mut parser = Parser { source, tokens, at: 0, depth: 0, issues, bindings, b: Builder::new() };
     let root = parser.whole();
     if parser.issues.is_empty()
         && let Ok(root) = root
@@ -78,6 +84,8 @@ pub(super) struct Parser<'s> {
     pub(super) at: usize,
     depth: usize,
     issues: Vec<Issue>,
+    /// `cel.bind` is a macro.
+    bindings: bool,
     pub(super) b: Builder,
 }
 
@@ -277,9 +285,14 @@ impl Parser<'_> {
     }
 
     fn called(&mut self, offset: u32, function: String, target: Option<Expr>, args: Vec<Expr>) -> Parse {
-        if macros::is_macro(&function, args.len(), target.is_some()) {
+        let binds = self.bindings && macros::is_bind(&function, args.len(), target.as_ref());
+        if binds || macros::is_macro(&function, args.len(), target.is_some()) {
             self.b.expand_at(offset);
-            return match macros::expand(&mut self.b, &function, target, args) {
+            let expanded = match binds {
+                true => macros::expand_bind(&mut self.b, args),
+                false => macros::expand(&mut self.b, &function, target, args),
+            };
+            return match expanded {
                 Ok(expr) => Ok(expr),
                 Err(macros::Wrong(id, message)) => {
                     let place = self.b.places[id as usize];

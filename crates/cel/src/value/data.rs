@@ -112,6 +112,8 @@ pub enum Map<'a> {
     Object(&'a JsonMap<String, Json>, &'a DeclType),
     /// Values by key.
     Values(Arc<Entries<'a>>),
+    /// The same, where asking for a key that is not there gives an empty map: the domains of a device's attributes.
+    Domains(Arc<Entries<'a>>),
     /// What `Name{…}` makes.
     Struct(Arc<Struct<'a>>),
 }

@@ -20,6 +20,16 @@ impl<'a> Key<'a> {
     }
 }
 
+/// An entry of a map that is made, under a key of text.
+pub(crate) fn entry<'a>(key: &'a str, value: Value<'a>) -> (Key<'a>, (Value<'a>, Value<'a>)) {
+    (Key::Text(Text::Borrowed(key)), (Value::borrowed(key), value))
+}
+
+/// A map of these entries.
+pub(crate) fn place(entries: Entries<'_>) -> Value<'_> {
+    Value::Map(Map::values(entries))
+}
+
 impl<'a> Map<'a> {
     pub(crate) fn values(entries: Entries<'a>) -> Map<'a> {
         Map::Values(Arc::new(entries))
@@ -28,7 +38,7 @@ impl<'a> Map<'a> {
     pub fn len(&self) -> usize {
         match self {
             Map::Json(map, _) | Map::Object(map, _) => map.len(),
-            Map::Values(entries) => entries.len(),
+            Map::Values(entries) | Map::Domains(entries) => entries.len(),
             Map::Struct(s) => s.fields.len(),
         }
     }
@@ -37,11 +47,23 @@ impl<'a> Map<'a> {
         self.len() == 0
     }
 
+    /// Whether it has a key.
+    pub(crate) fn contains(&self, key: &Value<'a>) -> Result<bool> {
+        match self {
+            Map::Domains(entries) => Ok(Key::of(key).is_some_and(|k| entries.contains_key(&k))),
+            _ => self.find(key).map(|found| found.is_some()),
+        }
+    }
+
     /// The value of a key of any type.
     pub(crate) fn find(&self, key: &Value<'a>) -> Result<Option<Value<'a>>> {
         match (self, key) {
             (Map::Values(entries), key) => {
                 Ok(Key::of(key).and_then(|k| entries.get(&k)).map(|(_, value)| value.clone()))
+            }
+            (Map::Domains(entries), key) => {
+                let found = Key::of(key).and_then(|k| entries.get(&k));
+                Ok(Some(found.map_or_else(|| Value::Map(Map::values(Entries::new())), |(_, value)| value.clone())))
             }
             (_, Value::Text(name)) => self.field(name),
             // Plain JSON has no such key; an object of declared properties cannot be asked for it.
@@ -66,6 +88,7 @@ impl<'a> Map<'a> {
                 let key = Key::Text(Text::Shared(name.into()));
                 Ok(entries.get(&key).map(|(_, value)| value.clone()))
             }
+            Map::Domains(_) => self.find(&Value::text(name)),
             Map::Struct(s) => Ok(s.fields.iter().find(|(n, _)| **n == *name).map(|(_, v)| v.clone())),
         }
     }
@@ -78,7 +101,7 @@ impl<'a> Map<'a> {
                 let known = map.keys().filter_map(|k| escape(k)).filter(|k| decl.field(k).is_some());
                 known.map(|k| Value::text(k.as_ref())).collect()
             }
-            Map::Values(entries) => entries.values().map(|(key, _)| key.clone()).collect(),
+            Map::Values(entries) | Map::Domains(entries) => entries.values().map(|(key, _)| key.clone()).collect(),
             Map::Struct(s) => s.fields.iter().map(|(n, _)| Value::text(n.clone())).collect(),
         }
     }

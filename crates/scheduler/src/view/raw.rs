@@ -51,7 +51,16 @@ wire!(RawPodSpec {
     topology_spread_constraints: Vec<RawSpread>,
     #[serde(deserialize_with = "null_default")]
     volumes: Vec<RawVolume>,
+    #[serde(deserialize_with = "null_default")]
+    resource_claims: Vec<RawResourceClaim>,
 });
+
+wire!(RawResourceClaim {
+    name: String,
+    resource_claim_name: Option<String>,
+    resource_claim_template_name: Option<String>,
+});
+wire!(RawResourceClaimStatus { name: String, resource_claim_name: Option<String> });
 
 wire!(RawGate { name: String });
 wire!(RawRequirements { requests: Option<Resources> });

@@ -1,0 +1,379 @@
+//! The search: one device after the other is taken and given back, until all requests of all claims have theirs.
+use std::collections::HashMap;
+
+use super::counters::CountersLeft;
+use super::request::{Choice, Request};
+use super::{Allocator, Wish};
+use crate::capacity::{Amounts, share};
+use crate::claim::Asked;
+use crate::constraint::Constraint;
+use crate::inventory::Host;
+use crate::names::RESULTS_MAX;
+use crate::pool::{Pool, PoolState};
+use crate::slice::{DeviceView, ResourceSliceView};
+use crate::taken::DeviceId;
+
+/// Devices that are looked at for one pod on one node at most (upstream gives up after ten seconds).
+const LOOKS_MAX: usize = 200_000;
+/// Devices of all claims of a pod together: so deep does the search go.
+const DEVICES_MAX: usize = 256;
+
+/// Where a device stands in the pools of this search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub pool: usize,
+    pub slice: usize,
+    pub device: usize,
+}
+
+/// Which device is looked for: of which option of which request of which claim, and the how manieth.
+#[derive(Clone, Copy, Debug, Default)]
+struct At {
+    claim: usize,
+    request: usize,
+    option: usize,
+    device: usize,
+}
+
+/// Why the search does not go on.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// A claim would have more devices than it can; another alternative may want fewer.
+    TooMany,
+    /// Too much was tried.
+    Late,
+    /// Something is wrong with a claim or class.
+    Fault(String),
+}
+
+/// A device that was taken.
+#[derive(Debug)]
+pub(super) struct Chosen<'a> {
+    pub request: &'a str,
+    pub alternative: Option<&'a str>,
+    pub asked: &'a Asked,
+    pub slice: &'a ResourceSliceView,
+    pub device: &'a DeviceView,
+    place: Place,
+    /// What it has of a device that several may have.
+    pub share: Option<Amounts>,
+    counted: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Search<'a> {
+    pub allocator: Allocator<'a>,
+    host: Host<'a>,
+    pub pools: Vec<Pool<'a>>,
+    pub wishes: &'a [Wish<'a>],
+    /// By claim.
+    pub requests: Vec<Vec<Request<'a>>>,
+    /// By claim.
+    constraints: Vec<Vec<Constraint<'a>>>,
+    /// By claim: what was taken so far.
+    pub chosen: Vec<Vec<Chosen<'a>>>,
+    /// By claim and request: the option that was taken.
+    pub options: Vec<Vec<usize>>,
+    /// Whether a device is what an option of a request wants; that does not change while devices are taken.
+    verdicts: HashMap<(usize, *const Asked, Place), bool>,
+    /// The claims that take a device for themselves, or look after it.
+    taking: HashMap<Place, Vec<usize>>,
+    /// Shares of devices.
+    sharing: HashMap<Place, Vec<Amounts>>,
+    counters: CountersLeft<'a>,
+    looks: usize,
+}
+
+impl<'a> Search<'a> {
+    /// Judges all claims.
+    ///
+    /// # Errors
+    /// Why one of them can have nothing anywhere.
+    pub fn new(
+        allocator: Allocator<'a>,
+        host: Host<'a>,
+        pools: Vec<Pool<'a>>,
+        wishes: &'a [Wish<'a>],
+    ) -> Result<Self, String> {
+        let each = || 0..wishes.len();
+        let mut me = Self {
+            allocator,
+            host,
+            pools,
+            wishes,
+            requests: each().map(|_| Vec::new()).collect(),
+            constraints: each().map(|_| Vec::new()).collect(),
+            chosen: each().map(|_| Vec::new()).collect(),
+            options: Vec::new(),
+            verdicts: HashMap::new(),
+            taking: HashMap::new(),
+            sharing: HashMap::new(),
+            counters: CountersLeft::default(),
+            looks: 0,
+        };
+        for (i, wish) in wishes.iter().enumerate() {
+            let devices = &wish.spec.devices;
+            me.judge(i, &devices.requests)?;
+            for (k, constraint) in devices.constraints.iter().enumerate() {
+                let unknown = || {
+                    let claim = wish.claim;
+                    format!("claim {claim}, constraint #{k}: empty constraint (unsupported constraint type?)")
+                };
+                me.constraints[i].push(Constraint::new(constraint).ok_or_else(unknown)?);
+            }
+            me.options.push(vec![0; devices.requests.len()]);
+        }
+        Ok(me)
+    }
+
+    /// Whether all claims can have their devices; what was chosen is then here.
+    pub fn run(&mut self) -> Result<bool, Stop> {
+        self.next(At::default(), false, Place::default())
+    }
+
+    /// Takes the device that is looked for and all after it. `within`: an option has been settled on. Devices of one request
+    /// are tried in rising order from `start`, so that no set of them is tried twice.
+    fn next(&mut self, mut at: At, mut within: bool, mut start: Place) -> Result<bool, Stop> {
+        let mut crossed = false;
+        // What is done leads on to what is next without going deeper.
+        let is_list = loop {
+            let Some(requests) = self.requests.get(at.claim) else { return Ok(true) };
+            let Some(request) = requests.get(at.request) else {
+                at = At { claim: at.claim + 1, ..At::default() };
+                (within, start, crossed) = (false, Place::default(), true);
+                continue;
+            };
+            if request.is_list && !within {
+                break true;
+            }
+            let option = &request.options[at.option];
+            if option.all.as_ref().is_some_and(Vec::is_empty) {
+                return Ok(false);
+            }
+            if at.device < option.count {
+                break false;
+            }
+            at = At { claim: at.claim, request: at.request + 1, ..At::default() };
+            (within, start) = (false, Place::default());
+        };
+        let done = if is_list { self.alternatives(at) } else { self.device(at, within, start) };
+        match done {
+            // Of a later claim: other devices for an earlier one may leave it an alternative that wants fewer.
+            Err(Stop::TooMany) if crossed => Ok(false),
+            other => other,
+        }
+    }
+
+    fn alternatives(&mut self, at: At) -> Result<bool, Stop> {
+        let mut all_too_many = true;
+        for option in 0..self.requests[at.claim][at.request].options.len() {
+            match self.next(At { option, ..at }, true, Place::default()) {
+                Err(Stop::TooMany) => {}
+                Ok(false) => all_too_many = false,
+                Ok(true) => {
+                    self.options[at.claim][at.request] = option;
+                    return Ok(true);
+                }
+                Err(stop) => return Err(stop),
+            }
+        }
+        if all_too_many { Err(Stop::TooMany) } else { Ok(false) }
+    }
+
+    fn device(&mut self, at: At, within: bool, start: Place) -> Result<bool, Stop> {
+        let option = &self.requests[at.claim][at.request].options[at.option];
+        if self.chosen[at.claim].len() + option.count - at.device > RESULTS_MAX {
+            return Err(Stop::TooMany);
+        }
+        if self.chosen.iter().map(Vec::len).sum::<usize>() >= DEVICES_MAX {
+            let claim = self.wishes[at.claim].claim;
+            return Err(Stop::Fault(format!("claim {claim}: the claims of a pod have at most {DEVICES_MAX} devices")));
+        }
+        let following = At { device: at.device + 1, ..at };
+        if let Some(place) = option.all.as_ref().map(|all| all[at.device]) {
+            return match self.take(at, place, true)? {
+                false => Ok(false),
+                true => self.or_give_back(following, within, Place::default()),
+            };
+        }
+        for pool in start.pool..self.pools.len() {
+            if self.pools[pool].state != PoolState::Ready {
+                continue;
+            }
+            let first = if pool == start.pool { start.slice } else { 0 };
+            for slice in first..self.pools[pool].slices.len() {
+                let again = pool == start.pool && slice == start.slice;
+                let devices = self.pools[pool].slices[slice].spec.devices.len();
+                for device in if again { start.device } else { 0 }..devices {
+                    let place = Place { pool, slice, device };
+                    if !self.take(at, place, false)? {
+                        continue;
+                    }
+                    if self.or_give_back(following, within, Place { device: device + 1, ..place })? {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Goes on; where that leads nowhere, the device that was taken last is given back.
+    fn or_give_back(&mut self, at: At, within: bool, start: Place) -> Result<bool, Stop> {
+        let done = self.next(at, within, start);
+        if done != Ok(true) {
+            self.give_back(at.claim);
+        }
+        done
+    }
+
+    /// Takes a device for a request, where it can be had. `must`: no other will do.
+    fn take(&mut self, at: At, place: Place, must: bool) -> Result<bool, Stop> {
+        self.looks += 1;
+        if self.looks > LOOKS_MAX {
+            return Err(Stop::Late);
+        }
+        let requests = std::mem::take(&mut self.requests);
+        let taken = self.take_for(&requests[at.claim][at.request], at, place, must);
+        self.requests = requests;
+        taken
+    }
+
+    fn take_for(&mut self, request: &Request<'a>, at: At, place: Place, must: bool) -> Result<bool, Stop> {
+        let option = &request.options[at.option];
+        let (slice, device) = self.at(place);
+        let admin = option.is_admin();
+        let in_use = if admin {
+            !device.is_shared() && self.taking.get(&place).is_some_and(|claims| claims.contains(&at.claim))
+        } else {
+            self.taking.get(&place).is_some_and(|c| !c.is_empty()) || self.allocator.taken.is_taken(&self.id(place))
+        };
+        if in_use || !self.suits(at.claim, option, place).map_err(Stop::Fault)? {
+            return Ok(false);
+        }
+        let Some(part) = self.share(option, place) else { return Ok(false) };
+        let counted = self.counts(place, device);
+        if counted && !self.counters.suffice(place.pool, &self.pools[place.pool], self.allocator.taken, device) {
+            return Ok(false);
+        }
+        let tolerated = |t: &crate::DeviceTaint| option.asked.tolerations.iter().any(|by| by.tolerates(t));
+        if device.taints.iter().any(|t| t.keeps_away() && !tolerated(t)) {
+            return Ok(false);
+        }
+        if !self.constrain(at.claim, request.name, option.alternative, &slice.spec.driver, device) {
+            if must {
+                let (claim, name) = (self.wishes[at.claim].claim, option.alternative.unwrap_or(request.name));
+                let why = "because a claim constraint would not be satisfied";
+                let id = self.id(place);
+                return Err(Stop::Fault(format!("claim {claim}, request {name}: cannot add device {id} {why}")));
+            }
+            return Ok(false);
+        }
+        let part = device.is_shared().then_some(part);
+        match &part {
+            Some(part) => self.sharing.entry(place).or_default().push(part.clone()),
+            None => self.taking.entry(place).or_default().push(at.claim),
+        }
+        if counted {
+            self.counters.take(place.pool, &self.pools[place.pool], self.allocator.taken, device);
+        }
+        self.chosen[at.claim].push(Chosen {
+            request: request.name,
+            alternative: option.alternative,
+            asked: option.asked,
+            slice,
+            device,
+            place,
+            share: part,
+            counted,
+        });
+        Ok(true)
+    }
+
+    fn give_back(&mut self, claim: usize) {
+        let Some(chosen) = self.chosen[claim].pop() else { return };
+        for c in self.constraints[claim].iter_mut().filter(|c| c.concerns(chosen.request, chosen.alternative)) {
+            c.remove();
+        }
+        if chosen.share.is_some() {
+            self.sharing.entry(chosen.place).or_default().pop();
+        } else {
+            self.taking.entry(chosen.place).or_default().pop();
+        }
+        if chosen.counted {
+            self.counters.give_back(chosen.place.pool, chosen.device);
+        }
+    }
+
+    /// Whether taking a device uses counters: of one that is shared out, only the first share does.
+    fn counts(&self, place: Place, device: &DeviceView) -> bool {
+        let shared_already = || {
+            self.sharing.get(&place).is_some_and(|s| !s.is_empty())
+                || self.allocator.taken.consumed(&self.id(place)).is_some()
+        };
+        !device.consumes_counters.is_empty() && !(device.is_shared() && shared_already())
+    }
+
+    fn constrain(
+        &mut self,
+        claim: usize,
+        request: &str,
+        alternative: Option<&str>,
+        driver: &str,
+        device: &DeviceView,
+    ) -> bool {
+        let constraints = &mut self.constraints[claim];
+        for i in 0..constraints.len() {
+            let one = &mut constraints[i];
+            if !one.concerns(request, alternative) || one.add(device.attribute(driver, one.attribute())) {
+                continue;
+            }
+            constraints[..i].iter_mut().filter(|c| c.concerns(request, alternative)).for_each(Constraint::remove);
+            return false;
+        }
+        true
+    }
+
+    /// Whether a device is what an option wants, whoever has it.
+    pub fn suits(&mut self, claim: usize, option: &Choice<'a>, place: Place) -> Result<bool, String> {
+        let key = (claim, std::ptr::from_ref(option.asked), place);
+        if let Some(known) = self.verdicts.get(&key) {
+            return Ok(*known);
+        }
+        let (slice, device) = self.at(place);
+        let (driver, selectors) = (slice.spec.driver.as_str(), self.allocator.selectors);
+        let (class, of) = (&option.class.spec.selectors, || format!("class {}", option.class.metadata.name));
+        let name = self.wishes[claim].claim;
+        let suits = selectors.all_match(class, driver, device, of)?
+            && selectors.all_match(&option.asked.selectors, driver, device, || format!("claim {name}"))?
+            && (slice.spec.per_device_node_selection != Some(true)
+                || self.host.suits(device.node_name.as_deref(), device.all_nodes, device.node_selector.as_ref()));
+        self.verdicts.insert(key, suits);
+        Ok(suits)
+    }
+
+    /// What an option takes of a device's capacities, where that much is left.
+    pub fn share(&self, option: &Choice<'a>, place: Place) -> Option<Amounts> {
+        let (_, device) = self.at(place);
+        let asked = &option.asked.capacity.requests;
+        if device.capacity.is_empty() && asked.is_empty() {
+            return Some(Amounts::new());
+        }
+        let id = self.id(place);
+        let mut used: Vec<&Amounts> = self.sharing.get(&place).into_iter().flatten().collect();
+        used.extend(self.allocator.taken.consumed(&id));
+        share(asked, device, &used)
+    }
+
+    fn at(&self, place: Place) -> (&'a ResourceSliceView, &'a DeviceView) {
+        let slice = self.pools[place.pool].slices[place.slice];
+        (slice, &slice.spec.devices[place.device])
+    }
+
+    fn id(&self, place: Place) -> DeviceId {
+        let (slice, device) = self.at(place);
+        let (driver, pool) = (slice.spec.driver.clone(), slice.spec.pool.name.clone());
+        DeviceId { driver, pool, device: device.name.clone() }
+    }
+}

@@ -1,0 +1,34 @@
+//! Kelson devices: what resource claims, device classes and resource slices say of each other, and which devices suit the
+//! claims of a pod on a node (KEP-4381 and those that built on it, as far as their gates are on by default in 1.36). Pure:
+//! time, names and writes are the callers'.
+//!
+//! `names`, `taint` ← `claim`, `class`, `slice` (what is read of each kind) ← `capacity` (what a request takes of a device
+//! that several may have), `selector` (expressions), `taken` (what claims have), `inventory` (slices by where they can be
+//! used) ← `pool` (slices of one generation) ← `constraint` ← `allocate/` (the search, and what is written of it) ←
+//! `readiness` (whether devices that must be prepared first are).
+
+pub mod allocate;
+mod capacity;
+mod claim;
+mod class;
+mod constraint;
+mod inventory;
+pub mod names;
+mod pool;
+mod readiness;
+mod selector;
+mod slice;
+mod taint;
+mod taken;
+
+pub use claim::{
+    Allocation, Asked, ClaimSpec, ClaimStatus, Consumer, DeviceConstraint, DeviceRequest, DeviceStatus, Granted,
+    ResourceClaimView,
+};
+pub use class::{DeviceClassSpec, DeviceClassView, by_extended_resource};
+pub use inventory::{Host, Inventory};
+pub use readiness::{Readiness, readiness};
+pub use selector::Selectors;
+pub use slice::{DeviceView, ResourceSliceView, Selected, SliceSpec};
+pub use taint::{DeviceTaint, DeviceToleration};
+pub use taken::{DeviceId, Taken};

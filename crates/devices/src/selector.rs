@@ -1,0 +1,66 @@
+//! Expressions that select devices, compiled once.
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kelson_cel::Program;
+use kelson_cel::device::{Device, compile, matches};
+use parking_lot::Mutex;
+
+use crate::slice::DeviceView;
+
+/// Expressions that are kept compiled; beyond, all are forgotten.
+const COMPILED_MAX: usize = 128;
+
+type Compiled = Arc<Result<Program, String>>;
+
+/// Compiled expressions.
+#[derive(Debug, Default)]
+pub struct Selectors(Mutex<HashMap<Box<str>, Compiled>>);
+
+impl Selectors {
+    fn get(&self, source: &str) -> Compiled {
+        let mut all = self.0.lock();
+        if let Some(known) = all.get(source) {
+            return Arc::clone(known);
+        }
+        if all.len() >= COMPILED_MAX {
+            all.clear();
+        }
+        let compiled = Arc::new(compile(source));
+        all.insert(source.into(), Arc::clone(&compiled));
+        compiled
+    }
+
+    /// Whether all of these hold of a device. `of` says whose they are.
+    ///
+    /// # Errors
+    /// Why one of them cannot be decided.
+    pub(crate) fn all_match(
+        &self,
+        sources: &[String],
+        driver: &str,
+        device: &DeviceView,
+        of: impl Fn() -> String,
+    ) -> Result<bool, String> {
+        if sources.is_empty() {
+            return Ok(true);
+        }
+        let capacity: Vec<_> = device.capacity.iter().map(|(name, c)| (name.as_str(), c.value)).collect();
+        let facts = Device {
+            driver,
+            allow_multiple_allocations: device.is_shared(),
+            attributes: &device.attributes,
+            capacity: &capacity,
+        };
+        for (i, source) in sources.iter().enumerate() {
+            let compiled = self.get(source);
+            let program = compiled.as_ref().as_ref();
+            let program = program.map_err(|e| format!("{}: selector #{i}: CEL compile error: {e}", of()))?;
+            let held = matches(program, &facts);
+            if !held.map_err(|e| format!("{}: selector #{i}: CEL runtime error: {e}", of()))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

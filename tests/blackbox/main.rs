@@ -7,6 +7,7 @@ mod bad_input;
 mod clients;
 mod credentials;
 mod definitions;
+mod devices;
 mod durability;
 mod envtest;
 mod etcd;
@@ -51,6 +52,7 @@ fn main() {
         extended::tests(),
         admission::tests(),
         workloads::tests(),
+        devices::tests(),
         jobs::tests(),
         pods::tests(),
         pod_lifecycle::tests(),

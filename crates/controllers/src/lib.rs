@@ -14,6 +14,7 @@ mod cluster_roles;
 mod cronjob;
 mod daemonset;
 mod deployment;
+mod devices;
 mod disruption;
 mod endpoints;
 mod endpointslice;

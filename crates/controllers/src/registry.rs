@@ -39,6 +39,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("cronjob-controller", account("cronjob-controller"), crate::cronjob::start),
     row("daemonset-controller", account("daemon-set-controller"), crate::daemonset::start),
     row("deployment-controller", account("deployment-controller"), crate::deployment::start),
+    row("device-taint-eviction-controller", account("device-taint-eviction-controller"), crate::devices::taints::start),
     row("disruption-controller", account("disruption-controller"), crate::disruption::start),
     row("endpoints-controller", account("endpoint-controller"), crate::endpoints::start),
     row("endpointslice-controller", account("endpointslice-controller"), crate::endpointslice::start),
@@ -77,6 +78,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("pod-garbage-collector-controller", account("pod-garbage-collector"), crate::podgc::start),
     row("replicaset-controller", account("replicaset-controller"), crate::replicaset::start),
     row("replicationcontroller-controller", account("replication-controller"), crate::replicaset::start_replication),
+    row("resourceclaim-controller", account("resource-claim-controller"), crate::devices::claims::start),
     row("resourcequota-controller", account("resourcequota-controller"), crate::resourcequota::start),
     row("root-ca-certificate-publisher-controller", account("root-ca-cert-publisher"), crate::root_ca::start),
     // Kelson's own, of use beside its own API server alone.
@@ -151,12 +153,10 @@ const GATED: &str = "upstream starts it only behind a feature gate that is off b
 /// Upstream's controllers that are not here, and why.
 pub const ABSENT: &[(&str, &str)] = &[
     ("cloud-node-lifecycle-controller", CLOUD),
-    ("device-taint-eviction-controller", "devices are not handed out yet"),
     ("kube-apiserver-serving-clustertrustbundle-publisher-controller", GATED),
     ("node-route-controller", CLOUD),
     ("podcertificaterequest-cleaner-controller", GATED),
     ("podgroup-protection-controller", GATED),
-    ("resourceclaim-controller", "devices are not handed out yet"),
     ("resourcepoolstatusrequest-controller", GATED),
     (
         "selinux-warning-controller",

@@ -30,7 +30,6 @@ const WITHOUT_A_ROW: &[&str] = &[
     "DefaultPreemption",
     "DefaultBinder",
     "NodeDeclaredFeatures",
-    "DynamicResources",
 ];
 /// Extension points whose plugins are decided on one by one here.
 const FILTER: &[&str] = &["preFilter", "filter"];
@@ -359,6 +358,13 @@ fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut Profile) {
                 fields(r, &["resources"]);
                 let usual = serde_json::json!([{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]);
                 r.only(&join(&at, "resources"), &args["resources"], &[usual]);
+            }
+            "DynamicResources" => {
+                fields(r, &["filterTimeout", "bindingTimeout"]);
+                // The search is bounded by what it looks at rather than by time.
+                r.text(&join(&at, "filterTimeout"), &args["filterTimeout"]);
+                let usual = ["600s".into(), "10m".into(), "10m0s".into()];
+                r.only(&join(&at, "bindingTimeout"), &args["bindingTimeout"], &usual);
             }
             "VolumeBinding" => {
                 fields(r, &["bindTimeoutSeconds", "shape"]);

@@ -1,7 +1,7 @@
 //! Pods that wait: ready ones by priority and age, failed ones until their back-off is over, unschedulable ones until an
 //! change may let them fit (or five minutes have passed), gated ones until their gates go. Knows nothing of why; time is
 //! given by the caller.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +61,8 @@ pub struct Queue {
     backoff: BTreeMap<(Instant, u64), Arc<str>>,
     unschedulable: BTreeMap<(Instant, u64), Arc<str>>,
     gated: usize,
+    /// Those of the gated ones that a plugin holds, rather than their gates.
+    held: HashSet<Arc<str>>,
     sequence: u64,
     /// Unschedulable pods by who refused them.
     refused_by: [usize; PLUGINS_MAX],
@@ -79,9 +81,9 @@ impl Queue {
         self.sequence
     }
 
-    /// Learns a pending pod, or its new state.
-    pub fn put(&mut self, pod: Arc<Pod>, now: Instant) {
-        let gated = !pod.spec.gates.is_empty();
+    /// Learns a pending pod, or its new state. One that is `held` is not looked at until [`Self::reconsider`].
+    pub fn put(&mut self, pod: Arc<Pod>, held: bool, now: Instant) {
+        let gated = held || !pod.spec.gates.is_empty();
         let Some(entry) = self.entries.get_mut(&pod.uid) else {
             let arrival = self.next();
             let uid = Arc::clone(&pod.uid);
@@ -95,6 +97,7 @@ impl Queue {
                 place: Place::InFlight,
             };
             self.entries.insert(Arc::clone(&uid), entry);
+            self.hold(&uid, held);
             self.settle(&uid, now, gated);
             return;
         };
@@ -104,7 +107,31 @@ impl Queue {
         // Its own change (of labels, tolerations, gates …) is reason enough to try again.
         if changed && entry.place != Place::InFlight {
             self.detach(&uid);
+            self.hold(&uid, held);
             self.settle(&uid, now, gated);
+        }
+    }
+
+    fn hold(&mut self, uid: &Arc<str>, held: bool) {
+        if held {
+            self.held.insert(Arc::clone(uid));
+        } else {
+            self.held.remove(uid);
+        }
+    }
+
+    /// Looks again at the pods that are held (PreEnqueue).
+    pub fn reconsider(&mut self, now: Instant, still_held: impl Fn(&Pod) -> bool) {
+        let entries = &self.entries;
+        let free = self.held.iter().filter(|uid| entries.get(*uid).is_none_or(|e| !still_held(&e.pod)));
+        for uid in free.cloned().collect::<Vec<_>>() {
+            self.held.remove(&uid);
+            let Some(entry) = self.entries.get(&uid) else { continue };
+            let gated = !entry.pod.spec.gates.is_empty();
+            if entry.place == Place::Gated {
+                self.detach(&uid);
+                self.settle(&uid, now, gated);
+            }
         }
     }
 
@@ -149,6 +176,7 @@ impl Queue {
     /// Forgets a pod: it is gone, or assigned.
     pub fn remove(&mut self, uid: &str) {
         self.detach(uid);
+        self.held.remove(uid);
         self.entries.remove(uid);
     }
 

@@ -38,6 +38,10 @@ impl Reason {
     pub const CLAIM_IN_USE: Self = Self::fixed(
         "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",
     );
+    /// A claim's devices cannot be used there.
+    pub const DEVICES_ELSEWHERE: Self = Self::fixed("resourceclaim not available on the node");
+    /// There are not the devices that claims want.
+    pub const DEVICES: Self = Self::fixed("cannot allocate all claims");
     /// A volume is in another zone.
     pub const VOLUME_ZONE: Self = Self::fixed("node(s) had no available volume zone");
     pub const SPREAD: Self = Self::fixed("node(s) didn't match pod topology spread constraints");
@@ -57,12 +61,22 @@ pub struct Refusal {
     pub preemptible: bool,
     /// Why the node was refused.
     pub reasons: Vec<Reason>,
+    /// Not the node is at fault but the pod, or what it needs: no other node is looked at.
+    pub faulty: bool,
 }
 
 impl Refusal {
     /// By one reason.
     pub fn one(preemptible: bool, reason: Reason) -> Self {
-        Self { preemptible, reasons: vec![reason] }
+        Self::all(preemptible, vec![reason])
+    }
+    /// By several reasons.
+    pub fn all(preemptible: bool, reasons: Vec<Reason>) -> Self {
+        Self { preemptible, reasons, faulty: false }
+    }
+    /// Something is wrong that has nothing to do with the node.
+    pub fn fault(text: String) -> Self {
+        Self { faulty: true, ..Self::one(false, Reason(text.into())) }
     }
 }
 

@@ -10,6 +10,8 @@ use kelson_tasks::Tasks;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
+use kelson_devices::{ResourceClaimView, ResourceSliceView};
+
 // One row per kind below: naming each here as well says nothing new.
 use crate::views::*;
 
@@ -238,6 +240,11 @@ informers! {
     /// Certificate signing requests.
     csrs: CsrView = all();
     cluster_roles: ClusterRoleView = all();
+    /// Claims for devices.
+    resource_claims: ResourceClaimView = all();
+    resource_claim_templates: ResourceClaimTemplateView = all();
+    /// Devices that drivers offer.
+    resource_slices: ResourceSliceView = all();
     /// Ranges of services' addresses.
     service_cidrs: ServiceCidrView = all();
     /// Addresses of services.

@@ -2,6 +2,7 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use kelson_client::Object;
+use kelson_meta::ObjectKey;
 
 /// A bucket of the index.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +15,10 @@ pub enum IndexKey {
     Orphans(String),
     /// Objects bound to a node.
     Node(String),
+    /// Pods that use this claim for devices.
+    DeviceClaim(ObjectKey),
+    /// Pods that have a claim made from this template.
+    DeviceTemplate(ObjectKey),
 }
 
 /// A UID as a number: UIDs are UUIDs; anything else is hashed.

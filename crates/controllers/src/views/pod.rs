@@ -3,10 +3,11 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kelson_client::{ResourceType, slim_object};
-use kelson_meta::NodeSelector;
 use kelson_meta::{Interned, ObjectMeta, intern_table, null_default};
+use kelson_meta::{NodeSelector, ObjectKey};
 use serde::{Deserialize, Deserializer};
 
+use super::device_claim::{MadeDeviceClaim, PodDeviceClaim, boxed, extended_claim};
 use super::index::{IndexKey, Indexed, index_owned};
 
 /// The annotations of pods that controllers read; the others are not kept.
@@ -73,6 +74,16 @@ pub struct PodSpecView {
     /// Those of its volumes that are claims.
     #[serde(rename = "volumes", deserialize_with = "claim_volumes")]
     pub claims: Box<[ClaimVolume]>,
+    /// Its claims for devices.
+    #[serde(rename = "resourceClaims", deserialize_with = "boxed")]
+    pub device_claims: Box<[PodDeviceClaim]>,
+}
+
+impl PodSpecView {
+    /// Whether the pod has claims for devices, of its own or made for extended resources.
+    pub fn uses_devices(&self, status: &PodStatusView) -> bool {
+        !self.device_claims.is_empty() || status.extended_resource_claim.is_some()
+    }
 }
 
 /// A volume that is a claim.
@@ -206,6 +217,12 @@ pub struct PodStatusView {
     /// Of init containers.
     #[serde(deserialize_with = "null_default")]
     pub init_container_statuses: Vec<ContainerStatusView>,
+    /// Claims for devices that were made from templates.
+    #[serde(rename = "resourceClaimStatuses", deserialize_with = "boxed")]
+    pub device_claims: Box<[MadeDeviceClaim]>,
+    /// The claim that the scheduler made for extended resources (KEP-5004).
+    #[serde(rename = "extendedResourceClaimStatus", deserialize_with = "extended_claim")]
+    pub extended_resource_claim: Option<Box<str>>,
 }
 
 /// One address of a pod.
@@ -339,6 +356,12 @@ impl Indexed for PodView {
         index_owned(&self.metadata, into);
         if !self.spec.node_name.is_empty() {
             into.push(IndexKey::Node(self.spec.node_name.clone()));
+        }
+        let key = |name: &str| ObjectKey::new(&self.metadata.namespace, name);
+        for entry in &self.spec.device_claims {
+            let made = || self.status.device_claims.iter().find(|s| s.name == entry.name)?.claim.as_deref();
+            into.extend(entry.claim.as_deref().or_else(made).map(|name| IndexKey::DeviceClaim(key(name))));
+            into.extend(entry.template.as_deref().map(|name| IndexKey::DeviceTemplate(key(name))));
         }
     }
 }

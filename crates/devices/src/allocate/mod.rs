@@ -64,7 +64,7 @@ impl<'a> Allocator<'a> {
     /// # Errors
     /// Why that cannot be said.
     pub fn allocate(&self, host: Host<'a>, wishes: &'a [Wish<'a>]) -> Result<Option<Solution<'a>>, Trouble> {
-        let pools = gather(self.inventory, host);
+        let pools = if wishes.is_empty() { Vec::new() } else { gather(self.inventory, host) };
         let invalid = pools.iter().any(|p| p.state == PoolState::Invalid);
         let mut search = Search::new(*self, host, pools, wishes).map_err(Trouble::Claim)?;
         match search.run() {

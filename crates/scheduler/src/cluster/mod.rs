@@ -2,6 +2,7 @@
 //! date change by change. Every change of a node gives it a new generation, so that what was computed from it before is
 //! known to be stale; adding or removing nodes changes the structure, which makes all of it stale.
 pub mod claim_users;
+pub mod devices;
 pub mod namespaces;
 pub mod node_state;
 pub mod storage;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use self::claim_users::ClaimUsers;
+use self::devices::Devices;
 pub use self::namespaces::Namespaces;
 pub use self::node_state::NodeState;
 use self::storage::Storage;
@@ -51,6 +53,8 @@ pub struct Cluster {
     namespaces: Namespaces,
     /// Claims, volumes, classes.
     pub storage: Storage,
+    /// Claims for devices, slices, classes.
+    pub devices: Devices,
     /// Placed pods by their claims.
     pub claim_users: ClaimUsers,
     /// What selects pods.

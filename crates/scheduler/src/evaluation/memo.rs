@@ -138,10 +138,12 @@ impl Evaluation {
         let (state, rows) = (&cluster.nodes()[i], self.table.rows());
         let scaled = self.table.scaled();
         for (k, row) in scaled.iter().enumerate() {
-            self.raw[i * scaled.len() + k] = rows[*row].score(&self.spec, state);
+            let asked = self.per_node.iter().filter(|(asks, _)| asks == row);
+            let asked: i64 = asked.map(|(_, p)| p.score(&self.spec, cluster, state)).sum();
+            self.raw[i * scaled.len() + k] = rows[*row].score(&self.spec, state) + asked;
         }
         let plain = self.table.plain().iter().map(|row| self.table.weight(*row) * rows[*row].score(&self.spec, state));
-        let scoring = self.per_node.iter().filter(|(row, _)| self.table.weight(*row) > 0);
+        let scoring = self.per_node.iter().filter(|(row, _)| self.table.weight(*row) > 0 && !scaled.contains(row));
         let asked = scoring.map(|(row, p)| self.table.weight(*row) * p.score(&self.spec, cluster, state));
         plain.sum::<i64>() + asked.sum::<i64>()
     }

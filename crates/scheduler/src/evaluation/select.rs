@@ -22,6 +22,10 @@ pub struct Unfit {
     pub nodes: usize,
     /// The word of a plugin that refused before any node was looked at.
     pub before: Option<String>,
+    /// What is wrong with the pod or what it needs, by the name of the plugin that says so: not a matter of nodes.
+    pub fault: Option<(&'static str, String)>,
+    /// The row of the plugin whose word `before` is.
+    pub before_row: usize,
     /// The reasons counted.
     pub tally: Tally,
     /// The plugins that refused at least one node; what stirs them may help.
@@ -99,6 +103,8 @@ impl Selector {
         let mut unfit = Unfit {
             nodes,
             before: None,
+            fault: None,
+            before_row: 0,
             tally: Tally::default(),
             plugins: PluginSet::default(),
             preemptible: Vec::new(),
@@ -113,6 +119,7 @@ impl Selector {
         let evaluation = evaluations.get(&pod.spec, cluster);
         let decision = if let Some((row, message)) = evaluation.refused() {
             unfit.before = Some(message.clone());
+            unfit.before_row = *row;
             unfit.plugins.insert(*row);
             Decision::Unfit(unfit)
         } else {
@@ -180,6 +187,12 @@ impl Selector {
                 }
                 Some((row, refusal)) => {
                     unfit.plugins.insert(row);
+                    if refusal.faulty {
+                        let text = refusal.reasons.first().map(|r| r.0.to_string()).unwrap_or_default();
+                        unfit.fault = Some((self.table.rows()[row].name(), text));
+                        self.feasible.clear();
+                        break;
+                    }
                     if refusal.preemptible {
                         unfit.preemptible.push(i as u32);
                     }

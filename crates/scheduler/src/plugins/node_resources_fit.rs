@@ -113,7 +113,7 @@ impl Plugin for NodeResourcesFit {
             let reason = || Reason(Cow::Owned(format!("Insufficient {name}")));
             check(*n, node.allocatable.scalar(name), used.scalar(name), &reason);
         }
-        (!reasons.is_empty()).then_some(Refusal { preemptible, reasons })
+        (!reasons.is_empty()).then(|| Refusal::all(preemptible, reasons))
     }
 
     fn never_fits(&self, spec: &PodSpec, state: &NodeState) -> bool {

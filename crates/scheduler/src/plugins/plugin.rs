@@ -23,13 +23,22 @@ pub enum Change {
     PodRemoved,
     /// Claims, volumes or storage classes changed.
     Storage,
+    /// Claims for devices, slices or classes of devices changed.
+    Devices,
     /// Namespaces came, went, or have other labels.
     Namespaces,
 }
 
 /// All kinds of change, each at its own number.
-pub const CHANGES: [Change; 6] =
-    [Change::Node, Change::NodeRemoved, Change::PodPlaced, Change::PodRemoved, Change::Storage, Change::Namespaces];
+pub const CHANGES: [Change; 7] = [
+    Change::Node,
+    Change::NodeRemoved,
+    Change::PodPlaced,
+    Change::PodRemoved,
+    Change::Storage,
+    Change::Devices,
+    Change::Namespaces,
+];
 
 /// How the raw scores of one plugin become 0 to [`SCORE_MAX`] over the nodes that fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +131,7 @@ pub trait PerNode: Debug + Send {
     fn filter(&self, _cluster: &Cluster, _node: &NodeState) -> Option<Refusal> {
         None
     }
-    /// How welcome the node is.
+    /// How welcome the node is, before [`Plugin::normalize`].
     fn score(&self, _spec: &PodSpec, _cluster: &Cluster, _node: &NodeState) -> i64 {
         0
     }

@@ -1,5 +1,6 @@
 //! The table of plugins: a new plugin is one file beside this one and one row here.
 use super::balanced_allocation::NodeResourcesBalancedAllocation;
+use super::dynamic_resources::DynamicResources;
 use super::image_locality::ImageLocality;
 use super::inter_pod_affinity::InterPodAffinity;
 use super::node_affinity::NodeAffinity;
@@ -27,6 +28,7 @@ pub static DEFAULT: &[&dyn Plugin] = &[
     &VolumeBinding,
     &PodTopologySpread,
     &InterPodAffinity,
+    &DynamicResources,
     &NodeResourcesBalancedAllocation,
     &ImageLocality,
 ];

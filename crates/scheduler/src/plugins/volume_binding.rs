@@ -38,6 +38,6 @@ impl Plugin for VolumeBinding {
 impl PerNode for Needs {
     fn filter(&self, cluster: &Cluster, state: &NodeState) -> Option<Refusal> {
         let against = self.place(&cluster.storage, &state.node).err()?;
-        Some(Refusal { preemptible: false, reasons: against })
+        Some(Refusal::all(false, against))
     }
 }

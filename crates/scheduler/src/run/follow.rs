@@ -2,6 +2,7 @@
 use std::sync::Arc;
 
 use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, Object};
+use kelson_devices::{DeviceClassView, ResourceClaimView, ResourceSliceView};
 use kelson_tasks::{OnPanic, Tasks};
 use kelson_volumes::{ClaimView, StorageClassView, VolumeView};
 use tokio::time::Instant;
@@ -20,7 +21,7 @@ const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
 /// What decisions on pods need beside the pods; kept up to date as long as this lives.
 pub(super) struct Surroundings(
     #[expect(dead_code, reason = "held until dropped")]
-    (InformerHandle<Node>, InformerHandle<Namespace>, Followed4, Stored, InformerHandle<DisruptionBudget>),
+    (InformerHandle<Node>, InformerHandle<Namespace>, Followed4, Stored, Offered, InformerHandle<DisruptionBudget>),
 );
 
 /// Follows everything but pods; returns when all of it was read once.
@@ -39,6 +40,7 @@ pub(super) async fn surroundings(shared: &Arc<Shared>, client: &Client, tasks: &
     });
     let workloads = follow_workloads(shared, client, tasks);
     let storage = follow_storage(shared, client, tasks);
+    let devices = follow_devices(shared, client, tasks);
     let budgets = follow::<DisruptionBudget>(shared, client, tasks, all(), |core, c, _| {
         match present(c) {
             Some(b) => core.budgets.insert(b.key(), DisruptionBudget::clone(b)),
@@ -51,12 +53,15 @@ pub(super) async fn surroundings(shared: &Arc<Shared>, client: &Client, tasks: &
     storage.1.synced().await;
     storage.2.synced().await;
     storage.3.synced().await;
+    devices.0.synced().await;
+    devices.1.synced().await;
+    devices.2.synced().await;
     workloads.0.synced().await;
     workloads.1.synced().await;
     workloads.2.synced().await;
     workloads.3.synced().await;
     budgets.synced().await;
-    Surroundings((nodes, namespaces, workloads, storage, budgets))
+    Surroundings((nodes, namespaces, workloads, storage, devices, budgets))
 }
 
 /// Follows the pods that have not ended; returns when all were read once.
@@ -155,6 +160,25 @@ fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Store
         core.storage_changed(now);
     });
     (claims, volumes, classes, limits)
+}
+
+/// Handles of what devices are given by.
+type Offered = (InformerHandle<ResourceClaimView>, InformerHandle<ResourceSliceView>, InformerHandle<DeviceClassView>);
+
+fn follow_devices(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Offered {
+    let all = InformerConfig::default;
+    let claims = follow::<ResourceClaimView>(shared, client, tasks, all(), |core, c, now| {
+        core.put_resource_claim(c.object().key(), present(c).cloned(), now);
+    });
+    let slices = follow::<ResourceSliceView>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.devices.put_slice(c.object().name(), present(c).cloned());
+        core.devices_changed(now);
+    });
+    let classes = follow::<DeviceClassView>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.devices.put_class(c.object().name(), present(c).cloned());
+        core.devices_changed(now);
+    });
+    (claims, slices, classes)
 }
 
 /// Says on gated pods that they are, where the API server has not.

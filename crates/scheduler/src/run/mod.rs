@@ -1,5 +1,6 @@
 //! The surroundings of the core: informers feed it, one task asks it for steps, bindings and status writes run beside it
 //! in bounded numbers. At rest nothing wakes up but for what the queue says is due.
+mod devices;
 mod follow;
 mod shared;
 mod volumes;
@@ -27,8 +28,8 @@ use crate::queue::BACKOFF;
 const BINDS_MAX: usize = 64;
 /// Status writes under way at once.
 const REPORTS_MAX: usize = 16;
-/// Pods whose volumes are being bound or made at once; those beyond wait for their turn as pods do.
-const VOLUME_BINDS_MAX: usize = 1024;
+/// Pods whose volumes or devices are being made ready at once; those beyond wait for their turn as pods do.
+const PREPARED_MAX: usize = 1024;
 /// How long bindings under way are waited for at the end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 
@@ -125,7 +126,7 @@ async fn run(shared: Arc<Shared>, writer: Arc<Writer>, tasks: Tasks) {
 async fn schedule(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) {
     let binds = Arc::new(Semaphore::new(BINDS_MAX));
     let reports = Arc::new(Semaphore::new(REPORTS_MAX));
-    let volumes = Arc::new(Semaphore::new(VOLUME_BINDS_MAX));
+    let prepared = Arc::new(Semaphore::new(PREPARED_MAX));
     loop {
         let changed = shared.changed.notified();
         let step = shared.core.lock().step(Instant::now());
@@ -139,17 +140,7 @@ async fn schedule(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) {
                     drop(permit);
                 });
             }
-            Step::BindVolumes(binding) => {
-                let Ok(permit) = Arc::clone(&volumes).try_acquire_owned() else {
-                    shared.core.lock().failed(&binding.pod, false, Instant::now());
-                    continue;
-                };
-                let (writer, binds) = (Arc::clone(writer), Arc::clone(&binds));
-                tasks.spawn_graceful("scheduler-volumes", OnPanic::Contain, async move {
-                    writer.bind_volumes_and_pod(&binding, &binds).await;
-                    drop(permit);
-                });
-            }
+            step @ (Step::BindVolumes(_) | Step::BindDevices(_)) => prepare(writer, tasks, (&prepared, &binds), step),
             Step::Report(report) => {
                 let Ok(permit) = Arc::clone(&reports).acquire_owned().await else { return };
                 let writer = Arc::clone(writer);
@@ -172,4 +163,25 @@ async fn schedule(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) {
             }
         }
     }
+}
+
+/// Makes ready what a pod needs before it is bound, and binds it.
+fn prepare(writer: &Arc<Writer>, tasks: &Tasks, (places, binds): (&Arc<Semaphore>, &Arc<Semaphore>), step: Step) {
+    let pod = match &step {
+        Step::BindVolumes(binding) => &binding.pod,
+        Step::BindDevices(binding) => &binding.pod,
+        _ => return,
+    };
+    let Ok(permit) = Arc::clone(places).try_acquire_owned() else {
+        return writer.shared.core.lock().failed(pod, false, Instant::now());
+    };
+    let (writer, binds) = (Arc::clone(writer), Arc::clone(binds));
+    tasks.spawn_graceful("scheduler-prepare", OnPanic::Contain, async move {
+        match &step {
+            Step::BindVolumes(binding) => writer.bind_volumes_and_pod(binding, &binds).await,
+            Step::BindDevices(binding) => writer.bind_devices_and_pod(binding, &binds).await,
+            _ => {}
+        }
+        drop(permit);
+    });
 }

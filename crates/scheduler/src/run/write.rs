@@ -68,8 +68,11 @@ impl Writer {
 
     pub(super) async fn report(&self, report: &Report) {
         let pod = &report.pod;
+        if let Some(claim) = &report.free {
+            self.free_claim(claim).await;
+        }
         self.tell(pod, pod, EventType::Warning, "FailedScheduling", report.message.clone());
-        self.write_status(pod, "Unschedulable", &report.message, report.nominate.as_deref()).await;
+        self.write_status(pod, report.reason, &report.message, report.nominate.as_deref()).await;
     }
 
     /// Promises the room first, so that it is known by the time the victims go.

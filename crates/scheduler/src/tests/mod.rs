@@ -1,4 +1,5 @@
 //! Tests of decisions as data: nodes, placed pods and a new pod in; a node's name or the sentence why not out.
+mod devices;
 mod new_plugin;
 mod plugins;
 mod preemption;
@@ -74,6 +75,7 @@ pub fn decide(core: &mut Core, pod: Arc<Pod>) -> Result<String, String> {
     match core.step(now) {
         Step::Bind(p) => Ok(p.node_name.to_string()),
         Step::BindVolumes(b) => Err(format!("binds volumes on {}", b.plan.node)),
+        Step::BindDevices(b) => Err(format!("gives devices on {}", b.pod.node_name)),
         Step::Report(r) => Err(r.message),
         Step::Preempt(p) => Err(format!("preempts {:?}", p.victims.iter().map(|v| &*v.name).collect::<Vec<_>>())),
         Step::Idle(_) => Err("idle".into()),
@@ -83,7 +85,8 @@ pub fn decide(core: &mut Core, pod: Arc<Pod>) -> Result<String, String> {
 /// The usual end of a sentence when nothing could be preempted.
 pub fn useless(message: &str, nodes: usize, tail: &str) -> Result<String, String> {
     let n = nodes;
-    Err(format!("0/{n} nodes are available: {message}. preemption: 0/{n} nodes are available: {tail}."))
+    let devices = "no new claims to deallocate";
+    Err(format!("0/{n} nodes are available: {message}. {devices}, preemption: 0/{n} nodes are available: {tail}."))
 }
 
 pub fn check(nodes: &[Arc<Node>], placed: &[Arc<Pod>], pod: Arc<Pod>, expected: Result<String, String>) {

@@ -33,7 +33,7 @@ fn priority_then_age() {
     let (mut q, t) = (Queue::default(), Instant::now());
     let ranked = |name: &str, priority: i32| pod(name, json!({"spec": {"priority": priority}}));
     for (name, priority) in [("a", 0), ("b", 5), ("c", 0), ("d", 5)] {
-        q.put(ranked(name, priority), t);
+        q.put(ranked(name, priority), false, t);
     }
     let order: Vec<_> = std::iter::from_fn(|| popped(&mut q, t)).collect();
     assert_eq!(order, ["b", "d", "a", "c"]);
@@ -43,7 +43,7 @@ fn priority_then_age() {
 #[test]
 fn faults_back_off_and_double() {
     let (mut q, mut t) = (Queue::default(), Instant::now());
-    q.put(pod("a", json!({})), t);
+    q.put(pod("a", json!({})), false, t);
     for wait in [1, 2, 4, 8, 10, 10] {
         assert!(popped(&mut q, t).is_some());
         q.fault("a", t);
@@ -56,7 +56,7 @@ fn faults_back_off_and_double() {
 #[test]
 fn unschedulable_pods_wait_for_a_change_or_five_minutes() {
     let (mut q, t) = (Queue::default(), Instant::now());
-    q.put(pod("a", json!({})), t);
+    q.put(pod("a", json!({})), false, t);
     q.pop(t);
     q.refuse("a", fit(), t);
     assert_eq!(popped(&mut q, t + s(100)), None);
@@ -76,14 +76,14 @@ fn unschedulable_pods_wait_for_a_change_or_five_minutes() {
 #[test]
 fn gates_and_changes() {
     let (mut q, t) = (Queue::default(), Instant::now());
-    q.put(pod("a", json!({"spec": {"schedulingGates": [{"name": "g"}]}})), t);
+    q.put(pod("a", json!({"spec": {"schedulingGates": [{"name": "g"}]}})), false, t);
     assert_eq!((popped(&mut q, t), q.depth().gated), (None, 1));
-    q.put(pod("a", json!({})), t);
+    q.put(pod("a", json!({})), false, t);
     assert_eq!((popped(&mut q, t).as_deref(), q.depth().gated), (Some("a"), 0));
     q.refuse("a", fit(), t);
-    q.put(pod("a", json!({"status": {"phase": "Pending"}})), t);
+    q.put(pod("a", json!({"status": {"phase": "Pending"}})), false, t);
     assert_eq!(q.depth().unschedulable, 1, "its status alone does not let it fit");
-    q.put(pod("a", json!({"metadata": {"labels": {"x": "y"}}})), t);
+    q.put(pod("a", json!({"metadata": {"labels": {"x": "y"}}})), false, t);
     assert_eq!(q.depth().unschedulable, 0);
 }
 

@@ -13,4 +13,4 @@ pub use objects::{
     CsiNode, CsiNodeDriver, DisruptionBudget, Namespace, ReplicaSet, ReplicationController, Service, StatefulSet,
 };
 pub use pod::{Pod, ScheduledCondition};
-pub use spec::{ClaimRef, HostPort, PodSpec, Requests, SpreadConstraint};
+pub use spec::{ClaimRef, DeviceRef, HostPort, PodSpec, Requests, SpreadConstraint};

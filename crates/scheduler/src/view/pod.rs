@@ -71,10 +71,10 @@ impl<'de> Deserialize<'de> for Pod {
             c.kind == "DisruptionTarget" && c.status == "True" && c.reason.as_deref() == Some("PreemptionByScheduler")
         });
         let started = status.start_time.as_deref().and_then(|t| t.parse::<jiff::Timestamp>().ok());
+        let uid: Arc<str> = std::mem::take(&mut raw.metadata.uid).into();
         Ok(Self {
             // Left where it is: claims made for the pod alone are named after it.
             name: raw.metadata.name.as_str().into(),
-            uid: std::mem::take(&mut raw.metadata.uid).into(),
             resource_version: std::mem::take(&mut raw.metadata.resource_version).into(),
             node_name,
             nominated: status.nominated_node_name.as_deref().filter(|n| !n.is_empty()).map(Into::into),
@@ -83,7 +83,8 @@ impl<'de> Deserialize<'de> for Pod {
             preempted,
             started_s: started.map_or(i64::MAX, jiff::Timestamp::as_second),
             condition,
-            spec: spec::intern(PodSpec::decode(raw, &status)),
+            spec: spec::intern(PodSpec::decode(raw, &status, &uid)),
+            uid,
         })
     }
 }

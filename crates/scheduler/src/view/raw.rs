@@ -144,6 +144,8 @@ wire!(RawPodStatus {
     container_statuses: Vec<RawContainerStatus>,
     #[serde(deserialize_with = "null_default")]
     init_container_statuses: Vec<RawContainerStatus>,
+    #[serde(deserialize_with = "null_default")]
+    resource_claim_statuses: Vec<RawResourceClaimStatus>,
 });
 wire!(RawContainerStatus {
     name: String,

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use super::affinity::{PodTerm, Toleration, merge_keys, selector_of};
 use super::node::{Capacity, Taint, normalized_image};
 use super::raw::{
-    RawCondition, RawContainer, RawPod, RawPodAffinity, RawPodSpec, RawPodStatus, RawRequirements, RawSpread,
+    RawCondition, RawContainer, RawPod, RawPodAffinity, RawPodSpec, RawPodStatus, RawRequirements, RawResourceClaim,
+    RawSpread,
 };
 
 /// CPU that scores assume for a container that asks for none, milli.
@@ -75,6 +76,17 @@ pub struct ClaimRef {
     pub ephemeral: bool,
 }
 
+/// A claim for devices (`spec.resourceClaims[]`).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceRef {
+    /// The claim's name; `None` while the one that is to be made from a template is not there.
+    pub claim: Option<Box<str>>,
+    /// UID of the pod, where the claim must be its own.
+    pub owner: Option<Arc<str>>,
+    /// The pod's name, where messages need it: while its claim is missing, or another's.
+    pub pod: Box<str>,
+}
+
 /// All that scheduling reads of a pod but its identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodSpec {
@@ -112,6 +124,8 @@ pub struct PodSpec {
     /// How many containers, init containers included.
     pub containers: i64,
     pub claims: Vec<ClaimRef>,
+    /// Those that say they need none are left out.
+    pub devices: Vec<DeviceRef>,
 }
 
 /// Specs in use.
@@ -124,7 +138,7 @@ pub fn intern(spec: PodSpec) -> Arc<PodSpec> {
 
 impl PodSpec {
     /// `status` tells what the node has granted, which may differ from what is asked while a pod is resized.
-    pub(super) fn decode(raw: RawPod, status: &RawPodStatus) -> Self {
+    pub(super) fn decode(raw: RawPod, status: &RawPodStatus, uid: &Arc<str>) -> Self {
         let (meta, spec) = (raw.metadata, raw.spec);
         let labels = meta.labels.unwrap_or_default();
         let namespace = meta.namespace.into_boxed_str();
@@ -143,6 +157,7 @@ impl PodSpec {
             images: images(&spec),
             containers: (spec.containers.len() + spec.init_containers.len()) as i64,
             claims: claims(&spec, &meta.name),
+            devices: devices(&spec, status, &meta.name, uid),
             spread: spec.topology_spread_constraints.iter().map(|c| constraint(c, &labels)).collect(),
             scheduler_name: spec.scheduler_name.unwrap_or_default().into(),
             priority: spec.priority.unwrap_or(0),
@@ -251,6 +266,22 @@ fn claims(spec: &RawPodSpec, pod: &str) -> Vec<ClaimRef> {
         (None, None) => None,
     };
     spec.volumes.iter().filter_map(claim).collect()
+}
+
+/// What was made from templates is named in the pod's status.
+fn devices(spec: &RawPodSpec, status: &RawPodStatus, pod: &str, uid: &Arc<str>) -> Vec<DeviceRef> {
+    let one = |c: &RawResourceClaim| {
+        if let Some(name) = &c.resource_claim_name {
+            return Some(DeviceRef { claim: Some(name.as_str().into()), owner: None, pod: "".into() });
+        }
+        c.resource_claim_template_name.as_ref()?;
+        let claim = match status.resource_claim_statuses.iter().find(|s| s.name == c.name) {
+            Some(made) => Some(made.resource_claim_name.as_deref()?.into()),
+            None => None,
+        };
+        Some(DeviceRef { claim, owner: Some(Arc::clone(uid)), pod: pod.into() })
+    };
+    spec.resource_claims.iter().filter_map(one).collect()
 }
 
 /// The sum over containers, raised to what init containers need while they run (sidecars before them included), with

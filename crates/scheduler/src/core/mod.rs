@@ -1,73 +1,33 @@
 //! The scheduler without its surroundings: everything known and waiting, fed by changes, asked for the next step.
 //! Synchronous and without effects, so that a test drives it by hand; [`crate::run`] gives it the API and time.
+mod step;
+mod unfit;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kelson_devices::{Readiness, ResourceClaimView};
 use kelson_meta::ObjectKey;
 use kelson_metrics::Registry;
 use tokio::time::Instant;
 
+pub use self::step::{DeviceBinding, Preemption, Report, Step, VolumeBinding};
 use crate::cluster::Cluster;
+use crate::cluster::devices::{ClaimChange, DevicePlan};
 use crate::cluster::storage::{Claims, Plan, Progress};
 use crate::evaluation::nominations::Nominations;
-use crate::evaluation::preempt::{Outcome, Thoroughness, preempt};
-use crate::evaluation::select::{Decision, Selector, Unfit};
+use crate::evaluation::preempt::Thoroughness;
+use crate::evaluation::select::{Decision, Selector};
 use crate::metrics::{Attempt, Metrics};
 use crate::plugins::plugin::Change;
-use crate::plugins::table::{PluginSet, Table};
+use crate::plugins::table::Table;
 use crate::profile::Profile;
 use crate::queue::Queue;
 use crate::view::{DisruptionBudget, Node, Pod};
 
 /// An assumed pod whose binding succeeded is forgotten when the API has not shown it after this time.
 const CONFIRM_MAX: Duration = Duration::from_secs(600);
-
-/// What to do next.
-#[derive(Debug)]
-pub enum Step {
-    /// Bind this pod to the node it is now assumed on; tell the outcome by [`Core::bound`] or [`Core::failed`].
-    Bind(Arc<Pod>),
-    /// The same, but its volumes must be bound first.
-    BindVolumes(PendingBinding),
-    /// Tell the pod's owner why it waits.
-    Report(Report),
-    /// Make room: tell these pods to go and the pod's owner why it waits, then [`Core::room_asked`].
-    Preempt(Preemption),
-    /// Nothing, until a change or this moment.
-    Idle(Option<Instant>),
-}
-
-/// A pod that is assumed on its node, and what its claims need before it may run there.
-#[derive(Debug)]
-pub struct PendingBinding {
-    /// The pod, assigned.
-    pub pod: Arc<Pod>,
-    /// What is to be bound and made.
-    pub plan: Arc<Plan>,
-}
-
-/// Why a pod waits.
-#[derive(Debug)]
-pub struct Report {
-    /// The pod as it was decided on.
-    pub pod: Arc<Pod>,
-    pub message: String,
-    /// What its `nominatedNodeName` shall be; empty clears it, `None` leaves it.
-    pub nominate: Option<Box<str>>,
-}
-
-/// Room to be made.
-#[derive(Debug)]
-pub struct Preemption {
-    /// For the pod that needs it.
-    pub report: Report,
-    /// Pods that are deleted to make room for this one.
-    pub victims: Vec<Arc<Pod>>,
-    /// Less important pods that were promised this room.
-    pub disappointed: Vec<Arc<Pod>>,
-    plugins: PluginSet,
-}
 
 /// Everything known and waiting.
 #[derive(Debug)]
@@ -80,6 +40,8 @@ pub struct Core {
     /// Disruption budgets, for preemption.
     pub budgets: HashMap<ObjectKey, DisruptionBudget>,
     promised: Nominations,
+    /// By pod: the devices that are being written into its claims.
+    plans: HashMap<Arc<str>, Arc<DevicePlan>>,
     /// At least one.
     deciders: Vec<Decider>,
 }
@@ -115,6 +77,7 @@ impl Core {
             metrics,
             budgets: HashMap::new(),
             promised: Nominations::default(),
+            plans: HashMap::new(),
             deciders: profiles.into_iter().map(decider).collect(),
         }
     }
@@ -155,7 +118,8 @@ impl Core {
             }
             None => {}
         }
-        self.queue.put(pod, now);
+        let held = self.cluster.devices.holds(&pod.spec);
+        self.queue.put(pod, held, now);
     }
 
     /// A pod is gone, or has ended.
@@ -195,6 +159,29 @@ impl Core {
     /// Claims, volumes or classes changed.
     pub fn storage_changed(&mut self, now: Instant) {
         self.requeue_by(Change::Storage, now);
+    }
+
+    /// A claim for devices came, went or changed.
+    pub fn put_resource_claim(&mut self, key: ObjectKey, claim: Option<Arc<ResourceClaimView>>, now: Instant) {
+        let change = self.cluster.devices.put_claim(key.clone(), claim);
+        let devices = &self.cluster.devices;
+        self.queue.reconsider(now, |pod| devices.holds(&pod.spec));
+        let deciders = &self.deciders;
+        match change {
+            ClaimChange::Nothing => {}
+            ClaimChange::Freed => self.requeue_by(Change::Devices, now),
+            ClaimChange::Own => self.queue.requeue(now, |pod, by| {
+                let named = |d: &crate::view::DeviceRef| d.claim.as_deref() == Some(key.name.as_str());
+                let uses = *pod.spec.namespace == *key.namespace && pod.spec.devices.iter().any(named);
+                let decider = deciders.iter().find(|d| d.name == pod.spec.scheduler_name);
+                uses && decider.is_none_or(|d| by.meets(d.table.requeued_by(Change::Devices)))
+            }),
+        }
+    }
+
+    /// Slices or classes of devices changed.
+    pub fn devices_changed(&mut self, now: Instant) {
+        self.requeue_by(Change::Devices, now);
     }
 
     pub fn namespaces_changed(&mut self, now: Instant) {
@@ -244,14 +231,18 @@ impl Core {
                 self.cluster.assume(Arc::clone(&assigned));
                 self.promised.remove(&pod.uid);
                 self.metrics.attempt(profile, Attempt::Scheduled, begun.elapsed());
-                match self.volumes_of(&pod, i) {
-                    Some(plan) => Step::BindVolumes(PendingBinding { pod: assigned, plan }),
-                    None => Step::Bind(assigned),
+                let volumes = self.volumes_of(&pod, i);
+                let volumes = volumes.map(|plan| VolumeBinding { pod: Arc::clone(&assigned), plan });
+                match (self.devices_of(&pod, i), volumes) {
+                    (Some(plan), volumes) => Step::BindDevices(DeviceBinding { pod: assigned, plan, volumes }),
+                    (None, Some(volumes)) => Step::BindVolumes(volumes),
+                    (None, None) => Step::Bind(assigned),
                 }
             }
             Decision::Unfit(unfit) => {
+                let how = if unfit.fault.is_some() { Attempt::Error } else { Attempt::Unschedulable };
                 let step = self.unfit(profile, pod, &unfit, now);
-                self.metrics.attempt(profile, Attempt::Unschedulable, begun.elapsed());
+                self.metrics.attempt(profile, how, begun.elapsed());
                 step
             }
         }
@@ -269,8 +260,27 @@ impl Core {
         Some(plan)
     }
 
+    /// What its claims get on the node that a pod is assumed on; from now on others take it as theirs (Reserve).
+    fn devices_of(&mut self, pod: &Pod, node: usize) -> Option<Arc<DevicePlan>> {
+        if pod.spec.devices.is_empty() {
+            return None;
+        }
+        let node = Arc::clone(&self.cluster.nodes()[node].node);
+        let plan = self.cluster.devices.plan(&pod.spec, &node).filter(|p| !p.claims.is_empty()).map(Arc::new)?;
+        self.cluster.devices.begin(&plan);
+        self.plans.insert(Arc::clone(&pod.uid), Arc::clone(&plan));
+        Some(plan)
+    }
+
+    fn end_plans(&mut self, uid: &str) {
+        self.cluster.storage.end(uid);
+        if let Some(plan) = self.plans.remove(uid) {
+            self.cluster.devices.end(&plan);
+        }
+    }
+
     /// How far the binding of a pod's volumes is.
-    pub fn volumes_progress(&self, binding: &PendingBinding) -> Progress {
+    pub fn volumes_progress(&self, binding: &VolumeBinding) -> Progress {
         if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.plan.node) {
             return Progress::Failed("the pod is gone".into());
         }
@@ -278,40 +288,18 @@ impl Core {
         self.cluster.storage.progress(&binding.plan, node)
     }
 
-    /// What to do about a pod that fits nowhere.
-    fn unfit(&mut self, profile: usize, pod: Arc<Pod>, unfit: &Unfit, now: Instant) -> Step {
-        if unfit.nodes == 0 {
-            self.queue.refuse(&pod.uid, unfit.plugins, now);
-            return Step::Report(Report { message: unfit.message(""), pod, nominate: None });
+    /// How far the devices of a pod are.
+    pub fn devices_progress(&self, binding: &DeviceBinding) -> Readiness {
+        if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.pod.node_name) {
+            return Readiness::Failed("the pod is gone".into());
         }
-        let decider = &mut self.deciders[profile];
-        let Some(thoroughness) = decider.preemption else {
-            self.queue.refuse(&pod.uid, unfit.plugins, now);
-            return Step::Report(Report { message: unfit.message(""), pod, nominate: None });
-        };
-        let offset = decider.selector.below(unfit.preemptible.len().max(1));
-        let evaluation = decider.selector.evaluations.get(&pod.spec, &mut self.cluster);
-        let (cluster, budgets) = (&mut self.cluster, &self.budgets);
-        match preempt(evaluation, cluster, &self.promised, budgets, &pod, (unfit, offset, thoroughness)) {
-            Outcome::Make { node, victims } => {
-                let node = self.cluster.nodes()[node].node.name.clone();
-                let lesser = |p: &&Arc<Pod>| p.uid != pod.uid && p.spec.priority < pod.spec.priority;
-                let disappointed: Vec<_> = self.promised.on(&node).iter().filter(lesser).cloned().collect();
-                disappointed.iter().for_each(|p| self.promised.remove(&p.uid));
-                self.promised.put(Arc::clone(&pod), &node);
-                let report = Report { message: unfit.message(""), pod, nominate: Some(node) };
-                Step::Preempt(Preemption { report, victims, disappointed, plugins: unfit.plugins })
-            }
-            Outcome::Useless(text) => {
-                self.queue.refuse(&pod.uid, unfit.plugins, now);
-                self.promised.remove(&pod.uid);
-                let nominate = pod.nominated.as_ref().map(|_| "".into());
-                Step::Report(Report { message: unfit.message(&text), pod, nominate })
-            }
-            Outcome::Ineligible(text) => {
-                self.queue.refuse(&pod.uid, unfit.plugins, now);
-                Step::Report(Report { message: unfit.message(&text), pod, nominate: None })
-            }
+        self.cluster.devices.progress(&binding.plan)
+    }
+
+    /// The devices of a pod were not ready in time.
+    pub fn devices_overdue(&mut self, binding: &DeviceBinding) {
+        for claim in &binding.plan.claims {
+            self.cluster.devices.note_overdue(&claim.uid);
         }
     }
 
@@ -325,7 +313,7 @@ impl Core {
 
     /// A binding succeeded.
     pub fn bound(&mut self, pod: &Pod, now: Instant) {
-        self.cluster.storage.end(&pod.uid);
+        self.end_plans(&pod.uid);
         self.cluster.bound(&pod.uid, now);
         self.queue.remove(&pod.uid);
     }
@@ -333,7 +321,7 @@ impl Core {
     /// A binding failed. Tried again after a back-off, unless the pod is `gone`.
     pub fn failed(&mut self, pod: &Pod, gone: bool, now: Instant) {
         self.metrics.attempt(self.profile_of(pod).unwrap_or(0), Attempt::Error, Duration::ZERO);
-        self.cluster.storage.end(&pod.uid);
+        self.end_plans(&pod.uid);
         let forgotten = self.cluster.forget(&pod.uid);
         if gone {
             self.queue.remove(&pod.uid);

@@ -1,0 +1,188 @@
+//! Deletes pods that use devices with taints of the effect `NoExecute` which their claims do not tolerate, when their time
+//! is over (KEP-5055; taints that slices carry, since rules are behind a gate that is off). Upstream
+//! `pkg/controller/devicetainteviction`.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_client::{
+    Change, Client, DeleteOptions, EventRecorder, EventType, ObjectRef, PatchKind, WorkQueue, WriteOptions,
+};
+use kelson_devices::{DeviceView, Granted, ResourceClaimView, ResourceSliceView};
+use kelson_meta::{Clock, ObjectKey, format_seconds};
+use kelson_metrics::{Histogram, IntCounter};
+use parking_lot::Mutex;
+use serde_json::json;
+use std::collections::HashSet;
+
+use jiff::Timestamp;
+
+use super::plan::{Named, evicted_at, is_for, named};
+use crate::shared::context::{Context, SyncError, WORKERS};
+use crate::shared::informers::SharedInformer;
+use crate::views::{IndexKey, PodView};
+
+/// The source that this controller's events name.
+const COMPONENT: &str = "device-taint-eviction-controller";
+/// Seconds, from when a taint has its effect to the deletion of the pod.
+const LATENCIES: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
+
+struct Controller {
+    client: Client,
+    recorder: EventRecorder,
+    clock: Arc<dyn Clock>,
+    pods: SharedInformer<PodView>,
+    claims: SharedInformer<ResourceClaimView>,
+    slices: SharedInformer<ResourceSliceView>,
+    queue: WorkQueue<ObjectKey>,
+    /// UIDs of pods whose time runs.
+    condemned: Mutex<HashSet<String>>,
+    deletions: IntCounter,
+    latency: Histogram,
+}
+
+/// Starts the controller.
+pub fn start(ctx: &Arc<Context>) {
+    let (client, metrics) = (ctx.client(), &ctx.config.metrics);
+    let name = "device_taint_eviction_controller_pod_deletions_total";
+    let deletions = metrics.counter(name, "Pods deleted because of their devices' taints.");
+    let name = "device_taint_eviction_controller_pod_deletion_duration_seconds";
+    let latency = metrics.histogram(name, "Time from a taint's effect to the deletion of a pod.", &LATENCIES);
+    let me = Arc::new(Controller {
+        recorder: ctx.recorder(&client, COMPONENT),
+        client,
+        clock: Arc::clone(&ctx.clock),
+        pods: ctx.informers.pods.reader(),
+        claims: ctx.informers.resource_claims.reader(),
+        slices: ctx.informers.resource_slices.reader(),
+        queue: WorkQueue::default(),
+        condemned: Mutex::default(),
+        deletions,
+        latency,
+    });
+    follow(&me);
+    let queue = me.queue.clone();
+    ctx.run_queue(&queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.sync(&key).await }
+    });
+}
+
+fn follow(me: &Arc<Controller>) {
+    let to = Arc::clone(me);
+    me.pods.on_change(move |change| {
+        let pod = change.object();
+        if let Change::Deleted(_) = change {
+            to.condemned.lock().remove(&pod.metadata.uid);
+        } else if !pod.spec.device_claims.is_empty() && !pod.spec.node_name.is_empty() {
+            to.queue.add(pod.metadata.key());
+        }
+    });
+    let to = Arc::clone(me);
+    me.claims.on_change(move |change| {
+        let (Change::Added(claim) | Change::Deleted(claim) | Change::Updated { new: claim, .. }) = change;
+        let same = |old: &ResourceClaimView| old.status == claim.status;
+        if !matches!(change, Change::Updated { old, .. } if same(old)) {
+            to.users_of(claim);
+        }
+    });
+    let to = Arc::clone(me);
+    me.slices.on_change(move |change| {
+        let (old, new) = match change {
+            Change::Added(new) => (None, Some(new)),
+            Change::Updated { old, new } => (Some(old), Some(new)),
+            Change::Deleted(old) => (Some(old), None),
+        };
+        let tainted = |s: Option<&Arc<ResourceSliceView>>| {
+            s.is_some_and(|s| s.spec.devices.iter().flat_map(|d| &d.taints).any(kelson_devices::DeviceTaint::evicts))
+        };
+        if !tainted(old) && !tainted(new) {
+            return;
+        }
+        let spec = &change.object().spec;
+        let of_pool = |g: &Granted| g.driver == spec.driver && g.pool == spec.pool.name;
+        for claim in to.claims.list() {
+            let allocation = claim.status.allocation.iter().flat_map(|a| &a.devices.results);
+            if allocation.into_iter().any(of_pool) {
+                to.users_of(&claim);
+            }
+        }
+    });
+}
+
+impl Controller {
+    fn users_of(&self, claim: &ResourceClaimView) {
+        for pod in self.pods.bucket(&IndexKey::DeviceClaim(claim.metadata.key())) {
+            self.queue.add(pod.metadata.key());
+        }
+    }
+
+    /// When a pod must go.
+    fn eviction(&self, pod: &PodView) -> Option<Timestamp> {
+        if pod.spec.node_name.is_empty() {
+            return None;
+        }
+        let slices = self.slices.list();
+        let of_entry = |entry| {
+            let Named::As { name, own } = named(pod, entry) else { return None };
+            let claim = self.claims.get(&ObjectKey::new(&pod.metadata.namespace, name))?;
+            if (own && !is_for(&claim, pod)) || !claim.is_reserved_for(&pod.metadata.uid) {
+                return None;
+            }
+            evicted_at(&claim.status.allocation.as_ref()?.devices.results, |g| device(&slices, g))
+        };
+        pod.spec.device_claims.iter().filter_map(of_entry).min()
+    }
+
+    async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
+        let Some(pod) = self.pods.get(key).filter(|p| !p.metadata.is_deleting()) else { return Ok(()) };
+        let about = ObjectRef::of(&*pod);
+        let event = |text: &str| self.recorder.event(&about, EventType::Normal, "DeviceTaintManagerEviction", text);
+        let Some(at) = self.eviction(&pod) else {
+            if self.condemned.lock().remove(&pod.metadata.uid) {
+                event("Cancelling deletion");
+            }
+            return Ok(());
+        };
+        self.condemned.lock().insert(pod.metadata.uid.clone());
+        let now = self.clock.now();
+        let left = now.duration_until(at);
+        if left.is_positive() {
+            self.queue.add_after(key.clone(), left.unsigned_abs() + Duration::from_millis(1));
+            return Ok(());
+        }
+        event("Marking for deletion");
+        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "DeletionByDeviceTaintManager",
+            "message": "Device Taint manager: deleting due to NoExecute taint", "lastTransitionTime": format_seconds(now)});
+        let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}});
+        let (namespace, name, o) = (&key.namespace, &key.name, WriteOptions::default());
+        let patched = self.client.patch::<PodView>(namespace, name, "status", PatchKind::Strategic, &patch, &o);
+        match patched.await {
+            // Gone, or another of its name.
+            Err(e) if e.is_not_found() || e.is_conflict() => return Ok(()),
+            Err(e) => return Err(e.into()),
+            Ok(()) => {}
+        }
+        let options = DeleteOptions::default().with_uid(&pod.metadata.uid);
+        match self.client.delete::<PodView>(namespace, name, &options).await {
+            Err(e) if e.is_not_found() => Ok(()),
+            Err(e) => Err(e.into()),
+            Ok(()) => {
+                self.condemned.lock().remove(&pod.metadata.uid);
+                self.deletions.inc();
+                self.latency.observe(self.clock.now().duration_since(at).as_secs_f64());
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A device in the newest generation of its pool, and since when its slice is there.
+fn device<'s>(slices: &'s [Arc<ResourceSliceView>], granted: &Granted) -> Option<(&'s DeviceView, Timestamp)> {
+    let of_pool = || slices.iter().filter(|s| s.spec.driver == granted.driver && s.spec.pool.name == granted.pool);
+    let newest = of_pool().map(|s| s.spec.pool.generation).max()?;
+    let current = of_pool().filter(|s| s.spec.pool.generation == newest);
+    current.into_iter().find_map(|slice| {
+        let device = slice.spec.devices.iter().find(|d| d.name == granted.device)?;
+        Some((device, slice.metadata.creation_timestamp.parse().unwrap_or(Timestamp::MIN)))
+    })
+}

@@ -1,0 +1,305 @@
+//! Claims for devices, what drivers offer, and what is taken: by claims that say so, and by those whose devices are being
+//! written into them.
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use kelson_client::Object as _;
+use kelson_devices::allocate::{Allocator, Classes, Trouble, Wish};
+use kelson_devices::{
+    Allocation, DeviceClassView, Host, Inventory, Readiness, ResourceClaimView, ResourceSliceView, Selectors, Taken,
+    readiness,
+};
+use kelson_meta::ObjectKey;
+use serde_json::Value;
+
+use crate::view::{DeviceRef, Node, PodSpec};
+
+/// What is known of devices.
+#[derive(Debug, Default)]
+pub struct Devices {
+    claims: HashMap<ObjectKey, Arc<ResourceClaimView>>,
+    inventory: Inventory,
+    classes: Classes,
+    selectors: Selectors,
+    taken: Taken,
+    /// By the claim's UID: devices that it will have when they are written into it.
+    pending: HashMap<Box<str>, Allocation>,
+    /// UIDs of claims whose devices were not ready in time.
+    overdue: HashSet<Box<str>>,
+    epoch: u64,
+}
+
+/// What is written for a pod before it is bound.
+#[derive(Clone, Debug)]
+pub struct DevicePlan {
+    /// All of the pod's claims, each once.
+    pub claims: Vec<ClaimPlan>,
+}
+
+/// What one claim gets.
+#[derive(Clone, Debug)]
+pub struct ClaimPlan {
+    pub key: ObjectKey,
+    pub uid: String,
+    /// Its devices as the API has them; `None`: it has them already.
+    pub allocation: Option<Value>,
+}
+
+/// What a change of a claim means for pods that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimChange {
+    /// Its devices are free again: any pod may have them.
+    Freed,
+    /// Only pods that use it may care.
+    Own,
+    /// Nobody need care.
+    Nothing,
+}
+
+impl Devices {
+    /// Changes with any of them.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Learns or forgets a claim.
+    pub fn put_claim(&mut self, key: ObjectKey, claim: Option<Arc<ResourceClaimView>>) -> ClaimChange {
+        let old = self.claims.get(&key);
+        let version = |c: &ResourceClaimView| c.resource_version().parse::<u64>().unwrap_or(u64::MAX);
+        if let (Some(old), Some(new)) = (old, &claim)
+            && old.uid() == new.uid()
+            && version(old) > version(new)
+        {
+            return ClaimChange::Nothing;
+        }
+        self.epoch += 1;
+        let old = self.claims.remove(&key);
+        let had = old.as_ref().and_then(|c| c.status.allocation.as_ref());
+        let has = claim.as_ref().and_then(|c| c.status.allocation.as_ref());
+        let what = match (&old, &claim) {
+            _ if had.is_some() && has.is_none() => ClaimChange::Freed,
+            (Some(old), Some(new)) if old.uid() == new.uid() && old.status == new.status => ClaimChange::Nothing,
+            _ => ClaimChange::Own,
+        };
+        if let Some(had) = had {
+            self.taken.remove(had);
+        }
+        if let Some(old) = old.as_ref().filter(|_| has.is_none()) {
+            self.overdue.remove(old.uid());
+        }
+        if let Some(has) = has {
+            self.taken.add(has);
+        }
+        if let Some(claim) = claim {
+            if claim.status.allocation.is_some() {
+                self.no_longer_pending(claim.uid());
+            }
+            self.claims.insert(key, claim);
+        } else if let Some(old) = old {
+            self.no_longer_pending(old.uid());
+        }
+        what
+    }
+
+    /// What the API answered to a write of ours; what is gone meanwhile stays gone.
+    pub fn wrote_claim(&mut self, claim: ResourceClaimView) {
+        let key = claim.metadata.key();
+        if self.claims.contains_key(&key) {
+            self.put_claim(key, Some(Arc::new(claim)));
+        }
+    }
+
+    /// Learns or forgets a slice.
+    pub fn put_slice(&mut self, name: &str, slice: Option<Arc<ResourceSliceView>>) {
+        self.epoch += 1;
+        self.inventory.put(name, slice);
+    }
+
+    /// Learns or forgets a class.
+    pub fn put_class(&mut self, name: &str, class: Option<Arc<DeviceClassView>>) {
+        self.epoch += 1;
+        match class {
+            Some(class) => self.classes.insert(name.into(), class),
+            None => self.classes.remove(name),
+        };
+    }
+
+    pub fn claim(&self, key: &ObjectKey) -> Option<&Arc<ResourceClaimView>> {
+        self.claims.get(key)
+    }
+
+    fn no_longer_pending(&mut self, uid: &str) {
+        if let Some(allocation) = self.pending.remove(uid) {
+            self.taken.remove(&allocation);
+        }
+    }
+
+    /// Takes a plan as carried out, until its claims say so or it is given up.
+    pub fn begin(&mut self, plan: &DevicePlan) {
+        for claim in &plan.claims {
+            let Some(allocation) = claim.allocation.as_ref().and_then(|a| serde_json::from_value(a.clone()).ok())
+            else {
+                continue;
+            };
+            self.epoch += 1;
+            self.taken.add(&allocation);
+            self.pending.insert(claim.uid.as_str().into(), allocation);
+        }
+    }
+
+    /// A plan is written, or given up.
+    pub fn end(&mut self, plan: &DevicePlan) {
+        for claim in &plan.claims {
+            if self.pending.contains_key(claim.uid.as_str()) {
+                self.epoch += 1;
+                self.no_longer_pending(&claim.uid);
+            }
+        }
+    }
+
+    /// Notes that the devices of a claim were not ready in time, until it has none.
+    pub fn note_overdue(&mut self, uid: &str) {
+        self.epoch += 1;
+        self.overdue.insert(uid.into());
+    }
+
+    /// Why a pod is not to be looked at yet (PreEnqueue): a claim of it is not there.
+    pub fn holds(&self, spec: &PodSpec) -> bool {
+        !spec.devices.is_empty() && self.claims_of(spec).is_err()
+    }
+
+    /// The claims of a pod, each once.
+    ///
+    /// # Errors
+    /// Why it cannot be scheduled, as people read it.
+    pub fn claims_of(&self, spec: &PodSpec) -> Result<Vec<&Arc<ResourceClaimView>>, String> {
+        let mut out: Vec<&Arc<ResourceClaimView>> = Vec::new();
+        for device in &spec.devices {
+            let claim = self.found(&spec.namespace, device)?;
+            if !out.iter().any(|known| Arc::ptr_eq(known, claim)) {
+                out.push(claim);
+            }
+        }
+        Ok(out)
+    }
+
+    fn found(&self, namespace: &str, device: &DeviceRef) -> Result<&Arc<ResourceClaimView>, String> {
+        let pod = &device.pod;
+        let Some(name) = device.claim.as_deref() else {
+            return Err(format!("pod \"{namespace}/{pod}\": ResourceClaim not created yet"));
+        };
+        let missing = || format!("resourceclaim.resource.k8s.io \"{name}\" not found");
+        let claim = self.claims.get(&ObjectKey::new(namespace, name)).ok_or_else(missing)?;
+        if claim.metadata.is_deleting() {
+            return Err(format!("resourceclaim {name:?} is being deleted"));
+        }
+        let owner = claim.metadata.controller().map(|o| o.uid.as_str());
+        if device.owner.as_ref().is_some_and(|uid| owner != Some(&**uid)) {
+            let whose = format!("ResourceClaim {namespace}/{name} was not created for Pod {namespace}/{pod}");
+            return Err(format!("{whose} (Pod is not owner)"));
+        }
+        Ok(claim)
+    }
+
+    /// Whether devices are being written into a claim.
+    pub fn is_pending(&self, uid: &str) -> bool {
+        self.pending.contains_key(uid)
+    }
+
+    /// Whether there is a class of this name.
+    pub fn has_class(&self, name: &str) -> bool {
+        self.classes.contains_key(name)
+    }
+
+    /// Whether the devices that a claim has can be used on a node, or will ever be.
+    pub fn is_usable(&self, claim: &ResourceClaimView, node: &Node) -> bool {
+        let Some(allocation) = &claim.status.allocation else { return true };
+        let host = host(node);
+        allocation.node_selector.as_ref().is_none_or(|s| host.is_selected(s))
+            && match readiness(claim) {
+                Readiness::Ready => true,
+                Readiness::Waits => !self.overdue.contains(claim.uid()),
+                Readiness::Failed(_) => false,
+            }
+    }
+
+    /// How good the devices are that a node has for those of the claims that have none; `None`: it has not enough.
+    pub fn score(&self, claims: &[Arc<ResourceClaimView>], node: &Node) -> Result<Option<i64>, Trouble> {
+        self.solve(claims, node, |solution| solution.score())
+    }
+
+    fn solve<T>(
+        &self,
+        claims: &[Arc<ResourceClaimView>],
+        node: &Node,
+        of: impl FnOnce(&kelson_devices::allocate::Solution<'_>) -> T,
+    ) -> Result<Option<T>, Trouble> {
+        let named: Vec<(String, &ResourceClaimView)> =
+            without_devices(claims).map(|c| (format!("{}/{}", c.metadata.namespace, c.metadata.name), &**c)).collect();
+        let wishes: Vec<Wish<'_>> = named.iter().map(|(claim, c)| Wish { claim, spec: &c.spec }).collect();
+        let allocator = Allocator {
+            inventory: &self.inventory,
+            taken: &self.taken,
+            classes: &self.classes,
+            selectors: &self.selectors,
+        };
+        let solution = allocator.allocate(host(node), &wishes)?;
+        Ok(solution.as_ref().map(of))
+    }
+
+    /// What is to be written for a pod that goes to a node (Reserve); `None`: the node no longer has enough.
+    pub fn plan(&self, spec: &PodSpec, node: &Node) -> Option<DevicePlan> {
+        let claims: Vec<Arc<ResourceClaimView>> = self.claims_of(spec).ok()?.into_iter().cloned().collect();
+        let mut results = self.solve(&claims, node, |s| s.results(new_uid)).ok()??.into_iter();
+        let planned = claims.iter().map(|c| ClaimPlan {
+            key: c.metadata.key(),
+            uid: c.metadata.uid.clone(),
+            allocation: if c.status.allocation.is_none() { results.next() } else { None },
+        });
+        Some(DevicePlan { claims: planned.collect() })
+    }
+
+    /// How far the devices of a plan are, once they are written into their claims.
+    pub fn progress(&self, plan: &DevicePlan) -> Readiness {
+        let mut waits = false;
+        for planned in &plan.claims {
+            let Some(claim) = self.claims.get(&planned.key).filter(|c| c.metadata.uid == planned.uid) else {
+                return Readiness::Failed(format!("resourceclaim.resource.k8s.io {:?} not found", planned.key.name));
+            };
+            match readiness(claim) {
+                Readiness::Ready => {}
+                Readiness::Waits => waits = true,
+                failed @ Readiness::Failed(_) => return failed,
+            }
+        }
+        if waits { Readiness::Waits } else { Readiness::Ready }
+    }
+
+    /// A claim of a pod that could be given other devices: those it has cannot be used on some node, and nobody else uses it.
+    pub fn to_free(&self, spec: &PodSpec, uid: &str, nodes: impl Iterator<Item = Arc<Node>>) -> Option<ObjectKey> {
+        let claims = self.claims_of(spec).ok()?;
+        let alone = |c: &ResourceClaimView| c.status.reserved_for.iter().all(|r| r.uid == uid);
+        let held: Vec<_> = claims.into_iter().filter(|c| c.status.allocation.is_some() && alone(c)).collect();
+        if held.is_empty() {
+            return None;
+        }
+        let mut nodes = nodes;
+        nodes.find_map(|node| held.iter().find(|c| !self.is_usable(c, &node)).map(|c| c.metadata.key()))
+    }
+}
+
+fn host(node: &Node) -> Host<'_> {
+    Host { name: &node.name, labels: &node.labels }
+}
+
+/// Claims that have no devices yet.
+fn without_devices(claims: &[Arc<ResourceClaimView>]) -> impl Iterator<Item = &Arc<ResourceClaimView>> {
+    claims.iter().filter(|c| c.status.allocation.is_none())
+}
+
+/// A random UUID (version 4).
+fn new_uid() -> String {
+    let bits = (rand::random::<u128>() & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}

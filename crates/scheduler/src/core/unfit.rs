@@ -1,0 +1,105 @@
+//! What is done for a pod that fits nowhere: other devices for its claims, or room that less important pods make.
+use std::sync::Arc;
+
+use kelson_meta::ObjectKey;
+use tokio::time::Instant;
+
+use super::{Core, Preemption, Report, Step};
+use crate::evaluation::preempt::{Outcome, preempt};
+use crate::evaluation::select::Unfit;
+use crate::view::Pod;
+
+/// What was done, or not, to get other devices for a pod that fits nowhere.
+struct Freeing {
+    /// For people; empty: nothing.
+    word: &'static str,
+    /// The claim that is to lose its devices.
+    free: Option<ObjectKey>,
+    /// Whether less important pods may make room.
+    goes_on: bool,
+}
+
+impl Freeing {
+    /// Its word and what preemption had to say.
+    fn before(&self, text: &str) -> String {
+        if self.word.is_empty() || text.is_empty() {
+            format!("{}{text}", self.word)
+        } else {
+            format!("{}, {text}", self.word)
+        }
+    }
+}
+
+impl Core {
+    /// What to do about a pod that fits nowhere.
+    pub(super) fn unfit(&mut self, profile: usize, pod: Arc<Pod>, unfit: &Unfit, now: Instant) -> Step {
+        let report = |pod: Arc<Pod>, message: String| Report {
+            pod,
+            reason: "Unschedulable",
+            message,
+            free: None,
+            nominate: None,
+        };
+        if let Some((plugin, text)) = &unfit.fault {
+            self.queue.fault(&pod.uid, now);
+            let message = format!("running {plugin:?} filter plugin: {text}");
+            return Step::Report(Report { reason: "SchedulerError", ..report(pod, message) });
+        }
+        if unfit.nodes == 0 {
+            self.queue.refuse(&pod.uid, unfit.plugins, now);
+            return Step::Report(report(pod, unfit.message("")));
+        }
+        let freeing = self.freeing(profile, &pod, unfit);
+        let free = freeing.free.clone();
+        let Some(thoroughness) = self.deciders[profile].preemption.filter(|_| freeing.goes_on) else {
+            self.queue.refuse(&pod.uid, unfit.plugins, now);
+            return Step::Report(Report { free, ..report(pod, unfit.message(&freeing.before(""))) });
+        };
+        let decider = &mut self.deciders[profile];
+        let offset = decider.selector.below(unfit.preemptible.len().max(1));
+        let evaluation = decider.selector.evaluations.get(&pod.spec, &mut self.cluster);
+        let (cluster, budgets) = (&mut self.cluster, &self.budgets);
+        match preempt(evaluation, cluster, &self.promised, budgets, &pod, (unfit, offset, thoroughness)) {
+            Outcome::Make { node, victims } => {
+                let node = self.cluster.nodes()[node].node.name.clone();
+                let lesser = |p: &&Arc<Pod>| p.uid != pod.uid && p.spec.priority < pod.spec.priority;
+                let disappointed: Vec<_> = self.promised.on(&node).iter().filter(lesser).cloned().collect();
+                disappointed.iter().for_each(|p| self.promised.remove(&p.uid));
+                self.promised.put(Arc::clone(&pod), &node);
+                let report = Report { nominate: Some(node), free, ..report(pod, unfit.message("")) };
+                Step::Preempt(Preemption { report, victims, disappointed, plugins: unfit.plugins })
+            }
+            Outcome::Useless(text) => {
+                self.queue.refuse(&pod.uid, unfit.plugins, now);
+                self.promised.remove(&pod.uid);
+                let nominate = pod.nominated.as_ref().map(|_| "".into());
+                Step::Report(Report { nominate, free, ..report(pod, unfit.message(&freeing.before(&text))) })
+            }
+            Outcome::Ineligible(text) => {
+                self.queue.refuse(&pod.uid, unfit.plugins, now);
+                Step::Report(Report { free, ..report(pod, unfit.message(&freeing.before(&text))) })
+            }
+        }
+    }
+
+    /// What DynamicResources does for a pod that fits nowhere, before anybody looks for room (PostFilter).
+    fn freeing(&self, profile: usize, pod: &Pod, unfit: &Unfit) -> Freeing {
+        let table = &self.deciders[profile].table;
+        let own = table.filtering().find(|(_, p)| p.name() == "DynamicResources").map(|(row, _)| row);
+        let said = |word| Freeing { word, free: None, goes_on: true };
+        match (own, &unfit.before) {
+            (None, _) => said(""),
+            // It was not asked before, and has nothing to say; upstream takes that as a fault, and looks no further.
+            (Some(own), Some(_)) if unfit.before_row != own => Freeing { goes_on: false, ..said("not found") },
+            (Some(_), Some(_)) => said("no new claims to deallocate"),
+            (Some(_), None) if pod.spec.devices.is_empty() => said("no new claims to deallocate"),
+            (Some(_), None) => {
+                let nodes = self.cluster.nodes().iter().map(|n| Arc::clone(&n.node));
+                match self.cluster.devices.to_free(&pod.spec, &pod.uid, nodes) {
+                    Some(key) => Freeing { free: Some(key), ..said("deallocation of ResourceClaim completed") },
+                    None => said("still not schedulable"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Giving the claims of a pod their devices before the pod is bound (PreBind): they are written into the claims, the pod among
+//! those that use them, and drivers that must prepare some of them first are waited for (KEP-5007).
+use std::time::Duration;
+
+use kelson_client::{ClientError, EventType, PatchKind, WriteOptions};
+use kelson_devices::{Readiness, ResourceClaimView, names};
+use kelson_meta::{ObjectKey, format_seconds};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::write::Writer;
+use crate::cluster::devices::ClaimPlan;
+use crate::core::DeviceBinding;
+use crate::view::Pod;
+
+/// How long a pod keeps its node while drivers prepare its devices (upstream `bindingTimeout`).
+const READY_MAX: Duration = Duration::from_secs(600);
+/// Tries of one claim when others write it at the same time.
+const TRIES_MAX: usize = 5;
+
+impl Writer {
+    /// Writes devices into the claims, waits for them, and goes on with volumes and the pod itself.
+    pub(super) async fn bind_devices_and_pod(&self, binding: &DeviceBinding, binds: &Semaphore) {
+        if let Err(why) = self.bind_devices(binding).await {
+            return self.devices_failed(binding, &why).await;
+        }
+        if let Some(volumes) = &binding.volumes {
+            return self.bind_volumes_and_pod(volumes, binds).await;
+        }
+        // The semaphore is never closed.
+        let Ok(_permit) = binds.acquire().await else { return };
+        self.bind(&binding.pod).await;
+    }
+
+    async fn bind_devices(&self, binding: &DeviceBinding) -> Result<(), String> {
+        for claim in &binding.plan.claims {
+            self.bind_claim(claim, &binding.pod).await?;
+        }
+        let end = Instant::now() + READY_MAX;
+        let mut told = false;
+        loop {
+            let known = self.shared.known.notified();
+            tokio::pin!(known);
+            // From now on, so that no news is missed between the look and the wait.
+            known.as_mut().enable();
+            match self.shared.core.lock().devices_progress(binding) {
+                Readiness::Ready => return Ok(()),
+                Readiness::Failed(why) => return Err(why),
+                Readiness::Waits => {}
+            }
+            if !std::mem::replace(&mut told, true) {
+                let (pod, node) = (&binding.pod, &binding.pod.node_name);
+                let text = format!("waiting for binding conditions for device on node {node}");
+                self.tell(pod, pod, EventType::Normal, "BindingConditionsPending", text);
+            }
+            tokio::select! {
+                () = known => {}
+                () = tokio::time::sleep_until(end) => {
+                    self.shared.core.lock().devices_overdue(binding);
+                    return Err("device binding timeout: context deadline exceeded".into());
+                }
+            }
+        }
+    }
+
+    /// Writes one claim's devices, and that the pod uses it.
+    async fn bind_claim(&self, plan: &ClaimPlan, pod: &Pod) -> Result<(), String> {
+        let name = format!("{}/{}", plan.key.namespace, plan.key.name);
+        let known = self.shared.core.lock().cluster.devices.claim(&plan.key).cloned();
+        let mut claim = known.map(|c| ResourceClaimView::clone(&c));
+        for _ in 0..TRIES_MAX {
+            let Some(now) = claim.filter(|c| c.metadata.uid == plan.uid) else {
+                return Err(format!("resourceclaim.resource.k8s.io {:?} not found", plan.key.name));
+            };
+            match self.try_bind_claim(plan, pod, &now).await {
+                Ok(()) => return Ok(()),
+                Err(Fault::Said(why)) => return Err(why),
+                Err(Fault::Client(e)) if e.is_conflict() => {}
+                Err(Fault::Client(e)) => {
+                    let what = if plan.allocation.is_some() { "allocation and reservation" } else { "reservation" };
+                    return Err(format!("add {what} to claim {name}: {e}"));
+                }
+            }
+            let (namespace, of) = (&plan.key.namespace, &plan.key.name);
+            let fresh = self.client.get_opt::<ResourceClaimView>(namespace, of).await;
+            claim = fresh.map_err(|e| format!("get updated claim {name} after conflict: {e}"))?;
+        }
+        Err(format!("claim {name}: others change it all the time"))
+    }
+
+    async fn try_bind_claim(&self, plan: &ClaimPlan, pod: &Pod, claim: &ResourceClaimView) -> Result<(), Fault> {
+        let name = format!("{}/{}", plan.key.namespace, plan.key.name);
+        if claim.metadata.is_deleting() {
+            return Err(Fault::Said(format!("claim {name} got deleted in the meantime")));
+        }
+        let mut version = claim.metadata.resource_version.clone();
+        let mut status = json!({});
+        if let Some(allocation) = &plan.allocation {
+            if claim.status.allocation.is_some() {
+                return Err(Fault::Said(format!("claim {name} got allocated elsewhere in the meantime")));
+            }
+            if !claim.is_protected() {
+                let mut finalizers = claim.metadata.finalizers.clone();
+                finalizers.push(names::FINALIZER.into());
+                let patch = json!({"metadata": {"resourceVersion": version, "finalizers": finalizers}});
+                version = self.patch_claim(&plan.key, "", &patch).await?;
+            }
+            status["allocation"] = allocation.clone();
+        }
+        let timed = match &claim.status.allocation {
+            Some(has) => has.allocation_timestamp.is_some(),
+            None if plan.allocation.is_none() => {
+                return Err(Fault::Said(format!("claim {name} got deallocated elsewhere in the meantime")));
+            }
+            None => false,
+        };
+        if !timed {
+            status["allocation"]["allocationTimestamp"] = format_seconds(self.clock.now()).into();
+        }
+        if !claim.is_reserved_for(&pod.uid) {
+            let own = json!({"resource": "pods", "name": &*pod.name, "uid": &*pod.uid});
+            status["reservedFor"] = consumers(claim, |_| true, Some(own));
+        }
+        if status.as_object().is_some_and(serde_json::Map::is_empty) {
+            return Ok(());
+        }
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+        self.patch_claim(&plan.key, "status", &patch).await?;
+        Ok(())
+    }
+
+    /// Changes a claim, and gives its new version.
+    async fn patch_claim(&self, key: &ObjectKey, subresource: &str, patch: &Value) -> Result<String, ClientError> {
+        let (options, kind) = (WriteOptions::default(), PatchKind::Merge);
+        let written = self.client.patch_and_read::<ResourceClaimView>(
+            &key.namespace,
+            &key.name,
+            subresource,
+            kind,
+            patch,
+            &options,
+        );
+        let claim = written.await?;
+        let version = claim.metadata.resource_version.clone();
+        self.shared.core.lock().cluster.devices.wrote_claim(claim);
+        Ok(version)
+    }
+
+    /// Takes its devices from a claim that nobody else uses, for another try to find better ones.
+    pub(super) async fn free_claim(&self, key: &ObjectKey) {
+        let known = self.shared.core.lock().cluster.devices.claim(key).cloned();
+        let Some(claim) = known else { return };
+        let patch = json!({"metadata": {"resourceVersion": claim.metadata.resource_version},
+            "status": {"allocation": null, "reservedFor": null, "devices": null}});
+        if let Err(e) = self.patch_claim(key, "status", &patch).await {
+            tracing::info!(claim = %key, error = %e, "could not free the devices of a claim");
+        }
+    }
+
+    /// The pod no longer uses its claims (Unreserve); devices stay with them until somebody needs others.
+    async fn release_claims(&self, binding: &DeviceBinding) {
+        for plan in &binding.plan.claims {
+            let known = self.shared.core.lock().cluster.devices.claim(&plan.key).cloned();
+            let Some(claim) = known.filter(|c| c.is_reserved_for(&binding.pod.uid)) else { continue };
+            let left = consumers(&claim, |uid| uid != &*binding.pod.uid, None);
+            let patch = json!({"metadata": {"resourceVersion": claim.metadata.resource_version},
+                "status": {"reservedFor": left}});
+            if let Err(e) = self.patch_claim(&plan.key, "status", &patch).await {
+                // Tried again: the next binding of the pod finds it there, and when the pod goes a controller takes it out.
+                tracing::info!(claim = %plan.key, error = %e, "could not release a claim");
+            }
+        }
+    }
+
+    async fn devices_failed(&self, binding: &DeviceBinding, why: &str) {
+        self.release_claims(binding).await;
+        let pod = &binding.pod;
+        let gone = {
+            let mut core = self.shared.core.lock();
+            let gone = core.cluster.node_of(&pod.uid).is_none();
+            core.failed(pod, gone, Instant::now());
+            gone
+        };
+        self.shared.changed.notify_one();
+        if gone {
+            return;
+        }
+        let text = format!("running PreBind plugin \"DynamicResources\": {why}");
+        tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, why, "devices not bound");
+        self.tell(pod, pod, EventType::Warning, "FailedScheduling", text.clone());
+        self.condition(pod, "SchedulerError", &text).await;
+    }
+}
+
+/// Why a claim was not written.
+enum Fault {
+    /// It makes no sense any more.
+    Said(String),
+    Client(ClientError),
+}
+
+impl From<ClientError> for Fault {
+    fn from(e: ClientError) -> Self {
+        Self::Client(e)
+    }
+}
+
+/// Those who use a claim and are wanted, and one more.
+fn consumers(claim: &ResourceClaimView, wanted: impl Fn(&str) -> bool, more: Option<Value>) -> Value {
+    let kept = claim.status.reserved_for.iter().filter(|c| wanted(&c.uid)).map(|c| {
+        let mut out = json!({"resource": c.resource, "name": c.name, "uid": c.uid});
+        if !c.api_group.is_empty() {
+            out["apiGroup"] = c.api_group.as_str().into();
+        }
+        out
+    });
+    kept.chain(more).collect()
+}

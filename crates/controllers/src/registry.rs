@@ -165,7 +165,10 @@ pub const ABSENT: &[(&str, &str)] = &[
     ("service-lb-controller", CLOUD),
     ("storage-version-migrator-controller", GATED),
     ("storageversion-garbage-collector-controller", GATED),
-    ("validatingadmissionpolicy-status-controller", "warnings about the types of expressions are not made yet"),
+    (
+        "validatingadmissionpolicy-status-controller",
+        "our API server makes these warnings itself, since it knows all kinds",
+    ),
 ];
 
 /// The name of a controller here or of upstream's, by that or its old name.

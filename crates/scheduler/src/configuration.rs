@@ -22,15 +22,8 @@ const PROFILES_MAX: usize = 16;
 /// Highest weight of a plugin (upstream leaves room for a sum of scores in 64 bits).
 const WEIGHT_MAX: i64 = 100_000_000;
 /// Upstream's plugins that are part of something else here, or of the whole scheduler: they may be named, and only some may be off.
-const WITHOUT_A_ROW: &[&str] = &[
-    "SchedulingGates",
-    "PrioritySort",
-    "NodeName",
-    "VolumeZone",
-    "DefaultPreemption",
-    "DefaultBinder",
-    "NodeDeclaredFeatures",
-];
+const WITHOUT_A_ROW: &[&str] =
+    &["SchedulingGates", "PrioritySort", "NodeName", "VolumeZone", "DefaultPreemption", "DefaultBinder"];
 /// Extension points whose plugins are decided on one by one here.
 const FILTER: &[&str] = &["preFilter", "filter"];
 const SCORE: &[&str] = &["preScore", "score"];

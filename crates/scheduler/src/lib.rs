@@ -10,7 +10,7 @@
 //! Invariants: decisions are made by one task under one short lock and touch no API; nothing is computed twice for
 //! equal specs on an unchanged node; at rest no timer runs.
 //!
-//! Not here yet: storage capacity, dynamic resources, extenders.
+//! Not here yet: storage capacity, extenders, extended resources that device classes stand for.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cluster;

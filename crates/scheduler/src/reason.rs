@@ -15,6 +15,8 @@ impl Reason {
     }
     /// The node is cordoned (`spec.unschedulable`).
     pub const UNSCHEDULABLE: Self = Self::fixed("node(s) were unschedulable");
+    /// The node does not say that it can do what the pod needs.
+    pub const FEATURES: Self = Self::fixed("node(s) didn't match Pod's required features");
     pub const TAINT: Self = Self::fixed("node(s) had untolerated taint(s)");
     /// Node selector or affinity.
     pub const AFFINITY: Self = Self::fixed("node(s) didn't match Pod's node affinity/selector");

@@ -192,7 +192,7 @@ impl Controller {
     }
 
     async fn sync_pod(&self, key: &ObjectKey) -> Result<(), SyncError> {
-        let Some(pod) = self.pods.get(key).filter(|p| !p.metadata.is_deleting()) else { return Ok(()) };
+        let Some(pod) = self.pods.get(key).filter(|p| !p.metadata.is_deleting() && !is_done(p)) else { return Ok(()) };
         let mut new: Vec<(Box<str>, String)> = Vec::new();
         for entry in &pod.spec.device_claims {
             match self.ensure(&pod, entry).await {

@@ -44,7 +44,7 @@ pub fn is_for(claim: &ResourceClaimView, pod: &PodView) -> bool {
 
 /// Whether there is anything to do for a pod: a claim to be made, or to be reserved for it where no scheduler did.
 pub fn needs_work<'c>(pod: &PodView, claim: impl Fn(&str) -> Option<&'c ResourceClaimView>) -> bool {
-    if pod.metadata.is_deleting() {
+    if pod.metadata.is_deleting() || is_done(pod) {
         return false;
     }
     pod.spec.device_claims.iter().any(|entry| match named(pod, entry) {

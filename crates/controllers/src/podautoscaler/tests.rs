@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_client::{Client, Request, Response, Transport, TransportError, full_body};
-use kelson_simulation::Api;
+use kelson_simulation::{Api, DISTURBANCES, at_every_request};
 use kelson_tasks::Tasks;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -54,6 +54,11 @@ impl Transport for Front {
 
 async fn start() -> (Api, Measured, Running) {
     let api = Api::start().await;
+    let (measured, running) = start_on(&api).await;
+    (api, measured, running)
+}
+
+async fn start_on(api: &Api) -> (Measured, Running) {
     api.create("v1/namespaces", json!({"metadata": {"name": "n"}})).await;
     api.create("v1/serviceaccounts", json!({"metadata": {"name": "default", "namespace": "n"}})).await;
     let measured = Measured::default();
@@ -66,7 +71,7 @@ async fn start() -> (Api, Measured, Running) {
     let config = Config { controllers, ..Config::default() };
     let running = Controllers::start(config, Box::new(factory), Arc::new(api.clock), Tasks::root("controllers"));
     running.synced().await;
-    (api, measured, running)
+    (measured, running)
 }
 
 async fn workload(api: &Api, replicas: i32) {
@@ -204,4 +209,28 @@ async fn bounds_hold_without_any_metric() {
     api.change(SETS, "n", "web", |s| s["spec"]["replicas"] = json!(1)).await;
     wait(20).await;
     assert_eq!(replicas(&api).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_fails_it_gets_there_and_stays_within_its_bounds() {
+    at_every_request(&DISTURBANCES, async |api: Api| {
+        let (measured, _running) = start_on(&api).await;
+        workload(&api, 2).await;
+        measured.usage(&api, "900m").await;
+        let half = json!([{"type": "Resource", "resource":
+            {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}]);
+        api.create(AUTOSCALERS, autoscaler(json!({"metrics": half}))).await;
+        for _ in 0..12 {
+            wait(10).await;
+            // As much work as before, for all pods that there are now: two of them were at nine tenths.
+            run_pods(&api, |_| false).await;
+            let now = replicas(&api).await;
+            assert!((1..=5).contains(&now), "{now}");
+            measured.usage(&api, &format!("{}m", 1800 / now)).await;
+        }
+        assert_eq!(replicas(&api).await, 4);
+        let s = status(&api).await;
+        assert_eq!((&s["desiredReplicas"], reason(&s, "ScalingActive")), (&json!(4), "True ValidMetricFound".into()));
+    })
+    .await;
 }

@@ -11,6 +11,8 @@ use crate::config::thresholds::Pressure;
 
 /// Images the node lists, the largest first.
 pub const IMAGES_MAX: usize = 50;
+/// What this kubelet can and pods may need, by name (KEP-5328).
+const DECLARED_FEATURES: [&str; 1] = ["RestartAllContainersOnContainerExits"];
 /// Names listed per image.
 pub const IMAGE_NAMES_MAX: usize = 5;
 
@@ -87,6 +89,7 @@ pub fn status(f: &Found, old: &Value, now: Timestamp) -> NodeStatus {
         "capacity": f.capacity,
         "allocatable": f.allocatable,
         "nodeInfo": f.info,
+        "declaredFeatures": DECLARED_FEATURES,
         "daemonEndpoints": {"kubeletEndpoint": {"Port": f.port}},
         "images": images,
         "conditions": [

@@ -5,6 +5,7 @@ pub mod dynamic_resources;
 pub mod image_locality;
 pub mod inter_pod_affinity;
 pub mod node_affinity;
+pub mod node_declared_features;
 pub mod node_ports;
 pub mod node_resources_fit;
 pub mod node_unschedulable;

@@ -4,6 +4,7 @@ use super::dynamic_resources::DynamicResources;
 use super::image_locality::ImageLocality;
 use super::inter_pod_affinity::InterPodAffinity;
 use super::node_affinity::NodeAffinity;
+use super::node_declared_features::NodeDeclaredFeatures;
 use super::node_ports::NodePorts;
 use super::node_resources_fit::NodeResourcesFit;
 use super::node_unschedulable::NodeUnschedulable;
@@ -31,6 +32,7 @@ pub static DEFAULT: &[&dyn Plugin] = &[
     &DynamicResources,
     &NodeResourcesBalancedAllocation,
     &ImageLocality,
+    &NodeDeclaredFeatures,
 ];
 
 /// Plugins that one table may hold: a set of them is one number.

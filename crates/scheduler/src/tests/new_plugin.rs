@@ -65,7 +65,10 @@ fn a_new_plugin_scores_filters_and_explains() {
         core.put_pod(on(n, sleeper(n)), Instant::now());
     }
     let said = decide(&mut core, plain("r")).unwrap_err();
-    assert!(said.starts_with("0/3 nodes are available: 3 node(s) were slept on. preemption:"), "{said}");
+    assert!(
+        said.starts_with("0/3 nodes are available: 3 node(s) were slept on. no new claims to deallocate, preemption:"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -216,8 +216,8 @@ fn inter_pod_affinity() {
 fn claims() {
     let wants = || pod("p", spec(json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]})));
     let mut c = core(&[node("a", json!({})), node("b", json!({}))], &[]);
-    let tail = "preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
-    let before = |text: &str| Err(format!("0/2 nodes are available: {text}. {tail}"));
+    // What DynamicResources says when it was not asked before.
+    let before = |text: &str| Err(format!("0/2 nodes are available: {text}. not found"));
     assert_eq!(decide(&mut c, wants()), before("persistentvolumeclaim \"c\" not found"));
     let key = kelson_meta::ObjectKey::new("default", "c");
     let mut claim = json!({"metadata": {"name": "c", "namespace": "default"}, "spec": {}});
@@ -251,4 +251,17 @@ fn a_pod_that_is_resized_takes_the_most_of_what_it_asks_and_has() {
     {
         assert_eq!(of(asks, granted, refused).spec.requests.asked.cpu, want, "{asks} {granted} {refused}");
     }
+}
+
+#[test]
+fn nodes_say_what_they_can() {
+    let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
+    let needs = json!({"spec": {"containers": [{"name": "c", "image": "i", "restartPolicyRules": rules}]}});
+    let able = node("b", json!({"status": {"declaredFeatures": ["RestartAllContainersOnContainerExits"]}}));
+    check(&[node("a", json!({})), able], &[], pod("p", needs.clone()), Ok("b".into()));
+    let why = "1 node(s) didn't match Pod's required features";
+    let tail = "1 Preemption is not helpful for scheduling";
+    check(&[node("a", json!({}))], &[], pod("p", needs), useless(why, 1, tail));
+    let users = json!({"spec": {"hostNetwork": true, "hostUsers": false}});
+    check(&[node("a", json!({}))], &[], pod("p", users), useless(why, 1, tail));
 }

@@ -34,7 +34,8 @@ fn the_least_that_must_go() {
     let none = useless("1 Insufficient cpu", 1, "1 No preemption victims found for incoming pod");
     assert_eq!(decide(&mut fresh(), ranked("p", "1", 1)), none);
     let never = asks("p", "1", json!({"spec": {"priority": 7, "preemptionPolicy": "Never"}}));
-    let text = "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.";
+    let text = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, \
+        preemption: not eligible due to preemptionPolicy=Never.";
     assert_eq!(decide(&mut fresh(), never), Err(text.into()));
 }
 

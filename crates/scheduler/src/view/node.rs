@@ -137,6 +137,8 @@ pub struct Node {
     pub pods_max: i64,
     /// Images it holds and their sizes in bytes; names as [`normalized_image`] gives them.
     pub images: Vec<(Box<str>, i64)>,
+    /// `status.declaredFeatures`.
+    pub features: Vec<Box<str>>,
 }
 
 impl Node {
@@ -148,6 +150,7 @@ impl Node {
             && self.allocatable == other.allocatable
             && self.pods_max == other.pods_max
             && self.images == other.images
+            && self.features == other.features
     }
     /// Region and zone, to visit zones in turn.
     pub fn zone(&self) -> (&str, &str) {
@@ -188,6 +191,7 @@ struct RawTaint {
 struct RawStatus {
     allocatable: Option<Resources>,
     images: Option<Vec<RawImage>>,
+    declared_features: Option<Vec<Box<str>>>,
 }
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -217,6 +221,7 @@ impl<'de> Deserialize<'de> for Node {
             pods_max: allocatable.get("pods").map_or(0, |q| q.value()),
             allocatable: Capacity::of(&allocatable),
             images: images.collect(),
+            features: raw.status.declared_features.unwrap_or_default(),
         })
     }
 }

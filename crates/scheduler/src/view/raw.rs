@@ -53,6 +53,8 @@ wire!(RawPodSpec {
     volumes: Vec<RawVolume>,
     #[serde(deserialize_with = "null_default")]
     resource_claims: Vec<RawResourceClaim>,
+    host_network: bool,
+    host_users: Option<bool>,
 });
 
 wire!(RawResourceClaim {
@@ -70,8 +72,11 @@ wire!(RawContainer {
     resources: Option<RawRequirements>,
     restart_policy: Option<String>,
     #[serde(deserialize_with = "null_default")]
+    restart_policy_rules: Vec<RawRestartRule>,
+    #[serde(deserialize_with = "null_default")]
     ports: Vec<RawPort>,
 });
+wire!(RawRestartRule { action: String });
 wire!(RawPort {
     host_port: Option<i32>,
     #[serde(rename = "hostIP")]

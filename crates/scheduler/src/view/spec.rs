@@ -126,6 +126,8 @@ pub struct PodSpec {
     pub claims: Vec<ClaimRef>,
     /// Those that say they need none are left out.
     pub devices: Vec<DeviceRef>,
+    /// What a node must say that it can (`status.declaredFeatures`).
+    pub features: Vec<&'static str>,
 }
 
 /// Specs in use.
@@ -157,6 +159,7 @@ impl PodSpec {
             images: images(&spec),
             containers: (spec.containers.len() + spec.init_containers.len()) as i64,
             claims: claims(&spec, &meta.name),
+            features: features(&spec),
             devices: devices(&spec, status, &meta.name, uid),
             spread: spec.topology_spread_constraints.iter().map(|c| constraint(c, &labels)).collect(),
             scheduler_name: spec.scheduler_name.unwrap_or_default().into(),
@@ -266,6 +269,15 @@ fn claims(spec: &RawPodSpec, pod: &str) -> Vec<ClaimRef> {
         (None, None) => None,
     };
     spec.volumes.iter().filter_map(claim).collect()
+}
+
+/// The features of nodes that a pod needs (KEP-5328, `component-helpers/nodedeclaredfeatures`).
+fn features(spec: &RawPodSpec) -> Vec<&'static str> {
+    let mut containers = spec.containers.iter().chain(&spec.init_containers);
+    let restarts_all = containers.any(|c| c.restart_policy_rules.iter().any(|r| r.action == "RestartAllContainers"));
+    let own_users = spec.host_network && spec.host_users == Some(false);
+    let all = [(restarts_all, "RestartAllContainersOnContainerExits"), (own_users, "UserNamespacesHostNetworkSupport")];
+    all.into_iter().filter(|(needed, _)| *needed).map(|(_, name)| name).collect()
 }
 
 /// What was made from templates is named in the pod's status.

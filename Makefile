@@ -62,6 +62,7 @@ torture-streams: deps-test build images ## SIZE_MB (1024) through exec, cp and p
 
 bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials, admit, authorize; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run
+	bench/scale
 	bench/admission
 	bench/overload
 	bench/envtest

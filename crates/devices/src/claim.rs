@@ -256,13 +256,13 @@ impl ResourceClaimView {
 /// The expressions of a list of selectors.
 pub(crate) fn selectors<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
-    struct Form {
+    struct SelectorForm {
         cel: Option<Expression>,
     }
     #[derive(Deserialize)]
     struct Expression {
         expression: String,
     }
-    let all = Option::<Vec<Form>>::deserialize(d)?.unwrap_or_default();
+    let all = Option::<Vec<SelectorForm>>::deserialize(d)?.unwrap_or_default();
     Ok(all.into_iter().map(|f| f.cel.map(|c| c.expression).unwrap_or_default()).collect())
 }

@@ -177,18 +177,18 @@ impl<'de> Deserialize<'de> for Selected {
 fn attributes<'de, D: Deserializer<'de>>(d: D) -> Result<BTreeMap<String, Attribute>, D::Error> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Form {
+    struct AttributeForm {
         int: Option<i64>,
         bool: Option<bool>,
         string: Option<String>,
         version: Option<String>,
     }
-    let all = Option::<BTreeMap<String, Form>>::deserialize(d)?.unwrap_or_default();
-    let value = |f: Form| match f {
-        Form { int: Some(n), .. } => Attribute::Int(n),
-        Form { bool: Some(b), .. } => Attribute::Bool(b),
-        Form { string: Some(text), .. } => Attribute::Text(text),
-        Form { version: Some(text), .. } => Attribute::Version(text),
+    let all = Option::<BTreeMap<String, AttributeForm>>::deserialize(d)?.unwrap_or_default();
+    let value = |f: AttributeForm| match f {
+        AttributeForm { int: Some(n), .. } => Attribute::Int(n),
+        AttributeForm { bool: Some(b), .. } => Attribute::Bool(b),
+        AttributeForm { string: Some(text), .. } => Attribute::Text(text),
+        AttributeForm { version: Some(text), .. } => Attribute::Version(text),
         _ => Attribute::Unknown,
     };
     Ok(all.into_iter().map(|(name, form)| (name, value(form))).collect())

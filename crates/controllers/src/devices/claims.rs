@@ -13,7 +13,7 @@ use kelson_metrics::IntCounterVec;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::plan::{Named, Seen, is_done, is_for, keeps, name_prefix, named, needs_work};
+use super::plan::{NamedClaim, SeenPod, is_done, is_for, keeps, name_prefix, named, needs_work};
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::{IndexKey, PodDeviceClaim, PodView, ResourceClaimTemplateView, uid_number};
@@ -27,12 +27,12 @@ const GONE_MAX: usize = 500;
 
 /// What is worked on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum DeviceWork {
     Pod(ObjectKey),
     Claim(ObjectKey),
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for DeviceWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pod(key) => write!(f, "pod:{key}"),
@@ -61,13 +61,13 @@ impl Gone {
     }
 }
 
-struct Controller {
+struct DeviceClaimController {
     client: Client,
     recorder: EventRecorder,
     pods: SharedInformer<PodView>,
     claims: SharedInformer<ResourceClaimView>,
     templates: SharedInformer<ResourceClaimTemplateView>,
-    queue: WorkQueue<Key>,
+    queue: WorkQueue<DeviceWork>,
     gone: Mutex<Gone>,
     /// Claims that were made and that the cache does not show yet: by the pod's UID, the entry's name and the claim's.
     made: Mutex<HashMap<String, Vec<(Box<str>, String)>>>,
@@ -78,7 +78,7 @@ struct Controller {
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let (name, help) = ("resourceclaim_controller_creates_total", "Claims made, by whether that worked.");
-    let me = Arc::new(Controller {
+    let me = Arc::new(DeviceClaimController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
         pods: ctx.informers.pods.reader(),
@@ -106,14 +106,14 @@ pub fn start(ctx: &Arc<Context>) {
         let me = Arc::clone(&me);
         async move {
             match key {
-                Key::Pod(key) => me.sync_pod(&key).await,
-                Key::Claim(key) => me.sync_claim(&key).await,
+                DeviceWork::Pod(key) => me.sync_pod(&key).await,
+                DeviceWork::Claim(key) => me.sync_claim(&key).await,
             }
         }
     });
 }
 
-fn follow(me: &Arc<Controller>) {
+fn follow(me: &Arc<DeviceClaimController>) {
     let to = Arc::clone(me);
     me.pods.on_change(move |change| {
         let deleted = matches!(change, Change::Deleted(_));
@@ -129,7 +129,7 @@ fn follow(me: &Arc<Controller>) {
         let claim = change.object();
         let m = &claim.metadata;
         if !matches!(change, Change::Deleted(_)) {
-            to.queue.add(Key::Claim(m.key()));
+            to.queue.add(DeviceWork::Claim(m.key()));
         }
         if let Some((_, uid)) = claim.owning_pod()
             && let Some(made) = to.made.lock().get_mut(uid)
@@ -164,7 +164,7 @@ fn labels(claim: &ResourceClaimView) -> [&'static str; 3] {
     [word(claim.status.allocation.is_some()), word(claim.wants_admin_access()), source]
 }
 
-impl Controller {
+impl DeviceClaimController {
     /// Queues what a pod makes necessary.
     fn look_at(&self, pod: &PodView, deleted: bool) {
         if !pod.spec.uses_devices(&pod.status) {
@@ -173,21 +173,21 @@ impl Controller {
         let namespace = &pod.metadata.namespace;
         if deleted || is_done(pod) {
             let named = pod.spec.device_claims.iter().filter_map(|entry| match named(pod, entry) {
-                Named::As { name, .. } => Some(name),
+                NamedClaim::As { name, .. } => Some(name),
                 _ => None,
             });
             for name in named.chain(pod.status.extended_resource_claim.as_deref()) {
-                self.queue.add(Key::Claim(ObjectKey::new(namespace, name)));
+                self.queue.add(DeviceWork::Claim(ObjectKey::new(namespace, name)));
             }
         }
         let claims: Vec<_> = pod.spec.device_claims.iter().filter_map(|e| self.claim_of(pod, e)).collect();
         if !deleted && needs_work(pod, |name| claims.iter().find(|c| c.metadata.name == name).map(|c| &**c)) {
-            self.queue.add(Key::Pod(pod.metadata.key()));
+            self.queue.add(DeviceWork::Pod(pod.metadata.key()));
         }
     }
 
     fn claim_of(&self, pod: &PodView, entry: &PodDeviceClaim) -> Option<Arc<ResourceClaimView>> {
-        let Named::As { name, .. } = named(pod, entry) else { return None };
+        let NamedClaim::As { name, .. } = named(pod, entry) else { return None };
         self.claims.get(&ObjectKey::new(&pod.metadata.namespace, name))
     }
 
@@ -212,7 +212,7 @@ impl Controller {
             return Ok(());
         }
         for entry in &pod.spec.device_claims {
-            let Named::As { own, .. } = named(&pod, entry) else { continue };
+            let NamedClaim::As { own, .. } = named(&pod, entry) else { continue };
             let Some(claim) = self.claim_of(&pod, entry) else { continue };
             let usable = claim.status.allocation.is_some() && (!own || is_for(&claim, &pod));
             if usable && !claim.is_reserved_for(&pod.metadata.uid) {
@@ -228,10 +228,12 @@ impl Controller {
     async fn ensure(&self, pod: &PodView, entry: &PodDeviceClaim) -> Result<Option<String>, SyncError> {
         let Some(template) = &entry.template else { return Ok(None) };
         match named(pod, entry) {
-            Named::Nothing => return Ok(None),
-            Named::Missing => {}
-            Named::As { .. } if self.claim_of(pod, entry).is_some_and(|claim| is_for(&claim, pod)) => return Ok(None),
-            Named::As { .. } => {}
+            NamedClaim::Nothing => return Ok(None),
+            NamedClaim::Missing => {}
+            NamedClaim::As { .. } if self.claim_of(pod, entry).is_some_and(|claim| is_for(&claim, pod)) => {
+                return Ok(None);
+            }
+            NamedClaim::As { .. } => {}
         }
         // Made before, and then the pod's status could not be written.
         if let Some(name) = self.made_before(pod, entry) {
@@ -326,7 +328,7 @@ impl Controller {
         let namespace = &claim.metadata.namespace;
         let pod = self.pods.get(&ObjectKey::new(namespace, &consumer.name));
         let gone = self.gone.lock().uids.contains(&consumer.uid);
-        let seen = if gone { Seen::Gone } else { pod.as_deref().map_or(Seen::Unknown, Seen::As) };
+        let seen = if gone { SeenPod::Gone } else { pod.as_deref().map_or(SeenPod::Unknown, SeenPod::As) };
         if let Some(keeps) = keeps(consumer, seen) {
             return Ok(keeps);
         }

@@ -9,7 +9,7 @@ const PREFIX_MAX: usize = 57;
 
 /// Which claim a pod's entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Named<'p> {
+pub enum NamedClaim<'p> {
     /// This one; `own`: it must be the pod's.
     As { name: &'p str, own: bool },
     /// None is needed.
@@ -19,16 +19,16 @@ pub enum Named<'p> {
 }
 
 /// Which claim an entry of a pod's spec is about; what was made from a template is named in the status.
-pub fn named<'p>(pod: &'p PodView, entry: &'p PodDeviceClaim) -> Named<'p> {
+pub fn named<'p>(pod: &'p PodView, entry: &'p PodDeviceClaim) -> NamedClaim<'p> {
     if let Some(name) = &entry.claim {
-        return Named::As { name, own: false };
+        return NamedClaim::As { name, own: false };
     }
     if entry.template.is_none() {
-        return Named::Nothing;
+        return NamedClaim::Nothing;
     }
     match pod.status.device_claims.iter().find(|s| s.name == entry.name) {
-        Some(made) => made.claim.as_deref().map_or(Named::Nothing, |name| Named::As { name, own: true }),
-        None => Named::Missing,
+        Some(made) => made.claim.as_deref().map_or(NamedClaim::Nothing, |name| NamedClaim::As { name, own: true }),
+        None => NamedClaim::Missing,
     }
 }
 
@@ -48,9 +48,9 @@ pub fn needs_work<'c>(pod: &PodView, claim: impl Fn(&str) -> Option<&'c Resource
         return false;
     }
     pod.spec.device_claims.iter().any(|entry| match named(pod, entry) {
-        Named::Missing => true,
-        Named::Nothing => false,
-        Named::As { name, own } => match claim(name) {
+        NamedClaim::Missing => true,
+        NamedClaim::Nothing => false,
+        NamedClaim::As { name, own } => match claim(name) {
             None => own,
             Some(claim) if own && !is_for(claim, pod) => false,
             Some(claim) => {
@@ -74,7 +74,7 @@ pub fn name_prefix(pod: &str, entry: &str) -> String {
 
 /// What is known of a pod that a claim is reserved for.
 #[derive(Clone, Copy, Debug)]
-pub enum Seen<'p> {
+pub enum SeenPod<'p> {
     /// It was seen to go.
     Gone,
     /// The pod of that name.
@@ -84,11 +84,11 @@ pub enum Seen<'p> {
 }
 
 /// Whether a pod still holds its reservation; `None`: the API must be asked.
-pub fn keeps(consumer: &Consumer, seen: Seen<'_>) -> Option<bool> {
+pub fn keeps(consumer: &Consumer, seen: SeenPod<'_>) -> Option<bool> {
     match seen {
-        Seen::Gone => Some(false),
-        Seen::As(pod) => Some(pod.metadata.uid == consumer.uid && !is_done(pod)),
-        Seen::Unknown => None,
+        SeenPod::Gone => Some(false),
+        SeenPod::As(pod) => Some(pod.metadata.uid == consumer.uid && !is_done(pod)),
+        SeenPod::Unknown => None,
     }
 }
 

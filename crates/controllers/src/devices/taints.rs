@@ -16,7 +16,7 @@ use std::collections::HashSet;
 
 use jiff::Timestamp;
 
-use super::plan::{Named, evicted_at, is_for, named};
+use super::plan::{NamedClaim, evicted_at, is_for, named};
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::{IndexKey, PodView};
@@ -26,7 +26,7 @@ const COMPONENT: &str = "device-taint-eviction-controller";
 /// Seconds, from when a taint has its effect to the deletion of the pod.
 const LATENCIES: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
 
-struct Controller {
+struct DeviceTaintController {
     client: Client,
     recorder: EventRecorder,
     clock: Arc<dyn Clock>,
@@ -47,7 +47,7 @@ pub fn start(ctx: &Arc<Context>) {
     let deletions = metrics.counter(name, "Pods deleted because of their devices' taints.");
     let name = "device_taint_eviction_controller_pod_deletion_duration_seconds";
     let latency = metrics.histogram(name, "Time from a taint's effect to the deletion of a pod.", &LATENCIES);
-    let me = Arc::new(Controller {
+    let me = Arc::new(DeviceTaintController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
         clock: Arc::clone(&ctx.clock),
@@ -67,7 +67,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-fn follow(me: &Arc<Controller>) {
+fn follow(me: &Arc<DeviceTaintController>) {
     let to = Arc::clone(me);
     me.pods.on_change(move |change| {
         let pod = change.object();
@@ -109,7 +109,7 @@ fn follow(me: &Arc<Controller>) {
     });
 }
 
-impl Controller {
+impl DeviceTaintController {
     fn users_of(&self, claim: &ResourceClaimView) {
         for pod in self.pods.bucket(&IndexKey::DeviceClaim(claim.metadata.key())) {
             self.queue.add(pod.metadata.key());
@@ -123,7 +123,7 @@ impl Controller {
         }
         let slices = self.slices.list();
         let of_entry = |entry| {
-            let Named::As { name, own } = named(pod, entry) else { return None };
+            let NamedClaim::As { name, own } = named(pod, entry) else { return None };
             let claim = self.claims.get(&ObjectKey::new(&pod.metadata.namespace, name))?;
             if (own && !is_for(&claim, pod)) || !claim.is_reserved_for(&pod.metadata.uid) {
                 return None;

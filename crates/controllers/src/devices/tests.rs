@@ -4,7 +4,7 @@ use std::time::Duration;
 use kelson_simulation::{Api, DISTURBANCES, at_every_request};
 use serde_json::{Value, json};
 
-use super::plan::{Named, evicted_at, name_prefix, named, needs_work};
+use super::plan::{NamedClaim, evicted_at, name_prefix, named, needs_work};
 use crate::testing::run;
 use crate::views::PodView;
 use crate::{Config, Running};
@@ -21,12 +21,12 @@ fn which_claim_an_entry_is_about() {
     };
     let template = json!({"name": "c", "resourceClaimTemplateName": "t"});
     for (entry, statuses, want) in [
-        (json!({"name": "c", "resourceClaimName": "x"}), json!([]), Named::As { name: "x", own: false }),
-        (template.clone(), json!([]), Named::Missing),
-        (template.clone(), json!([{"name": "other", "resourceClaimName": "y"}]), Named::Missing),
-        (template.clone(), json!([{"name": "c", "resourceClaimName": "y"}]), Named::As { name: "y", own: true }),
-        (template, json!([{"name": "c"}]), Named::Nothing),
-        (json!({"name": "c"}), json!([]), Named::Nothing),
+        (json!({"name": "c", "resourceClaimName": "x"}), json!([]), NamedClaim::As { name: "x", own: false }),
+        (template.clone(), json!([]), NamedClaim::Missing),
+        (template.clone(), json!([{"name": "other", "resourceClaimName": "y"}]), NamedClaim::Missing),
+        (template.clone(), json!([{"name": "c", "resourceClaimName": "y"}]), NamedClaim::As { name: "y", own: true }),
+        (template, json!([{"name": "c"}]), NamedClaim::Nothing),
+        (json!({"name": "c"}), json!([]), NamedClaim::Nothing),
     ] {
         let pod = of(entry, statuses);
         assert_eq!(named(&pod, &pod.spec.device_claims[0]), want);

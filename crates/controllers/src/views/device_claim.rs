@@ -38,11 +38,11 @@ pub(super) fn boxed<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Res
 /// `status.extendedResourceClaimStatus.resourceClaimName`.
 pub(super) fn extended_claim<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<str>>, D::Error> {
     #[derive(Deserialize)]
-    struct Form {
+    struct ExtendedClaimForm {
         #[serde(rename = "resourceClaimName")]
         name: Box<str>,
     }
-    Ok(Option::<Form>::deserialize(d)?.map(|f| f.name))
+    Ok(Option::<ExtendedClaimForm>::deserialize(d)?.map(|f| f.name))
 }
 
 /// `resource.k8s.io/v1` ResourceClaimTemplate.

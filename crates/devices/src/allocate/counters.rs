@@ -7,17 +7,17 @@ use crate::pool::Pool;
 use crate::slice::DeviceView;
 use crate::taken::{DeviceId, Taken};
 
-/// Amounts by set and counter.
-type Amounts<'s> = BTreeMap<(&'s str, &'s str), Quantity>;
+/// CounterAmounts by set and counter.
+type CounterAmounts<'s> = BTreeMap<(&'s str, &'s str), Quantity>;
 
 /// What is left of the counters of each pool, by the pool's place.
 #[derive(Debug, Default)]
-pub(super) struct CountersLeft<'s>(HashMap<usize, Amounts<'s>>);
+pub(super) struct CountersLeft<'s>(HashMap<usize, CounterAmounts<'s>>);
 
 impl<'s> CountersLeft<'s> {
-    fn of(&mut self, at: usize, pool: &Pool<'s>, taken: &Taken) -> &mut Amounts<'s> {
+    fn of(&mut self, at: usize, pool: &Pool<'s>, taken: &Taken) -> &mut CounterAmounts<'s> {
         self.0.entry(at).or_insert_with(|| {
-            let mut left = Amounts::new();
+            let mut left = CounterAmounts::new();
             for (set, counters) in &pool.counters {
                 left.extend(counters.iter().map(|(name, c)| ((*set, name.as_str()), c.value)));
             }
@@ -36,7 +36,7 @@ impl<'s> CountersLeft<'s> {
     pub fn suffice(&mut self, at: usize, pool: &Pool<'s>, taken: &Taken, device: &'s DeviceView) -> bool {
         let left = self.of(at, pool, taken);
         // Summed up first: one set may be named twice.
-        let mut wanted = Amounts::new();
+        let mut wanted = CounterAmounts::new();
         for (key, amount) in uses(device) {
             let sum = wanted.entry(key).or_default();
             *sum = sum.plus(amount);
@@ -63,7 +63,7 @@ impl<'s> CountersLeft<'s> {
     }
 }
 
-fn subtract<'s>(left: &mut Amounts<'s>, device: &'s DeviceView) {
+fn subtract<'s>(left: &mut CounterAmounts<'s>, device: &'s DeviceView) {
     for (key, amount) in uses(device) {
         if let Some(left) = left.get_mut(&key) {
             *left = left.minus(amount);

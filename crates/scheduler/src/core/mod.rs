@@ -12,7 +12,7 @@ use kelson_meta::ObjectKey;
 use kelson_metrics::Registry;
 use tokio::time::Instant;
 
-pub use self::step::{DeviceBinding, Preemption, Report, Step, VolumeBinding};
+pub use self::step::{DeviceBinding, PendingBinding, Preemption, Report, Step};
 use crate::cluster::Cluster;
 use crate::cluster::devices::{ClaimChange, DevicePlan};
 use crate::cluster::storage::{Claims, Plan, Progress};
@@ -232,7 +232,7 @@ impl Core {
                 self.promised.remove(&pod.uid);
                 self.metrics.attempt(profile, Attempt::Scheduled, begun.elapsed());
                 let volumes = self.volumes_of(&pod, i);
-                let volumes = volumes.map(|plan| VolumeBinding { pod: Arc::clone(&assigned), plan });
+                let volumes = volumes.map(|plan| PendingBinding { pod: Arc::clone(&assigned), plan });
                 match (self.devices_of(&pod, i), volumes) {
                     (Some(plan), volumes) => Step::BindDevices(DeviceBinding { pod: assigned, plan, volumes }),
                     (None, Some(volumes)) => Step::BindVolumes(volumes),
@@ -280,7 +280,7 @@ impl Core {
     }
 
     /// How far the binding of a pod's volumes is.
-    pub fn volumes_progress(&self, binding: &VolumeBinding) -> Progress {
+    pub fn volumes_progress(&self, binding: &PendingBinding) -> Progress {
         if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.plan.node) {
             return Progress::Failed("the pod is gone".into());
         }

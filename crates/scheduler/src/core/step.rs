@@ -15,7 +15,7 @@ pub enum Step {
     /// Bind this pod to the node it is now assumed on; tell the outcome by [`Core::bound`] or [`Core::failed`].
     Bind(Arc<Pod>),
     /// The same, but its volumes must be bound first.
-    BindVolumes(VolumeBinding),
+    BindVolumes(PendingBinding),
     /// The same, but its claims must be given their devices first, and then its volumes be bound.
     BindDevices(DeviceBinding),
     /// Tell the pod's owner why it waits.
@@ -28,7 +28,7 @@ pub enum Step {
 
 /// A pod that is assumed on its node, and what its claims need before it may run there.
 #[derive(Debug)]
-pub struct VolumeBinding {
+pub struct PendingBinding {
     /// The pod, assigned.
     pub pod: Arc<Pod>,
     /// What is to be bound and made.
@@ -42,7 +42,7 @@ pub struct DeviceBinding {
     pub pod: Arc<Pod>,
     pub plan: Arc<DevicePlan>,
     /// What is to be done after that.
-    pub volumes: Option<VolumeBinding>,
+    pub volumes: Option<PendingBinding>,
 }
 
 /// Why a pod waits.

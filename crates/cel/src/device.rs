@@ -36,11 +36,11 @@ pub struct Device<'d> {
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Attribute {
-    /// `int`
+    /// `int`, a whole number.
     Int(i64),
-    /// `bool`
+    /// `bool`, true or false.
     Bool(bool),
-    /// `string`
+    /// `string`, of any text.
     Text(String),
     /// `version`, by semver.org.
     Version(String),

@@ -6,9 +6,9 @@ use kelson_meta::{NodeSelector, ObjectMeta, Quantity, null_default};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use crate::device_id::DeviceId;
 use crate::names;
 use crate::taint::DeviceToleration;
-use crate::taken::DeviceId;
 
 /// `resource.k8s.io/v1` ResourceClaim.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -32,7 +32,7 @@ pub struct ClaimSpec {
     pub devices: DeviceClaim,
 }
 
-/// `DeviceClaim`.
+/// `DeviceClaim`: requests, and what must hold of all their devices together.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct DeviceClaim {
@@ -85,7 +85,7 @@ pub struct Asked {
     pub capacity: CapacityAsked,
 }
 
-/// `CapacityRequirements`.
+/// `CapacityRequirements`: how much of a device that several may have.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CapacityAsked {
@@ -94,7 +94,7 @@ pub struct CapacityAsked {
     pub requests: BTreeMap<String, Quantity>,
 }
 
-/// `DeviceConstraint`.
+/// `DeviceConstraint`: what must hold of the devices of some requests together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceConstraint {
@@ -121,7 +121,7 @@ pub struct ClaimStatus {
     pub devices: Vec<DeviceStatus>,
 }
 
-/// `AllocationResult`.
+/// `AllocationResult`, without what it says to drivers.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Allocation {
@@ -130,7 +130,7 @@ pub struct Allocation {
     pub devices: AllocatedDevices,
     /// Where the devices can be used; absent: everywhere.
     pub node_selector: Option<NodeSelector>,
-    /// RFC 3339.
+    /// When the devices were given, in RFC 3339.
     pub allocation_timestamp: Option<String>,
 }
 
@@ -181,7 +181,7 @@ impl Granted {
     }
 }
 
-/// `ResourceClaimConsumerReference`.
+/// `ResourceClaimConsumerReference`: who may use the devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Consumer {

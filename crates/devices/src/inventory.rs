@@ -32,7 +32,7 @@ impl Host<'_> {
     }
 }
 
-/// All slices.
+/// All slices that there are, of all drivers.
 #[derive(Debug, Default)]
 pub struct Inventory {
     slices: HashMap<Box<str>, Arc<ResourceSliceView>>,

@@ -2,7 +2,7 @@
 //! claims of a pod on a node (KEP-4381 and those that built on it, as far as their gates are on by default in 1.36). Pure:
 //! time, names and writes are the callers'.
 //!
-//! `names`, `taint` ← `claim`, `class`, `slice` (what is read of each kind) ← `capacity` (what a request takes of a device
+//! `names`, `taint`, `device_id` ← `claim`, `class`, `slice` (what is read of each kind) ← `capacity` (what a request takes of a device
 //! that several may have), `selector` (expressions), `taken` (what claims have), `inventory` (slices by where they can be
 //! used) ← `pool` (slices of one generation) ← `constraint` ← `allocate/` (the search, and what is written of it) ←
 //! `readiness` (whether devices that must be prepared first are).
@@ -12,6 +12,7 @@ mod capacity;
 mod claim;
 mod class;
 mod constraint;
+mod device_id;
 mod inventory;
 pub mod names;
 mod pool;
@@ -26,9 +27,10 @@ pub use claim::{
     ResourceClaimView,
 };
 pub use class::{DeviceClassSpec, DeviceClassView, by_extended_resource};
+pub use device_id::DeviceId;
 pub use inventory::{Host, Inventory};
 pub use readiness::{Readiness, readiness};
 pub use selector::Selectors;
 pub use slice::{DeviceView, ResourceSliceView, Selected, SliceSpec};
 pub use taint::{DeviceTaint, DeviceToleration};
-pub use taken::{DeviceId, Taken};
+pub use taken::Taken;

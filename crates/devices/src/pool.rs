@@ -7,7 +7,7 @@ use crate::slice::{Counter, ResourceSliceView};
 /// The counters of a set, by name.
 pub(crate) type Counters = BTreeMap<String, Counter>;
 
-/// One pool.
+/// One pool of a driver, as a node sees it.
 #[derive(Debug)]
 pub(crate) struct Pool<'s> {
     pub driver: &'s str,
@@ -23,7 +23,7 @@ pub(crate) struct Pool<'s> {
 /// Whether devices of a pool can be given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PoolState {
-    /// They can.
+    /// All of its slices are there and agree.
     Ready,
     /// The driver has not published all slices yet.
     Incomplete,

@@ -13,7 +13,7 @@ const COMPILED_MAX: usize = 128;
 
 type Compiled = Arc<Result<Program, String>>;
 
-/// Compiled expressions.
+/// Expressions that were compiled before, by their text.
 #[derive(Debug, Default)]
 pub struct Selectors(Mutex<HashMap<Box<str>, Compiled>>);
 

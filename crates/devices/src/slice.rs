@@ -44,7 +44,7 @@ pub struct SliceSpec {
     pub shared_counters: Vec<CounterSet>,
 }
 
-/// `ResourcePool`.
+/// `ResourcePool`: which slices belong together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PoolView {
@@ -56,7 +56,7 @@ pub struct PoolView {
     pub resource_slice_count: i64,
 }
 
-/// `CounterSet`.
+/// `CounterSet`: counters that partitions of one thing share.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct CounterSet {
@@ -67,7 +67,7 @@ pub struct CounterSet {
     pub counters: BTreeMap<String, Counter>,
 }
 
-/// `Counter`.
+/// `Counter`: how much there is, or is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Counter {
@@ -75,7 +75,7 @@ pub struct Counter {
     pub value: Quantity,
 }
 
-/// `DeviceCounterConsumption`.
+/// `DeviceCounterConsumption`: what a partition uses of a set.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CounterUse {
@@ -86,7 +86,7 @@ pub struct CounterUse {
     pub counters: BTreeMap<String, Counter>,
 }
 
-/// `Device`.
+/// `Device`: what can be given to claims.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceView {
@@ -122,7 +122,7 @@ pub struct DeviceView {
     pub allow_multiple_allocations: Option<bool>,
 }
 
-/// `DeviceCapacity`.
+/// `DeviceCapacity`: how much a device has, and how it may be shared out.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeviceCapacity {
@@ -145,7 +145,7 @@ pub struct RequestPolicy {
     pub valid_range: Option<ValidRange>,
 }
 
-/// `CapacityRequestPolicyRange`.
+/// `CapacityRequestPolicyRange`, both ends included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ValidRange {

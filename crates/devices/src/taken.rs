@@ -1,27 +1,10 @@
 //! Which devices claims have, and how much of those that several may have.
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 
 use kelson_meta::Quantity;
 
 use crate::claim::{Allocation, Granted};
-
-/// Names one device of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct DeviceId {
-    /// Who publishes it.
-    pub driver: String,
-    /// Of the driver.
-    pub pool: String,
-    /// Its name within the pool.
-    pub device: String,
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.driver, self.pool, self.device)
-    }
-}
+use crate::device_id::DeviceId;
 
 /// What is taken of devices. An allocation is added and removed whole.
 #[derive(Clone, Debug, Default)]

@@ -354,8 +354,6 @@ fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut Profile) {
             }
             "DynamicResources" => {
                 fields(r, &["filterTimeout", "bindingTimeout"]);
-                // The search is bounded by what it looks at rather than by time.
-                r.text(&join(&at, "filterTimeout"), &args["filterTimeout"]);
                 let usual = ["600s".into(), "10m".into(), "10m0s".into()];
                 r.only(&join(&at, "bindingTimeout"), &args["bindingTimeout"], &usual);
             }

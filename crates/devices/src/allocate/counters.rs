@@ -3,9 +3,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use kelson_meta::Quantity;
 
+use crate::device_id::DeviceId;
 use crate::pool::Pool;
 use crate::slice::DeviceView;
-use crate::taken::{DeviceId, Taken};
+use crate::taken::Taken;
 
 /// CounterAmounts by set and counter.
 type CounterAmounts<'s> = BTreeMap<(&'s str, &'s str), Quantity>;

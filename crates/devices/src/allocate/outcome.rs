@@ -1,8 +1,8 @@
 //! What is written into the claims: devices, configuration for their drivers, and where they can be used.
 use serde_json::{Map, Value, json};
 
-use super::Wish;
 use super::search::{Chosen, Search};
+use super::wish::Wish;
 use crate::inventory::Host;
 use crate::names::ALTERNATIVES_MAX;
 

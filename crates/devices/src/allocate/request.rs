@@ -1,37 +1,9 @@
 //! Requests, judged before the search: of what class, and how many devices.
-use super::search::{Place, Search};
+use super::search::Search;
+use super::wish::{Choice, Place, Request};
 use crate::claim::{Asked, DeviceRequest};
-use crate::class::DeviceClassView;
 use crate::names::RESULTS_MAX;
 use crate::pool::PoolState;
-
-/// One way to fulfil a request.
-#[derive(Debug)]
-pub(super) struct Choice<'a> {
-    pub asked: &'a Asked,
-    /// The name of the alternative, where it is one.
-    pub alternative: Option<&'a str>,
-    pub class: &'a DeviceClassView,
-    pub count: usize,
-    /// The devices, where all are wanted.
-    pub all: Option<Vec<Place>>,
-}
-
-/// The ways to fulfil a request, the best first.
-#[derive(Debug)]
-pub(super) struct Request<'a> {
-    pub name: &'a str,
-    /// There are alternatives, rather than the one exact request.
-    pub is_list: bool,
-    pub options: Vec<Choice<'a>>,
-}
-
-impl Choice<'_> {
-    /// Whether it looks after devices that others use.
-    pub fn is_admin(&self) -> bool {
-        self.asked.admin_access == Some(true)
-    }
-}
 
 impl<'a> Search<'a> {
     /// Judges the requests of a claim.

@@ -2,29 +2,20 @@
 use std::collections::HashMap;
 
 use super::counters::CountersLeft;
-use super::request::{Choice, Request};
-use super::{Allocator, Wish};
+use super::wish::{Allocator, Choice, Place, Request, Wish};
 use crate::capacity::{Amounts, share};
 use crate::claim::Asked;
 use crate::constraint::Constraint;
+use crate::device_id::DeviceId;
 use crate::inventory::Host;
 use crate::names::RESULTS_MAX;
 use crate::pool::{Pool, PoolState};
 use crate::slice::{DeviceView, ResourceSliceView};
-use crate::taken::DeviceId;
 
 /// Devices that are looked at for one pod on one node at most (upstream gives up after ten seconds).
 const LOOKS_MAX: usize = 200_000;
 /// Devices of all claims of a pod together: so deep does the search go.
 const DEVICES_MAX: usize = 256;
-
-/// Where a device stands in the pools of this search.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Place {
-    pub pool: usize,
-    pub slice: usize,
-    pub device: usize,
-}
 
 /// Which device is looked for: of which option of which request of which claim, and the how manieth.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,9 +58,9 @@ pub(super) struct Search<'a> {
     host: Host<'a>,
     pub pools: Vec<Pool<'a>>,
     pub wishes: &'a [Wish<'a>],
-    /// By claim.
+    /// What each claim asks for.
     pub requests: Vec<Vec<Request<'a>>>,
-    /// By claim.
+    /// What must hold of each claim's devices.
     constraints: Vec<Vec<Constraint<'a>>>,
     /// By claim: what was taken so far.
     pub chosen: Vec<Vec<Chosen<'a>>>,

@@ -157,7 +157,7 @@ spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, volumeL
 
 fn starts_driver(k: &Kubectl, kubelet: &Path, volumes: &Path) -> anyhow::Result<Driver> {
     k.apply(CSI_DRIVER)?;
-    let driver = Driver::start(kubelet, volumes)?;
+    let driver = eventually("the kubelet takes drivers", LIMIT, || Driver::start(kubelet, volumes))?;
     eventually("the driver is known", LIMIT, || {
         let known = k.ok(&["get", "csinodes", "-o", "jsonpath={.items[*].spec.drivers[*].name}"])?;
         ensure!(known.contains(DRIVER), "{known}");

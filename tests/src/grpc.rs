@@ -30,6 +30,7 @@ impl GrpcServer {
         F: Fn(&str, &[u8]) -> Frames + Send + Sync + 'static,
     {
         ensure!(!socket.exists(), "{} is there already", socket.display());
+        ensure!(socket.parent().is_some_and(Path::is_dir), "the directory of {} is not there yet", socket.display());
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         {
             let _inside = runtime.enter();

@@ -5,6 +5,7 @@ use x509_parser::prelude::FromDer;
 
 use crate::authority::{general_names, read_general_names, subject_names};
 use crate::der::{self, oid};
+use crate::foreign::{ForeignKey, Signed};
 use crate::{Key, PkiError, PublicKey, San, pem};
 
 /// Largest request read; the API's own limit on the field is far above any honest one.
@@ -40,9 +41,10 @@ impl CertificateRequest {
         if !rest.is_empty() {
             return Err(PkiError::Request("unable to parse certificate request: trailing data".into()));
         }
-        csr.verify_signature()
-            .map_err(|_| PkiError::Request("unable to verify certificate request signature".into()))?;
         let info = &csr.certification_request_info;
+        if ForeignKey::of(&info.subject_pki).signature_of(&csr) != Signed::Well {
+            return Err(PkiError::Request("unable to verify certificate request signature".into()));
+        }
         let (common_name, organizations) = subject_names(&info.subject);
         let mut sans = Vec::new();
         for extension in csr.requested_extensions().into_iter().flatten() {

@@ -11,6 +11,7 @@ use x509_parser::public_key::PublicKey as Parsed;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::PkiError;
+use crate::ecdsa::{self, Hash};
 
 /// Ed25519 (RFC 8410).
 const ED25519: &str = "1.3.101.112";
@@ -46,7 +47,7 @@ pub enum Signed {
     Well,
     /// Not by that key.
     Badly,
-    /// It cannot be told: the algorithm (ECDSA on P-521, among others) is not known to the library that verifies.
+    /// It cannot be told: the algorithm is not known here.
     Unknown,
 }
 
@@ -85,15 +86,26 @@ impl ForeignKey {
             Ok(_) => return Err(PkiError::malformed("certificate request", "trailing bytes")),
             Err(e) => return Err(PkiError::malformed("certificate request", e)),
         };
-        let signed = match request.verify_signature() {
-            Ok(()) => Signed::Well,
-            Err(X509Error::SignatureUnsupportedAlgorithm) => Signed::Unknown,
-            Err(_) => Signed::Badly,
-        };
-        Ok((Self::of(&request.certification_request_info.subject_pki), signed))
+        let key = Self::of(&request.certification_request_info.subject_pki);
+        let signed = key.signature_of(&request);
+        Ok((key, signed))
     }
 
-    fn of(spki: &SubjectPublicKeyInfo<'_>) -> Self {
+    /// Whether this key, which is the request's, signed it.
+    pub(crate) fn signature_of(&self, request: &X509CertificationRequest<'_>) -> Signed {
+        let hash = Hash::of_algorithm(&request.signature_algorithm.algorithm.to_id_string());
+        match (request.verify_signature(), &self.kind, hash) {
+            (Ok(()), ..) => Signed::Well,
+            (Err(X509Error::SignatureUnsupportedAlgorithm), KeyKind::Ecdsa(curve), Some(hash)) => {
+                let (signed, by) = (request.certification_request_info.raw, &request.signature_value.data);
+                if ecdsa::has_signed(curve, &self.raw, hash, signed, by) { Signed::Well } else { Signed::Badly }
+            }
+            (Err(X509Error::SignatureUnsupportedAlgorithm), ..) => Signed::Unknown,
+            (Err(_), ..) => Signed::Badly,
+        }
+    }
+
+    pub(crate) fn of(spki: &SubjectPublicKeyInfo<'_>) -> Self {
         let kind = match spki.parsed() {
             _ if spki.algorithm.algorithm.to_id_string() == ED25519 => KeyKind::Ed25519,
             Ok(Parsed::RSA(rsa)) => KeyKind::Rsa(rsa.key_size()),
@@ -127,7 +139,8 @@ impl ForeignKey {
             KeyKind::Ecdsa(curve) if curve == "P-256" => &signature::ECDSA_P256_SHA256_ASN1,
             KeyKind::Ecdsa(curve) if curve == "P-384" => &signature::ECDSA_P384_SHA256_ASN1,
             KeyKind::Rsa(_) => &signature::RSA_PSS_2048_8192_SHA256,
-            KeyKind::Ecdsa(_) | KeyKind::Other => return false,
+            KeyKind::Ecdsa(curve) => return ecdsa::has_signed(curve, &self.raw, Hash::Sha256, message, proof),
+            KeyKind::Other => return false,
         };
         UnparsedPublicKey::new(algorithm, &self.raw).verify(message, proof).is_ok()
     }
@@ -194,6 +207,35 @@ mod tests {
         let authority = Authority::create("ca", "2026-05-06T07:08:09Z".parse().unwrap()).unwrap();
         assert!(!shown.is(&ForeignKey::of_certificate(authority.cert()).unwrap()));
         assert!(ForeignKey::of_certificate(&[0x30, 0]).is_err() && ForeignKey::from_spki(&[1, 2, 3]).is_err());
+    }
+
+    /// Made by OpenSSL 3.0: `openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:secp521r1 -nodes -sha512 -subj /CN=p`, and the key's
+    /// signature of `uid` by `openssl dgst -sha256`.
+    const P521_REQUEST: &str = "-----BEGIN CERTIFICATE REQUEST-----\n\
+        MIIBTzCBsQIBADAMMQowCAYDVQQDDAFwMIGbMBAGByqGSM49AgEGBSuBBAAjA4GG\n\
+        AAQBcSMHIFm0+x3rnTwL8byhwvLVlb7jnKo42GXOhYWUzsl2aYZcF6Gp46o7DoQp\n\
+        TY41MqiFjOHPZrod7hSH60kFj7QA9fF65vtERrUf4eX6C2Zf2IfEY04fqefLjprS\n\
+        cYQpbBrY+Lox9W0ilLhjrsIbH2vDkhK6Xy3O9J8n2HIzfbxtoQigADAKBggqhkjO\n\
+        PQQDBAOBjAAwgYgCQgHEDwTsv58PQb42GXfFEeKkYBWwHeu0Z8ooYiYNXQK1J6v4\n\
+        46eii37w0JZVShK0fmBIcQC0CvL3x1nlw3uTUHCYWgJCAXoIYfOBPS+9+tMi7Squ\n\
+        oP8CxP3bUctMiOayaU/mCWQkoHZBWzpcJ4G/mOwK+X10XQfw0l6pFHcbneZ/cAJW\n\
+        wVuu\n\
+        -----END CERTIFICATE REQUEST-----";
+    const P521_PROOF: &str = "MIGHAkFVILLcwe0/iGQPxYTc9Bg9bcgCVeCUMOP8IzepgrZnAfxFbIV8eXfRKey9rS+Rwz5XUSjNq+9GAP74pSO709TcVAJCANA5eyXnVy1S7fl/KjIm5/c2UUolZshKWHherzRYFJIPxH5urYA7N6lAy+NwtJCywIxvUgWauT/e6rDxUybLeaGZ";
+
+    #[test]
+    fn keys_of_the_longest_curve() {
+        let mut der = foreign_blocks(P521_REQUEST).remove(0).der;
+        let (key, signed) = ForeignKey::of_request(&der).unwrap();
+        assert_eq!((key.kind(), signed), (&KeyKind::Ecdsa("P-521".into()), Signed::Well));
+        let mut proof = STANDARD.decode(P521_PROOF).unwrap();
+        assert!(key.has_signed(b"uid", &proof) && !key.has_signed(b"other", &proof));
+        *proof.last_mut().unwrap() ^= 1;
+        assert!(!key.has_signed(b"uid", &proof));
+        *der.last_mut().unwrap() ^= 1;
+        assert_eq!(ForeignKey::of_request(&der).unwrap().1, Signed::Badly);
+        let parsed = crate::CertificateRequest::parse(P521_REQUEST).unwrap();
+        assert_eq!(parsed.common_name, "p");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod bootstrap;
 mod cluster;
 mod csr;
 mod der;
+mod ecdsa;
 mod file;
 mod foreign;
 mod key;

@@ -113,6 +113,16 @@ pub trait Strategy: Send + Sync {
     fn check_subresource_update(&self, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         let _ = (subresource, new, old, e);
     }
+    /// Faults of a subresource update that depend on when it is made; looked for where nothing else is wrong.
+    fn check_subresource_time(&self, cx: &Context<'_>, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
+        let _ = (cx, subresource, new, old, e);
+    }
+    /// The same as a list.
+    fn judge_subresource_time(&self, cx: &Context<'_>, subresource: &str, new: &Value, old: &Value) -> FieldErrors {
+        let mut e = Errors::new();
+        self.check_subresource_time(cx, subresource, new, old, &mut e);
+        e.finish()
+    }
     /// All faults of a subresource update.
     fn validate_subresource_update(&self, subresource: &str, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();

@@ -289,6 +289,9 @@ async fn once(
     let reserved = cx.server.services.before_update(served, &mut new, old, change.dry_run)?;
     let mut errors = served.strategy.judge_update(change.subresource, &new, old, &mut |warning| cx.warn(warning));
     errors.extend(privileged::refused(cx, served, &new));
+    if errors.is_empty() && !main {
+        errors = served.strategy.judge_subresource_time(&strategy_cx, change.subresource, &new, old);
+    }
     if !errors.is_empty() {
         return Err(Status::invalid(&served.gvk.group_kind(), name, &errors).into());
     }

@@ -7,7 +7,7 @@ use kelson_meta::{is_dns1123_subdomain, is_qualified_name};
 use kelson_pki::{ForeignKey, KeyKind, Signed};
 use serde_json::{Value, json};
 
-use super::pod_status::check_status;
+use super::pod_status::{check_begin, check_status};
 use super::{GROUP, OMITTED, SECONDS_MIN, bytes, signer_name};
 use crate::column::{Column, NAME};
 use crate::metadata::IMMUTABLE;
@@ -160,6 +160,9 @@ impl Strategy for PodCertificateRequests {
     }
     fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         check_status(new, old, e);
+    }
+    fn check_subresource_time(&self, cx: &Context<'_>, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
+        check_begin(new, old, cx.now, e);
     }
     fn row(&self, obj: &Value, _now: Timestamp) -> Vec<Value> {
         let spec = &obj["spec"];

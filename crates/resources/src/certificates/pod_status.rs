@@ -1,5 +1,5 @@
 //! What becomes of PodCertificateRequests: they end once, and a certificate that is issued fits what was asked for.
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kelson_pki::{CertInfo, ForeignKey, San, foreign_blocks};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
@@ -15,6 +15,8 @@ const CHAIN_BYTES_MAX: usize = 100 << 10;
 const ENDS: [&str; 3] = ["Issued", "Denied", "Failed"];
 /// How far from the certificate's begin and end its renewal begins at least.
 const REFRESH_MARGIN_SECONDS: i64 = 600;
+/// How far from now a certificate begins at most.
+const BEGIN_APART_MAX: SignedDuration = SignedDuration::from_mins(5);
 
 /// The condition that a request has ended in.
 fn end(obj: &Value) -> Option<&str> {
@@ -173,6 +175,19 @@ fn check_times(new: &Value, info: &CertInfo, e: &mut Errors) {
     e.invalid(&status.child(field), value, why);
 }
 
+/// A certificate that is issued now begins about now, by the server's clock.
+pub(super) fn check_begin(new: &Value, old: &Value, now: Timestamp, e: &mut Errors) {
+    if end(old).is_some() || end(new) != Some("Issued") {
+        return;
+    }
+    let begin = &new["status"]["notBefore"];
+    let apart = text(begin).parse::<Timestamp>().map(|begin| begin.duration_since(now).abs());
+    if apart.is_ok_and(|apart| apart >= BEGIN_APART_MAX) {
+        let why = "must be set to within 5 minutes of kube-apiserver's current time";
+        e.invalid(&Path::new("status").child("notBefore"), begin, why);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -182,7 +197,7 @@ mod tests {
     use super::super::pod_requests::PodCertificateRequests;
     use super::super::pod_requests::tests::object;
     use super::*;
-    use crate::strategy::Strategy;
+    use crate::strategy::{Context, Strategy};
 
     const NOW: &str = "2026-05-06T07:08:09Z";
 
@@ -246,5 +261,30 @@ mod tests {
             assert!(said.contains(part), "{part}: {said}");
         }
         assert!(updated(&key, &good, ended("Denied")).contains("immutable after"));
+    }
+
+    #[test]
+    fn what_is_issued_begins_about_now() {
+        let key = Key::generate().unwrap();
+        let good = issued(&key, Duration::from_secs(4000));
+        let begin: Timestamp = text(&good["notBefore"]).parse().unwrap();
+        let judged = |now: Timestamp, old_status: &Value, new_status: &Value| {
+            let mut old = object(&key);
+            old["status"] = old_status.clone();
+            let mut new = old.clone();
+            new["status"] = new_status.clone();
+            PodCertificateRequests.judge_subresource_time(&Context::at(now), "status", &new, &old).to_string()
+        };
+        let none = json!({});
+        for (seconds, fits) in [(0, true), (299, true), (-299, true), (300, false), (-300, false), (86400, false)] {
+            let said = judged(begin + SignedDuration::from_secs(seconds), &none, &good);
+            assert_eq!(said == "[]", fits, "{seconds}: {said}");
+            assert!(fits || said.contains("within 5 minutes of kube-apiserver's current time"), "{said}");
+        }
+        // What was issued long ago is not judged again.
+        assert_eq!(judged(begin + SignedDuration::from_secs(86400), &good, &good), "[]");
+        let denied =
+            json!({"conditions": [{"type": "Denied", "status": "True", "reason": "R", "lastTransitionTime": NOW}]});
+        assert_eq!(judged(begin + SignedDuration::from_secs(86400), &none, &denied), "[]");
     }
 }

@@ -322,8 +322,7 @@ impl Ports<'_> {
         Ok(vec![one, other])
     }
 
-    /// Health and metrics of one component, which asks the API server under its own identity who may read them. Gives who
-    /// asks.
+    /// Health and metrics of one component, which asks the API server, as whom this gives, who may read them.
     async fn serve(
         &self,
         name: &'static str,

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::identify::Other;
+use super::identify::ActingAs;
 use crate::request::answer::Answer;
 use crate::request::audit::{attempted, object, reference, refine, response_status, source_ips, user_agent};
 use crate::request::body::Copied;
@@ -130,7 +130,7 @@ impl Trail {
     }
 
     /// Notes whom the sender asked to be.
-    pub fn impersonates(&mut self, other: &Other) {
+    pub fn impersonates(&mut self, other: &ActingAs) {
         self.event.impersonated_user = Some(Arc::clone(&other.user));
         let impersonation_constraint = other.constraint.clone();
         self.event.authentication_metadata =

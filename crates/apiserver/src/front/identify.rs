@@ -76,7 +76,7 @@ pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identit
 }
 
 /// Whom a request acts as.
-pub struct Other {
+pub struct ActingAs {
     /// The user that it is of from now on.
     pub user: Arc<UserInfo>,
     /// The verb of the constrained way that allowed it; empty for the old way.
@@ -93,7 +93,7 @@ pub async fn impersonate(
     info: &RequestInfo,
     selectors: &ParsedSelectors,
     user: &UserInfo,
-) -> Result<Option<Other>, Status> {
+) -> Result<Option<ActingAs>, Status> {
     let request = authorize::attributes(info, selectors, user, parts.uri.path());
     let (metrics, since) = (server.metrics.impersonation(), Instant::now());
     let other = authenticate::impersonate(&parts.headers, &request, &metrics.over(server.authorizer.as_ref())).await;
@@ -105,7 +105,7 @@ pub async fn impersonate(
     }
     Ok(other?.map(|other| {
         authenticate::strip_impersonation(&mut parts.headers);
-        Other { user: Arc::new(other.user), constraint: other.constraint }
+        ActingAs { user: Arc::new(other.user), constraint: other.constraint }
     }))
 }
 

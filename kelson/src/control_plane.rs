@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use ipnet::IpNet;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServiceAccountConfig, ServingConfig};
@@ -34,7 +33,7 @@ use crate::authorities::{self, Follower, PKI_DIR};
 use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
 use crate::cluster::{self, Bundles, ClusterSettings};
-use crate::host::NodeIdentity;
+use crate::host::{NodeIdentity, nth};
 use crate::identity_files::IdentityFiles;
 use crate::process::within;
 use crate::token::Token;
@@ -431,17 +430,6 @@ fn machine_names(args: &ServerArgs, address: IpAddr) -> Vec<San> {
 /// The name of this machine's node.
 fn own_node(args: &ServerArgs) -> Option<String> {
     args.node.node_name.clone().or_else(|| host::name().ok())
-}
-
-/// The `n`th address of a range.
-pub fn nth(range: IpNet, n: usize) -> anyhow::Result<IpAddr> {
-    let address = match range {
-        IpNet::V4(r) => {
-            u32::try_from(n).ok().and_then(|n| u32::from(r.network()).checked_add(n)).map(|a| IpAddr::V4(a.into()))
-        }
-        IpNet::V6(r) => u128::from(r.network()).checked_add(n as u128).map(|a| IpAddr::V6(a.into())),
-    };
-    address.filter(|a| range.contains(a)).with_context(|| format!("range {range} has no address {n}"))
 }
 
 fn client(api: &Running, user: UserInfo, component: &str) -> Client {

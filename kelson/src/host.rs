@@ -1,9 +1,10 @@
-//! What the machine says of itself: its name and the address others reach it at.
+//! What the machine says of itself: its name and the address others reach it at; and addresses of ranges by number.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use anyhow::{Context as _, bail};
+use ipnet::IpNet;
 use kelson_meta::is_dns1123_subdomain;
 
 use crate::args::NodeArgs;
@@ -41,4 +42,15 @@ pub fn address() -> IpAddr {
         s.local_addr()
     });
     chosen.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip())
+}
+
+/// The `n`th address of a range.
+pub fn nth(range: IpNet, n: usize) -> anyhow::Result<IpAddr> {
+    let address = match range {
+        IpNet::V4(r) => {
+            u32::try_from(n).ok().and_then(|n| u32::from(r.network()).checked_add(n)).map(|a| IpAddr::V4(a.into()))
+        }
+        IpNet::V6(r) => u128::from(r.network()).checked_add(n as u128).map(|a| IpAddr::V6(a.into())),
+    };
+    address.filter(|a| range.contains(a)).with_context(|| format!("range {range} has no address {n}"))
 }

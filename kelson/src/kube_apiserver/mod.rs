@@ -26,8 +26,9 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 pub use args::ApiserverArgs;
 
 use crate::args::{feature_gates, runtime_config};
-use crate::control_plane::{CLUSTER_DOMAIN, identity, is_asked, nth, show};
+use crate::control_plane::{CLUSTER_DOMAIN, identity, is_asked, show};
 use crate::flags::Spoken;
+use crate::host::nth;
 use crate::identity_files::IdentityFiles;
 use crate::process::{self, within};
 use crate::{controller_manager, host, logging};

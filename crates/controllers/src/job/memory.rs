@@ -22,9 +22,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Finalizers of these pods are about to be taken.
-    pub fn expect_released(&self, key: &ObjectKey, uids: impl IntoIterator<Item = String>) {
-        self.by_key.lock().entry(key.clone()).or_default().released.extend(uids);
+    /// Finalizers of these pods are about to be taken. Those that were not by the time the answer is dropped are forgotten: a look
+    /// that is cut short, as at the controllers' end, has taken nothing that it knows of.
+    pub fn expect_released<'a>(&'a self, key: &'a ObjectKey, uids: impl IntoIterator<Item = String>) -> Releasing<'a> {
+        let open: HashSet<String> = uids.into_iter().collect();
+        self.by_key.lock().entry(key.clone()).or_default().released.extend(open.iter().cloned());
+        Releasing { memory: self, key, open }
     }
 
     /// A pod was seen without its finalizer, or its finalizer was not taken after all.
@@ -70,9 +73,41 @@ impl Memory {
     }
 }
 
+/// Finalizers that are being taken.
+pub struct Releasing<'a> {
+    memory: &'a Memory,
+    key: &'a ObjectKey,
+    open: HashSet<String>,
+}
+
+impl Releasing<'_> {
+    /// The finalizer of this pod was taken.
+    pub fn taken(&mut self, uid: &str) {
+        self.open.remove(uid);
+    }
+}
+
+impl Drop for Releasing<'_> {
+    fn drop(&mut self) {
+        for uid in &self.open {
+            self.memory.release_observed(self.key, uid);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_not_taken_is_not_remembered() {
+        let (memory, key) = (Memory::default(), ObjectKey::new("n", "j"));
+        let mut releasing = memory.expect_released(&key, ["a".to_owned(), "b".to_owned()]);
+        assert_eq!(memory.released(&key).len(), 2, "the pods may be seen without it before the answer is there");
+        releasing.taken("a");
+        drop(releasing);
+        assert_eq!(memory.released(&key), HashSet::from(["a".to_owned()]));
+    }
 
     #[test]
     fn a_cache_older_than_the_last_write_is_stale() {
@@ -83,7 +118,10 @@ mod tests {
         for (uid, version, want) in rows {
             assert_eq!(m.is_stale(&k, uid, version), want, "{uid} {version}");
         }
-        m.expect_released(&k, ["a".to_owned(), "b".to_owned()]);
+        let mut releasing = m.expect_released(&k, ["a".to_owned(), "b".to_owned()]);
+        releasing.taken("a");
+        releasing.taken("b");
+        drop(releasing);
         m.release_observed(&k, "a");
         assert_eq!(m.released(&k), HashSet::from(["b".to_owned()]));
         m.forget(&k);

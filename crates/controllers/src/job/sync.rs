@@ -292,17 +292,15 @@ impl JobController {
     async fn release(&self, key: &ObjectKey, pods: &[JobPod], tracked: &mut HashSet<String>) -> Option<ClientError> {
         let mut error = None;
         for part in pods.chunks(PARALLEL_MAX) {
-            self.memory.expect_released(key, part.iter().map(|p| p.uid().to_owned()));
+            let mut releasing = self.memory.expect_released(key, part.iter().map(|p| p.uid().to_owned()));
             let results = join_all(part.iter().map(|p| self.take_finalizer(&p.pod))).await;
             for (result, p) in results.into_iter().zip(part) {
                 match result {
                     Ok(()) => {
+                        releasing.taken(p.uid());
                         tracked.remove(p.uid());
                     }
-                    Err(e) => {
-                        self.memory.release_observed(key, p.uid());
-                        error = error.or(Some(e));
-                    }
+                    Err(e) => error = error.or(Some(e)),
                 }
             }
         }

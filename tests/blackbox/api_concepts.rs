@@ -191,7 +191,7 @@ fn watch(s: &Subject) -> Outcome {
     let lines = lines_of(&mut child)?;
     let result = (|| {
         // The watch must see an object enter and leave its selector.
-        eventually("watch established", Duration::from_secs(20), || {
+        eventually("watch established", Duration::from_secs(60), || {
             k.ok(&["label", "cm", "a", "w=1", "--overwrite"])?;
             k.ok(&["label", "cm", "a", "w-"])?;
             Ok(())
@@ -257,7 +257,7 @@ fn auth_can_i(s: &Subject) -> Outcome {
     k.ok(&["create", "role", "read", "--verb=get,list", "--resource=configmaps"])?;
     k.ok(&["create", "rolebinding", "read", "--role=read", "--serviceaccount=t-auth:reader"])?;
     let reader = "--as=system:serviceaccount:t-auth:reader";
-    eventually("the binding works", Duration::from_secs(10), || k.ok(&["get", "cm", reader]))?;
+    eventually("the binding works", Duration::from_secs(60), || k.ok(&["get", "cm", reader]))?;
     let no = k.fails(&["get", "secrets", reader])?;
     let want = "User \"system:serviceaccount:t-auth:reader\" cannot list resource \"secrets\" in API group \"\" in the namespace \"t-auth\"";
     ensure!(no.stderr.contains(want), "{}", no.stderr);
@@ -278,9 +278,9 @@ fn auth_can_i(s: &Subject) -> Outcome {
 
 fn namespace_lifecycle(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("t-ns")?;
-    eventually("default service account", Duration::from_secs(10), || k.ok(&["get", "serviceaccount", "default"]))?;
+    eventually("default service account", Duration::from_secs(60), || k.ok(&["get", "serviceaccount", "default"]))?;
     let ca = ["get", "configmap", "kube-root-ca.crt", "-o", "jsonpath={.data.ca\\.crt}"];
-    let pem = eventually("root CA published", Duration::from_secs(10), || k.ok(&ca))?;
+    let pem = eventually("root CA published", Duration::from_secs(60), || k.ok(&ca))?;
     ensure!(pem.contains("BEGIN CERTIFICATE"), "{pem}");
     k.ok(&["create", "configmap", "a"])?;
     s.kubectl.ok(&["delete", "namespace", "t-ns", "--timeout=60s"])?;
@@ -306,14 +306,14 @@ fn cascading_delete(s: &Subject) -> Outcome {
     let replica_sets = || k.ok(&["get", "rs", "-o", "name"]);
     for (cascade, survives) in [("background", false), ("foreground", false), ("orphan", true)] {
         k.apply(DEPLOYMENT)?;
-        eventually("a replica set", Duration::from_secs(20), || {
+        eventually("a replica set", Duration::from_secs(60), || {
             ensure!(!replica_sets()?.is_empty(), "none");
             Ok(())
         })?;
         k.ok(&["delete", "deployment", "web", &format!("--cascade={cascade}"), "--timeout=30s"])?;
         if survives {
             let owners = "jsonpath={.items[*].metadata.ownerReferences}";
-            eventually("owner removed", Duration::from_secs(20), || {
+            eventually("owner removed", Duration::from_secs(60), || {
                 ensure!(k.ok(&["get", "rs", "-o", owners])?.is_empty(), "still owned");
                 Ok(())
             })?;

@@ -36,7 +36,7 @@ fn security(s: &Subject) -> Outcome {
     ))?;
     ready(&k, "sec")?;
     let log = |c: &str| {
-        eventually("the log", Duration::from_secs(20), || {
+        eventually("the log", Duration::from_secs(60), || {
             let log = k.ok(&["logs", "sec", "-c", c])?;
             ensure!(log.contains("Seccomp:"), "{log}");
             Ok(log)
@@ -83,7 +83,7 @@ fn host_namespaces(s: &Subject) -> Outcome {
     ready(&k, "shares")?;
     ready(&k, "own")?;
     let lines = |pod: &str| {
-        eventually("four lines", Duration::from_secs(20), || {
+        eventually("four lines", Duration::from_secs(60), || {
             let log = k.ok(&["logs", pod])?;
             ensure!(log.lines().count() == 4, "{log}");
             Ok(log.lines().map(str::to_owned).collect::<Vec<_>>())
@@ -108,7 +108,7 @@ fn host_ports(s: &Subject) -> Outcome {
     ))?;
     ready(&k, "web")?;
     let host = k.ok(&["get", "pod", "web", "-o", "jsonpath={.status.hostIP}"])?;
-    eventually("an answer at the node's address", Duration::from_secs(20), || {
+    eventually("an answer at the node's address", Duration::from_secs(60), || {
         let mut c = TcpStream::connect(format!("{host}:{port}"))?;
         c.set_read_timeout(Some(Duration::from_secs(5)))?;
         write!(c, "GET /index.html HTTP/1.0\r\n\r\n")?;
@@ -142,7 +142,7 @@ fn sub_paths(s: &Subject) -> Outcome {
 ",
     ))?;
     ready(&k, "sub")?;
-    eventually("the log", Duration::from_secs(20), || {
+    eventually("the log", Duration::from_secs(60), || {
         let log = k.ok(&["logs", "sub"])?;
         ensure!(log.lines().eq(["alpha", "250 33554432", "64", "hi"]), "{log}");
         Ok(())

@@ -158,7 +158,7 @@ fn forced(s: &Subject) -> Outcome {
     let count = || k.ok(&["exec", "watcher", "--", "sh", "-c", there]);
     ensure!(count()?.trim() != "0", "it runs");
     k.ok(&["delete", "pod", "stubborn", "--force", "--grace-period=0"])?;
-    eventually("its process is gone", Duration::from_secs(20), || {
+    eventually("its process is gone", Duration::from_secs(60), || {
         let left = count()?;
         ensure!(left.trim() == "0", "{left}");
         Ok(())

@@ -83,7 +83,7 @@ fn environment_and_volumes(s: &Subject) -> Outcome {
     ))?;
     ready(&k, "envs")?;
     let ip = k.ok(&["get", "pod", "envs", "-o", "jsonpath={.status.podIP}"])?;
-    let log = eventually("the whole log", Duration::from_secs(10), || {
+    let log = eventually("the whole log", Duration::from_secs(60), || {
         let log = k.ok(&["logs", "envs"])?;
         ensure!(log.lines().count() >= 8, "{log}");
         Ok(log)

@@ -87,7 +87,7 @@ fn from_the_host(s: &Subject) -> Outcome {
         "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}",
     ])?;
     for url in [format!("http://{cluster_ip}/"), format!("http://{node_ip}:{node_port}/")] {
-        eventually("the service answers the host", Duration::from_secs(20), || {
+        eventually("the service answers the host", Duration::from_secs(60), || {
             let out = Command::new("curl").args(["-s", "-m", "3", &url]).output()?;
             let text = String::from_utf8_lossy(&out.stdout).into_owned();
             ensure!(text.starts_with("web-"), "{url}: {text:?}");
@@ -105,7 +105,7 @@ fn headless(s: &Subject) -> Outcome {
     ready(&k, "client")?;
     k.ok(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
     let ips = k.ok(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.podIP}"])?;
-    eventually("all pod addresses", Duration::from_secs(20), || {
+    eventually("all pod addresses", Duration::from_secs(60), || {
         let out = k.ok(&["exec", "client", "--", "nslookup", "all.s-headless.svc.cluster.local"])?;
         for ip in ips.split(' ') {
             ensure!(out.contains(ip), "{ip} missing in {out}");
@@ -127,7 +127,7 @@ fn not_ready(s: &Subject) -> Outcome {
     let first = pods.lines().next().unwrap_or_default().to_owned();
     k.ok(&["exec", &first, "--", "rm", "/www/index.html"])?;
     k.ok(&["wait", &first, "--for=condition=Ready=false", "--timeout=30s"])?;
-    eventually("only the other answers", Duration::from_secs(20), || {
+    eventually("only the other answers", Duration::from_secs(60), || {
         let got = k.ok(&[
             "exec",
             "client",
@@ -149,7 +149,7 @@ fn api_from_a_pod(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("s-api")?;
     k.apply(&script("client", "sleep 6000", ""))?;
     ready(&k, "client")?;
-    let out = eventually("kubernetes.default resolves", Duration::from_secs(20), || {
+    let out = eventually("kubernetes.default resolves", Duration::from_secs(60), || {
         k.ok(&["exec", "client", "--", "nslookup", "kubernetes.default.svc.cluster.local"])
     })?;
     let ip = s.kubectl.ok(&["get", "svc", "-n", "default", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"])?;
@@ -175,7 +175,7 @@ fn through_the_api(s: &Subject) -> Outcome {
     k.apply(&script("page", page, "    ports: [{containerPort: 8080}]\n"))?;
     ready(&k, "page")?;
     let proxy = "/api/v1/namespaces/s-proxy/pods/page:8080/proxy";
-    let got = eventually("the page", Duration::from_secs(20), || k.ok(&["get", "--raw", &format!("{proxy}/")]))?;
+    let got = eventually("the page", Duration::from_secs(60), || k.ok(&["get", "--raw", &format!("{proxy}/")]))?;
     ensure!(got.trim() == format!("<a href=\"{proxy}/next\">x</a>"), "{got}");
     let missing = k.fails(&["get", "--raw", &format!("{proxy}/next")])?;
     ensure!(missing.stderr.contains("could not find the requested resource"), "{}", missing.stderr);

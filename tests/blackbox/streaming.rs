@@ -123,7 +123,7 @@ fn attach_terminal(s: &Subject) -> Outcome {
     ready(&k, "shell")?;
     let text = on_terminal(&k.command(&["attach", "-it", "shell"]), "echo sum $((40+2)); exit 9\r")?;
     ensure!(text.contains("sum 42"), "{text}");
-    eventually("the shell's end", Duration::from_secs(20), || {
+    eventually("the shell's end", Duration::from_secs(60), || {
         let c = k.json(&["get", "pod", "shell"])?["status"]["containerStatuses"][0].clone();
         let code = |state: &str| c[state]["terminated"]["exitCode"].as_i64();
         ensure!(code("state").or(code("lastState")) == Some(9), "{c}");
@@ -257,7 +257,7 @@ fn port_forward(s: &Subject) -> Outcome {
             c.read_to_end(&mut all)?;
             Ok(all.windows(4).position(|w| w == b"\r\n\r\n").map_or(0, |i| all.len() - i - 4))
         };
-        eventually("the first request", Duration::from_secs(10), || {
+        eventually("the first request", Duration::from_secs(60), || {
             ensure!(get("/index.html")? == 3, "body");
             Ok(())
         })?;

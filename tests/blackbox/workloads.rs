@@ -87,14 +87,14 @@ fn unschedulable(s: &Subject) -> Outcome {
     k.apply(&format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: huge}}\nspec: {{containers: [{{name: a, image: {IMAGE}, resources: {{requests: {{cpu: '4000'}}}}}}]}}\n"
     ))?;
-    let why = eventually("a reason in the condition", Duration::from_secs(20), || {
+    let why = eventually("a reason in the condition", Duration::from_secs(60), || {
         let path = "jsonpath={.status.conditions[?(@.type=='PodScheduled')].reason}: {.status.conditions[?(@.type=='PodScheduled')].message}";
         let text = k.ok(&["get", "pod", "huge", "-o", path])?;
         ensure!(text.starts_with("Unschedulable: "), "{text}");
         Ok(text)
     })?;
     ensure!(why.contains("nodes are available:") && why.contains("Insufficient cpu"), "{why}");
-    eventually("an event", Duration::from_secs(20), || {
+    eventually("an event", Duration::from_secs(60), || {
         let events = k.ok(&["events", "--for", "pod/huge"])?;
         ensure!(events.contains("FailedScheduling") && events.contains("Insufficient cpu"), "{events}");
         Ok(())

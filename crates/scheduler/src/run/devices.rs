@@ -175,21 +175,7 @@ impl Writer {
 
     async fn devices_failed(&self, binding: &DeviceBinding, why: &str) {
         self.release_claims(binding).await;
-        let pod = &binding.pod;
-        let gone = {
-            let mut core = self.shared.core.lock();
-            let gone = core.cluster.node_of(&pod.uid).is_none();
-            core.failed(pod, gone, Instant::now());
-            gone
-        };
-        self.shared.changed.notify_one();
-        if gone {
-            return;
-        }
-        let text = format!("running PreBind plugin \"DynamicResources\": {why}");
-        tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, why, "devices not bound");
-        self.tell(pod, pod, EventType::Warning, "FailedScheduling", text.clone());
-        self.condition(pod, "SchedulerError", &text).await;
+        self.pre_bind_failed(&binding.pod, "DynamicResources", why).await;
     }
 }
 

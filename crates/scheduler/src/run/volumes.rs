@@ -2,7 +2,7 @@
 //! binder, and provisioners that make volumes.
 use std::time::Duration;
 
-use kelson_client::{ClientError, EventType, PatchKind, WriteOptions};
+use kelson_client::{ClientError, PatchKind, WriteOptions};
 use kelson_meta::ObjectKey;
 use kelson_volumes::{ClaimView, VolumeView, is_bound_to, names};
 use serde_json::json;
@@ -20,7 +20,7 @@ impl Writer {
     /// Binds the volumes, then the pod; the pod alone takes one of the places for `binds`.
     pub(super) async fn bind_volumes_and_pod(&self, binding: &PendingBinding, binds: &Semaphore) {
         if let Err(why) = self.bind_volumes(binding).await {
-            return self.volumes_failed(binding, &why).await;
+            return self.pre_bind_failed(&binding.pod, "VolumeBinding", &format!("binding volumes: {why}")).await;
         }
         // The semaphore is never closed.
         let Ok(_permit) = binds.acquire().await else { return };
@@ -90,23 +90,5 @@ impl Writer {
         let new = self.client.patch_and_read::<ClaimView>(&m.namespace, &m.name, "", kind, &patch, &options).await?;
         self.shared.core.lock().cluster.storage.wrote_claim(new);
         Ok(())
-    }
-
-    async fn volumes_failed(&self, binding: &PendingBinding, why: &str) {
-        let pod = &binding.pod;
-        let gone = {
-            let mut core = self.shared.core.lock();
-            let gone = core.cluster.node_of(&pod.uid).is_none();
-            core.failed(pod, gone, Instant::now());
-            gone
-        };
-        self.shared.changed.notify_one();
-        if gone {
-            return;
-        }
-        let text = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
-        tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, why, "volumes not bound");
-        self.tell(pod, pod, EventType::Warning, "FailedScheduling", text.clone());
-        self.condition(pod, "SchedulerError", &text).await;
     }
 }

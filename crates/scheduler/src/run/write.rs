@@ -66,6 +66,24 @@ impl Writer {
         }
     }
 
+    /// A plugin could not prepare what the pod needs before it is bound: the pod is tried again, unless it is gone.
+    pub(super) async fn pre_bind_failed(&self, pod: &Pod, plugin: &str, why: &str) {
+        let gone = {
+            let mut core = self.shared.core.lock();
+            let gone = core.cluster.node_of(&pod.uid).is_none();
+            core.failed(pod, gone, Instant::now());
+            gone
+        };
+        self.shared.changed.notify_one();
+        if gone {
+            return;
+        }
+        let text = format!("running PreBind plugin {plugin:?}: {why}");
+        tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, plugin, why, "not bound");
+        self.tell(pod, pod, EventType::Warning, "FailedScheduling", text.clone());
+        self.condition(pod, "SchedulerError", &text).await;
+    }
+
     pub(super) async fn report(&self, report: &Report) {
         let pod = &report.pod;
         if let Some(claim) = &report.free {

@@ -316,7 +316,8 @@ impl PodManager {
     }
 
     fn spawn(&self, start: Start, inbox: WorkerInbox, pause: Duration) {
-        let ending = Ending { uid: pod::uid(&start.pod).to_owned(), by_itself: false, to: self.inbox.clone() };
+        let uid = pod::uid(&start.pod).to_owned();
+        let ending = Ending { uid, by_itself: false, to: self.inbox.clone(), tasks: self.parts.tasks.clone() };
         let parts = Arc::clone(&self.parts);
         self.parts.tasks.spawn("pod-worker", OnPanic::Contain, async move {
             let mut ending = ending;
@@ -367,15 +368,45 @@ impl PodManager {
     }
 }
 
-/// Tells the manager that a worker has ended, when it is dropped: by its own end, a panic, or the kubelet's end.
+/// Tells the manager that a worker has ended, when it is dropped: by its own end or a panic. The end of the kubelet is neither.
 struct Ending {
     uid: String,
     by_itself: bool,
     to: ManagerInbox,
+    /// Whose end ends the worker.
+    tasks: Tasks,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.to.ended(std::mem::take(&mut self.uid), self.by_itself);
+        if self.by_itself || !self.tasks.token().is_cancelled() {
+            self.to.ended(std::mem::take(&mut self.uid), self.by_itself);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn workers_that_end_with_the_kubelet_have_not_panicked() {
+        let inbox = ManagerInbox::default();
+        let tasks = Tasks::root("test");
+        let worker = |uid: &str, panics: bool| {
+            let ending = Ending { uid: uid.into(), by_itself: false, to: inbox.clone(), tasks: tasks.clone() };
+            tasks.spawn("pod-worker", OnPanic::Contain, async move {
+                let _ending = ending;
+                assert!(!panics, "as the test wants it");
+                std::future::pending::<()>().await;
+            });
+        };
+        worker("broken", true);
+        worker("whole", false);
+        let ended = inbox.next().await.ended;
+        assert_eq!(ended, HashMap::from([("broken".to_owned(), false)]));
+        tasks.shutdown(Duration::from_secs(1)).await;
+        let told = tokio::time::timeout(Duration::from_secs(1), inbox.next()).await;
+        assert!(told.is_err(), "the worker that was ended with its group is told as {:?}", told.map(|t| t.ended));
     }
 }

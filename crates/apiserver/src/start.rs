@@ -19,7 +19,7 @@ use crate::bootstrap::own::Own;
 use crate::catalog::Catalog;
 use crate::config::{AuthorizationMode, Config, StartError, Trusted};
 use crate::custom::registrar::Definitions;
-use crate::extend::{availability, cleanup, fairness, legacy_tokens, local, others, type_checking};
+use crate::extend::{availability, cleanup, fairness, legacy_tokens, local, others};
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
 use crate::request::routes::Routes;
@@ -146,8 +146,6 @@ fn keep_running(server: &Arc<Server>) {
             server.tasks.spawn("api-token-uses", OnPanic::Contain, legacy_tokens::mark(Arc::clone(server), marks));
         }
     }
-    let of_policies = Arc::clone(server);
-    server.tasks.supervise("api-policy-types", move || type_checking::follow(Arc::clone(&of_policies)));
     let chain = server.admission.clone();
     server.tasks.supervise("admission-files", move || admission::follow_files(chain.clone()));
     if let Some(control) = server.fairness.clone() {

@@ -130,33 +130,6 @@ async fn a_webhook_of_the_server_itself_is_asked_in_the_process() {
 }
 
 #[tokio::test]
-async fn policies_are_told_what_does_not_fit_the_objects() {
-    let api = Api::start().await;
-    let policies = format!("{GROUP}/validatingadmissionpolicies");
-    let rules = json!({"resourceRules": [{"operations": ["*"], "apiGroups": ["apps"], "apiVersions": ["v1"],
-        "resources": ["deployments"]}]});
-    let policy = |expression: &str| {
-        json!({"metadata": {"name": "p"}, "spec": {"matchConstraints": rules,
-        "validations": [{"expression": expression}]}})
-    };
-    api.create(&policies, policy("object.spec.replica < 5")).await;
-    let path = format!("{policies}/p");
-    let seen = api.until(&path, |p| p["status"]["observedGeneration"] == 1).await;
-    let warning = &seen["status"]["typeChecking"]["expressionWarnings"][0];
-    assert_eq!(warning["fieldRef"], "spec.validations[0].expression");
-    let text = warning["warning"].as_str().unwrap();
-    assert!(
-        text.starts_with("apps/v1, Kind=Deployment: ERROR: ") && text.contains("undefined field 'replica'"),
-        "{text}"
-    );
-    let mut mended = seen.clone();
-    mended["spec"]["validations"][0]["expression"] = json!("object.spec.replicas < 5");
-    assert_eq!(api.call("PUT", &path, mended).await.0, 200);
-    let seen = api.until(&path, |p| p["status"]["observedGeneration"] == 2).await;
-    assert_eq!(seen["status"]["typeChecking"], json!({}));
-}
-
-#[tokio::test]
 async fn a_webhook_that_would_stop_its_own_pods_is_warned_of() {
     let api = Api::start().await;
     let service =

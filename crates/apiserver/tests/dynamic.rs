@@ -95,9 +95,6 @@ impl DynamicSchema for Schema {
     fn openapi(&self, _dialect: Dialect, _texts: &Descriptions) -> Value {
         openapi()
     }
-    fn declared_type(&self) -> Option<Arc<kelson_cel::DeclType>> {
-        None
-    }
 }
 
 const PATH: &str = "/apis/stable.example.com/v1/namespaces/default/crontabs";

@@ -27,6 +27,7 @@ mod nodeipam;
 mod nodelifecycle;
 mod podautoscaler;
 mod podgc;
+mod policy_types;
 mod protection;
 mod registry;
 mod replicaset;

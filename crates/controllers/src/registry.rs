@@ -95,6 +95,11 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("ttl-after-finished-controller", account("ttl-after-finished-controller"), crate::ttl_after_finished::start),
     row("ttl-controller", account("ttl-controller"), crate::node_ttl::start),
     row(
+        "validatingadmissionpolicy-status-controller",
+        account("validatingadmissionpolicy-status-controller"),
+        crate::policy_types::start,
+    ),
+    row(
         "volumeattributesclass-protection-controller",
         account("volumeattributesclass-protection-controller"),
         crate::protection::start_classes,
@@ -165,10 +170,6 @@ pub const ABSENT: &[(&str, &str)] = &[
     ("service-lb-controller", CLOUD),
     ("storage-version-migrator-controller", GATED),
     ("storageversion-garbage-collector-controller", GATED),
-    (
-        "validatingadmissionpolicy-status-controller",
-        "our API server makes these warnings itself, since it knows all kinds",
-    ),
 ];
 
 /// The name of a controller here or of upstream's, by that or its old name.

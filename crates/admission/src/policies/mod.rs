@@ -10,7 +10,6 @@ mod mutating;
 mod mutation;
 mod params;
 mod policy;
-pub mod type_check;
 mod validating;
 
 pub use mutating::MutatingPolicies;

@@ -2,7 +2,6 @@
 //! Whatever the request path does with the structure of an object goes through here, so that it is the same for all three.
 use std::sync::Arc;
 
-use kelson_cel::DeclType;
 use kelson_codec::{DecodeError, Decoded, EncodeError, Encoding};
 use kelson_schema::shape::Shape;
 use kelson_schema::{Descriptions, Schema, TypeId};
@@ -20,8 +19,6 @@ pub trait DynamicSchema: Send + Sync {
     fn normalize(&self, object: Value, strict: bool) -> Result<Decoded, DecodeError>;
     /// The kind's OpenAPI definition, without `x-kubernetes-group-version-kind`.
     fn openapi(&self, dialect: Dialect, texts: &Descriptions) -> Value;
-    /// What expressions see of an object; `None` when nothing is known of it.
-    fn declared_type(&self) -> Option<Arc<DeclType>>;
 }
 
 /// The structure of a kind's objects.

@@ -2,14 +2,12 @@
 //! definitions which nobody uses cost little more than their record.
 use std::sync::{Arc, OnceLock};
 
-use kelson_cel::DeclType;
 use kelson_codec::{DecodeError, Decoded};
 use kelson_meta::Gvk;
 use kelson_schema::Descriptions;
 use kelson_schema::shape::Shape;
 use kelson_store::Record;
 use kelson_structural::publish::openapi::Dialect;
-use kelson_structural::rules::Decls;
 use kelson_structural::{Structural, Validator, object, publish};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -167,9 +165,5 @@ impl DynamicSchema for VersionSchema {
     fn openapi(&self, dialect: Dialect, texts: &Descriptions) -> Value {
         let schema = self.schemas.text(&self.version);
         publish::openapi::definition(schema.as_ref(), self.schemas.preserve_unknown, dialect, texts)
-    }
-    fn declared_type(&self) -> Option<Arc<DeclType>> {
-        let schema = self.schemas.of(&self.version).and_then(|schema| schema.structural())?;
-        Decls::default().of(schema.resource(), true)
     }
 }

@@ -1,9 +1,7 @@
 //! What the server does of itself for those who extend the API.
 pub mod availability;
 pub mod cleanup;
-mod declared_types;
 pub mod fairness;
 pub mod legacy_tokens;
 pub mod local;
 pub mod others;
-pub mod type_checking;

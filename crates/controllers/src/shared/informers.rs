@@ -245,6 +245,8 @@ informers! {
     resource_claim_templates: ResourceClaimTemplateView = all();
     /// Devices that drivers offer.
     resource_slices: ResourceSliceView = all();
+    /// Validating admission policies.
+    policies: PolicyView = all();
     /// Ranges of services' addresses.
     service_cidrs: ServiceCidrView = all();
     /// Addresses of services.

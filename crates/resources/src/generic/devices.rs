@@ -2,6 +2,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::device_claims::{claim, device_class, template};
+use super::device_slices::{slice, taint_rule};
+use super::device_status::claim_status;
 use super::kind::{Generic, plain};
 use crate::column::{AGE, Column, NAME};
 use crate::options::Options;
@@ -12,11 +15,15 @@ const GROUP: &str = "resource.k8s.io";
 /// Claims, classes and slices of devices.
 pub fn kinds() -> Vec<Generic> {
     vec![
-        plain(Options { generation: true, ..device("deviceclasses") }).name_and_age(),
-        plain(device("resourceclaims")).default(claim_defaults).table(CLAIMS, claim_row),
-        plain(device("resourceclaimtemplates")).default(claim_template_defaults).name_and_age(),
-        plain(Options { generation: true, ..device("resourceslices") }).table(SLICES, slice_row),
-        plain(Options { generation: true, ..device("devicetaintrules") }),
+        plain(Options { generation: true, ..device("deviceclasses") }).checked(device_class).name_and_age(),
+        plain(device("resourceclaims"))
+            .default(claim_defaults)
+            .checked(claim)
+            .checked_status(claim_status)
+            .table(CLAIMS, claim_row),
+        plain(device("resourceclaimtemplates")).default(claim_template_defaults).checked(template).name_and_age(),
+        plain(Options { generation: true, ..device("resourceslices") }).checked(slice).table(SLICES, slice_row),
+        plain(Options { generation: true, ..device("devicetaintrules") }).checked(taint_rule),
         plain(Options { allow_unconditional_update: false, ..device("resourcepoolstatusrequests") }),
     ]
 }

@@ -18,6 +18,7 @@ pub struct Generic {
     options: Options,
     default: fn(&mut Value),
     check: Check,
+    check_status: Check,
     row: fn(&Value, Timestamp) -> Vec<Value>,
 }
 
@@ -37,6 +38,11 @@ impl Strategy for Generic {
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         (self.check)(new, Some(old), e);
     }
+    fn check_subresource_update(&self, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
+        if subresource == "status" {
+            (self.check_status)(new, Some(old), e);
+        }
+    }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         (self.row)(obj, now)
     }
@@ -44,7 +50,13 @@ impl Strategy for Generic {
 
 /// A kind without defaults whose table shows name and creation time.
 pub fn plain(options: Options) -> Generic {
-    Generic { options, default: |_| {}, check: |_, _, _| {}, row: |obj, _| vec![name(obj), created(obj)] }
+    Generic {
+        options,
+        default: |_| {},
+        check: |_, _, _| {},
+        check_status: |_, _, _| {},
+        row: |obj, _| vec![name(obj), created(obj)],
+    }
 }
 
 /// A kind that is asked and answered, never stored.
@@ -61,6 +73,11 @@ impl Generic {
     /// With these rules, on create and update alike.
     pub fn checked(mut self, check: Check) -> Self {
         self.check = check;
+        self
+    }
+    /// With these rules of its status.
+    pub fn checked_status(mut self, check: Check) -> Self {
+        self.check_status = check;
         self
     }
     /// With these columns, and what fills them.

@@ -2,6 +2,14 @@
 mod admission_policies;
 mod admission_registration;
 mod admission_webhooks;
+mod device_claims;
+mod device_formats;
+#[cfg(test)]
+mod device_slice_tests;
+mod device_slices;
+mod device_status;
+#[cfg(test)]
+mod device_tests;
 mod devices;
 mod extensions;
 mod flow_control;

@@ -1,0 +1,151 @@
+//! Rules of what claims for devices were given (upstream `pkg/apis/resource/validation`).
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::device_claims::{configuration, references};
+use super::device_formats::{RequestNames, binding, driver, each, label, pool, raw, set, share};
+use crate::metadata::immutable;
+use crate::path::{Errors, Path};
+use crate::pod::node_selector;
+use crate::rules::parse_cidr;
+use crate::tree::{items, present, same, text};
+
+const CONSUMERS_MAX: usize = 256;
+const RESULTS_MAX: usize = 32;
+/// Of the class and of the claim.
+const CONFIG_MAX: usize = 64;
+const CONDITIONS_MAX: usize = 8;
+const DATA_MAX: usize = 10 * 1024;
+const INTERFACE_MAX: usize = 256;
+const HARDWARE_MAX: usize = 128;
+const ADDRESSES_MAX: usize = 16;
+
+/// Faults of a claim's status.
+pub fn claim_status(obj: &Value, old: Option<&Value>, e: &mut Errors) {
+    let (root, status) = (Path::new("status"), &obj["status"]);
+    let before = old.map_or(&Value::Null, |old| &old["status"]);
+    let names = RequestNames::of(&obj["spec"]["devices"]);
+    let reserved = root.child("reservedFor");
+    let uid = |c: &Value| text(&c["uid"]).to_owned();
+    set(&status["reservedFor"], CONSUMERS_MAX, &reserved, e, uid, |c| c["uid"].clone(), consumer);
+    let results = items(&status["allocation"]["devices"]["results"]);
+    let given: HashSet<String> = results.iter().map(|r| id(r).to_string()).collect();
+    let key = |d: &Value| id(d).to_string();
+    set(&status["devices"], usize::MAX, &root.child("devices"), e, key, id, |d, p, e| device(d, &given, p, e));
+    let allocation = &status["allocation"];
+    if !items(&status["reservedFor"]).is_empty() {
+        if !present(allocation) {
+            e.forbidden(&reserved, "may not be specified when `allocated` is not set");
+        } else if present(&obj["metadata"]["deletionTimestamp"]) {
+            let known = items(&before["reservedFor"]);
+            if items(&status["reservedFor"]).iter().any(|c| !known.iter().any(|k| same(k, c))) {
+                let why = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
+                e.forbidden(&reserved, why);
+            }
+        }
+    }
+    let p = root.child("allocation");
+    if present(allocation) && present(&before["allocation"]) {
+        immutable(allocation, &before["allocation"], &p, e);
+    } else if present(allocation) {
+        self::allocation(allocation, &names, &p, e);
+    }
+}
+
+/// What tells a device, or a share of it, from others.
+fn id(v: &Value) -> Value {
+    json!({"Driver": text(&v["driver"]), "Pool": text(&v["pool"]), "Device": text(&v["device"]), "ShareID": text(&v["shareID"])})
+}
+
+fn consumer(v: &Value, p: &Path<'_>, e: &mut Errors) {
+    for name in ["resource", "name", "uid"] {
+        if text(&v[name]).is_empty() {
+            e.required(&p.child(name), "");
+        }
+    }
+}
+
+fn allocation(v: &Value, names: &RequestNames<'_>, p: &Path<'_>, e: &mut Errors) {
+    let (devices, at) = (&v["devices"], p.child("devices"));
+    each(&devices["results"], RESULTS_MAX, &at.child("results"), e, |r, p, e| {
+        names.check(&r["request"], &p.child("request"), e);
+        driver(&r["driver"], &p.child("driver"), e);
+        pool(&r["pool"], &p.child("pool"), e);
+        label(&r["device"], &p.child("device"), e);
+        binding(r, p, e);
+        if present(&r["shareID"]) {
+            share(&r["shareID"], &p.child("shareID"), e);
+        }
+    });
+    each(&devices["config"], CONFIG_MAX, &at.child("config"), e, |c, p, e| {
+        crate::rules::one_of(&c["source"], &p.child("source"), &["FromClaim", "FromClass"], e);
+        references(&c["requests"], names, &p.child("requests"), e);
+        configuration(c, false, p, e);
+    });
+    if present(&v["nodeSelector"]) {
+        node_selector(&v["nodeSelector"], &p.child("nodeSelector"), e);
+    }
+}
+
+fn device(v: &Value, given: &HashSet<String>, p: &Path<'_>, e: &mut Errors) {
+    driver(&v["driver"], &p.child("driver"), e);
+    pool(&v["pool"], &p.child("pool"), e);
+    label(&v["device"], &p.child("device"), e);
+    if present(&v["shareID"]) {
+        share(&v["shareID"], &p.child("shareID"), e);
+    }
+    if !given.contains(&id(v).to_string()) {
+        e.invalid(p, id(v), "must be an allocated device in the claim");
+    }
+    let at = p.child("conditions");
+    let conditions = items(&v["conditions"]);
+    if conditions.len() > CONDITIONS_MAX {
+        e.too_many(&at, conditions.len(), CONDITIONS_MAX);
+    }
+    for (i, condition) in conditions.iter().enumerate() {
+        let p = at.index(i);
+        e.invalid_each(
+            &p.child("type"),
+            text(&condition["type"]),
+            kelson_meta::is_qualified_name(text(&condition["type"])),
+        );
+        crate::rules::one_of(&condition["status"], &p.child("status"), &["False", "True", "Unknown"], e);
+        if text(&condition["reason"]).is_empty() {
+            e.required(&p.child("reason"), "");
+        }
+    }
+    if present(&v["data"]) {
+        raw(&v["data"], false, DATA_MAX, &p.child("data"), e);
+    }
+    network(&v["networkData"], &p.child("networkData"), e);
+}
+
+fn network(v: &Value, p: &Path<'_>, e: &mut Errors) {
+    for (name, max) in [("interfaceName", INTERFACE_MAX), ("hardwareAddress", HARDWARE_MAX)] {
+        if text(&v[name]).len() > max {
+            e.too_long(&p.child(name), max);
+        }
+    }
+    let own = |a: &Value| text(a).to_owned();
+    set(&v["ips"], ADDRESSES_MAX, &p.child("ips"), e, own, Value::clone, |a, p, e| {
+        let Some((ip, prefix)) = parse_cidr(text(a)).or_else(|| loosely(text(a))) else {
+            let why = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+            return e.invalid(p, a, why);
+        };
+        let canonical = format!("{ip}/{prefix}");
+        if canonical != text(a) {
+            e.invalid(p, a, format!("must be in canonical form (\"{canonical}\")"));
+        }
+    });
+}
+
+/// An address whose numbers have zeros before them.
+fn loosely(address: &str) -> Option<(IpAddr, u8)> {
+    let (ip, prefix) = address.split_once('/')?;
+    let numbers: Option<Vec<u8>> = ip.split('.').map(|n| n.parse().ok()).collect();
+    let ip: [u8; 4] = numbers?.try_into().ok()?;
+    let prefix = prefix.parse().ok().filter(|n| *n <= 32)?;
+    Some((ip.into(), prefix))
+}

@@ -18,6 +18,8 @@ mod devices;
 mod disruption;
 mod endpoints;
 mod endpointslice;
+#[cfg(test)]
+mod every_write;
 mod garbage;
 mod job;
 mod legacy_tokens;

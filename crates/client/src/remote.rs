@@ -25,7 +25,9 @@ use crate::kubeconfig::{Config, Credentials};
 use crate::{Request, Response, Transport, TransportError};
 
 mod connector;
+mod plain;
 use connector::{CONNECT_TIMEOUT, TlsConnector};
+pub use plain::Plain;
 
 /// How often credential files are looked at, at most.
 const RECHECK: Duration = Duration::from_secs(10);

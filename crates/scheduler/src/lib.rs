@@ -10,7 +10,7 @@
 //! Invariants: decisions are made by one task under one short lock and touch no API; nothing is computed twice for
 //! equal specs on an unchanged node; at rest no timer runs.
 //!
-//! Not here yet: storage capacity, extenders, extended resources that device classes stand for.
+//! Not here yet: extended resources that device classes stand for.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cluster;
@@ -18,6 +18,7 @@ pub mod configuration;
 #[doc(hidden)]
 pub mod core;
 mod evaluation;
+mod extender;
 mod metrics;
 mod plugins;
 mod profile;
@@ -28,7 +29,7 @@ mod run;
 pub mod view;
 
 pub use profile::Profile;
-pub use run::{Config, Running, Scheduler};
+pub use run::{Config, Extenders, Running, Scheduler};
 
 #[cfg(test)]
 mod tests;

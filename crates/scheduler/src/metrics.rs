@@ -1,14 +1,19 @@
-//! The scheduler's metrics, under upstream's names.
+//! The scheduler's metrics, under upstream's names (`pkg/scheduler/metrics`): all that are stable or beta there, and those of the
+//! others that say something here.
 use std::time::Duration;
 
-use kelson_metrics::{Families, Histogram, IntCounter, Registry, exponential_buckets};
+use kelson_metrics::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, exponential_buckets};
+use tokio::time::Instant;
 
-use crate::queue::Depth;
+use crate::evaluation::preempt::Outcome;
+use crate::evaluation::select::Spent;
+use crate::plugins::change::Change;
+use crate::queue::Waited;
 
 /// How an attempt to place a pod ended.
 #[derive(Clone, Copy, Debug)]
 pub enum Attempt {
-    /// A node was found.
+    /// It was bound to a node.
     Scheduled,
     /// No node fits.
     Unschedulable,
@@ -18,42 +23,112 @@ pub enum Attempt {
 
 const RESULTS: [&str; 3] = ["scheduled", "unschedulable", "error"];
 
+/// Parts of an attempt that are timed, by upstream's names.
+#[derive(Clone, Copy, Debug)]
+pub enum Point {
+    PreFilter,
+    Filter,
+    Score,
+    PostFilter,
+    /// Volumes and devices are made ready.
+    PreBind,
+    Bind,
+}
+
+const POINTS: [&str; 6] = ["PreFilter", "Filter", "Score", "PostFilter", "PreBind", "Bind"];
+/// How a part of an attempt ended.
+const STATUSES: [&str; 3] = ["Success", "Unschedulable", "Error"];
+/// From so many attempts on, their number is not told any more.
+const ATTEMPTS_TOLD: u32 = 15;
+
 /// What is counted while pods are placed.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
     /// In the order of the profiles.
     profiles: Vec<ProfileCounts>,
+    algorithm: Histogram,
+    hints: HistogramVec,
+    waits: HistogramVec,
+    attempts: Histogram,
+    flushed: IntCounter,
+    preemptions: IntCounter,
+    victims: Histogram,
+    conditions: IntCounterVec,
+    condition_waits: HistogramVec,
+    /// Bindings under way.
+    pub binding: IntGauge,
 }
 
 /// What is counted of one profile, by result.
 #[derive(Clone, Debug)]
 struct ProfileCounts {
+    name: Box<str>,
     attempts: [IntCounter; 3],
     durations: [Histogram; 3],
+    /// By point, then status.
+    points: [[Histogram; 3]; 6],
+    /// How often the plugins were asked, by point and plugin: those that filter, and those that score.
+    evaluations: [Vec<IntCounter>; 2],
 }
 
+/// A profile's name, and the names of its plugins that filter and of those that score.
+pub type ProfileNames<'a> = (&'a str, Vec<&'static str>, Vec<&'static str>);
+
 impl Metrics {
-    /// Nothing counted yet. `profiles` are the schedulers' names.
-    pub fn new<'a>(profiles: impl IntoIterator<Item = &'a str>, registry: Registry) -> Self {
-        let attempts = registry.counters(
-            "scheduler_schedule_attempts_total",
-            "Attempts to place a pod, by result.",
-            &["profile", "result"],
-        );
+    /// Nothing counted yet.
+    pub fn new(profiles: &[ProfileNames<'_>], registry: Registry) -> Self {
         // 1 ms to 16 s, doubling.
-        let bounds = exponential_buckets(0.001, 2.0, 15).unwrap_or_default();
-        let durations = registry.histograms(
-            "scheduler_scheduling_attempt_duration_seconds",
-            "Time to decide about a pod, without its binding.",
-            &["profile", "result"],
-            &bounds,
-        );
-        let counted = profiles.into_iter().map(|profile| ProfileCounts {
-            attempts: RESULTS.map(|r| attempts.with_label_values(&[profile, r])),
-            durations: RESULTS.map(|r| durations.with_label_values(&[profile, r])),
-        });
-        Self { profiles: counted.collect(), registry }
+        let long = exponential_buckets(0.001, 2.0, 15).unwrap_or_default();
+        let fine = exponential_buckets(0.00001, 1.5, 20).unwrap_or_default();
+        let whole = exponential_buckets(0.01, 2.0, 20).unwrap_or_default();
+        let r = &registry;
+        Self {
+            profiles: of_profiles(profiles, r, &long),
+            algorithm: r.histogram("scheduler_scheduling_algorithm_duration_seconds", "Time to choose a node.", &long),
+            hints: r.histograms(
+                "scheduler_queueing_hint_execution_duration_seconds",
+                "Time of a plugin to say whether a change is of use to a pod that it refused.",
+                &["plugin", "event", "hint"],
+                &fine,
+            ),
+            waits: r.histograms(
+                "scheduler_pod_scheduling_sli_duration_seconds",
+                "Time from when a pod could first be looked at until it was bound, by attempts.",
+                &["attempts"],
+                &whole,
+            ),
+            attempts: r.histogram(
+                "scheduler_pod_scheduling_attempts",
+                "Attempts until a pod was bound.",
+                &exponential_buckets(1.0, 2.0, 5).unwrap_or_default(),
+            ),
+            flushed: r.counter(
+                "scheduler_pod_scheduled_after_flush_total",
+                "Pods that were bound in an attempt which was made only because they had waited long.",
+            ),
+            preemptions: r.counter("scheduler_preemption_attempts_total", "Searches for pods that could make room."),
+            victims: r.histogram(
+                "scheduler_preemption_victims",
+                "Pods that are to make room for another, for each search that found some.",
+                &exponential_buckets(1.0, 2.0, 7).unwrap_or_default(),
+            ),
+            conditions: r.counters(
+                "scheduler_dra_bindingconditions_allocations_total",
+                "Devices given that had to be made ready first, by driver.",
+                &["profile", "driver", "status"],
+            ),
+            condition_waits: r.histograms(
+                "scheduler_dra_bindingconditions_wait_duration_seconds",
+                "Time in which devices were made ready before a pod was bound, by driver.",
+                &["profile", "driver", "status"],
+                &exponential_buckets(0.1, 2.0, 14).unwrap_or_default(),
+            ),
+            binding: r
+                .gauges("scheduler_goroutines", "Work that goes on beside decisions, by kind.", &["operation"])
+                .with_label_values(&["binding"]),
+            registry,
+        }
     }
 
     /// Counts an attempt of a profile.
@@ -64,45 +139,117 @@ impl Metrics {
         }
     }
 
+    /// Counts what a decision took.
+    pub fn decided(&self, profile: usize, spent: &Spent, took: Duration) {
+        self.algorithm.observe(took.as_secs_f64());
+        let (before, refused) = spent.before;
+        self.point(profile, Point::PreFilter, usize::from(refused), before);
+        if let Some((filter, found)) = spent.filter {
+            self.point(profile, Point::Filter, usize::from(!found), filter);
+        }
+        if let Some(score) = spent.score {
+            self.point(profile, Point::Score, 0, score);
+        }
+        let asked = [spent.filter.is_some(), spent.score.is_some()];
+        if let Some(counted) = self.profiles.get(profile) {
+            for (plugins, _) in counted.evaluations.iter().zip(asked).filter(|(_, asked)| *asked) {
+                plugins.iter().for_each(IntCounter::inc);
+            }
+        }
+    }
+
+    fn point(&self, profile: usize, point: Point, status: usize, took: Duration) {
+        if let Some(counted) = self.profiles.get(profile) {
+            counted.points[point as usize][status].observe(took.as_secs_f64());
+        }
+    }
+
+    /// Counts a part of a pod's binding.
+    pub fn bound_in(&self, scheduler: &str, point: Point, done: bool, took: Duration) {
+        let profile = self.profiles.iter().position(|p| &*p.name == scheduler).unwrap_or(0);
+        self.point(profile, point, if done { 0 } else { 2 }, took);
+    }
+
+    /// Counts what a plugin said of a change.
+    pub fn hinted(&self, plugin: &str, change: Change, queue: bool, took: Duration) {
+        let hint = if queue { "Queue" } else { "QueueSkip" };
+        self.hints.with_label_values(&[plugin, change.label(), hint]).observe(took.as_secs_f64());
+    }
+
+    /// Counts a pod that was bound.
+    pub fn placed(&self, waited: &Waited, now: Instant) {
+        let n = waited.attempts;
+        let told = if n >= ATTEMPTS_TOLD { format!("{ATTEMPTS_TOLD}+") } else { n.to_string() };
+        let since = waited.since.map(|since| now.saturating_duration_since(since)).unwrap_or_default();
+        self.waits.with_label_values(&[&told]).observe(since.as_secs_f64());
+        self.attempts.observe(f64::from(n));
+        if waited.flushed {
+            self.flushed.inc();
+        }
+    }
+
+    /// Counts a search for pods that could make room.
+    pub fn preempted(&self, profile: usize, outcome: &Outcome, took: Duration) {
+        self.preemptions.inc();
+        let found = match outcome {
+            Outcome::Make { victims, .. } => {
+                self.victims.observe(victims.len() as f64);
+                true
+            }
+            _ => false,
+        };
+        self.point(profile, Point::PostFilter, usize::from(!found), took);
+    }
+
+    /// Counts devices of drivers that had to be made ready before a pod was bound: `status` is `success`, `failure` or
+    /// `timeout`.
+    pub fn made_ready(&self, scheduler: &str, drivers: &[String], status: &str, took: Duration) {
+        for driver in drivers {
+            self.conditions.with_label_values(&[scheduler, driver, status]).inc();
+            self.condition_waits.with_label_values(&[scheduler, driver, status]).observe(took.as_secs_f64());
+        }
+    }
+
     /// All of the scheduler's metrics.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 }
 
-/// How many pods wait, by where.
-pub fn pending(families: &mut Families, depth: &Depth) {
-    let mut pods = families.gauge("scheduler_pending_pods", "Pods that wait, by the queue they wait in.");
-    for (queue, n) in [
-        ("active", depth.active),
-        ("backoff", depth.backoff),
-        ("gated", depth.gated),
-        ("unschedulable", depth.unschedulable),
-    ] {
-        pods.sample(&[("queue", queue)], n as f64);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attempts_and_waiting_pods() {
-        let metrics = Metrics::new(["s"], Registry::of_component());
-        metrics.attempt(0, Attempt::Scheduled, Duration::from_millis(3));
-        let depth = Depth { active: 2, backoff: 0, gated: 1, unschedulable: 0 };
-        metrics.registry().on_scrape(move |families| pending(families, &depth));
-        let text = metrics.registry().text();
-        for line in [
-            "scheduler_schedule_attempts_total{profile=\"s\",result=\"scheduled\"} 1",
-            "scheduler_schedule_attempts_total{profile=\"s\",result=\"error\"} 0",
-            "scheduler_scheduling_attempt_duration_seconds_bucket{profile=\"s\",result=\"scheduled\",le=\"0.002\"} 0",
-            "scheduler_scheduling_attempt_duration_seconds_bucket{profile=\"s\",result=\"scheduled\",le=\"0.004\"} 1",
-            "scheduler_pending_pods{queue=\"active\"} 2",
-            "scheduler_pending_pods{queue=\"gated\"} 1",
-        ] {
-            assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+fn of_profiles(profiles: &[ProfileNames<'_>], registry: &Registry, long: &[f64]) -> Vec<ProfileCounts> {
+    let attempts = registry.counters(
+        "scheduler_schedule_attempts_total",
+        "Attempts to place a pod, by result.",
+        &["profile", "result"],
+    );
+    let durations = registry.histograms(
+        "scheduler_scheduling_attempt_duration_seconds",
+        "Time of an attempt to place a pod, with its binding.",
+        &["profile", "result"],
+        long,
+    );
+    let points = registry.histograms(
+        "scheduler_framework_extension_point_duration_seconds",
+        "Time of all plugins at one point of an attempt.",
+        &["extension_point", "status", "profile"],
+        &exponential_buckets(0.0001, 2.0, 12).unwrap_or_default(),
+    );
+    let evaluations = registry.counters(
+        "scheduler_plugin_evaluation_total",
+        "Attempts to place a pod in which a plugin was asked.",
+        &["plugin", "extension_point", "profile"],
+    );
+    let counted = profiles.iter().map(|(profile, filters, scores)| {
+        let of = |point: &str, names: &[&str]| -> Vec<IntCounter> {
+            names.iter().map(|name| evaluations.with_label_values(&[name, point, profile])).collect()
+        };
+        ProfileCounts {
+            name: (*profile).into(),
+            attempts: RESULTS.map(|r| attempts.with_label_values(&[profile, r])),
+            durations: RESULTS.map(|r| durations.with_label_values(&[profile, r])),
+            points: POINTS.map(|point| STATUSES.map(|status| points.with_label_values(&[point, status, profile]))),
+            evaluations: [of("Filter", filters), of("Score", scores)],
         }
-    }
+    });
+    counted.collect()
 }

@@ -32,6 +32,7 @@ enum Place {
 struct Entry {
     pod: Arc<Pod>,
     failures: u32,
+    waited: Waited,
     /// Order of arrival; kept through failures.
     arrival: u64,
     plugins: PluginSet,
@@ -39,6 +40,27 @@ struct Entry {
     /// Backs off because of a fault rather than a refusal: does not come early.
     faulty: bool,
     place: Place,
+}
+
+/// What a pod has been through before it was placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    /// How often a node was looked for.
+    pub attempts: u32,
+    /// When it first could be looked at.
+    pub since: Option<Instant>,
+    /// Whether the last attempt was made because it had waited so long, and for nothing else.
+    pub flushed: bool,
+}
+
+/// Events that bring pods into the queues of themselves, by upstream's names.
+mod event {
+    pub const ADD: &str = "UnschedulablePodAdd";
+    pub const UPDATE: &str = "UnschedulablePodUpdate";
+    pub const FAILURE: &str = "ScheduleAttemptFailure";
+    pub const BACKOFF_COMPLETE: &str = "BackoffComplete";
+    pub const EARLY: &str = "PopFromBackoffQ";
+    pub const TIMEOUT: &str = "UnschedulableTimeout";
 }
 
 /// How many pods are where.
@@ -68,6 +90,8 @@ pub struct Queue {
     refused_by: [usize; PLUGINS_MAX],
     /// Pauses between tries; `None`: [`BACKOFF`].
     pauses: Option<Backoff>,
+    /// Pods that came into a queue, by its name and by what brought them.
+    incoming: BTreeMap<(&'static str, &'static str), u64>,
 }
 
 impl Queue {
@@ -90,6 +114,7 @@ impl Queue {
             let entry = Entry {
                 pod,
                 failures: 0,
+                waited: Waited::default(),
                 arrival,
                 plugins: PluginSet::default(),
                 backoff_until: now,
@@ -98,7 +123,7 @@ impl Queue {
             };
             self.entries.insert(Arc::clone(&uid), entry);
             self.hold(&uid, held);
-            self.settle(&uid, now, gated);
+            self.settle(&uid, now, gated, event::ADD);
             return;
         };
         let changed = !Arc::ptr_eq(&entry.pod.spec, &pod.spec);
@@ -108,7 +133,7 @@ impl Queue {
         if changed && entry.place != Place::InFlight {
             self.detach(&uid);
             self.hold(&uid, held);
-            self.settle(&uid, now, gated);
+            self.settle(&uid, now, gated, event::UPDATE);
         }
     }
 
@@ -121,7 +146,7 @@ impl Queue {
     }
 
     /// Looks again at the pods that are held (PreEnqueue).
-    pub fn reconsider(&mut self, now: Instant, still_held: impl Fn(&Pod) -> bool) {
+    pub fn reconsider(&mut self, now: Instant, why: &'static str, still_held: impl Fn(&Pod) -> bool) {
         let entries = &self.entries;
         let free = self.held.iter().filter(|uid| entries.get(*uid).is_none_or(|e| !still_held(&e.pod)));
         for uid in free.cloned().collect::<Vec<_>>() {
@@ -130,26 +155,36 @@ impl Queue {
             let gated = !entry.pod.spec.gates.is_empty();
             if entry.place == Place::Gated {
                 self.detach(&uid);
-                self.settle(&uid, now, gated);
+                self.settle(&uid, now, gated, why);
             }
         }
     }
 
+    fn came(&mut self, queue: &'static str, why: &'static str) {
+        *self.incoming.entry((queue, why)).or_default() += 1;
+    }
+
     /// Puts a detached pod where it belongs now.
-    fn settle(&mut self, uid: &Arc<str>, now: Instant, gated: bool) {
+    fn settle(&mut self, uid: &Arc<str>, now: Instant, gated: bool, why: &'static str) {
         let sequence = self.next();
         let Some(e) = self.entries.get_mut(uid) else { return };
-        e.place = if gated {
+        if !gated {
+            e.waited.since.get_or_insert(now);
+            e.waited.flushed = why == event::TIMEOUT;
+        }
+        let (place, queue) = if gated {
             self.gated += 1;
-            Place::Gated
+            (Place::Gated, "unschedulable")
         } else if e.backoff_until > now {
             self.backoff.insert((e.backoff_until, sequence), Arc::clone(uid));
-            Place::Backoff { until: e.backoff_until, sequence }
+            (Place::Backoff { until: e.backoff_until, sequence }, "backoff")
         } else {
             let key = (-i64::from(e.pod.spec.priority), e.arrival);
             self.active.insert(key, Arc::clone(uid));
-            Place::Active(key)
+            (Place::Active(key), "active")
         };
+        e.place = place;
+        self.came(queue, why);
     }
 
     /// Takes a pod out of the list it is in; it stays known.
@@ -173,11 +208,11 @@ impl Queue {
         }
     }
 
-    /// Forgets a pod: it is gone, or assigned.
-    pub fn remove(&mut self, uid: &str) {
+    /// Forgets a pod: it is gone, or assigned. What it has been through, if it was known.
+    pub fn remove(&mut self, uid: &str) -> Option<Waited> {
         self.detach(uid);
         self.held.remove(uid);
-        self.entries.remove(uid);
+        self.entries.remove(uid).map(|e| e.waited)
     }
 
     /// The next pod to decide on; it is in flight until it is removed or given back.
@@ -188,24 +223,28 @@ impl Queue {
             // Nothing better to do: those that back off without a fault of ours may come early.
             None => {
                 let early = |uid: &Arc<str>| self.entries.get(uid).is_some_and(|e| !e.faulty);
-                self.backoff.values().find(|uid| early(uid)).cloned()?
+                let uid = self.backoff.values().find(|uid| early(uid)).cloned()?;
+                self.came("active", event::EARLY);
+                uid
             }
         };
         self.detach(&uid);
-        self.entries.get(&uid).map(|e| Arc::clone(&e.pod))
+        let e = self.entries.get_mut(&uid)?;
+        e.waited.attempts = e.waited.attempts.saturating_add(1);
+        Some(Arc::clone(&e.pod))
     }
 
     fn release(&mut self, now: Instant) {
         while let Some((key, uid)) = self.backoff.first_key_value().filter(|(k, _)| k.0 <= now) {
             let (key, uid) = (*key, Arc::clone(uid));
             self.backoff.remove(&key);
-            self.settle(&uid, now, false);
+            self.settle(&uid, now, false, event::BACKOFF_COMPLETE);
         }
         while let Some((_, uid)) = self.unschedulable.first_key_value().filter(|(k, _)| k.0 + UNSCHEDULABLE_MAX <= now)
         {
             let uid = Arc::clone(uid);
             self.detach(&uid);
-            self.settle(&uid, now, false);
+            self.settle(&uid, now, false, event::TIMEOUT);
         }
     }
 
@@ -226,6 +265,7 @@ impl Queue {
         e.place = Place::Unschedulable { since: now, sequence };
         let uid = Arc::clone(&e.pod.uid);
         self.unschedulable.insert((now, sequence), uid);
+        self.came("unschedulable", event::FAILURE);
         for (i, n) in self.refused_by.iter_mut().enumerate() {
             *n += usize::from(plugins.has(i));
         }
@@ -235,7 +275,7 @@ impl Queue {
     pub fn fault(&mut self, uid: &str, now: Instant) {
         if let Some(e) = self.fail(uid, now, true) {
             let (uid, gated) = (Arc::clone(&e.pod.uid), !e.pod.spec.gates.is_empty());
-            self.settle(&uid, now, gated);
+            self.settle(&uid, now, gated, event::FAILURE);
         }
     }
 
@@ -250,7 +290,7 @@ impl Queue {
     }
 
     /// Tries the unschedulable pods again that `may_fit` says may fit now. Pods of one spec are asked for once.
-    pub fn requeue(&mut self, now: Instant, mut may_fit: impl FnMut(&Pod, PluginSet) -> bool) {
+    pub fn requeue(&mut self, now: Instant, why: &'static str, mut may_fit: impl FnMut(&Pod, PluginSet) -> bool) {
         let mut last: Option<(*const crate::view::PodSpec, PluginSet, bool)> = None;
         let mut back = Vec::new();
         for uid in self.unschedulable.values() {
@@ -267,8 +307,19 @@ impl Queue {
         }
         for uid in back {
             self.detach(&uid);
-            self.settle(&uid, now, false);
+            self.settle(&uid, now, false, why);
         }
+    }
+
+    /// How many pods came into each queue, with what brought them.
+    pub fn incoming(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        self.incoming.iter().map(|((queue, why), n)| (*queue, *why, *n))
+    }
+
+    /// Those that wait for another try, with the plugins that refused them the last time.
+    pub fn refused(&self) -> impl Iterator<Item = (&Pod, PluginSet)> {
+        let waits = |e: &&Entry| e.place != Place::InFlight && !e.plugins.is_empty();
+        self.entries.values().filter(waits).map(|e| (&*e.pod, e.plugins))
     }
 
     /// When something becomes due by itself.

@@ -34,6 +34,8 @@ impl Reason {
     pub const VOLUME_NODE_CONFLICT: Self = Self::fixed("node(s) didn't match PersistentVolume's node affinity");
     /// A claim has no volume there and none can be made.
     pub const VOLUME_NOT_FOUND: Self = Self::fixed("node(s) didn't find available persistent volumes to bind");
+    /// The driver that is to make a claim's volume says that it has no room for it there.
+    pub const VOLUME_NO_ROOM: Self = Self::fixed("node(s) did not have enough free storage");
     /// A driver can give the node no more volumes.
     pub const TOO_MANY_VOLUMES: Self = Self::fixed("node(s) exceed max volume count");
     /// A claim for one pod alone has another.

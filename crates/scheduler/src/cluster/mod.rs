@@ -1,6 +1,7 @@
 //! What the scheduler believes of the cluster: nodes with the pods on them (bound, or assumed to be soon), kept up to
 //! date change by change. Every change of a node gives it a new generation, so that what was computed from it before is
 //! known to be stale; adding or removing nodes changes the structure, which makes all of it stale.
+mod capacity;
 pub mod claim_users;
 pub mod devices;
 pub mod namespaces;
@@ -30,6 +31,17 @@ struct Placed {
     priority: i32,
     /// Assumed rather than seen; since when its binding is known to have succeeded.
     assumed: Option<Option<Instant>>,
+}
+
+/// What the API's word on a placed pod changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learnt {
+    /// It is there, which was not known, or only assumed.
+    Placed,
+    /// It has other labels, or asks for something else.
+    Changed,
+    /// Nothing that matters here.
+    Nothing,
 }
 
 /// Nodes and pods.
@@ -122,6 +134,12 @@ impl Cluster {
     /// The node a pod is on or assumed to be on.
     pub fn node_of(&self, uid: &str) -> Option<&str> {
         self.placed.get(uid).map(|p| &*p.node)
+    }
+
+    /// How many nodes and placed pods are known, and how many of the pods are only assumed.
+    pub fn sizes(&self) -> (usize, usize, usize) {
+        let assumed = self.placed.values().filter(|p| p.assumed.is_some()).count();
+        (self.nodes.len(), self.placed.len(), assumed)
     }
 
     fn touch(&mut self, i: usize) {
@@ -255,7 +273,9 @@ impl Cluster {
     }
 
     /// Learns a pod that is assigned, or its new state. Confirms an assumed one; the API's word on the node counts.
-    pub fn put_pod(&mut self, pod: Arc<Pod>) {
+    pub fn put_pod(&mut self, pod: Arc<Pod>) -> Learnt {
+        let known = self.placed.get(&pod.uid).is_some_and(|p| p.assumed.is_none() && p.node == pod.node_name);
+        let mut learnt = if known { Learnt::Nothing } else { Learnt::Placed };
         // An unchanged placement, the common case when an assumed pod is confirmed, changes no verdict.
         if let Some(p) = self.placed.get_mut(&pod.uid)
             && p.node == pod.node_name
@@ -266,10 +286,18 @@ impl Cluster {
         {
             p.assumed = None;
             *slot = pod;
-            return;
+            return learnt;
+        }
+        if known {
+            let i = self.position(&pod.node_name);
+            let before = i.and_then(|i| self.nodes[i].pods.iter().find(|q| q.uid == pod.uid));
+            if before.is_none_or(|before| !Arc::ptr_eq(&before.spec, &pod.spec)) {
+                learnt = Learnt::Changed;
+            }
         }
         self.remove_pod(&pod.uid);
         self.place(pod, None);
+        learnt
     }
 
     /// Takes a pod as placed before the API says so.

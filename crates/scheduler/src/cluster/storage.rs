@@ -7,8 +7,9 @@ use kelson_client::Object;
 use kelson_meta::ObjectKey;
 use kelson_volumes::{ClaimView, StorageClassView, VolumeView, Wanted, is_bound_to};
 
+use super::capacity::Capacities;
 use crate::reason::Reason;
-use crate::view::{ClaimRef, CsiNode, Node, PodSpec};
+use crate::view::{ClaimRef, CsiDriver, CsiNode, Node, PodSpec, StorageCapacity};
 
 /// Claims, volumes and classes by name, and the bindings under way.
 #[derive(Debug, Default)]
@@ -16,6 +17,7 @@ pub struct Storage {
     claims: HashMap<ObjectKey, Arc<ClaimView>>,
     volumes: BTreeMap<String, Arc<VolumeView>>,
     classes: BTreeMap<String, Arc<StorageClassView>>,
+    capacities: Capacities,
     /// By node: how many volumes of each driver it can have, where there is a limit.
     limits: HashMap<Box<str>, HashMap<Box<str>, usize>>,
     /// By the UID of the pod that it is done for: what others must take as done.
@@ -53,7 +55,7 @@ pub struct Needs {
 
 #[derive(Debug)]
 struct Unbound {
-    claim: ObjectKey,
+    claim: Arc<ClaimView>,
     /// Volumes that would suit it, the best first.
     candidates: Vec<Arc<VolumeView>>,
     provision: Provision,
@@ -63,8 +65,8 @@ struct Unbound {
 #[derive(Debug)]
 enum Provision {
     Nowhere,
-    /// It has been asked for there.
-    At(Box<str>),
+    /// It has been asked for there; by the class, unless that was a moment ago.
+    At(Box<str>, Option<Arc<StorageClassView>>),
     /// Where its class allows.
     By(Arc<StorageClassView>),
 }
@@ -97,19 +99,23 @@ impl Needs {
                 |v: &&Arc<VolumeView>| !taken.contains(v.metadata.name.as_str()) && v.is_reachable(&node.name, label);
             if let Some(volume) = want.candidates.iter().find(free) {
                 taken.insert(&volume.metadata.name);
-                plan.bind.push((want.claim.clone(), volume.metadata.name.clone()));
+                plan.bind.push((want.claim.metadata.key(), volume.metadata.name.clone()));
                 continue;
             }
-            let can = match &want.provision {
-                Provision::Nowhere => false,
-                Provision::At(there) => *there == node.name,
-                Provision::By(class) => class.allows(label),
+            let (here, class) = match &want.provision {
+                Provision::Nowhere => (false, None),
+                Provision::At(there, class) => (*there == node.name, class.as_ref()),
+                Provision::By(class) => (true, Some(class)),
             };
-            if !can {
+            if !here || class.is_some_and(|class| !class.allows(label)) {
                 against.push(Reason::VOLUME_NOT_FOUND);
                 break;
             }
-            plan.provision.push(want.claim.clone());
+            if class.is_some_and(|class| !storage.capacities.suffice(class, &want.claim, &node.labels)) {
+                against.push(Reason::VOLUME_NO_ROOM);
+                break;
+            }
+            plan.provision.push(want.claim.metadata.key());
         }
         if against.is_empty() { Ok(plan) } else { Err(against) }
     }
@@ -161,6 +167,18 @@ impl Storage {
             Some(c) => self.classes.insert(name.to_owned(), Arc::new(c)),
             None => self.classes.remove(name),
         };
+    }
+
+    /// Learns or forgets a driver.
+    pub fn put_driver(&mut self, name: &str, driver: Option<&CsiDriver>) {
+        self.epoch += 1;
+        self.capacities.put_driver(name, driver);
+    }
+
+    /// Learns or forgets how much room a driver has.
+    pub fn put_capacity(&mut self, key: ObjectKey, capacity: Option<&StorageCapacity>) {
+        self.epoch += 1;
+        self.capacities.put_room(key, capacity);
     }
 
     /// Learns or forgets what drivers say of a node.
@@ -252,7 +270,7 @@ impl Storage {
         Claims::Needs(needs)
     }
 
-    fn found(&self, namespace: &str, c: &ClaimRef) -> Result<&ClaimView, String> {
+    fn found(&self, namespace: &str, c: &ClaimRef) -> Result<&Arc<ClaimView>, String> {
         let name = &*c.name;
         let Some(claim) = self.claims.get(&ObjectKey::new(namespace, name)) else {
             return Err(if c.ephemeral {
@@ -279,19 +297,19 @@ impl Storage {
         (claim.spec.volume_name.is_empty() && class.waits_for_consumer()).then_some(class)
     }
 
-    fn unbound(&self, claim: &ClaimView, class: &Arc<StorageClassView>) -> Unbound {
+    fn unbound(&self, claim: &Arc<ClaimView>, class: &Arc<StorageClassView>) -> Unbound {
         let key = claim.metadata.key();
-        let want = |candidates, provision| Unbound { claim: key.clone(), candidates, provision };
+        let want = |candidates, provision| Unbound { claim: Arc::clone(claim), candidates, provision };
         for plan in self.under_way.values() {
             if let Some((_, volume)) = plan.bind.iter().find(|(c, _)| *c == key) {
                 return want(self.volumes.get(volume).cloned().into_iter().collect(), Provision::Nowhere);
             }
             if plan.provision.contains(&key) {
-                return want(Vec::new(), Provision::At(plan.node.clone()));
+                return want(Vec::new(), Provision::At(plan.node.clone(), None));
             }
         }
         if let Some(node) = claim.selected_node() {
-            return want(Vec::new(), Provision::At(node.into()));
+            return want(Vec::new(), Provision::At(node.into(), Some(Arc::clone(class))));
         }
         let wanted = Wanted::by(claim);
         if let Some(kept) = self.volumes.values().find(|v| wanted.is_kept(v)) {

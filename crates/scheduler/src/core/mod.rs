@@ -1,9 +1,10 @@
 //! The scheduler without its surroundings: everything known and waiting, fed by changes, asked for the next step.
 //! Synchronous and without effects, so that a test drives it by hand; [`crate::run`] gives it the API and time.
+mod ask;
 mod step;
 mod unfit;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,16 +13,18 @@ use kelson_meta::ObjectKey;
 use kelson_metrics::Registry;
 use tokio::time::Instant;
 
+pub use self::ask::{Answer, Question, Room, RoomQuestion};
 pub use self::step::{DeviceBinding, PendingBinding, Preemption, Report, Step};
-use crate::cluster::Cluster;
 use crate::cluster::devices::{ClaimChange, DevicePlan};
 use crate::cluster::storage::{Claims, Plan, Progress};
+use crate::cluster::{Cluster, Learnt};
 use crate::evaluation::nominations::Nominations;
 use crate::evaluation::preempt::Thoroughness;
 use crate::evaluation::select::{Decision, Selector};
+use crate::extender::Extender;
 use crate::metrics::{Attempt, Metrics};
-use crate::plugins::plugin::Change;
-use crate::plugins::table::Table;
+use crate::plugins::change::Change;
+use crate::plugins::table::{PluginSet, Row, Table};
 use crate::profile::Profile;
 use crate::queue::Queue;
 use crate::view::{DisruptionBudget, Node, Pod};
@@ -40,6 +43,10 @@ pub struct Core {
     /// Disruption budgets, for preemption.
     pub budgets: HashMap<ObjectKey, DisruptionBudget>,
     promised: Nominations,
+    /// Who else has a say in where pods go.
+    pub extenders: Vec<Extender>,
+    /// By pod that is being bound: when its attempt began.
+    begun: HashMap<Arc<str>, std::time::Instant>,
     /// By pod: the devices that are being written into its claims.
     plans: HashMap<Arc<str>, Arc<DevicePlan>>,
     /// At least one.
@@ -65,7 +72,12 @@ impl Core {
 
     /// A scheduler with these profiles, which counts what it does in `registry`.
     pub(crate) fn with_profiles(profiles: Vec<Profile>, seed: u64, registry: Registry) -> Self {
-        let metrics = Metrics::new(profiles.iter().map(|p| &*p.name), registry);
+        let named = |wanted: &dyn Fn(&&Row) -> bool, p: &Profile| -> Vec<&'static str> {
+            p.rows.iter().filter(wanted).map(|row| row.plugin.name()).collect()
+        };
+        let names = |p: &Profile| (named(&|row| row.filters, p), named(&|row| row.weight > 0, p));
+        let names: Vec<_> = profiles.iter().map(|p| (&*p.name, names(p).0, names(p).1)).collect();
+        let metrics = Metrics::new(&names, registry);
         let decider = |p: Profile| {
             let table = Arc::new(Table::new(p.rows));
             let selector = Selector::new(Arc::clone(&table), p.percent, seed);
@@ -77,6 +89,8 @@ impl Core {
             metrics,
             budgets: HashMap::new(),
             promised: Nominations::default(),
+            extenders: Vec::new(),
+            begun: HashMap::new(),
             plans: HashMap::new(),
             deciders: profiles.into_iter().map(decider).collect(),
         }
@@ -85,6 +99,18 @@ impl Core {
     /// The profile that decides on a pod: it is the one of the name that the pod asks for.
     fn profile_of(&self, pod: &Pod) -> Option<usize> {
         self.deciders.iter().position(|d| d.name == pod.spec.scheduler_name)
+    }
+
+    /// Pods that wait for another try, counted by plugin and profile.
+    pub fn refused(&self) -> BTreeMap<(&'static str, Box<str>), usize> {
+        let mut counts = BTreeMap::new();
+        for (pod, by) in self.queue.refused() {
+            let Some(d) = self.deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { continue };
+            for row in by.rows() {
+                *counts.entry((d.table.rows()[row].name(), d.name.clone())).or_default() += 1;
+            }
+        }
+        counts
     }
 
     /// The names of its profiles.
@@ -98,10 +124,18 @@ impl Core {
             return self.remove_pod(&pod, now);
         }
         if !pod.node_name.is_empty() {
-            self.queue.remove(&pod.uid);
+            // The watch may tell of a binding before its answer does.
+            if let Some(waited) = self.queue.remove(&pod.uid).filter(|_| self.begun.contains_key(&pod.uid)) {
+                self.metrics.placed(&waited, now);
+            }
             self.promised.remove(&pod.uid);
-            self.cluster.put_pod(Arc::clone(&pod));
-            return self.requeue_by(Change::PodPlaced, now);
+            let node = pod.node_name.clone();
+            return match self.cluster.put_pod(pod) {
+                Learnt::Placed => self.requeue_by(Change::AssignedPodAdd, None, now),
+                // It may ask for less, too.
+                Learnt::Changed => self.room_made(&node, Change::AssignedPodUpdate, now),
+                Learnt::Nothing => {}
+            };
         }
         if pod.deleting {
             return self.remove_pod(&pod, now);
@@ -130,7 +164,7 @@ impl Core {
         let node = self.cluster.node_of(&pod.uid).map(Box::<str>::from);
         self.cluster.remove_pod(&pod.uid);
         if let Some(node) = node.or(promised) {
-            self.room_made(&node, now);
+            self.room_made(&node, Change::AssignedPodDelete, now);
         }
     }
 
@@ -143,76 +177,82 @@ impl Core {
         if before == Some(state.generation) {
             return;
         }
+        let change = if before.is_none() { Change::NodeAdd } else { Change::NodeUpdate };
         let deciders = &self.deciders;
-        self.queue.requeue(now, |pod, by| {
+        self.queue.requeue(now, change.label(), |pod, by| {
             let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
-            by.is_empty() || by.meets(d.table.requeued_by(Change::Node)) || d.table.may_fit(&pod.spec, state)
+            by.is_empty() || by.meets(d.table.requeued_by(change)) || d.table.may_fit(&pod.spec, state)
         });
     }
 
     /// A node is gone: fewer domains may make a spread constraint hold.
     pub fn remove_node(&mut self, name: &str, now: Instant) {
         self.cluster.remove_node(name);
-        self.requeue_by(Change::NodeRemoved, now);
-    }
-
-    /// Claims, volumes or classes changed.
-    pub fn storage_changed(&mut self, now: Instant) {
-        self.requeue_by(Change::Storage, now);
+        self.requeue_by(Change::NodeDelete, None, now);
     }
 
     /// A claim for devices came, went or changed.
     pub fn put_resource_claim(&mut self, key: ObjectKey, claim: Option<Arc<ResourceClaimView>>, now: Instant) {
+        let kind = match self.cluster.devices.claim(&key) {
+            None => Change::ResourceClaimAdd,
+            Some(_) => Change::ResourceClaimUpdate,
+        };
         let change = self.cluster.devices.put_claim(key.clone(), claim);
         let devices = &self.cluster.devices;
-        self.queue.reconsider(now, |pod| devices.holds(&pod.spec));
+        self.queue.reconsider(now, kind.label(), |pod| devices.holds(&pod.spec));
         let deciders = &self.deciders;
         match change {
             ClaimChange::Nothing => {}
-            ClaimChange::Freed => self.requeue_by(Change::Devices, now),
-            ClaimChange::Own => self.queue.requeue(now, |pod, by| {
+            ClaimChange::Freed => self.requeue_by(kind, None, now),
+            ClaimChange::Own => self.queue.requeue(now, kind.label(), |pod, by| {
                 let named = |d: &crate::view::DeviceRef| d.claim.as_deref() == Some(key.name.as_str());
                 let uses = *pod.spec.namespace == *key.namespace && pod.spec.devices.iter().any(named);
                 let decider = deciders.iter().find(|d| d.name == pod.spec.scheduler_name);
-                uses && decider.is_none_or(|d| by.meets(d.table.requeued_by(Change::Devices)))
+                uses && decider.is_none_or(|d| by.meets(d.table.requeued_by(kind)))
             }),
         }
     }
 
-    /// Slices or classes of devices changed.
-    pub fn devices_changed(&mut self, now: Instant) {
-        self.requeue_by(Change::Devices, now);
-    }
-
-    pub fn namespaces_changed(&mut self, now: Instant) {
-        self.requeue_by(Change::Namespaces, now);
+    /// Something else changed, of which `about` is the name where it matters.
+    pub fn changed(&mut self, change: Change, about: Option<&ObjectKey>, now: Instant) {
+        self.requeue_by(change, about, now);
     }
 
     /// Tries the pods again that were refused by plugins to which this change matters.
-    fn requeue_by(&mut self, change: Change, now: Instant) {
+    fn requeue_by(&mut self, change: Change, about: Option<&ObjectKey>, now: Instant) {
         let deciders = &self.deciders;
         // Rows of several tables are other plugins: of one profile alone it is known at once that nobody waits for this.
         if let [only] = deciders.as_slice()
+            && self.extenders.is_empty()
             && !self.queue.any_refused_by(only.table.requeued_by(change))
         {
             return;
         }
-        self.queue.requeue(now, |pod, by| {
-            let decider = deciders.iter().find(|d| d.name == pod.spec.scheduler_name);
-            decider.is_none_or(|d| by.meets(d.table.requeued_by(change)))
+        let metrics = &self.metrics;
+        self.queue.requeue(now, change.label(), |pod, by| {
+            let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
+            by.meets(PluginSet::EXTENDERS)
+                || by.common(d.table.requeued_by(change)).rows().any(|row| {
+                    let begun = std::time::Instant::now();
+                    let plugin = d.table.rows()[row];
+                    let yes = about.is_none_or(|about| plugin.hint(&pod.spec, change, about));
+                    metrics.hinted(plugin.name(), change, yes, begun.elapsed());
+                    yes
+                })
         });
     }
 
-    /// Pods left a node: those that fit it now are tried again, and those whose place depends on other pods.
-    fn room_made(&mut self, node: &str, now: Instant) {
+    /// There is room on a node, since pods left it or ask for less: those that fit it now are tried again, and those whose
+    /// place depends on other pods.
+    fn room_made(&mut self, node: &str, change: Change, now: Instant) {
         if !self.queue.any_unschedulable() {
             return;
         }
         let state = self.cluster.position(node).map(|i| &self.cluster.nodes()[i]);
         let deciders = &self.deciders;
-        self.queue.requeue(now, |pod, by| {
+        self.queue.requeue(now, change.label(), |pod, by| {
             let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
-            by.meets(d.table.requeued_by(Change::PodRemoved)) || state.is_some_and(|s| d.table.fits(&pod.spec, s))
+            by.meets(d.table.requeued_by(change)) || state.is_some_and(|s| d.table.fits(&pod.spec, s))
         });
     }
 
@@ -223,28 +263,38 @@ impl Core {
         let begun = std::time::Instant::now();
         // A pod that is queued has a profile.
         let profile = self.profile_of(&pod).unwrap_or(0);
-        let decision = self.deciders[profile].selector.decide(&mut self.cluster, &self.promised, &pod);
+        let judged = self.asks(&pod);
+        let decision = self.deciders[profile].selector.decide(&mut self.cluster, &self.promised, &pod, judged);
+        self.metrics.decided(profile, &self.deciders[profile].selector.spent, begun.elapsed());
         match decision {
-            Decision::Node(i) => {
-                let node = self.cluster.nodes()[i].node.name.clone();
-                let assigned = Arc::new(pod.assigned_to(&node));
-                self.cluster.assume(Arc::clone(&assigned));
-                self.promised.remove(&pod.uid);
-                self.metrics.attempt(profile, Attempt::Scheduled, begun.elapsed());
-                let volumes = self.volumes_of(&pod, i);
-                let volumes = volumes.map(|plan| PendingBinding { pod: Arc::clone(&assigned), plan });
-                match (self.devices_of(&pod, i), volumes) {
-                    (Some(plan), volumes) => Step::BindDevices(DeviceBinding { pod: assigned, plan, volumes }),
-                    (None, Some(volumes)) => Step::BindVolumes(volumes),
-                    (None, None) => Step::Bind(assigned),
-                }
+            Decision::Node(i) => self.place(pod, i, begun),
+            Decision::Judge(nodes, unfit) => {
+                let named = |(i, total): (usize, i64)| (self.cluster.nodes()[i].node.name.clone(), total);
+                let nodes = nodes.into_iter().map(named).collect();
+                Step::Ask(Question { pod, nodes, profile, unfit, begun })
             }
             Decision::Unfit(unfit) => {
                 let how = if unfit.fault.is_some() { Attempt::Error } else { Attempt::Unschedulable };
-                let step = self.unfit(profile, pod, &unfit, now);
+                let step = self.unfit(profile, pod, unfit, now);
                 self.metrics.attempt(profile, how, begun.elapsed());
                 step
             }
+        }
+    }
+
+    /// Takes a pod as placed, and says what is to be done before it is.
+    fn place(&mut self, pod: Arc<Pod>, i: usize, begun: std::time::Instant) -> Step {
+        let node = self.cluster.nodes()[i].node.name.clone();
+        let assigned = Arc::new(pod.assigned_to(&node));
+        self.cluster.assume(Arc::clone(&assigned));
+        self.promised.remove(&pod.uid);
+        self.begun.insert(Arc::clone(&pod.uid), begun);
+        let volumes = self.volumes_of(&pod, i);
+        let volumes = volumes.map(|plan| PendingBinding { pod: Arc::clone(&assigned), plan });
+        match (self.devices_of(&pod, i), volumes) {
+            (Some(plan), volumes) => Step::BindDevices(DeviceBinding { pod: assigned, plan, volumes }),
+            (None, Some(volumes)) => Step::BindVolumes(volumes),
+            (None, None) => Step::Bind(assigned),
         }
     }
 
@@ -307,7 +357,7 @@ impl Core {
     pub fn room_asked(&mut self, p: &Preemption, now: Instant) {
         self.queue.refuse(&p.report.pod.uid, p.plugins, now);
         if let Some(node) = &p.report.nominate {
-            self.room_made(node, now);
+            self.room_made(node, Change::AssignedPodDelete, now);
         }
     }
 
@@ -315,12 +365,17 @@ impl Core {
     pub fn bound(&mut self, pod: &Pod, now: Instant) {
         self.end_plans(&pod.uid);
         self.cluster.bound(&pod.uid, now);
-        self.queue.remove(&pod.uid);
+        let took = self.begun.remove(&pod.uid).map(|begun| begun.elapsed()).unwrap_or_default();
+        self.metrics.attempt(self.profile_of(pod).unwrap_or(0), Attempt::Scheduled, took);
+        if let Some(waited) = self.queue.remove(&pod.uid) {
+            self.metrics.placed(&waited, now);
+        }
     }
 
     /// A binding failed. Tried again after a back-off, unless the pod is `gone`.
     pub fn failed(&mut self, pod: &Pod, gone: bool, now: Instant) {
-        self.metrics.attempt(self.profile_of(pod).unwrap_or(0), Attempt::Error, Duration::ZERO);
+        let took = self.begun.remove(&pod.uid).map(|begun| begun.elapsed()).unwrap_or_default();
+        self.metrics.attempt(self.profile_of(pod).unwrap_or(0), Attempt::Error, took);
         self.end_plans(&pod.uid);
         let forgotten = self.cluster.forget(&pod.uid);
         if gone {
@@ -329,7 +384,7 @@ impl Core {
             self.queue.fault(&pod.uid, now);
         }
         if forgotten {
-            self.room_made(&pod.node_name, now);
+            self.room_made(&pod.node_name, Change::AssignedPodDelete, now);
         }
     }
 }

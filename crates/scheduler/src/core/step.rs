@@ -4,6 +4,7 @@ use std::sync::Arc;
 use kelson_meta::ObjectKey;
 use tokio::time::Instant;
 
+use super::ask::{Question, RoomQuestion};
 use crate::cluster::devices::DevicePlan;
 use crate::cluster::storage::Plan;
 use crate::plugins::table::PluginSet;
@@ -22,6 +23,10 @@ pub enum Step {
     Report(Report),
     /// Make room: tell these pods to go and the pod's owner why it waits, then [`Core::room_asked`].
     Preempt(Preemption),
+    /// Ask extenders, then [`Core::answered`].
+    Ask(Question),
+    /// Ask extenders, then [`Core::rooms_answered`].
+    AskForRoom(RoomQuestion),
     /// Nothing, until a change or this moment.
     Idle(Option<Instant>),
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use kelson_meta::ObjectKey;
 use tokio::time::Instant;
 
+use super::ask::{Room, RoomQuestion};
 use super::{Core, Preemption, Report, Step};
-use crate::evaluation::preempt::{Outcome, preempt};
+use crate::evaluation::preempt::{Candidate, Outcome, preempt};
 use crate::evaluation::select::Unfit;
 use crate::view::Pod;
 
@@ -30,56 +31,92 @@ impl Freeing {
     }
 }
 
+/// What is said of a pod that fits nowhere.
+fn report(pod: Arc<Pod>, message: String) -> Report {
+    Report { pod, reason: "Unschedulable", message, free: None, nominate: None }
+}
+
 impl Core {
     /// What to do about a pod that fits nowhere.
-    pub(super) fn unfit(&mut self, profile: usize, pod: Arc<Pod>, unfit: &Unfit, now: Instant) -> Step {
-        let report = |pod: Arc<Pod>, message: String| Report {
-            pod,
-            reason: "Unschedulable",
-            message,
-            free: None,
-            nominate: None,
-        };
+    pub(super) fn unfit(&mut self, profile: usize, pod: Arc<Pod>, unfit: Unfit, now: Instant) -> Step {
         if let Some((plugin, text)) = &unfit.fault {
-            self.queue.fault(&pod.uid, now);
             let message = format!("running {plugin:?} filter plugin: {text}");
-            return Step::Report(Report { reason: "SchedulerError", ..report(pod, message) });
+            return self.faulty(pod, message, now);
         }
         if unfit.nodes == 0 {
             self.queue.refuse(&pod.uid, unfit.plugins, now);
             return Step::Report(report(pod, unfit.message("")));
         }
-        let freeing = self.freeing(profile, &pod, unfit);
+        let freeing = self.freeing(profile, &pod, &unfit);
         let free = freeing.free.clone();
         let Some(thoroughness) = self.deciders[profile].preemption.filter(|_| freeing.goes_on) else {
             self.queue.refuse(&pod.uid, unfit.plugins, now);
             return Step::Report(Report { free, ..report(pod, unfit.message(&freeing.before(""))) });
         };
+        let judged = self.asks_for_room(&pod);
         let decider = &mut self.deciders[profile];
         let offset = decider.selector.below(unfit.preemptible.len().max(1));
         let evaluation = decider.selector.evaluations.get(&pod.spec, &mut self.cluster);
         let (cluster, budgets) = (&mut self.cluster, &self.budgets);
-        match preempt(evaluation, cluster, &self.promised, budgets, &pod, (unfit, offset, thoroughness)) {
-            Outcome::Make { node, victims } => {
-                let node = self.cluster.nodes()[node].node.name.clone();
-                let lesser = |p: &&Arc<Pod>| p.uid != pod.uid && p.spec.priority < pod.spec.priority;
-                let disappointed: Vec<_> = self.promised.on(&node).iter().filter(lesser).cloned().collect();
-                disappointed.iter().for_each(|p| self.promised.remove(&p.uid));
-                self.promised.put(Arc::clone(&pod), &node);
-                let report = Report { nominate: Some(node), free, ..report(pod, unfit.message("")) };
-                Step::Preempt(Preemption { report, victims, disappointed, plugins: unfit.plugins })
+        let begun = std::time::Instant::now();
+        let how = (&unfit, offset, thoroughness);
+        let outcome = preempt(evaluation, cluster, &self.promised, budgets, &pod, how, judged);
+        self.metrics.preempted(profile, &outcome, begun.elapsed());
+        match outcome {
+            Outcome::Make { node, victims } => self.make_room(pod, &unfit, free, node, victims),
+            Outcome::Judge(candidates) => {
+                let room = |c: Candidate| Room {
+                    node: self.cluster.nodes()[c.node].node.name.clone(),
+                    victims: c.victims,
+                    violations: c.violations,
+                };
+                let rooms = candidates.into_iter().map(room).collect();
+                Step::AskForRoom(RoomQuestion { pod, rooms, unfit })
             }
             Outcome::Useless(text) => {
-                self.queue.refuse(&pod.uid, unfit.plugins, now);
-                self.promised.remove(&pod.uid);
-                let nominate = pod.nominated.as_ref().map(|_| "".into());
-                Step::Report(Report { nominate, free, ..report(pod, unfit.message(&freeing.before(&text))) })
+                let step = self.without_room(pod, &unfit, &freeing.before(&text), now);
+                match step {
+                    Step::Report(said) => Step::Report(Report { free, ..said }),
+                    other => other,
+                }
             }
             Outcome::Ineligible(text) => {
                 self.queue.refuse(&pod.uid, unfit.plugins, now);
                 Step::Report(Report { free, ..report(pod, unfit.message(&freeing.before(&text))) })
             }
         }
+    }
+
+    /// Something is wrong that has nothing to do with nodes: the pod is tried again after a while.
+    pub(super) fn faulty(&mut self, pod: Arc<Pod>, message: String, now: Instant) -> Step {
+        self.queue.fault(&pod.uid, now);
+        Step::Report(Report { reason: "SchedulerError", ..report(pod, message) })
+    }
+
+    /// These pods of a node shall make room.
+    pub(super) fn make_room(
+        &mut self,
+        pod: Arc<Pod>,
+        unfit: &Unfit,
+        free: Option<ObjectKey>,
+        node: usize,
+        victims: Vec<Arc<Pod>>,
+    ) -> Step {
+        let node = self.cluster.nodes()[node].node.name.clone();
+        let lesser = |p: &&Arc<Pod>| p.uid != pod.uid && p.spec.priority < pod.spec.priority;
+        let disappointed: Vec<_> = self.promised.on(&node).iter().filter(lesser).cloned().collect();
+        disappointed.iter().for_each(|p| self.promised.remove(&p.uid));
+        self.promised.put(Arc::clone(&pod), &node);
+        let report = Report { nominate: Some(node), free, ..report(pod, unfit.message("")) };
+        Step::Preempt(Preemption { report, victims, disappointed, plugins: unfit.plugins })
+    }
+
+    /// No room can be made; what was promised before is void.
+    pub(super) fn without_room(&mut self, pod: Arc<Pod>, unfit: &Unfit, text: &str, now: Instant) -> Step {
+        self.queue.refuse(&pod.uid, unfit.plugins, now);
+        self.promised.remove(&pod.uid);
+        let nominate = pod.nominated.as_ref().map(|_| "".into());
+        Step::Report(Report { nominate, ..report(pod, unfit.message(text)) })
     }
 
     /// What DynamicResources does for a pod that fits nowhere, before anybody looks for room (PostFilter).

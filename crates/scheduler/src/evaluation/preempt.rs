@@ -38,19 +38,26 @@ pub enum Outcome {
         /// Pods that would have to go from this node.
         victims: Vec<Arc<Pod>>,
     },
+    /// Others have a say in which of these it is.
+    Judge(Vec<Candidate>),
     /// It would not help; the sentence for people. An earlier promise is void.
     Useless(String),
     /// It may not, or not now; an earlier promise stands.
     Ineligible(String),
 }
 
-struct Candidate {
-    node: usize,
-    victims: Vec<Arc<Pod>>,
-    violations: usize,
+/// A node on which pods could make room.
+#[derive(Debug)]
+pub struct Candidate {
+    /// Its position.
+    pub node: usize,
+    /// Those that would have to go, the most important first.
+    pub victims: Vec<Arc<Pod>>,
+    /// Budgets that would be broken.
+    pub violations: usize,
 }
 
-/// Looks for room that less important pods could make.
+/// Looks for room that less important pods could make; `judged` by others, all that were found are given back.
 pub fn preempt(
     evaluation: &mut Evaluation,
     cluster: &mut Cluster,
@@ -58,6 +65,7 @@ pub fn preempt(
     budgets: &HashMap<ObjectKey, DisruptionBudget>,
     pod: &Pod,
     (unfit, offset, thoroughness): (&Unfit, usize, Thoroughness),
+    judged: bool,
 ) -> Outcome {
     if pod.spec.never_preempts {
         return Outcome::Ineligible("preemption: not eligible due to preemptionPolicy=Never.".into());
@@ -90,6 +98,9 @@ pub fn preempt(
                 break;
             }
         }
+    }
+    if judged && !candidates.is_empty() {
+        return Outcome::Judge(candidates);
     }
     match best(candidates) {
         Some(c) => Outcome::Make { node: c.node, victims: c.victims },
@@ -185,7 +196,7 @@ fn by_budgets(pods: Vec<Arc<Pod>>, budgets: &HashMap<ObjectKey, DisruptionBudget
 
 /// The candidate that hurts least: fewest broken budgets, then lowest highest priority, lowest sum of priorities,
 /// fewest pods, and the latest start of its most important ones.
-fn best(candidates: Vec<Candidate>) -> Option<Candidate> {
+pub fn best(candidates: Vec<Candidate>) -> Option<Candidate> {
     candidates.into_iter().min_by_key(|c| {
         let highest = c.victims.first().map_or(i32::MIN, |p| p.spec.priority);
         // Shifted as upstream does, so that negative priorities do not make more victims look better.

@@ -1,6 +1,7 @@
 //! One decision: which node a pod goes to, or why to none. Plain data in and out; the queue, time and the API are
 //! others' business.
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::memo::{Evaluation, Evaluations, Refused, Verdict};
 use super::nominations::{Nominations, takes_precedence};
@@ -41,10 +42,23 @@ impl Unfit {
     }
 }
 
+/// Where the time of the last decision went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// Before any node was looked at, and whether that ended it.
+    pub before: (Duration, bool),
+    /// Looking for nodes that fit, and whether any does.
+    pub filter: Option<(Duration, bool)>,
+    /// Comparing those that fit.
+    pub score: Option<Duration>,
+}
+
 #[derive(Debug)]
 pub enum Decision {
     /// This node, by its position.
     Node(usize),
+    /// Others have a say in which of these it is, with the sums of their scores; and what was wrong with the rest.
+    Judge(Vec<(usize, i64)>, Unfit),
     Unfit(Unfit),
 }
 
@@ -53,6 +67,8 @@ pub enum Decision {
 pub struct Selector {
     /// Evaluations of specs.
     pub evaluations: Evaluations,
+    /// Where the time of the last decision went.
+    pub spent: Spent,
     table: Arc<Table>,
     percent: usize,
     start: usize,
@@ -67,6 +83,7 @@ impl Selector {
     pub fn new(table: Arc<Table>, percent: usize, seed: u64) -> Self {
         Self {
             evaluations: Evaluations::new(Arc::clone(&table)),
+            spent: Spent::default(),
             table,
             percent,
             start: 0,
@@ -96,9 +113,11 @@ impl Selector {
         (nodes * percent / 100).max(FEASIBLE_MIN)
     }
 
-    /// Decides on a pod.
-    pub fn decide(&mut self, cluster: &mut Cluster, promised: &Nominations, pod: &Pod) -> Decision {
+    /// Decides on a pod; `judged` by others, all nodes that were found are given back.
+    pub fn decide(&mut self, cluster: &mut Cluster, promised: &Nominations, pod: &Pod, judged: bool) -> Decision {
         cluster.settle();
+        self.spent = Spent::default();
+        let begun = Instant::now();
         let nodes = cluster.nodes().len();
         let mut unfit = Unfit {
             nodes,
@@ -117,6 +136,7 @@ impl Selector {
         let none = Evaluations::new(Arc::clone(&self.table));
         let mut evaluations = std::mem::replace(&mut self.evaluations, none);
         let evaluation = evaluations.get(&pod.spec, cluster);
+        self.spent.before = (begun.elapsed(), evaluation.refused().is_some());
         let decision = if let Some((row, message)) = evaluation.refused() {
             unfit.before = Some(message.clone());
             unfit.before_row = *row;
@@ -125,14 +145,26 @@ impl Selector {
         } else {
             let nominated = promised.node_of(&pod.uid).or(pod.nominated.as_deref());
             let nominated = nominated.and_then(|n| cluster.position(n));
-            match nominated.filter(|i| judge(evaluation, cluster, promised, pod, *i).is_none()) {
+            match nominated.filter(|i| !judged && judge(evaluation, cluster, promised, pod, *i).is_none()) {
                 Some(i) => Decision::Node(i),
                 None => {
+                    let begun = Instant::now();
                     self.find(evaluation, cluster, promised, pod, wanted, &mut unfit);
+                    self.spent.filter = Some((begun.elapsed(), !self.feasible.is_empty()));
                     match self.feasible.len() {
                         0 => Decision::Unfit(unfit),
+                        _ if judged => {
+                            self.add_up(evaluation, cluster);
+                            let nodes = self.feasible.iter().map(|n| *n as usize);
+                            Decision::Judge(nodes.zip(self.totals.iter().copied()).collect(), unfit)
+                        }
                         1 => Decision::Node(self.feasible[0] as usize),
-                        _ => Decision::Node(self.best(evaluation, cluster)),
+                        _ => {
+                            let begun = Instant::now();
+                            let best = self.best(evaluation, cluster);
+                            self.spent.score = Some(begun.elapsed());
+                            Decision::Node(best)
+                        }
                     }
                 }
             }
@@ -215,6 +247,23 @@ impl Selector {
 
     /// The best of the nodes found; one of them at random where several are.
     fn best(&mut self, evaluation: &Evaluation, cluster: &Cluster) -> usize {
+        self.add_up(evaluation, cluster);
+        let totals = std::mem::take(&mut self.totals);
+        let at = self.pick(&totals).unwrap_or(0);
+        self.totals = totals;
+        self.feasible[at] as usize
+    }
+
+    /// Which of these sums is the highest; one of them at random where several are. `None`: there are none.
+    pub fn pick(&mut self, totals: &[i64]) -> Option<usize> {
+        let max = totals.iter().copied().max()?;
+        let ties = totals.iter().filter(|t| **t == max).count();
+        let pick = self.below(ties);
+        totals.iter().enumerate().filter(|(_, t)| **t == max).nth(pick).map(|(at, _)| at)
+    }
+
+    /// Adds up the scores of the nodes found.
+    fn add_up(&mut self, evaluation: &Evaluation, cluster: &Cluster) {
         let nodes = std::mem::take(&mut self.feasible);
         self.totals.clear();
         self.totals.extend(nodes.iter().map(|n| evaluation.scores(*n as usize).0));
@@ -231,13 +280,7 @@ impl Selector {
         evaluation.counted_scores(cluster, &nodes, &mut self.part, |weight, part| {
             totals.iter_mut().zip(part).for_each(|(total, score)| *total += weight * score);
         });
-        let max = self.totals.iter().copied().max().unwrap_or(0);
-        let ties = self.totals.iter().filter(|t| **t == max).count().max(1);
-        let pick = self.below(ties);
-        let at = self.totals.iter().enumerate().filter(|(_, t)| **t == max).nth(pick).map_or(0, |(at, _)| at);
-        let chosen = nodes[at] as usize;
         self.feasible = nodes;
-        chosen
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use kelson_devices::ResourceClaimView;
 use kelson_devices::allocate::Trouble;
 
-use super::plugin::{Change, Normalize, PerNode, Plugin, Prepared};
+use super::change::Change;
+use super::plugin::{Normalize, PerNode, Plugin, Prepared};
 use crate::cluster::devices::Devices;
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
@@ -46,7 +47,9 @@ impl Plugin for DynamicResources {
     }
 
     fn requeues_on(&self, change: Change) -> bool {
-        matches!(change, Change::Devices | Change::Node)
+        use Change::{DeviceClassAdd, DeviceClassUpdate, NodeAdd, NodeUpdate, SliceAdd, SliceUpdate};
+        let claims = matches!(change, Change::ResourceClaimAdd | Change::ResourceClaimUpdate);
+        claims || matches!(change, DeviceClassAdd | DeviceClassUpdate | NodeAdd | NodeUpdate | SliceAdd | SliceUpdate)
     }
 }
 

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::plugin::{Change, Counted, Plugin, Prepared, SCORE_MAX};
+use super::change::Change;
+use super::plugin::{Counted, Plugin, Prepared, SCORE_MAX};
 use crate::cluster::topology::{NO_DOMAIN, Topologies};
 use crate::cluster::{Cluster, Namespaces, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::{PodSpec, PodTerm};
 
-/// Weight of an existing pod's required affinity to this one (`hardPodAffinityWeight`).
-const REQUIRED_WEIGHT: i64 = 1;
 /// Specs whose contribution is remembered at once.
 const REMEMBERED_MAX: usize = 4096;
 
@@ -69,16 +68,27 @@ impl Counts {
 }
 
 /// See the module.
-#[derive(Debug)]
-pub struct InterPodAffinity;
+#[derive(Clone, Copy, Debug)]
+pub struct InterPodAffinity {
+    /// Weight of an existing pod's required affinity to this one (`hardPodAffinityWeight`).
+    pub required_weight: i64,
+    /// Pods that prefer nothing themselves are not drawn to those that prefer them (`ignorePreferredTermsOfExistingPods`).
+    pub ignores_existing: bool,
+}
+
+impl InterPodAffinity {
+    /// As in the default profile.
+    pub const DEFAULT: Self = Self { required_weight: 1, ignores_existing: false };
+}
 
 impl Plugin for InterPodAffinity {
     fn name(&self) -> &'static str {
         "InterPodAffinity"
     }
 
-    fn prepare(&self, _: &PodSpec, _: &mut Cluster) -> Prepared {
-        Prepared::Counted(Box::new(WhenNeeded(None)))
+    fn prepare(&self, spec: &PodSpec, _: &mut Cluster) -> Prepared {
+        let silent = self.ignores_existing && spec.preferences.is_empty();
+        Prepared::Counted(Box::new(WhenNeeded { counts: None, required_weight: self.required_weight, silent }))
     }
 
     fn epoch(&self, _: &PodSpec, cluster: &Cluster) -> u64 {
@@ -90,37 +100,43 @@ impl Plugin for InterPodAffinity {
     }
 
     fn requeues_on(&self, change: Change) -> bool {
-        matches!(change, Change::NodeRemoved | Change::PodPlaced | Change::PodRemoved | Change::Namespaces)
+        use Change::{AssignedPodAdd, AssignedPodDelete, AssignedPodUpdate, Namespaces, NodeDelete};
+        matches!(change, NodeDelete | AssignedPodAdd | AssignedPodUpdate | AssignedPodDelete | Namespaces)
     }
 }
 
 /// Counts that begin once any pod, the new one or one that is there, has terms to count by.
 #[derive(Debug)]
-struct WhenNeeded(Option<InterPod>);
+struct WhenNeeded {
+    counts: Option<InterPod>,
+    required_weight: i64,
+    /// It has no say in which node is better.
+    silent: bool,
+}
 
 impl Counted for WhenNeeded {
     fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) -> bool {
-        if self.0.is_none() && (spec.has_pod_affinity() || cluster.any_affinity()) {
-            self.0 = Some(InterPod::new(spec, cluster));
+        if self.counts.is_none() && (spec.has_pod_affinity() || cluster.any_affinity()) {
+            self.counts = Some(InterPod::new(spec, cluster, self.required_weight));
         }
-        let Some(counts) = &mut self.0 else { return false };
+        let Some(counts) = &mut self.counts else { return false };
         counts.sync(spec, cluster);
         true
     }
 
     fn count_as(&mut self, spec: &PodSpec, cluster: &mut Cluster, i: usize, state: &NodeState) {
-        if let Some(counts) = &mut self.0 {
+        if let Some(counts) = &mut self.counts {
             let (nodes, topologies, namespaces) = cluster.parts();
             counts.apply(spec, i, state, nodes, topologies, namespaces);
         }
     }
 
     fn filter(&self, cluster: &Cluster, i: usize) -> Option<Refusal> {
-        self.0.as_ref().and_then(|counts| counts.refusal(i, cluster.topologies()))
+        self.counts.as_ref().and_then(|counts| counts.refusal(i, cluster.topologies()))
     }
 
     fn scores(&self, cluster: &Cluster, nodes: &[u32], out: &mut Vec<i64>) -> bool {
-        self.0.as_ref().is_some_and(|counts| counts.scores(nodes, cluster.topologies(), out))
+        !self.silent && self.counts.as_ref().is_some_and(|counts| counts.scores(nodes, cluster.topologies(), out))
     }
 }
 
@@ -133,6 +149,7 @@ struct InterPod {
     anti: Vec<u32>,
     /// Whether the spec satisfies its own required affinity.
     own: bool,
+    required_weight: i64,
     generations: Vec<u64>,
     contributed: Vec<Vec<(Part, u32)>>,
     remembered: HashMap<usize, (Arc<PodSpec>, Box<[Part]>)>,
@@ -140,7 +157,7 @@ struct InterPod {
 
 impl InterPod {
     /// Empty counts for a spec.
-    fn new(spec: &PodSpec, cluster: &mut Cluster) -> Self {
+    fn new(spec: &PodSpec, cluster: &mut Cluster, required_weight: i64) -> Self {
         let (nodes, topologies, namespaces) = cluster.parts();
         let mut numbers = |terms: &[PodTerm]| -> Vec<u32> {
             terms.iter().map(|t| topologies.number(&t.topology_key, nodes) as u32).collect()
@@ -153,6 +170,7 @@ impl InterPod {
             affinity,
             anti,
             own,
+            required_weight,
             generations: vec![0; nodes.len()],
             contributed: vec![Vec::new(); nodes.len()],
             remembered: HashMap::new(),
@@ -192,7 +210,12 @@ impl InterPod {
                     if self.remembered.len() >= REMEMBERED_MAX {
                         self.remembered.clear();
                     }
-                    let parts = parts(spec, &pod.spec, nodes, topologies, namespaces);
+                    let mut parts = parts(spec, &pod.spec, nodes, topologies, namespaces);
+                    let drawn = pod.spec.affinity.iter().filter(|t| wants(t, spec, namespaces));
+                    parts.extend(drawn.map(|t| {
+                        let topology = topologies.number(&t.topology_key, nodes) as u32;
+                        Part { kind: Kind::Score, topology, delta: self.required_weight }
+                    }));
                     self.remembered.insert(at, (Arc::clone(&pod.spec), parts.into()));
                 }
                 for part in &self.remembered[&at].1 {
@@ -258,7 +281,12 @@ impl InterPod {
     }
 }
 
-/// What one existing spec means for a new one, wherever its pod is.
+/// Whether a term of an existing pod is about a new one.
+fn wants(term: &PodTerm, new: &PodSpec, namespaces: &Namespaces) -> bool {
+    term.matches(&new.namespace, namespaces.labels(&new.namespace), &new.labels)
+}
+
+/// What one existing spec means for a new one, wherever its pod is, but for its required affinity, whose weight is configured.
 fn parts(
     new: &PodSpec,
     existing: &PodSpec,
@@ -288,9 +316,6 @@ fn parts(
     }
     for (weight, t) in new.preferences.iter().filter(|(_, t)| wants_existing(t)) {
         part(Kind::Score, t, *weight);
-    }
-    for t in existing.affinity.iter().filter(|t| wants_new(t)) {
-        part(Kind::Score, t, REQUIRED_WEIGHT);
     }
     for (weight, t) in existing.preferences.iter().filter(|(_, t)| wants_new(t)) {
         part(Kind::Score, t, *weight);

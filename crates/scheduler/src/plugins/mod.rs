@@ -1,6 +1,7 @@
 //! The plugins of the default profile: one file each, and one row each in [`table`]. All are plain functions of data;
 //! nothing here waits or speaks to the API.
 pub mod balanced_allocation;
+pub mod change;
 pub mod dynamic_resources;
 pub mod image_locality;
 pub mod inter_pod_affinity;

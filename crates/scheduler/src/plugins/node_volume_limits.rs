@@ -2,7 +2,10 @@
 //! of a node share counts once.
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::plugin::{Change, PerNode, Plugin, Prepared};
+use kelson_meta::ObjectKey;
+
+use super::change::Change;
+use super::plugin::{PerNode, Plugin, Prepared};
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
@@ -29,7 +32,12 @@ impl Plugin for NodeVolumeLimits {
     }
 
     fn requeues_on(&self, change: Change) -> bool {
-        matches!(change, Change::PodRemoved | Change::Storage)
+        use Change::{AssignedPodDelete, ClaimAdd, CsiNodeAdd, CsiNodeDelete, CsiNodeUpdate};
+        matches!(change, AssignedPodDelete | ClaimAdd | CsiNodeAdd | CsiNodeUpdate | CsiNodeDelete)
+    }
+
+    fn hint(&self, spec: &PodSpec, change: Change, about: &ObjectKey) -> bool {
+        !matches!(change, Change::ClaimAdd | Change::ClaimUpdate) || spec.has_claim(about)
     }
 }
 

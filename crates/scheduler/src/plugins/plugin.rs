@@ -3,42 +3,15 @@
 //! ([`Counted`]).
 use std::fmt::Debug;
 
+use kelson_meta::ObjectKey;
+
+use super::change::Change;
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::Refusal;
 use crate::view::PodSpec;
 
 /// The best score of one plugin before its weight.
 pub const SCORE_MAX: i64 = 100;
-
-/// A change of the cluster that may let a pod fit which was refused before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// A node was made or changed.
-    Node,
-    /// A node is gone.
-    NodeRemoved,
-    /// A pod was placed on a node.
-    PodPlaced,
-    /// A pod left a node.
-    PodRemoved,
-    /// Claims, volumes or storage classes changed.
-    Storage,
-    /// Claims for devices, slices or classes of devices changed.
-    Devices,
-    /// Namespaces came, went, or have other labels.
-    Namespaces,
-}
-
-/// All kinds of change, each at its own number.
-pub const CHANGES: [Change; 7] = [
-    Change::Node,
-    Change::NodeRemoved,
-    Change::PodPlaced,
-    Change::PodRemoved,
-    Change::Storage,
-    Change::Devices,
-    Change::Namespaces,
-];
 
 /// How the raw scores of one plugin become 0 to [`SCORE_MAX`] over the nodes that fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,10 +86,15 @@ pub trait Plugin: Debug + Sync {
         0
     }
 
-    /// Whether every pod that the plugin refused is tried again after a change of this kind, whichever node it is about
-    /// (EventsToRegister, QueueingHint).
+    /// Whether pods that the plugin refused may be tried again after a change of this kind, whichever node it is about
+    /// (EventsToRegister).
     fn requeues_on(&self, _change: Change) -> bool {
         false
+    }
+
+    /// Whether a change of such a kind, of the object of that name, is of use to this spec (QueueingHint).
+    fn hint(&self, _spec: &PodSpec, _change: Change, _about: &ObjectKey) -> bool {
+        true
     }
 }
 

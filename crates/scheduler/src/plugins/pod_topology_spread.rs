@@ -2,7 +2,8 @@
 //! One table serves the hard constraints of a spec and another the soft ones (or the cluster's defaults).
 use kelson_meta::LabelSelector;
 
-use super::plugin::{Change, Counted, Plugin, Prepared, SCORE_MAX};
+use super::change::Change;
+use super::plugin::{Counted, Plugin, Prepared, SCORE_MAX};
 use crate::cluster::topology::{NO_DOMAIN, Topologies};
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
@@ -64,7 +65,8 @@ impl Plugin for PodTopologySpread {
     }
 
     fn requeues_on(&self, change: Change) -> bool {
-        matches!(change, Change::Node | Change::NodeRemoved | Change::PodPlaced | Change::PodRemoved)
+        use Change::{AssignedPodAdd, AssignedPodDelete, AssignedPodUpdate, NodeAdd, NodeDelete, NodeUpdate};
+        matches!(change, NodeAdd | NodeUpdate | NodeDelete | AssignedPodAdd | AssignedPodUpdate | AssignedPodDelete)
     }
 }
 

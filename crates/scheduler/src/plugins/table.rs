@@ -1,5 +1,6 @@
 //! The table of plugins: a new plugin is one file beside this one and one row here.
 use super::balanced_allocation::NodeResourcesBalancedAllocation;
+use super::change::{CHANGES, Change};
 use super::dynamic_resources::DynamicResources;
 use super::image_locality::ImageLocality;
 use super::inter_pod_affinity::InterPodAffinity;
@@ -9,7 +10,7 @@ use super::node_ports::NodePorts;
 use super::node_resources_fit::NodeResourcesFit;
 use super::node_unschedulable::NodeUnschedulable;
 use super::node_volume_limits::NodeVolumeLimits;
-use super::plugin::{CHANGES, Change, Normalize, Plugin};
+use super::plugin::{Normalize, Plugin};
 use super::pod_topology_spread::PodTopologySpread;
 use super::taint_toleration::TaintToleration;
 use super::volume_binding::VolumeBinding;
@@ -28,7 +29,7 @@ pub static DEFAULT: &[&dyn Plugin] = &[
     &NodeVolumeLimits,
     &VolumeBinding,
     &PodTopologySpread,
-    &InterPodAffinity,
+    &InterPodAffinity::DEFAULT,
     &DynamicResources,
     &NodeResourcesBalancedAllocation,
     &ImageLocality,
@@ -36,13 +37,20 @@ pub static DEFAULT: &[&dyn Plugin] = &[
 ];
 
 /// Plugins that one table may hold: a set of them is one number.
-pub const PLUGINS_MAX: usize = 32;
+pub const PLUGINS_MAX: usize = 31;
 
 /// A set of plugins of one table, by their rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PluginSet(u32);
 
 impl PluginSet {
+    /// Not a plugin, but extenders, whose word may change with anything.
+    pub const EXTENDERS: Self = Self(1 << PLUGINS_MAX);
+
+    /// The plugins that either has.
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
     /// Adds the plugin of a row.
     pub fn insert(&mut self, row: usize) {
         self.0 |= 1 << row;
@@ -54,6 +62,10 @@ impl PluginSet {
     /// Whether both have a plugin in common.
     pub fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
+    }
+    /// The plugins that both have.
+    pub fn common(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
     /// Whether none is in it.
     pub fn is_empty(self) -> bool {
@@ -90,7 +102,7 @@ pub struct Table {
     /// Those that may refuse nodes.
     filters: PluginSet,
     /// By kind of change: those whose refused pods are tried again after it.
-    requeued: [PluginSet; CHANGES.len()],
+    requeued: Vec<PluginSet>,
     /// Rows whose raw scores count as they are.
     plain: Vec<usize>,
     /// Rows whose raw scores are compared over the nodes that fit.
@@ -112,7 +124,8 @@ impl Table {
             rows.iter().enumerate().filter(|(_, r)| wanted(r)).for_each(|(row, _)| set.insert(row));
             set
         };
-        let requeued = CHANGES.map(|change| of(&|r| r.filters && r.plugin.requeues_on(change)));
+        let requeued = |change: &Change| of(&|r| r.filters && r.plugin.requeues_on(*change));
+        let requeued = CHANGES.iter().map(requeued).collect();
         let filters = of(&|r| r.filters);
         let scoring = |scaled: bool| {
             let wanted = |r: &Row| r.weight > 0 && (r.plugin.normalize() != Normalize::Nothing) == scaled;

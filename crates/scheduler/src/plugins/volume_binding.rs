@@ -1,6 +1,9 @@
 //! VolumeBinding and VolumeZone: a pod goes only where its bound volumes can be reached, and where those it still lacks can
 //! be had. What is to be bound for the node that is chosen is decided by the same function ([`Needs::place`]).
-use super::plugin::{Change, PerNode, Plugin, Prepared};
+use kelson_meta::ObjectKey;
+
+use super::change::Change;
+use super::plugin::{PerNode, Plugin, Prepared};
 use crate::cluster::storage::{Claims, Needs};
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::Refusal;
@@ -31,7 +34,16 @@ impl Plugin for VolumeBinding {
     }
 
     fn requeues_on(&self, change: Change) -> bool {
-        change == Change::Storage
+        use Change::{
+            CapacityAdd, CapacityUpdate, ClaimAdd, ClaimUpdate, ClassAdd, ClassUpdate, CsiDriverUpdate, CsiNodeAdd,
+            CsiNodeUpdate, VolumeAdd, VolumeUpdate,
+        };
+        let capacity = matches!(change, CapacityAdd | CapacityUpdate | CsiDriverUpdate | CsiNodeAdd | CsiNodeUpdate);
+        capacity || matches!(change, ClaimAdd | ClaimUpdate | VolumeAdd | VolumeUpdate | ClassAdd | ClassUpdate)
+    }
+
+    fn hint(&self, spec: &PodSpec, change: Change, about: &ObjectKey) -> bool {
+        !matches!(change, Change::ClaimAdd | Change::ClaimUpdate) || spec.has_claim(about)
     }
 }
 

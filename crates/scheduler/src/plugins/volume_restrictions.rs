@@ -1,7 +1,8 @@
 //! VolumeRestrictions: a claim with the mode `ReadWriteOncePod` is one pod's alone, in the whole cluster.
 use kelson_meta::ObjectKey;
 
-use super::plugin::{Change, PerNode, Plugin, Prepared};
+use super::change::Change;
+use super::plugin::{PerNode, Plugin, Prepared};
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
@@ -33,7 +34,11 @@ impl Plugin for VolumeRestrictions {
     }
 
     fn requeues_on(&self, change: Change) -> bool {
-        matches!(change, Change::PodRemoved | Change::Storage)
+        matches!(change, Change::AssignedPodDelete | Change::ClaimAdd)
+    }
+
+    fn hint(&self, spec: &PodSpec, change: Change, about: &ObjectKey) -> bool {
+        !matches!(change, Change::ClaimAdd | Change::ClaimUpdate) || spec.has_claim(about)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Giving the claims of a pod their devices before the pod is bound (PreBind): they are written into the claims, the pod among
 //! those that use them, and drivers that must prepare some of them first are waited for (KEP-5007).
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kelson_client::{ClientError, EventType, PatchKind, WriteOptions};
@@ -12,17 +13,21 @@ use tokio::time::Instant;
 use super::write::Writer;
 use crate::cluster::devices::ClaimPlan;
 use crate::core::DeviceBinding;
+use crate::metrics::Point;
 use crate::view::Pod;
 
-/// How long a pod keeps its node while drivers prepare its devices (upstream `bindingTimeout`).
-const READY_MAX: Duration = Duration::from_secs(600);
+/// What is said of devices that were not ready by then.
+const OVERDUE: &str = "device binding timeout: context deadline exceeded";
 /// Tries of one claim when others write it at the same time.
 const TRIES_MAX: usize = 5;
 
 impl Writer {
     /// Writes devices into the claims, waits for them, and goes on with volumes and the pod itself.
     pub(super) async fn bind_devices_and_pod(&self, binding: &DeviceBinding, binds: &Semaphore) {
-        if let Err(why) = self.bind_devices(binding).await {
+        let begun = std::time::Instant::now();
+        let done = self.bind_devices(binding).await;
+        self.count(binding, done.as_ref().err(), begun.elapsed());
+        if let Err(why) = done {
             return self.devices_failed(binding, &why).await;
         }
         if let Some(volumes) = &binding.volumes {
@@ -33,11 +38,28 @@ impl Writer {
         self.bind(&binding.pod).await;
     }
 
+    /// Counts what it took to give the devices, and those of them that had to be made ready first.
+    fn count(&self, binding: &DeviceBinding, why: Option<&String>, took: Duration) {
+        let scheduler = &binding.pod.spec.scheduler_name;
+        self.metrics.bound_in(scheduler, Point::PreBind, why.is_none(), took);
+        let allocations = binding.plan.claims.iter().filter_map(|claim| claim.allocation.as_ref());
+        let results = allocations.filter_map(|a| a["devices"]["results"].as_array()).flatten();
+        let waited = results.filter(|r| r["bindingConditions"].as_array().is_some_and(|all| !all.is_empty()));
+        let drivers: BTreeSet<&str> = waited.filter_map(|r| r["driver"].as_str()).collect();
+        let drivers: Vec<String> = drivers.into_iter().map(str::to_owned).collect();
+        let status = match why {
+            None => "success",
+            Some(why) if why == OVERDUE => "timeout",
+            Some(_) => "failure",
+        };
+        self.metrics.made_ready(scheduler, &drivers, status, took);
+    }
+
     async fn bind_devices(&self, binding: &DeviceBinding) -> Result<(), String> {
         for claim in &binding.plan.claims {
             self.bind_claim(claim, &binding.pod).await?;
         }
-        let end = Instant::now() + READY_MAX;
+        let end = Instant::now() + self.voice(&binding.pod).devices_within;
         let mut told = false;
         loop {
             let known = self.shared.known.notified();
@@ -58,7 +80,7 @@ impl Writer {
                 () = known => {}
                 () = tokio::time::sleep_until(end) => {
                     self.shared.core.lock().devices_overdue(binding);
-                    return Err("device binding timeout: context deadline exceeded".into());
+                    return Err(OVERDUE.into());
                 }
             }
         }
@@ -109,7 +131,8 @@ impl Writer {
             status["allocation"] = allocation.clone();
         }
         let timed = match &claim.status.allocation {
-            Some(has) => has.allocation_timestamp.is_some(),
+            // What was given may not change any more, not even by that.
+            Some(_) => true,
             None if plan.allocation.is_none() => {
                 return Err(Fault::Said(format!("claim {name} got deallocated elsewhere in the meantime")));
             }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, Object};
 use kelson_devices::{DeviceClassView, ResourceClaimView, ResourceSliceView};
+use kelson_meta::ObjectKey;
 use kelson_tasks::{OnPanic, Tasks};
 use kelson_volumes::{ClaimView, StorageClassView, VolumeView};
 use tokio::time::Instant;
@@ -11,8 +12,10 @@ use super::shared::Shared;
 use super::write::Writer;
 use crate::cluster::workloads::owner_selector;
 use crate::core::Core;
+use crate::plugins::change::Change as What;
 use crate::view::{
-    CsiNode, DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service, StatefulSet,
+    CsiDriver, CsiNode, DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service,
+    StatefulSet, StorageCapacity,
 };
 
 /// What the API server says of a gated pod.
@@ -36,7 +39,7 @@ pub(super) async fn surroundings(shared: &Arc<Shared>, client: &Client, tasks: &
             Some(ns) => core.cluster.namespaces().put(ns),
             None => core.cluster.namespaces().remove(c.object().name()),
         }
-        core.namespaces_changed(now);
+        core.changed(What::Namespaces, None, now);
     });
     let workloads = follow_workloads(shared, client, tasks);
     let storage = follow_storage(shared, client, tasks);
@@ -49,10 +52,7 @@ pub(super) async fn surroundings(shared: &Arc<Shared>, client: &Client, tasks: &
     });
     nodes.synced().await;
     namespaces.synced().await;
-    storage.0.synced().await;
-    storage.1.synced().await;
-    storage.2.synced().await;
-    storage.3.synced().await;
+    storage.synced().await;
     devices.0.synced().await;
     devices.1.synced().await;
     devices.2.synced().await;
@@ -107,6 +107,18 @@ fn present<T>(change: &Change<T>) -> Option<&Arc<T>> {
     }
 }
 
+/// Tells the core what a change means to pods that wait: of an object that came, changed or went.
+fn tell<T>(core: &mut Core, c: &Change<T>, means: [Option<What>; 3], about: Option<&ObjectKey>, now: Instant) {
+    let what = match c {
+        Change::Added(_) => means[0],
+        Change::Updated { .. } => means[1],
+        Change::Deleted(_) => means[2],
+    };
+    if let Some(what) = what {
+        core.changed(what, about, now);
+    }
+}
+
 /// Handles of what selects pods.
 type Followed4 = (
     InformerHandle<Service>,
@@ -138,28 +150,53 @@ fn follow_workloads(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Fol
 }
 
 /// Handles of what storage is decided by.
-type Stored =
-    (InformerHandle<ClaimView>, InformerHandle<VolumeView>, InformerHandle<StorageClassView>, InformerHandle<CsiNode>);
+struct Stored {
+    claims: InformerHandle<ClaimView>,
+    volumes: InformerHandle<VolumeView>,
+    classes: InformerHandle<StorageClassView>,
+    limits: InformerHandle<CsiNode>,
+    drivers: InformerHandle<CsiDriver>,
+    capacities: InformerHandle<StorageCapacity>,
+}
+
+impl Stored {
+    async fn synced(&self) {
+        self.claims.synced().await;
+        self.volumes.synced().await;
+        self.classes.synced().await;
+        self.limits.synced().await;
+        self.drivers.synced().await;
+        self.capacities.synced().await;
+    }
+}
 
 fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Stored {
     let all = InformerConfig::default;
     let claims = follow::<ClaimView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_claim(c.object().key(), present(c).map(|c| ClaimView::clone(c)));
-        core.storage_changed(now);
+        tell(core, c, [Some(What::ClaimAdd), Some(What::ClaimUpdate), None], Some(&c.object().key()), now);
     });
     let volumes = follow::<VolumeView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_volume(c.object().name(), present(c).map(|v| VolumeView::clone(v)));
-        core.storage_changed(now);
+        tell(core, c, [Some(What::VolumeAdd), Some(What::VolumeUpdate), None], None, now);
     });
     let classes = follow::<StorageClassView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_class(c.object().name(), present(c).map(|s| StorageClassView::clone(s)));
-        core.storage_changed(now);
+        tell(core, c, [Some(What::ClassAdd), Some(What::ClassUpdate), None], None, now);
     });
     let limits = follow::<CsiNode>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_csi_node(c.object().name(), present(c).map(|n| &**n));
-        core.storage_changed(now);
+        tell(core, c, [Some(What::CsiNodeAdd), Some(What::CsiNodeUpdate), Some(What::CsiNodeDelete)], None, now);
     });
-    (claims, volumes, classes, limits)
+    let drivers = follow::<CsiDriver>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.storage.put_driver(c.object().name(), present(c).map(|d| &**d));
+        tell(core, c, [None, Some(What::CsiDriverUpdate), None], None, now);
+    });
+    let capacities = follow::<StorageCapacity>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.storage.put_capacity(c.object().key(), present(c).map(|s| &**s));
+        tell(core, c, [Some(What::CapacityAdd), Some(What::CapacityUpdate), None], None, now);
+    });
+    Stored { claims, volumes, classes, limits, drivers, capacities }
 }
 
 /// Handles of what devices are given by.
@@ -172,11 +209,11 @@ fn follow_devices(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Offer
     });
     let slices = follow::<ResourceSliceView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.devices.put_slice(c.object().name(), present(c).cloned());
-        core.devices_changed(now);
+        tell(core, c, [Some(What::SliceAdd), Some(What::SliceUpdate), None], None, now);
     });
     let classes = follow::<DeviceClassView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.devices.put_class(c.object().name(), present(c).cloned());
-        core.devices_changed(now);
+        tell(core, c, [Some(What::DeviceClassAdd), Some(What::DeviceClassUpdate), None], None, now);
     });
     (claims, slices, classes)
 }

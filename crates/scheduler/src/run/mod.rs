@@ -1,7 +1,9 @@
 //! The surroundings of the core: informers feed it, one task asks it for steps, bindings and status writes run beside it
 //! in bounded numbers. At rest nothing wakes up but for what the queue says is due.
 mod devices;
+mod extend;
 mod follow;
+mod scrape;
 mod shared;
 mod volumes;
 mod write;
@@ -17,10 +19,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
+pub use self::extend::Extenders;
 use self::shared::Shared;
-use self::write::Writer;
+use self::write::{Voice, Writer};
 use crate::core::{Core, Step};
-use crate::metrics;
 use crate::profile::Profile;
 use crate::queue::BACKOFF;
 
@@ -42,13 +44,21 @@ pub struct Config {
     pub pauses: Backoff,
     /// Seed of the choice among equal nodes; `None`: from the system.
     pub seed: Option<u64>,
+    /// Who else has a say in where pods go.
+    pub extenders: Extenders,
     /// Where it counts what it does: for one start, as a metric is registered only once. `None`: a registry of its own.
     pub metrics: Option<Registry>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { profiles: vec![Profile::default()], pauses: BACKOFF, seed: None, metrics: None }
+        Self {
+            profiles: vec![Profile::default()],
+            pauses: BACKOFF,
+            seed: None,
+            extenders: Extenders::default(),
+            metrics: None,
+        }
     }
 }
 
@@ -75,23 +85,38 @@ impl Scheduler {
         let registry = config.metrics.unwrap_or_else(Registry::of_component);
         let client = client.counted(&Metered::new(&registry, API_HOST));
         let seed = config.seed.unwrap_or_else(rand::random);
+        let within: Vec<_> =
+            config.profiles.iter().map(|p| (p.name.clone(), p.volumes_within, p.devices_within)).collect();
         let mut core = Core::with_profiles(config.profiles, seed, registry.clone());
         core.queue.pause_like(config.pauses);
+        core.extenders = config.extenders.settings();
         // Not of the group: what was decided last is still told after the scheduler has ended. Each profile has a voice of its
         // own.
         let voice = |name: &str| {
             let own = || EventRecorder::new(client.clone(), Arc::clone(&clock), name, "");
             recorder.clone().unwrap_or_else(own)
         };
-        let recorders = core.names().into_iter().map(|name| (name.clone(), voice(&name))).collect();
+        let voices = within.into_iter().map(|(name, volumes_within, devices_within)| {
+            let recorder = voice(&name);
+            Voice { name, recorder, volumes_within, devices_within }
+        });
+        let voices = voices.collect();
         let shared = Arc::new(Shared { core: Mutex::new(core), changed: Notify::new(), known: Notify::new() });
         let of = Arc::downgrade(&shared);
         registry.on_scrape(move |families| {
             if let Some(shared) = of.upgrade() {
-                metrics::pending(families, &shared.core.lock().queue.depth());
+                scrape::scraped(families, &shared.core.lock());
             }
         });
-        let writer = Arc::new(Writer { shared: Arc::clone(&shared), client, clock, recorders });
+        let metrics = shared.core.lock().metrics.clone();
+        let writer = Arc::new(Writer {
+            shared: Arc::clone(&shared),
+            client,
+            clock,
+            voices,
+            extenders: config.extenders,
+            metrics,
+        });
         tasks.spawn("schedule", OnPanic::EndProcess, run(Arc::clone(&shared), writer, tasks.clone()));
         Running { shared, tasks }
     }
@@ -130,12 +155,14 @@ async fn schedule(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) {
     loop {
         let changed = shared.changed.notified();
         let step = shared.core.lock().step(Instant::now());
+        let step = writer.ask(step).await;
         match step {
             Step::Bind(pod) => {
                 // The semaphore is never closed.
                 let Ok(permit) = Arc::clone(&binds).acquire_owned().await else { return };
                 let writer = Arc::clone(writer);
                 tasks.spawn_graceful("scheduler-bind", OnPanic::Contain, async move {
+                    let _counted = writer.begins_to_bind();
                     writer.bind(&pod).await;
                     drop(permit);
                 });
@@ -157,6 +184,8 @@ async fn schedule(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) {
                     drop(permit);
                 });
             }
+            // Whoever is asked is asked before.
+            Step::Ask(_) | Step::AskForRoom(_) => {}
             Step::Idle(None) => changed.await,
             Step::Idle(Some(due)) => {
                 tokio::select! { () = changed => {}, () = tokio::time::sleep_until(due) => {} }
@@ -177,6 +206,7 @@ fn prepare(writer: &Arc<Writer>, tasks: &Tasks, (places, binds): (&Arc<Semaphore
     };
     let (writer, binds) = (Arc::clone(writer), Arc::clone(binds));
     tasks.spawn_graceful("scheduler-prepare", OnPanic::Contain, async move {
+        let _counted = writer.begins_to_bind();
         match &step {
             Step::BindVolumes(binding) => writer.bind_volumes_and_pod(binding, &binds).await,
             Step::BindDevices(binding) => writer.bind_devices_and_pod(binding, &binds).await,

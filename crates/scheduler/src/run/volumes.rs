@@ -1,7 +1,5 @@
 //! Binding the volumes of a pod before the pod itself (PreBind): the choice is written, and then others are waited for: the
 //! binder, and provisioners that make volumes.
-use std::time::Duration;
-
 use kelson_client::{ClientError, PatchKind, WriteOptions};
 use kelson_meta::ObjectKey;
 use kelson_volumes::{ClaimView, VolumeView, is_bound_to, names};
@@ -12,14 +10,16 @@ use tokio::time::Instant;
 use super::write::Writer;
 use crate::cluster::storage::Progress;
 use crate::core::PendingBinding;
-
-/// How long a pod keeps its node while its volumes are bound and made (upstream `bindTimeoutSeconds`).
-const VOLUMES_MAX: Duration = Duration::from_secs(600);
+use crate::metrics::Point;
 
 impl Writer {
     /// Binds the volumes, then the pod; the pod alone takes one of the places for `binds`.
     pub(super) async fn bind_volumes_and_pod(&self, binding: &PendingBinding, binds: &Semaphore) {
-        if let Err(why) = self.bind_volumes(binding).await {
+        let begun = std::time::Instant::now();
+        let done = self.bind_volumes(binding).await;
+        let scheduler = &binding.pod.spec.scheduler_name;
+        self.metrics.bound_in(scheduler, Point::PreBind, done.is_ok(), begun.elapsed());
+        if let Err(why) = done {
             return self.pre_bind_failed(&binding.pod, "VolumeBinding", &format!("binding volumes: {why}")).await;
         }
         // The semaphore is never closed.
@@ -35,7 +35,7 @@ impl Writer {
         for claim in &binding.plan.provision {
             self.select_node(claim, &binding.plan.node).await.map_err(text)?;
         }
-        let end = Instant::now() + VOLUMES_MAX;
+        let end = Instant::now() + self.voice(&binding.pod).volumes_within;
         loop {
             let known = self.shared.known.notified();
             tokio::pin!(known);

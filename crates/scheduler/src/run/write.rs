@@ -1,15 +1,20 @@
 //! What the scheduler writes: bindings, conditions of pods that wait, and the room it asks less important pods to make.
 use std::sync::Arc;
+use std::time::Duration;
 
 use kelson_client::{
-    Client, ClientError, DeleteOptions, EventRecorder, EventType, Object, PatchKind, ResourceType, WriteOptions,
+    Client, ClientError, DeleteOptions, EventRecorder, EventType, Object, PatchKind, ResourceType, TransportError,
+    WriteOptions,
 };
 use kelson_meta::{Clock, Reason, format_seconds};
+use kelson_metrics::IntGauge;
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::extend::Extenders;
 use super::shared::Shared;
-use crate::core::{Preemption, Report};
+use crate::core::{Preemption, Report, Step};
+use crate::metrics::{Metrics, Point};
 use crate::view::Pod;
 
 /// Carries decisions out, and tells the core how that went.
@@ -18,7 +23,29 @@ pub(super) struct Writer {
     pub client: Client,
     pub clock: Arc<dyn Clock>,
     /// By profile; at least one.
-    pub recorders: Vec<(Box<str>, EventRecorder)>,
+    pub voices: Vec<Voice>,
+    pub extenders: Extenders,
+    pub metrics: Metrics,
+}
+
+/// What is done for the pods of one profile.
+pub(super) struct Voice {
+    /// The profile's name.
+    pub name: Box<str>,
+    pub recorder: EventRecorder,
+    /// How long volumes are waited for.
+    pub volumes_within: Duration,
+    /// How long devices are waited for.
+    pub devices_within: Duration,
+}
+
+/// A binding under way, counted until this is dropped.
+pub(super) struct Counted(IntGauge);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 const PODS: ResourceType = <Pod as Object>::TYPE;
@@ -26,13 +53,58 @@ const PODS: ResourceType = <Pod as Object>::TYPE;
 impl Writer {
     /// Tells of a pod, in the name of the profile that decided on `by`.
     pub(super) fn tell(&self, by: &Pod, about: &Pod, kind: EventType, reason: &str, text: String) {
-        let own = self.recorders.iter().find(|(name, _)| *name == by.spec.scheduler_name);
-        if let Some((_, recorder)) = own.or(self.recorders.first()) {
-            recorder.event(&about.reference(), kind, reason, text);
+        self.voice(by).recorder.event(&about.reference(), kind, reason, text);
+    }
+
+    /// That of the profile that decides on a pod.
+    pub(super) fn voice(&self, pod: &Pod) -> &Voice {
+        let own = self.voices.iter().find(|v| v.name == pod.spec.scheduler_name);
+        // A pod that is decided on has a profile, and there is at least one.
+        own.unwrap_or(&self.voices[0])
+    }
+
+    /// Counts a binding, as long as what is given back lives.
+    pub(super) fn begins_to_bind(&self) -> Counted {
+        self.metrics.binding.inc();
+        Counted(self.metrics.binding.clone())
+    }
+
+    /// Asks extenders what a step wants to know, and gives the step that follows. One pod is asked about at a time.
+    pub(super) async fn ask(&self, mut step: Step) -> Step {
+        loop {
+            step = match step {
+                Step::Ask(question) => {
+                    let answer = self.extenders.nodes(&self.client, &question).await;
+                    self.shared.core.lock().answered(question, answer, Instant::now())
+                }
+                Step::AskForRoom(question) => {
+                    let answer = self.extenders.rooms(&self.client, &question).await;
+                    self.shared.core.lock().rooms_answered(question, answer, Instant::now())
+                }
+                other => return other,
+            };
         }
     }
 
     pub(super) async fn bind(&self, pod: &Pod) {
+        let begun = std::time::Instant::now();
+        let (namespace, name, node) = (pod.namespace(), &*pod.name, &*pod.node_name);
+        let done = match self.extenders.bind(pod).await {
+            Some(done) => done.map_err(|why| ClientError::Transport(TransportError(why))),
+            None => self.bind_by_api(pod).await,
+        };
+        self.metrics.bound_in(&pod.spec.scheduler_name, Point::Bind, done.is_ok(), begun.elapsed());
+        match done {
+            Ok(()) => {
+                self.shared.core.lock().bound(pod, Instant::now());
+                let text = format!("Successfully assigned {namespace}/{name} to {node}");
+                self.tell(pod, pod, EventType::Normal, "Scheduled", text);
+            }
+            Err(e) => self.bind_failed(pod, &e).await,
+        }
+    }
+
+    async fn bind_by_api(&self, pod: &Pod) -> Result<(), ClientError> {
         let (namespace, name, node) = (pod.namespace(), &*pod.name, &*pod.node_name);
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
@@ -40,14 +112,7 @@ impl Writer {
             "target": {"kind": "Node", "name": node},
         });
         let done = self.client.create_sub::<serde::de::IgnoredAny>(&PODS, namespace, name, "binding", &binding).await;
-        match done {
-            Ok(_) => {
-                self.shared.core.lock().bound(pod, Instant::now());
-                let text = format!("Successfully assigned {namespace}/{name} to {node}");
-                self.tell(pod, pod, EventType::Normal, "Scheduled", text);
-            }
-            Err(e) => self.bind_failed(pod, &e).await,
-        }
+        done.map(|_| ())
     }
 
     async fn bind_failed(&self, pod: &Pod, e: &ClientError) {

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::{asks, core, decide, node, on, pod, useless};
 use crate::core::{Core, DeviceBinding, Report, Step};
+use crate::plugins::change::Change;
 use crate::view::Pod;
 
 fn slice(c: &mut Core, node: &str, devices: &[&str]) {
@@ -16,14 +17,14 @@ fn slice(c: &mut Core, node: &str, devices: &[&str]) {
     let slice = json!({"metadata": {"name": node}, "spec": {"driver": "d.example.com", "nodeName": node, "devices": devices,
         "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}});
     c.cluster.devices.put_slice(node, Some(Arc::new(serde_json::from_value(slice).unwrap())));
-    c.devices_changed(Instant::now());
+    c.changed(Change::SliceUpdate, None, Instant::now());
 }
 
 fn class(c: &mut Core, name: &str, expression: &str) {
     let selectors = if expression.is_empty() { json!([]) } else { json!([{"cel": {"expression": expression}}]) };
     let class = json!({"metadata": {"name": name}, "spec": {"selectors": selectors}});
     c.cluster.devices.put_class(name, Some(Arc::new(serde_json::from_value(class).unwrap())));
-    c.devices_changed(Instant::now());
+    c.changed(Change::SliceUpdate, None, Instant::now());
 }
 
 fn key(name: &str) -> ObjectKey {

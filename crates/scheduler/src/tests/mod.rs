@@ -1,5 +1,6 @@
 //! Tests of decisions as data: nodes, placed pods and a new pod in; a node's name or the sentence why not out.
 mod devices;
+mod extenders;
 mod new_plugin;
 mod plugins;
 mod preemption;
@@ -78,6 +79,10 @@ pub fn decide(core: &mut Core, pod: Arc<Pod>) -> Result<String, String> {
         Step::BindDevices(b) => Err(format!("gives devices on {}", b.pod.node_name)),
         Step::Report(r) => Err(r.message),
         Step::Preempt(p) => Err(format!("preempts {:?}", p.victims.iter().map(|v| &*v.name).collect::<Vec<_>>())),
+        Step::Ask(q) => Err(format!("asks about {:?}", q.nodes.iter().map(|(name, _)| &**name).collect::<Vec<_>>())),
+        Step::AskForRoom(q) => {
+            Err(format!("asks for room on {:?}", q.rooms.iter().map(|r| &*r.node).collect::<Vec<_>>()))
+        }
         Step::Idle(_) => Err("idle".into()),
     }
 }

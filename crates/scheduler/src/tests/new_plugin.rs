@@ -6,7 +6,8 @@ use tokio::time::Instant;
 use super::{decide, node, on, pod};
 use crate::cluster::NodeState;
 use crate::core::{Core, Step};
-use crate::plugins::plugin::{Change, Normalize, Plugin};
+use crate::plugins::change::Change;
+use crate::plugins::plugin::{Normalize, Plugin};
 use crate::plugins::table::Row;
 use crate::profile::Profile;
 use crate::reason::{Reason, Refusal};
@@ -34,7 +35,7 @@ impl Plugin for Dreams {
         100
     }
     fn requeues_on(&self, change: Change) -> bool {
-        change == Change::Storage
+        change == Change::VolumeUpdate
     }
 }
 
@@ -81,8 +82,8 @@ fn a_new_plugin_says_which_changes_requeue_its_pods() {
     core.put_pod(pod("p", json!({})), now);
     assert!(matches!(core.step(now), Step::Report(_)));
     let waits = |core: &mut Core| matches!(core.step(now), Step::Idle(_));
-    core.namespaces_changed(now);
+    core.changed(Change::Namespaces, None, now);
     assert!(waits(&mut core), "not to it");
-    core.storage_changed(now);
+    core.changed(Change::VolumeUpdate, None, now);
     assert!(!waits(&mut core), "it said so");
 }

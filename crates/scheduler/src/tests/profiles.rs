@@ -100,7 +100,7 @@ fn faults_of_configurations() {
         (json!({"profilez": []}), "profilez: unknown field"),
         (json!({"percentageOfNodesToScore": 101}), "percentageOfNodesToScore"),
         (json!({"podInitialBackoffSeconds": 20}), "podMaxBackoffSeconds"),
-        (json!({"extenders": [{}]}), "extenders: is not supported"),
+        (json!({"extenders": [{}]}), "extenders[0]: "),
         (json!({"profiles": [{}, {}]}), "profiles[1].schedulerName: duplicate"),
         (json!({"profiles": [{"plugins": {"score": {"enabled": [{"name": "X"}]}}}]}), "plugins.score.enabled[0].name"),
         (json!({"profiles": [{"plugins": {"bind": {"disabled": [{"name": "DefaultBinder"}]}}}]}), "cannot be disabled"),
@@ -119,4 +119,53 @@ fn faults_of_configurations() {
     let usual = json!({"leaderElection": {"leaderElect": false}, "clientConnection": {"kubeconfig": "/k"}});
     let read = configuration::read(&document(usual)).unwrap();
     assert_eq!((read.leader_elect, read.kubeconfig), (Some(false), Some("/k".into())));
+}
+
+#[test]
+fn what_plugins_are_told() {
+    let with = |name: &str, args: Value| json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}]}]});
+    let read = |name: &str, args: Value| configuration::read(&document(with(name, args)));
+    let seconds = |n: u64| std::time::Duration::from_secs(n);
+    let told = |name: &str, args: Value| read(name, args).unwrap().config.profiles.remove(0);
+    assert_eq!(told("VolumeBinding", json!({"bindTimeoutSeconds": 30})).volumes_within, seconds(30));
+    let devices = told("DynamicResources", json!({"bindingTimeout": "1m", "filterTimeout": "0s"}));
+    assert_eq!((devices.devices_within, devices.volumes_within), (seconds(60), seconds(600)));
+    for (name, args, want) in [
+        (
+            "VolumeBinding",
+            json!({"bindTimeoutSeconds": -1}),
+            "bindTimeoutSeconds: -1 is no whole number from 0 to 2147483647",
+        ),
+        ("VolumeBinding", json!({"shape": [{"utilization": 0, "score": 0}]}), "shape: is not supported"),
+        ("DynamicResources", json!({"bindingTimeout": "0.5s"}), "bindingTimeout: \"0.5s\": must be at least 1 second"),
+        ("DynamicResources", json!({"filterTimeout": "-1s"}), "filterTimeout: \"-1s\": must be zero or positive"),
+        (
+            "InterPodAffinity",
+            json!({"hardPodAffinityWeight": 101}),
+            "hardPodAffinityWeight: 101 is no whole number from 0 to 100",
+        ),
+    ] {
+        assert_eq!(read(name, args).unwrap_err().0, [format!("profiles[0].pluginConfig[0].args.{want}")]);
+    }
+}
+
+#[test]
+fn who_wants_company_draws_as_much_as_is_configured() {
+    let lonely = json!({"metadata": {"labels": {"app": "x"}}, "spec": {"affinity": {"podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname",
+            "labelSelector": {"matchLabels": {"app": "x"}}}]}}}});
+    let only = json!({"score": {"disabled": [{"name": "*"}], "enabled": [{"name": "InterPodAffinity"}, {"name": "NodeResourcesFit"}]}});
+    let by_weight = |args: Value| {
+        let config = json!([{"name": "InterPodAffinity", "args": args}]);
+        let mut core = by(json!({"profiles": [{"pluginConfig": config, "plugins": only}]}));
+        core.put_pod(on("b", pod("lonely", lonely.clone())), Instant::now());
+        decide(&mut core, asks("p", "1", json!({"metadata": {"labels": {"app": "x"}}})))
+    };
+    assert_eq!(by_weight(json!({})), Ok("b".into()), "though it is fuller");
+    assert_ne!(by_weight(json!({"hardPodAffinityWeight": 0})), Ok("b".into()));
+    assert_ne!(
+        by_weight(json!({"ignorePreferredTermsOfExistingPods": true})),
+        Ok("b".into()),
+        "it prefers nothing itself"
+    );
 }

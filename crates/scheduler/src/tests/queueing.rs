@@ -61,9 +61,9 @@ fn unschedulable_pods_wait_for_a_change_or_five_minutes() {
     q.refuse("a", fit(), t);
     assert_eq!(popped(&mut q, t + s(100)), None);
     assert!(q.any_refused_by(fit()));
-    q.requeue(t + s(100), |_, by| by.meets(only("InterPodAffinity")));
+    q.requeue(t + s(100), "test", |_, by| by.meets(only("InterPodAffinity")));
     assert_eq!(popped(&mut q, t + s(100)), None);
-    q.requeue(t + s(100), |_, by| by.meets(fit()));
+    q.requeue(t + s(100), "test", |_, by| by.meets(fit()));
     assert!(!q.any_refused_by(fit()));
     assert_eq!(popped(&mut q, t + s(100)).as_deref(), Some("a"));
     q.refuse("a", fit(), t + s(100));
@@ -95,7 +95,7 @@ fn waits(core: &mut Core) -> bool {
 #[test]
 fn what_requeues_a_pod() {
     type Happens = fn(&mut Core, Instant);
-    let table: [(&str, Value, Happens, bool); 7] = [
+    let table: [(&str, Value, Happens, bool); 9] = [
         ("a node of use", json!({}), |c, t| c.put_node(&node("m", json!({})), t), true),
         (
             "a node too small",
@@ -121,6 +121,13 @@ fn what_requeues_a_pod() {
                 c.put_node(&node("n", json!({"status": {"allocatable": {"cpu": "8"}}})), t);
             },
             true,
+        ),
+        ("less asked for", json!({}), |c, t| c.put_pod(on("n", asks("big", "1", json!({}))), t), true),
+        (
+            "another label",
+            json!({}),
+            |c, t| c.put_pod(on("n", asks("big", "3", json!({"metadata": {"labels": {"x": "y"}}}))), t),
+            false,
         ),
         ("room", json!({}), |c, t| c.remove_pod(&on("n", asks("big", "3", json!({}))), t), true),
         ("too little room", json!({}), |c, t| c.remove_pod(&on("n", asks("small", "500m", json!({}))), t), false),

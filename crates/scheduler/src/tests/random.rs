@@ -75,7 +75,9 @@ fn verdicts(evaluations: &mut Evaluations, cluster: &mut Cluster, pod: &Pod) -> 
 fn rebuilt(nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -> Cluster {
     let mut c = Cluster::default();
     nodes.iter().for_each(|n| c.put_node(Arc::clone(n)));
-    pods.iter().for_each(|p| c.put_pod(Arc::clone(p)));
+    for p in pods {
+        c.put_pod(Arc::clone(p));
+    }
     c
 }
 
@@ -101,7 +103,11 @@ fn compare(seed: u64) {
                 let p = on(&format!("n{}", r.random_range(0..8)), some_pod(&mut r, &name));
                 pods.retain(|q| q.uid != p.uid);
                 pods.push(Arc::clone(&p));
-                if r.random_bool(0.5) { cluster.put_pod(p) } else { cluster.assume(p) }
+                if r.random_bool(0.5) {
+                    cluster.put_pod(p);
+                } else {
+                    cluster.assume(p);
+                }
             }
             _ if !pods.is_empty() => {
                 let p = pods.swap_remove(r.random_range(0..pods.len()));

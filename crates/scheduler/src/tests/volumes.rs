@@ -1,6 +1,7 @@
 //! Pods whose claims wait for them: which node they go to, what is bound and made for them there, and what others may have
 //! meanwhile.
 use std::sync::Arc;
+use std::time::Duration;
 
 use kelson_meta::ObjectKey;
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use tokio::time::Instant;
 use super::{core, decide, node, on, pod, useless};
 use crate::cluster::storage::{Plan, Progress};
 use crate::core::{Core, PendingBinding, Step};
+use crate::plugins::change::Change;
 use crate::view::Pod;
 
 fn class(c: &mut Core, name: &str, over: Value) {
@@ -26,7 +28,7 @@ fn claim_value(name: &str, class: &str, size: &str) -> Value {
 fn put_claim(c: &mut Core, value: &Value) {
     let key = ObjectKey::new("default", value["metadata"]["name"].as_str().unwrap());
     c.cluster.storage.put_claim(key, Some(serde_json::from_value(value.clone()).unwrap()));
-    c.storage_changed(Instant::now());
+    c.changed(Change::VolumeUpdate, None, Instant::now());
 }
 
 fn volume_value(name: &str, class: &str, size: &str, node: &str) -> Value {
@@ -39,7 +41,7 @@ fn volume_value(name: &str, class: &str, size: &str, node: &str) -> Value {
 fn put_volume(c: &mut Core, value: &Value) {
     let name = value["metadata"]["name"].as_str().unwrap();
     c.cluster.storage.put_volume(name, Some(serde_json::from_value(value.clone()).unwrap()));
-    c.storage_changed(Instant::now());
+    c.changed(Change::VolumeUpdate, None, Instant::now());
 }
 
 fn user(name: &str, claims: &[&str]) -> Arc<Pod> {
@@ -90,7 +92,7 @@ fn a_pod_goes_where_its_claims_can_have_volumes() {
     assert_eq!(decide(&mut c, user("r", &["fourth"])), useless(none, 2, TAIL));
     // A plan that is given up gives its volumes back.
     c.failed(&binding.pod, true, Instant::now());
-    c.storage_changed(Instant::now());
+    c.changed(Change::VolumeUpdate, None, Instant::now());
     assert_eq!(planned(&mut c, user("s", &["fourth"])).plan.bind, [(key("fourth"), "b-2".to_owned())]);
 }
 
@@ -120,7 +122,63 @@ fn volumes_are_made_where_the_class_allows() {
     chosen["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = json!("a");
     chosen["metadata"]["resourceVersion"] = json!("2");
     put_claim(&mut c, &chosen);
+    assert!(decide(&mut c, user("nowhere", &["c"])).is_err(), "its class does not allow that node");
+    class(&mut c, "disk", json!({}));
     assert_eq!(&*planned(&mut c, user("r", &["c"])).plan.node, "a", "somebody chose for it");
+}
+
+#[test]
+fn only_its_own_claims_bring_a_pod_back() {
+    let mut c = two_nodes();
+    let now = Instant::now();
+    class(&mut c, "disk", json!({}));
+    c.put_pod(user("p", &["mine"]), now);
+    assert!(matches!(c.step(now), Step::Report(_)));
+    for (name, back) in [("theirs", false), ("mine", true)] {
+        let claim = serde_json::from_value(claim_value(name, "disk", "1Gi")).unwrap();
+        c.cluster.storage.put_claim(key(name), Some(claim));
+        c.changed(Change::ClaimAdd, Some(&key(name)), now);
+        assert_eq!(!matches!(c.step(now + Duration::from_secs(20)), Step::Idle(_)), back, "{name}");
+    }
+}
+
+#[test]
+fn volumes_are_made_where_their_driver_has_room() {
+    let zones = |name: &str, zone: &str| node(name, json!({"metadata": {"labels": {"zone": zone}}}));
+    let mut c = core(&[zones("a", "x"), zones("b", "y")], &[]);
+    class(&mut c, "disk", json!({}));
+    put_claim(&mut c, &claim_value("c", "disk", "5Gi"));
+    let driver = |c: &mut Core, asks: bool| {
+        let driver = json!({"metadata": {"name": "example.com/disk"}, "spec": {"storageCapacity": asks}});
+        c.cluster.storage.put_driver("example.com/disk", Some(&serde_json::from_value(driver).unwrap()));
+        c.changed(Change::VolumeUpdate, None, Instant::now());
+    };
+    let room = |c: &mut Core, name: &str, class: &str, zone: &str, size: Value| {
+        let mut all = json!({"metadata": {"name": name, "namespace": "n"}, "storageClassName": class});
+        all.as_object_mut().unwrap().extend(size.as_object().unwrap().clone());
+        if !zone.is_empty() {
+            all["nodeTopology"] = json!({"matchLabels": {"zone": zone}});
+        }
+        let said = serde_json::from_value(all).unwrap();
+        c.cluster.storage.put_capacity(ObjectKey::new("n", name), Some(&said));
+        c.changed(Change::VolumeUpdate, None, Instant::now());
+    };
+    let none = "2 node(s) did not have enough free storage";
+    driver(&mut c, true);
+    assert_eq!(decide(&mut c, user("p", &["c"])), useless(none, 2, TAIL), "nobody says that there is any");
+    room(&mut c, "small", "disk", "x", json!({"capacity": "4Gi"}));
+    room(&mut c, "other", "tape", "x", json!({"capacity": "40Gi"}));
+    room(&mut c, "nowhere", "disk", "", json!({"capacity": "40Gi"}));
+    room(&mut c, "pieces", "disk", "x", json!({"capacity": "40Gi", "maximumVolumeSize": "4Gi"}));
+    room(&mut c, "unknown", "disk", "x", json!({}));
+    assert_eq!(decide(&mut c, user("q", &["c"])), useless(none, 2, TAIL));
+    room(&mut c, "large", "disk", "y", json!({"capacity": "5Gi"}));
+    assert_eq!(&*planned(&mut c, user("r", &["c"])).plan.node, "b");
+    c.cluster.storage.put_capacity(ObjectKey::new("n", "large"), None);
+    put_claim(&mut c, &claim_value("d", "disk", "5Gi"));
+    assert_eq!(decide(&mut c, user("s", &["d"])), useless(none, 2, TAIL), "what is taken back is not there");
+    driver(&mut c, false);
+    planned(&mut c, user("t", &["d"]));
 }
 
 #[test]
@@ -225,6 +283,6 @@ fn a_node_has_only_so_many_volumes_of_a_driver() {
     assert_eq!(decide(&mut c, user("made", &["new"])), full(), "one that is to be made counts");
     assert_eq!(decide(&mut c, user("shares", &["x"])), Ok("a".into()), "one that is there counts once");
     c.cluster.storage.put_csi_node("b", None);
-    c.storage_changed(now);
+    c.changed(Change::VolumeUpdate, None, now);
     assert_eq!(decide(&mut c, user("fourth", &["z"])), Ok("b".into()), "without a word there is no limit");
 }

@@ -10,7 +10,8 @@ mod spec;
 pub use affinity::{PodTerm, Toleration};
 pub use node::{Capacity, Node, Taint, TaintEffect};
 pub use objects::{
-    CsiNode, CsiNodeDriver, DisruptionBudget, Namespace, ReplicaSet, ReplicationController, Service, StatefulSet,
+    CsiDriver, CsiNode, CsiNodeDriver, DisruptionBudget, Namespace, ReplicaSet, ReplicationController, Service,
+    StatefulSet, StorageCapacity,
 };
 pub use pod::{Pod, ScheduledCondition};
 pub use spec::{ClaimRef, DeviceRef, HostPort, PodSpec, Requests, SpreadConstraint};

@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use kelson_client::{ResourceType, slim_object};
-use kelson_meta::{LabelSelectorSpec, ObjectMeta};
+use kelson_meta::{LabelSelectorSpec, ObjectMeta, Quantity};
 use serde::Deserialize;
 
 macro_rules! object {
@@ -50,6 +50,10 @@ object!(
     CsiNode, CsiNodeSpec, Unread, ResourceType::cluster("storage.k8s.io", "v1", "csinodes", "CSINode")
 );
 object!(
+    /// `storage.k8s.io/v1.CSIDriver`.
+    CsiDriver, CsiDriverSpec, Unread, ResourceType::cluster("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+);
+object!(
     /// `policy/v1.PodDisruptionBudget`.
     DisruptionBudget, SetSelector, BudgetStatus,
     ResourceType::namespaced("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
@@ -69,6 +73,33 @@ pub struct MapSelector {
 pub struct SetSelector {
     pub selector: Option<LabelSelectorSpec>,
 }
+
+/// What a driver can and wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CsiDriverSpec {
+    /// Whether it says how much room there is for volumes that it makes.
+    pub storage_capacity: Option<bool>,
+}
+
+/// `storage.k8s.io/v1.CSIStorageCapacity`: room that a driver has for volumes of a class.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StorageCapacity {
+    pub metadata: ObjectMeta,
+    /// The class whose volumes find room here.
+    pub storage_class_name: String,
+    /// The nodes that reach them; absent: none.
+    pub node_topology: Option<LabelSelectorSpec>,
+    /// Room in all; absent: nobody knows.
+    pub capacity: Option<Quantity>,
+    /// The largest single volume, where the driver says.
+    pub maximum_volume_size: Option<Quantity>,
+}
+slim_object!(
+    StorageCapacity,
+    ResourceType::namespaced("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity")
+);
 
 /// What drivers say of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use kelson_meta::{Interner, LabelSelector, Operator};
+use kelson_meta::{Interner, LabelSelector, ObjectKey, Operator};
 use kelson_meta::{NodeSelector, NodeSelectorTerm};
 use parking_lot::Mutex;
 
@@ -139,6 +139,11 @@ pub fn intern(spec: PodSpec) -> Arc<PodSpec> {
 }
 
 impl PodSpec {
+    /// Whether one of its volumes is this claim's.
+    pub fn has_claim(&self, claim: &ObjectKey) -> bool {
+        *self.namespace == *claim.namespace && self.claims.iter().any(|c| *c.name == *claim.name)
+    }
+
     /// `status` tells what the node has granted, which may differ from what is asked while a pod is resized.
     pub(super) fn decode(raw: RawPod, status: &RawPodStatus, uid: &Arc<str>) -> Self {
         let (meta, spec) = (raw.metadata, raw.spec);

@@ -1,0 +1,229 @@
+//! `KubeSchedulerConfiguration` (`kubescheduler.config.k8s.io/v1`): profiles, their plugins, weights and arguments, and the
+//! pauses between tries. What is written there and has no effect here is a fault, so that nobody relies on it.
+mod arguments;
+mod extenders;
+mod reader;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kelson_meta::Backoff;
+use serde_json::Value;
+
+use arguments::arguments;
+use reader::{Reader, join};
+
+use crate::plugins::table::{DEFAULT, Row};
+use crate::profile::Profile;
+use crate::queue::BACKOFF;
+use crate::run::Config;
+
+const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
+const KIND: &str = "KubeSchedulerConfiguration";
+/// Profiles that one configuration may have: each keeps what it knows of nodes.
+const PROFILES_MAX: usize = 16;
+/// Highest weight of a plugin (upstream leaves room for a sum of scores in 64 bits).
+const WEIGHT_MAX: i64 = 100_000_000;
+/// Upstream's plugins that are part of something else here, or of the whole scheduler: they may be named, and only some may be off.
+const WITHOUT_A_ROW: &[&str] =
+    &["SchedulingGates", "PrioritySort", "NodeName", "VolumeZone", "DefaultPreemption", "DefaultBinder"];
+/// Extension points whose plugins are decided on one by one here.
+const FILTER: &[&str] = &["preFilter", "filter"];
+const SCORE: &[&str] = &["preScore", "score"];
+const POINTS: &[&str] = &[
+    "preEnqueue",
+    "queueSort",
+    "preFilter",
+    "filter",
+    "postFilter",
+    "preScore",
+    "score",
+    "reserve",
+    "permit",
+    "preBind",
+    "bind",
+    "postBind",
+    "multiPoint",
+];
+
+/// Points at which only what is built in works.
+const BUILT_IN: &[&str] = &["preEnqueue", "queueSort", "reserve", "permit", "preBind", "bind", "postBind"];
+
+/// Everything that is wrong with a configuration, each with its field.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Faults(pub Vec<String>);
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("; "))
+    }
+}
+
+impl std::error::Error for Faults {}
+
+/// What a file says.
+#[derive(Debug)]
+pub struct Configuration {
+    /// How to schedule.
+    pub config: Config,
+    /// `clientConnection.kubeconfig`.
+    pub kubeconfig: Option<PathBuf>,
+    /// `leaderElection.leaderElect`, where it says.
+    pub leader_elect: Option<bool>,
+}
+
+/// Reads a configuration; `tree` is the document.
+///
+/// # Errors
+/// All faults at once.
+pub fn read(tree: &Value) -> Result<Configuration, Faults> {
+    let mut r = Reader { faults: Vec::new() };
+    if tree["apiVersion"] != API_VERSION || tree["kind"] != KIND {
+        return Err(Faults(vec![format!("apiVersion and kind must be {API_VERSION} and {KIND}")]));
+    }
+    // Those of no effect are for tuning a process of upstream's kind: parallelism, rates of its client, debugging.
+    let known = [
+        "apiVersion",
+        "kind",
+        "parallelism",
+        "leaderElection",
+        "clientConnection",
+        "enableProfiling",
+        "enableContentionProfiling",
+        "percentageOfNodesToScore",
+        "podInitialBackoffSeconds",
+        "podMaxBackoffSeconds",
+        "profiles",
+        "extenders",
+        "delayCacheUntilActive",
+    ];
+    r.fields("", tree, &known);
+    r.number("parallelism", &tree["parallelism"], (1, i64::from(i32::MAX)));
+    let percent = r.number("percentageOfNodesToScore", &tree["percentageOfNodesToScore"], (0, 100)).unwrap_or(0);
+    let seconds = |n: i64| Duration::from_secs(n.unsigned_abs());
+    let first = r.number("podInitialBackoffSeconds", &tree["podInitialBackoffSeconds"], (1, i64::from(i32::MAX)));
+    let first = first.map_or(BACKOFF.base, seconds);
+    let longest = r.number("podMaxBackoffSeconds", &tree["podMaxBackoffSeconds"], (1, i64::from(i32::MAX)));
+    let longest = longest.map_or(BACKOFF.max, seconds);
+    if longest < first {
+        r.fault("podMaxBackoffSeconds", "must be greater than or equal to podInitialBackoffSeconds");
+    }
+    let mut profiles: Vec<Profile> = Vec::new();
+    let all = r.list("profiles", &tree["profiles"]);
+    for (i, value) in all.iter().enumerate() {
+        let at = format!("profiles[{i}]");
+        let profile = profile(&mut r, &at, value, percent);
+        if profiles.iter().any(|p| p.name == profile.name) {
+            r.fault(&join(&at, "schedulerName"), &format!("duplicate value {:?}", profile.name));
+        }
+        profiles.push(profile);
+    }
+    if all.len() > PROFILES_MAX {
+        r.fault("profiles", &format!("more than {PROFILES_MAX}"));
+    }
+    if profiles.is_empty() {
+        profiles.push(Profile { percent: usize::try_from(percent).unwrap_or(0), ..Profile::default() });
+    }
+    let kubeconfig = r.text("clientConnection.kubeconfig", &tree["clientConnection"]["kubeconfig"]);
+    let kubeconfig = kubeconfig.filter(|k| !k.is_empty()).map(PathBuf::from);
+    let leader_elect = tree["leaderElection"]["leaderElect"].as_bool();
+    let extenders = extenders::extenders(&mut r, &tree["extenders"]);
+    extenders::ignore(&extenders, &mut profiles);
+    let extenders = extenders::reach(&mut r, extenders);
+    if !r.faults.is_empty() {
+        return Err(Faults(r.faults));
+    }
+    let config = Config { profiles, pauses: Backoff::new(first, longest), extenders, ..Config::default() };
+    Ok(Configuration { config, kubeconfig, leader_elect })
+}
+
+fn profile(r: &mut Reader, at: &str, value: &Value, percent: i64) -> Profile {
+    r.fields(at, value, &["schedulerName", "percentageOfNodesToScore", "plugins", "pluginConfig"]);
+    let name = r.text(&join(at, "schedulerName"), &value["schedulerName"]).unwrap_or("default-scheduler");
+    if name.is_empty() {
+        r.fault(&join(at, "schedulerName"), "required value");
+    }
+    let own = r.number(&join(at, "percentageOfNodesToScore"), &value["percentageOfNodesToScore"], (0, 100));
+    let percent = usize::try_from(own.unwrap_or(percent)).unwrap_or(0);
+    let mut out = Profile { name: name.into(), percent, ..Profile::default() };
+    arguments(r, &join(at, "pluginConfig"), &value["pluginConfig"], &mut out);
+    plugins(r, &join(at, "plugins"), &value["plugins"], &mut out);
+    out
+}
+
+/// What one extension point says.
+#[derive(Default)]
+struct Point<'v> {
+    enabled: Vec<(&'v str, Option<i64>)>,
+    disabled: Vec<&'v str>,
+}
+
+impl Point<'_> {
+    fn is_off(&self, name: &str) -> bool {
+        self.disabled.contains(&name) || self.disabled.contains(&"*")
+    }
+    fn is_on(&self, name: &str) -> bool {
+        self.enabled.iter().any(|(on, _)| *on == name)
+    }
+    fn weight(&self, name: &str) -> Option<i64> {
+        self.enabled.iter().find(|(on, _)| *on == name).and_then(|(_, weight)| *weight)
+    }
+}
+
+fn point<'v>(r: &mut Reader, at: &str, value: &'v Value) -> Point<'v> {
+    r.fields(at, value, &["enabled", "disabled"]);
+    let mut out = Point::default();
+    for (list, enables) in [("enabled", true), ("disabled", false)] {
+        let at = join(at, list);
+        for (i, entry) in r.list(&at, &value[list]).iter().enumerate() {
+            let at = format!("{at}[{i}]");
+            r.fields(&at, entry, &["name", "weight"]);
+            let name = r.text(&join(&at, "name"), &entry["name"]).unwrap_or_default();
+            let known = DEFAULT.iter().any(|p| p.name() == name) || WITHOUT_A_ROW.contains(&name);
+            if !known && (enables || name != "*") {
+                r.fault(&join(&at, "name"), &format!("no plugin {name:?} is here"));
+            }
+            let weight = r.number(&join(&at, "weight"), &entry["weight"], (0, WEIGHT_MAX)).filter(|w| *w > 0);
+            if enables { out.enabled.push((name, weight)) } else { out.disabled.push(name) }
+        }
+    }
+    out
+}
+
+/// Which plugins filter and score, in which order and with which weight. A point of its own says more than `multiPoint`.
+fn plugins(r: &mut Reader, at: &str, value: &Value, profile: &mut Profile) {
+    r.fields(at, value, POINTS);
+    let points: Vec<(&str, Point<'_>)> =
+        POINTS.iter().map(|name| (*name, point(r, &join(at, name), &value[*name]))).collect();
+    // What is built in may be named anywhere, and cannot be switched off.
+    for (name, point) in points.iter().filter(|(name, _)| BUILT_IN.contains(name)) {
+        if let Some(off) = point.disabled.iter().find(|off| WITHOUT_A_ROW.contains(off)) {
+            r.fault(&join(at, name), &format!("{off:?} cannot be disabled"));
+        }
+    }
+    let of =
+        |wanted: &[&str]| points.iter().filter(|(name, _)| wanted.contains(name)).map(|(_, p)| p).collect::<Vec<_>>();
+    let (filters, scores, after) = (of(FILTER), of(SCORE), of(&["postFilter"]));
+    let none = Point::default();
+    let multi = points.iter().find(|(name, _)| *name == "multiPoint").map_or(&none, |(_, p)| p);
+    let on = |name: &str, points: &[&Point<'_>]| {
+        points.iter().any(|p| p.is_on(name))
+            || (!points.iter().any(|p| p.is_off(name)) && (multi.is_on(name) || !multi.is_off(name)))
+    };
+    if !on("DefaultPreemption", &after) {
+        profile.preemption = None;
+    }
+    for row in &mut profile.rows {
+        let name = row.plugin.name();
+        row.filters = on(name, &filters);
+        let named = scores.iter().any(|p| p.is_on(name)) || multi.is_on(name);
+        let weight = scores.iter().find_map(|p| p.weight(name)).or(multi.weight(name));
+        // Who is named without a weight counts once; one that cannot score says nothing.
+        let weight = if row.weight == 0 { 0 } else { weight.unwrap_or(if named { 1 } else { row.weight }) };
+        row.weight = if on(name, &scores) { weight } else { 0 };
+    }
+    // Those that multiPoint names come first, in its order.
+    let place = |row: &Row| multi.enabled.iter().position(|(n, _)| *n == row.plugin.name()).unwrap_or(usize::MAX);
+    profile.rows.sort_by_key(place);
+}

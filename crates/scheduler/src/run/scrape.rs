@@ -1,0 +1,88 @@
+//! What is counted when somebody asks for it: pods that wait, what brought them into their queues, who refused them, and how
+//! much is known.
+use kelson_metrics::Families;
+
+use crate::core::Core;
+
+/// Adds what is true at the moment.
+pub(super) fn scraped(families: &mut Families, core: &Core) {
+    let depth = core.queue.depth();
+    let mut pods = families.gauge("scheduler_pending_pods", "Pods that wait, by the queue they wait in.");
+    for (queue, n) in [
+        ("active", depth.active),
+        ("backoff", depth.backoff),
+        ("gated", depth.gated),
+        ("unschedulable", depth.unschedulable),
+    ] {
+        pods.sample(&[("queue", queue)], n as f64);
+    }
+    let mut incoming =
+        families.counter("scheduler_queue_incoming_pods_total", "Pods that came into a queue, by what brought them.");
+    for (queue, event, n) in core.queue.incoming() {
+        incoming.sample(&[("queue", queue), ("event", event)], n as f64);
+    }
+    let mut refused = families
+        .gauge("scheduler_unschedulable_pods", "Pods that wait for another try, by a plugin that refused them.");
+    for ((plugin, profile), n) in core.refused() {
+        refused.sample(&[("plugin", plugin), ("profile", &profile)], n as f64);
+    }
+    let (nodes, pods, assumed) = core.cluster.sizes();
+    let mut cache = families.gauge("scheduler_cache_size", "Nodes and placed pods that are known.");
+    for (kind, n) in [("nodes", nodes), ("pods", pods), ("assumed_pods", assumed)] {
+        cache.sample(&[("type", kind)], n as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use parking_lot::Mutex;
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::core::Step;
+    use crate::tests::{asks, core, node};
+
+    #[test]
+    fn what_is_counted_while_pods_are_placed() {
+        let mut c = core(&[node("n", json!({}))], &[]);
+        let now = Instant::now();
+        let registry = c.metrics.registry().clone();
+        c.put_pod(asks("p", "3", json!({})), now);
+        let Step::Bind(p) = c.step(now) else { panic!("not bound") };
+        c.bound(&p, now + Duration::from_secs(3));
+        c.put_pod(asks("q", "3", json!({})), now);
+        assert!(matches!(c.step(now), Step::Report(_)));
+        c.metrics.made_ready("default-scheduler", &["d".into()], "timeout", Duration::from_secs(1));
+        let core = Arc::new(Mutex::new(c));
+        registry.on_scrape(move |families| scraped(families, &core.lock()));
+        let text = registry.text();
+        for line in [
+            "scheduler_schedule_attempts_total{profile=\"default-scheduler\",result=\"scheduled\"} 1",
+            "scheduler_schedule_attempts_total{profile=\"default-scheduler\",result=\"unschedulable\"} 1",
+            "scheduler_schedule_attempts_total{profile=\"default-scheduler\",result=\"error\"} 0",
+            "scheduler_scheduling_attempt_duration_seconds_count{profile=\"default-scheduler\",result=\"scheduled\"} 1",
+            "scheduler_scheduling_algorithm_duration_seconds_count 2",
+            "scheduler_pod_scheduling_sli_duration_seconds_bucket{attempts=\"1\",le=\"2.56\"} 0",
+            "scheduler_pod_scheduling_sli_duration_seconds_bucket{attempts=\"1\",le=\"5.12\"} 1",
+            "scheduler_pod_scheduling_attempts_bucket{le=\"1\"} 1",
+            "scheduler_preemption_attempts_total 1",
+            "scheduler_framework_extension_point_duration_seconds_count{extension_point=\"Filter\",profile=\"default-scheduler\",status=\"Unschedulable\"} 1",
+            "scheduler_plugin_evaluation_total{extension_point=\"Filter\",plugin=\"NodeResourcesFit\",profile=\"default-scheduler\"} 2",
+            "scheduler_dra_bindingconditions_allocations_total{driver=\"d\",profile=\"default-scheduler\",status=\"timeout\"} 1",
+            "scheduler_goroutines{operation=\"binding\"} 0",
+            "scheduler_pending_pods{queue=\"unschedulable\"} 1",
+            "scheduler_pending_pods{queue=\"gated\"} 0",
+            "scheduler_queue_incoming_pods_total{queue=\"active\",event=\"UnschedulablePodAdd\"} 2",
+            "scheduler_queue_incoming_pods_total{queue=\"unschedulable\",event=\"ScheduleAttemptFailure\"} 1",
+            "scheduler_unschedulable_pods{plugin=\"NodeResourcesFit\",profile=\"default-scheduler\"} 1",
+            "scheduler_cache_size{type=\"nodes\"} 1",
+            "scheduler_cache_size{type=\"assumed_pods\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+        }
+    }
+}

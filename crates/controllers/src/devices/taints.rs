@@ -157,8 +157,8 @@ impl DeviceTaintController {
         let (namespace, name, o) = (&key.namespace, &key.name, WriteOptions::default());
         let patched = self.client.patch::<PodView>(namespace, name, "status", PatchKind::Strategic, &patch, &o);
         match patched.await {
-            // Gone, or another of its name.
-            Err(e) if e.is_not_found() || e.is_conflict() => return Ok(()),
+            // Where it is another of its name, the next look finds that one.
+            Err(e) if e.is_not_found() => return Ok(()),
             Err(e) => return Err(e.into()),
             Ok(()) => {}
         }

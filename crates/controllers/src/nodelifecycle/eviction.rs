@@ -102,7 +102,8 @@ impl TaintEvictionController {
         let patched =
             self.client.patch::<PodView>(&key.namespace, &key.name, "status", PatchKind::Strategic, &patch, &o);
         match patched.await {
-            Err(e) if e.is_not_found() || e.is_conflict() => return Ok(()),
+            // Where it is another of its name, the next look finds that one.
+            Err(e) if e.is_not_found() => return Ok(()),
             Err(e) => return Err(e.into()),
             Ok(_) => {}
         }

@@ -1,0 +1,118 @@
+//! Paths and filters in jq's language, of which stages have their keys.
+use std::fmt;
+
+use jaq_core::data::JustLut;
+use jaq_core::load::{Arena, File, Loader};
+use jaq_core::{Compiler, Ctx, Filter, Vars};
+use jaq_json::Val;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::error::StageError;
+
+/// Values of one evaluation at most; what comes after is not looked at.
+const VALUES_MAX: usize = 10_000;
+
+/// A compiled filter.
+pub struct Query(Filter<JustLut<Val>>);
+
+impl fmt::Debug for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Query")
+    }
+}
+
+/// A document in the form that queries read.
+pub fn document(value: &Value) -> Val {
+    // A tree of JSON always reads as one of jq's values, which are a superset.
+    Val::deserialize(value).unwrap_or_default()
+}
+
+/// What a query gave.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// A text.
+    Text(String),
+    /// Something else, as jq writes it.
+    Other(String),
+}
+
+impl Found {
+    /// As values of requirements are written.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Other(text) => text,
+        }
+    }
+}
+
+impl Query {
+    /// Compiles a filter.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn new(text: &str) -> Result<Self, StageError> {
+        let wrong = || StageError::new("jq", format!("{text:?} is no filter"));
+        let loader = Loader::new(jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs()));
+        let arena = Arena::default();
+        let modules = loader.load(&arena, File { code: text, path: () }).map_err(|_| wrong())?;
+        let functions = jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs());
+        Ok(Self(Compiler::default().with_funs(functions).compile(modules).map_err(|_| wrong())?))
+    }
+
+    /// What it gives but for nulls. An error within (a path through what is not there) makes it give nothing.
+    pub fn run(&self, document: &Val) -> Vec<Found> {
+        let context = Ctx::<JustLut<Val>>::new(&self.0.lut, Vars::new([]));
+        let values = self.0.id.run((context, document.clone())).take(VALUES_MAX);
+        let mut found = Vec::new();
+        for value in values {
+            match value {
+                Ok(Val::Null) => {}
+                Ok(Val::TStr(text)) => found.push(Found::Text(String::from_utf8_lossy(&text).into_owned())),
+                Ok(other) => found.push(Found::Other(other.to_string())),
+                Err(_) => return Vec::new(),
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn filters() {
+        let object = json!({"metadata": {"labels": {"a.b/c": "x"}, "finalizers": ["f", "g"]}, "spec": {"n": 3, "on": true},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Other", "status": "False"}]}});
+        let object = document(&object);
+        for (filter, expected) in [
+            (".metadata.labels[\"a.b/c\"]", "x"),
+            (".metadata.finalizers.[]", "f g"),
+            (".metadata.finalizers[1]", "g"),
+            (".spec.n", "3"),
+            (".spec.on", "true"),
+            (".status.conditions.[] | select( .type == \"Ready\" ) | .status", "True"),
+            (".status.conditions | length", "2"),
+            (".status.conditions | map(.type) | join(\",\")", "Ready,Other"),
+            (".spec.n | . + 4", "7"),
+            (".metadata.labels[\"a.b/c\"] | test(\"^x$\")", "true"),
+            // Nothing, since there is nothing.
+            (".metadata.annotations[\"x\"]", ""),
+            (".metadata.ownerReferences.[].kind", ""),
+            (".spec.n.m", ""),
+            (".status.conditions[] | error", ""),
+            ("halt", ""),
+        ] {
+            let found = Query::new(filter).unwrap().run(&object);
+            let found: Vec<_> = found.iter().map(Found::text).collect();
+            assert_eq!(found.join(" "), expected, "{filter}");
+        }
+        for wrong in [".[", "nosuchfunction", ".a |"] {
+            assert!(Query::new(wrong).is_err(), "{wrong}");
+        }
+        // Without an end: as much as is looked at.
+        assert_eq!(Query::new("repeat(1)").unwrap().run(&object).len(), VALUES_MAX);
+    }
+}

@@ -1,0 +1,122 @@
+//! One stage, compiled: who is in it, how long, and what comes of it.
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rand::Rng;
+use serde_json::Value;
+
+use crate::document::{Document, Reference};
+use crate::error::StageError;
+use crate::selector::Selector;
+use crate::step::{Effect, Step};
+use crate::template::Templates;
+use crate::value::{Given, Subject};
+
+/// A compiled stage.
+#[derive(Debug)]
+pub struct Stage {
+    name: String,
+    of: Reference,
+    selector: Selector,
+    weight: Given,
+    delay: Option<(Given, Given)>,
+    steps: Vec<Step>,
+    immediate_next: bool,
+}
+
+impl Stage {
+    /// Compiles a document; `None` for one without a selector, which no object is in.
+    ///
+    /// # Errors
+    /// Where something in it cannot be used; the error names the stage and the place.
+    pub fn compile(document: &Document, templates: &Templates) -> Result<Option<Self>, StageError> {
+        let name = document.metadata.name.clone();
+        Self::new(document, name.clone(), templates).map_err(|e| e.within(format_args!("stage {name:?}: spec")))
+    }
+
+    fn new(document: &Document, name: String, templates: &Templates) -> Result<Option<Self>, StageError> {
+        let spec = &document.spec;
+        if spec.resource_ref.kind.is_empty() {
+            return Err(StageError::new("resourceRef.kind", "a kind is needed"));
+        }
+        let Some(selector) = &spec.selector else { return Ok(None) };
+        let delay = spec.delay.as_ref().map(|delay| {
+            // A delay that says nothing is none: the object goes on at once.
+            let usual = Some(delay.duration_milliseconds.unwrap_or(0));
+            let jitter = (delay.jitter_duration_milliseconds, delay.jitter_duration_from.as_ref());
+            let duration =
+                Given::new(usual, delay.duration_from.as_ref()).map_err(|e| e.within("delay.durationFrom"))?;
+            let jitter = Given::new(jitter.0, jitter.1).map_err(|e| e.within("delay.jitterDurationFrom"))?;
+            Ok((duration, jitter))
+        });
+        let steps = spec.all_steps();
+        let steps = steps.iter().enumerate().map(|(i, step)| {
+            Step::new(step, &spec.resource_ref, templates).map_err(|e| e.within(format_args!("steps[{i}]")))
+        });
+        Ok(Some(Self {
+            name,
+            of: spec.resource_ref.clone(),
+            selector: Selector::new(selector)?,
+            weight: Given::new(Some(spec.weight), spec.weight_from.as_ref()).map_err(|e| e.within("weightFrom"))?,
+            delay: delay.transpose()?,
+            steps: steps.collect::<Result<_, _>>()?,
+            immediate_next: spec.immediate_next_stage.unwrap_or(false),
+        }))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Of which kind of object it is.
+    pub fn of(&self) -> &Reference {
+        &self.of
+    }
+
+    /// Whether the next stage is looked for with what the write gave back, without waiting to hear of it.
+    pub fn is_immediate(&self) -> bool {
+        self.immediate_next
+    }
+
+    pub(crate) fn matches(&self, subject: &Subject<'_>) -> Result<bool, StageError> {
+        self.selector.matches(subject)
+    }
+
+    pub(crate) fn weight(&self, subject: &Subject<'_>) -> Result<Option<i64>, StageError> {
+        self.weight.number(subject)
+    }
+
+    /// How long an object stays in it from now on: the duration, or any time between that and the jitter's.
+    ///
+    /// # Errors
+    /// When an expression cannot be evaluated on the object.
+    pub fn delay(&self, object: &Value, now: Timestamp, chance: &mut impl Rng) -> Result<Duration, StageError> {
+        let Some((duration, jitter)) = &self.delay else { return Ok(Duration::ZERO) };
+        let subject = Subject::of(object);
+        let Some(least) = duration.duration(&subject, now)? else { return Ok(Duration::ZERO) };
+        if jitter.is_empty() {
+            return Ok(least);
+        }
+        Ok(match jitter.duration(&subject, now)? {
+            None => least,
+            Some(most) if most <= least => most,
+            Some(most) => least + (most - least).mul_f64(chance.random_range(0.0..1.0)),
+        })
+    }
+
+    /// How many steps it has.
+    pub fn steps(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// What the step with this number does for an object.
+    ///
+    /// # Errors
+    /// When a template cannot be rendered for it, or gives no YAML.
+    pub fn effects(&self, step: usize, object: &Value) -> Result<Vec<Effect>, StageError> {
+        let deleted = self.steps.iter().take(step).any(Step::deletes);
+        let effects = self.steps.get(step).map_or(Ok(Vec::new()), |s| s.effects(object, deleted));
+        effects.map_err(|e| e.within(format_args!("stage {:?}: steps[{step}]", self.name)))
+    }
+}

@@ -1,0 +1,206 @@
+//! What is written when an object goes on: steps, whose templates become patches, objects and events for one object.
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::document::{self, Event, Finalizers, Impersonation, Reference};
+use crate::error::StageError;
+use crate::template::{Template, Templates};
+
+/// How a body is to be merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// JSON patch (RFC 6902).
+    Json,
+    /// Merge patch (RFC 7386).
+    Merge,
+    /// Strategic merge patch.
+    Strategic,
+    /// Server-side apply.
+    Apply,
+}
+
+/// Something to be done for an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Tell an event of it.
+    Event(Event),
+    /// Patch it.
+    Patch {
+        /// How.
+        form: Form,
+        /// Empty for the object itself.
+        subresource: String,
+        /// The patch.
+        body: Value,
+        /// As another user.
+        acting_as: Option<String>,
+    },
+    /// Delete it, without grace.
+    Delete,
+    /// Make another object, or patch it where it is there.
+    Apply {
+        /// How it is patched.
+        form: Form,
+        /// Where it is not empty, the object is there and that is patched.
+        subresource: String,
+        /// The object, with its `apiVersion` and `kind`.
+        object: Value,
+        /// As another user.
+        acting_as: Option<String>,
+    },
+}
+
+#[derive(Debug)]
+struct Patch {
+    form: Form,
+    root: String,
+    subresource: String,
+    template: Arc<Template>,
+    acting_as: Option<String>,
+}
+
+/// A compiled step.
+#[derive(Debug)]
+pub struct Step {
+    event: Option<Event>,
+    finalizers: Option<Finalizers>,
+    delete: bool,
+    patch: Option<Patch>,
+    apply: Option<Patch>,
+}
+
+fn user(impersonation: Option<&Impersonation>) -> Option<String> {
+    impersonation.map(|i| i.username.clone()).filter(|u| !u.is_empty())
+}
+
+impl Step {
+    /// Compiles a step of a stage of a kind.
+    ///
+    /// # Errors
+    /// Where a template or a type of patch is none.
+    pub fn new(step: &document::StepSpec, of: &Reference, templates: &Templates) -> Result<Self, StageError> {
+        let patch = |p: &document::PatchSpec| {
+            // Only these two kinds are patched strategically where nothing is said.
+            let usual = if of.api_version == "v1" && matches!(&*of.kind, "Node" | "Pod") {
+                Form::Strategic
+            } else {
+                Form::Merge
+            };
+            let form = match p.r#type.as_deref().unwrap_or_default() {
+                "" => usual,
+                "json" => Form::Json,
+                "merge" => Form::Merge,
+                "strategic" => Form::Strategic,
+                other => return Err(StageError::new("patch.type", format!("{other:?} is none"))),
+            };
+            let template = templates.compile(&p.template).map_err(|e| e.within("patch"))?;
+            let acting_as = user(p.impersonation.as_ref());
+            Ok(Patch { form, root: p.root.clone(), subresource: p.subresource.clone(), template, acting_as })
+        };
+        let apply = |a: &document::Apply| {
+            let form = match a.r#type.as_deref().unwrap_or_default() {
+                "" | "apply" => Form::Apply,
+                "merge" => Form::Merge,
+                "strategic" => Form::Strategic,
+                other => return Err(StageError::new("apply.type", format!("{other:?} is none"))),
+            };
+            let template = templates.compile(&a.template).map_err(|e| e.within("apply"))?;
+            let acting_as = user(a.impersonation.as_ref());
+            Ok(Patch { form, root: String::new(), subresource: a.subresource.clone(), template, acting_as })
+        };
+        Ok(Self {
+            event: step.event.clone(),
+            finalizers: step.finalizers.clone(),
+            delete: step.delete,
+            patch: step.patch.as_ref().map(patch).transpose()?,
+            apply: step.apply.as_ref().map(apply).transpose()?,
+        })
+    }
+
+    /// Whether the object goes with it.
+    pub fn deletes(&self) -> bool {
+        self.delete
+    }
+
+    /// What is to be done for an object, in order. After a step that deletes it, only events are told (`deleted`).
+    ///
+    /// # Errors
+    /// When a template cannot be rendered for it, or gives no YAML.
+    pub fn effects(&self, object: &Value, deleted: bool) -> Result<Vec<Effect>, StageError> {
+        let mut effects: Vec<Effect> = self.event.clone().map(Effect::Event).into_iter().collect();
+        if deleted {
+            return Ok(effects);
+        }
+        let changes = self.finalizers.as_ref().map(|f| finalizers(object, f)).unwrap_or_default();
+        if !changes.is_empty() {
+            let body = Value::Array(changes);
+            effects.push(Effect::Patch { form: Form::Json, subresource: String::new(), body, acting_as: None });
+        }
+        if self.delete {
+            effects.push(Effect::Delete);
+            return Ok(effects);
+        }
+        if let Some(patch) = &self.patch {
+            let body = rooted(&patch.root, patch.form, patch.template.render(object)?);
+            let (subresource, acting_as) = (patch.subresource.clone(), patch.acting_as.clone());
+            effects.push(Effect::Patch { form: patch.form, subresource, body, acting_as });
+        }
+        if let Some(apply) = &self.apply {
+            let (subresource, acting_as) = (apply.subresource.clone(), apply.acting_as.clone());
+            effects.push(Effect::Apply {
+                form: apply.form,
+                subresource,
+                object: apply.template.render(object)?,
+                acting_as,
+            });
+        }
+        Ok(effects)
+    }
+}
+
+/// A body below the field that a patch names as its root.
+fn rooted(root: &str, form: Form, body: Value) -> Value {
+    match (root, form, body) {
+        ("", _, body) => body,
+        (root, Form::Json, Value::Array(mut operations)) => {
+            for operation in &mut operations {
+                let path = operation["path"].as_str().map(|path| format!("/{root}{path}"));
+                operation["path"] = json!(path);
+            }
+            Value::Array(operations)
+        }
+        (root, _, body) => json!({root: body}),
+    }
+}
+
+/// A JSON patch of the finalizers, empty where they are right.
+fn finalizers(object: &Value, wanted: &Finalizers) -> Vec<Value> {
+    const PATH: &str = "/metadata/finalizers";
+    let there: Vec<&str> =
+        object["metadata"]["finalizers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let mut left = there.clone();
+    if wanted.empty {
+        left.clear();
+    }
+    left.retain(|f| !wanted.remove.iter().any(|r| r.value == *f));
+    for add in &wanted.add {
+        if !left.contains(&&*add.value) {
+            left.push(&add.value);
+        }
+    }
+    if left == there {
+        return Vec::new();
+    }
+    match (there.is_empty(), left.is_empty()) {
+        (true, _) => vec![json!({"op": "add", "path": PATH, "value": left})],
+        // Somebody else may have changed the list meanwhile: then this is refused, and the stage is looked at anew.
+        (false, true) => {
+            vec![json!({"op": "test", "path": PATH, "value": there}), json!({"op": "remove", "path": PATH})]
+        }
+        (false, false) => {
+            let test = json!({"op": "test", "path": PATH, "value": there});
+            vec![test, json!({"op": "replace", "path": PATH, "value": left})]
+        }
+    }
+}

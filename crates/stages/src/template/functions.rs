@@ -1,0 +1,31 @@
+//! All functions of templates by name.
+use std::sync::Arc;
+
+use gotmpl::{FuncMap, TemplateError, Value, ValueFunc};
+
+use super::arguments::{Arguments, Row, fault};
+use super::{Surroundings, cluster, lists, numbers, text, times};
+
+/// The functions of templates that ask these surroundings.
+pub fn all(surroundings: &Arc<dyn Surroundings>) -> FuncMap {
+    let rows = [text::ROWS, lists::ROWS, numbers::ROWS, times::ROWS].concat();
+    let mut functions: FuncMap = rows.into_iter().map(pure).collect();
+    functions.extend(cluster::functions(surroundings).map(|(name, function)| (name.to_owned(), function)));
+    let asked = Arc::clone(surroundings);
+    let now: ValueFunc = Arc::new(move |_: &[Value]| Ok(super::convert::text(cluster::written(asked.now()))));
+    functions.insert("now".to_owned(), now);
+    functions
+}
+
+fn pure((name, least, function): Row) -> (String, ValueFunc) {
+    let call: ValueFunc = Arc::new(move |a: &[Value]| {
+        if a.len() < least {
+            return Err(fault(format!("{name}: {least} arguments are needed, not {}", a.len())));
+        }
+        function(&Arguments(a)).map_err(|e| match e {
+            TemplateError::Exec(why) => fault(format!("{name}: {why}")),
+            other => other,
+        })
+    });
+    (name.to_owned(), call)
+}

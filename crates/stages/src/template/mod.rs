@@ -1,0 +1,121 @@
+//! Templates of stages: Go's language, kwok's functions, many of sprig's. What a template gives is YAML.
+//!
+//! Rooms: `convert` (values of templates and JSON) → `arguments` (of a function) → `text`, `lists`, `numbers`, `times`, `cluster` (functions by what they are
+//! about, a row each) → `functions` (all rows) → this face.
+
+mod arguments;
+mod cluster;
+mod convert;
+mod functions;
+mod lists;
+mod numbers;
+mod text;
+mod times;
+
+use std::fmt;
+use std::io::Write;
+use std::sync::Arc;
+
+use gotmpl::{FuncMap, TemplateError};
+use jiff::Timestamp;
+use kelson_codec::yaml;
+use serde_json::Value;
+
+use crate::error::StageError;
+
+/// What one template may give.
+const OUTPUT_MAX_BYTES: usize = 3 << 20;
+/// How often the loops of one template may go round, together.
+const ROUNDS_MAX: u64 = 1_000_000;
+
+/// What templates ask of the cluster around the object.
+pub trait Surroundings: Send + Sync + 'static {
+    /// The time.
+    fn now(&self) -> Timestamp;
+    /// When the process began.
+    fn started(&self) -> Timestamp;
+    /// The version that objects tell of.
+    fn version(&self) -> String;
+    /// Address of nodes that have none; empty where nothing is known.
+    fn node_ip(&self) -> String;
+    /// The name that nodes are reached by; empty where nothing is known.
+    fn node_name(&self) -> String;
+    /// Port of the nodes' kubelets; 0: none.
+    fn node_port(&self) -> u16;
+    /// Addresses of a node.
+    fn node_ips(&self, node: &str) -> Vec<String>;
+    /// Free addresses for a pod on a node, one of each of its ranges; they are the pod's from now on.
+    fn pod_ips(&self, node: &str) -> Vec<String>;
+}
+
+/// Compiles templates; cheap to clone.
+#[derive(Clone)]
+pub struct Templates {
+    functions: FuncMap,
+}
+
+impl fmt::Debug for Templates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Templates")
+    }
+}
+
+/// A compiled template.
+pub struct Template(gotmpl::Template);
+
+impl fmt::Debug for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Template")
+    }
+}
+
+impl Templates {
+    /// Templates that ask `surroundings`.
+    pub fn new(surroundings: &Arc<dyn Surroundings>) -> Self {
+        Self { functions: functions::all(surroundings) }
+    }
+
+    pub(crate) fn compile(&self, text: &str) -> Result<Arc<Template>, StageError> {
+        let template = gotmpl::Template::new("_").funcs(self.functions.clone()).max_range_iters(ROUNDS_MAX);
+        Ok(Arc::new(Template(template.parse(text.trim()).map_err(wrong)?)))
+    }
+}
+
+fn wrong(e: TemplateError) -> StageError {
+    StageError::new("template", e)
+}
+
+impl Template {
+    /// What the template gives for an object, as text.
+    fn text(&self, object: &Value) -> Result<String, StageError> {
+        let mut output = Bounded(Vec::new());
+        self.0.execute(&mut output, &convert::to_template(object)).map_err(wrong)?;
+        String::from_utf8(output.0).map_err(|e| StageError::new("template", e))
+    }
+
+    /// The YAML that the template gives for an object.
+    ///
+    /// # Errors
+    /// When it cannot be rendered, or gives no YAML.
+    pub fn render(&self, object: &Value) -> Result<Value, StageError> {
+        let text = self.text(object)?;
+        let (value, _) = yaml::to_value(text.as_bytes()).map_err(|e| StageError::new("template", e))?;
+        Ok(value)
+    }
+}
+
+/// Output up to its bound.
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if self.0.len() + bytes.len() > OUTPUT_MAX_BYTES {
+            return Err(std::io::Error::other(format!("the output has more than {OUTPUT_MAX_BYTES} bytes")));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

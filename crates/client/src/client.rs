@@ -26,6 +26,8 @@ pub const METADATA_ONLY_LIST: &str =
 pub struct Client {
     transport: Arc<dyn Transport>,
     user_agent: http::HeaderValue,
+    /// Whom the server is asked to take it for.
+    acting_as: Option<http::HeaderValue>,
 }
 
 impl Client {
@@ -33,12 +35,21 @@ impl Client {
     pub fn new(transport: Arc<dyn Transport>, component: &str) -> Self {
         let agent = format!("kelson-{component}/{}", env!("CARGO_PKG_VERSION"));
         let user_agent = agent.parse().unwrap_or_else(|_| http::HeaderValue::from_static("kelson"));
-        Self { transport, user_agent }
+        Self { transport, user_agent, acting_as: None }
     }
 
     /// The same client, whose requests are counted from now on.
     pub fn counted(self, metered: &Metered) -> Self {
         Self { transport: metered.over(self.transport), ..self }
+    }
+
+    /// The same client, whose requests are made as another user from now on (impersonation).
+    ///
+    /// # Errors
+    /// When the name cannot stand in a header.
+    pub fn acting_as(&self, user: &str) -> Result<Self, ClientError> {
+        let acting_as = user.parse().map_err(|_| ClientError::Request(format!("user {user:?}")))?;
+        Ok(Self { acting_as: Some(acting_as), ..self.clone() })
     }
 
     /// Sends any request and gives the raw answer, whatever its status. The URI is path and query.
@@ -79,6 +90,9 @@ impl Client {
         let headers = request.headers_mut();
         headers.insert(header::USER_AGENT, self.user_agent.clone());
         headers.insert(header::ACCEPT, http::HeaderValue::from_static(accept));
+        if let Some(user) = &self.acting_as {
+            headers.insert("impersonate-user", user.clone());
+        }
         if !content_type.is_empty() {
             let value = content_type.parse().map_err(|_| ClientError::Request("content type".into()))?;
             headers.insert(header::CONTENT_TYPE, value);
@@ -230,6 +244,17 @@ impl Client {
     ) -> Result<T, ClientError> {
         let uri = format!("{}{}", path(&T::TYPE, namespace, name, subresource), options.query());
         self.send(Method::PATCH, &uri, kind.media_type(), patch).await
+    }
+
+    /// As [`patch_and_read`](Self::patch_and_read), of an object known only at run time by its path.
+    pub async fn patch_at<R: DeserializeOwned>(
+        &self,
+        path: &str,
+        kind: PatchKind,
+        patch: &impl Serialize,
+        options: &WriteOptions,
+    ) -> Result<R, ClientError> {
+        self.send(Method::PATCH, &format!("{path}{}", options.query()), kind.media_type(), patch).await
     }
 
     /// Deletes an object. Says nothing of whether it is gone already: finalizers and grace may hold it.

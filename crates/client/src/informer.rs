@@ -99,6 +99,12 @@ impl<T: Object> Informer<T> {
         Self { client, config, handlers: Vec::new(), source }
     }
 
+    /// Watches the resource at `path` instead of the type's own: for resources found by discovery whose objects are wanted whole.
+    pub fn whole_at(mut self, path: impl Into<String>) -> Self {
+        self.source.path = path.into();
+        self
+    }
+
     /// Watches the resource at `path` instead of the type's own and reads metadata alone: for resources found by
     /// discovery.
     pub fn metadata_at(mut self, path: impl Into<String>) -> Self {

@@ -5,13 +5,18 @@
 //! kubelet's writes are, but for one thing: all nodes read pods through one watch, so a server has one watcher here where
 //! real nodes would be many.
 //!
-//! Rooms: `config` (what the nodes are like), `view` (what is read of a pod) ← `status` (what is said of nodes and pods; pure) ← `nodes`, `pods` (who says it when)
-//! ← this face.
+//! Where `Stage` objects say how nodes and pods live ([`staged`]), they do so instead, and other kinds of objects too.
+//!
+//! Rooms: `config` (what the nodes are like), `addresses`, `lease`, `view` (what is read of a pod) ← `status` (what is said of nodes and pods; pure) ← `nodes`,
+//! `pods` (who says it when) beside `staged/` ← this face.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod addresses;
 mod config;
+mod lease;
 mod nodes;
 mod pods;
+pub mod staged;
 mod status;
 #[cfg(test)]
 mod tests;

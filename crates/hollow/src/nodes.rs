@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kelson_client::{Client, ClientError, PatchKind, ResourceType, WorkQueue, WriteOptions, slim_object};
-use kelson_meta::{Clock, ObjectMeta, format_micro, format_seconds};
+use kelson_meta::{Clock, ObjectMeta, format_seconds};
 use kelson_tasks::Tasks;
 use parking_lot::Mutex;
 use rand::Rng as _;
@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::config::Config;
+use crate::lease::{self, Lease, NAMESPACE};
 use crate::status;
 
 /// Writes for nodes under way at once.
@@ -25,8 +26,6 @@ const LEASE_SECONDS: u32 = 40;
 const REPORT: Duration = Duration::from_secs(300);
 /// Periods are longer by up to this part, so that nodes do not all come at once.
 const JITTER: f64 = 0.04;
-/// Where nodes' leases are.
-const NAMESPACE: &str = "kube-node-lease";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -34,14 +33,7 @@ struct Node {
     metadata: ObjectMeta,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Lease {
-    metadata: ObjectMeta,
-}
-
 slim_object!(Node, ResourceType::cluster("", "v1", "nodes", "Node"));
-slim_object!(Lease, ResourceType::namespaced("coordination.k8s.io", "v1", "leases", "Lease"));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Work {
@@ -163,23 +155,19 @@ impl Nodes {
 
     async fn renew(&self, n: usize) -> Result<(), ClientError> {
         let (name, known) = (self.config.name(n), self.known.lock()[n].clone());
-        let mut body = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": name, "namespace": NAMESPACE, "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Node", "name": name, "uid": known.uid}]},
-            "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS,
-                "renewTime": format_micro(self.clock.now())}});
+        let now = self.clock.now();
+        let body = |version: &str| lease::renewed(&name, &known.uid, &name, LEASE_SECONDS, now, version);
         let sent = if known.lease.is_empty() {
-            match self.client.create::<Lease>(NAMESPACE, &body).await {
+            match self.client.create::<Lease>(NAMESPACE, &body("")).await {
                 Err(e) if e.is_already_exists() => {
                     let there = self.client.get::<Lease>(NAMESPACE, &name).await?;
-                    body["metadata"]["resourceVersion"] = json!(there.metadata.resource_version);
+                    let body = body(&there.metadata.resource_version);
                     self.client.update::<Lease>(NAMESPACE, &name, "", &body).await
                 }
                 other => other,
             }
         } else {
-            body["metadata"]["resourceVersion"] = json!(known.lease);
-            self.client.update::<Lease>(NAMESPACE, &name, "", &body).await
+            self.client.update::<Lease>(NAMESPACE, &name, "", &body(&known.lease)).await
         };
         match sent {
             Ok(lease) => self.known.lock()[n].lease = lease.metadata.resource_version.into(),

@@ -1,9 +1,9 @@
 //! Pods on hollow nodes: what is bound runs, what shall end ends, what is deleted goes.
-use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::Ipv4Net;
 use kelson_client::{
     Change, Client, ClientError, DeleteOptions, Informer, InformerConfig, InformerHandle, PatchKind, WorkQueue,
     WriteOptions,
@@ -13,6 +13,7 @@ use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
 use serde_json::json;
 
+use crate::addresses::Addresses;
 use crate::config::{Config, address};
 use crate::status::{self, Stage};
 use crate::view::Pod;
@@ -20,47 +21,7 @@ use crate::view::Pod;
 /// Writes for pods under way at once.
 const WORKERS: usize = 64;
 /// Where addresses of pods begin: the range that providers share with their customers (RFC 6598), which holds four million.
-const ADDRESSES: Ipv4Addr = Ipv4Addr::new(100, 64, 0, 0);
-const ADDRESSES_MAX: u32 = 1 << 22;
-
-/// Addresses of pods: each is one pod's at a time.
-#[derive(Default)]
-struct Addresses {
-    taken: HashSet<u32>,
-    next: u32,
-}
-
-impl Addresses {
-    /// A free one; `None` when all are taken.
-    fn take(&mut self) -> Option<IpAddr> {
-        if self.taken.len() >= ADDRESSES_MAX as usize {
-            return None;
-        }
-        while !self.taken.insert(self.next) {
-            self.next = (self.next + 1) % ADDRESSES_MAX;
-        }
-        let ip = Ipv4Addr::from_bits(ADDRESSES.to_bits() + self.next);
-        self.next = (self.next + 1) % ADDRESSES_MAX;
-        Some(IpAddr::V4(ip))
-    }
-
-    /// The place of an address that this range has.
-    fn place(text: &str) -> Option<u32> {
-        let ip: Ipv4Addr = text.parse().ok()?;
-        ip.to_bits().checked_sub(ADDRESSES.to_bits()).filter(|n| *n < ADDRESSES_MAX)
-    }
-
-    /// A pod that is there has it.
-    fn note(&mut self, text: &str) {
-        self.taken.extend(Self::place(text));
-    }
-
-    fn give_back(&mut self, text: &str) {
-        if let Some(place) = Self::place(text) {
-            self.taken.remove(&place);
-        }
-    }
-}
+pub const RANGE: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10);
 
 struct Pods {
     config: Arc<Config>,
@@ -74,7 +35,7 @@ struct Pods {
 /// Follows pods and works on those of these nodes.
 pub fn start(config: &Arc<Config>, client: &Client, clock: &Arc<dyn Clock>, tasks: &Tasks) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
-    let addresses: Arc<Mutex<Addresses>> = Arc::default();
+    let addresses = Arc::new(Mutex::new(Addresses::new(RANGE.into(), 0)));
     let bound = InformerConfig { fields: "spec.nodeName!=".into(), ..InformerConfig::default() };
     let (q, of, taken) = (queue.clone(), Arc::clone(config), Arc::clone(&addresses));
     let informer = Informer::new(client.clone(), bound).on_change(move |change: &Change<Pod>| {
@@ -181,22 +142,5 @@ impl Pods {
             Err(e) if e.is_not_found() || e.is_conflict() => Ok(()),
             other => other,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_one_pods_at_a_time() {
-        let mut a = Addresses::default();
-        a.note("100.64.0.1");
-        a.note("10.0.0.1");
-        let got: Vec<_> = (0..3).map(|_| a.take().unwrap().to_string()).collect();
-        assert_eq!(got, ["100.64.0.0", "100.64.0.2", "100.64.0.3"]);
-        a.give_back("100.64.0.2");
-        a.next = 0;
-        assert_eq!(a.take().unwrap().to_string(), "100.64.0.2");
     }
 }

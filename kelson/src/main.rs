@@ -78,6 +78,7 @@ fn main() -> ExitCode {
     if let Some((component, words)) = upstream::named(&words) {
         return component.main(words);
     }
+    let words = hollow::named(&words).unwrap_or(words);
     match dispatch(Cli::from_words(words, upstream::HELP).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

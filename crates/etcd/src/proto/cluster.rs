@@ -43,6 +43,19 @@ pub struct AuthStatusResponse {
     pub auth_revision: u64,
 }
 
+/// `AuthUserListRequest` and `AuthRoleListRequest`, which say nothing.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct AuthListRequest {}
+
+/// `AuthUserListResponse` and `AuthRoleListResponse`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct AuthListResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(string, repeated, tag = "2")]
+    pub names: Vec<String>,
+}
+
 /// What `MemberRemoveRequest`, `MemberUpdateRequest` and `MemberPromoteRequest` begin with.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct MemberChangeRequest {

@@ -10,7 +10,8 @@ pub mod method;
 mod watch;
 
 pub use cluster::{
-    AuthStatusRequest, AuthStatusResponse, Member, MemberChangeRequest, MemberListRequest, MemberListResponse,
+    AuthListRequest, AuthListResponse, AuthStatusRequest, AuthStatusResponse, Member, MemberChangeRequest,
+    MemberListRequest, MemberListResponse,
 };
 pub use kv::{
     CompactionRequest, CompactionResponse, Compare, DeleteRangeRequest, DeleteRangeResponse, KeyValue, PutRequest,

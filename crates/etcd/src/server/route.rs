@@ -60,6 +60,7 @@ async fn call(face: &Arc<Face>, path: &str, r: http::Request<Incoming>) -> http:
         method::LEASE_KEEP_ALIVE => bidi(face, r, async move |q| Ok(streams::keep_alive(&f, q))).await,
         method::SNAPSHOT => server_stream(face, r, async move |q| Ok(streams::snapshot(&f, q))).await,
         method::AUTH_STATUS => unary(face, r, async move |q| Ok(calls::auth_status(&f, q))).await,
+        method::USER_LIST | method::ROLE_LIST => unary(face, r, async move |q| Ok(calls::auth_list(&f, q))).await,
         _ if path.starts_with("/etcdserverpb.Auth/") => Status::from(Error::AuthNotEnabled).into_http(),
         _ if path.starts_with("/etcdserverpb.Cluster/") => Status::from(Error::NotEnoughMembers).into_http(),
         _ => Status::unimplemented(format!("unknown method {path}")).into_http(),

@@ -75,6 +75,8 @@ fn selectors_and_tolerations() {
     let at = "spec.devices.requests[0].exactly";
     let selects = |source: &str, want: &[&str]| request(json!({"selectors": [{"cel": {"expression": source}}]}), want);
     selects("device.driver == 'a.b' && device.attributes['a.b'].model == 'x'", &[]);
+    let strings = "['a', 'b', 'c'].all(x, ['a', 'b', 'c'].all(y, (x + y).matches(device.attributes['a.b'].s)))";
+    selects(strings, &[]);
     request(json!({"selectors": [{}]}), &[&format!("{at}.selectors[0].cel: Required value")]);
     let p = format!("{at}.selectors[0].cel.expression");
     selects("1", &[&format!("{p}: Invalid value: \"1\": must evaluate to bool or the unknown type, not int")]);

@@ -50,6 +50,9 @@ fn request_defaults(devices: Option<&mut Value>) {
 
 fn exact_defaults(r: &mut Value) {
     default_zero(r, "allocationMode", "ExactCount");
+    for toleration in items_mut(r, "tolerations") {
+        default_zero(toleration, "operator", "Equal");
+    }
     if text(&r["allocationMode"]) == "ExactCount" {
         default_zero(r, "count", 1);
     }

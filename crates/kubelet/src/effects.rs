@@ -44,6 +44,11 @@ impl Tell {
         self.recorder.event(&about, kind, reason, message);
     }
 
+    /// An event about something else.
+    pub fn object(&self, about: &ObjectRef, kind: EventType, reason: &str, message: impl Into<String>) {
+        self.recorder.event(about, kind, reason, message);
+    }
+
     /// An event about this node. As upstream, it names the node by its name where the UID belongs.
     pub fn node(&self, kind: EventType, reason: &str, message: impl Into<String>) {
         let mut node = Node::default();

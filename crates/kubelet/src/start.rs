@@ -39,6 +39,7 @@ use crate::server::{Server, ServerError, command};
 use crate::status::writer::StatusWriter;
 use crate::upkeep::upkeep;
 use crate::volumes::Volumes;
+use crate::volumes::csi::VolumeGrowth;
 use crate::volumes::persistent::Claims;
 use crate::wiring::{Channels, Dependencies, OnPodCidrs};
 
@@ -122,6 +123,7 @@ impl Kubelet {
         deps.runtime = Arc::new(MeteredRuntime::new(deps.runtime, Arc::clone(&metrics)));
         let (name, version) = runtime_version(&*deps.runtime).await;
         let channels = Channels::new(&config, &deps.client, &deps.clock, metrics).await;
+        let channels = channels.map_err(KubeletError::Config)?;
         let (seen, dirs) = (channels.csi.clone(), config.dirs());
         // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
         let _ = FILES.run(move || seen.remember(&dirs)).await;
@@ -210,6 +212,7 @@ fn parts(
             claims: Claims::new(client.clone()),
             local_volumes: config.local_volumes_dir.clone(),
             csi: channels.csi.clone(),
+            growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), channels.csi.clone()),
             mounts: Arc::clone(&deps.mounts),
             node: node.clone(),
             clock,
@@ -223,6 +226,8 @@ fn parts(
         },
         images,
         devices: channels.devices.clone(),
+        placement: channels.placement.clone(),
+        claims: channels.claims.clone(),
         cgroups,
         user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
         statuses: StatusWriter::start(client.clone(), tasks),

@@ -14,6 +14,7 @@ use crate::images::gc::ImageCollection;
 use crate::logs::rotate::LogRotation;
 use crate::metrics::ShutdownMetrics;
 use crate::pods::parts::Parts;
+use crate::pods::pinning::Pinning;
 use crate::pods::shares::Shares;
 use crate::shutdown::real::{LogindMachine, NodePods};
 use crate::shutdown::{Shutdown, kept};
@@ -44,8 +45,11 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         node: config.node_name.clone(),
         dir: config.dirs().plugins_registry(),
         drivers: channels.csi.drivers.clone(),
+        others: Arc::new(channels.dra.clone()),
     };
     tasks.supervise("plugin-registration", move || registration.clone().run());
+    claims(tasks, deps, parts, channels);
+    growth(tasks, parts, channels);
     let collection = ImageCollection {
         runtime: Arc::clone(&deps.runtime),
         images: parts.images.clone(),
@@ -68,6 +72,47 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
     tasks.supervise("log-rotation", move || rotation.clone().run());
     shutdown(tasks, deps, parts, channels);
     shares(tasks, parts, channels);
+    pinning(tasks, deps, parts, channels);
+    plugins(tasks, parts, channels);
+    let (tell, host, in_cluster) =
+        (parts.effects.tell.clone(), parts.host_dns.clone(), !config.cluster_domain.is_empty());
+    tasks.spawn("resolv-conf", OnPanic::Contain, async move {
+        if let Some(why) = host.fault(in_cluster).await {
+            tell.node(EventType::Warning, "CheckLimitsForResolvConf", why);
+        }
+    });
+}
+
+/// Drivers' volumes of the node's pods grow when their claims do.
+fn growth(tasks: &Tasks, parts: &Parts, channels: &Channels) {
+    let (growth, of_pods, known, tell) = (
+        parts.volumes.growth.clone(),
+        parts.volumes.claims.clone(),
+        channels.known.clone(),
+        parts.effects.tell.clone(),
+    );
+    tasks.supervise("volume-growth", move || {
+        let known = known.clone();
+        growth.clone().run(of_pods.clone(), Arc::new(move || known.list()), tell.clone())
+    });
+}
+
+/// Containers run on the processors that are theirs.
+fn pinning(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
+    let config = &parts.config;
+    if channels.placement.gives_cpus() {
+        let pinning = Pinning {
+            placement: channels.placement.clone(),
+            runtime: Arc::clone(&deps.runtime),
+            every: config.placement.reconcile_every,
+        };
+        tasks.supervise("cpu-pinning", move || pinning.clone().run());
+    }
+}
+
+/// Plugins of devices register, and who asks is told what pods have.
+fn plugins(tasks: &Tasks, parts: &Parts, channels: &Channels) {
+    let config = &parts.config;
     let registrar = Registrar::new(channels.devices.clone(), tasks.child("device-plugins"));
     tasks.supervise("device-registration", move || registrar.clone().run());
     let known = channels.known.clone();
@@ -75,15 +120,21 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         socket: config.dirs().pod_resources_socket(),
         pods: Arc::new(move || known.list()),
         devices: channels.devices.clone(),
+        placement: channels.placement.clone(),
+        claims: channels.claims.clone(),
         tasks: tasks.child("pod-resources"),
     };
     tasks.supervise("pod-resources", move || lister.clone().run());
-    let (tell, host, in_cluster) =
-        (parts.effects.tell.clone(), parts.host_dns.clone(), !config.cluster_domain.is_empty());
-    tasks.spawn("resolv-conf", OnPanic::Contain, async move {
-        if let Some(why) = host.fault(in_cluster).await {
-            tell.node(EventType::Warning, "CheckLimitsForResolvConf", why);
-        }
+}
+
+/// What drivers of devices offer goes with them, and claims of pods that are gone are given back.
+fn claims(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
+    let (drivers, client, node) = (channels.dra.clone(), deps.client.clone(), parts.config.node_name.clone());
+    tasks.supervise("device-slices", move || drivers.clone().run(client.clone(), node.clone()));
+    let (claims, known) = (channels.claims.clone(), channels.known.clone());
+    tasks.supervise("device-claims", move || {
+        let known = known.clone();
+        claims.clone().run(Arc::new(move |uid| known.list().iter().any(|p| crate::pod::uid(p) == uid)))
     });
 }
 

@@ -6,17 +6,21 @@ use kelson_client::Client;
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
 use kelson_pki::San;
-use kelson_tasks::Tasks;
+use kelson_tasks::{FILES, Tasks};
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::config::thresholds::Pressure;
+use crate::config::thresholds::{Pressure, Signal, amount};
 use crate::csi::drivers::Drivers;
 use crate::csi::in_use::InUse;
 use crate::devices::Devices;
-use crate::metrics::{self, DeviceMetrics, Metrics};
-use crate::node::facts::NodeFacts;
+use crate::dra::DynamicResources;
+use crate::dra::drivers::DraDrivers;
+use crate::metrics::{self, ClaimMetrics, DeviceMetrics, Metrics, PlacementMetrics};
+use crate::node::facts::{self, NodeFacts};
 use crate::node::runtime::RuntimeState;
+use crate::placement::Placement;
+use crate::placement::manager::Kept;
 use crate::pods::inbox::ManagerInbox;
 use crate::pods::known::Known;
 use crate::probes::ProbeRunner;
@@ -58,15 +62,30 @@ pub(crate) struct Channels {
     pub known: Known,
     pub csi: CsiVolumes,
     pub devices: Devices,
+    pub placement: Placement,
+    pub dra: DraDrivers,
+    pub claims: DynamicResources,
     pub metrics: Arc<Metrics>,
     pub names: (watch::Sender<Vec<San>>, watch::Receiver<Vec<San>>),
     pub certificates: CertificateMetrics,
 }
 
 impl Channels {
-    pub async fn new(config: &Config, client: &Client, clock: &Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
+    /// # Errors
+    /// When what the configuration gives to containers alone cannot be given on this machine.
+    pub async fn new(
+        config: &Config,
+        client: &Client,
+        clock: &Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, String> {
+        let placing = Arc::new(PlacementMetrics::new(metrics.registry()));
+        let kept = kept(config).await;
+        let placement = Placement::open(&config.placement, &config.root_dir, kept, placing).await?;
         let counted = Arc::new(DeviceMetrics::new(metrics.registry()));
         let devices = Devices::open(config.device_plugins_dir.clone(), counted).await;
+        let dra = DraDrivers::new(Arc::new(ClaimMetrics::new(metrics.registry())));
+        let claims = DynamicResources::open(client.clone(), dra.clone(), config.root_dir.clone()).await?;
         let facts = NodeFacts {
             name: config.node_name.clone(),
             host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
@@ -78,8 +97,11 @@ impl Channels {
             let pods = shown.list();
             metrics::pods(families, pods.iter().map(|p| &**p));
         });
-        Self {
+        Ok(Self {
             devices,
+            placement,
+            dra,
+            claims,
             metrics,
             facts: watch::channel(Arc::new(facts)),
             runtime: watch::channel(Arc::default()),
@@ -91,6 +113,19 @@ impl Channels {
             names: watch::channel(Vec::new()),
             certificates: CertificateMetrics::new(Arc::clone(clock)),
             csi: CsiVolumes::new(client.clone(), &config.node_name, Drivers::default(), InUse::default()),
-        }
+        })
     }
+}
+
+/// What the node keeps from pods.
+async fn kept(config: &Config) -> Kept {
+    let mut amounts = config.reserved();
+    let machine_memory = FILES.run(facts::machine_memory).await.unwrap_or_default().total;
+    let machine_memory = u64::try_from(machine_memory).unwrap_or(0);
+    let thresholds = config.eviction.thresholds.iter().filter(|t| t.is_hard());
+    for t in thresholds.filter(|t| t.signal == Signal::MemoryAvailable) {
+        let of_memory = amounts.entry("memory".to_owned()).or_default();
+        *of_memory = of_memory.plus(amount(t.value.of(machine_memory)));
+    }
+    Kept { amounts, machine_memory }
 }

@@ -12,17 +12,23 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt as _};
 use hyper::body::Frame;
 use k8s_openapi::api::core::v1::Pod;
+use kelson_client::EventRecorder;
 use kelson_kubelet::config::Config;
-use kelson_kubelet::csi::client::{NodeInfo, PluginInfo, Publish, Stage, Unpublish, Unstage};
-use kelson_kubelet::csi::drivers::Drivers;
+use kelson_kubelet::csi::client::PluginClient;
+use kelson_kubelet::csi::client::{Expand, NodeInfo, PluginInfo, Publish, Stage, Unpublish, Unstage};
+use kelson_kubelet::csi::drivers::{Driver, Drivers};
 use kelson_kubelet::csi::in_use::InUse;
 use kelson_kubelet::csi::registration::Registration;
+use kelson_kubelet::dra::drivers::DraDrivers;
+use kelson_kubelet::effects::Tell;
+use kelson_kubelet::metrics::ClaimMetrics;
 use kelson_kubelet::objects::Objects;
 use kelson_kubelet::objects::tokens::Tokens;
-use kelson_kubelet::volumes::csi::CsiVolumes;
+use kelson_kubelet::volumes::csi::{CsiVolumes, VolumeGrowth};
 use kelson_kubelet::volumes::mounts::Mounts;
 use kelson_kubelet::volumes::persistent::Claims;
 use kelson_kubelet::volumes::{Ready, Volumes};
+use kelson_metrics::Registry;
 use kelson_simulation::Api;
 use kelson_tasks::Tasks;
 use parking_lot::Mutex;
@@ -60,8 +66,16 @@ impl FakeDriver {
             .encode_to_vec(),
             "NodeGetInfo" => NodeInfo { node_id: "node-1".into(), max_volumes_per_node: 9, accessible_topology: None }
                 .encode_to_vec(),
-            // One capability: staging.
-            "NodeGetCapabilities" => vec![0x0a, 0x04, 0x0a, 0x02, 0x08, 0x01],
+            // Two capabilities: staging and growing.
+            "NodeGetCapabilities" => vec![0x0a, 0x04, 0x0a, 0x02, 0x08, 0x01, 0x0a, 0x04, 0x0a, 0x02, 0x08, 0x03],
+            "NodeExpandVolume" => {
+                let expand = Expand::decode(message).expect(decoded);
+                assert!(self.mounted.lock().contains(Path::new(&expand.volume_path)), "it is where the pod has it");
+                assert!(expand.staging_target_path.ends_with("/globalmount"), "{}", expand.staging_target_path);
+                let bytes = expand.capacity_range.expect("a size").required_bytes;
+                self.calls.lock().push(format!("grown to {} GiB", bytes >> 30));
+                Vec::new()
+            }
             "NodeStageVolume" => {
                 let stage = Stage::decode(message).expect(decoded);
                 assert!(Path::new(&stage.staging_target_path).is_dir(), "its directory is made for it");
@@ -165,6 +179,7 @@ fn volumes(api: &Api, config: &Config, driver: &Arc<FakeDriver>, csi: CsiVolumes
         tokens: Tokens::new(client.clone(), clock.clone()),
         claims: Claims::new(client),
         local_volumes: None,
+        growth: VolumeGrowth::new(api.client(), clock.clone(), config.dirs(), csi.clone()),
         csi,
         mounts: Arc::clone(driver) as _,
         node: watch::channel(Arc::default()).1,
@@ -208,8 +223,14 @@ async fn from_the_socket_to_the_last_pod() {
     driver.listen(&endpoint);
 
     let (drivers, in_use) = (Drivers::default(), InUse::default());
-    let registration =
-        Registration { client: api.client(), node: "n1".into(), dir: registry.clone(), drivers: drivers.clone() };
+    let others = Arc::new(DraDrivers::new(Arc::new(ClaimMetrics::new(&Registry::new()))));
+    let registration = Registration {
+        client: api.client(),
+        node: "n1".into(),
+        dir: registry.clone(),
+        drivers: drivers.clone(),
+        others,
+    };
     tokio::spawn(registration.run());
     let entries = async || {
         let found = api.get("storage.k8s.io/v1/csinodes", "", "n1").await.unwrap_or_default();
@@ -282,4 +303,74 @@ async fn from_the_socket_to_the_last_pod() {
     std::fs::remove_file(registry.join("d-reg.sock")).expect("removed");
     eventually("the driver is forgotten", async || entries().await.is_empty()).await;
     assert!(drivers.get("d.example.com").is_err());
+}
+
+/// The controller's part of a claim's growth is done; the node's is not.
+async fn grows(api: &Api, gib: u32) {
+    let size = json!({"storage": format!("{gib}Gi")});
+    api.patch("v1/persistentvolumes", "", "pv", "", json!({"spec": {"capacity": size}})).await;
+    let pending = json!({"type": "FileSystemResizePending", "status": "True"});
+    let status = json!({"allocatedResources": size, "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+        "conditions": [pending]});
+    api.patch("v1/persistentvolumeclaims", "n", "c", "status", json!({"status": status})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_grow_when_they_are_mounted_and_while_they_are_used() {
+    let api = Api::start().await;
+    bound_claim(&api).await;
+    let at_first = json!({"status": {"capacity": {"storage": "1Gi"}}});
+    api.patch("v1/persistentvolumeclaims", "n", "c", "status", at_first).await;
+    let dir = tempfile::tempdir().expect("tempdir");
+    let config = Config::new("n1", dir.path());
+    let driver = Arc::new(FakeDriver::default());
+    let endpoint = dir.path().join("csi.sock");
+    driver.listen(&endpoint);
+    let drivers = Drivers::default();
+    let client = PluginClient::new(&endpoint).expect("a path");
+    drivers.put("d.example.com", Driver { client, socket: endpoint.clone(), made: (1, 0, 0) });
+    let csi = CsiVolumes::new(api.client(), "n1", drivers, InUse::default());
+    let volumes = volumes(&api, &config, &driver, csi);
+    let grown = || -> Vec<String> {
+        let mut calls = driver.calls.lock();
+        let all = std::mem::take(&mut *calls);
+        all.into_iter().filter(|c| c.starts_with("grown")).collect()
+    };
+    let claim = async || api.get("v1/persistentvolumeclaims", "n", "c").await.expect("a claim")["status"].clone();
+
+    grows(&api, 2).await;
+    let (told, mut changes) = (volumes.csi.in_use.clone(), volumes.csi.in_use.changes());
+    tokio::spawn(async move {
+        while changes.changed().await.is_ok() {
+            told.reported(told.all());
+        }
+    });
+    let p = pod("p");
+    volumes.ensure(&p).await.expect("set up");
+    assert_eq!(grown(), ["grown to 2 GiB"]);
+    let status = claim().await;
+    assert_eq!(status["capacity"]["storage"], "2Gi", "{status}");
+    assert!(status["allocatedResourceStatuses"].is_null() && status["conditions"].is_null(), "{status}");
+
+    let tasks = Tasks::root("events");
+    let recorder = EventRecorder::start_in(&tasks, api.client(), Arc::new(api.clock), "kubelet", "n1");
+    let tell = Tell::new(recorder, "n1");
+    let pods = [Arc::new(p)];
+    volumes.growth.look(&volumes.claims, &pods, &tell).await;
+    assert_eq!(grown(), Vec::<String>::new(), "nothing is asked for");
+    grows(&api, 3).await;
+    *driver.refused.lock() = "NodeExpandVolume";
+    volumes.growth.look(&volumes.claims, &pods, &tell).await;
+    let status = claim().await;
+    assert_eq!(status["allocatedResourceStatuses"]["storage"], "NodeResizeInProgress", "{status}");
+    assert!(
+        status["conditions"].as_array().is_some_and(|all| all.iter().any(|c| c["type"] == "NodeResizeError")),
+        "{status}"
+    );
+    *driver.refused.lock() = "";
+    volumes.growth.look(&volumes.claims, &pods, &tell).await;
+    assert_eq!(grown(), ["grown to 3 GiB"]);
+    let status = claim().await;
+    assert_eq!(status["capacity"]["storage"], "3Gi", "{status}");
+    assert!(status["conditions"].is_null(), "{status}");
 }

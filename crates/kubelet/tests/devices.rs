@@ -13,13 +13,19 @@ use hyper::body::Frame;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::channel::{connect, unary};
 use kelson_cri::{CriError, CriResult};
+use kelson_kubelet::config::placement::PlacementConfig;
 use kelson_kubelet::devices::listing::PodResourcesLister;
 use kelson_kubelet::devices::messages as m;
 use kelson_kubelet::devices::registration::Registrar;
 use kelson_kubelet::devices::table::DeviceCount;
 use kelson_kubelet::devices::{Devices, checkpoint};
-use kelson_kubelet::metrics::DeviceMetrics;
+use kelson_kubelet::dra::DynamicResources;
+use kelson_kubelet::dra::drivers::DraDrivers;
+use kelson_kubelet::metrics::{ClaimMetrics, DeviceMetrics, PlacementMetrics};
+use kelson_kubelet::placement::Placement;
+use kelson_kubelet::placement::manager::Kept;
 use kelson_metrics::Registry;
+use kelson_simulation::Api;
 use kelson_tasks::{Scoped, Tasks};
 use parking_lot::Mutex;
 use prost::Message;
@@ -285,10 +291,18 @@ async fn who_asks_is_told_what_pods_have() {
     let all = vec![pod("p", wants(2)), Arc::new(over)];
     node.devices.allocate(&all[0], true).await.expect("two of three");
     let socket = node.socket("pods/kubelet.sock");
+    let (api, state) = (Api::start().await, tempfile::tempdir().expect("a directory"));
+    let counted = Arc::new(PlacementMetrics::new(&Registry::new()));
+    let placement = Placement::open(&PlacementConfig::default(), state.path(), Kept::default(), counted).await;
+    let placement = placement.expect("nothing is to be placed");
+    let drivers = DraDrivers::new(Arc::new(ClaimMetrics::new(&Registry::new())));
+    let claims = DynamicResources::open(api.client(), drivers, state.path().to_owned()).await.expect("none");
     let lister = PodResourcesLister {
         socket: socket.clone(),
         pods: Arc::new(move || all.clone()),
         devices: node.devices.clone(),
+        placement,
+        claims,
         tasks: node.tasks.child("lister"),
     };
     let _lister = node.tasks.scoped("lister", lister.run());

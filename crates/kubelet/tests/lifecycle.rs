@@ -10,7 +10,7 @@ use kelson_kubelet::devices::client::DevicePluginClient;
 use kelson_kubelet::devices::messages::{Device, PluginOptions};
 use kelson_kubelet::node::runtime::{HandlerFeatures, RuntimeState};
 use kelson_kubelet::pods::event::{Eviction, Start, WorkerInbox};
-use kelson_kubelet::pods::resize::Granted;
+use kelson_kubelet::pods::resize::{Granted, ResizePending};
 use kelson_kubelet::pods::worker::Worker;
 use kelson_kubelet::probes::Outcome;
 use kelson_tasks::{Scoped, scoped};
@@ -254,7 +254,10 @@ async fn a_pod_is_resized_while_it_runs() {
     life.until(5, |w| w.api.phase() == "Running").await;
     // The node has no room: the pod goes on with what it has, and says so.
     let granted: Pod = serde_json::from_value(of("100m")).expect("pod");
-    life.inbox.pod(Granted { pod: Arc::new(granted), deferred: Some("no room".into()) });
+    life.inbox.pod(Granted {
+        pod: Arc::new(granted),
+        deferred: Some(ResizePending { reason: "Deferred", message: "no room".into() }),
+    });
     life.until(5, |w| condition(w, "PodResizePending") == "True").await;
     assert_eq!(life.world.runtime.resizes.lock().len(), 0);
     let mut wanted = of("1500m");

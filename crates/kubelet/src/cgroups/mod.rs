@@ -6,6 +6,7 @@
 pub mod bounds;
 pub mod name;
 pub mod node;
+pub mod placed;
 pub mod resources;
 pub mod tree;
 
@@ -96,13 +97,16 @@ impl Cgroups {
         self.inner.as_ref().map(|i| format!("/{}", i.path(&i.name(pod)))).unwrap_or_default()
     }
 
-    /// Makes the pod's cgroup and sets its limits.
+    /// Makes the pod's cgroup and sets its limits. One of whose containers has processors alone is not bounded in time.
     ///
     /// # Errors
     /// When the kernel or systemd does not make it.
-    pub async fn ensure(&self, pod: &Pod) -> Result<(), String> {
+    pub async fn ensure(&self, pod: &Pod, has_own_cpus: bool) -> Result<(), String> {
         let Some(inner) = &self.inner else { return Ok(()) };
-        let bounds = Bounds::of_pod(pod, inner.pids_max, &inner.page_sizes);
+        let mut bounds = Bounds::of_pod(pod, inner.pids_max, &inner.page_sizes);
+        if has_own_cpus {
+            bounds.quota = bounds.quota.map(|_| 0);
+        }
         inner.ensure(inner.name(pod), bounds).await.map_err(|e| {
             format!("failed to ensure that the pod: {} cgroups exist and are correctly applied: {e}", pod::uid(pod))
         })

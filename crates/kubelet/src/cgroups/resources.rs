@@ -61,7 +61,7 @@ pub fn oom_score(pod: &Pod, role: Role, c: &Container, machine_memory: i64) -> i
 pub struct Limits {
     /// Weight against others when the CPUs are busy, as of cgroup v1.
     pub cpu_shares: i64,
-    /// CPU time in a period, microseconds.
+    /// CPU time in a period, microseconds; -1: none, as the container has processors alone.
     pub cpu_quota: i64,
     /// Memory in whole bytes.
     pub memory: i64,
@@ -77,6 +77,12 @@ impl Limits {
         }
     }
 
+    /// The same to compare with what is wanted: processors of its own hold a container to its limit as well.
+    #[must_use]
+    pub fn beside(self, wanted: Self) -> Self {
+        Self { cpu_quota: if self.cpu_quota < 0 { wanted.cpu_quota } else { self.cpu_quota }, ..self }
+    }
+
     /// Their form in an annotation.
     pub fn json(self) -> String {
         serde_json::to_string(&self).unwrap_or_default()
@@ -86,8 +92,9 @@ impl Limits {
     pub fn told(r: &cri::LinuxContainerResources) -> Self {
         // A quota without a period means the usual one; another period is converted to it.
         let quota = match r.cpu_period {
-            0 | PERIOD => r.cpu_quota.max(0),
-            period => r.cpu_quota.max(0).saturating_mul(PERIOD) / period,
+            _ if r.cpu_quota < 0 => -1,
+            0 | PERIOD => r.cpu_quota,
+            period => r.cpu_quota.saturating_mul(PERIOD) / period,
         };
         Self { cpu_shares: r.cpu_shares, cpu_quota: quota, memory: r.memory_limit_in_bytes.max(0) }
     }

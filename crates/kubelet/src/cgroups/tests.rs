@@ -43,7 +43,7 @@ async fn a_pod_in_the_unified_tree() {
         let cgroups = open(dir.path(), driver).await;
         let pod = limited();
         assert_eq!(cgroups.parent(&pod), format!("/{own}"));
-        cgroups.ensure(&pod).await.expect("made");
+        cgroups.ensure(&pod, false).await.expect("made");
         let own = dir.path().join(own);
         let read = |file: &str| std::fs::read_to_string(own.join(file)).expect(file);
         assert_eq!(read("cpu.max"), "150000 100000");
@@ -60,7 +60,7 @@ async fn a_pod_in_the_unified_tree() {
 async fn a_pod_in_split_trees() {
     let dir = split();
     let cgroups = open(dir.path(), CgroupDriver::Cgroupfs).await;
-    cgroups.ensure(&limited()).await.expect("made");
+    cgroups.ensure(&limited(), false).await.expect("made");
     let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).expect(file);
     assert_eq!(read("cpu/k/kubepods/burstable/podu-1/cpu.cfs_quota_us"), "150000");
     assert_eq!(read("cpu/k/kubepods/burstable/podu-1/cpu.shares"), "512");

@@ -1,6 +1,8 @@
 //! The kubelet's typed configuration; each field names the upstream flag or `KubeletConfiguration` field it stands for.
 pub mod cgroups;
+pub mod cpuset;
 pub mod file;
+pub mod placement;
 pub mod shutdown;
 pub mod thresholds;
 
@@ -14,6 +16,7 @@ use kelson_credentials::PullOptions;
 use kelson_meta::Quantity;
 
 use cgroups::CgroupConfig;
+use placement::PlacementConfig;
 use shutdown::ShutdownPeriod;
 use thresholds::EvictionConfig;
 
@@ -108,6 +111,8 @@ pub struct Config {
     pub system_reserved: BTreeMap<String, Quantity>,
     /// `--kube-reserved`, by resource.
     pub kube_reserved: BTreeMap<String, Quantity>,
+    /// Which processors and parts of memory containers get to themselves.
+    pub placement: PlacementConfig,
     /// `serializeImagePulls`, `maxParallelImagePulls`, `registryPullQPS`, `registryBurst`, the progress deadline, and
     /// `imagePullCredentialsVerificationPolicy` with its list.
     pub image_pulls: PullOptions,
@@ -182,6 +187,7 @@ impl Config {
             cgroups: None,
             system_reserved: BTreeMap::new(),
             kube_reserved: BTreeMap::new(),
+            placement: PlacementConfig::default(),
             image_pulls: PullOptions::default(),
             image_credential_provider: None,
             register_node: true,
@@ -217,6 +223,16 @@ impl Config {
             *so_far = so_far.plus(*amount);
         }
         sum
+    }
+
+    /// Processors that are reserved by number stand for all that is reserved of them (`reservedSystemCPUs`).
+    pub fn settle_reserved_cpus(&mut self) {
+        let by_number = self.placement.reserved_cpus.len();
+        if by_number > 0 {
+            let amount = Quantity::from_i64(i64::try_from(by_number).unwrap_or(i64::MAX));
+            self.system_reserved.insert("cpu".to_owned(), amount);
+            self.kube_reserved.remove("cpu");
+        }
     }
 
     /// Where pods' directories and logs lie.

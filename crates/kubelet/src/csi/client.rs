@@ -10,8 +10,9 @@ use tonic::transport::Channel;
 
 use super::messages as m;
 pub use super::messages::{
-    AccessMode, BlockVolume, MountVolume, NodeInfo, PluginInfo, Publish, SINGLE_NODE_MULTI_WRITER,
-    STAGE_UNSTAGE_VOLUME, Stage, Unpublish, Unstage, VOLUME_MOUNT_GROUP, VolumeCapability,
+    AccessMode, BlockVolume, EXPAND_VOLUME, Expand, MountVolume, NodeInfo, PluginInfo, Publish,
+    SINGLE_NODE_MULTI_WRITER, STAGE_UNSTAGE_VOLUME, SizeRange, Stage, Unpublish, Unstage, VOLUME_MOUNT_GROUP,
+    VolumeCapability,
 };
 
 /// How long a driver may take (upstream `csiTimeout`).
@@ -55,6 +56,8 @@ calls! {
     unstage(Unstage) -> m::NoFields = "NodeUnstageVolume" at "/csi.v1.Node/NodeUnstageVolume" in DRIVER_MAX;
     /// Mounts a volume for one pod.
     publish(Publish) -> m::NoFields = "NodePublishVolume" at "/csi.v1.Node/NodePublishVolume" in DRIVER_MAX;
+    /// Grows what is on a volume.
+    expand(Expand) -> m::NoFields = "NodeExpandVolume" at "/csi.v1.Node/NodeExpandVolume" in DRIVER_MAX;
     /// Takes that back.
     unpublish(Unpublish) -> m::NoFields = "NodeUnpublishVolume" at "/csi.v1.Node/NodeUnpublishVolume" in DRIVER_MAX;
 }

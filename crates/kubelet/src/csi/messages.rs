@@ -71,6 +71,8 @@ pub struct Rpc {
 
 /// Volumes are staged before they are published.
 pub const STAGE_UNSTAGE_VOLUME: i32 = 1;
+/// Volumes are grown on the node too.
+pub const EXPAND_VOLUME: i32 = 3;
 /// A volume may have several writers on one node.
 pub const SINGLE_NODE_MULTI_WRITER: i32 = 5;
 /// The driver gives files to a group itself.
@@ -154,6 +156,32 @@ pub struct Publish {
     pub secrets: HashMap<String, String>,
     #[prost(map = "string, string", tag = "8")]
     pub volume_context: HashMap<String, String>,
+}
+
+/// `NodeExpandVolume`: what is on the volume gets as large as the volume.
+#[derive(Clone, PartialEq, Message)]
+pub struct Expand {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    #[prost(string, tag = "2")]
+    pub volume_path: String,
+    #[prost(message, optional, tag = "3")]
+    pub capacity_range: Option<SizeRange>,
+    #[prost(string, tag = "4")]
+    pub staging_target_path: String,
+    #[prost(message, optional, tag = "5")]
+    pub volume_capability: Option<VolumeCapability>,
+    #[prost(map = "string, string", tag = "6")]
+    pub secrets: HashMap<String, String>,
+}
+
+/// How large a volume is to be; 0 stands for no bound.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct SizeRange {
+    #[prost(int64, tag = "1")]
+    pub required_bytes: i64,
+    #[prost(int64, tag = "2")]
+    pub limit_bytes: i64,
 }
 
 /// `NodeUnpublishVolume`: one pod has let go.

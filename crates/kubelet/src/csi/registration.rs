@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
@@ -26,6 +27,21 @@ const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 /// Longest name of a driver, and what it may consist of is what a DNS name may.
 const NAME_MAX: usize = 63;
 
+/// Whoever works with plugins of another kind.
+pub trait PluginHandler: Send + Sync {
+    /// The kind, as plugins name it.
+    fn kind(&self) -> &'static str;
+    /// A plugin registers by this socket.
+    ///
+    /// # Errors
+    /// Why it may not.
+    fn admit(&self, socket: &Path, made: Made, info: &PluginInfo) -> Result<(), String>;
+    /// Those that registered by sockets which `stays` says are no more are gone.
+    fn forget(&self, stays: &dyn Fn(&Path) -> bool);
+    /// Whether the plugin that registered by this very socket is known.
+    fn has_socket(&self, socket: &Path, made: Made) -> bool;
+}
+
 /// Registers drivers for as long as it runs.
 #[derive(Clone)]
 pub struct Registration {
@@ -37,6 +53,8 @@ pub struct Registration {
     pub dir: PathBuf,
     /// Receives who registered.
     pub drivers: Drivers,
+    /// Receives plugins that are no drivers of volumes.
+    pub others: Arc<dyn PluginHandler>,
 }
 
 /// What is entered for a driver.
@@ -140,6 +158,7 @@ impl Registration {
     /// Whether all that is there could be registered, and all that is gone taken out; `gone` holds what is still to be.
     async fn settle(&self, sockets: &BTreeMap<PathBuf, Made>, gone: &mut BTreeSet<String>) -> bool {
         let mut whole = true;
+        self.others.forget(&|s| sockets.contains_key(s));
         gone.extend(self.drivers.forget(|s| sockets.contains_key(s)));
         // One that has come back by another socket meanwhile stays in.
         gone.retain(|name| self.drivers.get(name).is_err());
@@ -153,7 +172,8 @@ impl Registration {
                 }
             }
         }
-        for (socket, made) in sockets.iter().filter(|(s, made)| !self.drivers.has_socket(s, **made)) {
+        let is_known = |s: &Path, made| self.drivers.has_socket(s, made) || self.others.has_socket(s, made);
+        for (socket, made) in sockets.iter().filter(|(s, made)| !is_known(s, **made)) {
             if let Err(e) = self.register(socket, *made).await {
                 tracing::warn!(socket = %socket.display(), error = e, "a plugin is not registered");
                 whole = false;
@@ -175,12 +195,15 @@ impl Registration {
             .await
             .map_err(text)?;
         if done.is_ok() {
-            tracing::info!(driver = info.name, "a driver of volumes has registered");
+            tracing::info!(driver = info.name, kind = info.r#type, "a plugin has registered");
         }
         done
     }
 
     async fn admit(&self, socket: &Path, made: Made, info: &PluginInfo) -> Result<(), String> {
+        if info.r#type == self.others.kind() {
+            return self.others.admit(socket, made, info);
+        }
         judge(info)?;
         let endpoint = if info.endpoint.is_empty() { socket } else { Path::new(&info.endpoint) };
         let client = PluginClient::new(endpoint).map_err(|e| e.to_string())?;

@@ -13,10 +13,16 @@ use tonic::body::Body;
 
 use super::grpc;
 use super::messages::{
-    AllocatableResponse, ContainerDevices, ContainerResources, Empty, GetPodRequest, GetPodResponse, ListPodsResponse,
-    NumaNode, PodResources, Topology,
+    AllocatableResponse, CdiDevice, ClaimedDevice, ClaimedResource, ContainerDevices, ContainerMemory,
+    ContainerResources, Empty, GetPodRequest, GetPodResponse, ListPodsResponse, NumaNode, PodResources, Topology,
 };
 use super::plugins::Devices;
+use crate::config::cpuset::CpuSet;
+use crate::dra::DynamicResources;
+use crate::dra::manager::ClaimedDevices;
+use crate::dra::prepared::ReadyDevice;
+use crate::placement::Placement;
+use crate::placement::memory::MemoryBlock;
 use crate::pod::{self, Role};
 
 /// Pause before listening again after a fault.
@@ -34,6 +40,10 @@ pub struct PodResourcesLister {
     pub pods: Pods,
     /// What they have.
     pub devices: Devices,
+    /// Which processors and memory they have to themselves.
+    pub placement: Placement,
+    /// Which devices they have by claims.
+    pub claims: DynamicResources,
     /// The group of the connections' tasks.
     pub tasks: Tasks,
 }
@@ -57,7 +67,17 @@ impl PodResourcesLister {
                 let of = table.of(pod::uid(pod), &m.container.name);
                 of.flat_map(|(resource, held)| by_part(resource, held.near.clone())).collect()
             });
-            ContainerResources { name: m.container.name.clone(), devices }
+            let (cpus, memory) = self.placement.listed(pod::uid(pod), &m.container.name);
+            let memory = memory.into_iter().map(listed).collect();
+            let claimed = self.claims.devices(pod, &m.container).unwrap_or_default();
+            let dynamic_resources = claimed.into_iter().map(|c| by_claim(pod, c)).collect();
+            ContainerResources {
+                name: m.container.name.clone(),
+                devices,
+                cpu_ids: numbers(&cpus),
+                memory,
+                dynamic_resources,
+            }
         });
         let (name, namespace) = (pod::name(pod).to_owned(), pod::namespace(pod).to_owned());
         PodResources { name, namespace, containers: containers.collect() }
@@ -78,8 +98,34 @@ impl PodResourcesLister {
 
     fn allocatable(&self) -> AllocatableResponse {
         let all = self.devices.read(super::table::Table::allocatable);
-        AllocatableResponse { devices: all.into_iter().flat_map(|(name, near)| by_part(&name, near)).collect() }
+        let (cpus, memory) = self.placement.allocatable();
+        AllocatableResponse {
+            devices: all.into_iter().flat_map(|(name, near)| by_part(&name, near)).collect(),
+            cpu_ids: numbers(&cpus),
+            memory: memory.into_iter().map(listed).collect(),
+        }
     }
+}
+
+fn by_claim(pod: &Pod, (claim_name, devices): ClaimedDevices) -> ClaimedResource {
+    let of = |(driver_name, d): (String, ReadyDevice)| ClaimedDevice {
+        cdi_devices: d.cdi_device_ids.into_iter().flatten().map(|name| CdiDevice { name }).collect(),
+        driver_name,
+        pool_name: d.pool_name,
+        device_name: d.device_name,
+        share_id: d.share_id,
+    };
+    let claim_namespace = pod::namespace(pod).to_owned();
+    ClaimedResource { claim_name, claim_namespace, claim_resources: devices.into_iter().map(of).collect() }
+}
+
+fn numbers(cpus: &CpuSet) -> Vec<i64> {
+    cpus.iter().map(i64::from).collect()
+}
+
+fn listed(block: MemoryBlock) -> ContainerMemory {
+    let nodes = block.nodes.into_iter().map(|id| NumaNode { id: i64::from(id) }).collect();
+    ContainerMemory { memory_type: block.resource, size: block.size, topology: Some(Topology { nodes }) }
 }
 
 /// Devices of one resource, apart by the part of the machine that they are near to.

@@ -180,6 +180,12 @@ pub struct ListPodsResponse {
 pub struct AllocatableResponse {
     #[prost(message, repeated, tag = "1")]
     pub devices: Vec<ContainerDevices>,
+    /// Processors that containers can have alone.
+    #[prost(int64, repeated, tag = "2")]
+    pub cpu_ids: Vec<i64>,
+    /// Memory that containers can be promised.
+    #[prost(message, repeated, tag = "3")]
+    pub memory: Vec<ContainerMemory>,
 }
 
 /// A pod and its containers.
@@ -200,6 +206,54 @@ pub struct ContainerResources {
     pub name: String,
     #[prost(message, repeated, tag = "2")]
     pub devices: Vec<ContainerDevices>,
+    /// Processors that it has alone.
+    #[prost(int64, repeated, tag = "3")]
+    pub cpu_ids: Vec<i64>,
+    /// Memory that it was promised.
+    #[prost(message, repeated, tag = "4")]
+    pub memory: Vec<ContainerMemory>,
+    /// Devices that it has by claims.
+    #[prost(message, repeated, tag = "5")]
+    pub dynamic_resources: Vec<ClaimedResource>,
+}
+
+/// What a container has by one claim.
+#[derive(Clone, PartialEq, Message)]
+pub struct ClaimedResource {
+    #[prost(string, tag = "2")]
+    pub claim_name: String,
+    #[prost(string, tag = "3")]
+    pub claim_namespace: String,
+    #[prost(message, repeated, tag = "4")]
+    pub claim_resources: Vec<ClaimedDevice>,
+}
+
+/// A device of a claim.
+#[derive(Clone, PartialEq, Message)]
+pub struct ClaimedDevice {
+    #[prost(message, repeated, tag = "1")]
+    pub cdi_devices: Vec<CdiDevice>,
+    #[prost(string, tag = "2")]
+    pub driver_name: String,
+    #[prost(string, tag = "3")]
+    pub pool_name: String,
+    #[prost(string, tag = "4")]
+    pub device_name: String,
+    #[prost(string, optional, tag = "5")]
+    pub share_id: Option<String>,
+}
+
+/// Memory of some parts of the machine.
+#[derive(Clone, PartialEq, Message)]
+pub struct ContainerMemory {
+    /// `memory` or huge pages of a size.
+    #[prost(string, tag = "1")]
+    pub memory_type: String,
+    /// How many bytes.
+    #[prost(uint64, tag = "2")]
+    pub size: u64,
+    #[prost(message, optional, tag = "3")]
+    pub topology: Option<Topology>,
 }
 
 /// Devices of one resource that are near the same part of the machine.

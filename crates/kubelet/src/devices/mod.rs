@@ -10,4 +10,4 @@ pub mod plugins;
 pub mod registration;
 pub mod table;
 
-pub use plugins::{DeviceAllocation, Devices};
+pub use plugins::{DeviceAllocation, DeviceTurn, Devices};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use kelson_cri::proto as cri;
 use kelson_tasks::FILES;
 use parking_lot::Mutex;
@@ -14,9 +14,11 @@ use tokio::time::Instant;
 use super::checkpoint;
 use super::client::DevicePluginClient;
 use super::messages::{ContainerAllocation, Device, PluginOptions};
-use super::table::{DeviceCount, Offer, Table, Whose};
+use super::table::{Ask, DeviceCount, Offer, Table, Whose};
 use crate::metrics::DeviceMetrics;
-use crate::pod::{self, Role};
+use crate::placement::hints::Wishes;
+use crate::placement::numa::NodeMask;
+use crate::pod::{self, Member, Role};
 
 /// The devices; cheap to clone.
 #[derive(Clone)]
@@ -33,6 +35,24 @@ struct SharedPlugins {
     /// One writes the checkpoint at a time, and always the newest.
     writes: tokio::sync::Mutex<()>,
     changes: watch::Sender<()>,
+}
+
+/// What one pod is given, container by container.
+#[derive(Debug, Default)]
+pub struct DeviceTurn {
+    /// Whether what containers have must still work.
+    starts_anew: bool,
+    /// What its steps had so far, by resource.
+    own: BTreeMap<String, BTreeSet<String>>,
+    /// Whether anything was given.
+    changed: bool,
+}
+
+impl DeviceTurn {
+    /// Nothing is given yet; with `starts_anew` what containers have must still work.
+    pub fn new(starts_anew: bool) -> Self {
+        Self { starts_anew, ..Self::default() }
+    }
 }
 
 /// What a container gets with its devices.
@@ -160,60 +180,105 @@ impl Devices {
     /// # Errors
     /// Why the pod cannot have it, in upstream's words.
     pub async fn allocate(&self, pod: &Pod, starts_anew: bool) -> Result<(), String> {
-        let mut changed = false;
-        let mut own: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        let asks = self.asks(pod);
-        for (role, whose, wanted) in asks {
-            let of_steps = own.entry(whose.resource.clone()).or_default();
-            changed |= self.give(&whose, wanted, of_steps, starts_anew).await?;
+        let mut turn = DeviceTurn::new(starts_anew);
+        for m in pod::members(pod).filter(|m| m.role != Role::Ephemeral) {
+            self.allocate_for(pod, &m, None, &mut turn).await?;
+        }
+        self.allocated(&turn).await
+    }
+
+    /// Gives one container of a pod what it asks for, from these parts of the machine as far as there are.
+    ///
+    /// # Errors
+    /// As of [`Devices::allocate`].
+    pub async fn allocate_for(
+        &self,
+        pod: &Pod,
+        m: &Member<'_>,
+        near: Option<NodeMask>,
+        turn: &mut DeviceTurn,
+    ) -> Result<(), String> {
+        for (resource, wanted) in self.asks(&m.container) {
+            let whose = Whose { pod: pod::uid(pod).to_owned(), container: m.container.name.clone(), resource };
+            let of_steps = turn.own.entry(whose.resource.clone()).or_default();
+            let ask = Ask { wanted, own: of_steps, near };
+            turn.changed |= self.give(&whose, &ask, turn.starts_anew).await?;
             let now = self.shared.table.lock().held(&whose);
-            if role == Role::Init {
+            if m.role == Role::Init {
                 of_steps.extend(now);
             } else {
                 // A sidecar goes on with what it has.
                 of_steps.retain(|id| !now.contains(id));
             }
         }
-        if changed {
-            self.save().await?;
-        }
         Ok(())
     }
 
-    /// What the pod's containers want of what plugins offer, in the order in which they are given it.
-    fn asks(&self, pod: &Pod) -> Vec<(Role, Whose, usize)> {
-        let table = self.shared.table.lock();
-        let mut out = Vec::new();
-        for m in pod::members(pod).filter(|m| m.role != Role::Ephemeral) {
-            let limits = m.container.resources.iter().flat_map(|r| r.limits.iter().flatten());
-            for (resource, amount) in limits.filter(|(name, _)| table.offers(name)) {
-                let wanted = usize::try_from(pod::quantity(amount).value()).unwrap_or(0);
-                let (pod, container) = (pod::uid(pod).to_owned(), m.container.name.clone());
-                if wanted > 0 {
-                    out.push((m.role, Whose { pod, container, resource: resource.clone() }, wanted));
-                }
-            }
-        }
-        out
+    /// What was given in this turn is on disk when this returns.
+    ///
+    /// # Errors
+    /// When it could not be written.
+    pub async fn allocated(&self, turn: &DeviceTurn) -> Result<(), String> {
+        if turn.changed { self.save().await } else { Ok(()) }
     }
 
-    async fn give(
-        &self,
-        whose: &Whose,
-        wanted: usize,
-        own: &BTreeSet<String>,
-        starts_anew: bool,
-    ) -> Result<bool, String> {
-        let offer = self.shared.table.lock().offer(whose, wanted, own, starts_anew)?;
-        let Offer::From(choice) = offer else { return Ok(false) };
+    /// Where the devices could come from that one container wants.
+    pub fn hints(&self, pod: &Pod, m: &Member<'_>, turn: &DeviceTurn, nodes: &[u32]) -> Wishes {
+        let (none, asks) = (BTreeSet::new(), self.asks(&m.container));
+        let whose = (pod::uid(pod), Some(m.container.name.as_str()));
+        let hints = |(resource, wanted): (String, usize)| {
+            let ask = Ask { wanted, own: turn.own.get(&resource).unwrap_or(&none), near: None };
+            let hints = self.shared.table.lock().hints(whose, &resource, &ask, nodes);
+            (resource, hints)
+        };
+        asks.into_iter().map(hints).collect()
+    }
+
+    /// Where all devices could come from that a pod wants.
+    pub fn pod_hints(&self, pod: &Pod, nodes: &[u32]) -> Wishes {
+        let mut names: BTreeSet<String> = BTreeSet::new();
+        for m in pod::members(pod).filter(|m| m.role != Role::Ephemeral) {
+            names.extend(self.asks(&m.container).into_iter().map(|(resource, _)| resource));
+        }
+        let none = BTreeSet::new();
+        let hints = |resource: String| {
+            // Of devices a container is limited to what it asks for.
+            let wanted = usize::try_from(pod::pod_request(pod, &resource).value()).unwrap_or(0);
+            let ask = Ask { wanted, own: &none, near: None };
+            let hints = self.shared.table.lock().hints((pod::uid(pod), None), &resource, &ask, nodes);
+            (resource, hints)
+        };
+        names.into_iter().map(hints).collect()
+    }
+
+    /// What a container wants of what plugins offer.
+    fn asks(&self, c: &Container) -> Vec<(String, usize)> {
+        let table = self.shared.table.lock();
+        let limits = c.resources.iter().flat_map(|r| r.limits.iter().flatten());
+        let number = |amount| usize::try_from(pod::quantity(amount).value()).unwrap_or(0);
+        let asks = limits.filter(|(name, _)| table.offers(name)).map(|(name, amount)| (name.clone(), number(amount)));
+        asks.filter(|(_, wanted)| *wanted > 0).collect()
+    }
+
+    async fn give(&self, whose: &Whose, ask: &Ask<'_>, starts_anew: bool) -> Result<bool, String> {
+        let offer = self.shared.table.lock().offer(whose, ask, starts_anew)?;
+        let Offer::From(mut choice) = offer else { return Ok(false) };
         let client = self.client(&whose.resource)?;
         let began = Instant::now();
         let mut preferred = Vec::new();
-        if choice.is_asked {
-            let available = choice.free.iter().chain(&choice.own).cloned().collect();
-            preferred = client.preferred(available, choice.own, wanted).await.map_err(|e| e.to_string())?;
+        let needed = ask.wanted - choice.own.len();
+        // Where there are more near ones than it takes, the choice is among them; where it takes all of them, among the others.
+        if choice.is_asked && needed != choice.near {
+            let mut taken = choice.own.clone();
+            if needed < choice.near {
+                choice.free.truncate(choice.near);
+            } else {
+                taken.extend(choice.free[..choice.near].iter().cloned());
+            }
+            let available = choice.free.into_iter().chain(choice.own).collect();
+            preferred = client.preferred(available, taken, ask.wanted).await.map_err(|e| e.to_string())?;
         }
-        let ids = self.shared.table.lock().give(whose, wanted, own, &preferred)?;
+        let ids = self.shared.table.lock().give(whose, ask, &preferred)?;
         if ids.is_empty() {
             return Ok(false);
         }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::messages::{ContainerAllocation, Device, PluginOptions};
+use crate::placement::hints::NumaHint;
+use crate::placement::numa::{NodeMask, subsets};
 
 /// A plugin that is gone may come back within this time (upstream `endpointStopGracePeriod`); its devices are shown as ill
 /// till then, and as none after it.
@@ -71,8 +73,11 @@ pub enum Offer {
 pub struct Choice {
     /// What the pod's steps before the container had, of which it takes first.
     pub own: Vec<String>,
-    /// What nobody has.
+    /// What nobody has: those that are near to what else the container gets first, then those that are far, then those that are
+    /// nowhere.
     pub free: Vec<String>,
+    /// How many of them are near.
+    pub near: usize,
     /// Whether the plugin says which go well together.
     pub is_asked: bool,
 }
@@ -84,6 +89,63 @@ pub struct DeviceCount {
     pub capacity: i64,
     /// Those that work.
     pub allocatable: i64,
+}
+
+/// What a container asks for of one resource.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// How many devices it wants.
+    pub wanted: usize,
+    /// What the pod's steps before it had.
+    pub own: &'a BTreeSet<String>,
+    /// The parts of the machine that what else it gets is from, where that matters.
+    pub near: Option<NodeMask>,
+}
+
+impl Resource {
+    /// Those near to these parts first, then others, then those that are nowhere; and how many are near. Where no place matters, all
+    /// are alike and none is near.
+    fn nearest_first(&self, free: Vec<String>, near: Option<NodeMask>) -> (Vec<String>, usize) {
+        let Some(mask) = near.filter(|_| self.is_placed()) else { return (free, 0) };
+        let place = |id: &String| self.devices.get(id).map(|d| d.places()).unwrap_or_default();
+        let (near, others): (Vec<String>, Vec<String>) = free.into_iter().partition(|id| mask.has_any(&place(id)));
+        let (nowhere, far): (Vec<String>, Vec<String>) = others.into_iter().partition(|id| place(id).is_empty());
+        let count = near.len();
+        (near.into_iter().chain(far).chain(nowhere).collect(), count)
+    }
+
+    /// Whether any of its devices says where it is.
+    fn is_placed(&self) -> bool {
+        self.devices.values().any(|d| !d.near.is_empty())
+    }
+
+    /// Where so many could come from of those that are free and of the pod's own, which must be among them.
+    fn places(&self, free: &BTreeSet<&String>, own: &BTreeSet<String>, wanted: usize, nodes: &[u32]) -> Vec<NumaHint> {
+        let hosts: Vec<u32> =
+            nodes.iter().copied().filter(|n| self.devices.values().any(|d| d.places().contains(n))).collect();
+        let hosts = if hosts.is_empty() { nodes.to_vec() } else { hosts };
+        let in_mask = |mask: NodeMask, id: &String| self.devices.get(id).is_some_and(|d| mask.has_any(&d.places()));
+        let mut least = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+        let mut out = Vec::new();
+        for mask in subsets(&hosts) {
+            if self.devices.keys().filter(|id| in_mask(mask, id)).count() >= wanted {
+                least = least.min(mask.count());
+            }
+            let placed: Vec<&String> =
+                own.iter().filter(|id| self.devices.get(*id).is_some_and(|d| !d.near.is_empty())).collect();
+            let has_own = placed.iter().all(|id| in_mask(mask, id));
+            if has_own && placed.len() + free.iter().filter(|id| in_mask(mask, id)).count() >= wanted {
+                out.push(mask);
+            }
+        }
+        out.into_iter().map(|mask| NumaHint { nodes: Some(mask), preferred: mask.count() == least }).collect()
+    }
+}
+
+impl KnownDevice {
+    fn places(&self) -> Vec<u32> {
+        self.near.iter().filter_map(|n| u32::try_from(*n).ok()).collect()
+    }
 }
 
 /// All that is known, as the module says.
@@ -157,19 +219,13 @@ impl Table {
         self.resources.get(resource).map(|r| r.options).unwrap_or_default()
     }
 
-    /// What a container may be given. `own` is what the pod's steps before it had. A container that is made anew keeps what it
-    /// has, if that works still and `starts_anew` says that it must.
+    /// What a container may be given. A container that is made anew keeps what it has, if that works still and `starts_anew` says
+    /// that it must.
     ///
     /// # Errors
     /// Why it cannot have so many, in upstream's words.
-    pub fn offer(
-        &self,
-        whose: &Whose,
-        wanted: usize,
-        own: &BTreeSet<String>,
-        starts_anew: bool,
-    ) -> Result<Offer, String> {
-        let name = &whose.resource;
+    pub fn offer(&self, whose: &Whose, ask: &Ask<'_>, starts_anew: bool) -> Result<Offer, String> {
+        let (name, wanted) = (&whose.resource, ask.wanted);
         let before = self.held.get(whose).map(Held::ids);
         if let Some(before) = before.as_ref().filter(|ids| ids.len() != wanted) {
             return Err(format!(
@@ -198,8 +254,9 @@ impl Table {
         }
         let taken: BTreeSet<String> =
             self.held.iter().filter(|(w, _)| w.resource == *name).flat_map(|(_, held)| held.ids()).collect();
-        let own: Vec<String> = own.iter().take(wanted).cloned().collect();
+        let own: Vec<String> = ask.own.iter().take(wanted).cloned().collect();
         let free: Vec<String> = well.into_iter().filter(|id| !taken.contains(*id)).cloned().collect();
+        let (free, near) = resource.nearest_first(free, ask.near);
         let needed = wanted - own.len();
         if free.len() < needed {
             return Err(format!(
@@ -210,26 +267,23 @@ impl Table {
         Ok(Offer::From(Choice {
             own,
             free,
+            near,
             is_asked: needed > 0 && resource.options.get_preferred_allocation_available,
         }))
     }
 
-    /// Gives a container devices: the pod's own first, then preferred ones, then any that are free. They are its from now on.
+    /// Gives a container devices: the pod's own first, then near ones, of them the preferred, then others in the same way. They are
+    /// its from now on.
     ///
     /// # Errors
     /// As of [`Table::offer`]: others may have come first.
-    pub fn give(
-        &mut self,
-        whose: &Whose,
-        wanted: usize,
-        own: &BTreeSet<String>,
-        preferred: &[String],
-    ) -> Result<Vec<String>, String> {
-        let Offer::From(choice) = self.offer(whose, wanted, own, false)? else { return Ok(Vec::new()) };
-        let mut ids: Vec<String> = choice.own;
-        let liked = preferred.iter().filter(|id| choice.free.contains(id));
-        for id in liked.chain(&choice.free) {
-            if ids.len() < wanted && !ids.contains(id) {
+    pub fn give(&mut self, whose: &Whose, ask: &Ask<'_>, preferred: &[String]) -> Result<Vec<String>, String> {
+        let Offer::From(choice) = self.offer(whose, ask, false)? else { return Ok(Vec::new()) };
+        let (near, far) = choice.free.split_at(choice.near);
+        let liked = |of: &'_ [String]| preferred.iter().filter(|id| of.contains(id)).cloned().collect::<Vec<_>>();
+        let mut ids: Vec<String> = choice.own.clone();
+        for id in liked(near).iter().chain(near).chain(&liked(far)).chain(far) {
+            if ids.len() < ask.wanted && !ids.contains(id) {
                 ids.push(id.clone());
             }
         }
@@ -243,6 +297,34 @@ impl Table {
         }
         self.held.insert(whose.clone(), Held { near, answer: None });
         Ok(ids)
+    }
+
+    /// Where devices could come from that a pod wants, or one container of it; `None`: from wherever.
+    pub fn hints(
+        &self,
+        (pod, container): (&str, Option<&str>),
+        resource: &str,
+        ask: &Ask<'_>,
+        nodes: &[u32],
+    ) -> Option<Vec<NumaHint>> {
+        let known = self.resources.get(resource).filter(|r| r.is_placed())?;
+        let of_it = |w: &Whose| w.pod == pod && w.resource == resource && container.is_none_or(|c| w.container == c);
+        let held: BTreeSet<String> = self.held.iter().filter(|(w, _)| of_it(w)).flat_map(|(_, h)| h.ids()).collect();
+        if !held.is_empty() {
+            let none = BTreeSet::new();
+            let fits = held.len() == ask.wanted;
+            return Some(if fits {
+                known.places(&held.iter().collect(), &none, ask.wanted, nodes)
+            } else {
+                Vec::new()
+            });
+        }
+        let taken: BTreeSet<String> =
+            self.held.iter().filter(|(w, _)| w.resource == resource).flat_map(|(_, held)| held.ids()).collect();
+        let free: BTreeSet<&String> =
+            known.devices.iter().filter(|(id, d)| d.healthy && !taken.contains(*id)).map(|(id, _)| id).collect();
+        let all = free.len() + ask.own.iter().filter(|id| !free.contains(id)).count();
+        Some(if all < ask.wanted { Vec::new() } else { known.places(&free, ask.own, ask.wanted, nodes) })
     }
 
     /// How a container gets what it was given; `None`: it does not, and no longer has them.
@@ -294,121 +376,5 @@ impl Table {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::LazyLock;
-
-    use super::*;
-    use crate::devices::messages::{NumaNode, Topology};
-
-    const GPU: &str = "example.com/gpu";
-
-    fn at(second: u64) -> Instant {
-        static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
-        *BEGAN + Duration::from_secs(second)
-    }
-
-    fn devices(text: &str) -> Vec<Device> {
-        let device = |word: &str| {
-            let (id, part) = word.trim_end_matches('!').split_once('@').unwrap_or((word.trim_end_matches('!'), ""));
-            let topology = part.parse().ok().map(|id| Topology { nodes: vec![NumaNode { id }] });
-            let health = if word.ends_with('!') { "Unhealthy" } else { "Healthy" };
-            Device { id: id.to_owned(), health: health.to_owned(), topology }
-        };
-        text.split_whitespace().map(device).collect()
-    }
-
-    fn table(text: &str) -> Table {
-        let mut table = Table::default();
-        table.registered(GPU, PluginOptions::default()).expect("room");
-        assert!(table.listed(GPU, devices(text)));
-        table
-    }
-
-    fn whose(pod: &str, container: &str) -> Whose {
-        Whose { pod: pod.to_owned(), container: container.to_owned(), resource: GPU.to_owned() }
-    }
-
-    fn give(table: &mut Table, pod: &str, wanted: usize, preferred: &[&str]) -> Result<String, String> {
-        let preferred: Vec<String> = preferred.iter().map(|p| (*p).to_owned()).collect();
-        table.give(&whose(pod, "c"), wanted, &BTreeSet::new(), &preferred).map(|ids| ids.join(" "))
-    }
-
-    #[test]
-    fn no_device_is_given_twice() {
-        let mut t = table("a b c! d");
-        assert_eq!(
-            give(&mut t, "p", 2, &["d", "c", "nothing"]).as_deref(),
-            Ok("d a"),
-            "what works and is preferred first"
-        );
-        assert_eq!(
-            give(&mut t, "q", 2, &["a"]),
-            Err("requested number of devices unavailable for example.com/gpu. Requested: 2, Available: 1".into())
-        );
-        assert_eq!(give(&mut t, "q", 1, &["a"]).as_deref(), Ok("b"));
-        assert_eq!(give(&mut t, "p", 2, &[]).as_deref(), Ok(""), "it has them");
-        assert!(give(&mut t, "p", 1, &[]).is_err_and(|e| e.ends_with("\"example.com/gpu\" from 2 to 1")));
-        // A plugin that refuses gets nothing taken.
-        t.settled(&whose("q", "c"), None);
-        assert!(t.take_back(|pod| pod == "q") && !t.take_back(|_| true));
-        assert_eq!(give(&mut t, "r", 3, &[]).as_deref(), Ok("a b d"));
-    }
-
-    #[test]
-    fn a_container_takes_first_what_the_steps_before_it_had() {
-        let mut t = table("a b c");
-        assert_eq!(t.give(&whose("p", "init"), 2, &BTreeSet::new(), &[]).expect("free"), ["a", "b"]);
-        let own = t.held(&whose("p", "init"));
-        assert_eq!(t.give(&whose("p", "c"), 3, &own, &["c".to_owned()]).expect("enough"), ["a", "b", "c"]);
-        assert!(t.offer(&whose("q", "c"), 1, &BTreeSet::new(), false).is_err());
-    }
-
-    #[test]
-    fn what_there_is_follows_the_plugin() {
-        let mut t = table("a b c!");
-        let amount = |capacity, allocatable| DeviceCount { capacity, allocatable };
-        assert_eq!(t.amounts(at(0))[GPU], amount(3, 2));
-        assert!(!t.listed(GPU, devices("a b c!")) && t.listed(GPU, devices("a b")));
-        assert!(!t.listed("example.com/unheard", devices("a")));
-        t.gone(GPU, at(100));
-        t.gone(GPU, at(200));
-        assert_eq!(t.amounts(at(399))[GPU], amount(2, 0));
-        assert_eq!(t.amounts(at(400))[GPU], amount(0, 0), "five minutes after it went");
-        let none = "no healthy devices present; cannot allocate unhealthy devices example.com/gpu";
-        assert_eq!(give(&mut t, "p", 1, &[]), Err(none.into()));
-        t.registered(GPU, PluginOptions::default()).expect("room");
-        t.listed(GPU, devices("a"));
-        assert_eq!(t.amounts(at(500))[GPU], amount(1, 1));
-    }
-
-    #[test]
-    fn what_was_held_is_held_by_the_next_kubelet() {
-        let mut t = table("a@1 b");
-        give(&mut t, "p", 2, &[]).expect("enough");
-        assert!(t.lasting().1.is_empty(), "nothing lasts before the plugin has answered");
-        t.settled(&whose("p", "c"), Some(ContainerAllocation::default()));
-        let (resources, held) = t.lasting();
-        let near = |of: &[(i64, &str)]| -> BTreeMap<i64, BTreeSet<String>> {
-            of.iter().map(|(part, id)| (*part, BTreeSet::from([(*id).to_owned()]))).collect()
-        };
-        assert_eq!(held[0].1.near, near(&[(-1, "b"), (1, "a")]));
-
-        let mut next = Table::remembered(resources, held.into_iter().collect(), at(0));
-        assert_eq!(next.amounts(at(1))[GPU], DeviceCount::default(), "till the plugin registers again");
-        let has = |t: &Table, anew| t.offer(&whose("p", "c"), 2, &BTreeSet::new(), anew);
-        assert_eq!(has(&next, false), Ok(Offer::Has), "a container that runs needs nothing");
-        assert_eq!(has(&next, true), Err("cannot allocate unregistered device example.com/gpu".into()));
-        next.registered(GPU, PluginOptions::default()).expect("room");
-        next.listed(GPU, devices("a b!"));
-        let ill =
-            "previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/gpu";
-        assert_eq!(has(&next, true), Err(ill.into()));
-        next.listed(GPU, devices("a b c"));
-        assert_eq!(has(&next, true), Ok(Offer::Has));
-        assert_eq!(
-            next.offer(&whose("q", "c"), 1, &BTreeSet::new(), false)
-                .map(|o| matches!(o, Offer::From(c) if c.free == ["c"])),
-            Ok(true)
-        );
-    }
-}
+#[path = "table_tests.rs"]
+mod tests;

@@ -2,15 +2,19 @@
 //! calls to the runtime, evictions, device plugins, requests it served, and, in a registry of their own as upstream, its probes.
 mod bounds;
 mod calls;
+mod claims;
 mod counted;
 mod devices;
+mod placement;
 mod requests;
 mod runtime;
 mod shutdown;
 mod streams;
 
+pub use claims::ClaimMetrics;
 pub use counted::{Metrics, pods};
 pub use devices::DeviceMetrics;
+pub use placement::PlacementMetrics;
 pub use runtime::MeteredRuntime;
 pub use shutdown::ShutdownMetrics;
 pub use streams::StreamMetrics;

@@ -11,9 +11,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::admit::Rejection;
-use super::resize::Granted;
+use super::resize::{Granted, ResizePending};
 use crate::cgroups::resources::Limits;
 use crate::images::error::StartError;
+use crate::placement::cpus::PlacementRefusal;
 use crate::probes::ProbeKind;
 use crate::volumes::PodVolumes;
 
@@ -27,8 +28,8 @@ pub enum Step {
     Prepared(PodVolumes),
     /// They are not; the whole pod waits.
     NotPrepared(String),
-    /// The node cannot give the pod the devices that it wants; it ends.
-    Refused(String),
+    /// The node cannot give the pod what it wants to itself; it ends.
+    Refused(PlacementRefusal),
     /// A sandbox could not be made.
     SandboxFailed(String),
     /// Something changed in the runtime.
@@ -71,7 +72,7 @@ pub struct Start {
     /// The pod, with the resources it was granted.
     pub pod: Arc<Pod>,
     /// Why it does not have the resources its spec wants now.
-    pub deferred: Option<String>,
+    pub deferred: Option<ResizePending>,
     /// A rejection by admission.
     pub rejected: Option<Rejection>,
     /// The object is already gone from the API.

@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 use super::event::Step;
 use super::parts::Parts;
+use super::place::place;
 use super::plan::{Action, KillReason};
 use super::terminate::{self, GRACE_MIN, Kill};
-use crate::cgroups::resources::{Limits, container_resources};
 use crate::env::resolve::{self, Given};
 use crate::images::error::{StartError, StartReason};
 use crate::images::{Present, Wanted};
@@ -47,7 +47,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    async fn tell(&self, step: Step) {
+    pub(super) async fn tell(&self, step: Step) {
         // The worker outlives its executor: a closed channel means that the kubelet ends.
         let _ = self.report.send(step).await;
     }
@@ -69,7 +69,7 @@ impl Executor {
         let mut volumes = PodVolumes::default();
         if needs_volumes {
             let anew = actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
-            if let Err(why) = self.parts.devices.allocate(&self.pod, anew).await {
+            if let Err(why) = place(&self.parts, &self.pod, anew).await {
                 return self.tell(Step::Refused(why)).await;
             }
             match self.prepare().await {
@@ -78,6 +78,9 @@ impl Executor {
                     volumes = v;
                 }
                 Err(message) => return self.tell(Step::NotPrepared(message)).await,
+            }
+            if let Err(message) = self.claims(anew).await {
+                return self.tell(Step::NotPrepared(message)).await;
             }
         }
         for action in actions {
@@ -106,60 +109,6 @@ impl Executor {
         }
     }
 
-    /// Bounds of the pod that grow are raised before those of its containers, and lowered after them: the kernel refuses a
-    /// child that may use more than its parent.
-    async fn resize(&self, containers: &[(String, String)]) {
-        let mut held = Vec::new();
-        let error = self.try_resize(containers, &mut held).await.err();
-        self.tell(Step::Resized { held, error }).await;
-    }
-
-    async fn try_resize(
-        &self,
-        containers: &[(String, String)],
-        held: &mut Vec<(String, Limits)>,
-    ) -> Result<(), String> {
-        let (parts, pod) = (&self.parts, &*self.pod);
-        let members = containers.iter().filter_map(|(id, name)| Some((id, pod::member(pod, name)?)));
-        let members: Vec<(&String, Member<'_>)> = members.collect();
-        for (id, m) in &members {
-            self.may_shrink(id, m).await?;
-        }
-        parts.cgroups.raise(pod).await?;
-        let memory = parts.node.borrow().machine_memory;
-        for (id, m) in &members {
-            let linux = container_resources(pod, m.role, &m.container, memory, terminate::may_lower_oom());
-            let request = cri::UpdateContainerResourcesRequest {
-                container_id: (*id).clone(),
-                linux: Some(linux),
-                ..Default::default()
-            };
-            let updated = parts.effects.runtime.update_container_resources(request).await;
-            updated.map_err(|e| format!("container {:?}: {}", m.container.name, e.message))?;
-            held.push(((*id).clone(), Limits::of(&m.container)));
-        }
-        parts.cgroups.ensure(pod).await
-    }
-
-    /// A bound below what the container uses would get it killed at once: then it keeps the one it has.
-    async fn may_shrink(&self, id: &str, m: &Member<'_>) -> Result<(), String> {
-        let wanted = Limits::of(&m.container).memory;
-        let now = self.runtime.containers.iter().find(|c| c.id == id).and_then(|c| c.limits).map_or(0, |l| l.memory);
-        if wanted == 0 || (now != 0 && wanted >= now) {
-            return Ok(());
-        }
-        let stats = self.parts.effects.runtime.container_stats(id).await.map_err(|e| e.message)?;
-        let usage = stats.and_then(|s| s.memory).and_then(|m| m.usage_bytes).map(|b| b.value);
-        let name = &m.container.name;
-        match usage {
-            None => Err(format!("missing container {name:?} memory usage")),
-            Some(used) if i64::try_from(used).is_ok_and(|used| used < wanted) => Ok(()),
-            Some(used) => Err(format!(
-                "attempting to set container {name:?} memory limit ({wanted}) below current usage ({used})"
-            )),
-        }
-    }
-
     async fn prepare(&self) -> Result<PodVolumes, String> {
         let (parts, pod) = (&self.parts, &*self.pod);
         if !pod::host_network(pod) {
@@ -170,7 +119,7 @@ impl Executor {
                 return Err(message);
             }
         }
-        if let Err(message) = parts.cgroups.ensure(pod).await {
+        if let Err(message) = parts.cgroups.ensure(pod, parts.placement.has_own_cpus(pod::uid(pod))).await {
             let text = format!("unable to ensure pod container exists: {message}");
             self.event(EventType::Warning, "FailedToCreatePodContainer", text);
             return Err(message);
@@ -184,6 +133,17 @@ impl Executor {
                 Err(e.to_string())
             }
         }
+    }
+
+    /// The devices of the pod's claims are ready when this returns: before the sandbox, since drivers may want to change it.
+    async fn claims(&self, anew: bool) -> Result<(), String> {
+        if !anew && self.parts.claims.is_prepared(&self.pod) {
+            return Ok(());
+        }
+        self.parts.claims.prepare(&self.pod).await.inspect_err(|why| {
+            let text = format!("Failed to prepare dynamic resources: {why}");
+            self.event(EventType::Warning, "FailedPrepareDynamicResources", text);
+        })
     }
 
     async fn directories(&self) -> Result<(), String> {
@@ -412,6 +372,8 @@ impl Executor {
         let target = m.target.filter(|_| m.role == Role::Ephemeral);
         let security = security::container(pod, c, user, target, &self.runtime, &defaults)?;
         let memory = parts.node.borrow().machine_memory;
+        let mut device_allocation = parts.devices.given(pod::uid(pod), &c.name).await?;
+        device_allocation.cdi_devices.extend(parts.claims.given(pod, c)?);
         config::config(config::ContainerParts {
             pod,
             role: m.role,
@@ -421,8 +383,9 @@ impl Executor {
             env,
             mounts,
             devices: volumes.devices(c)?,
-            given: parts.devices.given(pod::uid(pod), &c.name).await?,
+            given: device_allocation,
             security,
+            placed: parts.placement.placed(pod::uid(pod), &c.name),
             machine_memory: memory,
             may_lower_oom: terminate::may_lower_oom(),
         })

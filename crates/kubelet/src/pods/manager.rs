@@ -17,7 +17,7 @@ use super::inbox::{ManagerInbox, Pending, PodChange};
 use super::known::Known;
 use super::mirror::{MirrorInbox, MirrorManager};
 use super::parts::Parts;
-use super::resize::{self, Granted};
+use super::resize::{self, Granted, ResizePending};
 use super::worker::Worker;
 use crate::config::thresholds::Pressure;
 use crate::pod;
@@ -198,7 +198,7 @@ impl PodManager {
         let granted = if resize::same_resources(before, &wanted) {
             Granted { pod: Arc::clone(&wanted), deferred: None }
         } else {
-            resize::grant(node.as_deref(), &self.others(), before, &wanted)
+            resize::grant((node.as_deref(), &self.parts.config.placement), &self.others(), before, &wanted)
         };
         let Some(entry) = self.workers.get_mut(uid) else { return };
         let tell = |kind, reason, what, why: &str| {
@@ -207,7 +207,8 @@ impl PodManager {
         let generation = |p: &Pod| p.metadata.generation;
         match &granted.deferred {
             Some(why) if entry.start.deferred.is_none() || generation(&wanted) != generation(&entry.wanted) => {
-                tell(EventType::Warning, "ResizeDeferred", "Deferred", why);
+                let reason = if why.reason == "Deferred" { "ResizeDeferred" } else { "ResizeInfeasible" };
+                tell(EventType::Warning, reason, why.reason, &why.message);
             }
             Some(_) => {}
             None if !resize::same_resources(before, &granted.pod) => {
@@ -224,14 +225,16 @@ impl PodManager {
 
     /// Looks again at the pods that wait for resources: first those with the highest priority.
     fn retry_deferred(&mut self) {
-        let waiting = self.workers.iter().filter(|(_, e)| e.start.deferred.is_some());
+        let may_come = |p: &ResizePending| p.reason == "Deferred";
+        let waiting = self.workers.iter().filter(|(_, e)| e.start.deferred.as_ref().is_some_and(may_come));
         let priority = |p: &Pod| p.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
         let mut waiting: Vec<_> =
             waiting.map(|(uid, e)| (uid.clone(), e.start.pod.clone(), e.wanted.clone())).collect();
         waiting.sort_by_key(|(uid, _, wanted)| (std::cmp::Reverse(priority(wanted)), uid.clone()));
         let node = self.node.borrow().clone();
         for (uid, before, wanted) in waiting {
-            if resize::grant(node.as_deref(), &self.others(), &before, &wanted).deferred.is_none() {
+            let policies = &self.parts.config.placement;
+            if resize::grant((node.as_deref(), policies), &self.others(), &before, &wanted).deferred.is_none() {
                 self.grant(&uid, &before, wanted);
             }
         }
@@ -346,7 +349,9 @@ impl PodManager {
         let Some(found) = self.found.as_ref() else { return };
         let orphans: Vec<RunningPod> = found.values().filter(|p| !self.workers.contains_key(&p.uid)).cloned().collect();
         orphans.into_iter().for_each(|p| self.end_orphan(p));
+        self.parts.claims.complete();
         self.parts.devices.retain(|uid| self.workers.contains_key(uid)).await;
+        self.parts.placement.retain(|uid| self.workers.contains_key(uid)).await;
         let pods = self.parts.dirs.pods();
         let names = move || -> Vec<String> {
             let entries = std::fs::read_dir(pods).into_iter().flatten().flatten();

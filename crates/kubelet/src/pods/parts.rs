@@ -9,11 +9,13 @@ use tokio::sync::watch;
 use crate::cgroups::Cgroups;
 use crate::config::{Config, PodDirs};
 use crate::devices::Devices;
+use crate::dra::DynamicResources;
 use crate::effects::PodEffects;
 use crate::env::resolve::Environment;
 use crate::images::{ImageEffects, Images};
 use crate::node::facts::NodeFacts;
 use crate::node::runtime::RuntimeState;
+use crate::placement::Placement;
 use crate::runtime::dns::HostDns;
 use crate::runtime::userns::UserNamespaces;
 use crate::status::writer::StatusWriter;
@@ -39,6 +41,10 @@ pub struct Parts {
     pub images: Images,
     /// Gives containers the node's devices.
     pub devices: Devices,
+    /// Has drivers make the devices of claims ready.
+    pub claims: DynamicResources,
+    /// Gives containers processors and memory to themselves.
+    pub placement: Placement,
     /// Makes, changes and removes pods' cgroups.
     pub cgroups: Cgroups,
     /// Host IDs of pods with users of their own.

@@ -195,7 +195,7 @@ fn resize(input: &Input<'_>, plan: &mut Plan) {
 fn differences(c: &Container, i: &Instance) -> (bool, bool) {
     let wanted = Limits::of(c);
     // Of what nobody knows it is believed that it is right: a resize would be tried for ever.
-    let actual = i.limits.unwrap_or(wanted);
+    let actual = i.limits.unwrap_or(wanted).beside(wanted);
     let cpu = (actual.cpu_shares, actual.cpu_quota) != (wanted.cpu_shares, wanted.cpu_quota);
     (cpu, actual.memory != wanted.memory)
 }

@@ -4,10 +4,21 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Node, Pod, ResourceRequirements};
+use kelson_meta::Quantity;
 use serde_json::json;
 
 use super::admit;
-use crate::pod;
+use crate::config::placement::PlacementConfig;
+use crate::pod::{self, Role};
+
+/// Why a pod does not get what its spec wants now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResizePending {
+    /// `Deferred` as long as others have what it wants, `Infeasible` where it will never get it here.
+    pub reason: &'static str,
+    /// In upstream's words.
+    pub message: String,
+}
 
 /// A pod with the resources it may use here.
 #[derive(Clone, Debug)]
@@ -15,19 +26,52 @@ pub struct Granted {
     /// The API's newest state, with the granted resources in place of the wanted ones.
     pub pod: Arc<Pod>,
     /// Why it does not have what its spec wants.
-    pub deferred: Option<String>,
+    pub deferred: Option<ResizePending>,
 }
 
-/// What a pod gets that has been granted the resources of `known` and whose spec is `wanted` now.
-pub fn grant(node: Option<&Node>, others: &[Arc<Pod>], known: &Pod, wanted: &Arc<Pod>) -> Granted {
+/// What a pod gets that has been granted the resources of `known` and whose spec is `wanted` now. What it has to itself it has by the
+/// policies of `placement`, under which it keeps it.
+pub fn grant(
+    (node, placement): (Option<&Node>, &PlacementConfig),
+    others: &[Arc<Pod>],
+    known: &Pod,
+    wanted: &Arc<Pod>,
+) -> Granted {
     if same_resources(known, wanted) || pod::is_terminal(wanted) || pod::is_deleted(wanted) {
         let pod = if same_resources(known, wanted) { Arc::clone(wanted) } else { with_resources_of(wanted, known) };
         return Granted { pod, deferred: None };
     }
+    let pending = |reason, message| Granted {
+        pod: with_resources_of(wanted, known),
+        deferred: Some(ResizePending { reason, message }),
+    };
+    if let Some(message) = infeasible(placement, known, wanted) {
+        return pending("Infeasible", message);
+    }
     match node.map_or(Ok(()), |node| admit::fits(wanted, others, node)) {
         Ok(()) => Granted { pod: Arc::clone(wanted), deferred: None },
-        Err(short) => Granted { pod: with_resources_of(wanted, known), deferred: Some(short.message) },
+        Err(short) => pending("Deferred", short.message),
     }
+}
+
+/// Why a guaranteed pod never gets what it wants here: what it has to itself cannot be changed while it runs.
+fn infeasible(placement: &PlacementConfig, known: &Pod, wanted: &Pod) -> Option<String> {
+    if pod::qos_class(wanted) != "Guaranteed" {
+        return None;
+    }
+    let changes = |resource: &str| {
+        let of = |p: &Pod| -> Vec<Option<Quantity>> {
+            let members = pod::members(p).filter(|m| matches!(m.role, Role::App | Role::Sidecar));
+            members.map(|m| pod::request(&m.container, resource)).collect()
+        };
+        of(known) != of(wanted)
+    };
+    let policies = [
+        (placement.has_own_cpus, "cpu", "CPU Manager policy \"static\""),
+        (placement.has_own_memory, "memory", "Memory Manager policy \"Static\""),
+    ];
+    let first = policies.into_iter().find(|(is_on, resource, _)| *is_on && changes(resource));
+    first.map(|(.., policy)| format!("Resize is infeasible for Guaranteed Pods alongside {policy}"))
 }
 
 /// The grant of a pod that an earlier kubelet ran, as the API's status remembers it.
@@ -116,7 +160,7 @@ mod tests {
     fn what_fits_is_granted_and_the_rest_waits() {
         let node: Node =
             serde_json::from_value(json!({"status":{"allocatable":{"cpu":"2","pods":"10"}}})).expect("node");
-        let others = [pod("o", "1")];
+        let (others, none) = ([pod("o", "1")], PlacementConfig::default());
         for (from, to, granted, deferred) in [
             ("500m", "500m", "500m", None),
             ("500m", "1", "1", None),
@@ -135,18 +179,53 @@ mod tests {
                 Some("Node didn't have enough resource: cpu, requested: 8000, used: 1000, capacity: 2000"),
             ),
         ] {
-            let got = grant(Some(&node), &others, &pod("p", from), &pod("p", to));
-            assert_eq!((cpu(&got.pod).as_str(), got.deferred.as_deref()), (granted, deferred), "{from} -> {to}");
+            let got = grant((Some(&node), &none), &others, &pod("p", from), &pod("p", to));
+            let why = got.deferred.as_ref().map(|p| p.message.as_str());
+            assert_eq!((cpu(&got.pod).as_str(), why), (granted, deferred), "{from} -> {to}");
             assert_eq!(got.pod.metadata.generation, Some(2));
         }
         // Its own old share does not count against it.
-        let got = grant(Some(&node), &[pod("p", "2")], &pod("p", "2"), &pod("p", "1500m"));
+        let got = grant((Some(&node), &none), &[pod("p", "2")], &pod("p", "2"), &pod("p", "1500m"));
         assert_eq!((cpu(&got.pod).as_str(), got.deferred), ("1500m", None));
         // Whatever ends gets nothing more.
         let mut ending = (*pod("p", "8")).clone();
         ending.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time"));
-        let got = grant(Some(&node), &[], &pod("p", "1"), &Arc::new(ending));
+        let got = grant((Some(&node), &none), &[], &pod("p", "1"), &Arc::new(ending));
         assert_eq!((cpu(&got.pod).as_str(), got.deferred), ("1", None));
+    }
+
+    #[test]
+    fn what_a_pod_has_to_itself_it_keeps() {
+        let of = |cpu: &str, memory: &str| -> Arc<Pod> {
+            let resources = json!({"cpu": cpu, "memory": memory});
+            let pod = json!({"metadata":{"name":"p","uid":"p"},"spec":{"containers":
+                [{"name":"a","resources":{"requests":resources,"limits":resources}}]}});
+            Arc::new(serde_json::from_value(pod).expect("pod"))
+        };
+        let cpus = PlacementConfig { has_own_cpus: true, ..PlacementConfig::default() };
+        let memory = PlacementConfig { has_own_memory: true, ..PlacementConfig::default() };
+        for (policy, wanted, expected) in [
+            (
+                &cpus,
+                of("2", "1Gi"),
+                Some("Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\""),
+            ),
+            (&cpus, of("1", "2Gi"), None),
+            (&memory, of("2", "1Gi"), None),
+            (
+                &memory,
+                of("1", "2Gi"),
+                Some("Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\""),
+            ),
+        ] {
+            let got = grant((None, policy), &[], &of("1", "1Gi"), &wanted);
+            assert_eq!(
+                got.deferred.as_ref().map(|p| (p.reason, p.message.as_str())),
+                expected.map(|e| ("Infeasible", e))
+            );
+        }
+        let burstable = grant((None, &cpus), &[], &pod("p", "1"), &pod("p", "2"));
+        assert_eq!(burstable.deferred, None, "who has nothing to itself may change");
     }
 
     #[test]

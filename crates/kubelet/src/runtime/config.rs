@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use kelson_cri::proto as cri;
 
 use super::labels;
+use crate::cgroups::placed::Placed;
 use crate::cgroups::resources;
 use crate::devices::DeviceAllocation;
 use crate::env::expand::{Budget, expand_words};
@@ -32,6 +33,8 @@ pub struct ContainerParts<'a> {
     pub given: DeviceAllocation,
     /// The pod's and the container's security contexts, merged.
     pub security: cri::LinuxContainerSecurityContext,
+    /// The processors and parts of memory that it runs on.
+    pub placed: Placed,
     /// Memory of the machine, bytes, for the OOM score.
     pub machine_memory: i64,
     /// Whether this process may set OOM scores below its own.
@@ -63,6 +66,9 @@ pub fn config(mut parts: ContainerParts<'_>) -> Result<cri::ContainerConfig, Str
     };
     let (command, args) = (expanded(&c.command)?, expanded(&c.args)?);
     let attempt = u32::try_from(parts.restart_count).unwrap_or(0);
+    let mut resources =
+        resources::container_resources(parts.pod, parts.role, c, parts.machine_memory, parts.may_lower_oom);
+    parts.placed.bind(&mut resources);
     Ok(cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: c.name.clone(), attempt }),
         image: Some(cri::ImageSpec {
@@ -83,16 +89,7 @@ pub fn config(mut parts: ContainerParts<'_>) -> Result<cri::ContainerConfig, Str
         stdin: c.stdin.unwrap_or(false),
         stdin_once: c.stdin_once.unwrap_or(false),
         tty: c.tty.unwrap_or(false),
-        linux: Some(cri::LinuxContainerConfig {
-            resources: Some(resources::container_resources(
-                parts.pod,
-                parts.role,
-                c,
-                parts.machine_memory,
-                parts.may_lower_oom,
-            )),
-            security_context: Some(parts.security),
-        }),
+        linux: Some(cri::LinuxContainerConfig { resources: Some(resources), security_context: Some(parts.security) }),
         ..Default::default()
     })
 }

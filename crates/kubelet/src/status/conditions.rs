@@ -156,8 +156,8 @@ fn ready(pod: &Pod, containers: &PodCondition) -> PodCondition {
 }
 
 /// How far a change of the pod's resources has come (KEP-1287); nothing when there is none.
-pub fn resize(deferred: Option<&str>, in_progress: Option<&str>) -> Vec<PodCondition> {
-    let pending = deferred.map(|why| condition("PodResizePending", true, "Deferred", why.to_owned()));
+pub fn resize(pending: Option<(&'static str, &str)>, in_progress: Option<&str>) -> Vec<PodCondition> {
+    let pending = pending.map(|(reason, why)| condition("PodResizePending", true, reason, why.to_owned()));
     let running = in_progress.map(|error| {
         let reason = if error.is_empty() { "" } else { "Error" };
         condition("PodResizeInProgress", true, reason, error.to_owned())

@@ -203,6 +203,7 @@ fn resources(c: &Container, instance: Option<&Instance>, out: &mut ContainerStat
     out.allocated_resources = granted.and_then(|r| r.requests.clone());
     if let Some(actual) = instance.filter(|i| i.state == State::Running).and_then(|i| i.limits) {
         let wanted = Limits::of(c);
+        let actual = actual.beside(wanted);
         let mut set = |limits: bool, name: &str, text: Option<String>| {
             let list = if limits { &mut held.limits } else { &mut held.requests };
             match text {

@@ -24,7 +24,7 @@ pub struct About<'a> {
     /// A reason and message that end the pod (`Evicted`, `DeadlineExceeded`).
     pub verdict: Option<(&'a str, &'a str)>,
     /// Why the pod does not have the resources that its spec wants.
-    pub resize_deferred: Option<&'a str>,
+    pub resize_pending: Option<(&'static str, &'a str)>,
     /// Its containers are not held to what it was granted yet; the text says what failed, or nothing.
     pub resizing: Option<&'a str>,
 }
@@ -79,7 +79,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     let generation = pod.metadata.generation;
     let mut own = conditions::conditions(pod, &inits, &apps, phase, ready_sandbox);
     own.extend(conditions::restarting_all(pod, phase, by.restarting_all));
-    own.extend(conditions::resize(about.resize_deferred, about.resizing));
+    own.extend(conditions::resize(about.resize_pending, about.resizing));
     let before = old.conditions.unwrap_or_default();
     conditions::keep_times(&mut own, &before, about.now, generation);
     // What others say of the pod stays.

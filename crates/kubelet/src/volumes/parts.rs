@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kelson_meta::Clock;
 use tokio::sync::watch;
 
-use super::csi::CsiVolumes;
+use super::csi::{CsiVolumes, VolumeGrowth};
 use super::mounts::Mounts;
 use super::persistent::Claims;
 use crate::config::PodDirs;
@@ -28,6 +28,8 @@ pub struct Volumes {
     pub local_volumes: Option<PathBuf>,
     /// Volumes of drivers.
     pub csi: CsiVolumes,
+    /// How those grow.
+    pub growth: VolumeGrowth,
     /// Mounts and unmounts, as the machine does it or a test notes it.
     pub mounts: Arc<dyn Mounts>,
     /// What pods may see of their node.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod, Volume};
-use kelson_client::{Client, ClientError};
+use kelson_client::{Client, ClientError, ObjectRef};
 use kelson_volumes::names;
 use parking_lot::Mutex;
 
@@ -28,6 +28,8 @@ pub(super) struct Persistent {
     pub(super) read_only: bool,
     /// Whether the built-in provisioner made it: its directory is this kubelet's to make.
     pub(super) is_local_path: bool,
+    /// Whether its claim waited for it to be grown when it was read.
+    pub(super) grows: bool,
     /// Who may use it beside its owner: containers have this group too (`pv.beta.kubernetes.io/gid`).
     group: Option<i64>,
 }
@@ -36,6 +38,22 @@ pub(super) struct Persistent {
 const GROUP: &str = "pv.beta.kubernetes.io/gid";
 
 impl Persistent {
+    /// Namespace and name of its claim.
+    pub(super) fn claim_name(&self) -> Option<(&str, &str)> {
+        let claim = self.spec.claim_ref.as_ref()?;
+        Some((claim.namespace.as_deref()?, claim.name.as_deref()?))
+    }
+
+    /// Its claim, for events.
+    pub(super) fn claim(&self) -> Option<ObjectRef> {
+        let reference = self.spec.claim_ref.as_ref()?;
+        let mut claim = PersistentVolumeClaim::default();
+        claim.metadata.namespace.clone_from(&reference.namespace);
+        claim.metadata.name.clone_from(&reference.name);
+        claim.metadata.uid.clone_from(&reference.uid);
+        Some(ObjectRef::of(&claim))
+    }
+
     /// Whether containers get it as a device.
     pub(super) fn is_block(&self) -> bool {
         self.spec.volume_mode.as_deref() == Some("Block")
@@ -90,7 +108,12 @@ impl Claims {
             return Err(format!("PV {name:?} is bound to another claim"));
         }
         let is_local_path = annotations.get(names::PROVISIONED_BY).is_some_and(|p| p == names::LOCAL_PATH);
-        Ok(Persistent { name, spec, read_only, is_local_path, group: group(&annotations) })
+        let status = found.status.as_ref();
+        let of_claim = status.and_then(|s| s.capacity.as_ref()).and_then(|c| c.get("storage")).map(pod::quantity);
+        let of_volume = spec.capacity.as_ref().and_then(|c| c.get("storage")).map(pod::quantity);
+        let stages = status.and_then(|s| s.allocated_resource_statuses.as_ref());
+        let grows = of_claim < of_volume || stages.is_some_and(|s| s.contains_key("storage"));
+        Ok(Persistent { name, spec, read_only, is_local_path, grows, group: group(&annotations) })
     }
 
     /// The groups of the volumes that a pod has, each once, without those that it has anyhow.
@@ -100,6 +123,11 @@ impl Claims {
         let known = self.known.lock();
         let all = known.get(pod::uid(pod)).into_iter().flat_map(HashMap::values).filter_map(|v| v.group);
         all.filter(|group| !own.contains(group)).collect::<BTreeSet<i64>>().into_iter().collect()
+    }
+
+    /// The volumes of a pod's claims, as far as they were set up.
+    pub(super) fn of(&self, uid: &str) -> Vec<Arc<Persistent>> {
+        self.known.lock().get(uid).into_iter().flat_map(HashMap::values).cloned().collect()
     }
 
     /// Forgets a pod.
@@ -147,6 +175,7 @@ mod tests {
             spec: PersistentVolumeSpec::default(),
             read_only: false,
             is_local_path: false,
+            grows: false,
             group,
         };
         let groups = [Some(5001), Some(5000), Some(5001), None, Some(7)];

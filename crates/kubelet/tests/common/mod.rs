@@ -18,21 +18,25 @@ use kelson_kubelet::csi::drivers::Drivers;
 use kelson_kubelet::csi::in_use::InUse;
 use kelson_kubelet::devices::Devices;
 use kelson_kubelet::devices::table::Table;
+use kelson_kubelet::dra::DynamicResources;
+use kelson_kubelet::dra::drivers::DraDrivers;
+use kelson_kubelet::dra::prepared::KnownClaims;
 use kelson_kubelet::effects::{PodEffects, Tell};
 use kelson_kubelet::env::resolve::Environment;
 use kelson_kubelet::env::services::ServiceView;
 use kelson_kubelet::images::Images;
-use kelson_kubelet::metrics::{DeviceMetrics, Metrics};
+use kelson_kubelet::metrics::{ClaimMetrics, DeviceMetrics, Metrics, PlacementMetrics};
 use kelson_kubelet::node::runtime::RuntimeState;
 use kelson_kubelet::objects::Objects;
 use kelson_kubelet::objects::tokens::Tokens;
+use kelson_kubelet::placement::Placement;
 use kelson_kubelet::pods::parts::Parts;
 use kelson_kubelet::probes::{Handler, Outcome, ProbeRunner, Target};
 use kelson_kubelet::runtime::dns::HostDns;
 use kelson_kubelet::runtime::userns::UserNamespaces;
 use kelson_kubelet::status::writer::StatusWriter;
 use kelson_kubelet::volumes::Volumes;
-use kelson_kubelet::volumes::csi::CsiVolumes;
+use kelson_kubelet::volumes::csi::{CsiVolumes, VolumeGrowth};
 use kelson_kubelet::volumes::mounts::Mounts;
 use kelson_kubelet::volumes::persistent::Claims;
 use kelson_meta::{Clock, TokioClock};
@@ -227,6 +231,9 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
         .expect("records");
     let objects = Objects::new(&tasks, client.clone(), |_| {});
     let counted = Arc::new(DeviceMetrics::new(&kelson_metrics::Registry::new()));
+    let csi = CsiVolumes::new(client.clone(), "n", Drivers::default(), InUse::default());
+    let registry = kelson_metrics::Registry::new();
+    let drivers = DraDrivers::new(Arc::new(ClaimMetrics::new(&registry)));
     let parts = Arc::new(Parts {
         tasks: tasks.clone(),
         dirs: config.dirs(),
@@ -243,7 +250,8 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
             claims: Claims::new(client.clone()),
             local_volumes: None,
-            csi: CsiVolumes::new(client.clone(), "n", Drivers::default(), InUse::default()),
+            csi: csi.clone(),
+            growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), csi),
             mounts: Arc::new(NoMounts),
             node: node.clone(),
             clock: Arc::clone(&clock),
@@ -257,6 +265,8 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
         },
         images,
         devices: Devices::with(Table::default(), config.device_plugins_dir.clone(), counted),
+        claims: DynamicResources::with(client.clone(), drivers, dir.path().to_owned(), KnownClaims::default()),
+        placement: Placement::none(dir.path(), Arc::new(PlacementMetrics::new(&registry))),
         cgroups: Cgroups::none(),
         user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
         statuses: StatusWriter::start(client.clone(), &tasks),

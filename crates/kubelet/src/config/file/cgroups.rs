@@ -10,14 +10,6 @@ use crate::config::cgroups::{CgroupConfig, CgroupDriver, Enforced};
 const KEYS: &[&str] =
     &["pods", "system-reserved", "kube-reserved", "system-reserved-compressible", "kube-reserved-compressible", "none"];
 
-/// Fields and their values, the default first.
-const PLACEMENT: [(&str, &[&str]); 4] = [
-    ("cpuManagerPolicy", &["none", "static"]),
-    ("memoryManagerPolicy", &["None", "Static"]),
-    ("topologyManagerPolicy", &["none", "best-effort", "restricted", "single-numa-node"]),
-    ("topologyManagerScope", &["container", "pod"]),
-];
-
 impl Layer<'_> {
     pub(super) fn cgroups(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
         laid.cgroups_per_qos = f.boolean("cgroupsPerQOS", self.faults).unwrap_or(true);
@@ -58,19 +50,6 @@ impl Layer<'_> {
         }
         let before = self.config.cgroups.take().unwrap_or_default();
         self.config.cgroups = Some(CgroupConfig { root: root.unwrap_or(before.root), driver, enforced });
-    }
-
-    /// Policies that give containers processors and parts of memory of their own: a misspelt one is refused, one that asks for more
-    /// than the default has no effect here, which is told.
-    pub(super) fn placement(&mut self, f: &mut Fields<'_>) {
-        for (name, known) in PLACEMENT {
-            let Some(value) = f.string(name, self.faults).filter(|value| !value.is_empty()) else { continue };
-            if !known.contains(&value) {
-                self.faults.not_supported(&f.at(name), value, known);
-            } else if value != known[0] {
-                self.ignored.push(f.at(name).to_string());
-            }
-        }
     }
 
     pub(super) fn reserved(&mut self, f: &mut Fields<'_>) {

@@ -49,6 +49,11 @@ impl<'a> Fields<'a> {
         self.object?.get(name).filter(|v| !v.is_null())
     }
 
+    /// A field that somebody else reads.
+    pub fn peek(&self, name: &str) -> Option<&'a Value> {
+        self.object?.get(name)
+    }
+
     /// An object below.
     pub fn below(&mut self, name: &'static str, faults: &mut FieldErrors) -> Self {
         let value = self.get(name).unwrap_or(&Value::Null);

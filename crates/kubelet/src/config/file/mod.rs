@@ -5,6 +5,7 @@
 mod cgroups;
 mod eviction;
 mod fields;
+mod placement;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -35,8 +36,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "contentType",
     "cpuCFSQuota",
     "cpuCFSQuotaPeriod",
-    "cpuManagerPolicyOptions",
-    "cpuManagerReconcilePeriod",
     "enableContentionProfiling",
     "enableControllerAttachDetach",
     "enableDebugFlagsHandler",
@@ -74,8 +73,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "protectKernelDefaults",
     "providerID",
     "qosReserved",
-    "reservedMemory",
-    "reservedSystemCPUs",
     "runOnce",
     "runtimeRequestTimeout",
     "showHiddenMetricsForVersion",
@@ -87,7 +84,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "tlsCipherSuites",
     "tlsCurvePreferences",
     "tlsMinVersion",
-    "topologyManagerPolicyOptions",
     "tracing",
     "userNamespaces",
     "volumePluginDir",
@@ -148,6 +144,25 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
 }
 
+/// Lays what the command line says of processors and memory over `config`: fields of the document, under their names there.
+///
+/// # Errors
+/// As [`load`].
+pub fn lay_placement(fields: &Value, config: &mut Config) -> Result<(), ConfigurationError> {
+    let mut faults = FieldErrors::new();
+    let mut f = Fields::of(fields, FieldPath::new(""), &mut faults);
+    let mut layer = Layer { config, faults: &mut faults, ignored: Vec::new() };
+    layer.reserved(&mut f);
+    layer.placement(&mut f);
+    layer.config.settle_reserved_cpus();
+    let _ = f.finish(&[], &mut faults);
+    if faults.0.is_empty() {
+        Ok(())
+    } else {
+        Err(ConfigurationError(faults.0.iter().map(ToString::to_string).collect()))
+    }
+}
+
 struct Layer<'c> {
     config: &'c mut Config,
     faults: &'c mut FieldErrors,
@@ -178,6 +193,7 @@ impl Layer<'_> {
         self.cgroups(&mut f, &mut laid);
         self.reserved(&mut f);
         self.placement(&mut f);
+        self.config.settle_reserved_cpus();
         self.server(&mut f, &mut laid);
         laid.runtime_endpoint = f.string("containerRuntimeEndpoint", self.faults).map(str::to_owned);
         laid.ignored.append(&mut self.ignored);

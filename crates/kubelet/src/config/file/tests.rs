@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::config::cgroups::{CgroupDriver, Enforced};
+use crate::config::placement::{AlignmentPolicy, AlignmentScope, CpuOptions, PlacementConfig, ReservedMemory};
 use crate::config::shutdown::ShutdownPeriod;
 use crate::config::thresholds::Threshold;
 
@@ -124,14 +125,60 @@ fn shutdowns() {
 
 #[test]
 fn policies_of_placement_are_known_ones() {
-    let (_, found) = laid("cpuManagerPolicy: none\ntopologyManagerPolicy: best-effort\ntopologyManagerScope: pod\n");
-    assert_eq!(found.ignored, ["topologyManagerPolicy", "topologyManagerScope"], "what has no effect is named");
-    assert_eq!(laid("memoryManagerPolicy: ''\n").1.ignored, Vec::<String>::new());
+    let (config, found) = laid(
+        "cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 3s\nreservedSystemCPUs: 0-1\nkubeReserved: {cpu: 300m}\n\
+         cpuManagerPolicyOptions: {full-pcpus-only: 'true', strict-cpu-reservation: '1'}\n\
+         memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 1, limits: {memory: 1Gi}}]\n\
+         topologyManagerPolicy: best-effort\ntopologyManagerScope: pod\n\
+         topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true', max-allowable-numa-nodes: '9'}\n",
+    );
+    assert_eq!(found.ignored, Vec::<String>::new());
+    assert_eq!(config.reserved()["cpu"].to_string(), "2", "those by number stand for all");
+    let wanted = PlacementConfig {
+        has_own_cpus: true,
+        cpu_options: CpuOptions { whole_cores: true, strict_reservation: true, ..CpuOptions::default() },
+        reconcile_every: Duration::from_secs(3),
+        reserved_cpus: "0-1".parse().expect("a set"),
+        has_own_memory: true,
+        reserved_memory: vec![ReservedMemory {
+            node: 1,
+            amounts: [("memory".to_owned(), Quantity::binary(1 << 30))].into(),
+        }],
+        alignment: AlignmentPolicy::BestEffort,
+        scope: AlignmentScope::Pod,
+        prefers_closest: true,
+        nodes_max: 9,
+    };
+    assert_eq!(config.placement, wanted);
+    assert_eq!(
+        laid("memoryManagerPolicy: ''\ncpuManagerReconcilePeriod: 0s\n").0.placement,
+        PlacementConfig::default()
+    );
+    let alpha = "featureGates: {CPUManagerPolicyAlphaOptions: true}\ncpuManagerPolicy: static\n";
+    assert!(
+        laid(&format!("{alpha}cpuManagerPolicyOptions: {{align-by-socket: 'true'}}\n"))
+            .0
+            .placement
+            .cpu_options
+            .by_socket
+    );
     for (text, wanted) in [
         ("cpuManagerPolicy: Static", "\"none\", \"static\""),
         ("memoryManagerPolicy: static", "\"None\", \"Static\""),
         ("topologyManagerPolicy: single-numa", "\"single-numa-node\""),
         ("topologyManagerScope: node", "\"container\", \"pod\""),
+        ("cpuManagerPolicyOptions: {full-pcpus-only: 'true'}", "the none policy takes no options"),
+        ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full: 'true'}", "unknown CPU Manager Policy option"),
+        ("cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'yes'}", "must be true or false"),
+        (
+            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: 'true'}",
+            "Alpha-level Options not enabled",
+        ),
+        ("topologyManagerPolicyOptions: {max-allowable-numa-nodes: '7'}", "8 at least"),
+        ("reservedSystemCPUs: 3-1", "invalid range"),
+        ("reservedMemory: [{numaNode: 0, limits: {memory: '0'}}]", "may not be zero"),
+        ("reservedMemory: [{numaNode: 0, limits: {disk: 1Gi}}]", "hugepages-<HugePageSize>"),
+        ("reservedMemory: [{limits: {memory: 1Gi}}, {limits: {memory: 2Gi}}]", "Duplicate value"),
     ] {
         let found = faults(&format!("{HEAD}{text}\n"));
         assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");

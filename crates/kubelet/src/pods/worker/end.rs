@@ -62,8 +62,16 @@ impl Worker {
     }
 
     pub(super) async fn clean(&mut self, now: Instant) {
-        self.publish(true);
         let uid = pod::uid(&self.pod).to_owned();
+        if let Err(error) = self.parts.claims.unprepare(&uid).await {
+            tracing::warn!(pod = %pod::format_pod(&self.pod), error, "claims not given back yet");
+            self.wake_at = Some(now + PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(7)));
+            self.prepare_failures = self.prepare_failures.saturating_add(1);
+            return;
+        }
+        // Before others hear that it has ended, and are sent here in its place.
+        self.parts.placement.forget(&uid).await;
+        self.publish(true);
         if let Err(e) = self.parts.volumes.tear_down(&uid).await {
             tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "volumes not taken down yet");
             self.wake_at = Some(now + PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(7)));

@@ -21,7 +21,7 @@ use super::backoff::BackOff;
 use super::event::{Events, STEPS_MAX, Start, Step, WorkerInbox};
 use super::parts::Parts;
 use super::plan::SANDBOX;
-use super::resize::{Granted, same_resources};
+use super::resize::{Granted, ResizePending, same_resources};
 use crate::images::error::{StartError, StartReason};
 use crate::pod;
 use crate::probes::ProbeKind;
@@ -89,7 +89,7 @@ pub struct Worker {
     evicted: Option<Duration>,
     start_time: Timestamp,
     /// Why the pod does not have the resources that its spec wants.
-    deferred: Option<String>,
+    deferred: Option<ResizePending>,
     resize: Resize,
     wake_at: Option<Instant>,
     /// Nothing is carried out before: a task of this pod panicked.
@@ -338,7 +338,11 @@ impl Worker {
             now: self.parts.effects.clock.now(),
             over,
             verdict: self.verdict.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
-            resize_deferred: self.deferred.as_deref().filter(|_| self.mode == Mode::Syncing),
+            resize_pending: self
+                .deferred
+                .as_ref()
+                .map(|p| (p.reason, p.message.as_str()))
+                .filter(|_| self.mode == Mode::Syncing),
             resizing: Some(self.resize.failed.as_ref().map_or("", |(why, _)| why.as_str()))
                 .filter(|_| self.resize.running && self.mode == Mode::Syncing),
         };
@@ -353,9 +357,17 @@ impl Worker {
             self.parts.effects.metrics.pod_runs(after);
         }
         self.parts.statuses.set(&self.pod, &status);
-        if self.pod.status.as_ref() != Some(&status) {
+        // What others say of the pod's claims is read by the next who starts its containers.
+        let of_claims = self
+            .pod
+            .status
+            .as_ref()
+            .map(|s| (s.resource_claim_statuses.clone(), s.extended_resource_claim_status.clone()));
+        let mut known = status.clone();
+        (known.resource_claim_statuses, known.extended_resource_claim_status) = of_claims.unwrap_or_default();
+        if self.pod.status.as_ref() != Some(&known) {
             // Times of conditions and what the runtime has forgotten are read from here.
-            Arc::make_mut(&mut self.pod).status = Some(status.clone());
+            Arc::make_mut(&mut self.pod).status = Some(known);
         }
         self.published = Some(status);
     }

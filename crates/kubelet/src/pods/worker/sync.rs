@@ -10,6 +10,7 @@ use super::renewal::Renewal;
 use super::{PREPARE_MAX, PREPARE_MIN, RETRY, RUNTIME_RETRY, Worker};
 use crate::cgroups::resources::Limits;
 use crate::images::error::StartReason;
+use crate::placement::cpus::PlacementRefusal;
 use crate::pod::{self, Role};
 use crate::pods::event::Step;
 use crate::pods::execute::Executor;
@@ -24,7 +25,7 @@ impl Worker {
             Step::NotPrepared(message) | Step::SandboxFailed(message) => {
                 self.hold_all(&message);
             }
-            Step::Refused(why) => self.refused(&why),
+            Step::Refused(why) => self.refused(why),
             Step::Changed => self.stale = true,
             Step::Removed { name, ended } => {
                 if let Some(ended) = ended {
@@ -66,12 +67,10 @@ impl Worker {
     }
 
     /// As upstream, which judges so when the pod comes: it fails, and nothing tries it again here.
-    fn refused(&mut self, why: &str) {
-        const REASON: &str = "UnexpectedAdmissionError";
-        let message = format!("Allocate failed due to {why}, which is unexpected");
-        self.parts.effects.tell.pod(&self.pod, EventType::Warning, REASON, message.clone());
+    fn refused(&mut self, why: PlacementRefusal) {
+        self.parts.effects.tell.pod(&self.pod, EventType::Warning, why.reason, why.message.clone());
         self.rejected = true;
-        self.verdict = Some((REASON.to_owned(), message));
+        self.verdict = Some((why.reason.to_owned(), why.message));
         self.stale = true;
     }
 

@@ -12,11 +12,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, Volume};
 use k8s_openapi::api::storage::v1::CSIDriverSpec;
 
+use super::capability::plain_capability;
 use super::data::{DATA_FILE, PLUGIN, VolumeData, attachment_name, sum, write_data};
-use crate::csi::client::{
-    AccessMode, BlockVolume, MountVolume, Publish, SINGLE_NODE_MULTI_WRITER, STAGE_UNSTAGE_VOLUME, Stage, Unpublish,
-    VOLUME_MOUNT_GROUP, VolumeCapability,
-};
+use crate::csi::client::{Publish, STAGE_UNSTAGE_VOLUME, Stage, Unpublish, VOLUME_MOUNT_GROUP, VolumeCapability};
 use crate::csi::drivers::Driver;
 use crate::csi::in_use::unique_name;
 use crate::pod;
@@ -123,19 +121,6 @@ struct Contexts {
     secrets: HashMap<String, String>,
 }
 
-/// The interface's number of how a volume may be used at once, of which the first that the volume names counts (as
-/// upstream). Drivers that know of several writers on one node are told whether there may be.
-fn access_mode(modes: &[String], knows_writers: bool) -> i32 {
-    match (modes.first().map_or("ReadWriteOnce", String::as_str), knows_writers) {
-        ("ReadWriteOnce" | "ReadWriteOncePod", false) => 1,
-        ("ReadOnlyMany", _) => 3,
-        ("ReadWriteMany", _) => 5,
-        ("ReadWriteOncePod", true) => 6,
-        ("ReadWriteOnce", true) => 7,
-        _ => 0,
-    }
-}
-
 /// Whether something is mounted there.
 async fn is_there(request: &Request<'_>, target: &Path) -> Result<bool, String> {
     let (mounts, target) = (Arc::clone(&request.volumes.mounts), target.to_owned());
@@ -230,6 +215,9 @@ pub(in crate::volumes) async fn set_up(
         secrets = me.secret_of(r.namespace.as_deref(), r.name.as_deref()).await?;
     }
     let published = publish(request, &with, &what, Contexts { publish: attached, secrets }, staged.as_deref()).await;
+    if published.is_ok() && !is_again {
+        request.volumes.growth.at_mount(volume, csi, &target).await?;
+    }
     let renew_at = noted(request, &spec, &target, published, is_again)?;
     Ok((target, renew_at))
 }
@@ -241,17 +229,12 @@ fn mount_group(request: &Request<'_>, abilities: &[i32]) -> String {
 }
 
 fn capability(request: &Request<'_>, with: &With<'_>, what: &What<'_>) -> VolumeCapability {
-    let mode = access_mode(what.modes, with.abilities.contains(&SINGLE_NODE_MULTI_WRITER));
-    let access_mode = Some(AccessMode { mode });
-    if what.is_block {
-        return VolumeCapability { block: Some(BlockVolume {}), mount: None, access_mode };
+    let of_mode = (what.modes, with.abilities);
+    let mut capability = plain_capability(what.is_block, of_mode, (what.fs_type, what.mount_flags));
+    if let Some(mount) = &mut capability.mount {
+        mount.volume_mount_group = mount_group(request, with.abilities);
     }
-    let mount = MountVolume {
-        fs_type: what.fs_type.to_owned(),
-        mount_flags: what.mount_flags.to_vec(),
-        volume_mount_group: mount_group(request, with.abilities),
-    };
-    VolumeCapability { block: None, mount: Some(mount), access_mode }
+    capability
 }
 
 /// Makes the volume ready for the node. Done again it changes nothing, as the interface has it.
@@ -378,25 +361,4 @@ async fn give_to_group(request: &Request<'_>, with: &With<'_>, what: &What<'_>, 
     let Some(ownership) = ownership::of(request).filter(|_| allows) else { return Ok(()) };
     let path = path.to_owned();
     in_files(move || ownership.apply(&path).map_err(|e| format!("applyFSGroup failed: {e}"))).await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn how_a_volume_may_be_used() {
-        for (modes, plain, knowing) in [
-            (&["ReadWriteOnce"][..], 1, 7),
-            (&["ReadWriteOncePod"], 1, 6),
-            (&["ReadOnlyMany"], 3, 3),
-            (&["ReadWriteMany"], 5, 5),
-            (&["ReadWriteOnce", "ReadWriteMany"], 1, 7),
-            (&["ReadOnlyMany", "ReadWriteOnce"], 3, 3),
-            (&[], 1, 7),
-        ] {
-            let modes: Vec<String> = modes.iter().map(|m| (*m).to_owned()).collect();
-            assert_eq!((access_mode(&modes, false), access_mode(&modes, true)), (plain, knowing), "{modes:?}");
-        }
-    }
 }

@@ -7,6 +7,7 @@ use futures::StreamExt as _;
 use kelson_cri::proto as cri;
 use kelson_cri::{Code, CriError, CriResult, EventStream, ExecOutput, Runtime};
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 
 use super::{Container, FakeRuntime, NOT_READY, READY, RUNNING, Sandbox};
 
@@ -74,7 +75,7 @@ impl FakeRuntime {
             ..Default::default()
         };
         let life = Container::life(&config.command);
-        s.containers.push(Container { status, sandbox: sandbox.to_owned(), life });
+        s.containers.push(Container { status, sandbox: sandbox.to_owned(), life, begun: None });
         Ok(id)
     }
 
@@ -88,7 +89,7 @@ impl FakeRuntime {
         if !ready || c.status.state != cri::ContainerState::ContainerCreated as i32 {
             return Err(CriError::new(CALL, Code::Unknown, "the container cannot be started"));
         }
-        (c.status.state, c.status.started_at) = (RUNNING, now);
+        (c.status.state, c.status.started_at, c.begun) = (RUNNING, now, Some(Instant::now()));
         drop(guard);
         self.tell();
         Ok(())

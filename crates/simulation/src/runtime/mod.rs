@@ -5,12 +5,14 @@ mod cri;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use kelson_cri::proto;
 use kelson_cri::{Code, CriError, CriResult};
 use kelson_meta::Clock;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 
 use crate::{Failure, Faults};
 
@@ -34,6 +36,8 @@ struct Container {
     sandbox: String,
     /// Seconds that it runs and its exit code, where its command says so.
     life: Option<(u32, i32)>,
+    /// When it was started, by the steady clock: a program that sleeps does not heed how the machine's clock is set.
+    begun: Option<Instant>,
 }
 
 impl Container {
@@ -72,14 +76,13 @@ impl RuntimeState {
         Some(ip)
     }
 
-    /// Ends those whose time is over.
+    /// Ends those whose time is over; `now` is what the machine's clock shows, nanoseconds.
     fn pass(&mut self, now: i64) {
         for c in self.containers.iter_mut().filter(|c| c.status.state == RUNNING) {
-            let Some((seconds, code)) = c.life else { continue };
-            let over = c.status.started_at + i64::from(seconds) * 1_000_000_000;
-            if over <= now {
-                (c.status.state, c.status.exit_code, c.status.finished_at) = (EXITED, code, over);
-            }
+            let (Some((seconds, code)), Some(begun)) = (c.life, c.begun) else { continue };
+            let Some(since) = begun.elapsed().checked_sub(Duration::from_secs(seconds.into())) else { continue };
+            let ended = now - i64::try_from(since.as_nanos()).expect("a test of less than a century");
+            (c.status.state, c.status.exit_code, c.status.finished_at) = (EXITED, code, ended);
         }
     }
 
@@ -276,4 +279,33 @@ impl FakeRuntime {
 
 fn container_name(c: &proto::ContainerStatus) -> &str {
     c.metadata.as_ref().map_or("", |m| m.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::WallClock;
+    use kelson_cri::Runtime as _;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_sleeps_by_the_steady_clock() {
+        let clock = WallClock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+        let runtime = FakeRuntime::new(Arc::new(clock));
+        let sandbox = runtime.run_pod_sandbox(proto::PodSandboxConfig::default(), "").await.unwrap();
+        let config = proto::ContainerConfig {
+            metadata: Some(proto::ContainerMetadata { name: "a".into(), attempt: 0 }),
+            command: ["exit-after", "10", "0"].map(str::to_owned).into(),
+            ..Default::default()
+        };
+        let id = runtime.create_container(&sandbox, config, proto::PodSandboxConfig::default()).await.unwrap();
+        runtime.start_container(&id).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        for jump in [-3600, 7200] {
+            clock.jump(jump);
+            assert_eq!(runtime.running(), ["a"], "the clock jumped by {jump} s");
+        }
+        clock.jump(-7200);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(runtime.running().is_empty());
+    }
 }

@@ -1,5 +1,6 @@
-//! What one document may cost. Decoders, patches and expressions are all given a [`Budget`] and charge it as they go, so
-//! that a small document can become neither a huge tree, nor a deep one, nor a long wait, whatever its encoding.
+//! What one document may cost. Decoders, patches and applies are all given a [`Budget`] and charge it as they go, so that a
+//! small document can become neither a huge tree, nor a deep one, nor a long wait, whatever its encoding. Expressions (CEL)
+//! have a budget of their own: what they are charged is part of the API, and the same in every cluster.
 //!
 //! Work is counted in steps and not in seconds: the same document is refused on a slow board and on a fast server, and a
 //! test can tell linear work from quadratic work without a clock.

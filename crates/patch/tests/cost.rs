@@ -155,3 +155,22 @@ fn sets_of_fields_are_merged_and_not_moved_about() {
     let found = third["metadata"]["finalizers"].as_array().expect("a list");
     assert_eq!(found.len(), 120_000, "the first manager's old names went, the second's stayed");
 }
+
+/// An object that could not be written as a whole is not made by applies that each are small enough.
+#[test]
+fn what_an_apply_makes_is_no_larger_than_a_document() {
+    let manager = FieldManager::new(Shape::Untyped, "v1", "A", "", FieldSet::default());
+    let config = |tag: &str, count: usize| {
+        let fields: serde_json::Map<String, Value> =
+            (0..count).map(|i| (format!("{tag}{i}"), json!({"a": 0}))).collect();
+        json!({"apiVersion": "v1", "kind": "A", "metadata": {"name": "a"}, "spec": fields})
+    };
+    let first = manager.apply(None, &config("a", 25_000), "first", false, NOW).expect("20 MB");
+    let second =
+        manager.apply(Some(&first), &config("b", 10_000), "second", false, NOW).expect("28 MB, entries not counted");
+    let refused = manager.apply(Some(&second), &config("c", 20_000), "third", false, NOW).expect_err("44 MB");
+    let text = "document takes more than 33554432 bytes of memory when it is decoded";
+    assert_eq!(refused, kelson_patch::ApplyError::TooLarge(text.into()));
+    // What is applied again takes the place of what is there.
+    manager.apply(Some(&second), &config("a", 25_000), "first", false, NOW).expect("nothing grows");
+}

@@ -126,6 +126,7 @@ pub fn refused(error: ApplyError) -> Status {
         }
         ApplyError::BadRequest(message) => Status::bad_request(message),
         ApplyError::Invalid(message) => Status::failure(500, Reason::Unknown, message),
+        ApplyError::TooLarge(message) => Status::failure(413, Reason::RequestEntityTooLarge, message),
     }
 }
 

@@ -14,6 +14,7 @@ pub enum Work {
     MergePatch,
     StrategicPatch,
     Apply,
+    ApplyCustom,
     Definition,
     Cel,
 }
@@ -30,8 +31,8 @@ impl Work {
         let decoders = kinds.into_iter().flat_map(|kind| {
             [Some(Self::Json(kind)), Some(Self::Yaml(kind)), kind.map(Self::Protobuf)].into_iter().flatten()
         });
-        let others =
-            [Self::JsonPatch, Self::MergePatch, Self::StrategicPatch, Self::Apply, Self::Definition, Self::Cel];
+        let patches = [Self::JsonPatch, Self::MergePatch, Self::StrategicPatch, Self::Apply, Self::ApplyCustom];
+        let others = patches.into_iter().chain([Self::Definition, Self::Cel]);
         decoders.chain(others).find(|work| work.word() == word)
     }
 }
@@ -256,8 +257,16 @@ fn patches() -> Vec<Case> {
     let labels = |v: &str, size| {
         numbered("{\"metadata\":{\"labels\":{", |i| format!("\"{i:x}\":\"{v}\","), "\"z\":\"\"}}}", size)
     };
+    // Each object is a field of its own.
+    let fields = |tag: &str, size| numbered("{\"a\":{", |i| format!("\"{tag}{i:x}\":{{\"\":0}},"), "\"z\":0}}", size);
     let mut cases: Vec<Case> = Vec::new();
     let mut add = |name: &str, work, object, patch| cases.push((name.to_owned(), work, both(object, patch)));
+    for (name, object, patch) in [("fields beyond what fits", 560_000, 300_000), ("fields that fit", 260_000, 260_000)]
+    {
+        add(&format!("apply to a custom kind, {name}"), Work::ApplyCustom, fields("a", object), fields("b", patch));
+    }
+    let (object, patch) = (fields("a", 260_000), fields("a", 260_000));
+    add("apply to a custom kind, the same fields", Work::ApplyCustom, object, patch);
     for (name, work) in
         [("merge patch", Work::MergePatch), ("strategic patch", Work::StrategicPatch), ("apply", Work::Apply)]
     {

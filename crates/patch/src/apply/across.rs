@@ -100,18 +100,19 @@ impl FieldManager {
         now: &str,
         versions: &dyn Versions,
     ) -> Result<Value, ApplyError> {
-        let pending = self.begin(live, config, manager, now)?;
+        let mut pending = self.begin(live, config, manager, now)?;
+        let merged = std::mem::take(&mut pending.merged);
         let object = match &pending.last {
             Some(last) if pending.released => {
-                let pruned = self.prune_across(&pending.merged, &pending.managed, last, versions).await;
+                let pruned = self.prune_across(merged, &pending.managed, last, versions).await;
                 pruned.map_err(|e| ApplyError::Invalid(format!("failed to prune fields: {e}")))?
             }
-            _ => pending.merged.clone(),
+            _ => merged,
         };
         let mut others = BTreeMap::new();
         let named = pending.managed.0.values().map(|owned| owned.api_version.as_str());
         for version in foreign(named, self.api_version()) {
-            let changed = in_version(&pending.base, &object, &version, versions).await.map_err(ApplyError::Invalid)?;
+            let changed = in_version(pending.base, &object, &version, versions).await.map_err(ApplyError::Invalid)?;
             others.insert(version, changed);
         }
         self.finish(pending, object, others, force, now)
@@ -121,7 +122,7 @@ impl FieldManager {
     /// looked at in the version it was applied in, what others own in theirs.
     async fn prune_across(
         &self,
-        merged: &Value,
+        merged: Value,
         managed: &Managed,
         last: &Owned,
         versions: &dyn Versions,
@@ -131,10 +132,10 @@ impl FieldManager {
             owned.entry(&entry.api_version).or_default().extend(&entry.fields.set());
         }
         let at = last.api_version.as_str();
-        let Some(shape) = self.shape_in(at, versions) else { return Ok(merged.clone()) };
+        let Some(shape) = self.shape_in(at, versions) else { return Ok(merged) };
         let last = walk::with_named_fields(&last.fields.set(), &shape);
-        let mut whole = show(merged.clone(), at, versions).await?;
-        let mut pruned = walk::remove_fields(&shape, &whole, &last);
+        let mut whole = show(merged, at, versions).await?;
+        let mut pruned = without(&shape, &whole, &last);
         // The version of the removal comes first: what others own there may be needed to convert.
         let first = owned.remove(at).map(|set| (at, set));
         for (version, set) in first.into_iter().chain(owned) {
@@ -144,15 +145,15 @@ impl FieldManager {
             let named = |set: &FieldSet| walk::with_named_fields(set, &shape);
             let all = named(&walk::field_set(&shape, &whole));
             let kept = named(&walk::field_set(&shape, &pruned)).union(&named(&set));
-            pruned = walk::remove_fields(&shape, &whole, &all.difference(&kept));
+            pruned = without(&shape, &whole, &all.difference(&kept));
         }
         // What was not this manager's stays, even below something that was.
         whole = show(whole, at, versions).await?;
         pruned = show(pruned, at, versions).await?;
         let all = walk::with_named_fields(&walk::field_set(&shape, &whole), &shape);
         let kept = walk::with_named_fields(&walk::field_set(&shape, &pruned), &shape);
-        let pruned = walk::remove_fields(&shape, &whole, &all.difference(&kept).intersection(&last));
-        show(pruned, self.api_version(), versions).await
+        walk::remove_fields(&shape, &mut whole, &all.difference(&kept).intersection(&last));
+        show(whole, self.api_version(), versions).await
     }
 
     fn shape_in(&self, version: &str, versions: &dyn Versions) -> Option<kelson_schema::Shape> {
@@ -161,6 +162,13 @@ impl FieldManager {
         }
         Some(versions.manager(version)?.shape().clone())
     }
+}
+
+/// A copy that lacks these fields.
+fn without(shape: &kelson_schema::Shape, value: &Value, fields: &FieldSet) -> Value {
+    let mut value = value.clone();
+    walk::remove_fields(shape, &mut value, fields);
+    value
 }
 
 async fn show(object: Value, version: &str, versions: &dyn Versions) -> Result<Value, String> {

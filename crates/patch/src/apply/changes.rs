@@ -29,7 +29,10 @@ impl Changes {
         let others = managed.0.iter().filter(|(id, _)| *id != but);
         let taken = others.filter_map(|(id, owned)| {
             let changed = self.to(owned)?;
-            Some((id, owned.fields.set().intersection(&changed.modified.union(&changed.added))))
+            let owned = owned.fields.set();
+            let mut fields = owned.intersection(&changed.modified);
+            fields.absorb(owned.intersection(&changed.added));
+            Some((id, fields))
         });
         taken.filter(|(_, fields)| !fields.is_empty()).collect()
     }

@@ -1,9 +1,8 @@
 //! How two trees of one type differ, by schema.
-use super::fields::{FieldSet, PathElement};
+use super::fields::{FieldSet, PathElement, Step};
 use super::walk::{Atom, array, atom, child, element_of, object};
 use kelson_schema::Shape;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
 
 /// How two trees differ. No path is in more than one of the sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -137,24 +136,32 @@ fn compare_at(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Differ
 /// The paths below a value that was not there before; all of them are members, and so is the value's own. Most of what a
 /// create sets is such.
 fn all_added(shape: &Shape, new: &Value) -> FieldSet {
-    let mut set = FieldSet::default();
     match (atom(shape, Some(new)), new) {
         (Atom::List, Value::Array(items)) => {
             let of_element = shape.element();
-            for (element, items) in by_element(shape, items) {
+            let elements = by_element(shape, items);
+            let mut steps = Vec::with_capacity(elements.len());
+            let mut elements = elements.into_iter().peekable();
+            while let Some((element, item)) = elements.next() {
+                let mut alone = true;
+                while elements.next_if(|(next, _)| *next == element).is_some() {
+                    alone = false;
+                }
                 // Duplicates count as one value.
-                let below = if let [only] = items[..] { all_added(&of_element, only) } else { FieldSet::default() };
-                set.put(element, true, below);
+                let below = if alone { all_added(&of_element, item) } else { FieldSet::default() };
+                steps.push(Step { element, member: true, below });
             }
+            FieldSet::of_steps(steps)
         }
         (Atom::Map, Value::Object(map)) => {
-            for (key, value) in map {
-                set.put(PathElement::Field(key.clone()), true, all_added(&child(shape, key), value));
-            }
+            let step = |(key, value): (&String, &Value)| {
+                let below = all_added(&child(shape, key), value);
+                Step { element: PathElement::Field(key.clone()), member: true, below }
+            };
+            FieldSet::of_steps(map.iter().map(step).collect())
         }
-        _ => {}
+        _ => FieldSet::default(),
     }
-    set
 }
 
 fn compare_maps(
@@ -175,14 +182,20 @@ fn compare_maps(
     }
 }
 
-fn by_element<'a>(shape: &Shape, items: &'a [Value]) -> BTreeMap<PathElement, Vec<&'a Value>> {
-    let mut out: BTreeMap<PathElement, Vec<&Value>> = BTreeMap::new();
-    for item in items {
-        if let Ok(element) = element_of(shape, item) {
-            out.entry(element).or_default().push(item);
-        }
-    }
+/// The elements of a list by their names, those of one name as they follow each other.
+fn by_element<'a>(shape: &Shape, items: &'a [Value]) -> Vec<(PathElement, &'a Value)> {
+    let mut out = Vec::with_capacity(items.len());
+    out.extend(items.iter().filter_map(|item| Some((element_of(shape, item).ok()?, item))));
+    out.sort_by(|(a, _), (b, _)| a.cmp(b));
     out
+}
+
+/// Takes the elements of this name from the front of a list that is sorted by names.
+fn next_of<'a, 'b>(rest: &mut &'b [(PathElement, &'a Value)], name: &PathElement) -> &'b [(PathElement, &'a Value)] {
+    let count = rest.iter().take_while(|(element, _)| element == name).count();
+    let (found, behind) = rest.split_at(count);
+    *rest = behind;
+    found
 }
 
 fn compare_lists(shape: &Shape, old: &[Value], new: &[Value], out: &mut Difference) {
@@ -191,10 +204,12 @@ fn compare_lists(shape: &Shape, old: &[Value], new: &[Value], out: &mut Differen
     }
     let (old, new) = (by_element(shape, old), by_element(shape, new));
     let of_element = shape.element();
-    for element in old.keys().chain(new.keys().filter(|k| !old.contains_key(*k))) {
-        let (a, b) = (old.get(element).map_or(&[][..], Vec::as_slice), new.get(element).map_or(&[][..], Vec::as_slice));
+    let (mut old, mut new) = (&old[..], &new[..]);
+    while let Some(element) = [old.first(), new.first()].into_iter().flatten().map(|(element, _)| element).min() {
+        let (a, b) = (next_of(&mut old, element), next_of(&mut new, element));
+        let (first_a, first_b) = (a.first().map(|(_, value)| *value), b.first().map(|(_, value)| *value));
         let found = match (a, b) {
-            ([], [] | [_]) | ([_], [] | [_]) => compare_at(&of_element, a.first().copied(), b.first().copied()),
+            ([], [] | [_]) | ([_], [] | [_]) => compare_at(&of_element, first_a, first_b),
             // Duplicates count as one value.
             ([_, _, ..], [_, _, ..]) => {
                 let mut found = Difference::default();
@@ -202,12 +217,12 @@ fn compare_lists(shape: &Shape, old: &[Value], new: &[Value], out: &mut Differen
                 found
             }
             ([_, _, ..], _) => {
-                let mut found = b.first().map(|b| compare_at(&of_element, None, Some(b))).unwrap_or_default();
+                let mut found = first_b.map(|b| compare_at(&of_element, None, Some(b))).unwrap_or_default();
                 found.removed.member = true;
                 found
             }
             _ => {
-                let mut found = a.first().map(|a| compare_at(&of_element, Some(a), None)).unwrap_or_default();
+                let mut found = first_a.map(|a| compare_at(&of_element, Some(a), None)).unwrap_or_default();
                 found.added.member = true;
                 found
             }

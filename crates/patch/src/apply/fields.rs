@@ -335,6 +335,21 @@ impl FieldSet {
         }
     }
 
+    /// The FieldsV1 form of a set that is not needed any more: of many paths, both forms are never there as a whole.
+    pub(super) fn into_fields_v1(self) -> Value {
+        let fields = self.steps.into_iter().map(|step| {
+            let mut below = step.below.into_fields_v1();
+            if step.member
+                && let Value::Object(below) = &mut below
+                && !below.is_empty()
+            {
+                below.insert(".".into(), Value::Object(Map::new()));
+            }
+            (step.element.serialize(), below)
+        });
+        Value::Object(fields.collect())
+    }
+
     /// The FieldsV1 form.
     pub fn to_fields_v1(&self) -> Value {
         let fields = self.steps.iter().map(|step| {

@@ -3,6 +3,9 @@ use super::owned::OwnedFields;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
+/// Entries of plain writes kept per object; older ones are merged into `ancient-changes`.
+pub const UPDATE_MANAGERS_MAX: usize = 10;
+
 /// What kind of write made an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
@@ -149,6 +152,57 @@ impl Managed {
             Value::Object(entry)
         });
         metadata.insert("managedFields".into(), Value::Array(entries.collect()));
+    }
+
+    /// Merges the oldest plain writers of a version into one entry until there are few enough.
+    pub(super) fn cap(&mut self) {
+        let mut updaters: Vec<ManagerId> =
+            self.0.keys().filter(|id| id.operation == Operation::Update).cloned().collect();
+        let mut count = updaters.len();
+        if count <= UPDATE_MANAGERS_MAX {
+            return;
+        }
+        updaters.sort_by(|a, b| (&self.0[a].time, a).cmp(&(&self.0[b].time, b)));
+        let mut first_of: BTreeMap<String, ManagerId> = BTreeMap::new();
+        for id in updaters {
+            if count <= UPDATE_MANAGERS_MAX {
+                return;
+            }
+            let Some(owned) = self.0.get(&id).cloned() else { continue };
+            let version = owned.api_version.clone();
+            let bucket = ManagerId::new("ancient-changes", Operation::Update, &version, "");
+            match first_of.get(&version) {
+                Some(first) => {
+                    if !self.0.contains_key(&bucket)
+                        && let Some(moved) = self.0.remove(first)
+                    {
+                        self.0.insert(bucket.clone(), moved);
+                    }
+                    self.0.remove(&id);
+                    if let Some(ancient) = self.0.get_mut(&bucket) {
+                        ancient.fields.absorb(owned.fields.set().into_owned());
+                        ancient.time = owned.time;
+                    }
+                    count -= 1;
+                }
+                None => {
+                    first_of.insert(version, id);
+                }
+            }
+        }
+    }
+
+    /// Whether two objects differ in nothing but their entries; `bare` has none.
+    pub(super) fn is_all_that_differs(object: &Value, bare: &Value) -> bool {
+        let (Some(object), Some(bare)) = (object.as_object(), bare.as_object()) else { return object == bare };
+        let same = |(key, value): (&String, &Value)| match (key.as_str(), value, bare.get(key)) {
+            ("metadata", Value::Object(with), Some(Value::Object(without))) => {
+                with.len() == without.len() + usize::from(with.contains_key("managedFields"))
+                    && without.iter().all(|(key, value)| with.get(key) == Some(value))
+            }
+            (_, value, other) => other == Some(value),
+        };
+        object.len() == bare.len() && object.iter().all(same)
     }
 
     /// Forgets an object's entries and gives them.

@@ -6,7 +6,7 @@ use super::{
     compare::{self, Comparison},
     fields::FieldSet,
     managed::{Managed, ManagerId, Operation, Owned},
-    merge,
+    merge::{self, MergeError},
     owned::OwnedFields,
     walk,
 };
@@ -17,9 +17,6 @@ use std::{
     collections::{BTreeMap, HashSet},
     sync::LazyLock,
 };
-
-/// Entries of plain writes kept per object; older ones are merged into `ancient-changes`.
-pub const UPDATE_MANAGERS_MAX: usize = 10;
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -44,6 +41,9 @@ pub enum ApplyError {
     /// The configuration does not fit the type; upstream answers 500 with this text.
     #[error("{0}")]
     Invalid(String),
+    /// 413 RequestEntityTooLarge: the object would take more memory or work than a document may.
+    #[error("{0}")]
+    TooLarge(String),
 }
 
 fn conflict_message(conflicts: &[Conflict]) -> String {
@@ -182,7 +182,7 @@ impl FieldManager {
             owned.api_version.clone_from(&self.api_version);
             owned.time = now.map(str::to_owned);
         }
-        cap(managed);
+        managed.cap();
     }
 
     /// Applies a configuration. `live` is `None` when the object does not exist yet. Gives the merged object with its
@@ -259,22 +259,21 @@ impl FieldManager {
         now: &str,
     ) -> Result<Value, ApplyError> {
         let mut pending = self.begin(live, config, manager, now)?;
-        let merged = std::mem::take(&mut pending.merged);
-        let object = match &pending.last {
-            Some(last) if pending.released => self.prune(&merged, &pending.managed, &last.fields.set()),
-            _ => merged,
-        };
+        let mut object = std::mem::take(&mut pending.merged);
+        if let Some(last) = pending.last.take().filter(|_| pending.released) {
+            self.prune(&mut object, &pending.managed, &last.fields.set());
+        }
         self.finish(pending, object, BTreeMap::new(), force, now)
     }
 
     /// The merge, and the entry of who applies.
-    pub(super) fn begin(
-        &self,
-        live: Option<&Value>,
+    pub(super) fn begin<'a>(
+        &'a self,
+        live: Option<&'a Value>,
         config: &Value,
         manager: &str,
         now: &str,
-    ) -> Result<Pending, ApplyError> {
+    ) -> Result<Pending<'a>, ApplyError> {
         self.check_config(config)?;
         let mut managed = match live {
             Some(live) => {
@@ -282,13 +281,15 @@ impl FieldManager {
             }
             None => Managed::default(),
         };
-        let mut base = live.unwrap_or(&self.empty).clone();
-        Managed::take(&mut base);
+        let base = live.unwrap_or(&self.empty);
         if managed.0.is_empty() && live.is_some() {
-            let all = Changes::of(self.compared(&self.empty, &base));
+            let all = Changes::of(self.compared(&self.empty, base));
             self.track(all, &mut managed, "before-first-apply", Some(now));
         }
-        let located = |e: String| {
+        let located = |e: MergeError| {
+            if let MergeError::TooLarge(exceeded) = e {
+                return ApplyError::TooLarge(exceeded.to_string());
+            }
             let name = config["metadata"]["name"].as_str().unwrap_or("");
             let namespace = config["metadata"]["namespace"].as_str().unwrap_or("");
             let (group, version) = self.api_version.split_once('/').unwrap_or(("", &self.api_version));
@@ -298,11 +299,12 @@ impl FieldManager {
                 "failed to create typed patch object ({namespace}/{name}; {gv}, Kind={kind}): {e}"
             ))
         };
-        let merged = merge::merge(&self.shape, &base, config, &mut Budget::new(Limits::DOCUMENT)).map_err(located)?;
+        let merged = merge::merge_bare(&self.shape, base, config, &mut Budget::new(Limits::DOCUMENT));
+        let merged = merged.map_err(located)?;
         let id = ManagerId::new(manager, Operation::Apply, &self.api_version, &self.subresource);
         let mut set = walk::field_set(&self.shape, config);
         set.subtract_trees(&self.ignored);
-        let last = managed.0.get(&id).cloned();
+        let last = managed.0.remove(&id);
         let time = last.as_ref().and_then(|l| l.time.clone());
         let moved = |last: &Owned| last.api_version != self.api_version;
         let released = last.as_ref().is_some_and(|last| moved(last) || !last.fields.set().is_within(&set));
@@ -313,14 +315,18 @@ impl FieldManager {
     /// Looks for conflicts and writes the entries.
     pub(super) fn finish(
         &self,
-        pending: Pending,
+        pending: Pending<'_>,
         mut object: Value,
         others: BTreeMap<String, Option<Comparison>>,
         force: bool,
         now: &str,
     ) -> Result<Value, ApplyError> {
-        let Pending { mut managed, base, id, .. } = pending;
-        let changes = Changes { own: self.compared(&base, &object), others };
+        let Pending { mut managed, base, id, last, .. } = pending;
+        drop(last);
+        let mut own = self.compared(base, &object);
+        // The object before has its entries still.
+        own.removed.subtract_trees(&FieldSet::of(&[&["metadata", "managedFields"]]));
+        let changes = Changes { own, others };
         if !force {
             let conflicts: Vec<Conflict> = changes.conflicts(&managed, &id).into_iter().flat_map(in_words).collect();
             if !conflicts.is_empty() {
@@ -328,7 +334,7 @@ impl FieldManager {
             }
         }
         changes.take(&mut managed, Some(&id));
-        let differs = base != object;
+        let differs = !Managed::is_all_that_differs(base, &object);
         if let Some(owned) = managed.0.get_mut(&id) {
             owned.fields.subtract(server_fields());
             if differs {
@@ -342,26 +348,24 @@ impl FieldManager {
 
     /// Removes what this manager applied before and does not apply now, unless somebody else owns it too. Where it applies
     /// all that it applied before, nothing goes.
-    fn prune(&self, merged: &Value, managed: &Managed, last: &FieldSet) -> Value {
+    fn prune(&self, merged: &mut Value, managed: &Managed, last: &FieldSet) {
         let named = |set: &FieldSet| walk::with_named_fields(set, &self.shape);
         let last = named(last);
-        let pruned = walk::remove_fields(&self.shape, merged, &last);
-        let mut owned = FieldSet::default();
-        managed.0.values().for_each(|manager| owned.extend(&manager.fields.set()));
         let all = named(&walk::field_set(&self.shape, merged));
-        let kept = named(&walk::field_set(&self.shape, &pruned)).union(&named(&owned));
-        let pruned = walk::remove_fields(&self.shape, merged, &all.difference(&kept));
+        let mut gone = all.clone();
+        gone.subtract(&named(&walk::fields_without(&self.shape, merged, &last)));
+        managed.0.values().for_each(|manager| gone.subtract(&named(&manager.fields.set())));
         // What was not this manager's stays, even below something that was.
-        let kept = named(&walk::field_set(&self.shape, &pruned));
-        walk::remove_fields(&self.shape, merged, &all.difference(&kept).intersection(&last))
+        let kept = named(&walk::fields_without(&self.shape, merged, &gone));
+        walk::remove_fields(&self.shape, merged, &all.difference(&kept).intersection(&last));
     }
 }
 
 /// An apply whose merge is made.
-pub(super) struct Pending {
+pub(super) struct Pending<'a> {
     pub managed: Managed,
-    /// The object before, without its entries.
-    pub base: Value,
+    /// The object before, whose entries are no part of it here.
+    pub base: &'a Value,
     id: ManagerId,
     /// What the manager applied the last time.
     pub last: Option<Owned>,
@@ -406,42 +410,4 @@ fn server_fields() -> &'static FieldSet {
         ])
     });
     &FIELDS
-}
-
-/// Merges the oldest plain writers of a version into one entry until there are few enough.
-fn cap(managed: &mut Managed) {
-    let mut updaters: Vec<ManagerId> =
-        managed.0.keys().filter(|id| id.operation == Operation::Update).cloned().collect();
-    let mut count = updaters.len();
-    if count <= UPDATE_MANAGERS_MAX {
-        return;
-    }
-    updaters.sort_by(|a, b| (&managed.0[a].time, a).cmp(&(&managed.0[b].time, b)));
-    let mut first_of: BTreeMap<String, ManagerId> = BTreeMap::new();
-    for id in updaters {
-        if count <= UPDATE_MANAGERS_MAX {
-            return;
-        }
-        let Some(owned) = managed.0.get(&id).cloned() else { continue };
-        let version = owned.api_version.clone();
-        let bucket = ManagerId::new("ancient-changes", Operation::Update, &version, "");
-        match first_of.get(&version) {
-            Some(first) => {
-                if !managed.0.contains_key(&bucket)
-                    && let Some(moved) = managed.0.remove(first)
-                {
-                    managed.0.insert(bucket.clone(), moved);
-                }
-                managed.0.remove(&id);
-                if let Some(ancient) = managed.0.get_mut(&bucket) {
-                    ancient.fields.absorb(owned.fields.set().into_owned());
-                    ancient.time = owned.time;
-                }
-                count -= 1;
-            }
-            None => {
-                first_of.insert(version, id);
-            }
-        }
-    }
 }

@@ -1,20 +1,62 @@
 //! The merge of an applied configuration into a live object, by schema.
 use super::fields::PathElement;
 use super::walk::{Atom, array, atom, child, element_of, object};
-use kelson_codec::Budget;
+use kelson_codec::{Budget, Exceeded};
 use kelson_schema::Shape;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Merges an applied configuration into a live tree. Errors name the path and what is wrong there. The budget is charged a
-/// step for each element of a list that is merged.
-pub fn merge(shape: &Shape, live: &Value, config: &Value, budget: &mut Budget) -> Result<Value, String> {
+/// Why a configuration cannot be merged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MergeError {
+    /// The path, and what is wrong there.
+    #[error("{0}")]
+    Unfit(String),
+    /// The merged tree would cost more than the budget has.
+    #[error(transparent)]
+    TooLarge(#[from] Exceeded),
+}
+
+/// Merges an applied configuration into a live tree. The budget is charged for the merged tree, and a step for each element
+/// of a list that is merged.
+///
+/// # Errors
+/// See [`MergeError`].
+pub fn merge(shape: &Shape, live: &Value, config: &Value, budget: &mut Budget) -> Result<Value, MergeError> {
     Ok(merge_at(shape, Some(live), Some(config), &mut Vec::new(), budget)?.unwrap_or(Value::Null))
 }
 
-fn locate(path: &[PathElement], message: &str) -> String {
+/// As [`merge`], and `metadata.managedFields` of the live object is left out: it may be as large as the rest.
+pub(super) fn merge_bare(
+    shape: &Shape,
+    live: &Value,
+    config: &Value,
+    budget: &mut Budget,
+) -> Result<Value, MergeError> {
+    let (Value::Object(whole), Some(metadata)) = (live, object(live.get("metadata"))) else {
+        return merge(shape, live, config, budget);
+    };
+    let mut merged = merge_maps(shape, Some(whole), object(Some(config)), &["metadata"], &mut Vec::new(), budget)?;
+    let path = &mut vec![PathElement::Field("metadata".into())];
+    let of_metadata = child(shape, "metadata");
+    let of_config = object(config.get("metadata"));
+    let metadata = merge_maps(&of_metadata, Some(metadata), of_config, &["managedFields"], path, budget)?;
+    if !metadata.is_empty() {
+        budget.member(merged.len(), "metadata")?;
+        merged.insert("metadata".into(), Value::Object(metadata));
+    }
+    Ok(Value::Object(merged))
+}
+
+fn locate(path: &[PathElement], message: &str) -> MergeError {
     let path: String = path.iter().map(ToString::to_string).collect();
-    format!("{path}: {message}")
+    MergeError::Unfit(format!("{path}: {message}"))
+}
+
+/// A part of one of the two trees goes into the merged one as it is.
+fn take_over(value: &Value, budget: &mut Budget) -> Result<Value, Exceeded> {
+    budget.tree(value)?;
+    Ok(value.clone())
 }
 
 fn merge_at(
@@ -23,15 +65,14 @@ fn merge_at(
     config: Option<&Value>,
     path: &mut Vec<PathElement>,
     budget: &mut Budget,
-) -> Result<Option<Value>, String> {
-    let right = || config.or(live).cloned();
-    let Some(new) = config else { return Ok(live.cloned()) };
+) -> Result<Option<Value>, MergeError> {
+    let Some(new) = config else { return Ok(live.map(|live| take_over(live, budget)).transpose()?) };
     match atom(shape, Some(new)) {
-        Atom::Scalar | Atom::AtomicList | Atom::AtomicMap => Ok(right()),
+        Atom::Scalar | Atom::AtomicList | Atom::AtomicMap => Ok(Some(take_over(new, budget)?)),
         Atom::List => {
             let (a, b) = (array(live), array(config));
             if a.is_empty() && b.is_empty() {
-                return Ok(right());
+                return Ok(Some(take_over(new, budget)?));
             }
             let merged = merge_lists(shape, a, b, path, budget)?;
             Ok((!merged.is_empty()).then_some(Value::Array(merged)))
@@ -39,25 +80,46 @@ fn merge_at(
         Atom::Map => {
             let (a, b) = (object(live), object(config));
             if a.is_none_or(Map::is_empty) && b.is_none_or(Map::is_empty) {
-                return Ok(right());
+                return Ok(Some(take_over(new, budget)?));
             }
-            let mut out = a.cloned().unwrap_or_default();
-            for (key, value) in b.into_iter().flatten() {
-                if shape.child(key).is_none() {
-                    path.push(PathElement::Field(key.clone()));
-                    return Err(locate(path, "field not declared in schema"));
-                }
-                path.push(PathElement::Field(key.clone()));
-                let merged = merge_at(&child(shape, key), out.get(key), Some(value), path, budget)?;
-                path.pop();
-                match merged {
-                    Some(value) => out.insert(key.clone(), value),
-                    None => out.remove(key),
-                };
-            }
-            Ok((!out.is_empty()).then_some(Value::Object(out)))
+            let merged = merge_maps(shape, a, b, &[], path, budget)?;
+            Ok((!merged.is_empty()).then_some(Value::Object(merged)))
         }
     }
+}
+
+/// What only the live object has comes first: the rest is not copied to be written over. Fields that are passed over are for
+/// the caller.
+fn merge_maps(
+    shape: &Shape,
+    live: Option<&Map<String, Value>>,
+    config: Option<&Map<String, Value>>,
+    passed_over: &[&str],
+    path: &mut Vec<PathElement>,
+    budget: &mut Budget,
+) -> Result<Map<String, Value>, MergeError> {
+    let mut out = Map::new();
+    let passes = |key: &String| passed_over.contains(&key.as_str());
+    for (key, value) in live.into_iter().flatten().filter(|(key, _)| !passes(key)) {
+        if config.is_none_or(|config| !config.contains_key(key)) {
+            budget.member(out.len(), key)?;
+            out.insert(key.clone(), take_over(value, budget)?);
+        }
+    }
+    for (key, value) in config.into_iter().flatten().filter(|(key, _)| !passes(key)) {
+        path.push(PathElement::Field(key.clone()));
+        let Some(of_field) = shape.child(key) else {
+            return Err(locate(path, "field not declared in schema"));
+        };
+        let live = live.and_then(|live| live.get(key));
+        let merged = merge_at(&of_field, live, Some(value), path, budget)?;
+        path.pop();
+        if let Some(value) = merged {
+            budget.member(out.len(), key)?;
+            out.insert(key.clone(), value);
+        }
+    }
+    Ok(out)
 }
 
 /// The configuration's order wins; elements that only the live list has stay where they were between their neighbours.
@@ -67,9 +129,9 @@ fn merge_lists(
     config: &[Value],
     path: &mut Vec<PathElement>,
     budget: &mut Budget,
-) -> Result<Vec<Value>, String> {
-    budget.steps(live.len() + config.len()).map_err(|e| locate(path, &e.to_string()))?;
-    let index = |items: &[Value]| -> Result<Vec<PathElement>, String> {
+) -> Result<Vec<Value>, MergeError> {
+    budget.steps(live.len() + config.len())?;
+    let index = |items: &[Value]| -> Result<Vec<PathElement>, MergeError> {
         let elements = items
             .iter()
             .enumerate()
@@ -93,7 +155,7 @@ fn merge_lists(
     let mut done = BTreeSet::new();
     let (mut l, mut r) = (0, 0);
     while l < left.len() || r < right.len() {
-        budget.steps(1).map_err(|e| locate(path, &e.to_string()))?;
+        budget.steps(1)?;
         let equal = l < left.len() && r < right.len() && left[l] == right[r];
         if l < left.len() && !equal {
             let shared_here = named.contains(&left[l]);
@@ -103,7 +165,8 @@ fn merge_lists(
                 continue;
             }
             if !shared_here {
-                out.push(live[l].clone());
+                budget.element(out.len())?;
+                out.push(take_over(&live[l], budget)?);
                 l += 1;
                 continue;
             }
@@ -118,7 +181,10 @@ fn merge_lists(
             let merged =
                 merge_at(&of_element, live_values.get(element).copied().flatten(), Some(&config[r]), path, budget)?;
             path.pop();
-            out.extend(merged);
+            if let Some(value) = merged {
+                budget.element(out.len())?;
+                out.push(value);
+            }
             if equal || next_shared == Some(element) {
                 next_shared = shared.next();
             }

@@ -63,7 +63,7 @@ impl OwnedFields {
     pub fn into_fields_v1(self) -> Value {
         match self.0 {
             Form::Json(map) => Value::Object(map),
-            Form::Set(set) => set.to_fields_v1(),
+            Form::Set(set) => set.into_fields_v1(),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::fields::{FieldSet, PathElement, Scalar, Step};
 use kelson_schema::{Kind, ListType, Shape};
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 /// How a place is treated.
@@ -83,79 +84,112 @@ pub(super) fn element_of(shape: &Shape, item: &Value) -> Result<PathElement, Str
 
 /// The fields that a tree sets.
 pub fn field_set(shape: &Shape, value: &Value) -> FieldSet {
-    collect(shape, value).1
+    collect(shape, value, None).below
 }
 
-/// Whether a place is a path of its own, and the paths below it.
-fn collect(shape: &Shape, value: &Value) -> (bool, FieldSet) {
+/// The fields that a tree sets when those of `removed` are taken out of it, as [`remove_fields`] does.
+pub(super) fn fields_without(shape: &Shape, value: &Value, removed: &FieldSet) -> FieldSet {
+    collect(shape, value, Some(removed)).below
+}
+
+/// What a place sets.
+#[derive(Default)]
+struct Found {
+    /// Whether the place is a path of its own.
+    leaf: bool,
+    /// The paths below it.
+    below: FieldSet,
+    /// Whether it is an object in which nothing is left.
+    empty: bool,
+}
+
+fn collect(shape: &Shape, value: &Value, removed: Option<&FieldSet>) -> Found {
     match (atom(shape, Some(value)), value) {
-        (Atom::Scalar | Atom::AtomicList | Atom::AtomicMap, _) => (true, FieldSet::default()),
-        (Atom::List, Value::Array(items)) => (false, collect_list(shape, items)),
+        (Atom::Scalar | Atom::AtomicList | Atom::AtomicMap, _) => Found { leaf: true, ..Found::default() },
+        (Atom::List, Value::Array(items)) => Found { below: collect_list(shape, items, removed), ..Found::default() },
         (Atom::Map, Value::Object(map)) => {
-            let mut set = FieldSet::default();
+            let mut steps = Vec::with_capacity(map.len());
+            let mut empty = true;
             for (key, value) in map {
-                let (leaf, below) = collect(&child(shape, key), value);
-                let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
-                set.put(PathElement::Field(key.clone()), leaf || empty || !shape.has_field(key), below);
+                let element = PathElement::Field(key.clone());
+                if removed.is_some_and(|removed| removed.has_member(&element)) {
+                    continue;
+                }
+                empty = false;
+                let found = collect(&child(shape, key), value, removed.and_then(|removed| removed.below(&element)));
+                let member = found.leaf || found.empty || value.is_null() || !shape.has_field(key);
+                if member || !found.below.is_empty() {
+                    steps.push(Step { element, member, below: found.below });
+                }
             }
-            (false, set)
+            Found { leaf: false, below: FieldSet::of_steps(steps), empty }
         }
-        _ => (false, FieldSet::default()),
+        _ => Found::default(),
     }
 }
 
-fn collect_list(shape: &Shape, items: &[Value]) -> FieldSet {
-    let elements: Vec<Option<PathElement>> = items.iter().map(|item| element_of(shape, item).ok()).collect();
-    let (mut seen, mut repeated) = (BTreeSet::new(), BTreeSet::new());
-    for element in elements.iter().flatten() {
-        if !seen.insert(element) {
-            repeated.insert(element);
-        }
-    }
+fn collect_list(shape: &Shape, items: &[Value], removed: Option<&FieldSet>) -> FieldSet {
+    let named = |item| element_of(shape, pruned(shape, item, removed)?.as_ref()).ok();
+    let elements: Vec<Option<PathElement>> = items.iter().map(named).collect();
+    let mut sorted: Vec<&PathElement> = elements.iter().flatten().collect();
+    sorted.sort_unstable();
+    let repeated: BTreeSet<PathElement> =
+        sorted.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0].clone()).collect();
+    drop(sorted);
     let of_element = shape.element();
-    let steps = items.iter().zip(&elements).filter_map(|(item, element)| {
-        let element = element.as_ref()?;
-        let below = if repeated.contains(element) { FieldSet::default() } else { collect(&of_element, item).1 };
-        Some(Step { element: element.clone(), member: true, below })
-    });
-    FieldSet::of_steps(steps.collect())
+    let mut steps = Vec::with_capacity(items.len());
+    for (item, element) in items.iter().zip(elements) {
+        let (Some(element), Some(item)) = (element, pruned(shape, item, removed)) else { continue };
+        // Duplicates count as one value.
+        let alone = !repeated.contains(&element);
+        let below = if alone { collect(&of_element, &item, None).below } else { FieldSet::default() };
+        steps.push(Step { element, member: true, below });
+    }
+    FieldSet::of_steps(steps)
+}
+
+/// What of an element of a list is left without the removed fields: it may lose a key, and have another name then.
+fn pruned<'a>(shape: &Shape, item: &'a Value, removed: Option<&FieldSet>) -> Option<Cow<'a, Value>> {
+    let Some(removed) = removed else { return Some(Cow::Borrowed(item)) };
+    let element = element_of(shape, item).ok()?;
+    if removed.has_member(&element) {
+        return None;
+    }
+    let Some(below) = removed.below(&element) else { return Some(Cow::Borrowed(item)) };
+    let mut rest = item.clone();
+    remove_fields(&shape.element(), &mut rest, below);
+    Some(Cow::Owned(rest))
 }
 
 /// Removes the fields of a set from a tree. What becomes empty stays, empty.
-pub fn remove_fields(shape: &Shape, value: &Value, remove: &FieldSet) -> Value {
+pub fn remove_fields(shape: &Shape, value: &mut Value, remove: &FieldSet) {
     match (atom(shape, Some(value)), value) {
         (Atom::List, Value::Array(items)) => {
             let of_element = shape.element();
-            let kept = items.iter().filter_map(|item| {
-                let Ok(element) = element_of(shape, item) else { return Some(item.clone()) };
+            items.retain_mut(|item| {
+                let Ok(element) = element_of(shape, item) else { return true };
                 if remove.has_member(&element) {
-                    return None;
+                    return false;
                 }
-                Some(
-                    remove
-                        .below(&element)
-                        .map_or_else(|| item.clone(), |below| remove_fields(&of_element, item, below)),
-                )
+                if let Some(below) = remove.below(&element) {
+                    remove_fields(&of_element, item, below);
+                }
+                true
             });
-            Value::Array(kept.collect())
         }
         (Atom::Map, Value::Object(map)) => {
-            let kept = map.iter().filter_map(|(key, value)| {
-                let element = PathElement::Field(key.clone());
-                if remove.has_member(&element) {
-                    return None;
+            for step in remove.steps() {
+                let PathElement::Field(key) = &step.element else { continue };
+                if step.member {
+                    map.remove(key);
+                } else if let Some(value) = map.get_mut(key) {
+                    remove_fields(&child(shape, key), value, &step.below);
                 }
-                let value = match remove.below(&element) {
-                    Some(below) => remove_fields(&child(shape, key), value, below),
-                    None => value.clone(),
-                };
-                Some((key.clone(), value))
-            });
-            Value::Object(kept.collect())
+            }
         }
-        (Atom::AtomicList, Value::Array(_)) => Value::Array(Vec::new()),
-        (Atom::AtomicMap, Value::Object(_)) => Value::Object(Map::new()),
-        (_, other) => other.clone(),
+        (Atom::AtomicList, Value::Array(items)) => items.clear(),
+        (Atom::AtomicMap, Value::Object(map)) => map.clear(),
+        _ => {}
     }
 }
 
@@ -178,4 +212,56 @@ pub(super) fn array(value: Option<&Value>) -> &[Value] {
 
 pub(super) fn object(value: Option<&Value>) -> Option<&Map<String, Value>> {
     value.and_then(Value::as_object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_without_others_are_those_of_the_pruned_tree() {
+        let pod = Shape::of_kind("", "v1", "Pod");
+        let tree = json!({
+            "metadata": {"labels": {"a": "1", "b": "2"}, "finalizers": ["x", "y", "y"], "annotations": {}},
+            "spec": {
+                "containers": [{"name": "c", "image": "i", "args": ["1"], "env": [{"name": "e", "value": "v"}]}, {"name": "d"}],
+                "nodeSelector": {"k": "v"}, "securityContext": {"runAsUser": 1},
+            },
+        });
+        let field = |name: &str| PathElement::Field(name.into());
+        let keyed = |name: &str| PathElement::Key(vec![("name".into(), Scalar(name.into()))]);
+        let paths = [
+            vec![field("metadata"), field("labels"), field("a")],
+            vec![field("metadata"), field("labels"), field("b")],
+            vec![field("metadata"), field("finalizers"), PathElement::Value(Scalar("x".into()))],
+            vec![field("metadata"), field("finalizers"), PathElement::Value(Scalar("y".into()))],
+            vec![field("metadata"), field("annotations")],
+            vec![field("spec"), field("containers"), keyed("c")],
+            vec![field("spec"), field("containers"), keyed("c"), field("image")],
+            // The element loses its name.
+            vec![field("spec"), field("containers"), keyed("c"), field("name")],
+            vec![field("spec"), field("containers"), keyed("c"), field("args"), PathElement::Index(0)],
+            vec![field("spec"), field("containers"), keyed("c"), field("env"), keyed("e"), field("value")],
+            vec![field("spec"), field("containers"), keyed("d"), field("image")],
+            vec![field("spec"), field("nodeSelector"), field("k")],
+            vec![field("spec"), field("securityContext"), field("runAsUser")],
+            vec![field("status")],
+        ];
+        for shape in [pod, Shape::Untyped] {
+            for chosen in (0_u32..1 << paths.len()).step_by(7) {
+                let mut removed = FieldSet::default();
+                let of = |i: usize| chosen >> i & 1 == 1;
+                paths.iter().enumerate().filter(|(i, _)| of(*i)).for_each(|(_, path)| removed.insert(path));
+                let mut pruned = tree.clone();
+                remove_fields(&shape, &mut pruned, &removed);
+                assert_eq!(
+                    fields_without(&shape, &tree, &removed),
+                    field_set(&shape, &pruned),
+                    "{:?}",
+                    removed.paths()
+                );
+            }
+        }
+    }
 }

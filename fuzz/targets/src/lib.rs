@@ -8,6 +8,7 @@ mod input;
 mod messages;
 mod names;
 mod patches;
+mod rules;
 
 /// A target: its name, which is that of its corpus, and what it does.
 pub type Target = (&'static str, fn(&[u8]));
@@ -32,6 +33,7 @@ pub const TARGETS: &[Target] = &[
     ("quantity", names::quantity),
     ("query", names::query),
     ("route", names::route),
+    ("rules", rules::rules),
     ("spdy", messages::spdy),
     ("strategic", patches::strategic),
     ("apply", patches::apply),

@@ -1,0 +1,191 @@
+//! Joining against scripted servers, machines and clusters, on a paused clock.
+use super::*;
+use kelson_pki::{Authority, certificates_from_pem, public_key_pin, sign_detached};
+use serde_json::json;
+
+fn said(fault: Fault) -> String {
+    match fault {
+        Fault::Wait(e) => format!("wait: {e:#}"),
+        Fault::Soon(e) => format!("soon: {e:#}"),
+        Fault::Never(e) => format!("never: {e:#}"),
+    }
+}
+
+#[test]
+fn only_what_the_token_signed_is_believed() {
+    use base64::Engine as _;
+    let ca = Authority::create("ca", jiff::Timestamp::now()).unwrap();
+    let encoded = base64::engine::general_purpose::STANDARD.encode(ca.cert_pem());
+    let text =
+        format!("clusters: [{{name: '', cluster: {{server: 'https://h:1', certificate-authority-data: {encoded}}}}}]");
+    let token = Token::parse("abcdef.0123456789abcdef").unwrap();
+    let pin = public_key_pin(&certificates_from_pem(ca.cert_pem()).unwrap()[0]).unwrap();
+    let check = |data: serde_json::Value, pins: &[String]| {
+        let info: ConfigMap = serde_json::from_value(json!({"data": data})).unwrap();
+        judge(&info, &token, pins).map_err(said)
+    };
+    let good = sign_detached(&text, "abcdef", "0123456789abcdef");
+    let forged = sign_detached(&text, "abcdef", "ffffffffffffffff");
+    let signed = json!({"kubeconfig": text, "jws-kubeconfig-abcdef": good});
+    assert_eq!(check(signed.clone(), &[]).unwrap(), ca.cert_pem());
+    assert_eq!(check(signed.clone(), &[pin]).unwrap(), ca.cert_pem());
+    let rows = [
+        (json!({}), vec![], "soon: the cluster's cluster-info holds no kubeconfig"),
+        (json!({"kubeconfig": text}), vec![], "soon: the cluster does not know the token \"abcdef\""),
+        (json!({"kubeconfig": text, "jws-kubeconfig-abcdef": forged}), vec![], "never: the signature under token"),
+        (
+            json!({"kubeconfig": format!("{text} "), "jws-kubeconfig-abcdef": good}),
+            vec![],
+            "never: the signature under token",
+        ),
+        (signed, vec![format!("sha256:{}", "0".repeat(64))], "never: --token-ca-cert-hash: the cluster's CA is"),
+    ];
+    for (data, pins, want) in rows {
+        let got = check(data, &pins).unwrap_err();
+        assert!(got.starts_with(want), "{got}");
+        assert!(!got.contains("0123456789abcdef"), "the secret is not repeated: {got}");
+    }
+}
+
+/// A machine from before its program was built, and a server that answers at the third attempt.
+#[derive(Default)]
+struct Early {
+    asked: parking_lot::Mutex<Vec<(String, String, bool)>>,
+    set: parking_lot::Mutex<Vec<jiff::Timestamp>>,
+    refuses: bool,
+}
+
+fn time(text: &str) -> jiff::Timestamp {
+    text.parse().unwrap()
+}
+
+impl Clock for Early {
+    fn now(&self) -> jiff::Timestamp {
+        self.set.lock().last().copied().unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+    }
+}
+
+impl Machine for Early {
+    fn built(&self) -> jiff::Timestamp {
+        time("2026-01-01T00:00:00Z")
+    }
+    async fn date(
+        &self,
+        config: &Config,
+        at: Option<jiff::Timestamp>,
+    ) -> Result<jiff::Timestamp, kelson_client::TransportError> {
+        let ca = String::from_utf8(config.ca_pem.clone()).unwrap();
+        let mut asked = self.asked.lock();
+        asked.push((config.server.clone(), ca, at.is_some()));
+        match asked.len() {
+            ..3 => Err(kelson_client::TransportError("connection refused".into())),
+            _ => Ok(time("2026-05-06T07:08:09Z")),
+        }
+    }
+    async fn set(&self, to: jiff::Timestamp) -> Result<(), String> {
+        if self.refuses {
+            return Err("Operation not permitted".into());
+        }
+        self.set.lock().push(to);
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_cannot_be_right_is_set_before_a_certificate_is_judged() {
+    let machine = Early::default();
+    persist("https://h:1", async || mend_clock("https://h:1", "CA", &machine, &machine).await).await.unwrap();
+    assert_eq!(*machine.set.lock(), [time("2026-05-06T07:08:09Z")]);
+    let verified = ("https://h:1".to_owned(), "CA".to_owned(), true);
+    assert_eq!(machine.asked.lock().last(), Some(&verified), "by the server that the CA vouches for");
+    let asked = machine.asked.lock().len();
+    mend_clock("https://h:1", "CA", &machine, &machine).await.map_err(said).unwrap();
+    assert_eq!(machine.asked.lock().len(), asked, "a clock that can be right is left alone");
+    // Who may not set the clock waits for somebody who may, and says so.
+    let refused = Early { refuses: true, ..Early::default() };
+    let fault = async || mend_clock("https://h:1", "CA", &refused, &refused).await.map_err(said).unwrap_err();
+    assert!(fault().await.contains("connection refused"));
+    assert!(fault().await.contains("connection refused"));
+    let fault = fault().await;
+    assert!(fault.starts_with("wait: ") && fault.contains("Operation not permitted"), "{fault}");
+}
+
+#[test]
+fn a_machine_joins_its_own_cluster_anew_and_no_other() {
+    let known = |ca: &str, vni: u32| {
+        let known = json!({"ca": ca, "clusterCIDR": "10.42.0.0/16", "serviceCIDR": "10.43.0.0/16", "vni": vni,
+            "clusterDNS": "10.43.0.10", "clusterDomain": "cluster.local"});
+        serde_json::from_value::<Known>(known).unwrap()
+    };
+    let (before, why) = (known("old", 7), anyhow!("its certificate is of another authority"));
+    let judge = |found| again(Path::new("/d"), &before, found, &why);
+    assert_eq!(judge(Ok(known("new", 7))).unwrap().ca, "new");
+    let rows = [
+        (Ok(known("new", 8)), ["the token is of another cluster", "kelson cleanup --delete-data --data-dir /d"]),
+        (Err(anyhow!("it has expired")), ["kelson token create", "it has expired"]),
+    ];
+    for (found, parts) in rows {
+        let said = judge(found).err().unwrap().to_string();
+        assert!(said.starts_with("its certificate is of another authority; "), "{said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_mend_itself_is_waited_for() {
+    let mut left = 100;
+    let done = persist("s", || {
+        left -= 1;
+        std::future::ready(if left == 0 { Ok(7) } else { Err(Fault::Wait(anyhow!("down"))) })
+    });
+    assert_eq!(done.await.unwrap(), 7);
+    let started = Instant::now();
+    let never: anyhow::Result<()> = persist("s", async || Err(Fault::Soon(anyhow!("unknown token")))).await;
+    assert_eq!(never.unwrap_err().to_string(), "unknown token");
+    assert!(started.elapsed() >= PATIENCE && started.elapsed() < PATIENCE + PAUSE_MAX);
+    let at_once: anyhow::Result<()> = persist("s", async || Err(Fault::Never(anyhow!("bad")))).await;
+    assert_eq!(at_once.unwrap_err().to_string(), "bad");
+}
+
+/// A server that answers with these codes, one after the other, and then with a `cluster-info` that holds nothing.
+struct Scripted(parking_lot::Mutex<Vec<u16>>);
+
+impl kelson_client::Transport for Scripted {
+    fn send(&self, request: kelson_client::Request) -> kelson_transport::BoxFuture<Answer> {
+        assert_eq!(request.uri().path(), "/api/v1/namespaces/kube-public/configmaps/cluster-info");
+        let mut codes = self.0.lock();
+        let code = if codes.is_empty() { 200 } else { codes.remove(0) };
+        let body = match code {
+            200 => json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"kubeconfig": "here"}}),
+            _ => json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "message": "not yet", "code": code}),
+        };
+        let mut answer = kelson_client::Response::new(kelson_client::full_body(body.to_string()));
+        *answer.status_mut() = http::StatusCode::from_u16(code).unwrap();
+        Box::pin(std::future::ready(Ok(answer)))
+    }
+}
+
+type Answer = Result<kelson_client::Response, kelson_client::TransportError>;
+
+#[tokio::test(start_paused = true)]
+async fn a_new_cluster_that_lets_nobody_read_its_cluster_info_yet_is_waited_for() {
+    let read = async |codes: Vec<u16>| {
+        let started = Instant::now();
+        let server = std::sync::Arc::new(Scripted(parking_lot::Mutex::new(codes)));
+        let client = Client::new(server.clone(), "agent");
+        let found = persist("https://h:1", async || cluster_info("https://h:1", &client).await).await;
+        (found.map(|info| info.data.unwrap()["kubeconfig"].clone()), started.elapsed())
+    };
+    for codes in [vec![403; 4], vec![401, 403, 404, 503]] {
+        let (found, took) = read(codes.clone()).await;
+        assert_eq!(found.unwrap(), "here", "{codes:?}");
+        assert_eq!(took, Duration::from_millis(500 + 1_000 + 2_000 + 4_000), "{codes:?}");
+    }
+    // A cluster that never lets anybody: the way without it is told.
+    let (found, took) = read(vec![403; 1_000]).await;
+    let error = found.unwrap_err().to_string();
+    assert!(error.contains("does not let anybody read") && error.contains("--server-ca"), "{error}");
+    assert!(took >= PATIENCE && took < PATIENCE + PAUSE_MAX, "{took:?}");
+    let (found, took) = read(vec![400]).await;
+    assert!(found.is_err() && took.is_zero(), "a request that is no good does not get better");
+}

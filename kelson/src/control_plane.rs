@@ -399,6 +399,7 @@ fn api_config(
         key: pki.service_account.clone(),
         verifiers: pki.service_account_verifiers()?,
         audiences: Vec::new(),
+        terms: Default::default(),
     });
     config.kubelet = Some(KubeletConfig {
         client: Arc::clone(certificates.kubelet_client.certificate()),

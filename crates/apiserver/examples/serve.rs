@@ -50,6 +50,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         key: pki.service_account.clone(),
         verifiers: pki.service_account_verifiers()?,
         audiences: Vec::new(),
+        terms: Default::default(),
     });
     config.kubelet = Some(KubeletConfig {
         client: SwappableCertificate::new(&pki.issue_component(Component::KubeletClient, now)?)?,

@@ -11,6 +11,7 @@ use kelson_auth::Anonymous;
 use kelson_auth::authenticate::FrontProxyOptions;
 use kelson_auth::authenticate::jwt::Issuer;
 use kelson_auth::authorize::config::WebhookConfig;
+use kelson_auth::token::TokenTerms;
 use kelson_meta::gates::FeatureGates;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
@@ -70,6 +71,8 @@ pub struct ServiceAccountConfig {
     pub verifiers: Vec<PublicKey>,
     /// `--api-audiences`; empty: the issuer.
     pub audiences: Vec<String>,
+    /// What else is said of the tokens that are made.
+    pub terms: TokenTerms,
 }
 
 /// Which serving certificates of kubelets are believed (`--kubelet-certificate-authority`). Authorities are in PEM.

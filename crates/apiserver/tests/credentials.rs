@@ -13,7 +13,7 @@ use common::Api;
 use jiff::Timestamp;
 use kelson_apiserver::{ServiceAccountConfig, ServingConfig};
 use kelson_auth::Objects;
-use kelson_auth::token::{IssuerOptions, TokenIssuer};
+use kelson_auth::token::{IssuerOptions, TokenIssuer, TokenTerms};
 use kelson_pki::{AnyServerCertificate, Authority, ClusterPki, Issued, Key, LeafSpec, PkiOptions, Purpose};
 use kelson_pki::{SwappableCertificate, provider};
 use parking_lot::Mutex;
@@ -81,6 +81,7 @@ impl Server {
                 verifiers: vec![key.public().clone()],
                 key: key.clone(),
                 audiences: Vec::new(),
+                terms: Default::default(),
             });
         })
         .await;
@@ -366,4 +367,33 @@ async fn the_use_of_a_token_in_a_secret_is_noted_on_it_and_counted() {
     if days[0] == kelson_auth::token::uses::day(Timestamp::now()) {
         assert_eq!(server.api.get(path).await["metadata"]["resourceVersion"], revision, "once a day");
     }
+}
+
+#[tokio::test]
+async fn tokens_are_made_on_the_terms_of_the_administrator() {
+    let key = Key::generate().expect("a key");
+    let terms = TokenTerms {
+        expiration_max_seconds: Some(3600),
+        extend_expiration: false,
+        jwks_uri: Some("https://keys.example/jwks".into()),
+    };
+    let accounts = ServiceAccountConfig {
+        issuer: ISSUER.into(),
+        issuers_before: Vec::new(),
+        verifiers: vec![key.public().clone()],
+        key,
+        audiences: Vec::new(),
+        terms,
+    };
+    let api = Api::with(|config| config.service_accounts = Some(accounts)).await;
+    let document = api.get("/.well-known/openid-configuration").await;
+    assert_eq!((&document["issuer"], &document["jwks_uri"]), (&json!(ISSUER), &json!("https://keys.example/jwks")));
+    api.create("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "bot"}})).await;
+    let path = "/api/v1/namespaces/default/serviceaccounts/bot/token";
+    let asked = json!({"spec": {"expirationSeconds": 7200}});
+    let answer = api.raw("POST", path, &[("content-type", "application/json")], asked.to_string()).await;
+    let warning = answer.headers()["warning"].to_str().expect("text");
+    assert!(warning.contains("requested expiration of 7200 seconds shortened to 3600 seconds"), "{warning}");
+    let (code, made) = api.call("POST", path, asked).await;
+    assert_eq!((code, &made["spec"]["expirationSeconds"]), (201, &json!(3600)), "{made}");
 }

@@ -23,6 +23,7 @@ async fn world() -> Api {
         verifiers: vec![key.public().clone()],
         key,
         audiences: Vec::new(),
+        terms: Default::default(),
     };
     let api = Api::with(|config| {
         config.admission.usual = vec!["NodeRestriction"];

@@ -58,6 +58,7 @@ impl Identity {
             verifiers: vec![self.accounts.public().clone()],
             key: self.accounts.clone(),
             audiences: Vec::new(),
+            terms: Default::default(),
         }
     }
 

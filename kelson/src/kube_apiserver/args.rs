@@ -130,6 +130,15 @@ pub struct ServiceAccountArgs {
     /// Whom tokens are for [default: the issuer]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub api_audiences: Vec<String>,
+    /// Longest life of a token that is asked for, an hour at least [default: as long as anybody asks]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub service_account_max_token_expiration: Option<Duration>,
+    /// A pod's usual token is taken for a year, whatever the longest life is, and its use after an hour is told of.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub service_account_extend_token_expiration: bool,
+    /// Where the keys of tokens are read, by https, for the issuer's discovery document [default: at the issuer]
+    #[arg(long, value_name = "URL")]
+    pub service_account_jwks_uri: Option<String>,
 }
 
 /// Proxies that speak for others, and the server as such a proxy.

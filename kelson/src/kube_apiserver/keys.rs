@@ -7,7 +7,8 @@ use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use kelson_apiserver::ServiceAccountConfig;
 use kelson_auth::authenticate::FrontProxyOptions;
-use kelson_pki::{Authority, ClusterPki, Issued, Key, LeafSpec, PublicKey, Purpose, San};
+use kelson_auth::token::TokenTerms;
+use kelson_pki::{Authority, ClusterPki, Issued, Key, LeafSpec, PublicKey, Purpose, San, certificates_from_pem};
 
 use super::args::{FrontProxyArgs, ServiceAccountArgs, ServingArgs};
 
@@ -93,7 +94,53 @@ pub fn service_accounts(args: &ServiceAccountArgs) -> anyhow::Result<ServiceAcco
         key,
         verifiers,
         audiences: args.api_audiences.clone(),
+        terms: terms(args)?,
     })
+}
+
+/// How long tokens live, and where their keys are said to be.
+fn terms(args: &ServiceAccountArgs) -> anyhow::Result<TokenTerms> {
+    for (i, issuer) in args.service_account_issuer.iter().enumerate() {
+        if issuer.is_empty() {
+            bail!("service-account-issuer should not be an empty string");
+        }
+        if args.service_account_issuer[..i].contains(issuer) {
+            bail!("service-account-issuer {issuer:?} is already specified");
+        }
+    }
+    let most = args.service_account_max_token_expiration.filter(|most| !most.is_zero());
+    if most.is_some_and(|most| !(3600..=1 << 32).contains(&most.as_secs())) {
+        bail!("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds");
+    }
+    let jwks_uri = args.service_account_jwks_uri.clone().filter(|uri| !uri.is_empty());
+    if let Some(uri) = &jwks_uri {
+        let parsed: http::Uri = uri.parse().context("service-account-jwks-uri must be a valid URL")?;
+        if parsed.scheme_str() != Some("https") {
+            bail!("service-account-jwks-uri requires https scheme, parsed as: {uri}");
+        }
+    }
+    Ok(TokenTerms {
+        expiration_max_seconds: most.and_then(|most| i64::try_from(most.as_secs()).ok()),
+        extend_expiration: args.service_account_extend_token_expiration,
+        jwks_uri,
+    })
+}
+
+/// Whoever has a certificate of the clients' authority would speak for anybody if the same authority vouched for front proxies of any
+/// name.
+///
+/// # Errors
+/// When the two have a certificate in common, and no names of proxies are given.
+pub fn apart(clients: &str, proxies: &str, allowed_names: &[String]) -> anyhow::Result<()> {
+    let (clients, proxies) = (certificates_from_pem(clients), certificates_from_pem(proxies));
+    let (Ok(clients), Ok(proxies)) = (clients, proxies) else { return Ok(()) };
+    if allowed_names.is_empty() && clients.iter().any(|authority| proxies.contains(authority)) {
+        bail!(
+            "--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; --requestheader-allowed-names \
+             must be specified to ensure regular client certificates cannot set authenticating proxy headers for arbitrary users"
+        );
+    }
+    Ok(())
 }
 
 /// Which proxies are believed, and in which headers.
@@ -183,8 +230,12 @@ mod tests {
             service_account_key_file: vec![certificate.clone(), both],
             service_account_signing_key_file: Some(private),
             api_audiences: Vec::new(),
+            service_account_max_token_expiration: None,
+            service_account_extend_token_expiration: true,
+            service_account_jwks_uri: None,
         };
         let config = service_accounts(&args).unwrap();
+        assert_eq!(config.terms, TokenTerms::default());
         let verifiers = [signer.key.public(), old.public(), older.public()].map(Clone::clone);
         assert_eq!(config.verifiers, verifiers);
         assert_eq!(
@@ -205,5 +256,32 @@ mod tests {
             "--service-account-signing-key-file",
         );
         refused(&|a| a.service_account_key_file = vec!["/nowhere".into()], "--service-account-key-file /nowhere");
+        refused(&|a| a.service_account_issuer.push(String::new()), "should not be an empty string");
+        refused(&|a| a.service_account_issuer.push("https://a".into()), "\"https://a\" is already specified");
+        let seconds = |n| Some(std::time::Duration::from_secs(n));
+        for most in [3599, (1 << 32) + 1] {
+            refused(&|a| a.service_account_max_token_expiration = seconds(most), "between 1 hour and 2^32 seconds");
+        }
+        refused(&|a| a.service_account_jwks_uri = Some("http://keys/jwks".into()), "requires https scheme");
+        let args = ServiceAccountArgs {
+            service_account_max_token_expiration: seconds(7200),
+            service_account_extend_token_expiration: false,
+            service_account_jwks_uri: Some("https://keys.example/jwks".into()),
+            ..args
+        };
+        let jwks_uri = Some("https://keys.example/jwks".to_owned());
+        let terms = TokenTerms { expiration_max_seconds: Some(7200), extend_expiration: false, jwks_uri };
+        assert_eq!(service_accounts(&args).unwrap().terms, terms);
+    }
+
+    #[test]
+    fn one_authority_for_clients_and_proxies_needs_the_proxies_names() {
+        let [clients, proxies] = ["clients", "proxies"].map(|name| Authority::create(name, now()).unwrap());
+        let (clients, proxies) = (clients.cert_pem(), proxies.cert_pem());
+        apart(clients, proxies, &[]).unwrap();
+        let both = format!("{proxies}{clients}");
+        let why = apart(clients, &both, &[]).unwrap_err().to_string();
+        assert!(why.contains("contain overlapping certificates"), "{why}");
+        apart(clients, &both, &["front-proxy-client".into()]).unwrap();
     }
 }

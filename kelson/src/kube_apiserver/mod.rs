@@ -174,6 +174,7 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     if let Some(file) = &args.proxies.requestheader_client_ca_file {
         config.request_header_ca_pem = keys::text("--requestheader-client-ca-file", file)?;
         config.request_headers = keys::request_headers(&args.proxies);
+        keys::apart(&config.client_ca_pem, &config.request_header_ca_pem, &config.request_headers.allowed_names)?;
     }
     let proxies = &args.proxies;
     let front = (proxies.proxy_client_cert_file.as_ref(), proxies.proxy_client_key_file.as_ref());

@@ -162,7 +162,7 @@ fn token_kinds(
         keys = accounts.verifiers.clone();
         let tokens = ServiceAccountTokens::new(keys.clone(), options, Arc::clone(objects), Arc::clone(clock));
         members.push(Arc::new(tokens.telling(Arc::clone(uses) as _)));
-        let options = IssuerOptions { issuer: accounts.issuer.clone(), audiences, ..IssuerOptions::default() };
+        let options = IssuerOptions { issuer: accounts.issuer.clone(), audiences, terms: accounts.terms.clone() };
         issuer = Some(TokenIssuer::new(accounts.key.clone(), options));
     }
     if config.bootstrap_tokens {
@@ -241,7 +241,8 @@ impl Auth {
         let issuer = self.issuer.as_ref()?.options();
         let (content_type, value) = match path {
             "/.well-known/openid-configuration" => {
-                let jwks = format!("{}/openid/v1/jwks", issuer.issuer.trim_end_matches('/'));
+                let here = || format!("{}/openid/v1/jwks", issuer.issuer.trim_end_matches('/'));
+                let jwks = issuer.terms.jwks_uri.clone().unwrap_or_else(here);
                 ("application/json", token::openid_configuration(&issuer.issuer, &jwks, &self.keys))
             }
             "/openid/v1/jwks" => ("application/jwk-set+json", token::jwks(&self.keys)),

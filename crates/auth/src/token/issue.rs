@@ -25,10 +25,25 @@ pub struct IssuerOptions {
     pub issuer: String,
     /// `--api-audiences`; used when a request names none.
     pub audiences: Vec<String>,
-    /// `--service-account-max-token-expiration`, in seconds.
+    /// How long tokens live, and where their keys are.
+    pub terms: TokenTerms,
+}
+
+/// What a cluster's administrator says of the tokens that are made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenTerms {
+    /// `--service-account-max-token-expiration`, in seconds: whoever asks for more gets this.
     pub expiration_max_seconds: Option<i64>,
-    /// `--service-account-extend-token-expiration`
+    /// `--service-account-extend-token-expiration`: a pod's usual token is taken for a year, and told of after an hour.
     pub extend_expiration: bool,
+    /// `--service-account-jwks-uri`: where the keys are read, when not from this server.
+    pub jwks_uri: Option<String>,
+}
+
+impl Default for TokenTerms {
+    fn default() -> Self {
+        Self { expiration_max_seconds: None, extend_expiration: true, jwks_uri: None }
+    }
 }
 
 impl Default for IssuerOptions {
@@ -36,8 +51,7 @@ impl Default for IssuerOptions {
         Self {
             issuer: DEFAULT_ISSUER.to_owned(),
             audiences: vec![DEFAULT_ISSUER.to_owned()],
-            expiration_max_seconds: None,
-            extend_expiration: true,
+            terms: TokenTerms::default(),
         }
     }
 }
@@ -175,11 +189,11 @@ impl TokenIssuer {
             None => TokenBinding::default(),
         };
         let mut warnings = Vec::new();
-        if let Some(max) = self.options.expiration_max_seconds.filter(|max| *max > 0 && seconds > *max) {
+        if let Some(max) = self.options.terms.expiration_max_seconds.filter(|max| *max > 0 && seconds > *max) {
             warnings.push(format!("requested expiration of {seconds} seconds shortened to {max} seconds"));
             seconds = max;
         }
-        let extend = self.options.extend_expiration
+        let extend = self.options.terms.extend_expiration
             && binding.pod.is_some()
             && seconds == WARN_ONLY_SECONDS
             && audiences.iter().all(|a| self.options.audiences.contains(a));

@@ -6,7 +6,7 @@ pub mod uses;
 mod verify;
 
 pub use discovery::{jwks, openid_configuration};
-pub use issue::{IssuerOptions, MintedToken, TokenIssuer};
+pub use issue::{IssuerOptions, MintedToken, TokenIssuer, TokenTerms};
 #[cfg(test)]
 pub(crate) use jwt::fixed as fixed_signature;
 pub use verify::{ServiceAccountTokens, VerifierOptions};

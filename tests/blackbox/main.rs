@@ -14,6 +14,7 @@ mod etcd;
 mod extended;
 mod helm;
 mod hostile_pods;
+mod hostile_requests;
 mod hosts;
 mod identity;
 mod jobs;
@@ -45,6 +46,7 @@ fn main() {
     let tests: Vec<Test> = [
         api_concepts::tests(),
         bad_input::tests(),
+        hostile_requests::tests(),
         definitions::tests(),
         operators::tests(),
         clients::tests(),

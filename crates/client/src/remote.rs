@@ -17,7 +17,7 @@ use kelson_pki::AnyServerCertificate;
 use kelson_tasks::FILES;
 use kelson_transport::BoxFuture;
 use parking_lot::Mutex;
-use rustls::ClientConfig;
+use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
@@ -216,13 +216,24 @@ impl rustls::time_provider::TimeProvider for FixedTime {
     }
 }
 
-/// The TLS side of a kubeconfig; also for connections that are not pooled (upgrades).
-pub fn client_config(config: &Config) -> Result<ClientConfig, TransportError> {
-    let mut roots = rustls::RootCertStore::empty();
+/// Whose word for a server's certificate is taken: that of the authorities of a kubeconfig, and where it names none, that of
+/// the system's.
+fn roots(config: &Config, system: fn() -> Vec<CertificateDer<'static>>) -> Result<RootCertStore, TransportError> {
+    let mut roots = RootCertStore::empty();
+    if config.ca_pem.is_empty() && config.ca_file.is_none() && !config.insecure_skip_tls_verify {
+        roots.add_parsable_certificates(system());
+        return Ok(roots);
+    }
     for cert in CertificateDer::pem_slice_iter(&config.ca_pem) {
         let cert = cert.map_err(|e| TransportError(format!("certificate authority: {e}")))?;
         roots.add(cert).map_err(|e| TransportError(format!("certificate authority: {e}")))?;
     }
+    Ok(roots)
+}
+
+/// The TLS side of a kubeconfig; also for connections that are not pooled (upgrades).
+pub fn client_config(config: &Config) -> Result<ClientConfig, TransportError> {
+    let roots = roots(config, kelson_pki::system_roots)?;
     if config.insecure_skip_tls_verify {
         if !matches!(config.credentials, Credentials::None) {
             return Err(TransportError("credentials are not sent to a server that is not verified".into()));
@@ -288,4 +299,37 @@ fn chain(e: &dyn std::error::Error) -> String {
         source = s.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kelson_pki::Authority;
+
+    fn authority() -> Authority {
+        Authority::create("a", Timestamp::now()).unwrap()
+    }
+
+    /// What the machine trusts in these tests: two authorities.
+    fn machine() -> Vec<CertificateDer<'static>> {
+        [authority(), authority()].iter().flat_map(|a| kelson_pki::bundle_roots(a.cert_pem().as_bytes())).collect()
+    }
+
+    #[test]
+    fn the_machines_authorities_are_believed_where_the_kubeconfig_names_none() {
+        let found = |config: Config| roots(&config, machine).map(|roots| roots.len()).map_err(|e| e.0);
+        assert_eq!(found(Config::default()), Ok(2));
+        let named = Config { ca_pem: authority().cert_pem().into(), ..Config::default() };
+        assert_eq!(found(named), Ok(1));
+        let in_a_file = Config { ca_file: Some("/ca".into()), ..Config::default() };
+        assert_eq!(found(in_a_file), Ok(0), "what the file lacks is not made up for");
+        assert_eq!(found(Config { insecure_skip_tls_verify: true, ..Config::default() }), Ok(0));
+        assert!(
+            found(Config {
+                ca_pem: b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n".into(),
+                ..Config::default()
+            })
+            .is_err()
+        );
+    }
 }

@@ -39,7 +39,7 @@ impl TlsFiles {
         let mut roots = RootCertStore::empty();
         let authorities = match &self.ca {
             Some(file) => CertificateDer::pem_slice_iter(&read(file)?).filter_map(Result::ok).collect(),
-            None => kelson_webhook::system_roots(),
+            None => kelson_pki::system_roots(),
         };
         roots.add_parsable_certificates(authorities);
         let builder = ClientConfig::builder_with_provider(kelson_pki::provider()).with_safe_default_protocol_versions();

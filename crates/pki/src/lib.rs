@@ -15,6 +15,7 @@ mod key;
 pub mod kubeconfig;
 mod lifetime;
 mod pem;
+mod roots;
 pub mod rotation;
 mod signer;
 mod tls;
@@ -30,6 +31,7 @@ pub use key::{Key, PublicKey};
 pub use kubeconfig::{Kubeconfig, UserCredential};
 pub use lifetime::{BACKDATE, CA_LIFETIME, LEAF_LIFETIME, Renewal};
 pub use pem::{certificates_from_pem, pem_block};
+pub use roots::{bundle_roots, system_roots};
 pub use signer::{
     KUBE_APISERVER_CLIENT, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, LEGACY_UNKNOWN, SignerRefusal, sign_request,
     validate_for_signer, validate_kubelet_client, validate_kubelet_serving,

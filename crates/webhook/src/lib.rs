@@ -30,5 +30,5 @@ pub use faults::CertificateFaults;
 pub use fetch::{NoServices, fetch};
 pub use own::{OwnCall, OwnServer};
 pub use target::{Location, Target};
-pub use tls::{system_roots, verifier};
+pub use tls::verifier;
 pub use trace::Trace;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kelson_pki::kubeconfig::Source;
-use kelson_pki::{CertInfo, provider};
+use kelson_pki::{CertInfo, bundle_roots, provider, system_roots};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::server::ParsedCertificate;
@@ -16,16 +16,6 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::credentials::User;
 use crate::faults::CertificateFaults;
-
-/// Where systems keep their authorities, the first that is there; `SSL_CERT_FILE` comes before them.
-const SYSTEM_FILES: [&str; 6] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/tls/cacert.pem",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 /// Protocols that are offered.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,18 +62,6 @@ pub(crate) fn client_config(bundle: &[u8], user: Option<&User>, protocols: Proto
 /// When the crypto provider has no usable protocol version.
 pub fn verifier(bundle: &[u8], faults: &'static CertificateFaults) -> Result<Arc<dyn ServerCertVerifier>, String> {
     Ok(Arc::new(Verifier::new(bundle_roots(bundle), faults)?))
-}
-
-/// What is no certificate in a bundle is passed over, as Go does.
-fn bundle_roots(bundle: &[u8]) -> Vec<CertificateDer<'static>> {
-    CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok).collect()
-}
-
-/// The authorities that the system trusts: of `SSL_CERT_FILE`, else of the first of the usual files that is there. Reads files: for a lane.
-pub fn system_roots() -> Vec<CertificateDer<'static>> {
-    let chosen = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
-    let mut files = chosen.into_iter().chain(SYSTEM_FILES.iter().map(Into::into));
-    files.find_map(|file| std::fs::read(file).ok()).map(|pem| bundle_roots(&pem)).unwrap_or_default()
 }
 
 /// Verifies as usual, and takes a certificate that is itself in the bundle: self-signed serving certificates, which Go

@@ -2,6 +2,7 @@
 use kelson_auth::authorize::forbidden;
 use kelson_auth::{Attributes, UserInfo};
 use kelson_meta::Status;
+use tokio::time::Instant;
 
 use crate::request::route::RequestInfo;
 use crate::request::selectors::ParsedSelectors;
@@ -17,7 +18,9 @@ const REASON: &str = "authorization.k8s.io/reason";
 /// 403.
 pub async fn authorize(cx: &RequestContext) -> Result<(), Status> {
     let attributes = attributes(&cx.info, &cx.selectors, &cx.user, cx.uri.path());
+    let since = Instant::now();
     let decision = cx.server.authorizer.decide(&attributes).await;
+    cx.server.metrics.identity().decided(&decision, since.elapsed());
     cx.annotate(DECISION, || if decision.is_allow() { "allow".to_owned() } else { "forbid".to_owned() });
     cx.annotate(REASON, || decision.reason().to_owned());
     if decision.is_allow() { Ok(()) } else { Err(forbidden(&attributes, decision.reason())) }

@@ -2,6 +2,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 use kelson_auth::token::uses::Remarks;
 use kelson_auth::{Credentials, UserInfo, authenticate};
@@ -13,6 +14,7 @@ use super::authorize;
 use crate::request::route::RequestInfo;
 use crate::request::selectors::ParsedSelectors;
 use crate::shared::Server;
+use crate::shared::identity_metrics::Proof;
 
 /// How a request came.
 pub enum Identity {
@@ -59,8 +61,16 @@ pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identit
         Identity::Network { certificates, .. } => {
             let path = parts.uri.path();
             let credentials = Credentials { headers: &parts.headers, certificates, path };
-            let found = server.auth.authenticator.authenticate(&credentials).await.map_err(|why| {
-                server.metrics.rejected_credentials();
+            let since = Instant::now();
+            let found = server.auth.authenticator.authenticate(&credentials).await;
+            let proof = match &found {
+                Ok(_) => Proof::Success,
+                Err(_) if certificates.is_empty() && !parts.headers.contains_key(AUTHORIZATION) => Proof::Failure,
+                Err(_) => Proof::Error,
+            };
+            let user = found.as_ref().ok().map(|found| &*found.user);
+            server.metrics.identity().proven(proof, user, since.elapsed());
+            let found = found.map_err(|why| {
                 if let Some(untold) = server.rejections.allow() {
                     let path = shortened(path);
                     tracing::info!(path, %why, untold, "unable to authenticate the request");

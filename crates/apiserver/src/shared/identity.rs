@@ -16,7 +16,7 @@ use kelson_auth::authorize::node::{NodeGraph, NodeResource};
 use kelson_auth::authorize::rbac::RbacResource;
 use kelson_auth::token::{IssuerOptions, ServiceAccountTokens, TokenIssuer, VerifierOptions};
 use kelson_auth::{Anonymous, Change, Objects, RequestAuthenticator, TokenAuthenticator, TokenChain, token};
-use kelson_metrics::Registry;
+use kelson_metrics::{Histogram, HistogramVec, Registry};
 use kelson_pki::{ClientChains, PublicKey};
 use kelson_store::{Cursor, EventKind, Record, Resource, Store, StoreError};
 use kelson_tasks::{OnPanic, Tasks};
@@ -27,6 +27,7 @@ use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::shared::authorizers::Authorizers;
 use crate::shared::elsewhere::{IssuerDocuments, Reviews};
+use crate::shared::identity_metrics::{graph_action_words, graph_actions, lives};
 use crate::shared::issuer_uses::{IssuerCounts, show_certificate_faults};
 use crate::shared::token_uses::{CacheCounts, CountedUses};
 
@@ -50,6 +51,7 @@ pub struct Auth {
     /// Makes service account tokens.
     pub issuer: Option<TokenIssuer>,
     graph: Arc<NodeGraph>,
+    graph_actions: HistogramVec,
     uses_graph: bool,
     keys: Vec<PublicKey>,
     rbac_at: Arc<RbacAt>,
@@ -92,7 +94,7 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> 
     let certificates = match config.client_ca_pem.as_str() {
         "" => None,
         pem => {
-            let certificates = ClientCertificates::new(chains(pem)?, Arc::clone(clock));
+            let certificates = ClientCertificates::new(chains(pem)?, Arc::clone(clock)).counting(lives(metrics));
             Some(Arc::new(match config.node_return {
                 Some(grace) => certificates.returning(grace, Arc::clone(objects)),
                 None => certificates,
@@ -124,6 +126,7 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> 
         uses,
         issuer,
         graph,
+        graph_actions: graph_actions(metrics),
         uses_graph: config.authorization.contains(&AuthorizationMode::Node),
         keys,
         rbac_at: Arc::new(RbacAt { applied: Default::default(), changed: watch::Sender::new(()) }),
@@ -216,7 +219,8 @@ impl Auth {
         }
         for (group, plural) in GRAPH_RESOURCES.into_iter().filter(|_| self.uses_graph) {
             let Some(resource) = NodeResource::parse(group, plural) else { continue };
-            let index = GraphIndex { graph: Arc::clone(&self.graph), resource };
+            let actions = graph_action_words(resource).map(|word| self.graph_actions.with_label_values(&[word]));
+            let index = GraphIndex { graph: Arc::clone(&self.graph), resource, actions };
             follow(store, tasks, Resource::new(group, plural), index);
         }
     }
@@ -292,6 +296,8 @@ impl Index for RbacIndex {
 struct GraphIndex {
     graph: Arc<NodeGraph>,
     resource: NodeResource,
+    /// How long it took to put an object in, and to take one out.
+    actions: [Histogram; 2],
 }
 
 impl Index for GraphIndex {
@@ -299,11 +305,13 @@ impl Index for GraphIndex {
         // Pods without a node connect nothing: skip the decoding.
         let unbound = self.resource == NodeResource::Pods && record.meta().fields.get("spec.nodeName") == Some("");
         if !unbound {
+            let _timer = self.actions[0].start_timer();
             let key = record.key();
             self.graph.apply(self.resource, &key.namespace, &key.name, Change::Put(&record.bytes()));
         }
     }
     fn remove(&self, namespace: &str, name: &str) {
+        let _timer = self.actions[1].start_timer();
         self.graph.apply(self.resource, namespace, name, Change::Delete);
     }
     fn names(&self) -> Vec<(String, String)> {

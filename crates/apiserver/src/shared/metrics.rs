@@ -13,7 +13,9 @@ use crate::catalog::Served;
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
 use crate::shared::flow::Flow;
+use crate::shared::identity_metrics::IdentityMetrics;
 use crate::shared::impersonation_metrics::ImpersonationMetrics;
+use crate::shared::issued_metrics::IssuedMetrics;
 use crate::shared::stream_metrics::StreamMetrics;
 
 /// Upper bounds of the duration histogram, seconds (upstream's, thinned).
@@ -90,7 +92,8 @@ pub struct Metrics {
     durations: HistogramVec,
     watches: IntGaugeVec,
     dropped: [IntCounter; 2],
-    rejected_credentials: IntCounter,
+    identity: IdentityMetrics,
+    issued: IssuedMetrics,
     streams: StreamMetrics,
     impersonation: ImpersonationMetrics,
 }
@@ -124,8 +127,8 @@ impl Metrics {
         let dropped =
             registry.counters("apiserver_dropped_requests_total", "Requests turned away with 429.", &["request_kind"]);
         let dropped = ["readOnly", "mutating"].map(|kind| dropped.with_label_values(&[kind]));
-        let rejected = registry.counters("authentication_attempts", "Rejected credentials.", &["result"]);
-        let rejected_credentials = rejected.with_label_values(&["error"]);
+        let identity = IdentityMetrics::new(&registry);
+        let issued = IssuedMetrics::new(&registry);
         let streams = StreamMetrics::new(&registry);
         let impersonation = ImpersonationMetrics::new(&registry);
         registry.on_scrape(move |families| {
@@ -152,7 +155,8 @@ impl Metrics {
             durations,
             watches,
             dropped,
-            rejected_credentials,
+            identity,
+            issued,
             streams,
             impersonation,
         }
@@ -184,9 +188,13 @@ impl Metrics {
         gauge.inc();
         WatchGuard(gauge)
     }
-    /// Counts bad credentials.
-    pub fn rejected_credentials(&self) {
-        self.rejected_credentials.inc();
+    /// Where certificates are counted that are issued.
+    pub fn issued(&self) -> &IssuedMetrics {
+        &self.issued
+    }
+    /// Where it is counted who asks, and whether they may.
+    pub fn identity(&self) -> &IdentityMetrics {
+        &self.identity
     }
     /// Where streams to kubelets are counted.
     pub fn streams(&self) -> &StreamMetrics {

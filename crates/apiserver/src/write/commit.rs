@@ -13,10 +13,12 @@ use serde_json::Value;
 
 use crate::aggregate::registry::Aggregation;
 use crate::catalog::Served;
+use crate::catalog::record::parse;
 use crate::custom::registrar::Definitions;
 use crate::request::version_param;
 use crate::shared::Server;
 use crate::shared::identity::Auth;
+use crate::shared::issued_metrics::{IssuedLife, IssuedMetrics};
 
 /// What a commit uses of the server.
 pub struct Committer<'a> {
@@ -30,6 +32,8 @@ pub struct Committer<'a> {
     definitions: &'a Definitions,
     /// Is told which group versions other servers answer for.
     aggregation: &'a Aggregation,
+    /// Where certificates are counted that are issued.
+    issued: &'a IssuedMetrics,
 }
 
 /// The bytes of a tree, and where in them the revision is to stand.
@@ -77,6 +81,7 @@ impl<'a> Committer<'a> {
             auth: &server.auth,
             definitions: &server.definitions,
             aggregation: &server.aggregation,
+            issued: server.metrics.issued(),
         }
     }
 
@@ -163,6 +168,8 @@ impl<'a> Committer<'a> {
     pub async fn update(&self, served: &Served, old: &Arc<Record>, value: Value) -> Result<Arc<Record>, Refused> {
         let mut value = served.working_to_stored(value).await?;
         let _turn = self.turn(served, Some(&mut value)).await;
+        let requests = served.gr.resource == "certificatesigningrequests" && served.gr.group == "certificates.k8s.io";
+        let issued = requests.then(|| IssuedLife::of(&parse(old), &value)).flatten();
         let (body, meta) = self.body(served, &mut value)?;
         // Writing the same again is worth it where the disk holds it under another key than is used now.
         if old.same_but_revision(&body) && !self.store.is_stale(old) {
@@ -175,7 +182,9 @@ impl<'a> Committer<'a> {
             };
         }
         let write = Write::update(old.key().clone(), old.revision(), body, meta);
-        self.commit(served, write).await
+        let stored = self.commit(served, write).await?;
+        issued.iter().for_each(|issued| self.issued.count(issued));
+        Ok(stored)
     }
 
     /// Removes an object that is still as it was read. `last` is its last state when that differs from what is stored.

@@ -26,7 +26,7 @@ pub use headers::{BearerToken, bearer_token, strip_credentials};
 pub use impersonate::{Impersonated, impersonate, impersonation_mode, strip_impersonation};
 pub use token_file::{TokenFile, TokenFileError};
 pub use webhook::WebhookTokens;
-pub use x509::ClientCertificates;
+pub use x509::{ClientCertificates, Lives};
 
 use crate::token::uses::Remarks;
 use crate::{UserInfo, user};

@@ -367,7 +367,10 @@ fn a_node_returns_with_a_certificate_that_has_ended_to_ask_for_another_and_for_n
     let chains = || ClientChains::new(&[ca.cert_pem()]).unwrap();
     let grace = Duration::from_secs(30 * 24 * 3600);
     let asks = ClientCertificates::new(chains(), clock.clone()).returning(grace, objects.clone());
+    let lives: Arc<Mutex<Vec<f64>>> = Arc::default();
+    let told = Arc::clone(&lives);
     let strict = ClientCertificates::new(chains(), clock.clone());
+    let strict = strict.counting(Arc::new(move |seconds| told.lock().push(seconds)));
     let none = HeaderMap::new();
     let who = |with: &ClientCertificates, chain: &[CertificateDer<'_>]| {
         let credentials = Credentials { headers: &none, certificates: chain, path: "/" };
@@ -380,7 +383,11 @@ fn a_node_returns_with_a_certificate_that_has_ended_to_ask_for_another_and_for_n
     let user = node(&ca, "jane", &["system:masters"]);
     let forged = node(&other, "system:node:n1", &["system:nodes"]);
     assert_eq!(who(&asks, &n1), Ok(("system:node:n1".into(), vec!["system:nodes".into()])));
-    clock.pass(400 * 24 * 3600);
+    who(&strict, &n1).unwrap();
+    clock.pass(30);
+    who(&strict, &n1).unwrap();
+    assert!(matches!(lives.lock()[..], [first, again] if first == again + 30.0), "told each time: {lives:?}");
+    clock.pass(400 * 24 * 3600 - 30);
     let end = "verifying certificate failed";
     assert!(who(&strict, &n1).unwrap_err().starts_with(end));
     *clock.0.lock() = leaf_end(&n1) + Duration::from_secs(10 * 24 * 3600);

@@ -25,12 +25,17 @@ const CACHE_LIFETIME: Duration = Duration::from_secs(60);
 /// `1.3.6.1.4.1.57683.2`: the user's UID in a subject (upstream `AllowParsingUserUIDFromCertAuth`).
 const UID_OID: &str = "1.3.6.1.4.1.57683.2";
 
+/// Is told how many seconds a certificate that was shown has yet to live.
+pub type Lives = Arc<dyn Fn(f64) + Send + Sync>;
+
 /// Authenticates by client certificate.
 pub struct ClientCertificates {
     chains: ClientChains,
     clock: Arc<dyn Clock>,
-    /// With the generation of `chains` that they were judged by.
-    verified: Bounded<(u64, Authenticated)>,
+    /// With the generation of `chains` that they were judged by, and when they end.
+    verified: Bounded<(u64, Timestamp, Authenticated)>,
+    /// Where it is counted how long certificates that come have yet to live.
+    lives: Option<Lives>,
     /// How long after its end a node's certificate lets it ask for another, and where the nodes are looked up.
     returning: Option<(Duration, Arc<dyn Objects>)>,
 }
@@ -38,7 +43,7 @@ pub struct ClientCertificates {
 impl ClientCertificates {
     /// Trusting the CAs that `chains` does.
     pub fn new(chains: ClientChains, clock: Arc<dyn Clock>) -> Self {
-        Self { chains, clock, verified: Bounded::new(CACHE_MAX_ENTRIES), returning: None }
+        Self { chains, clock, verified: Bounded::new(CACHE_MAX_ENTRIES), lives: None, returning: None }
     }
 
     /// Trusts the CAs in `ca_pem` and no others from the next request on.
@@ -47,6 +52,17 @@ impl ClientCertificates {
     /// When they cannot be read; what was trusted stays so.
     pub fn trust(&self, ca_pem: &str) -> Result<(), kelson_pki::PkiError> {
         self.chains.replace(&[ca_pem])
+    }
+
+    /// Telling how long the certificates that are shown have yet to live.
+    pub fn counting(self, lives: Lives) -> Self {
+        Self { lives: Some(lives), ..self }
+    }
+
+    fn shown(&self, end: Timestamp, now: Timestamp) {
+        if let Some(lives) = &self.lives {
+            lives(end.duration_since(now).as_secs_f64());
+        }
     }
 
     /// Letting nodes that `objects` has return as [`user::RETURNING_NODES`] for so long after their certificate ended.
@@ -78,7 +94,8 @@ impl Authenticator for ClientCertificates {
         let digest: [u8; 32] = Sha256::digest(leaf).into();
         let now = self.clock.now();
         let generation = self.chains.generation();
-        if let Some((_, found)) = self.verified.get(&digest, now).filter(|(judged, _)| *judged == generation) {
+        if let Some((_, end, found)) = self.verified.get(&digest, now).filter(|(judged, ..)| *judged == generation) {
+            self.shown(end, now);
             return Ok(Some(found));
         }
         let parsed = X509Certificate::from_der(leaf);
@@ -96,7 +113,8 @@ impl Authenticator for ClientCertificates {
         }
         let found = Authenticated::new(user);
         let end = Timestamp::from_second(cert.validity().not_after.timestamp()).unwrap_or(now);
-        self.verified.put(digest, (generation, found.clone()), end.min(now + CACHE_LIFETIME), now);
+        self.shown(end, now);
+        self.verified.put(digest, (generation, end, found.clone()), end.min(now + CACHE_LIFETIME), now);
         Ok(Some(found))
     }
 }

@@ -261,3 +261,25 @@ fn leaves(v: &serde_json::Value, into: &mut Vec<String>) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ApiVersion;
+
+    #[test]
+    fn a_plugin_does_not_inherit_the_token_that_the_node_joined_with() {
+        let provider = ProviderConfig {
+            name: "p".into(),
+            match_images: Vec::new(),
+            default_cache_duration: Duration::ZERO,
+            api_version: ApiVersion::V1,
+            args: Vec::new(),
+            env: Vec::new(),
+            token_attributes: None,
+        };
+        let command = ProcessExecutor::new("/plugins").command(&provider);
+        let changed: Vec<_> = command.as_std().get_envs().collect();
+        assert_eq!(changed, [("KELSON_TOKEN".as_ref(), None)], "taken out of what is inherited");
+    }
+}

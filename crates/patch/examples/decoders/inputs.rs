@@ -239,6 +239,20 @@ fn fitting(size: usize) -> Vec<u8> {
     )
 }
 
+/// Applies to a kind of which nothing is known, where each object is a field of its own.
+fn custom() -> Vec<Case> {
+    let fields = |tag: &str, size| numbered("{\"a\":{", |i| format!("\"{tag}{i:x}\":{{\"\":0}},"), "\"z\":0}}", size);
+    let sizes = [
+        ("beyond what fits", 560_000, "b", 300_000),
+        ("that fit", 260_000, "b", 260_000),
+        ("again", 260_000, "a", 260_000),
+    ];
+    let case = |(name, object, tag, patch)| {
+        (format!("custom apply, fields {name}"), Work::ApplyCustom, both(fields("a", object), fields(tag, patch)))
+    };
+    sizes.map(case).into()
+}
+
 fn patches() -> Vec<Case> {
     let half = SIZE / 2 - 1;
     let list = |start: &str, part: &str, end: &str| numbered(start, |_| part.to_owned(), end, half);
@@ -257,16 +271,8 @@ fn patches() -> Vec<Case> {
     let labels = |v: &str, size| {
         numbered("{\"metadata\":{\"labels\":{", |i| format!("\"{i:x}\":\"{v}\","), "\"z\":\"\"}}}", size)
     };
-    // Each object is a field of its own.
-    let fields = |tag: &str, size| numbered("{\"a\":{", |i| format!("\"{tag}{i:x}\":{{\"\":0}},"), "\"z\":0}}", size);
-    let mut cases: Vec<Case> = Vec::new();
+    let mut cases: Vec<Case> = custom();
     let mut add = |name: &str, work, object, patch| cases.push((name.to_owned(), work, both(object, patch)));
-    for (name, object, patch) in [("fields beyond what fits", 560_000, 300_000), ("fields that fit", 260_000, 260_000)]
-    {
-        add(&format!("apply to a custom kind, {name}"), Work::ApplyCustom, fields("a", object), fields("b", patch));
-    }
-    let (object, patch) = (fields("a", 260_000), fields("a", 260_000));
-    add("apply to a custom kind, the same fields", Work::ApplyCustom, object, patch);
     for (name, work) in
         [("merge patch", Work::MergePatch), ("strategic patch", Work::StrategicPatch), ("apply", Work::Apply)]
     {

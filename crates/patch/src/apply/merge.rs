@@ -122,6 +122,12 @@ fn merge_maps(
     Ok(out)
 }
 
+fn append(out: &mut Vec<Value>, value: Value, budget: &mut Budget) -> Result<(), Exceeded> {
+    budget.element(out.len())?;
+    out.push(value);
+    Ok(())
+}
+
 /// The configuration's order wins; elements that only the live list has stay where they were between their neighbours.
 fn merge_lists(
     shape: &Shape,
@@ -165,8 +171,7 @@ fn merge_lists(
                 continue;
             }
             if !shared_here {
-                budget.element(out.len())?;
-                out.push(take_over(&live[l], budget)?);
+                append(&mut out, take_over(&live[l], budget)?, budget)?;
                 l += 1;
                 continue;
             }
@@ -182,8 +187,7 @@ fn merge_lists(
                 merge_at(&of_element, live_values.get(element).copied().flatten(), Some(&config[r]), path, budget)?;
             path.pop();
             if let Some(value) = merged {
-                budget.element(out.len())?;
-                out.push(value);
+                append(&mut out, value, budget)?;
             }
             if equal || next_shared == Some(element) {
                 next_shared = shared.next();

@@ -287,10 +287,10 @@ mod tests {
         assert_eq!((settings.stages.len(), &*settings.node_ip, settings.lease_seconds), (1, "10.0.0.1", 40));
         assert!(matches!(settings.manage, Manage::All));
         let options = format!(
-            "{STAGES}---\nkind: KwokConfiguration\noptions: {{manageSingleNode: n, nodeLeaseDurationSeconds: 0, cidr: 10.0.0.1/24}}\n"
+            "{STAGES}---\nkind: KwokConfiguration\noptions: {{manageSingleNode: one, nodeLeaseDurationSeconds: 0, cidr: 10.0.0.1/24}}\n"
         );
         let settings = check(&options, |_| {}).unwrap().unwrap();
-        assert!(matches!(&settings.manage, Manage::One(n) if n == "n"));
+        assert!(matches!(&settings.manage, Manage::One(n) if n == "one"));
         assert_eq!((settings.lease_seconds, settings.cidr.to_string()), (0, "10.0.0.0/24".to_owned()));
         // Flags before files.
         let settings = check(&options, |a| a.node_lease_duration_seconds = Some(7)).unwrap().unwrap();

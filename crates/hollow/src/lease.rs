@@ -18,7 +18,7 @@ pub struct Lease {
     pub spec: LeaseSpec,
 }
 
-/// Its `spec`.
+/// Who holds the lease, since when and for how long (`spec`).
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaseSpec {

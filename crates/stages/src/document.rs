@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// The API group and version of stages.
 pub const API_VERSION: &str = "kwok.x-k8s.io/v1alpha1";
 
-/// A Stage.
+/// A Stage (`kwok.x-k8s.io`), as files and the API have it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Document {
@@ -157,7 +157,7 @@ pub struct Finalizers {
     pub empty: bool,
 }
 
-/// One finalizer.
+/// A finalizer that is added or taken away.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Finalizer {

@@ -31,7 +31,7 @@ pub fn document(value: &Value) -> Val {
 /// What a query gave.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Found {
-    /// A text.
+    /// A text, as jq gives a string.
     Text(String),
     /// Something else, as jq writes it.
     Other(String),

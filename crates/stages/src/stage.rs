@@ -64,7 +64,7 @@ impl Stage {
         }))
     }
 
-    /// Its name.
+    /// The name of the Stage object, unique among stages.
     pub fn name(&self) -> &str {
         &self.name
     }

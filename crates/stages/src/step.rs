@@ -16,7 +16,7 @@ pub enum Form {
     Merge,
     /// Strategic merge patch.
     Strategic,
-    /// Server-side apply.
+    /// Server-side apply, by the stage's own field manager.
     Apply,
 }
 
@@ -25,13 +25,13 @@ pub enum Form {
 pub enum Effect {
     /// Tell an event of it.
     Event(Event),
-    /// Patch it.
+    /// A patch is sent for the object.
     Patch {
-        /// How.
+        /// Which of the API's kinds of patches it is.
         form: Form,
         /// Empty for the object itself.
         subresource: String,
-        /// The patch.
+        /// The body of the request.
         body: Value,
         /// As another user.
         acting_as: Option<String>,

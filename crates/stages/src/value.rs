@@ -14,7 +14,7 @@ use crate::query::{Found, Query};
 pub struct Subject<'a> {
     /// As it is.
     pub object: &'a Value,
-    /// For queries.
+    /// The object as queries (jq) read it.
     pub document: Val,
 }
 

@@ -7,7 +7,7 @@ use kelson_meta::Clock;
 use kelson_tasks::Tasks;
 use rand::Rng as _;
 
-use super::nodes::Nodes;
+use super::settings::Settings;
 use crate::lease::{Lease, NAMESPACE, renewed};
 
 /// Leases that are written at once.
@@ -15,9 +15,23 @@ const WORKERS: usize = 4;
 /// Periods are longer by up to this part, so that leases do not all come at once.
 const JITTER: f64 = 0.04;
 
+/// Who speaks for nodes, and is told which of them it may speak for.
+pub trait Holder: Send + Sync + 'static {
+    /// How long leases hold, and by which name.
+    fn settings(&self) -> &Settings;
+    /// Whether a node is driven by this process.
+    fn has(&self, node: &str) -> bool;
+    /// The node's UID, if it is there and driven by anybody.
+    fn uid(&self, node: &str) -> Option<String>;
+    /// This process speaks for a node from now on.
+    fn won(&self, node: &str);
+    /// Somebody else does, or nobody.
+    fn lost(&self, node: &str);
+}
+
 /// The leases of all nodes that are driven.
 pub struct Leases {
-    nodes: Weak<Nodes>,
+    nodes: Weak<dyn Holder>,
     client: Client,
     clock: Arc<dyn Clock>,
     queue: WorkQueue<String>,
@@ -25,7 +39,7 @@ pub struct Leases {
 
 impl Leases {
     /// Renews what is wanted.
-    pub fn start(nodes: &Arc<Nodes>, client: &Client, clock: &Arc<dyn Clock>, tasks: &Tasks) -> Arc<Self> {
+    pub fn start(nodes: &Arc<dyn Holder>, client: &Client, clock: &Arc<dyn Clock>, tasks: &Tasks) -> Arc<Self> {
         let queue = WorkQueue::default();
         let (nodes, client, clock) = (Arc::downgrade(nodes), client.clone(), Arc::clone(clock));
         let me = Arc::new(Self { nodes, client, clock, queue });

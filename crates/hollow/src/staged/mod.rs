@@ -29,7 +29,7 @@ use serde::Deserialize as _;
 pub use settings::{Manage, Settings};
 
 use self::kinds::Kinds;
-use self::nodes::Nodes;
+use self::nodes::StagedNodes;
 use self::player::Player;
 use self::whole::Whole;
 use self::write::Writer;
@@ -43,7 +43,7 @@ const STAGES: &str = "/apis/kwok.x-k8s.io/v1alpha1/stages";
 struct Drivers {
     tasks: Tasks,
     client: Client,
-    nodes: Arc<Nodes>,
+    nodes: Arc<StagedNodes>,
     writer: Arc<Writer>,
     templates: Templates,
     kinds: Arc<Kinds>,
@@ -67,8 +67,8 @@ impl Driven {
 pub fn start(settings: Settings, client: &Client, clock: &Arc<dyn Clock>, tasks: &Tasks) -> Result<Driven, StageError> {
     let tasks = tasks.child("stages");
     let (stages, follow) = (settings.stages.clone(), settings.follow_stages);
-    let nodes = Nodes::start(settings, client, clock, &tasks);
-    let around: Arc<dyn Surroundings> = Arc::<Nodes>::clone(&nodes);
+    let nodes = StagedNodes::start(settings, client, clock, &tasks);
+    let around: Arc<dyn Surroundings> = Arc::<StagedNodes>::clone(&nodes);
     let events = EventRecorder::start_in(&tasks, client.clone(), Arc::clone(clock), "kwok_controller", "");
     let kinds = Arc::new(Kinds::new(client.clone()));
     let writer = Arc::new(Writer { client: client.clone(), events, kinds: Arc::clone(&kinds) });

@@ -11,7 +11,7 @@ use kelson_tasks::Tasks;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::leases::Leases;
+use super::leases::{Holder, Leases};
 use super::settings::{Manage, Settings};
 use super::whole::Whole;
 use crate::addresses::Addresses;
@@ -20,7 +20,7 @@ use crate::addresses::Addresses;
 type Listener = Box<dyn Fn(&str) + Send + Sync>;
 
 /// The nodes that are driven.
-pub struct Nodes {
+pub struct StagedNodes {
     settings: Settings,
     clock: Arc<dyn Clock>,
     started: Timestamp,
@@ -31,7 +31,7 @@ pub struct Nodes {
     addresses: Mutex<HashMap<IpNet, Addresses>>,
 }
 
-impl Nodes {
+impl StagedNodes {
     /// Follows the nodes, and holds their leases.
     pub fn start(settings: Settings, client: &Client, clock: &Arc<dyn Clock>, tasks: &Tasks) -> Arc<Self> {
         let config = Self::watched(&settings);
@@ -44,7 +44,8 @@ impl Nodes {
             listeners: Mutex::default(),
             addresses: Mutex::default(),
         });
-        let leases = (me.settings.lease_seconds > 0).then(|| Leases::start(&me, client, clock, tasks));
+        let holder: Arc<dyn Holder> = Arc::<Self>::clone(&me);
+        let leases = (me.settings.lease_seconds > 0).then(|| Leases::start(&holder, client, clock, tasks));
         let informer = Informer::<Whole>::new(client.clone(), config).whole_at("/api/v1/nodes");
         let nodes = Arc::clone(&me);
         let informer = informer.on_change(move |change: &Change<Whole>| {
@@ -73,7 +74,7 @@ impl Nodes {
         }
     }
 
-    /// The settings.
+    /// What flags and files say of the nodes.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -86,29 +87,6 @@ impl Nodes {
     /// Calls `f` with the name of each node that is driven from now on.
     pub fn listen(&self, f: impl Fn(&str) + Send + Sync + 'static) {
         self.listeners.lock().push(Box::new(f));
-    }
-
-    /// Whether a node is driven by this process.
-    pub fn has(&self, node: &str) -> bool {
-        self.held.lock().contains(node)
-    }
-
-    /// The node's UID, if it is there and driven by anybody.
-    pub fn uid(&self, node: &str) -> Option<String> {
-        let node = self.find(node)?;
-        self.settings.takes(&node.metadata.annotations).then(|| node.metadata.uid.clone())
-    }
-
-    /// This process speaks for a node from now on.
-    pub fn won(&self, node: &str) {
-        if self.held.lock().insert(node.to_owned()) {
-            self.listeners.lock().iter().for_each(|tell| tell(node));
-        }
-    }
-
-    /// Somebody else does, or nobody.
-    pub fn lost(&self, node: &str) {
-        self.held.lock().remove(node);
     }
 
     fn find(&self, node: &str) -> Option<Arc<Whole>> {
@@ -153,7 +131,32 @@ impl Nodes {
     }
 }
 
-impl Surroundings for Nodes {
+impl Holder for StagedNodes {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn has(&self, node: &str) -> bool {
+        self.held.lock().contains(node)
+    }
+
+    fn uid(&self, node: &str) -> Option<String> {
+        let node = self.find(node)?;
+        self.settings.takes(&node.metadata.annotations).then(|| node.metadata.uid.clone())
+    }
+
+    fn won(&self, node: &str) {
+        if self.held.lock().insert(node.to_owned()) {
+            self.listeners.lock().iter().for_each(|tell| tell(node));
+        }
+    }
+
+    fn lost(&self, node: &str) {
+        self.held.lock().remove(node);
+    }
+}
+
+impl Surroundings for StagedNodes {
     fn now(&self) -> Timestamp {
         self.clock.now()
     }

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::kinds::Kind;
-use super::nodes::Nodes;
+use super::leases::Holder as _;
+use super::nodes::StagedNodes;
 use super::whole::Whole;
 use super::write::{Writer, meta};
 
@@ -38,7 +39,7 @@ struct Next {
 pub struct Player {
     kind: Kind,
     lifecycle: RwLock<Lifecycle>,
-    nodes: Arc<Nodes>,
+    nodes: Arc<StagedNodes>,
     writer: Arc<Writer>,
     objects: InformerHandle<Whole>,
     jobs: Mutex<HashMap<ObjectKey, Job>>,
@@ -49,13 +50,19 @@ pub struct Player {
 
 impl Player {
     /// Follows the objects of a kind.
-    pub fn start(kind: Kind, lifecycle: Lifecycle, nodes: Arc<Nodes>, writer: Arc<Writer>, tasks: &Tasks) -> Arc<Self> {
+    pub fn start(
+        kind: Kind,
+        lifecycle: Lifecycle,
+        nodes: Arc<StagedNodes>,
+        writer: Arc<Writer>,
+        tasks: &Tasks,
+    ) -> Arc<Self> {
         let queue: WorkQueue<ObjectKey> = WorkQueue::default();
         let config = match &kind {
             k if k.is_core("Pod") => {
                 InformerConfig { fields: "spec.nodeName!=".to_owned(), ..InformerConfig::default() }
             }
-            k if k.is_core("Node") => Nodes::watched(nodes.settings()),
+            k if k.is_core("Node") => StagedNodes::watched(nodes.settings()),
             _ => InformerConfig::default(),
         };
         let (q, pods) = (queue.clone(), kind.is_core("Pod").then(|| Arc::clone(&nodes)));

@@ -10,7 +10,7 @@ use crate::pods::RANGE;
 /// Which nodes are driven.
 #[derive(Clone, Debug, Default)]
 pub enum Manage {
-    /// All.
+    /// All nodes of the cluster.
     #[default]
     All,
     /// The one of this name.
@@ -27,9 +27,9 @@ pub enum Manage {
 /// What is driven, and how.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Which nodes.
+    /// Which nodes this process speaks for.
     pub manage: Manage,
-    /// The stages.
+    /// The stages that files gave, in their order.
     pub stages: Vec<Document>,
     /// Whether stages are followed in the API instead.
     pub follow_stages: bool,

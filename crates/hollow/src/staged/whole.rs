@@ -25,7 +25,7 @@ impl<'de> Deserialize<'de> for Whole {
 }
 
 impl Whole {
-    /// The object.
+    /// The object as a tree, with all that the server sent.
     pub fn object(&self) -> Value {
         // It was written by this type.
         serde_json::from_str(&self.text).unwrap_or_default()

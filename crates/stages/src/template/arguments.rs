@@ -35,7 +35,7 @@ impl<'a> Arguments<'a> {
         self.0.last().unwrap_or(&Value::Nil)
     }
 
-    /// As text.
+    /// An argument as templates print it; empty where there is none.
     pub fn text(&self, place: usize) -> String {
         string(self.at(place))
     }

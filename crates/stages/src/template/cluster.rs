@@ -5,9 +5,9 @@ use gotmpl::{Result, Value, ValueFunc};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::Surroundings;
 use super::arguments::Arguments;
 use super::convert::{list, text, to_template};
+use super::surroundings::Surroundings;
 
 /// A function that asks its surroundings.
 type Asking = fn(&dyn Surroundings, &Arguments<'_>) -> Result<Value>;

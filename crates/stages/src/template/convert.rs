@@ -30,12 +30,12 @@ fn number(n: &Number) -> Part {
         .unwrap_or_else(|| Part::Float(n.as_f64().unwrap_or(0.0)))
 }
 
-/// A text.
+/// A text as a value of templates.
 pub fn text(s: impl AsRef<str>) -> Part {
     Part::String(Arc::from(s.as_ref()))
 }
 
-/// A list.
+/// A list as a value of templates.
 pub fn list(items: impl IntoIterator<Item = Part>) -> Part {
     Part::List(items.into_iter().collect())
 }

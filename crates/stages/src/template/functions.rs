@@ -4,7 +4,8 @@ use std::sync::Arc;
 use gotmpl::{FuncMap, TemplateError, Value, ValueFunc};
 
 use super::arguments::{Arguments, Row, fault};
-use super::{Surroundings, cluster, lists, numbers, text, times};
+use super::surroundings::Surroundings;
+use super::{cluster, lists, numbers, text, times};
 
 /// The functions of templates that ask these surroundings.
 pub fn all(surroundings: &Arc<dyn Surroundings>) -> FuncMap {

@@ -113,7 +113,7 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The functions.
+/// Functions of lists and maps: name, how many arguments they need, and what they do.
 pub const ROWS: &[Row] = &[
     ("default", 1, |a| Ok(if a.count() > 1 && a.at(1).is_truthy() { a.at(1).clone() } else { a.at(0).clone() })),
     ("empty", 1, |a| Ok(Value::Bool(!a.at(0).is_truthy()))),

@@ -1,6 +1,6 @@
 //! Templates of stages: Go's language, kwok's functions, many of sprig's. What a template gives is YAML.
 //!
-//! Rooms: `convert` (values of templates and JSON) → `arguments` (of a function) → `text`, `lists`, `numbers`, `times`, `cluster` (functions by what they are
+//! Rooms: `surroundings` (what is asked of the cluster), `convert` (values of templates and JSON) → `arguments` (of a function) → `text`, `lists`, `numbers`, `times`, `cluster` (functions by what they are
 //! about, a row each) → `functions` (all rows) → this face.
 
 mod arguments;
@@ -9,6 +9,7 @@ mod convert;
 mod functions;
 mod lists;
 mod numbers;
+mod surroundings;
 mod text;
 mod times;
 
@@ -17,36 +18,17 @@ use std::io::Write;
 use std::sync::Arc;
 
 use gotmpl::{FuncMap, TemplateError};
-use jiff::Timestamp;
 use kelson_codec::yaml;
 use serde_json::Value;
 
 use crate::error::StageError;
 
+pub use self::surroundings::Surroundings;
+
 /// What one template may give.
 const OUTPUT_MAX_BYTES: usize = 3 << 20;
 /// How often the loops of one template may go round, together.
 const ROUNDS_MAX: u64 = 1_000_000;
-
-/// What templates ask of the cluster around the object.
-pub trait Surroundings: Send + Sync + 'static {
-    /// The time.
-    fn now(&self) -> Timestamp;
-    /// When the process began.
-    fn started(&self) -> Timestamp;
-    /// The version that objects tell of.
-    fn version(&self) -> String;
-    /// Address of nodes that have none; empty where nothing is known.
-    fn node_ip(&self) -> String;
-    /// The name that nodes are reached by; empty where nothing is known.
-    fn node_name(&self) -> String;
-    /// Port of the nodes' kubelets; 0: none.
-    fn node_port(&self) -> u16;
-    /// Addresses of a node.
-    fn node_ips(&self, node: &str) -> Vec<String>;
-    /// Free addresses for a pod on a node, one of each of its ranges; they are the pod's from now on.
-    fn pod_ips(&self, node: &str) -> Vec<String>;
-}
 
 /// Compiles templates; cheap to clone.
 #[derive(Clone)]

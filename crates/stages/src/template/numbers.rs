@@ -29,7 +29,7 @@ fn random(a: &Arguments<'_>) -> Result<Value> {
     Ok(Value::Int(rand::rng().random_range(least..most)))
 }
 
-/// The functions.
+/// Functions of numbers: name, how many arguments they need, and what they do.
 pub const ROWS: &[Row] = &[
     ("int", 1, |a| Ok(Value::Int(a.integer(0)))),
     ("int64", 1, |a| Ok(Value::Int(a.integer(0)))),

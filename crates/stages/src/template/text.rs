@@ -110,7 +110,7 @@ fn replaced(a: &Arguments<'_>) -> Result<Value> {
     Ok(text(pattern(a)?.replace_all(&a.text(1), a.text(2).as_str())))
 }
 
-/// The functions.
+/// Functions of texts: name, how many arguments they need, and what they do.
 pub const ROWS: &[Row] = &[
     ("Quote", 1, |a| Ok(text(quoted(a.at(0))))),
     ("YAML", 1, yaml),

@@ -59,7 +59,7 @@ fn spoken(duration: SignedDuration) -> String {
     }
 }
 
-/// The functions.
+/// Functions of times: name, how many arguments they need, and what they do.
 pub const ROWS: &[Row] = &[
     ("toDate", 2, |a| Ok(text(written(time(a.at(1))?)))),
     ("unixEpoch", 1, |a| Ok(text(time(a.at(0))?.as_second().to_string()))),

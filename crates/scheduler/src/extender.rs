@@ -8,7 +8,7 @@ use crate::view::PodSpec;
 /// What an extender's score is multiplied with: its best is ten, a plugin's a hundred.
 pub const SCORE_SCALE: i64 = 10;
 
-/// One extender.
+/// An extender: a server that is asked about nodes for some pods, and what it is asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extender {
     /// What the verbs are appended to, after a slash.

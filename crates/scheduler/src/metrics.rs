@@ -25,7 +25,7 @@ const RESULTS: [&str; 3] = ["scheduled", "unschedulable", "error"];
 
 /// Parts of an attempt that are timed, by upstream's names.
 #[derive(Clone, Copy, Debug)]
-pub enum Point {
+pub enum ExtensionPoint {
     PreFilter,
     Filter,
     Score,
@@ -143,12 +143,12 @@ impl Metrics {
     pub fn decided(&self, profile: usize, spent: &Spent, took: Duration) {
         self.algorithm.observe(took.as_secs_f64());
         let (before, refused) = spent.before;
-        self.point(profile, Point::PreFilter, usize::from(refused), before);
+        self.point(profile, ExtensionPoint::PreFilter, usize::from(refused), before);
         if let Some((filter, found)) = spent.filter {
-            self.point(profile, Point::Filter, usize::from(!found), filter);
+            self.point(profile, ExtensionPoint::Filter, usize::from(!found), filter);
         }
         if let Some(score) = spent.score {
-            self.point(profile, Point::Score, 0, score);
+            self.point(profile, ExtensionPoint::Score, 0, score);
         }
         let asked = [spent.filter.is_some(), spent.score.is_some()];
         if let Some(counted) = self.profiles.get(profile) {
@@ -158,14 +158,14 @@ impl Metrics {
         }
     }
 
-    fn point(&self, profile: usize, point: Point, status: usize, took: Duration) {
+    fn point(&self, profile: usize, point: ExtensionPoint, status: usize, took: Duration) {
         if let Some(counted) = self.profiles.get(profile) {
             counted.points[point as usize][status].observe(took.as_secs_f64());
         }
     }
 
     /// Counts a part of a pod's binding.
-    pub fn bound_in(&self, scheduler: &str, point: Point, done: bool, took: Duration) {
+    pub fn bound_in(&self, scheduler: &str, point: ExtensionPoint, done: bool, took: Duration) {
         let profile = self.profiles.iter().position(|p| &*p.name == scheduler).unwrap_or(0);
         self.point(profile, point, if done { 0 } else { 2 }, took);
     }
@@ -198,7 +198,7 @@ impl Metrics {
             }
             _ => false,
         };
-        self.point(profile, Point::PostFilter, usize::from(!found), took);
+        self.point(profile, ExtensionPoint::PostFilter, usize::from(!found), took);
     }
 
     /// Counts devices of drivers that had to be made ready before a pod was bound: `status` is `success`, `failure` or

@@ -11,12 +11,12 @@ use crate::view::{CsiDriver, StorageCapacity};
 pub struct Capacities {
     /// Drivers whose word counts: of others nobody asks how much room there is.
     drivers: HashSet<Box<str>>,
-    rooms: HashMap<ObjectKey, Room>,
+    rooms: HashMap<ObjectKey, ClassCapacity>,
 }
 
 /// Room for volumes of a class.
 #[derive(Debug)]
-struct Room {
+struct ClassCapacity {
     class: String,
     nodes: LabelSelector,
     /// The largest volume that fits, in bytes.
@@ -38,7 +38,7 @@ impl Capacities {
         let room = said.and_then(|said| {
             let bytes = said.maximum_volume_size.or(said.capacity)?.value();
             let nodes = said.node_topology.as_ref()?.selector().ok()?;
-            Some(Room { class: said.storage_class_name.clone(), nodes, bytes })
+            Some(ClassCapacity { class: said.storage_class_name.clone(), nodes, bytes })
         });
         match room {
             Some(room) => self.rooms.insert(key, room),

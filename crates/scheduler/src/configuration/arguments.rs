@@ -35,26 +35,11 @@ pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut P
             }
             "DefaultPreemption" => {
                 fields(r, &["minCandidateNodesPercentage", "minCandidateNodesAbsolute"]);
-                let mut out = Thoroughness::default();
-                let percent = &args["minCandidateNodesPercentage"];
-                let percent = r.number(&join(&at, "minCandidateNodesPercentage"), percent, (0, 100));
-                let nodes = &args["minCandidateNodesAbsolute"];
-                let nodes = r.number(&join(&at, "minCandidateNodesAbsolute"), nodes, (0, i64::from(i32::MAX)));
-                out.percent = percent.and_then(|n| n.try_into().ok()).unwrap_or(out.percent);
-                out.nodes = nodes.and_then(|n| n.try_into().ok()).unwrap_or(out.nodes);
-                if out.percent == 0 && out.nodes == 0 {
-                    r.fault(&at, "minCandidateNodesPercentage and minCandidateNodesAbsolute cannot both be zero");
-                }
-                profile.preemption = Some(out);
+                profile.preemption = Some(preemption(r, &at, args));
             }
             "InterPodAffinity" => {
                 fields(r, &["hardPodAffinityWeight", "ignorePreferredTermsOfExistingPods"]);
-                let weight = &args["hardPodAffinityWeight"];
-                let weight = r.number(&join(&at, "hardPodAffinityWeight"), weight, (0, 100));
-                let ignores_existing = args["ignorePreferredTermsOfExistingPods"] == true;
-                let required_weight = weight.unwrap_or(InterPodAffinity::DEFAULT.required_weight);
-                let plugin: &'static dyn Plugin =
-                    Box::leak(Box::new(InterPodAffinity { required_weight, ignores_existing }));
+                let plugin: &'static dyn Plugin = Box::leak(Box::new(affinity(r, &at, args)));
                 profile.rows.iter_mut().filter(|row| row.plugin.name() == name).for_each(|row| row.plugin = plugin);
             }
             "PodTopologySpread" => {
@@ -74,12 +59,8 @@ pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut P
             "DynamicResources" => {
                 fields(r, &["filterTimeout", "bindingTimeout"]);
                 // The search for devices ends by the number of its steps, not by time.
-                duration(
-                    r,
-                    &join(&at, "filterTimeout"),
-                    &args["filterTimeout"],
-                    (Duration::ZERO, "must be zero or positive"),
-                );
+                let any = (Duration::ZERO, "must be zero or positive");
+                duration(r, &join(&at, "filterTimeout"), &args["filterTimeout"], any);
                 let least = (Duration::from_secs(1), "must be at least 1 second");
                 let within = duration(r, &join(&at, "bindingTimeout"), &args["bindingTimeout"], least);
                 profile.devices_within = within.unwrap_or(profile.devices_within);
@@ -96,6 +77,29 @@ pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut P
             _ => r.fault(&at, &format!("plugin {name:?} takes no arguments here")),
         }
     }
+}
+
+/// How thoroughly room is looked for.
+fn preemption(r: &mut Reader, at: &str, args: &Value) -> Thoroughness {
+    let mut out = Thoroughness::default();
+    let percent = &args["minCandidateNodesPercentage"];
+    let percent = r.number(&join(at, "minCandidateNodesPercentage"), percent, (0, 100));
+    let nodes = &args["minCandidateNodesAbsolute"];
+    let nodes = r.number(&join(at, "minCandidateNodesAbsolute"), nodes, (0, i64::from(i32::MAX)));
+    out.percent = percent.and_then(|n| n.try_into().ok()).unwrap_or(out.percent);
+    out.nodes = nodes.and_then(|n| n.try_into().ok()).unwrap_or(out.nodes);
+    if out.percent == 0 && out.nodes == 0 {
+        r.fault(at, "minCandidateNodesPercentage and minCandidateNodesAbsolute cannot both be zero");
+    }
+    out
+}
+
+/// What pods' terms about each other weigh.
+fn affinity(r: &mut Reader, at: &str, args: &Value) -> InterPodAffinity {
+    let weight = r.number(&join(at, "hardPodAffinityWeight"), &args["hardPodAffinityWeight"], (0, 100));
+    let ignores_existing = args["ignorePreferredTermsOfExistingPods"] == true;
+    let required_weight = weight.unwrap_or(InterPodAffinity::DEFAULT.required_weight);
+    InterPodAffinity { required_weight, ignores_existing }
 }
 
 /// A duration in Go's spelling, of at least so much.

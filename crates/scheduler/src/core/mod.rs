@@ -1,6 +1,7 @@
 //! The scheduler without its surroundings: everything known and waiting, fed by changes, asked for the next step.
 //! Synchronous and without effects, so that a test drives it by hand; [`crate::run`] gives it the API and time.
 mod ask;
+mod question;
 mod step;
 mod unfit;
 
@@ -13,7 +14,7 @@ use kelson_meta::ObjectKey;
 use kelson_metrics::Registry;
 use tokio::time::Instant;
 
-pub use self::ask::{Answer, Question, Room, RoomQuestion};
+pub use self::question::{Answer, Question, Room, RoomQuestion};
 pub use self::step::{DeviceBinding, PendingBinding, Preemption, Report, Step};
 use crate::cluster::devices::{ClaimChange, DevicePlan};
 use crate::cluster::storage::{Claims, Plan, Progress};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use kelson_meta::ObjectKey;
 use tokio::time::Instant;
 
-use super::ask::{Question, RoomQuestion};
+use super::question::{Question, RoomQuestion};
 use crate::cluster::devices::DevicePlan;
 use crate::cluster::storage::Plan;
 use crate::plugins::table::PluginSet;

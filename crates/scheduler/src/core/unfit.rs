@@ -4,7 +4,7 @@ use std::sync::Arc;
 use kelson_meta::ObjectKey;
 use tokio::time::Instant;
 
-use super::ask::{Room, RoomQuestion};
+use super::question::{Room, RoomQuestion};
 use super::{Core, Preemption, Report, Step};
 use crate::evaluation::preempt::{Candidate, Outcome, preempt};
 use crate::evaluation::select::Unfit;

@@ -49,7 +49,7 @@ pub enum Outcome {
 /// A node on which pods could make room.
 #[derive(Debug)]
 pub struct Candidate {
-    /// Its position.
+    /// The node's position in the cluster.
     pub node: usize,
     /// Those that would have to go, the most important first.
     pub victims: Vec<Arc<Pod>>,

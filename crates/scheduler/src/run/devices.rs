@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::write::Writer;
 use crate::cluster::devices::ClaimPlan;
 use crate::core::DeviceBinding;
-use crate::metrics::Point;
+use crate::metrics::ExtensionPoint;
 use crate::view::Pod;
 
 /// What is said of devices that were not ready by then.
@@ -41,7 +41,7 @@ impl Writer {
     /// Counts what it took to give the devices, and those of them that had to be made ready first.
     fn count(&self, binding: &DeviceBinding, why: Option<&String>, took: Duration) {
         let scheduler = &binding.pod.spec.scheduler_name;
-        self.metrics.bound_in(scheduler, Point::PreBind, why.is_none(), took);
+        self.metrics.bound_in(scheduler, ExtensionPoint::PreBind, why.is_none(), took);
         let allocations = binding.plan.claims.iter().filter_map(|claim| claim.allocation.as_ref());
         let results = allocations.filter_map(|a| a["devices"]["results"].as_array()).flatten();
         let waited = results.filter(|r| r["bindingConditions"].as_array().is_some_and(|all| !all.is_empty()));

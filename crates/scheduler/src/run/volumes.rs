@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::write::Writer;
 use crate::cluster::storage::Progress;
 use crate::core::PendingBinding;
-use crate::metrics::Point;
+use crate::metrics::ExtensionPoint;
 
 impl Writer {
     /// Binds the volumes, then the pod; the pod alone takes one of the places for `binds`.
@@ -18,7 +18,7 @@ impl Writer {
         let begun = std::time::Instant::now();
         let done = self.bind_volumes(binding).await;
         let scheduler = &binding.pod.spec.scheduler_name;
-        self.metrics.bound_in(scheduler, Point::PreBind, done.is_ok(), begun.elapsed());
+        self.metrics.bound_in(scheduler, ExtensionPoint::PreBind, done.is_ok(), begun.elapsed());
         if let Err(why) = done {
             return self.pre_bind_failed(&binding.pod, "VolumeBinding", &format!("binding volumes: {why}")).await;
         }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::extend::Extenders;
 use super::shared::Shared;
 use crate::core::{Preemption, Report, Step};
-use crate::metrics::{Metrics, Point};
+use crate::metrics::{ExtensionPoint, Metrics};
 use crate::view::Pod;
 
 /// Carries decisions out, and tells the core how that went.
@@ -40,9 +40,9 @@ pub(super) struct Voice {
 }
 
 /// A binding under way, counted until this is dropped.
-pub(super) struct Counted(IntGauge);
+pub(super) struct Binding(IntGauge);
 
-impl Drop for Counted {
+impl Drop for Binding {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -64,9 +64,9 @@ impl Writer {
     }
 
     /// Counts a binding, as long as what is given back lives.
-    pub(super) fn begins_to_bind(&self) -> Counted {
+    pub(super) fn begins_to_bind(&self) -> Binding {
         self.metrics.binding.inc();
-        Counted(self.metrics.binding.clone())
+        Binding(self.metrics.binding.clone())
     }
 
     /// Asks extenders what a step wants to know, and gives the step that follows. One pod is asked about at a time.
@@ -93,7 +93,7 @@ impl Writer {
             Some(done) => done.map_err(|why| ClientError::Transport(TransportError(why))),
             None => self.bind_by_api(pod).await,
         };
-        self.metrics.bound_in(&pod.spec.scheduler_name, Point::Bind, done.is_ok(), begun.elapsed());
+        self.metrics.bound_in(&pod.spec.scheduler_name, ExtensionPoint::Bind, done.is_ok(), begun.elapsed());
         match done {
             Ok(()) => {
                 self.shared.core.lock().bound(pod, Instant::now());

@@ -109,10 +109,7 @@ fn selectors_and_tolerations() {
 }
 
 #[test]
-fn alternatives_constraints_and_configuration() {
-    let exactly = json!({"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1});
-    let alternative =
-        |name: &str| json!({"name": name, "deviceClassName": "g", "allocationMode": "ExactCount", "count": 1});
+fn alternatives() {
     let at = "spec.devices.requests[0].firstAvailable";
     claim(
         json!({"requests": [{"name": "r", "firstAvailable": [alternative("s"), alternative("s")]}]}),
@@ -123,14 +120,25 @@ fn alternatives_constraints_and_configuration() {
         json!({"requests": [{"name": "r", "firstAvailable": many}]}),
         &[&format!("{at}: Too many: 9: must have at most 8 items")],
     );
+}
+
+/// A claim whose part has this one entry.
+fn with(part: &str, value: Value, want: &[&str]) {
+    let exactly = json!({"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1});
+    let requests = json!([{"name": "r", "exactly": exactly}, {"name": "f", "firstAvailable": [alternative("s")]}]);
+    let mut devices = json!({"requests": requests});
+    devices[part] = json!([value]);
+    claim(devices, want);
+}
+
+fn alternative(name: &str) -> Value {
+    json!({"name": name, "deviceClassName": "g", "allocationMode": "ExactCount", "count": 1})
+}
+
+#[test]
+fn constraints() {
     let reference =
         "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
-    let with = |part: &str, value: Value, want: &[&str]| {
-        let requests = json!([{"name": "r", "exactly": exactly}, {"name": "f", "firstAvailable": [alternative("s")]}]);
-        let mut devices = json!({"requests": requests});
-        devices[part] = json!([value]);
-        claim(devices, want);
-    };
     let c = "spec.devices.constraints[0]";
     with("constraints", json!({"requests": ["r", "f/s"], "matchAttribute": "a.b/c"}), &[]);
     with(
@@ -180,6 +188,10 @@ fn alternatives_constraints_and_configuration() {
         json!({"distinctAttribute": "/c"}),
         &[&format!("{c}.distinctAttribute: Invalid value: \"\": the domain must not be empty")],
     );
+}
+
+#[test]
+fn configuration() {
     let o = "spec.devices.config[0].opaque";
     with("config", json!({"opaque": {"driver": "A.b", "parameters": {}}}), &[]);
     with("config", json!({}), &[&format!("{o}: Required value")]);
@@ -302,6 +314,10 @@ fn what_claims_are_given() {
             "status.allocation.devices.config[0].source: Unsupported value: \"X\": supported values: \"FromClaim\", \"FromClass\"",
         ],
     );
+}
+
+#[test]
+fn what_drivers_say_of_devices() {
     let device = |over: Value| {
         let mut device = json!({"driver": "a.b", "pool": "p", "device": "d"});
         device.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());

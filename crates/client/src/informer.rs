@@ -105,12 +105,10 @@ impl<T: Object> Informer<T> {
         self
     }
 
-    /// Watches the resource at `path` instead of the type's own and reads metadata alone: for resources found by
-    /// discovery.
+    /// As [`Self::whole_at`], and reads metadata alone.
     pub fn metadata_at(mut self, path: impl Into<String>) -> Self {
-        let (watch_accept, list_accept) = (crate::METADATA_ONLY, crate::METADATA_ONLY_LIST);
-        self.source = Source { path: path.into(), watch_accept, list_accept };
-        self
+        (self.source.watch_accept, self.source.list_accept) = (crate::METADATA_ONLY, crate::METADATA_ONLY_LIST);
+        self.whole_at(path)
     }
 
     /// Calls `f` on every change, in order, on the informer's own task: it must not block. Use it to feed a

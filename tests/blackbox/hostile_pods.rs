@@ -110,8 +110,12 @@ fn linked_logs(s: &Subject) -> Outcome {
     k.ok(&["delete", "pod", "honest", "--timeout=60s"])?;
     k.apply(&script("other", "echo fine; sleep 6000", ""))?;
     ready(&k, "other")?;
-    ensure!(k.ok(&["logs", "other"])? == "fine\n", "others' logs");
-    Ok(())
+    // A container runs before it has said anything.
+    eventually("others' logs", LIMIT, || {
+        let said = k.ok(&["logs", "other"])?;
+        ensure!(said == "fine\n", "{said:?}");
+        Ok(())
+    })
 }
 
 /// Thirty-four prefixes before the thirty thousand keys of one config map. No kernel starts a process with so many; that is told, the pod

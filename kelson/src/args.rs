@@ -8,6 +8,12 @@ use clap::Args;
 use kelson_apiserver::RuntimeConfig;
 use kelson_meta::gates::FeatureGates;
 
+/// Reads `KEY=VALUE`: labels, options, amounts by resource.
+pub fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
 /// What server and agent share about the node.
 #[derive(Args, Debug, Clone)]
 pub struct NodeArgs {

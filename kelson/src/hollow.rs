@@ -49,7 +49,7 @@ pub struct HollowArgs {
     #[arg(long, value_name = "N", default_value_t = 110)]
     pub max_pods: u32,
     /// Labels of all nodes.
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::kubelet::label)]
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
     pub node_labels: Vec<(String, String)>,
     /// How long pods run that do not restart always.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]

@@ -48,7 +48,7 @@ pub struct IdentityArgs {
     #[arg(long, value_name = "ALGS", value_delimiter = ',', default_value = "RS256")]
     pub oidc_signing_algs: Vec<String>,
     /// A claim that must have this value; the flag may be given several times.
-    #[arg(long, value_name = "CLAIM=VALUE", value_delimiter = ',', value_parser = crate::kubelet::label)]
+    #[arg(long, value_name = "CLAIM=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
     pub oidc_required_claim: Vec<(String, String)>,
     /// kubeconfig of a server that reviews tokens.
     #[arg(long, value_name = "FILE")]

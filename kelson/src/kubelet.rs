@@ -18,7 +18,8 @@ use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
 use kelson_meta::{Clock, SystemClock};
 
-use crate::args::{ImageArgs, VerbosityArgs};
+use crate::args::{ImageArgs, VerbosityArgs, pair};
+use crate::placement::PlacementArgs;
 use crate::{credentials, host};
 
 /// Where upstream's kubelet looks for the runtime when nobody says.
@@ -60,7 +61,7 @@ pub struct KubeletArgs {
     #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', value_parser = taint)]
     pub register_with_taints: Vec<RegisterTaint>,
     /// Labels to register with.
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = label)]
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
     pub node_labels: Vec<(String, String)>,
     /// Addresses of cluster DNS.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
@@ -84,6 +85,8 @@ pub struct KubeletArgs {
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
     #[command(flatten)]
+    pub placement: PlacementArgs,
+    #[command(flatten)]
     pub images: ImageArgs,
     #[command(flatten)]
     pub verbosity: VerbosityArgs,
@@ -94,12 +97,6 @@ impl KubeletArgs {
     pub fn log_level(&self) -> &str {
         self.verbosity.log_level()
     }
-}
-
-/// `KEY=VALUE`.
-pub fn label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
-    Ok((key.to_owned(), value.to_owned()))
 }
 
 fn taint(text: &str) -> Result<RegisterTaint, String> {
@@ -167,6 +164,7 @@ impl Plan {
         config.server.tls_bootstrap = false;
         let laid = configure(&mut config, "--config", args.config.as_deref(), &args.images)?;
         flags(args, &mut config);
+        args.placement.lay(&mut config)?;
         config.cgroups = laid.cgroups_per_qos.then(|| config.cgroups.take().unwrap_or_default());
         if let Some(file) = args.client_ca_file.as_ref().or(laid.client_ca_file.as_ref()) {
             config.server.client_ca_pem =

@@ -33,6 +33,7 @@ mod logging;
 mod modes;
 mod parent;
 mod pins;
+mod placement;
 mod process;
 mod rbac;
 mod run;

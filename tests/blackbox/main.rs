@@ -23,6 +23,7 @@ mod node_plugins;
 mod node_pressure;
 mod operators;
 mod overload;
+mod own_cpus;
 mod pod_fields;
 mod pod_isolation;
 mod pod_lifecycle;
@@ -66,6 +67,7 @@ fn main() {
         volume_kinds::tests(),
         node_plugins::tests(),
         node_pressure::tests(),
+        own_cpus::tests(),
         services::tests(),
         hosts::tests(),
         identity::tests(),

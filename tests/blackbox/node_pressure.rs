@@ -20,7 +20,7 @@ pub fn tests() -> Vec<Test> {
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A server of its own whose kubelet has this configuration.
-fn with(configuration: &str) -> anyhow::Result<(Process, tempfile::TempDir)> {
+pub fn with(configuration: &str) -> anyhow::Result<(Process, tempfile::TempDir)> {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("kubelet.yaml");
     std::fs::write(

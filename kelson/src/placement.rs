@@ -1,0 +1,126 @@
+//! Flags of upstream's kubelet about processors and memory: what the node keeps, and what containers have to themselves. Each says
+//! the same as the field of the configuration file of its name, and goes before it.
+use anyhow::bail;
+use clap::Args;
+use kelson_kubelet::Config;
+use kelson_kubelet::config::file as configuration;
+use serde_json::{Map, Value, json};
+
+/// What of the kubelet's flags is about processors and memory.
+#[derive(Args, Debug, Clone, Default)]
+pub struct PlacementArgs {
+    /// none, or static: guaranteed pods that ask for whole processors have them alone.
+    #[arg(long, value_name = "POLICY")]
+    pub cpu_manager_policy: Option<String>,
+    /// How processors are chosen.
+    #[arg(long, value_name = "OPTION=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
+    pub cpu_manager_policy_options: Vec<(String, String)>,
+    /// How often containers are looked at that share processors.
+    #[arg(long, value_name = "DURATION")]
+    pub cpu_manager_reconcile_period: Option<String>,
+    /// None, or Static: guaranteed pods are promised memory of parts of the machine.
+    #[arg(long, value_name = "POLICY")]
+    pub memory_manager_policy: Option<String>,
+    /// Processors that no container has alone, such as 0-1,4.
+    #[arg(long, value_name = "CPUS")]
+    pub reserved_cpus: Option<String>,
+    /// Memory of one part of the machine that no container is promised; more of them by another flag or after a semicolon.
+    #[arg(long, value_name = "NODE:RESOURCE=AMOUNT,…", value_delimiter = ';')]
+    pub reserved_memory: Vec<String>,
+    /// none, best-effort, restricted or single-numa-node.
+    #[arg(long, value_name = "POLICY")]
+    pub topology_manager_policy: Option<String>,
+    /// container or pod.
+    #[arg(long, value_name = "SCOPE")]
+    pub topology_manager_scope: Option<String>,
+    /// prefer-closest-numa-nodes, max-allowable-numa-nodes.
+    #[arg(long, value_name = "OPTION=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
+    pub topology_manager_policy_options: Vec<(String, String)>,
+    /// What the system keeps for itself, by resource.
+    #[arg(long, value_name = "RESOURCE=AMOUNT", value_delimiter = ',', value_parser = crate::args::pair)]
+    pub system_reserved: Vec<(String, String)>,
+    /// What the cluster's own programs keep for themselves, by resource.
+    #[arg(long, value_name = "RESOURCE=AMOUNT", value_delimiter = ',', value_parser = crate::args::pair)]
+    pub kube_reserved: Vec<(String, String)>,
+}
+
+impl PlacementArgs {
+    /// Lays what is given over `config`.
+    ///
+    /// # Errors
+    /// Every fault, by the name that its field has in the configuration file.
+    pub fn lay(&self, config: &mut Config) -> anyhow::Result<()> {
+        let mut fields = Map::new();
+        let texts = [
+            ("cpuManagerPolicy", &self.cpu_manager_policy),
+            ("cpuManagerReconcilePeriod", &self.cpu_manager_reconcile_period),
+            ("memoryManagerPolicy", &self.memory_manager_policy),
+            ("reservedSystemCPUs", &self.reserved_cpus),
+            ("topologyManagerPolicy", &self.topology_manager_policy),
+            ("topologyManagerScope", &self.topology_manager_scope),
+        ];
+        fields.extend(texts.into_iter().filter_map(|(name, text)| Some((name.to_owned(), json!(text.as_ref()?)))));
+        let maps = [
+            ("cpuManagerPolicyOptions", &self.cpu_manager_policy_options),
+            ("topologyManagerPolicyOptions", &self.topology_manager_policy_options),
+            ("systemReserved", &self.system_reserved),
+            ("kubeReserved", &self.kube_reserved),
+        ];
+        for (name, pairs) in maps.into_iter().filter(|(_, pairs)| !pairs.is_empty()) {
+            let map: Map<String, Value> = pairs.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+            fields.insert(name.to_owned(), Value::Object(map));
+        }
+        if !self.reserved_memory.is_empty() {
+            let list: Result<Vec<Value>, String> = self.reserved_memory.iter().map(|text| memory(text)).collect();
+            match list {
+                Ok(list) => drop(fields.insert("reservedMemory".to_owned(), Value::Array(list))),
+                Err(why) => bail!("--reserved-memory: {why}"),
+            }
+        }
+        if let Err(e) = configuration::lay_placement(&Value::Object(fields), config) {
+            bail!("the node's flags are not sound:\n  {}", e.0.join("\n  "));
+        }
+        Ok(())
+    }
+}
+
+/// `0:memory=1Gi,hugepages-1Gi=2Gi`.
+fn memory(text: &str) -> Result<Value, String> {
+    let wrong = || format!("{text:?} must be NODE:RESOURCE=AMOUNT,…");
+    let (node, amounts) = text.split_once(':').ok_or_else(wrong)?;
+    let node: u32 = node.trim().parse().map_err(|_| wrong())?;
+    let pair = |entry: &str| entry.split_once('=').map(|(k, v)| (k.trim().to_owned(), json!(v.trim())));
+    let limits: Option<Map<String, Value>> = amounts.split(',').map(pair).collect();
+    Ok(json!({"numaNode": node, "limits": limits.ok_or_else(wrong)?}))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn flags_say_what_fields_say() {
+        let pair = |k: &str, v: &str| vec![(k.to_owned(), v.to_owned())];
+        let args = PlacementArgs {
+            cpu_manager_policy: Some("static".into()),
+            cpu_manager_policy_options: pair("full-pcpus-only", "true"),
+            reserved_memory: vec!["0:memory=1Gi,hugepages-2Mi=4Mi".into(), "1:memory=1Gi".into()],
+            kube_reserved: pair("cpu", "500m"),
+            ..PlacementArgs::default()
+        };
+        let mut config = Config::new("n", Path::new("/"));
+        args.lay(&mut config).expect("sound");
+        assert!(config.placement.has_own_cpus && config.placement.cpu_options.whole_cores);
+        assert_eq!(config.placement.reserved_memory[0].amounts["hugepages-2Mi"].to_string(), "4Mi");
+        assert_eq!(
+            (config.placement.reserved_memory[1].node, config.reserved()["cpu"].to_string()),
+            (1, "500m".into())
+        );
+        let wrong = PlacementArgs { reserved_memory: vec!["0=1Gi".into()], ..PlacementArgs::default() };
+        assert!(wrong.lay(&mut config).is_err_and(|e| e.to_string().contains("NODE:RESOURCE=AMOUNT")));
+        let wrong = PlacementArgs { cpu_manager_policy: Some("fixed".into()), ..PlacementArgs::default() };
+        assert!(wrong.lay(&mut config).is_err_and(|e| e.to_string().contains("cpuManagerPolicy: Unsupported value")));
+    }
+}

@@ -40,6 +40,9 @@ impl Limits {
         Self { bytes: 32 * 1024 * 1024, depth: NESTING_DEPTH_MAX, elements: 1_000_000, steps: 20_000_000 };
     /// A patch, and what it may add to the object by copies: beside them stand the object before and after it.
     pub const PATCH: Self = Self { bytes: 18 * 1024 * 1024, elements: 80_000, ..Self::DOCUMENT };
+    /// An apply, which holds three trees at once: the object before it, the configuration and the object after it. Each is
+    /// within its own limits; these are for all three and for the sets of their fields.
+    pub const APPLY: Self = Self { bytes: 48 * 1024 * 1024, elements: 3_000_000, ..Self::DOCUMENT };
     /// What the aliases of a YAML document may add to it: as much text as the document itself may have, and that many
     /// nodes (the ends of lists and mappings count too).
     pub const ALIASES: Self =

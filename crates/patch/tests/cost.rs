@@ -145,7 +145,7 @@ fn copies_are_charged_for_memory_and_not_for_text_alone() {
 #[test]
 fn sets_of_fields_are_merged_and_not_moved_about() {
     // In this order each element belongs before the one that came before it.
-    let names = |tag: &str| (0..60_000).rev().map(|i| format!("{tag}{i:06}").into()).collect::<Vec<Value>>();
+    let names = |tag: &str| (0..30_000).rev().map(|i| format!("{tag}{i:06}").into()).collect::<Vec<Value>>();
     let config =
         |tag: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "finalizers": names(tag)}});
     let manager = FieldManager::builtin("", "v1", "Pod", "", FieldSet::default());
@@ -153,24 +153,42 @@ fn sets_of_fields_are_merged_and_not_moved_about() {
     let second = manager.apply(Some(&first), &config("a"), "second", false, NOW).expect("applies");
     let third = manager.apply(Some(&second), &config("c"), "first", false, NOW).expect("applies");
     let found = third["metadata"]["finalizers"].as_array().expect("a list");
-    assert_eq!(found.len(), 120_000, "the first manager's old names went, the second's stayed");
+    assert_eq!(found.len(), 60_000, "the first manager's old names went, the second's stayed");
+}
+
+/// A kind whose every field is a field of its own, `count` of them named after `tag`.
+fn config(tag: &str, count: usize) -> Value {
+    let fields: serde_json::Map<String, Value> = (0..count).map(|i| (format!("{tag}{i}"), json!({"a": 0}))).collect();
+    json!({"apiVersion": "v1", "kind": "A", "metadata": {"name": "a"}, "spec": fields})
 }
 
 /// An object that could not be written as a whole is not made by applies that each are small enough.
 #[test]
 fn what_an_apply_makes_is_no_larger_than_a_document() {
-    let manager = FieldManager::new(Shape::Untyped, "v1", "A", "", FieldSet::default());
-    let config = |tag: &str, count: usize| {
-        let fields: serde_json::Map<String, Value> =
-            (0..count).map(|i| (format!("{tag}{i}"), json!({"a": 0}))).collect();
-        json!({"apiVersion": "v1", "kind": "A", "metadata": {"name": "a"}, "spec": fields})
+    let merged = |count: usize| {
+        let live = config("a", count);
+        kelson_patch::apply::merge(&Shape::Untyped, &live, &config("b", 20_000), &mut Budget::new(Limits::DOCUMENT))
     };
-    let first = manager.apply(None, &config("a", 25_000), "first", false, NOW).expect("20 MB");
-    let second =
-        manager.apply(Some(&first), &config("b", 10_000), "second", false, NOW).expect("28 MB, entries not counted");
-    let refused = manager.apply(Some(&second), &config("c", 20_000), "third", false, NOW).expect_err("44 MB");
-    let text = "document takes more than 33554432 bytes of memory when it is decoded";
-    assert_eq!(refused, kelson_patch::ApplyError::TooLarge(text.into()));
+    merged(15_000).expect("28 MB");
+    let refused = merged(25_000).expect_err("36 MB").to_string();
+    assert_eq!(refused, "document takes more than 33554432 bytes of memory when it is decoded");
+}
+
+/// What would take 64 MB while it is applied is refused, whichever of the three trees is the large one.
+#[test]
+fn the_trees_of_an_apply_share_one_limit() {
+    let manager = FieldManager::new(Shape::Untyped, "v1", "A", "", FieldSet::default());
+    let apply = |live: Option<&Value>, config: &Value, name: &str| manager.apply(live, config, name, false, NOW);
+    let text = "the object before and after the apply and the configuration take more than 50331648 bytes of memory";
+    let refused = |live: &Value, tag: &str, count: usize, why: &str| {
+        let outcome = apply(Some(live), &config(tag, count), "second").map(drop);
+        assert_eq!(outcome, Err(kelson_patch::ApplyError::TooLarge(text.into())), "{why}");
+    };
+    let first = apply(None, &config("a", 11_000), "first").expect("16 MB in two trees");
+    refused(&first, "b", 14_000, "the object after it is too large");
+    refused(&first, "b", 50_000, "the configuration is too large");
+    refused(&config("a", 50_000), "b", 1, "the object before it is too large");
     // What is applied again takes the place of what is there.
-    manager.apply(Some(&second), &config("a", 25_000), "first", false, NOW).expect("nothing grows");
+    apply(Some(&first), &config("a", 11_000), "first").map(drop).expect("nothing grows");
+    apply(Some(&first), &config("b", 1_000), "second").map(drop).expect("little is added");
 }

@@ -244,8 +244,10 @@ fn custom() -> Vec<Case> {
     let fields = |tag: &str, size| numbered("{\"a\":{", |i| format!("\"{tag}{i:x}\":{{\"\":0}},"), "\"z\":0}}", size);
     let sizes = [
         ("beyond what fits", 560_000, "b", 300_000),
-        ("that fit", 260_000, "b", 260_000),
-        ("again", 260_000, "a", 260_000),
+        ("that do not fit together", 260_000, "b", 260_000),
+        ("that fit", 300_000, "b", 100_000),
+        ("that fit, a small patch", 360_000, "b", 20_000),
+        ("again", 230_000, "a", 230_000),
     ];
     let case = |(name, object, tag, patch)| {
         (format!("custom apply, fields {name}"), Work::ApplyCustom, both(fields("a", object), fields(tag, patch)))
@@ -288,6 +290,8 @@ fn patches() -> Vec<Case> {
         add(&format!("{name}, a large patch"), work, empty(), filled("{\"a\":[", "{\"\":0},", "0]}"));
         add(&format!("{name}, many large containers"), work, empty(), filled(spec, "{\"name\":\"\"},", "{}]}}"));
     }
+    add("apply, texts that fit", Work::Apply, texts("a", 1_100_000), texts("b", 200_000));
+    add("apply, labels that fit", Work::Apply, labels("a", 1_100_000), labels("b", 400_000));
     add("strategic patch, an order", Work::StrategicPatch, containers("a"), order);
     add("strategic patch, deletions", Work::StrategicPatch, containers("a"), deletions);
     let operation = |op: &str| format!("[{}]", vec![op; 10_000].join(","));

@@ -10,7 +10,7 @@ use super::{
     owned::OwnedFields,
     walk,
 };
-use kelson_codec::{Budget, Limits};
+use kelson_codec::{Budget, Exceeded, Limits};
 use kelson_schema::Shape;
 use serde_json::{Map, Value};
 use std::{
@@ -282,13 +282,14 @@ impl FieldManager {
             None => Managed::default(),
         };
         let base = live.unwrap_or(&self.empty);
+        let limits = limits_of_merge(base, config).map_err(too_large)?;
         if managed.0.is_empty() && live.is_some() {
             let all = Changes::of(self.compared(&self.empty, base));
             self.track(all, &mut managed, "before-first-apply", Some(now));
         }
         let located = |e: MergeError| {
             if let MergeError::TooLarge(exceeded) = e {
-                return ApplyError::TooLarge(exceeded.to_string());
+                return too_large(exceeded);
             }
             let name = config["metadata"]["name"].as_str().unwrap_or("");
             let namespace = config["metadata"]["namespace"].as_str().unwrap_or("");
@@ -299,8 +300,7 @@ impl FieldManager {
                 "failed to create typed patch object ({namespace}/{name}; {gv}, Kind={kind}): {e}"
             ))
         };
-        let merged = merge::merge_bare(&self.shape, base, config, &mut Budget::new(Limits::DOCUMENT));
-        let merged = merged.map_err(located)?;
+        let merged = merge::merge_bare(&self.shape, base, config, &mut Budget::new(limits)).map_err(located)?;
         let id = ManagerId::new(manager, Operation::Apply, &self.api_version, &self.subresource);
         let mut set = walk::field_set(&self.shape, config);
         set.subtract_trees(&self.ignored);
@@ -372,6 +372,31 @@ pub(super) struct Pending<'a> {
     /// Whether some of that is applied no more.
     pub released: bool,
     pub merged: Value,
+}
+
+/// Bytes that the sets of fields take for each value of the object and of the configuration: who owned it, who applies it,
+/// what changed, and how that is written.
+const FIELD_BYTES: usize = 128;
+
+/// What the merged tree may take beside the two that it is made of.
+fn limits_of_merge(base: &Value, config: &Value) -> Result<Limits, Exceeded> {
+    let mut all = Budget::new(Limits::APPLY);
+    all.tree(base)?;
+    all.tree(config)?;
+    all.bytes(all.spent().elements.saturating_mul(FIELD_BYTES))?;
+    let left = Limits::APPLY.bytes.saturating_sub(all.spent().bytes);
+    Ok(Limits { bytes: left.min(Limits::DOCUMENT.bytes), ..Limits::DOCUMENT })
+}
+
+/// A merged tree that is no document, or that has no room beside the other two.
+fn too_large(exceeded: Exceeded) -> ApplyError {
+    ApplyError::TooLarge(match exceeded {
+        Exceeded::Bytes(most) if most != Limits::DOCUMENT.bytes => {
+            let most = Limits::APPLY.bytes;
+            format!("the object before and after the apply and the configuration take more than {most} bytes of memory")
+        }
+        other => other.to_string(),
+    })
 }
 
 fn in_words((id, fields): (&ManagerId, FieldSet)) -> impl Iterator<Item = Conflict> {

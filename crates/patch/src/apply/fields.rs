@@ -337,31 +337,14 @@ impl FieldSet {
 
     /// The FieldsV1 form of a set that is not needed any more: of many paths, both forms are never there as a whole.
     pub(super) fn into_fields_v1(self) -> Value {
-        let fields = self.steps.into_iter().map(|step| {
-            let mut below = step.below.into_fields_v1();
-            if step.member
-                && let Value::Object(below) = &mut below
-                && !below.is_empty()
-            {
-                below.insert(".".into(), Value::Object(Map::new()));
-            }
-            (step.element.serialize(), below)
-        });
+        let fields =
+            self.steps.into_iter().map(|step| written(&step.element, step.member, step.below.into_fields_v1()));
         Value::Object(fields.collect())
     }
 
     /// The FieldsV1 form.
     pub fn to_fields_v1(&self) -> Value {
-        let fields = self.steps.iter().map(|step| {
-            let mut below = step.below.to_fields_v1();
-            if step.member
-                && let Value::Object(below) = &mut below
-                && !below.is_empty()
-            {
-                below.insert(".".into(), Value::Object(Map::new()));
-            }
-            (step.element.serialize(), below)
-        });
+        let fields = self.steps.iter().map(|step| written(&step.element, step.member, step.below.to_fields_v1()));
         Value::Object(fields.collect())
     }
 
@@ -402,4 +385,16 @@ impl FieldSet {
         steps.retain(|step| !step.is_empty());
         Some((Self::of_steps(steps), own))
     }
+}
+
+/// A step in the FieldsV1 form: its name, and what is below it. A step that is itself a path and has paths below it says so
+/// by a dot.
+fn written(element: &PathElement, member: bool, mut below: Value) -> (String, Value) {
+    if member
+        && let Value::Object(below) = &mut below
+        && !below.is_empty()
+    {
+        below.insert(".".into(), Value::Object(Map::new()));
+    }
+    (element.serialize(), below)
 }

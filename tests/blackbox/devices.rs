@@ -9,7 +9,10 @@ use kelson_blackbox::{Needs::Api, Outcome, Subject, Test, eventually};
 const WAIT: Duration = Duration::from_secs(60);
 
 pub fn tests() -> Vec<Test> {
-    vec![Test { name: "devices::claims_get_devices_and_give_them_back", needs: Api, run: claims }]
+    vec![
+        Test { name: "devices::claims_get_devices_and_give_them_back", needs: Api, run: claims },
+        Test { name: "devices::extended_resources_of_drivers", needs: Api, run: extended },
+    ]
 }
 
 /// A node that is only an object, a class, and two devices of different size on that node.
@@ -118,6 +121,99 @@ fn offered(k: &kelson_blackbox::Kubectl) -> Outcome {
     })?;
     eventually("the claim to go", WAIT, || {
         ensure!(k.run(&["get", "resourceclaim", name])?.code != 0, "the first pod's claim is left");
+        Ok(())
+    })
+}
+
+/// A node that is only an object, with two devices of a class that stands for an extended resource.
+const EXTENDED: &str = "apiVersion: v1
+kind: Node
+metadata: {name: extended-node}
+status:
+  allocatable: {cpu: '4', memory: 4Gi, pods: '10'}
+  capacity: {cpu: '4', memory: 4Gi, pods: '10'}
+  conditions: [{type: Ready, status: 'True', reason: Hollow, message: an object}]
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: extended-test}
+spec:
+  extendedResourceName: extended.example.com/gpu
+  selectors: [{cel: {expression: device.driver == 'extended.example.com'}}]
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: extended-node-slice}
+spec:
+  driver: extended.example.com
+  nodeName: extended-node
+  pool: {name: extended-node, generation: 1, resourceSliceCount: 1}
+  devices: [{name: one}, {name: two}]
+";
+
+/// Asks by the resource's name, and by that which every class stands for.
+const ASKS: &str = "apiVersion: v1
+kind: Pod
+metadata: {name: asks}
+spec:
+  terminationGracePeriodSeconds: 0
+  tolerations: [{operator: Exists}]
+  initContainers:
+  - name: first
+    image: registry.k8s.io/pause:3.10
+    resources: {limits: {extended.example.com/gpu: '1'}}
+  containers:
+  - name: main
+    image: registry.k8s.io/pause:3.10
+    resources: {limits: {extended.example.com/gpu: '1'}}
+  - name: side
+    image: registry.k8s.io/pause:3.10
+    resources: {limits: {deviceclass.resource.kubernetes.io/extended-test: '1'}}
+";
+
+fn extended(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("extended-resources")?;
+    let done = extended_in(&k);
+    k.ok(&["delete", "pods", "--all", "--force", "--grace-period=0", "--ignore-not-found"])?;
+    let offer = ["resourceslice/extended-node-slice", "deviceclass/extended-test", "node/extended-node"];
+    k.ok(&[&["delete", "--ignore-not-found"][..], &offer[..]].concat())?;
+    done
+}
+
+fn extended_in(k: &kelson_blackbox::Kubectl) -> Outcome {
+    k.apply(EXTENDED)?;
+    k.apply(ASKS)?;
+    eventually("the pod on the node", WAIT, || {
+        let node = k.ok(&["get", "pod", "asks", "-o", "jsonpath={.spec.nodeName}"])?;
+        ensure!(node == "extended-node", "not scheduled: {}", k.ok(&["get", "pod", "asks", "-o", "yaml"])?);
+        Ok(())
+    })?;
+    let pod = k.json(&["get", "pod", "asks"])?;
+    let status = &pod["status"]["extendedResourceClaimStatus"];
+    let name = status["resourceClaimName"].as_str().unwrap_or_default();
+    ensure!(name.starts_with("asks-extended-resources-"), "{}", pod["status"]);
+    // The first container has ended before the second begins: they have one device in turn.
+    let mapping = |c: &str, resource: &str, request: &str| {
+        serde_json::json!({"containerName": c, "resourceName": resource, "requestName": request})
+    };
+    let (gpu, class) = ("extended.example.com/gpu", "deviceclass.resource.kubernetes.io/extended-test");
+    let expected = serde_json::json!([
+        mapping("side", class, "container-2-request-0"),
+        mapping("main", gpu, "container-1-request-0"),
+        mapping("first", gpu, "container-1-request-0"),
+    ]);
+    ensure!(status["requestMappings"] == expected, "{status}");
+    let claim = k.json(&["get", "resourceclaim", name])?;
+    let results = claim["status"]["allocation"]["devices"]["results"].as_array().cloned().unwrap_or_default();
+    let given: Vec<_> = results.iter().map(|r| (r["request"].as_str(), r["device"].as_str())).collect();
+    let expected = [(Some("container-1-request-0"), Some("one")), (Some("container-2-request-0"), Some("two"))];
+    ensure!(given == expected, "{}", claim["status"]);
+    let mark = &claim["metadata"]["annotations"]["resource.kubernetes.io/extended-resource-claim"];
+    ensure!(mark == "true" && claim["metadata"]["ownerReferences"][0]["controller"] == true, "{}", claim["metadata"]);
+    ensure!(claim["status"]["reservedFor"][0]["uid"] == pod["metadata"]["uid"], "{}", claim["status"]);
+    k.ok(&["delete", "pod", "asks", "--force", "--grace-period=0"])?;
+    eventually("the claim to go", WAIT, || {
+        ensure!(k.run(&["get", "resourceclaim", name])?.code != 0, "the pod's claim is left");
         Ok(())
     })
 }

@@ -3,7 +3,7 @@
 //! time, names and writes are the callers'.
 //!
 //! `names`, `taint`, `device_id` ← `claim`, `class`, `slice` (what is read of each kind) ← `capacity` (what a request takes of a device
-//! that several may have), `selector` (expressions), `taken` (what claims have), `inventory` (slices by where they can be
+//! that several may have), `extended` (a claim for extended resources), `selector` (expressions), `taken` (what claims have), `inventory` (slices by where they can be
 //! used) ← `pool` (slices of one generation) ← `constraint` ← `allocate/` (the search, and what is written of it) ←
 //! `readiness` (whether devices that must be prepared first are).
 
@@ -13,6 +13,7 @@ mod claim;
 mod class;
 mod constraint;
 mod device_id;
+mod extended;
 mod inventory;
 pub mod names;
 mod pool;
@@ -28,6 +29,7 @@ pub use claim::{
 };
 pub use class::{DeviceClassSpec, DeviceClassView, by_extended_resource};
 pub use device_id::DeviceId;
+pub use extended::{ExtendedAsk, ExtendedClaim, is_extended};
 pub use inventory::{Host, Inventory};
 pub use readiness::{Readiness, readiness};
 pub use selector::Selectors;

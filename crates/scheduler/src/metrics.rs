@@ -56,6 +56,7 @@ pub struct Metrics {
     victims: Histogram,
     conditions: IntCounterVec,
     condition_waits: HistogramVec,
+    claims: IntCounterVec,
     /// Bindings under way.
     pub binding: IntGauge,
 }
@@ -123,6 +124,11 @@ impl Metrics {
                 "Time in which devices were made ready before a pod was bound, by driver.",
                 &["profile", "driver", "status"],
                 &exponential_buckets(0.1, 2.0, 14).unwrap_or_default(),
+            ),
+            claims: r.counters(
+                "scheduler_resourceclaim_creates_total",
+                "Claims made for extended resources of pods, by outcome.",
+                &["status"],
             ),
             binding: r
                 .gauges("scheduler_goroutines", "Work that goes on beside decisions, by kind.", &["operation"])
@@ -208,6 +214,11 @@ impl Metrics {
             self.conditions.with_label_values(&[scheduler, driver, status]).inc();
             self.condition_waits.with_label_values(&[scheduler, driver, status]).observe(took.as_secs_f64());
         }
+    }
+
+    /// Counts a claim that was made, or not, for extended resources.
+    pub fn claim_created(&self, done: bool) {
+        self.claims.with_label_values(&[if done { "success" } else { "failure" }]).inc();
     }
 
     /// All of the scheduler's metrics.

@@ -44,6 +44,8 @@ impl Reason {
     );
     /// A claim's devices cannot be used there.
     pub const DEVICES_ELSEWHERE: Self = Self::fixed("resourceclaim not available on the node");
+    /// An earlier try has left a claim for the pod's extended resources.
+    pub const EXTENDED_LEFT: Self = Self::fixed("cannot schedule extended resource claim");
     /// There are not the devices that claims want.
     pub const DEVICES: Self = Self::fixed("cannot allocate all claims");
     /// A volume is in another zone.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use kelson_client::Object as _;
 use kelson_devices::allocate::{Allocator, Classes, Trouble, Wish};
 use kelson_devices::{
-    Allocation, DeviceClassView, Host, Inventory, Readiness, ResourceClaimView, ResourceSliceView, Selectors, Taken,
-    readiness,
+    Allocation, DeviceClassView, ExtendedClaim, Host, Inventory, Readiness, ResourceClaimView, ResourceSliceView,
+    Selectors, Taken, by_extended_resource, names, readiness,
 };
 use kelson_meta::ObjectKey;
 use serde_json::Value;
 
+use super::extended::ExtendedNeeds;
 use crate::view::{DeviceRef, Node, PodSpec};
 
 /// What is known of devices.
@@ -26,7 +27,10 @@ pub struct Devices {
     pending: HashMap<Box<str>, Allocation>,
     /// UIDs of claims whose devices were not ready in time.
     overdue: HashSet<Box<str>>,
+    /// By the pod's UID: the claim that was made for its extended resources.
+    extended: HashMap<Box<str>, ObjectKey>,
     epoch: u64,
+    class_epoch: u64,
 }
 
 /// What is written for a pod before it is bound.
@@ -34,6 +38,28 @@ pub struct Devices {
 pub struct DevicePlan {
     /// All of the pod's claims, each once.
     pub claims: Vec<ClaimPlan>,
+    /// The claim that is to be made for its extended resources.
+    pub extended: Option<ExtendedPlan>,
+}
+
+impl DevicePlan {
+    /// Whether nothing is to be written.
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty() && self.extended.is_none()
+    }
+}
+
+/// A claim for extended resources that is to be made, and what it gets.
+#[derive(Clone, Debug)]
+pub struct ExtendedPlan {
+    /// Until it has one of its own.
+    pub uid: String,
+    /// `spec.devices.requests`.
+    pub requests: Value,
+    /// Which request is whose, for the pod's status.
+    pub mappings: Value,
+    /// Its devices as the API has them.
+    pub allocation: Value,
 }
 
 /// What one claim gets.
@@ -62,6 +88,27 @@ impl Devices {
         self.epoch
     }
 
+    /// Changes with any class.
+    pub fn class_epoch(&self) -> u64 {
+        self.class_epoch
+    }
+
+    /// The class that stands for an extended resource.
+    pub fn class_of(&self, resource: &str) -> Option<&str> {
+        let class = by_extended_resource(self.classes.values().map(|c| &**c), resource);
+        class.map(|c| c.metadata.name.as_str())
+    }
+
+    /// What a pod asks of extended resources; `None`: nothing that a class stands for.
+    pub fn extended_needs(&self, spec: &PodSpec) -> Option<ExtendedNeeds> {
+        ExtendedNeeds::new(spec, |resource| self.class_of(resource))
+    }
+
+    /// The claim that was made for the extended resources of a pod.
+    pub fn extended_claim_of(&self, uid: &str) -> Option<&ObjectKey> {
+        self.extended.get(uid)
+    }
+
     /// Learns or forgets a claim.
     pub fn put_claim(&mut self, key: ObjectKey, claim: Option<Arc<ResourceClaimView>>) -> ClaimChange {
         let old = self.claims.get(&key);
@@ -81,6 +128,7 @@ impl Devices {
             (Some(old), Some(new)) if old.uid() == new.uid() && old.status == new.status => ClaimChange::Nothing,
             _ => ClaimChange::Own,
         };
+        self.note_extended(&key, old.as_deref(), claim.as_deref());
         if let Some(had) = had {
             self.taken.remove(had);
         }
@@ -101,12 +149,27 @@ impl Devices {
         what
     }
 
+    fn note_extended(&mut self, key: &ObjectKey, old: Option<&ResourceClaimView>, new: Option<&ResourceClaimView>) {
+        let owner = |c: Option<&ResourceClaimView>| Some(extended_owner(c?)?.to_owned().into_boxed_str());
+        if let Some(uid) = owner(old).filter(|uid| self.extended.get(uid) == Some(key)) {
+            self.extended.remove(&uid);
+        }
+        if let Some(uid) = owner(new) {
+            self.extended.insert(uid, key.clone());
+        }
+    }
+
     /// What the API answered to a write of ours; what is gone meanwhile stays gone.
     pub fn wrote_claim(&mut self, claim: ResourceClaimView) {
         let key = claim.metadata.key();
         if self.claims.contains_key(&key) {
             self.put_claim(key, Some(Arc::new(claim)));
         }
+    }
+
+    /// A claim that we made and which the watch may not have shown yet.
+    pub fn made_claim(&mut self, claim: ResourceClaimView) {
+        self.put_claim(claim.metadata.key(), Some(Arc::new(claim)));
     }
 
     /// Learns or forgets a slice.
@@ -118,6 +181,7 @@ impl Devices {
     /// Learns or forgets a class.
     pub fn put_class(&mut self, name: &str, class: Option<Arc<DeviceClassView>>) {
         self.epoch += 1;
+        self.class_epoch += 1;
         match class {
             Some(class) => self.classes.insert(name.into(), class),
             None => self.classes.remove(name),
@@ -136,23 +200,21 @@ impl Devices {
 
     /// Takes a plan as carried out, until its claims say so or it is given up.
     pub fn begin(&mut self, plan: &DevicePlan) {
-        for claim in &plan.claims {
-            let Some(allocation) = claim.allocation.as_ref().and_then(|a| serde_json::from_value(a.clone()).ok())
-            else {
-                continue;
-            };
+        let own = plan.claims.iter().filter_map(|c| Some((&c.uid, c.allocation.as_ref()?)));
+        for (uid, allocation) in own.chain(plan.extended.iter().map(|e| (&e.uid, &e.allocation))) {
+            let Ok(allocation) = serde_json::from_value(allocation.clone()) else { continue };
             self.epoch += 1;
             self.taken.add(&allocation);
-            self.pending.insert(claim.uid.as_str().into(), allocation);
+            self.pending.insert(uid.as_str().into(), allocation);
         }
     }
 
     /// A plan is written, or given up.
     pub fn end(&mut self, plan: &DevicePlan) {
-        for claim in &plan.claims {
-            if self.pending.contains_key(claim.uid.as_str()) {
+        for uid in plan.claims.iter().map(|c| &c.uid).chain(plan.extended.iter().map(|e| &e.uid)) {
+            if self.pending.contains_key(uid.as_str()) {
                 self.epoch += 1;
-                self.no_longer_pending(&claim.uid);
+                self.no_longer_pending(uid);
             }
         }
     }
@@ -223,20 +285,28 @@ impl Devices {
             }
     }
 
-    /// How good the devices are that a node has for those of the claims that have none; `None`: it has not enough.
-    pub fn score(&self, claims: &[Arc<ResourceClaimView>], node: &Node) -> Result<Option<i64>, Trouble> {
-        self.solve(claims, node, |solution| solution.score())
+    /// How good the devices are that a node has for those of the claims that have none, and for one that is to be made;
+    /// `None`: it has not enough.
+    pub fn score(
+        &self,
+        claims: &[Arc<ResourceClaimView>],
+        more: Option<Wish<'_>>,
+        node: &Node,
+    ) -> Result<Option<i64>, Trouble> {
+        self.solve(claims, more, node, |solution| solution.score())
     }
 
     fn solve<T>(
         &self,
         claims: &[Arc<ResourceClaimView>],
+        more: Option<Wish<'_>>,
         node: &Node,
         of: impl FnOnce(&kelson_devices::allocate::Solution<'_>) -> T,
     ) -> Result<Option<T>, Trouble> {
         let named: Vec<(String, &ResourceClaimView)> =
             without_devices(claims).map(|c| (format!("{}/{}", c.metadata.namespace, c.metadata.name), &**c)).collect();
-        let wishes: Vec<Wish<'_>> = named.iter().map(|(claim, c)| Wish { claim, spec: &c.spec }).collect();
+        let wishes = named.iter().map(|(claim, c)| Wish { claim, spec: &c.spec });
+        let wishes: Vec<Wish<'_>> = wishes.chain(more).collect();
         let allocator = Allocator {
             inventory: &self.inventory,
             taken: &self.taken,
@@ -250,19 +320,35 @@ impl Devices {
     /// What is to be written for a pod that goes to a node (Reserve); `None`: the node no longer has enough.
     pub fn plan(&self, spec: &PodSpec, node: &Node) -> Option<DevicePlan> {
         let claims: Vec<Arc<ResourceClaimView>> = self.claims_of(spec).ok()?.into_iter().cloned().collect();
-        let mut results = self.solve(&claims, node, |s| s.results(new_uid)).ok()??.into_iter();
+        let needs = self.extended_needs(spec);
+        let made = match &needs {
+            Some(needs) => Some((&needs.claim, needs.on(node).ok()?)).filter(|(_, made)| !made.is_empty()),
+            None => None,
+        };
+        let made = made.map(|(claim, made)| (claim, made.spec(), made));
+        let wish = made.as_ref().map(|(claim, spec, _)| Wish { claim, spec });
+        let mut results = self.solve(&claims, wish, node, |s| s.results(new_uid)).ok()??.into_iter();
         let planned = claims.iter().map(|c| ClaimPlan {
             key: c.metadata.key(),
             uid: c.metadata.uid.clone(),
             allocation: if c.status.allocation.is_none() { results.next() } else { None },
         });
-        Some(DevicePlan { claims: planned.collect() })
+        let claims = planned.collect();
+        let extended = |made: &ExtendedClaim, allocation: Value| ExtendedPlan {
+            uid: new_uid(),
+            requests: made.requests(),
+            mappings: made.mappings(),
+            allocation,
+        };
+        // That of the claim that is to be made is the last.
+        let extended = made.as_ref().zip(results.next()).map(|((.., made), allocation)| extended(made, allocation));
+        Some(DevicePlan { claims, extended })
     }
 
-    /// How far the devices of a plan are, once they are written into their claims.
-    pub fn progress(&self, plan: &DevicePlan) -> Readiness {
+    /// How far the devices of a plan are, once they are written into their claims and the one that was made.
+    pub fn progress(&self, plan: &DevicePlan, made: Option<&ClaimPlan>) -> Readiness {
         let mut waits = false;
-        for planned in &plan.claims {
+        for planned in plan.claims.iter().chain(made) {
             let Some(claim) = self.claims.get(&planned.key).filter(|c| c.metadata.uid == planned.uid) else {
                 return Readiness::Failed(format!("resourceclaim.resource.k8s.io {:?} not found", planned.key.name));
             };
@@ -286,6 +372,12 @@ impl Devices {
         let mut nodes = nodes;
         nodes.find_map(|node| held.iter().find(|c| !self.is_usable(c, &node)).map(|c| c.metadata.key()))
     }
+}
+
+/// The UID of the pod for whose extended resources a claim was made.
+pub fn extended_owner(claim: &ResourceClaimView) -> Option<&str> {
+    let marked = claim.metadata.annotations.get(names::EXTENDED_RESOURCE_CLAIM).is_some_and(|v| v == "true");
+    marked.then(|| claim.owning_pod().map(|(_, uid)| uid))?
 }
 
 fn host(node: &Node) -> Host<'_> {

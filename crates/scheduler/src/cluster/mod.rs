@@ -4,6 +4,7 @@
 mod capacity;
 pub mod claim_users;
 pub mod devices;
+pub mod extended;
 pub mod namespaces;
 pub mod node_state;
 pub mod storage;

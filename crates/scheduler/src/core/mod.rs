@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 pub use self::question::{Answer, Question, Room, RoomQuestion};
 pub use self::step::{DeviceBinding, PendingBinding, Preemption, Report, Step};
-use crate::cluster::devices::{ClaimChange, DevicePlan};
+use crate::cluster::devices::{ClaimChange, ClaimPlan, DevicePlan, extended_owner};
 use crate::cluster::storage::{Claims, Plan, Progress};
 use crate::cluster::{Cluster, Learnt};
 use crate::evaluation::nominations::Nominations;
@@ -198,6 +198,8 @@ impl Core {
             None => Change::ResourceClaimAdd,
             Some(_) => Change::ResourceClaimUpdate,
         };
+        let known = self.cluster.devices.claim(&key);
+        let is_extended = known.into_iter().chain(&claim).any(|c| extended_owner(c).is_some());
         let change = self.cluster.devices.put_claim(key.clone(), claim);
         let devices = &self.cluster.devices;
         self.queue.reconsider(now, kind.label(), |pod| devices.holds(&pod.spec));
@@ -207,7 +209,8 @@ impl Core {
             ClaimChange::Freed => self.requeue_by(kind, None, now),
             ClaimChange::Own => self.queue.requeue(now, kind.label(), |pod, by| {
                 let named = |d: &crate::view::DeviceRef| d.claim.as_deref() == Some(key.name.as_str());
-                let uses = *pod.spec.namespace == *key.namespace && pod.spec.devices.iter().any(named);
+                let uses = pod.spec.devices.iter().any(named) || (is_extended && !pod.spec.extended.is_empty());
+                let uses = uses && *pod.spec.namespace == *key.namespace;
                 let decider = deciders.iter().find(|d| d.name == pod.spec.scheduler_name);
                 uses && decider.is_none_or(|d| by.meets(d.table.requeued_by(kind)))
             }),
@@ -264,6 +267,9 @@ impl Core {
         let begun = std::time::Instant::now();
         // A pod that is queued has a profile.
         let profile = self.profile_of(&pod).unwrap_or(0);
+        if let Some(claim) = self.left_over(&pod) {
+            return self.begin_anew(profile, pod, claim, now);
+        }
         let judged = self.asks(&pod);
         let decision = self.deciders[profile].selector.decide(&mut self.cluster, &self.promised, &pod, judged);
         self.metrics.decided(profile, &self.deciders[profile].selector.spent, begun.elapsed());
@@ -313,11 +319,11 @@ impl Core {
 
     /// What its claims get on the node that a pod is assumed on; from now on others take it as theirs (Reserve).
     fn devices_of(&mut self, pod: &Pod, node: usize) -> Option<Arc<DevicePlan>> {
-        if pod.spec.devices.is_empty() {
+        if pod.spec.devices.is_empty() && pod.spec.extended.is_empty() {
             return None;
         }
         let node = Arc::clone(&self.cluster.nodes()[node].node);
-        let plan = self.cluster.devices.plan(&pod.spec, &node).filter(|p| !p.claims.is_empty()).map(Arc::new)?;
+        let plan = self.cluster.devices.plan(&pod.spec, &node).filter(|p| !p.is_empty()).map(Arc::new)?;
         self.cluster.devices.begin(&plan);
         self.plans.insert(Arc::clone(&pod.uid), Arc::clone(&plan));
         Some(plan)
@@ -339,17 +345,17 @@ impl Core {
         self.cluster.storage.progress(&binding.plan, node)
     }
 
-    /// How far the devices of a pod are.
-    pub fn devices_progress(&self, binding: &DeviceBinding) -> Readiness {
+    /// How far the devices of a pod are, with those of a claim that was made for it.
+    pub fn devices_progress(&self, binding: &DeviceBinding, made: Option<&ClaimPlan>) -> Readiness {
         if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.pod.node_name) {
             return Readiness::Failed("the pod is gone".into());
         }
-        self.cluster.devices.progress(&binding.plan)
+        self.cluster.devices.progress(&binding.plan, made)
     }
 
     /// The devices of a pod were not ready in time.
-    pub fn devices_overdue(&mut self, binding: &DeviceBinding) {
-        for claim in &binding.plan.claims {
+    pub fn devices_overdue(&mut self, binding: &DeviceBinding, made: Option<&ClaimPlan>) {
+        for claim in binding.plan.claims.iter().chain(made) {
             self.cluster.devices.note_overdue(&claim.uid);
         }
     }

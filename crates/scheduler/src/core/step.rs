@@ -60,6 +60,8 @@ pub struct Report {
     pub message: String,
     /// A claim of its that is to be given other devices the next time.
     pub free: Option<ObjectKey>,
+    /// The claim for its extended resources that an earlier try has left, which is to go.
+    pub drop: Option<ObjectKey>,
     /// What its `nominatedNodeName` shall be; empty clears it, `None` leaves it.
     pub nominate: Option<Box<str>>,
 }

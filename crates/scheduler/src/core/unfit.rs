@@ -8,7 +8,12 @@ use super::question::{Room, RoomQuestion};
 use super::{Core, Preemption, Report, Step};
 use crate::evaluation::preempt::{Candidate, Outcome, preempt};
 use crate::evaluation::select::Unfit;
+use crate::plugins::table::PluginSet;
+use crate::reason::{NO_NODES, Reason, Tally, summary};
 use crate::view::Pod;
+
+/// What is said of a claim that an earlier try has left.
+const EXTENDED_GONE: &str = "deletion of ResourceClaim completed";
 
 /// What was done, or not, to get other devices for a pod that fits nowhere.
 struct Freeing {
@@ -33,7 +38,7 @@ impl Freeing {
 
 /// What is said of a pod that fits nowhere.
 fn report(pod: Arc<Pod>, message: String) -> Report {
-    Report { pod, reason: "Unschedulable", message, free: None, nominate: None }
+    Report { pod, reason: "Unschedulable", message, free: None, drop: None, nominate: None }
 }
 
 impl Core {
@@ -117,6 +122,26 @@ impl Core {
         self.promised.remove(&pod.uid);
         let nominate = pod.nominated.as_ref().map(|_| "".into());
         Step::Report(Report { nominate, ..report(pod, unfit.message(text)) })
+    }
+
+    /// The claim for extended resources that was made for a pod in an earlier try to place it.
+    pub(super) fn left_over(&self, pod: &Pod) -> Option<ObjectKey> {
+        let devices = &self.cluster.devices;
+        let made = devices.extended_claim_of(&pod.uid).filter(|_| !pod.spec.extended.is_empty())?;
+        devices.extended_needs(&pod.spec).map(|_| made.clone())
+    }
+
+    /// What was decided before may not do any more: the claim of then goes, and once it is gone the pod is tried again.
+    pub(super) fn begin_anew(&mut self, profile: usize, pod: Arc<Pod>, claim: ObjectKey, now: Instant) -> Step {
+        let nodes = self.cluster.nodes().len();
+        let mut plugins = PluginSet::default();
+        let rows = self.deciders[profile].table.rows().iter().enumerate();
+        rows.filter(|(_, p)| p.name() == "DynamicResources").for_each(|(row, _)| plugins.insert(row));
+        self.queue.refuse(&pod.uid, plugins, now);
+        let mut tally = Tally::default();
+        tally.count(&Reason::EXTENDED_LEFT, nodes);
+        let message = if nodes == 0 { NO_NODES.into() } else { summary(nodes, None, &tally, EXTENDED_GONE) };
+        Step::Report(Report { drop: Some(claim), ..report(pod, message) })
     }
 
     /// What DynamicResources does for a pod that fits nowhere, before anybody looks for room (PostFilter).

@@ -5,11 +5,12 @@
 use std::sync::Arc;
 
 use kelson_devices::ResourceClaimView;
-use kelson_devices::allocate::Trouble;
+use kelson_devices::allocate::{Trouble, Wish};
 
 use super::change::Change;
 use super::plugin::{Normalize, PerNode, Plugin, Prepared};
 use crate::cluster::devices::Devices;
+use crate::cluster::extended::ExtendedNeeds;
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
@@ -24,18 +25,25 @@ impl Plugin for DynamicResources {
     }
 
     fn prepare(&self, spec: &PodSpec, cluster: &mut Cluster) -> Prepared {
-        if spec.devices.is_empty() {
-            return Prepared::Nothing;
-        }
+        let extended = cluster.devices.extended_needs(spec);
         match claims(spec, &cluster.devices) {
-            Ok(claims) if claims.is_empty() => Prepared::Nothing,
-            Ok(claims) => Prepared::PerNode(Box::new(Needed { claims })),
+            Ok(claims) if claims.is_empty() && extended.is_none() => Prepared::Nothing,
+            Ok(claims) => Prepared::PerNode(Box::new(Needed { claims, extended })),
             Err(message) => Prepared::Refused(message),
         }
     }
 
     fn epoch(&self, spec: &PodSpec, cluster: &Cluster) -> u64 {
-        if spec.devices.is_empty() { 0 } else { cluster.devices.epoch() }
+        let devices = &cluster.devices;
+        if !spec.devices.is_empty() {
+            return devices.epoch();
+        }
+        match spec.extended.iter().any(|ask| devices.class_of(&ask.resource).is_some()) {
+            true => devices.epoch(),
+            // Most such resources are a plugin's: then claims are nothing to the pod. The two never count alike.
+            false if !spec.extended.is_empty() => u64::MAX - devices.class_epoch(),
+            false => 0,
+        }
     }
 
     fn normalize(&self) -> Normalize {
@@ -82,17 +90,33 @@ fn claims(spec: &PodSpec, devices: &Devices) -> Result<Vec<Arc<ResourceClaimView
     Ok(claims)
 }
 
-/// The claims of a pod.
+/// The claims of a pod, and what it asks of drivers without one.
 #[derive(Debug)]
 struct Needed {
     claims: Vec<Arc<ResourceClaimView>>,
+    extended: Option<ExtendedNeeds>,
+}
+
+impl Needed {
+    fn solve(&self, cluster: &Cluster, state: &NodeState) -> Result<Option<i64>, Trouble> {
+        let made = match &self.extended {
+            Some(needs) => Some((needs, needs.on(&state.node).map_err(|why| Trouble::Node(why.0.into_owned()))?)),
+            None => None,
+        };
+        let made = made.filter(|(_, made)| !made.is_empty()).map(|(needs, made)| (&needs.claim, made.spec()));
+        if made.is_none() && self.claims.is_empty() {
+            return Ok(Some(0));
+        }
+        let wish = made.as_ref().map(|(claim, spec)| Wish { claim, spec });
+        cluster.devices.score(&self.claims, wish, &state.node)
+    }
 }
 
 impl PerNode for Needed {
     fn filter(&self, cluster: &Cluster, state: &NodeState) -> Option<Refusal> {
         let (devices, node) = (&cluster.devices, &state.node);
         let refused = |reason: Reason| Some(Refusal::one(false, reason));
-        match devices.score(&self.claims, node) {
+        match self.solve(cluster, state) {
             Err(Trouble::Claim(text)) => return Some(Refusal::fault(text)),
             Err(Trouble::Node(text)) => return refused(Reason(text.into())),
             Err(Trouble::Late) => {
@@ -107,6 +131,6 @@ impl PerNode for Needed {
     }
 
     fn score(&self, _: &PodSpec, cluster: &Cluster, state: &NodeState) -> i64 {
-        cluster.devices.score(&self.claims, &state.node).ok().flatten().unwrap_or(0)
+        self.solve(cluster, state).ok().flatten().unwrap_or(0)
     }
 }

@@ -1,10 +1,15 @@
 //! NodeResourcesFit: a node takes no more than it has to give; by default emptier nodes are more welcome (LeastAllocated).
 use std::borrow::Cow;
 
-use super::plugin::{Plugin, SCORE_MAX};
-use crate::cluster::NodeState;
+use kelson_devices::names;
+use kelson_meta::ObjectKey;
+
+use super::change::Change;
+use super::plugin::{PerNode, Plugin, Prepared, SCORE_MAX};
+use crate::cluster::extended::ExtendedNeeds;
+use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
-use crate::view::PodSpec;
+use crate::view::{Capacity, PodSpec};
 
 /// How welcome a node is by how much of it is used (`NodeResourcesFitArgs.scoringStrategy`).
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +43,31 @@ impl NodeResourcesFit {
         ignored: &[],
         ignored_groups: &[],
     };
+
+    /// What a node has too little of; resources that its drivers of devices are asked for are not its own to give.
+    fn short(&self, want: &Capacity, state: &NodeState, extended: Option<&ExtendedNeeds>) -> Option<Refusal> {
+        let (node, used) = (&state.node, &state.requested);
+        let mut reasons = Vec::new();
+        let mut preemptible = true;
+        if state.pods.len() as i64 + 1 > node.pods_max {
+            reasons.push(Reason::TOO_MANY_PODS);
+        }
+        let mut check = |want: i64, all: i64, used: i64, reason: &dyn Fn() -> Reason| {
+            if want > 0 && want > all - used {
+                preemptible &= want <= all;
+                reasons.push(reason());
+            }
+        };
+        check(want.cpu, node.allocatable.cpu, used.cpu, &|| Reason::CPU);
+        check(want.memory, node.allocatable.memory, used.memory, &|| Reason::MEMORY);
+        check(want.ephemeral, node.allocatable.ephemeral, used.ephemeral, &|| Reason::EPHEMERAL);
+        let own = |name: &str| !self.is_ignored(name) && !extended.is_some_and(|e| e.is_of_drivers(name, node));
+        for (name, n) in want.scalars.iter().filter(|(name, _)| own(name)) {
+            let reason = || Reason(Cow::Owned(format!("Insufficient {name}")));
+            check(*n, node.allocatable.scalar(name), used.scalar(name), &reason);
+        }
+        (!reasons.is_empty()).then(|| Refusal::all(preemptible, reasons))
+    }
 
     fn is_ignored(&self, name: &str) -> bool {
         self.ignored.contains(&name) || name.split_once('/').is_some_and(|(g, _)| self.ignored_groups.contains(&g))
@@ -93,35 +123,39 @@ impl Plugin for NodeResourcesFit {
         "NodeResourcesFit"
     }
 
+    /// Which resources are whose is asked of the cluster where classes of devices may stand for some ([`Backed`]).
+    fn prepare(&self, spec: &PodSpec, cluster: &mut Cluster) -> Prepared {
+        if spec.extended.is_empty() {
+            return Prepared::Nothing;
+        }
+        let extended = cluster.devices.extended_needs(spec);
+        Prepared::PerNode(Box::new(Backed { fit: *self, want: spec.requests.asked.clone(), extended }))
+    }
+
+    fn epoch(&self, spec: &PodSpec, cluster: &Cluster) -> u64 {
+        if spec.extended.is_empty() { 0 } else { cluster.devices.class_epoch() }
+    }
+
     fn filter(&self, spec: &PodSpec, state: &NodeState) -> Option<Refusal> {
-        let (want, node, used) = (&spec.requests.asked, &state.node, &state.requested);
-        let mut reasons = Vec::new();
-        let mut preemptible = true;
-        if state.pods.len() as i64 + 1 > node.pods_max {
-            reasons.push(Reason::TOO_MANY_PODS);
-        }
-        let mut check = |want: i64, all: i64, used: i64, reason: &dyn Fn() -> Reason| {
-            if want > 0 && want > all - used {
-                preemptible &= want <= all;
-                reasons.push(reason());
-            }
-        };
-        check(want.cpu, node.allocatable.cpu, used.cpu, &|| Reason::CPU);
-        check(want.memory, node.allocatable.memory, used.memory, &|| Reason::MEMORY);
-        check(want.ephemeral, node.allocatable.ephemeral, used.ephemeral, &|| Reason::EPHEMERAL);
-        for (name, n) in want.scalars.iter().filter(|(name, _)| !self.is_ignored(name)) {
-            let reason = || Reason(Cow::Owned(format!("Insufficient {name}")));
-            check(*n, node.allocatable.scalar(name), used.scalar(name), &reason);
-        }
-        (!reasons.is_empty()).then(|| Refusal::all(preemptible, reasons))
+        if spec.extended.is_empty() { self.short(&spec.requests.asked, state, None) } else { None }
     }
 
     fn never_fits(&self, spec: &PodSpec, state: &NodeState) -> bool {
         let (want, all) = (&spec.requests.asked, &state.node.allocatable);
+        let of_drivers = |name: &str| all.scalar(name) == 0 && spec.extended.iter().any(|ask| *ask.resource == *name);
         want.cpu > all.cpu
             || want.memory > all.memory
             || want.ephemeral > all.ephemeral
-            || want.scalars.iter().any(|(name, n)| *n > all.scalar(name) && !self.is_ignored(name))
+            || want.scalars.iter().any(|(name, n)| *n > all.scalar(name) && !self.is_ignored(name) && !of_drivers(name))
+    }
+
+    fn requeues_on(&self, change: Change) -> bool {
+        matches!(change, Change::DeviceClassAdd | Change::DeviceClassUpdate)
+    }
+
+    fn hint(&self, spec: &PodSpec, _: Change, about: &ObjectKey) -> bool {
+        let named = |name: &str| name.strip_prefix(names::IMPLICIT_EXTENDED_RESOURCE).is_none_or(|c| c == about.name);
+        spec.extended.iter().any(|ask| named(&ask.resource))
     }
 
     fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
@@ -145,6 +179,20 @@ impl Plugin for NodeResourcesFit {
 
     fn weight(&self) -> i64 {
         1
+    }
+}
+
+/// A pod's requests, and those of them that drivers of devices may fulfil in the place of a plugin.
+#[derive(Debug)]
+struct Backed {
+    fit: NodeResourcesFit,
+    want: Capacity,
+    extended: Option<ExtendedNeeds>,
+}
+
+impl PerNode for Backed {
+    fn filter(&self, _: &Cluster, state: &NodeState) -> Option<Refusal> {
+        self.fit.short(&self.want, state, self.extended.as_ref())
     }
 }
 

@@ -42,7 +42,8 @@ impl Writer {
     fn count(&self, binding: &DeviceBinding, why: Option<&String>, took: Duration) {
         let scheduler = &binding.pod.spec.scheduler_name;
         self.metrics.bound_in(scheduler, ExtensionPoint::PreBind, why.is_none(), took);
-        let allocations = binding.plan.claims.iter().filter_map(|claim| claim.allocation.as_ref());
+        let extended = binding.plan.extended.iter().map(|e| &e.allocation);
+        let allocations = binding.plan.claims.iter().filter_map(|claim| claim.allocation.as_ref()).chain(extended);
         let results = allocations.filter_map(|a| a["devices"]["results"].as_array()).flatten();
         let waited = results.filter(|r| r["bindingConditions"].as_array().is_some_and(|all| !all.is_empty()));
         let drivers: BTreeSet<&str> = waited.filter_map(|r| r["driver"].as_str()).collect();
@@ -59,6 +60,10 @@ impl Writer {
         for claim in &binding.plan.claims {
             self.bind_claim(claim, &binding.pod).await?;
         }
+        let made = match &binding.plan.extended {
+            Some(plan) => Some(self.bind_extended(plan, &binding.pod).await?),
+            None => None,
+        };
         let end = Instant::now() + self.voice(&binding.pod).devices_within;
         let mut told = false;
         loop {
@@ -66,7 +71,7 @@ impl Writer {
             tokio::pin!(known);
             // From now on, so that no news is missed between the look and the wait.
             known.as_mut().enable();
-            match self.shared.core.lock().devices_progress(binding) {
+            match self.shared.core.lock().devices_progress(binding, made.as_ref()) {
                 Readiness::Ready => return Ok(()),
                 Readiness::Failed(why) => return Err(why),
                 Readiness::Waits => {}
@@ -79,7 +84,7 @@ impl Writer {
             tokio::select! {
                 () = known => {}
                 () = tokio::time::sleep_until(end) => {
-                    self.shared.core.lock().devices_overdue(binding);
+                    self.shared.core.lock().devices_overdue(binding, made.as_ref());
                     return Err(OVERDUE.into());
                 }
             }
@@ -87,7 +92,7 @@ impl Writer {
     }
 
     /// Writes one claim's devices, and that the pod uses it.
-    async fn bind_claim(&self, plan: &ClaimPlan, pod: &Pod) -> Result<(), String> {
+    pub(super) async fn bind_claim(&self, plan: &ClaimPlan, pod: &Pod) -> Result<(), String> {
         let name = format!("{}/{}", plan.key.namespace, plan.key.name);
         let known = self.shared.core.lock().cluster.devices.claim(&plan.key).cloned();
         let mut claim = known.map(|c| ResourceClaimView::clone(&c));
@@ -154,7 +159,7 @@ impl Writer {
     }
 
     /// Changes a claim, and gives its new version.
-    async fn patch_claim(&self, key: &ObjectKey, subresource: &str, patch: &Value) -> Result<String, ClientError> {
+    pub(super) async fn patch_claim(&self, key: &ObjectKey, subresource: &str, patch: &Value) -> Result<String, ClientError> {
         let (options, kind) = (WriteOptions::default(), PatchKind::Merge);
         let written = self.client.patch_and_read::<ResourceClaimView>(
             &key.namespace,

@@ -213,7 +213,8 @@ fn follow_devices(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Offer
     });
     let classes = follow::<DeviceClassView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.devices.put_class(c.object().name(), present(c).cloned());
-        tell(core, c, [Some(What::DeviceClassAdd), Some(What::DeviceClassUpdate), None], None, now);
+        let about = Some(&c.object().metadata.key());
+        tell(core, c, [Some(What::DeviceClassAdd), Some(What::DeviceClassUpdate), None], about, now);
     });
     (claims, slices, classes)
 }

@@ -2,6 +2,7 @@
 //! in bounded numbers. At rest nothing wakes up but for what the queue says is due.
 mod devices;
 mod extend;
+mod extended;
 mod follow;
 mod scrape;
 mod shared;

@@ -117,6 +117,7 @@ impl Writer {
 
     async fn bind_failed(&self, pod: &Pod, e: &ClientError) {
         let gone = e.is_not_found();
+        self.drop_extended(pod).await;
         self.shared.core.lock().failed(pod, gone, Instant::now());
         self.shared.changed.notify_one();
         if gone {
@@ -133,6 +134,7 @@ impl Writer {
 
     /// A plugin could not prepare what the pod needs before it is bound: the pod is tried again, unless it is gone.
     pub(super) async fn pre_bind_failed(&self, pod: &Pod, plugin: &str, why: &str) {
+        self.drop_extended(pod).await;
         let gone = {
             let mut core = self.shared.core.lock();
             let gone = core.cluster.node_of(&pod.uid).is_none();
@@ -153,6 +155,9 @@ impl Writer {
         let pod = &report.pod;
         if let Some(claim) = &report.free {
             self.free_claim(claim).await;
+        }
+        if let Some(claim) = &report.drop {
+            self.drop_claim(claim).await;
         }
         self.tell(pod, pod, EventType::Warning, "FailedScheduling", report.message.clone());
         self.write_status(pod, report.reason, &report.message, report.nominate.as_deref()).await;

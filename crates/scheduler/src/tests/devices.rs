@@ -12,7 +12,7 @@ use crate::core::{Core, DeviceBinding, Report, Step};
 use crate::plugins::change::Change;
 use crate::view::Pod;
 
-fn slice(c: &mut Core, node: &str, devices: &[&str]) {
+pub fn slice(c: &mut Core, node: &str, devices: &[&str]) {
     let devices: Vec<Value> = devices.iter().map(|d| json!({"name": d})).collect();
     let slice = json!({"metadata": {"name": node}, "spec": {"driver": "d.example.com", "nodeName": node, "devices": devices,
         "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}});
@@ -20,7 +20,7 @@ fn slice(c: &mut Core, node: &str, devices: &[&str]) {
     c.changed(Change::SliceUpdate, None, Instant::now());
 }
 
-fn class(c: &mut Core, name: &str, expression: &str) {
+pub fn class(c: &mut Core, name: &str, expression: &str) {
     let selectors = if expression.is_empty() { json!([]) } else { json!([{"cel": {"expression": expression}}]) };
     let class = json!({"metadata": {"name": name}, "spec": {"selectors": selectors}});
     c.cluster.devices.put_class(name, Some(Arc::new(serde_json::from_value(class).unwrap())));
@@ -38,7 +38,7 @@ fn claim_value(name: &str, class: &str) -> Value {
         "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}})
 }
 
-fn put_claim(c: &mut Core, value: &Value) {
+pub fn put_claim(c: &mut Core, value: &Value) {
     let claim: ResourceClaimView = serde_json::from_value(value.clone()).unwrap();
     c.put_resource_claim(claim.metadata.key(), Some(Arc::new(claim)), Instant::now());
 }
@@ -64,7 +64,7 @@ fn cluster() -> Core {
     c
 }
 
-fn step(c: &mut Core) -> Step {
+pub fn step(c: &mut Core) -> Step {
     c.step(Instant::now())
 }
 
@@ -106,7 +106,7 @@ fn a_pod_goes_where_its_devices_are() {
     put_claim(&mut c, &claim_value("two", "any"));
     assert_eq!(reported(&mut c, user("q", &["two"])).message, stuck("2 cannot allocate all claims"));
     put_claim(&mut c, &written(&claim, &given, "2"));
-    assert_eq!(c.devices_progress(&binding), Readiness::Ready);
+    assert_eq!(c.devices_progress(&binding, None), Readiness::Ready);
     c.bound(&binding.pod, Instant::now());
     // The sibling was waiting for just that, and shares the device.
     match step(&mut c) {
@@ -230,12 +230,12 @@ fn devices_that_must_be_prepared_are_waited_for() {
         claim
     };
     put_claim(&mut c, &written(&claim, &given, "2"));
-    assert_eq!(c.devices_progress(&binding), Readiness::Waits);
+    assert_eq!(c.devices_progress(&binding, None), Readiness::Waits);
     put_claim(&mut c, &says("3", "Attached"));
-    assert_eq!(c.devices_progress(&binding), Readiness::Ready);
+    assert_eq!(c.devices_progress(&binding, None), Readiness::Ready);
     put_claim(&mut c, &says("4", "Broken"));
     let failed = "device binding failed: claim=one, reason=R, message=\"m\"";
-    assert_eq!(c.devices_progress(&binding), Readiness::Failed(failed.into()));
+    assert_eq!(c.devices_progress(&binding, None), Readiness::Failed(failed.into()));
     // The next try finds that these devices will never do.
     c.failed(&binding.pod, false, Instant::now());
     let again = match c.step(Instant::now() + std::time::Duration::from_secs(60)) {

@@ -1,5 +1,6 @@
 //! Tests of decisions as data: nodes, placed pods and a new pod in; a node's name or the sentence why not out.
 mod devices;
+mod extended;
 mod extenders;
 mod new_plugin;
 mod plugins;

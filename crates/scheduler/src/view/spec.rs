@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
+use kelson_devices::{ExtendedAsk, is_extended};
 use kelson_meta::{Interner, LabelSelector, ObjectKey, Operator};
 use kelson_meta::{NodeSelector, NodeSelectorTerm};
 use parking_lot::Mutex;
@@ -126,6 +127,8 @@ pub struct PodSpec {
     pub claims: Vec<ClaimRef>,
     /// Those that say they need none are left out.
     pub devices: Vec<DeviceRef>,
+    /// What its containers ask of resources that drivers of devices may stand for.
+    pub extended: Vec<ExtendedAsk>,
     /// What a node must say that it can (`status.declaredFeatures`).
     pub features: Vec<&'static str>,
 }
@@ -166,6 +169,7 @@ impl PodSpec {
             claims: claims(&spec, &meta.name),
             features: features(&spec),
             devices: devices(&spec, status, &meta.name, uid),
+            extended: extended(&spec),
             spread: spec.topology_spread_constraints.iter().map(|c| constraint(c, &labels)).collect(),
             scheduler_name: spec.scheduler_name.unwrap_or_default().into(),
             priority: spec.priority.unwrap_or(0),
@@ -299,6 +303,26 @@ fn devices(spec: &RawPodSpec, status: &RawPodStatus, pod: &str, uid: &Arc<str>) 
         Some(DeviceRef { claim, owner: Some(Arc::clone(uid)), pod: pod.into() })
     };
     spec.resource_claims.iter().filter_map(one).collect()
+}
+
+/// What each container asks of extended resources.
+fn extended(spec: &RawPodSpec) -> Vec<ExtendedAsk> {
+    let first = spec.init_containers.iter().map(|c| (c, !is_sidecar(c)));
+    let all = first.chain(spec.containers.iter().map(|c| (c, false))).enumerate();
+    let of = |(index, (c, passes)): (usize, (&RawContainer, bool))| {
+        let list = c.resources.as_ref().and_then(|r| r.requests.as_ref());
+        let named = list.into_iter().flatten().enumerate().filter(|(_, (name, _))| is_extended(name));
+        let ask = |(place, (name, quantity)): (usize, (&String, &kelson_meta::Quantity))| ExtendedAsk {
+            index,
+            container: c.name.as_str().into(),
+            passes,
+            resource: name.as_str().into(),
+            place,
+            count: quantity.value(),
+        };
+        named.map(ask).collect::<Vec<_>>()
+    };
+    all.flat_map(of).collect()
 }
 
 /// The sum over containers, raised to what init containers need while they run (sidecars before them included), with

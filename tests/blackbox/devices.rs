@@ -193,9 +193,7 @@ fn extended_in(k: &kelson_blackbox::Kubectl) -> Outcome {
     let name = status["resourceClaimName"].as_str().unwrap_or_default();
     ensure!(name.starts_with("asks-extended-resources-"), "{}", pod["status"]);
     // The first container has ended before the second begins: they have one device in turn.
-    let mapping = |c: &str, resource: &str, request: &str| {
-        serde_json::json!({"containerName": c, "resourceName": resource, "requestName": request})
-    };
+    let mapping = |c: &str, resource: &str, request: &str| serde_json::json!({"containerName": c, "resourceName": resource, "requestName": request});
     let (gpu, class) = ("extended.example.com/gpu", "deviceclass.resource.kubernetes.io/extended-test");
     let expected = serde_json::json!([
         mapping("side", class, "container-2-request-0"),

@@ -135,7 +135,8 @@ impl ExtendedClaim {
 
     /// The pod's `status.extendedResourceClaimStatus.requestMappings`.
     pub fn mappings(&self) -> Value {
-        let one = |m: &Mapping| json!({"containerName": m.container, "resourceName": m.resource, "requestName": m.request});
+        let one =
+            |m: &Mapping| json!({"containerName": m.container, "resourceName": m.resource, "requestName": m.request});
         self.mappings.iter().map(one).collect()
     }
 }
@@ -177,8 +178,7 @@ mod tests {
             ask(4, false, "a/b", 1),
         ];
         let (requests, mappings) = shown(&ExtendedClaim::new(&asks, &classes(&[("a/b", "gpu")])));
-        let expected =
-            ["container-2-request-1 4xgpu", "container-3-request-1 2xgpu", "container-4-request-1 1xgpu"];
+        let expected = ["container-2-request-1 4xgpu", "container-3-request-1 2xgpu", "container-4-request-1 1xgpu"];
         assert_eq!(requests, expected, "of what the passing ones want beyond the others', the most");
         let of = |c: &str, r: usize| format!("{c}: a/b by container-{r}-request-1");
         let expected = [

@@ -20,6 +20,8 @@ impl Reason {
     pub const TAINT: Self = Self::fixed("node(s) had untolerated taint(s)");
     /// Node selector or affinity.
     pub const AFFINITY: Self = Self::fixed("node(s) didn't match Pod's node affinity/selector");
+    /// What the configuration asks of every node.
+    pub const ENFORCED_AFFINITY: Self = Self::fixed("node(s) didn't match scheduler-enforced node affinity");
     /// A host port of the pod is taken on the node.
     pub const PORTS: Self = Self::fixed("node(s) didn't have free ports for the requested pod ports");
     /// Pods per node.

@@ -4,7 +4,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::reader::{Reader, join};
+use super::rules;
 use crate::evaluation::preempt::Thoroughness;
+use crate::plugins::balanced_allocation::NodeResourcesBalancedAllocation;
 use crate::plugins::inter_pod_affinity::InterPodAffinity;
 use crate::plugins::node_resources_fit::{NodeResourcesFit, Strategy};
 use crate::plugins::plugin::Plugin;
@@ -30,8 +32,7 @@ pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut P
             "NodeResourcesFit" => {
                 fields(r, &["ignoredResources", "ignoredResourceGroups", "scoringStrategy"]);
                 profile.fit = fit(r, &at, args);
-                let plugin: &'static dyn Plugin = Box::leak(Box::new(profile.fit));
-                profile.rows.iter_mut().filter(|row| row.plugin.name() == name).for_each(|row| row.plugin = plugin);
+                replace(profile, name, profile.fit);
             }
             "DefaultPreemption" => {
                 fields(r, &["minCandidateNodesPercentage", "minCandidateNodesAbsolute"]);
@@ -39,22 +40,19 @@ pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut P
             }
             "InterPodAffinity" => {
                 fields(r, &["hardPodAffinityWeight", "ignorePreferredTermsOfExistingPods"]);
-                let plugin: &'static dyn Plugin = Box::leak(Box::new(affinity(r, &at, args)));
-                profile.rows.iter_mut().filter(|row| row.plugin.name() == name).for_each(|row| row.plugin = plugin);
+                replace(profile, name, affinity(r, &at, args));
             }
             "PodTopologySpread" => {
                 fields(r, &["defaultConstraints", "defaultingType"]);
-                r.only(&join(&at, "defaultingType"), &args["defaultingType"], &["System".into()]);
-                r.only(&join(&at, "defaultConstraints"), &args["defaultConstraints"], &[Value::Array(Vec::new())]);
+                replace(profile, name, rules::spread(r, &at, args));
             }
             "NodeAffinity" => {
                 fields(r, &["addedAffinity"]);
-                r.only(&join(&at, "addedAffinity"), &args["addedAffinity"], &[]);
+                replace(profile, name, rules::affinity(r, &join(&at, "addedAffinity"), &args["addedAffinity"]));
             }
             "NodeResourcesBalancedAllocation" => {
                 fields(r, &["resources"]);
-                let usual = serde_json::json!([{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]);
-                r.only(&join(&at, "resources"), &args["resources"], &[usual]);
+                replace(profile, name, balanced(r, &join(&at, "resources"), &args["resources"]));
             }
             "DynamicResources" => {
                 fields(r, &["filterTimeout", "bindingTimeout"]);
@@ -76,6 +74,34 @@ pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut P
             }
             _ => r.fault(&at, &format!("plugin {name:?} takes no arguments here")),
         }
+    }
+}
+
+/// Puts a plugin with arguments in the place of the one without.
+fn replace(profile: &mut Profile, name: &str, plugin: impl Plugin + 'static) {
+    let plugin: &'static dyn Plugin = Box::leak(Box::new(plugin));
+    profile.rows.iter_mut().filter(|row| row.plugin.name() == name).for_each(|row| row.plugin = plugin);
+}
+
+/// Which resources are to be used evenly.
+fn balanced(r: &mut Reader, at: &str, value: &Value) -> NodeResourcesBalancedAllocation {
+    let mut names: Vec<&'static str> = Vec::new();
+    for (i, entry) in r.list(at, value).iter().enumerate() {
+        let at = format!("{at}[{i}]");
+        r.fields(&at, entry, &["name", "weight"]);
+        let name = r.text(&join(&at, "name"), &entry["name"]).unwrap_or_default();
+        if names.contains(&name) {
+            r.fault(&join(&at, "name"), &format!("Duplicate value: {name:?}"));
+        }
+        let weight = &entry["weight"];
+        if !weight.is_null() && weight != 0 && weight != 1 {
+            r.fault(&join(&at, "weight"), &format!("Invalid value: {weight}: must be 1"));
+        }
+        names.push(kept_text(name));
+    }
+    match names.is_empty() {
+        true => NodeResourcesBalancedAllocation::DEFAULT,
+        false => NodeResourcesBalancedAllocation { resources: kept(names) },
     }
 }
 

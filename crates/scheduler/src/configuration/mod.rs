@@ -3,6 +3,7 @@
 mod arguments;
 mod extenders;
 mod reader;
+mod rules;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -1,13 +1,29 @@
 //! NodeAffinity: `nodeSelector` and node affinity, required and preferred. Names given by field narrow the search to
-//! those nodes, as NodeName does in the reference.
+//! those nodes, as NodeName does in the reference. A profile may add an affinity that holds for all of its pods.
+use kelson_meta::{NodeSelector, NodeSelectorTerm};
+
 use super::plugin::{Normalize, Plugin};
 use crate::cluster::NodeState;
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
 /// See the module.
-#[derive(Debug)]
-pub struct NodeAffinity;
+#[derive(Clone, Copy, Debug)]
+pub struct NodeAffinity {
+    /// What is required for every pod.
+    pub required: Option<&'static NodeSelector>,
+    /// What is preferred for every pod.
+    pub preferred: &'static [(i64, NodeSelectorTerm)],
+}
+
+impl NodeAffinity {
+    /// As in the default profile.
+    pub const DEFAULT: Self = Self { required: None, preferred: &[] };
+
+    fn is_excluded(&self, state: &NodeState) -> bool {
+        self.required.is_some_and(|all| !all.matches(&state.node.name, &state.node.labels))
+    }
+}
 
 impl Plugin for NodeAffinity {
     fn name(&self) -> &'static str {
@@ -19,17 +35,21 @@ impl Plugin for NodeAffinity {
     }
 
     fn filter(&self, spec: &PodSpec, state: &NodeState) -> Option<Refusal> {
+        if self.is_excluded(state) {
+            return Some(Refusal::one(false, Reason::ENFORCED_AFFINITY));
+        }
         self.never_fits(spec, state).then(|| Refusal::one(false, Reason::AFFINITY))
     }
 
     fn never_fits(&self, spec: &PodSpec, state: &NodeState) -> bool {
-        !spec.node_matches(&state.node.name, &state.node.labels)
+        self.is_excluded(state) || !spec.node_matches(&state.node.name, &state.node.labels)
     }
 
     /// The sum of the weights of the preferences that match.
     fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
         let (name, labels) = (&state.node.name, &state.node.labels);
-        spec.node_preferences.iter().filter(|(_, t)| t.matches(name, labels)).map(|(w, _)| w).sum()
+        let all = spec.node_preferences.iter().chain(self.preferred);
+        all.filter(|(_, t)| t.matches(name, labels)).map(|(w, _)| w).sum()
     }
 
     fn normalize(&self) -> Normalize {

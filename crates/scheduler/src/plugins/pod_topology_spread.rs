@@ -39,8 +39,35 @@ struct ConstraintEntry {
 const NONE: ConstraintEntry = ConstraintEntry { domain: NO_DOMAIN, counts: false, pods: 0 };
 
 /// See the module.
-#[derive(Debug)]
-pub struct PodTopologySpread;
+#[derive(Clone, Copy, Debug)]
+pub struct PodTopologySpread {
+    /// The constraints of pods that have none themselves, their selectors left open; `None`: the usual ones.
+    pub defaults: Option<&'static [SpreadConstraint]>,
+}
+
+impl PodTopologySpread {
+    /// As in the default profile.
+    pub const DEFAULT: Self = Self { defaults: None };
+
+    /// The constraints of a spec, hard or soft: its own, or where it has none and something selects it those by default.
+    fn spread(&self, spec: &PodSpec, hard: bool, cluster: &mut Cluster) -> Option<Spread> {
+        if !spec.spread.is_empty() {
+            let rules = spec.spread.iter().filter(|c| c.hard == hard).cloned().collect();
+            return Spread::new(spec, rules, true, cluster);
+        }
+        if self.defaults.map_or(hard, |all| all.iter().all(|c| c.hard != hard)) {
+            return None;
+        }
+        let selector = cluster.workloads.default_selector(spec);
+        if selector.is_everything() {
+            return None;
+        }
+        let Some(given) = self.defaults else { return Spread::new(spec, usual(&selector), false, cluster) };
+        let given = given.iter().filter(|c| c.hard == hard);
+        let rules = given.map(|c| SpreadConstraint { selector: selector.clone(), ..c.clone() }).collect();
+        Spread::new(spec, rules, true, cluster)
+    }
+}
 
 impl Plugin for PodTopologySpread {
     fn name(&self) -> &'static str {
@@ -48,7 +75,7 @@ impl Plugin for PodTopologySpread {
     }
 
     fn prepare(&self, spec: &PodSpec, cluster: &mut Cluster) -> Prepared {
-        let (hard, soft) = (Spread::hard(spec, cluster), Spread::soft(spec, cluster));
+        let (hard, soft) = (self.spread(spec, true, cluster), self.spread(spec, false, cluster));
         if hard.is_none() && soft.is_none() {
             return Prepared::Nothing;
         }
@@ -111,7 +138,7 @@ struct Spread {
 }
 
 /// The constraints a pod gets when it has none: spread over hosts and zones, softly.
-fn defaults(selector: &LabelSelector) -> Vec<SpreadConstraint> {
+fn usual(selector: &LabelSelector) -> Vec<SpreadConstraint> {
     let rule = |key: &str, max_skew| SpreadConstraint {
         max_skew,
         topology_key: key.into(),
@@ -125,25 +152,6 @@ fn defaults(selector: &LabelSelector) -> Vec<SpreadConstraint> {
 }
 
 impl Spread {
-    /// The hard constraints of a spec, if it has any.
-    fn hard(spec: &PodSpec, cluster: &mut Cluster) -> Option<Self> {
-        let rules = spec.spread.iter().filter(|c| c.hard).cloned().collect();
-        Self::new(spec, rules, true, cluster)
-    }
-
-    /// The soft constraints of a spec, or the default ones where something selects it.
-    fn soft(spec: &PodSpec, cluster: &mut Cluster) -> Option<Self> {
-        if !spec.spread.is_empty() {
-            let rules = spec.spread.iter().filter(|c| !c.hard).cloned().collect();
-            return Self::new(spec, rules, true, cluster);
-        }
-        let selector = cluster.workloads.default_selector(spec);
-        if selector.is_everything() {
-            return None;
-        }
-        Self::new(spec, defaults(&selector), false, cluster)
-    }
-
     fn new(spec: &PodSpec, rules: Vec<SpreadConstraint>, all_labels: bool, cluster: &mut Cluster) -> Option<Self> {
         if rules.is_empty() {
             return None;

@@ -159,7 +159,12 @@ impl Writer {
     }
 
     /// Changes a claim, and gives its new version.
-    pub(super) async fn patch_claim(&self, key: &ObjectKey, subresource: &str, patch: &Value) -> Result<String, ClientError> {
+    pub(super) async fn patch_claim(
+        &self,
+        key: &ObjectKey,
+        subresource: &str,
+        patch: &Value,
+    ) -> Result<String, ClientError> {
         let (options, kind) = (WriteOptions::default(), PatchKind::Merge);
         let written = self.client.patch_and_read::<ResourceClaimView>(
             &key.namespace,

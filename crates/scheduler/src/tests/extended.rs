@@ -114,7 +114,7 @@ fn what_an_earlier_try_has_left_goes_first() {
         other => panic!("{other:?}"),
     };
     let key = ObjectKey::new("default", "p-extended-resources-x");
-    let why = "0/2 nodes are available: 2 cannot schedule extended resource claim. deletion of ResourceClaim completed.";
+    let why = "0/2 nodes are available: 2 cannot schedule extended resource claim. deletion of ResourceClaim completed";
     assert_eq!((report.drop.as_ref(), &*report.message), (Some(&key), why));
     assert!(matches!(step(&mut c), Step::Idle(_)));
     c.put_resource_claim(key, None::<Arc<ResourceClaimView>>, Instant::now());

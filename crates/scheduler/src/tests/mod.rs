@@ -1,4 +1,5 @@
 //! Tests of decisions as data: nodes, placed pods and a new pod in; a node's name or the sentence why not out.
+mod arguments;
 mod devices;
 mod extended;
 mod extenders;

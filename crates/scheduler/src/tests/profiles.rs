@@ -9,14 +9,14 @@ use super::{asks, decide, node, on, pod};
 use crate::configuration;
 use crate::core::{Core, Step};
 
-fn document(rest: Value) -> Value {
+pub fn document(rest: Value) -> Value {
     let mut all = json!({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"});
     super::merge(&mut all, &rest);
     all
 }
 
 /// A scheduler by this configuration, on three nodes of which `b` is half full.
-fn by(rest: Value) -> Core {
+pub fn by(rest: Value) -> Core {
     let config = configuration::read(&document(rest)).unwrap().config;
     let mut core = Core::with_profiles(config.profiles, 1, Registry::new());
     core.queue.pause_like(config.pauses);
@@ -105,8 +105,8 @@ fn faults_of_configurations() {
         (json!({"profiles": [{"plugins": {"score": {"enabled": [{"name": "X"}]}}}]}), "plugins.score.enabled[0].name"),
         (json!({"profiles": [{"plugins": {"bind": {"disabled": [{"name": "DefaultBinder"}]}}}]}), "cannot be disabled"),
         (
-            json!({"profiles": [{"pluginConfig": [{"name": "NodeAffinity", "args": {"addedAffinity": {}}}]}]}),
-            "addedAffinity",
+            json!({"profiles": [{"pluginConfig": [{"name": "NodeAffinity", "args": {"addedAffinity": {"x": 1}}}]}]}),
+            "addedAffinity.x: unknown field",
         ),
         (fit(json!({"scoringStrategy": {"type": "Best"}})), "scoringStrategy.type"),
         (fit(json!({"scoringStrategy": {"type": "RequestedToCapacityRatio"}})), "at least one point"),

@@ -78,6 +78,16 @@ impl Capacity {
         }
     }
 
+    /// How much there is of a resource by its name; CPU in thousandths.
+    pub fn amount(&self, name: &str) -> i64 {
+        match name {
+            "cpu" => self.cpu,
+            "memory" => self.memory,
+            "ephemeral-storage" => self.ephemeral,
+            _ => self.scalar(name),
+        }
+    }
+
     /// An extended resource's amount.
     pub fn scalar(&self, name: &str) -> i64 {
         self.scalars.binary_search_by(|(n, _)| (**n).cmp(name)).map_or(0, |i| self.scalars[i].1)

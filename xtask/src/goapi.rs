@@ -6,6 +6,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 /// A field of a struct as declared.
 #[derive(Debug, Clone)]
 pub struct GoField {
+    /// Name in the declaration; empty for what is embedded.
+    pub name: String,
     /// Declared type, such as `*int32`, `[]Container`, `map[string]string`, `metav1.ObjectMeta`.
     pub ty: String,
     /// JSON name; empty when the struct is inlined.
@@ -39,6 +41,26 @@ pub struct GoPackage {
     pub types: BTreeMap<String, GoType>,
     /// `const GroupName`, when the package is an API group version.
     pub group: Option<String>,
+    /// Constants of text: name, declared type (may be empty) and value.
+    pub constants: Vec<(String, String, String)>,
+    /// Types that are marked to take none but their constants' values.
+    pub enums: Vec<String>,
+}
+
+impl GoPackage {
+    /// The values of an enumeration, sorted; empty for any other type.
+    pub fn values(&self, name: &str) -> Vec<String> {
+        let of_type = self.constants.iter().filter(|(_, ty, _)| ty == name && self.enums.iter().any(|e| e == name));
+        let mut values: Vec<String> = of_type.map(|(_, _, value)| value.clone()).collect();
+        values.sort();
+        values.dedup();
+        values
+    }
+
+    /// The value of a constant.
+    pub fn constant(&self, name: &str) -> Option<&str> {
+        self.constants.iter().find(|(n, ..)| n == name).map(|(_, _, value)| value.as_str())
+    }
 }
 
 /// Reads all non-test, non-generated files of one directory.
@@ -82,6 +104,7 @@ fn file(package: &mut GoPackage, text: &str, import_path: &str) -> Result<()> {
         if let Some(rest) = line.strip_prefix("const GroupName = ") {
             package.group = Some(rest.trim().trim_matches('"').to_owned());
         }
+        package.constants.extend(constant(trimmed));
         if let Some(rest) = line.strip_prefix("type ") {
             let (name, body) = rest.split_once(' ').context("type without a body")?;
             if body.starts_with("struct") {
@@ -93,6 +116,9 @@ fn file(package: &mut GoPackage, text: &str, import_path: &str) -> Result<()> {
                 package.types.insert(name.to_owned(), GoType::Struct { fields, markers: std::mem::take(&mut markers) });
             } else if !body.starts_with("interface") && !body.starts_with("func") {
                 let target = body.trim_start_matches("= ").split("//").next().unwrap_or("").trim();
+                if markers.iter().any(|(key, _)| key == "enum") {
+                    package.enums.push(name.to_owned());
+                }
                 package.types.insert(name.to_owned(), GoType::Named(qualify(target, &imports, import_path)));
             }
         }
@@ -101,6 +127,23 @@ fn file(package: &mut GoPackage, text: &str, import_path: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// `Name Type = "value"`, `Name = "value"` or `Name = Type("value")`, alone or in a list of constants.
+fn constant(line: &str) -> Option<(String, String, String)> {
+    let (declared, value) = line.trim_start_matches("const ").split_once(" = ")?;
+    let (convert, value) = match value.split_once("(\"") {
+        Some((ty, rest)) => (ty, rest),
+        None => ("", value.strip_prefix('"')?),
+    };
+    let value = value.split('"').next()?;
+    let words: Vec<&str> = declared.split_whitespace().collect();
+    let (name, ty) = match words[..] {
+        [name] => (name, convert),
+        [name, ty] => (name, ty),
+        _ => return None,
+    };
+    Some((name.to_owned(), ty.to_owned(), value.to_owned()))
 }
 
 fn imports(text: &str) -> BTreeMap<String, String> {
@@ -196,6 +239,7 @@ fn field(
         }
     }
     Ok(Some(GoField {
+        name: name.to_owned(),
         ty: qualify(ty, imports, path),
         json: json_name.to_owned(),
         inline: json_name.is_empty(),

@@ -38,6 +38,19 @@ pub struct Field {
     pub patch_strategy: String,
     pub patch_merge_key: String,
     pub default: String,
+    /// The values that it, or each of its elements, may have; empty where there is no such list.
+    pub values: Vec<String>,
+    /// Place in the declaration, which is the order of JSON.
+    pub declared: usize,
+}
+
+/// A struct of whose members one is to be set (`x-kubernetes-unions`).
+#[derive(Debug, Default, PartialEq)]
+pub struct Union {
+    /// The member that names the one which is set; empty where there is none.
+    pub discriminator: String,
+    /// The members, by JSON name, and what the discriminator calls them.
+    pub members: Vec<(String, String)>,
 }
 
 #[derive(Debug)]
@@ -47,6 +60,7 @@ pub struct Type {
     pub proto: bool,
     pub atomic: bool,
     pub fields: Vec<Field>,
+    pub union: Option<Union>,
 }
 
 /// All that was read of the definitions.
@@ -192,9 +206,10 @@ impl Builder<'_> {
         let definition = self.definition(path, name);
         let message = self.protos.get(path).and_then(|p| p.messages.get(name)).cloned();
         let mut out = Vec::new();
-        for field in &fields {
+        for (declared, field) in fields.iter().enumerate() {
             let property = definition.as_ref().and_then(|d| d["properties"].get(&field.json)).cloned();
-            let mut built = self.field(field, property.as_ref()).with_context(|| field.json.clone())?;
+            let mut built = self.field(path, field, property.as_ref()).with_context(|| field.json.clone())?;
+            built.declared = declared;
             if let (Some(message), true) = (&message, field.number.is_some()) {
                 let short = field.ty.rsplit('.').next().unwrap_or("");
                 let candidates = [field.proto_name.clone(), field.json.clone(), lower_first(short)];
@@ -220,15 +235,38 @@ impl Builder<'_> {
             Some(d) => d["x-kubernetes-map-type"] == "atomic",
             None => markers.iter().any(|(k, v)| k == "structType" && v == "atomic"),
         };
-        Ok(Type { package: path.to_owned(), name: name.to_owned(), proto: message.is_some(), atomic, fields: out })
+        let (package, name, proto, union) =
+            (path.to_owned(), name.to_owned(), message.is_some(), union(&fields, &markers));
+        Ok(Type { package, name, proto, atomic, fields: out, union })
     }
 
+    /// The published definition; that of the struct which embeds it, for one that is published in no other way.
     fn definition(&self, path: &str, name: &str) -> Option<Value> {
         let rest = path.strip_prefix("k8s.io/")?;
-        self.openapi["definitions"].get(format!("io.k8s.{}.{name}", rest.replace('/', "."))).cloned()
+        let of = |name: &str| self.openapi["definitions"].get(format!("io.k8s.{}.{name}", rest.replace('/', ".")));
+        let embedded = format!("{path}.{name}");
+        let embeds = |ty: &GoType| matches!(ty, GoType::Struct { fields, .. } if fields.iter().any(|f| f.inline && f.ty == embedded));
+        let outer =
+            || self.packages.get(path)?.types.iter().filter(|(_, ty)| embeds(ty)).find_map(|(name, _)| of(name));
+        of(name).or_else(outer).cloned()
     }
 
-    fn field(&mut self, f: &GoField, property: Option<&Value>) -> Result<Field> {
+    /// The values that a declared type takes, or the elements of a list or map of it.
+    fn values(&self, declared: &str) -> Vec<String> {
+        let element = declared.rsplit(['*', ']']).next().unwrap_or("");
+        let Some((path, name)) = element.rsplit_once('.') else { return Vec::new() };
+        self.packages.get(path).map(|package| package.values(name)).unwrap_or_default()
+    }
+
+    /// A marker's default as JSON; one that names a constant is that constant's value.
+    fn default(&self, path: &str, marker: String) -> String {
+        let Some(name) = marker.strip_prefix("ref(").and_then(|rest| rest.strip_suffix(')')) else { return marker };
+        let (path, name) = name.rsplit_once('.').unwrap_or((path, name));
+        let value = self.packages.get(path).and_then(|package| package.constant(name));
+        value.map(|value| format!("{value:?}")).unwrap_or_default()
+    }
+
+    fn field(&mut self, path: &str, f: &GoField, property: Option<&Value>) -> Result<Field> {
         let (pointer, declared) = match f.ty.strip_prefix('*') {
             Some(rest) => (true, rest),
             None => (false, f.ty.as_str()),
@@ -254,7 +292,9 @@ impl Builder<'_> {
             map_type: [marker("mapType"), marker("structType")].into_iter().find(|m| !m.is_empty()).unwrap_or_default(),
             patch_strategy: f.patch_strategy.clone(),
             patch_merge_key: f.patch_merge_key.clone(),
-            default: Some(marker("default")).filter(|d| !d.starts_with("ref(")).unwrap_or_default(),
+            default: self.default(path, marker("default")),
+            values: self.values(declared),
+            declared: 0,
             ty,
         };
         if let Some(p) = property {
@@ -310,6 +350,17 @@ impl Builder<'_> {
             }
         }
     }
+}
+
+/// What a struct's markers say of its members, where one of them is to be set.
+fn union(fields: &[GoField], markers: &[(String, String)]) -> Option<Union> {
+    let has = |markers: &[(String, String)], key: &str| markers.iter().any(|(k, _)| k == key);
+    if !has(markers, "union") {
+        return None;
+    }
+    let (by, members): (Vec<_>, Vec<_>) = fields.iter().partition(|f| has(&f.markers, "unionDiscriminator"));
+    let members = members.iter().map(|f| (f.json.clone(), f.name.clone())).collect();
+    Some(Union { discriminator: by.first().map(|f| f.json.clone()).unwrap_or_default(), members })
 }
 
 fn lower_first(name: &str) -> String {

@@ -30,7 +30,7 @@ impl TypeMeta {
     }
 }
 
-/// The stored form: compact JSON with sorted keys.
+/// Compact JSON with sorted keys: one text for every tree.
 pub fn canonical_json(value: &Value) -> Vec<u8> {
     // Values serialise without fail: their maps have string keys only.
     serde_json::to_vec(value).unwrap_or_default()

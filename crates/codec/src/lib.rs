@@ -20,6 +20,7 @@ mod zero;
 pub use budget::{Budget, Exceeded, Limits};
 pub use document::{Decoded, TypeMeta, canonical_json};
 pub use error::{DecodeError, EncodeError, StrictErrors};
+pub use json::declared_json;
 pub use limits::{DOCUMENT_BYTES_MAX, NESTING_DEPTH_MAX, STRICT_ERRORS_MAX};
 pub use media::{Accept, Encoding, MediaType, TableRequest};
 pub use scalar::{format_duration, go_duration, parse_duration};
@@ -94,7 +95,7 @@ pub fn decode_patch(data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
 /// Encodes an object. JSON ends without a newline.
 pub fn encode(encoding: Encoding, ty: Option<TypeId>, value: &Value) -> Result<Vec<u8>, EncodeError> {
     match encoding {
-        Encoding::Json => Ok(canonical_json(value)),
+        Encoding::Json => Ok(declared_json(value)),
         Encoding::Yaml => Ok(yaml::to_yaml(value).into_bytes()),
         Encoding::Protobuf => {
             let ty = ty.ok_or(EncodeError::NoProtobuf)?;

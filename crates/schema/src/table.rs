@@ -1,6 +1,6 @@
 //! Typed access to the generated table: types, fields, kinds. Everything here is `Copy` and borrows static data only.
 use crate::{
-    generated::types::{FIELDS, KINDS, NAMES, POOL, REFS, TYPES},
+    generated::types::{ENUMS, FIELDS, KINDS, NAMES, POOL, REFS, TYPES, UNIONS},
     rows::*,
 };
 
@@ -240,6 +240,18 @@ impl TypeId {
         Field(NAMES[row.4 as usize + position].1)
     }
 
+    /// Where the field at a place of [`TypeId::json_fields`] stands in the declaration: JSON of the reference is in this order.
+    pub fn rank(self, position: usize) -> u8 {
+        NAMES[self.row().4 as usize + position].3
+    }
+
+    /// The member that says which of the others is set (empty where none does), and those others with what it calls them; for
+    /// structs of which one member is to be set.
+    pub fn union(self) -> Option<(&'static str, impl Iterator<Item = (&'static str, &'static str)>)> {
+        let at = UNIONS.binary_search_by_key(&self.0, |row| row.0).ok()?;
+        Some((text(UNIONS[at].1), text(UNIONS[at].2).split(',').filter_map(|member| member.split_once('='))))
+    }
+
     /// The struct that declares a JSON field: the type itself or one inlined into it.
     pub fn declaring_type(self, position: usize) -> TypeId {
         let via = NAMES[self.row().4 as usize + position].2;
@@ -409,6 +421,12 @@ impl Field {
     /// The field that identifies an element to a strategic merge patch; empty for lists of scalars.
     pub fn patch_merge_key(self) -> &'static str {
         text(self.row().5)
+    }
+
+    /// The values that it, or each of its elements, may have, sorted; `None` where they are not listed.
+    pub fn values(self) -> Option<impl Iterator<Item = &'static str>> {
+        let at = ENUMS.binary_search_by_key(&self.0, |row| row.0).ok()?;
+        Some(text(ENUMS[at].1).split(','))
     }
 
     /// The published default as JSON text, if there is one.

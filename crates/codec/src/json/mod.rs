@@ -1,8 +1,11 @@
 //! JSON: one pass from bytes to the canonical tree, checked against the schema as it goes.
-//! `lexer` knows the grammar, `decode` the types; `write` is the way back.
+//! `lexer` knows the grammar, `decode` the types; `write` is the way back,
+//! `declared` the one that answers take.
+mod declared;
 pub(crate) mod decode;
 mod lexer;
 mod write;
 
+pub use declared::{declared_json, indent, write_declared};
 pub use decode::{decode, decode_within, peek};
 pub use write::{write, write_text};

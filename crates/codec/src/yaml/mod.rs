@@ -113,7 +113,11 @@ struct Node {
 }
 
 fn error(line: usize, message: &str) -> DecodeError {
-    DecodeError::Yaml(format!("yaml: line {line}: {message}"))
+    // Upstream's parser counts from nought and takes the first line for none.
+    match line {
+        0 | 1 => DecodeError::Yaml(format!("yaml: {message}")),
+        line => DecodeError::Yaml(format!("yaml: line {line}: {message}")),
+    }
 }
 
 fn excessive_aliasing(_: crate::Exceeded) -> DecodeError {

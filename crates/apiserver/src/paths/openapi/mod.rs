@@ -233,7 +233,8 @@ fn index(server: &Server) -> Value {
 }
 
 fn info() -> Value {
-    json!({"title": "Kubernetes", "version": kelson_meta::version::GIT_VERSION})
+    // The minor version that is served, as upstream names what it emulates.
+    json!({"title": "Kubernetes", "version": format!("{}.{}", kelson_meta::version::MAJOR, kelson_meta::version::MINOR)})
 }
 
 const TOKEN: (&str, &str) = ("BearerToken", "Bearer Token authentication");
@@ -248,6 +249,7 @@ fn v3(catalog: &Catalog, name: &str) -> Option<Value> {
         Some(paths) => paths,
         None => {
             let (group, version) = named_group_version(name)?;
+            collector.tell_of(group, version);
             of_group_version(catalog, group, version, &mut collector)?
         }
     };
@@ -276,6 +278,7 @@ fn of_group_version(
 
 fn v2(catalog: &Catalog) -> Value {
     let mut collector = Collector::new(OpenApiVersion::V2);
+    collector.tell_of_all();
     let mut all = Map::new();
     for name in others::served_names(catalog) {
         all.extend(others::of(&name, &mut collector).unwrap_or_default());

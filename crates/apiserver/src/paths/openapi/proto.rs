@@ -207,6 +207,9 @@ fn schema(value: &Value) -> Message {
         out.message(5, any(&value["default"]));
     }
     out.texts(19, &value["required"]);
+    for one in value["enum"].as_array().into_iter().flatten() {
+        out.message(20, any(one));
+    }
     if value["additionalProperties"].is_object() {
         out.message(21, within(1, schema(&value["additionalProperties"])));
     }

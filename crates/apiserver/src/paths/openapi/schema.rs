@@ -1,5 +1,5 @@
 //! Types of the schema table as OpenAPI schemas, collected as they are referred to.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kelson_meta::Gvk;
 use kelson_schema::{Descriptions, Field, FieldType, Kind, ListType, MapType, Schema, TypeId};
@@ -16,11 +16,15 @@ pub struct Collector {
     done: BTreeMap<String, Value>,
     pending: Vec<TypeId>,
     kinds: HashMap<TypeId, Vec<Value>>,
+    /// The group versions that the document is about.
+    about: Vec<(String, String)>,
     texts: Descriptions,
     shared: Shared,
 }
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+/// Kinds that every group version has beside its own.
+const EVERYWHERE: [&str; 2] = ["DeleteOptions", "WatchEvent"];
 
 impl Collector {
     /// Which form of OpenAPI is written; they differ in references and nullability.
@@ -35,9 +39,20 @@ impl Collector {
             done: BTreeMap::new(),
             pending: Vec::new(),
             kinds,
+            about: Vec::new(),
             texts: Descriptions::load(),
             shared: Shared::default(),
         }
+    }
+    /// Has the document say of which group version it is.
+    pub fn tell_of(&mut self, group: &str, version: &str) {
+        self.about.push((group.to_owned(), version.to_owned()));
+    }
+    /// Has it say that it is of all that are built in, those which are not served among them.
+    pub fn tell_of_all(&mut self) {
+        let kinds = Schema::builtin().kinds().filter(|(group, ..)| *group != "meta.k8s.io");
+        let all: BTreeSet<_> = kinds.map(|(group, version, ..)| (group.to_owned(), version.to_owned())).collect();
+        self.about.extend(all);
     }
     /// Which form of OpenAPI is written; they differ in references and nullability.
     pub fn version(&self) -> OpenApiVersion {
@@ -168,14 +183,34 @@ impl Collector {
         if ty.atomic() {
             schema.insert("x-kubernetes-map-type".into(), "atomic".into());
         }
+        if let Some((by, members)) = ty.union() {
+            let mut union = Map::from_iter([("fields-to-discriminateBy".to_owned(), members.collect())]);
+            if !by.is_empty() {
+                union.insert("discriminator".into(), by.into());
+            }
+            schema.insert("x-kubernetes-unions".into(), json!([union]));
+        }
         if let Some(kinds) = self.kinds.get(&ty) {
-            schema.insert("x-kubernetes-group-version-kind".into(), json!(kinds));
+            let everywhere =
+                self.about.iter().filter(|(group, _)| EVERYWHERE.contains(&ty.name()) && !group.is_empty());
+            let others =
+                everywhere.map(|(group, version)| json!({"group": group, "version": version, "kind": ty.name()}));
+            let kinds: Vec<Value> = kinds.iter().cloned().chain(others).collect();
+            schema.insert("x-kubernetes-group-version-kind".into(), kinds.into());
         }
         schema.into()
     }
 
     fn property(&mut self, ty: TypeId, field: Field) -> Value {
         let mut schema = self.ty(field.ty());
+        if let Some(values) = field.values() {
+            let place = match field.ty().kind() {
+                Kind::List(_) | Kind::WrappedList(_) => &mut schema["items"],
+                Kind::Map(_) => &mut schema["additionalProperties"],
+                _ => &mut schema,
+            };
+            place["enum"] = values.collect();
+        }
         let mut beside = Map::new();
         if let Some(text) = self.texts.of(ty, Some(field)) {
             beside.insert("description".into(), text.into());

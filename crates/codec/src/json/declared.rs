@@ -1,0 +1,207 @@
+//! JSON whose fields stand in the order in which their types declare them: what the reference answers, and what people compare as text.
+//! Objects of unknown structure have theirs sorted, there and here.
+use kelson_schema::{FieldType, Kind, Schema, TypeId};
+use serde_json::{Map, Value};
+
+use super::{write, write_text};
+use crate::document::canonical_json;
+
+/// Compact JSON with fields as the object's own type declares them; sorted where that is no built-in one.
+pub fn declared_json(object: &Value) -> Vec<u8> {
+    const GUESS_BYTES: usize = 4096;
+    let Some(ty) = own_type(object) else { return canonical_json(object) };
+    let mut out = Vec::with_capacity(GUESS_BYTES);
+    write_declared(ty, object, &mut out);
+    out
+}
+
+/// Appends the JSON of an object of a type.
+pub fn write_declared(ty: TypeId, object: &Value, out: &mut Vec<u8>) {
+    match object {
+        Value::Object(fields) => Writer::default().object(ty, fields, out),
+        other => write(other, out),
+    }
+}
+
+/// The built-in type that an object says it is of.
+fn own_type(object: &Value) -> Option<TypeId> {
+    let text = |key: &str| object.get(key).and_then(Value::as_str);
+    Schema::builtin().by_api_version(text("apiVersion")?, text("kind")?)
+}
+
+/// A member on its way out: its place in the declaration (the last one for what is not declared), key, value and type.
+type Entry<'a> = (u8, &'a str, &'a Value, Option<FieldType>);
+
+/// Members of the objects that are being written, the outermost first: one allocation serves them all.
+#[derive(Default)]
+struct Writer<'a>(Vec<Entry<'a>>);
+
+impl<'a> Writer<'a> {
+    fn object(&mut self, ty: TypeId, fields: &'a Map<String, Value>, out: &mut Vec<u8>) {
+        let start = self.0.len();
+        self.0.extend(fields.iter().map(|(key, value)| match ty.position(key) {
+            Some(at) => (ty.rank(at), key.as_str(), value, Some(ty.json_field(at).ty())),
+            None => (u8::MAX, key.as_str(), value, None),
+        }));
+        self.0[start..].sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1)));
+        out.push(b'{');
+        for i in start..self.0.len() {
+            let (_, key, value, ty) = self.0[i];
+            if i > start {
+                out.push(b',');
+            }
+            write_text(key, out);
+            out.push(b':');
+            match ty {
+                Some(ty) => self.value(ty, value, out),
+                None => write(value, out),
+            }
+        }
+        out.push(b'}');
+        self.0.truncate(start);
+    }
+
+    fn value(&mut self, ty: FieldType, value: &'a Value, out: &mut Vec<u8>) {
+        match (ty.kind(), value) {
+            (
+                Kind::Struct(ty) | Kind::SchemaOrBool(ty) | Kind::SchemaOrArray(ty) | Kind::SchemaOrStringArray(ty),
+                Value::Object(fields),
+            ) => self.object(ty, fields, out),
+            (Kind::SchemaOrArray(ty), Value::Array(items)) => list(items, out, |item, out| match item {
+                Value::Object(fields) => self.object(ty, fields, out),
+                other => write(other, out),
+            }),
+            (Kind::List(element) | Kind::WrappedList(element), Value::Array(items)) => {
+                list(items, out, |item, out| self.value(element, item, out));
+            }
+            (Kind::Map(of), Value::Object(map)) => {
+                out.push(b'{');
+                for (i, (key, value)) in map.iter().enumerate() {
+                    if i > 0 {
+                        out.push(b',');
+                    }
+                    write_text(key, out);
+                    out.push(b':');
+                    self.value(of, value, out);
+                }
+                out.push(b'}');
+            }
+            (Kind::RawExtension, Value::Object(fields)) => match own_type(value) {
+                Some(ty) => self.object(ty, fields, out),
+                None => write(value, out),
+            },
+            _ => write(value, out),
+        }
+    }
+}
+
+fn list<'a>(items: &'a [Value], out: &mut Vec<u8>, mut item: impl FnMut(&'a Value, &mut Vec<u8>)) {
+    out.push(b'[');
+    for (i, value) in items.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        item(value, out);
+    }
+    out.push(b']');
+}
+
+/// Compact JSON with a line for each member and element, indented by two blanks a level.
+pub fn indent(compact: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(compact.len() * 2);
+    let (mut depth, mut in_text, mut escaped) = (0, false, false);
+    let line = |depth: usize, out: &mut Vec<u8>| {
+        out.push(b'\n');
+        out.resize(out.len() + depth * 2, b' ');
+    };
+    for (i, byte) in compact.iter().enumerate() {
+        if in_text {
+            in_text = escaped || *byte != b'"';
+            escaped = !escaped && *byte == b'\\';
+            out.push(*byte);
+            continue;
+        }
+        match byte {
+            b'{' | b'[' => {
+                out.push(*byte);
+                depth += 1;
+                if !matches!(compact.get(i + 1), Some(b'}' | b']')) {
+                    line(depth, &mut out);
+                }
+            }
+            b'}' | b']' => {
+                depth = depth.saturating_sub(1);
+                if !matches!(compact.get(i.wrapping_sub(1)), Some(b'{' | b'[')) {
+                    line(depth, &mut out);
+                }
+                out.push(*byte);
+            }
+            b',' => {
+                out.push(b',');
+                line(depth, &mut out);
+            }
+            b':' => out.extend_from_slice(b": "),
+            _ => {
+                in_text = *byte == b'"';
+                out.push(*byte);
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_stand_as_they_are_declared() {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "surplus": 1,
+            "metadata": {"uid": "u", "name": "a", "namespace": "n", "labels": {"b": "1", "a": "2"}, "managedFields": [
+                {"time": "t", "manager": "m", "operation": "Update", "fieldsV1": {"f:spec": {}, "f:metadata": {}}}]},
+            "spec": {"nodeName": "x", "containers": [{"image": "i", "name": "c", "env": [{"value": "v", "name": "n"}]}],
+                "volumes": [], "initContainers": []},
+        });
+        let mut out = Vec::new();
+        write_declared(own_type(&pod).expect("a pod"), &pod, &mut out);
+        let text = String::from_utf8(out).expect("text");
+        let want = r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u","labels":{"a":"2","b":"1"},"managedFields":[{"manager":"m","operation":"Update","time":"t","fieldsV1":{"f:metadata":{},"f:spec":{}}}]},"spec":{"volumes":[],"initContainers":[],"containers":[{"name":"c","image":"i","env":[{"name":"n","value":"v"}]}],"nodeName":"x"},"surplus":1}"#;
+        assert_eq!(text, want);
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), pod);
+    }
+
+    #[test]
+    fn schemas_within_definitions_are_written_in_each_of_their_forms() {
+        let schema = json!({"type": "object", "description": "d", "items": [{"type": "string", "format": "f"}, true],
+            "additionalProperties": {"type": "object", "description": "d"}, "additionalItems": false,
+            "dependencies": {"a": ["b"], "c": {"type": "string", "description": "d"}}});
+        let ty =
+            Schema::builtin().by_name("k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1", "JSONSchemaProps");
+        let mut out = Vec::new();
+        write_declared(ty.expect("known"), &schema, &mut out);
+        let text = String::from_utf8(out).expect("text");
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), schema);
+        assert!(
+            text.starts_with(r#"{"description":"d","type":"object","items":[{"type":"string","format":"f"},true]"#),
+            "{text}"
+        );
+        assert!(text.contains(r#""additionalProperties":{"description":"d","type":"object"}"#), "{text}");
+    }
+
+    #[test]
+    fn an_indented_text_is_what_an_encoder_would_have_made() {
+        for value in [
+            json!({}),
+            json!([]),
+            json!({"a": [], "b": {}, "c": [1, "x,{}[]:\\\"\\", {"d": null}], "e": {"f": [[true]]}}),
+            json!("alone"),
+        ] {
+            let compact = serde_json::to_vec(&value).expect("JSON");
+            let want = serde_json::to_string_pretty(&value).expect("JSON");
+            assert_eq!(String::from_utf8(indent(&compact)).expect("text"), want);
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! API concepts: lists in parts, selectors, tables, and watches.
+//! API concepts: lists in parts, selectors, tables, and watches; the order of fields in what is answered.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
 
@@ -272,4 +272,49 @@ async fn who_does_not_ask_for_objects_gets_frames() {
     let api = Api::start().await;
     let answer = api.raw("GET", &format!("{MAPS}?watch=1"), &[], "").await;
     assert!(answer.extensions().get::<WatchItems>().is_none());
+}
+
+#[tokio::test]
+async fn objects_are_answered_in_the_order_in_which_their_types_are_declared() {
+    let api = Api::start().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    api.create(
+        pods,
+        json!({"metadata": {"name": "a", "labels": {"b": "c"}}, "spec": {"containers": [{"image": "i", "name": "c"}]}}),
+    )
+    .await;
+    let plain = async |uri: String| {
+        let body = api.raw("GET", &uri, &[("accept", "application/json")], "").await.into_body();
+        String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    };
+    let one = plain(format!("{pods}/a")).await;
+    assert!(
+        one.starts_with(r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"default","uid":""#),
+        "{one}"
+    );
+    let listed = plain(pods.to_owned()).await;
+    let head = r#"{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":""#;
+    assert!(
+        listed.starts_with(head) && listed.contains(r#""items":[{"metadata":{"name":"a","namespace":"#),
+        "{listed}"
+    );
+    // A person's form has the same order, and so has another version of a kind.
+    let pretty = plain(format!("{pods}?pretty=true")).await;
+    let compact: String = pretty.lines().map(|line| line.trim_start().replacen("\": ", "\":", 1)).collect();
+    assert_eq!(compact, listed.trim_end());
+    let scalers = "autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+    let target = json!({"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"});
+    api.create(
+        &format!("/apis/{scalers}"),
+        json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 2, "scaleTargetRef": target}}),
+    )
+    .await;
+    let listed = plain(format!("/apis/{scalers}")).await;
+    assert!(listed.contains(r#""items":[{"metadata":{"name":"h","#), "{listed}");
+    assert!(
+        listed.contains(
+            r#""spec":{"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"},"minReplicas":1,"maxReplicas":2}"#
+        ),
+        "{listed}"
+    );
 }

@@ -56,6 +56,24 @@ impl Record {
         });
     }
 
+    /// The same, with `instead` in the place of `head` where it begins with that. In a record that is told by another, `head` has to
+    /// lie within its first piece, as what all objects of a kind begin with does; else it stays.
+    pub fn put_after(&self, head: &[u8], instead: &[u8], out: &mut impl BufMut) {
+        let mut is_first = true;
+        self.texts.lock().json_pieces(|piece| {
+            let first = is_first && !piece.is_empty();
+            is_first &= piece.is_empty();
+            match piece.strip_prefix(head).filter(|_| first && !head.is_empty()) {
+                Some(rest) => {
+                    out.put_slice(instead);
+                    out.put_slice(rest);
+                }
+                None => out.put_slice(piece),
+            }
+            ControlFlow::Continue(())
+        });
+    }
+
     /// Whether the JSON begins with the pieces of `head`, one after the other.
     #[must_use]
     pub fn begins_with(&self, head: &[&[u8]]) -> bool {

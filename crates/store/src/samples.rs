@@ -72,6 +72,10 @@ mod tests {
                 let mut out = Vec::new();
                 record.put(&mut out);
                 assert_eq!(out, json);
+                let (mut bare, mut whole) = (Vec::new(), Vec::new());
+                record.put_after(b"{\"name\":", b"<", &mut bare);
+                record.put_after(b"{\"other\":", b"<", &mut whole);
+                assert_eq!((&bare[..1], &bare[1..], whole), (&b"<"[..], &json[8..], json.to_vec()));
                 for cut in 0..=json.len() {
                     assert!(record.begins_with(&[&json[..cut / 2], &json[cut / 2..cut]]), "{cut}");
                 }

@@ -215,7 +215,7 @@ impl Framer {
     /// A frame around a finished tree.
     fn value(&self, kind: &str, value: &Value) -> Result<Bytes, Status> {
         match self.accepted.encoding {
-            Encoding::Json => Ok(json_frame(kind, &serde_json::to_vec(value).unwrap_or_default())),
+            Encoding::Json => Ok(json_frame(kind, &kelson_codec::declared_json(value))),
             Encoding::Yaml => {
                 let text = kelson_codec::encode(Encoding::Yaml, None, &json!({"type": kind, "object": value}));
                 let mut out = BytesMut::from(&b"---\n"[..]);

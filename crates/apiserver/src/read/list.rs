@@ -7,7 +7,7 @@ use futures::{StreamExt as _, stream};
 use http::StatusCode;
 use kelson_codec::proto::ListEncoder;
 use kelson_codec::{EncodeError, Encoding};
-use kelson_meta::Status;
+use kelson_meta::{Gvk, Status};
 use kelson_store::{ListView, Record};
 use kelson_transport::TransportError;
 use serde_json::{Map, Value, json};
@@ -191,6 +191,8 @@ struct Run {
     first: bool,
     /// What stands before the next record.
     pending: Vec<u8>,
+    /// What built-in objects begin with and say in lists no more, since the list says it: `{"kind":…,"apiVersion":…,`.
+    said: Vec<u8>,
     tail: &'static str,
     done: bool,
 }
@@ -223,14 +225,20 @@ impl Run {
         if self.view == View::Whole && records.iter().all(|r| self.served.is_plain(r)) {
             for record in &records {
                 self.comma(&mut out);
-                record.put(&mut out);
+                record.put_after(&self.said, b"{", &mut out);
             }
         } else {
             let objects = records.iter().map(|r| parse(r)).collect();
             for item in table::items(&self.served, self.view, &self.options, objects).await? {
                 self.comma(&mut out);
-                // Writing to memory cannot fail.
-                let _ = serde_json::to_writer((&mut out).writer(), &item);
+                let bytes = kelson_codec::declared_json(&item);
+                match bytes.strip_prefix(&self.said[..]).filter(|_| !self.said.is_empty()) {
+                    Some(rest) => {
+                        out.put_u8(b'{');
+                        out.put_slice(rest);
+                    }
+                    None => out.put_slice(&bytes),
+                }
             }
         }
         if ended {
@@ -247,12 +255,23 @@ impl Run {
     }
 }
 
+/// Whether the objects of a list leave out what kind they are: those of built-in kinds as they are do, upstream as well.
+fn says_kind_once(served: &Served, view: View) -> bool {
+    view == View::Whole && served.schema.type_id().is_some()
+}
+
+/// The beginning of every built-in object of a kind.
+fn beginning(gvk: &Gvk) -> Vec<u8> {
+    format!("{{\"kind\":{:?},\"apiVersion\":{:?},", gvk.kind, gvk.api_version()).into_bytes()
+}
+
 /// The first piece is made before the answer begins, so that a kind that cannot be converted is a refusal. When a later
 /// piece cannot be made, the body breaks off: no client takes what it has for the whole list.
 async fn json_stream(served: &Arc<Served>, view: View, options: ViewOptions, page: Page) -> Result<ApiBody, Status> {
     let (pending, tail) = head(served, view, &page);
-    let mut run =
-        Run { served: Arc::clone(served), view, options, page, next: 0, first: true, pending, tail, done: false };
+    let said = if says_kind_once(served, view) { beginning(&served.gvk) } else { Vec::new() };
+    let served = Arc::clone(served);
+    let mut run = Run { served, view, options, page, next: 0, first: true, pending, said, tail, done: false };
     let begin = run.piece().await?;
     if run.done {
         return Ok(ApiBody::parts(begin));
@@ -360,6 +379,12 @@ async fn whole(served: &Served, accepted: Accepted, view: ViewOptions, page: &Pa
     for piece in pieces(&records) {
         let objects = piece.iter().map(|r| parse(r)).collect();
         items.extend(table::items(served, accepted.view, &view, objects).await?);
+    }
+    if says_kind_once(served, accepted.view) {
+        for item in items.iter_mut().filter_map(Value::as_object_mut) {
+            item.remove("kind");
+            item.remove("apiVersion");
+        }
     }
     let value = match accepted.view {
         View::Table(version) => {

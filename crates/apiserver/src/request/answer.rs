@@ -84,16 +84,15 @@ pub fn encode(accepted: &Accepted, schema: &ObjectSchema, value: &Value) -> Resu
     }
 }
 
-/// JSON, indented or not; kinds of which people read the text have their fields in upstream's order.
+/// JSON, indented or not, with fields in upstream's order.
 fn json(value: &Value, pretty: bool) -> Vec<u8> {
     let order = value["kind"].as_str().and_then(order::of_kind).unwrap_or_default();
-    let written = match (order.is_empty(), pretty) {
-        (true, false) => serde_json::to_vec(value),
-        (true, true) => serde_json::to_vec_pretty(value),
-        (false, false) => serde_json::to_vec(&order::Ordered::new(value, order)),
-        (false, true) => serde_json::to_vec_pretty(&order::Ordered::new(value, order)),
+    let compact = if order.is_empty() {
+        kelson_codec::declared_json(value)
+    } else {
+        serde_json::to_vec(&order::Ordered::new(value, order)).unwrap_or_default()
     };
-    written.unwrap_or_default()
+    if pretty { kelson_codec::json::indent(&compact) } else { compact }
 }
 
 /// A `Warning: 299` header value; control characters are dropped and quotes escaped.

@@ -12,8 +12,8 @@ use kelson_store::{
 use serde_json::Value;
 
 use crate::aggregate::registry::Aggregation;
-use crate::catalog::Served;
 use crate::catalog::record::parse;
+use crate::catalog::{ObjectSchema, Served};
 use crate::custom::registrar::Definitions;
 use crate::request::version_param;
 use crate::shared::Server;
@@ -36,9 +36,22 @@ pub struct Committer<'a> {
     issued: &'a IssuedMetrics,
 }
 
+const GUESS_BYTES: usize = 4096;
+
+/// What is stored of a tree: fields in the order in which they are answered, that of their type; sorted for kinds made at run time.
+fn stored(schema: &ObjectSchema, value: &Value) -> Result<Body, StoreError> {
+    let Some(ty) = schema.type_id() else {
+        let (bytes, at) = sorted(value);
+        return Body::new(bytes, at);
+    };
+    let mut out = Vec::with_capacity(GUESS_BYTES);
+    json::write_declared(ty, value, &mut out);
+    // Metadata comes early, and the revision early in it.
+    Body::locate(out)
+}
+
 /// The bytes of a tree, and where in them the revision is to stand.
-fn bytes(value: &Value) -> (Vec<u8>, usize) {
-    const GUESS_BYTES: usize = 4096;
+fn sorted(value: &Value) -> (Vec<u8>, usize) {
     let mut out = Vec::with_capacity(GUESS_BYTES);
     let mut at = 0;
     object(value, &mut out, |key, value, out| {
@@ -101,8 +114,7 @@ impl<'a> Committer<'a> {
             deleting: meta.get("deletionTimestamp").is_some_and(|v| !v.is_null()),
             expires_at_s: self.expiry(served),
         };
-        let (bytes, at) = bytes(value);
-        let body = Body::new(bytes, at).map_err(|e| match e {
+        let body = stored(&served.storage_schema, value).map_err(|e| match e {
             StoreError::TooLarge { limit, .. } => Status::too_large(limit),
             other => Status::internal(other),
         })?;
@@ -262,7 +274,7 @@ mod tests {
             json!({"a": {"resourceVersion": ""}, "metadata": {"name": "resourceVersion\":\"", "resourceVersion": ""}}),
             json!({"kind": "K", "metadata": {"labels": {"resourceVersion": ""}, "resourceVersion": "", "uid": "u"}, "spec": [1]}),
         ] {
-            let (bytes, at) = bytes(&object);
+            let (bytes, at) = sorted(&object);
             assert_eq!(bytes, kelson_codec::canonical_json(&object));
             let located = Body::locate(bytes.clone()).expect("a body");
             let known = Body::new(bytes, at).expect("a body");

@@ -68,7 +68,7 @@ pub(crate) fn decode(key: &Key, value: &[u8]) -> Result<Decoded, BadValue> {
     }
     metadata.insert("resourceVersion".into(), Value::String(String::new()));
     let meta = beside(row, &tree);
-    let body = Body::locate(kelson_codec::canonical_json(&tree)).map_err(bad)?;
+    let body = Body::locate(kelson_codec::declared_json(&tree)).map_err(bad)?;
     Ok(Decoded { body, meta })
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn encode(media: MediaType, key: &Key, body: &Body) -> Result<Vec<u8>
             StoreError::BadBody
         }),
         None => {
-            let mut bytes = kelson_codec::canonical_json(&tree);
+            let mut bytes = kelson_codec::declared_json(&tree);
             bytes.push(b'\n');
             Ok(bytes)
         }

@@ -7,6 +7,7 @@ use kelson_auth::authenticate::jwt::Issuer;
 use kelson_auth::authorize::config::WebhookConfig;
 use kelson_auth::{Objects, UserInfo};
 use kelson_flowcontrol::FlowControl;
+use kelson_resources::GatedFields;
 use kelson_tasks::OnPanic;
 use kelson_transport::Transport;
 use kelson_webhook::{Credentials, ServiceResolver, WebhookClient};
@@ -60,7 +61,7 @@ impl ApiServer {
     async fn start_like(model: Option<&Server>, config: Config) -> Result<Running, StartError> {
         let store = config.store.clone();
         let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
-        let catalog = Arc::new(Catalog::serving(&config.runtime_config));
+        let catalog = Arc::new(Catalog::serving(&config.runtime_config, &config.feature_gates));
         let tasks = config.tasks.clone();
         let metrics = Metrics::new(store.clone(), Arc::clone(&config.feature_gates));
         let auth = identity::auth(&config, &objects, metrics.registry())?;
@@ -85,6 +86,7 @@ impl ApiServer {
             definitions: Definitions::new(Arc::clone(&catalog), store.clone(), Some(Arc::new(webhooks))),
             catalog,
             objects,
+            gated: GatedFields::of(&config.feature_gates),
             admission,
             authorizer: Arc::clone(&auth.authorizer) as _,
             auth,

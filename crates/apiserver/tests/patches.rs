@@ -1,4 +1,4 @@
-//! What patches may not make of an object, and the apply of a scale.
+//! What patches may not make of an object, the apply of a scale, and fields of features that are off.
 mod common;
 
 use common::Api;
@@ -82,4 +82,29 @@ async fn a_scale_is_applied_by_who_owns_the_count() {
     let mut wrong = scale(1);
     wrong["metadata"]["name"] = "e".into();
     assert_eq!(api.typed("PATCH", &forced, APPLY, wrong).await.0, 400);
+}
+
+#[tokio::test]
+async fn fields_of_features_that_are_off_are_dropped_unless_they_are_in_use() {
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = |signal: &str| {
+        json!({"metadata": {"name": "a"}, "spec": {"os": {"name": "linux"}, "containers": [
+            {"name": "c", "image": "i", "lifecycle": {"stopSignal": signal}}]}})
+    };
+    let signal = |pod: &Value| pod["spec"]["containers"][0]["lifecycle"]["stopSignal"].clone();
+    let api = Api::with(|c| {
+        c.feature_gates =
+            std::sync::Arc::new(kelson_meta::gates::FeatureGates::parse(["ContainerStopSignals=true"]).expect("gates"));
+    })
+    .await;
+    assert_eq!(signal(&api.create(pods, pod("SIGUSR1")).await), "SIGUSR1");
+
+    // The server is started again without the feature: what has the field keeps it through updates, what is new does not get it.
+    let api = Api::over(api.store.clone()).await;
+    let (code, kept) = api.call("PATCH", &format!("{pods}/a"), json!({"metadata": {"labels": {"x": "y"}}})).await;
+    assert_eq!((code, signal(&kept)), (200, json!("SIGUSR1")), "{kept}");
+    let mut new = pod("SIGUSR1");
+    new["metadata"]["name"] = "b".into();
+    let made = api.create(pods, new).await;
+    assert!(made["spec"]["containers"][0].get("lifecycle").is_none(), "{made}");
 }

@@ -79,11 +79,17 @@ async fn only_what_is_stable_is_served_unless_asked_for() {
     assert_eq!(api.raw("GET", "/api/v1/namespaces/default", &[], "").await.status(), 200);
     assert_eq!(api.get("/apis").await["groups"].as_array().map(Vec::len), Some(0));
 
-    let api = with(&["certificates.k8s.io/v1beta1=true", "apps/v1/daemonsets=false"]).await;
-    assert_eq!(api.get("/apis/certificates.k8s.io").await["preferredVersion"]["version"], "v1");
-    assert_eq!(api.raw("GET", "/apis/certificates.k8s.io/v1beta1/clustertrustbundles", &[], "").await.status(), 200);
+    let api = with(&["networking.k8s.io/v1beta1=true", "apps/v1/daemonsets=false"]).await;
+    assert_eq!(api.get("/apis/networking.k8s.io").await["preferredVersion"]["version"], "v1");
+    assert_eq!(api.raw("GET", "/apis/networking.k8s.io/v1beta1/ipaddresses", &[], "").await.status(), 200);
     assert_eq!(api.raw("GET", "/apis/apps/v1/daemonsets", &[], "").await.status(), 404);
     assert_eq!(api.raw("GET", "/apis/apps/v1/deployments", &[], "").await.status(), 200);
+
+    // A kind of a feature that is off is not there, whatever is asked for.
+    let api = Api::with(|c| c.feature_gates = std::sync::Arc::default()).await;
+    assert_eq!(api.raw("GET", "/apis/certificates.k8s.io/v1beta1", &[], "").await.status(), 404);
+    assert_eq!(api.raw("GET", "/apis/storagemigration.k8s.io/v1beta1", &[], "").await.status(), 404);
+    assert_eq!(api.raw("GET", "/apis/networking.k8s.io/v1beta1", &[], "").await.status(), 200);
 }
 
 #[tokio::test]
@@ -418,6 +424,7 @@ async fn a_second_start_changes_nothing() {
     let before = api.store.current_revision();
     let mut config = kelson_apiserver::Config::new(api.store.clone());
     config.runtime_config = std::sync::Arc::new(kelson_apiserver::RuntimeConfig::all());
+    config.feature_gates = common::features();
     let again = kelson_apiserver::ApiServer::start(config).await.expect("starts");
     again.ready().await;
     assert_eq!(api.store.current_revision(), before);

@@ -63,7 +63,9 @@ impl Strategy for ApiServices {
             let why = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
             e.invalid(&Path::new("metadata").child("name"), text(&obj["metadata"]["name"]), why);
         }
-        if !group.is_empty() {
+        if group.is_empty() && version != "v1" {
+            e.required(&root.child("group"), "only v1 may have an empty group and it better be legacy kube");
+        } else if !group.is_empty() {
             e.invalid_each(&root.child("group"), group, is_dns1123_subdomain(group));
         }
         e.invalid_each(&root.child("version"), version, is_dns1035_label(version));

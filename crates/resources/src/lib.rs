@@ -13,6 +13,7 @@ mod column;
 mod convert;
 mod core;
 mod definitions;
+mod gated;
 mod generic;
 pub mod metadata;
 mod names;
@@ -32,6 +33,7 @@ use kelson_meta::{path, tree};
 
 pub use column::Column;
 pub use convert::{convert, storage_gvk};
+pub use gated::GatedFields;
 pub use kelson_meta::path::{Errors, Path};
 pub use names::NameRule;
 pub use options::{Allocation, Connects, Deletion, Durability, Observer, Options, ScalePaths};

@@ -1,6 +1,7 @@
 //! Catalog: which resources are served under which paths, and how each behaves. Built-in ones come from the schema's
 //! table; further ones (custom resources) are put in and taken out at run time through the same door.
 pub mod convert;
+pub mod lifecycle;
 pub mod order;
 pub mod record;
 pub mod runtime_config;
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use kelson_meta::Gvr;
+use kelson_meta::gates::FeatureGates;
 use parking_lot::RwLock;
 
 pub use convert::{Conversion, Converter};
@@ -55,12 +57,16 @@ impl Catalog {
     /// Every built-in resource.
     #[cfg(test)]
     pub fn builtin() -> Self {
-        Self::serving(&RuntimeConfig::all())
+        let gates = FeatureGates::parse(["AllAlpha=true,AllBeta=true"]);
+        Self::serving(&RuntimeConfig::all(), &gates.unwrap_or_default())
     }
-    /// Those of the built-in resources that are wanted.
-    pub fn serving(wanted: &RuntimeConfig) -> Self {
+    /// Those of the built-in resources that are wanted and whose features are on.
+    pub fn serving(wanted: &RuntimeConfig, gates: &FeatureGates) -> Self {
         let catalog = Self { by_path: RwLock::default(), generation: AtomicU64::default() };
-        let is_wanted = |gvr: &Gvr| wanted.serves(&gvr.group, &gvr.version, &gvr.resource);
+        let is_wanted = |gvr: &Gvr| {
+            let (group, version, plural) = (&gvr.group, &gvr.version, &gvr.resource);
+            wanted.serves(group, version, plural) && runtime_config::is_there(gates, group, version, plural)
+        };
         BUILTIN.iter().filter(|s| is_wanted(&s.gvr)).for_each(|served| catalog.insert(Arc::clone(served)));
         // The built-in generations are the same in every process, the later ones in no two: clients keep documents by them.
         catalog.generation.fetch_add(u64::from(rand::random::<u32>()) << GENERATION_BITS, Ordering::AcqRel);

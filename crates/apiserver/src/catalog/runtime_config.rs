@@ -3,6 +3,7 @@
 //! The rules are those of upstream's `k8s.io/apiserver/pkg/server/resourceconfig`.
 use std::collections::BTreeMap;
 
+use kelson_meta::gates::FeatureGates;
 use kelson_schema::resource;
 
 /// Words for all versions of one maturity. A later one wins over those before it.
@@ -12,6 +13,22 @@ const MATURITIES: [(&str, fn(&str) -> bool); 4] = [
     ("api/beta", |v| is_of(v, "beta")),
     ("api/alpha", |v| is_of(v, "alpha")),
 ];
+/// Resources that are served while a feature is on, whatever is said of them: group, version, plural name, gate.
+const GATED: [(&str, &str, &str, &str); 6] = [
+    ("certificates.k8s.io", "v1alpha1", "clustertrustbundles", "ClusterTrustBundle"),
+    ("certificates.k8s.io", "v1beta1", "clustertrustbundles", "ClusterTrustBundle"),
+    ("certificates.k8s.io", "v1beta1", "podcertificaterequests", "PodCertificateRequest"),
+    ("scheduling.k8s.io", "v1alpha2", "podgroups", "GenericWorkload"),
+    ("scheduling.k8s.io", "v1alpha2", "workloads", "GenericWorkload"),
+    ("storagemigration.k8s.io", "v1beta1", "storageversionmigrations", "StorageVersionMigrator"),
+];
+
+/// Whether the feature of a resource is on; one that belongs to none is there.
+pub fn is_there(gates: &FeatureGates, group: &str, version: &str, plural: &str) -> bool {
+    let row = GATED.iter().find(|row| (row.0, row.1, row.2) == (group, version, plural));
+    row.is_none_or(|row| gates.enabled(row.3))
+}
+
 /// What upstream's server still takes, and what means nothing any more.
 const LEGACY: &str = "api/legacy";
 /// The core group's version has no group before it.
@@ -162,6 +179,17 @@ mod tests {
             assert_eq!(served(values), want, "{values:?}");
         }
         assert_eq!(RuntimeConfig::parse(&["api/all=true"]), Ok(RuntimeConfig::all()));
+    }
+
+    #[test]
+    fn a_resource_of_a_feature_is_there_while_the_feature_is_on() {
+        for (group, version, plural, gate) in GATED {
+            assert!(resource::resource(group, version, plural).is_some(), "{plural}");
+            let on = FeatureGates::parse(["AllAlpha=true,AllBeta=true"]).unwrap();
+            assert!(is_there(&on, group, version, plural), "{gate}");
+            assert!(!is_there(&FeatureGates::default(), group, version, plural), "{gate}");
+        }
+        assert!(is_there(&FeatureGates::default(), "", "v1", "pods"));
     }
 
     #[test]

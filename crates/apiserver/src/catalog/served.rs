@@ -13,6 +13,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use crate::catalog::convert::Conversion;
+use crate::catalog::lifecycle;
 use crate::catalog::schema::ObjectSchema;
 
 /// A kind's behaviour: a built-in one, or one made at run time.
@@ -203,7 +204,7 @@ impl Served {
             conversion: if storage == gvk { Conversion::Same } else { Conversion::Builtin },
             field_names: FieldNames::new(kept.fields.iter().map(|f| &**f)),
             managers: Default::default(),
-            warning: None,
+            warning: lifecycle::warning(r.group, r.version, r.kind),
             terminating: false,
             strategy: Behaviour::Builtin(strategy),
             list_kind,

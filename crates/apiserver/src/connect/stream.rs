@@ -11,6 +11,7 @@ use kelson_streams::dial::Transport;
 use kelson_streams::{ConnectionOptions, DialError, Dialed, ExecOptions, ExecResult, RemoteCommandVersion, negotiate};
 use kelson_tasks::OnPanic;
 use kelson_transport::TransportError;
+use kelson_webhook::Trace;
 
 use crate::connect::kubelet::Node;
 use crate::connect::target::Target;
@@ -43,11 +44,12 @@ pub async fn log(cx: &RequestContext, node: &Node, target: &Target) -> Result<An
             tracing::debug!(%error, "log connection ended");
         }
     });
-    let request = http::Request::builder()
+    let mut request = http::Request::builder()
         .uri(&target.path)
         .header(header::HOST, node.authority())
         .body(http_body_util::Empty::<bytes::Bytes>::new())
         .map_err(Status::internal)?;
+    Trace::pass_on(request.headers_mut());
     let response = sender.send_request(request).await.map_err(Status::internal)?;
     let code = response.status();
     if code != StatusCode::OK {
@@ -155,7 +157,7 @@ async fn dial(
     let io = node.connect(cx).await.map_err(Status::internal)?;
     let uri = format!("https://{}{path}", node.authority()).parse().map_err(Status::internal)?;
     let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
-    kelson_streams::dial_upgrade(io, transport, &uri, HeaderMap::new(), &offered).await.map_err(|error| match error {
+    kelson_streams::dial_upgrade(io, transport, &uri, traced(), &offered).await.map_err(|error| match error {
         DialError::Refused { status, body, .. } => {
             let text = String::from_utf8_lossy(&body).trim_end().to_owned();
             serde_json::from_slice::<Status>(&body).ok().filter(|s| s.code == status.as_u16()).unwrap_or_else(|| {
@@ -168,6 +170,13 @@ async fn dial(
         }
         other => Status::internal(other),
     })
+}
+
+/// Headers that tell the kubelet which trace the request belongs to.
+fn traced() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    Trace::pass_on(&mut headers);
+    headers
 }
 
 /// The 101 for the client.
@@ -215,11 +224,12 @@ async fn translated(
     let io = node.connect(cx).await;
     let uri: Result<http::Uri, _> = format!("https://{}{}", node.authority(), target.path).parse();
     let (is_dialed, reached) = tokio::sync::oneshot::channel();
+    let traced = traced();
     let backend = async move {
         let uri = uri.map_err(ExecResult::internal_error)?;
         let io = io.map_err(ExecResult::internal_error)?;
         let offered = RemoteCommandVersion::SPDY_SERVER.map(RemoteCommandVersion::name);
-        let dialed = kelson_streams::dial_upgrade(io, Transport::Spdy, &uri, HeaderMap::new(), &offered).await;
+        let dialed = kelson_streams::dial_upgrade(io, Transport::Spdy, &uri, traced, &offered).await;
         let dialed = dialed.map_err(ExecResult::internal_error)?;
         let version = RemoteCommandVersion::from_name(&dialed.protocol).unwrap_or(RemoteCommandVersion::V1);
         // Nobody listens when the client has left.
@@ -252,4 +262,18 @@ where
         tracing::debug!(%error, "stream ended");
     }
     carried.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kubelet_is_told_of_the_trace_that_its_caller_is_in() {
+        assert!(traced().is_empty(), "nobody asked for a trace");
+        let trace = HeaderValue::from_static("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+        let asked = HeaderMap::from_iter([(HeaderName::from_static("traceparent"), trace)]);
+        let told = Trace::of(&asked).expect("sound").scope(async { traced() }).await;
+        assert_eq!(told, asked);
+    }
 }

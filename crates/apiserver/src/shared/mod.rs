@@ -30,6 +30,7 @@ use kelson_admission::Chain;
 use kelson_auth::{Authorizer, Objects};
 use kelson_flowcontrol::FlowControl;
 use kelson_meta::Clock;
+use kelson_resources::GatedFields;
 use kelson_store::Store;
 use kelson_tasks::Tasks;
 
@@ -66,6 +67,8 @@ pub struct Server {
     pub routes: Arc<Routes>,
     /// The store as others read it.
     pub objects: Arc<dyn Objects>,
+    /// Fields of features that are off.
+    pub gated: GatedFields,
     /// The chain that each write passes.
     pub admission: Chain,
     /// Decides what a user may do.

@@ -26,6 +26,9 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     prepare::set_namespace(cx, &pods, &mut binding)?;
     let given = meta_text(&binding, "name").to_owned();
     let name = if cx.info.name.is_empty() { given.clone() } else { cx.info.name.clone() };
+    if name.is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
+    }
     if given != name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }

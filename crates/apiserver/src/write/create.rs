@@ -79,6 +79,7 @@ async fn admitted(cx: &RequestContext, served: &Served, value: Value, dry_run: b
     let name = meta_text(&value, "name").to_owned();
     let admission = Admission { name: &name, ..admission };
     served.strategy.default(served.working_version(), &mut value)?;
+    cx.server.gated.drop_from(&served.gr.group, &served.gr.resource, &mut value, None);
     let generate = meta_text(&value, "generateName").to_owned();
     if !name.is_empty() || generate.is_empty() {
         served.strategy.prepare_create(&cx.strategy_cx(), &mut value);

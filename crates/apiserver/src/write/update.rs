@@ -277,6 +277,7 @@ async fn once(
     new = mutated(&admission, shown, new, old).await?;
     owners::once_each(&mut new, When::Admitted).into_iter().for_each(|w| cx.warn(w));
     served.strategy.default(served.working_version(), &mut new)?;
+    cx.server.gated.drop_from(&served.gr.group, &served.gr.resource, &mut new, Some(old));
     let strategy_cx = cx.strategy_cx();
     let main = change.subresource.is_empty();
     if main {

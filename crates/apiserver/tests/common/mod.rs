@@ -7,6 +7,7 @@ use http::Method;
 use http_body_util::BodyExt as _;
 use kelson_apiserver::{ApiServer, Config, Running, RuntimeConfig};
 use kelson_auth::{UserInfo, user};
+use kelson_meta::gates::FeatureGates;
 use kelson_store::{Store, StoreOptions};
 use kelson_transport::{Body, Request};
 use serde_json::Value;
@@ -15,6 +16,12 @@ use serde_json::Value;
 pub struct Api {
     pub running: Running,
     pub store: Store,
+}
+
+/// The features that have kinds of their own.
+pub fn features() -> Arc<FeatureGates> {
+    let gates = ["ClusterTrustBundle=true,GenericWorkload=true,PodCertificateRequest=true,StorageVersionMigrator=true"];
+    Arc::new(FeatureGates::parse(gates).expect("gates"))
 }
 
 impl Api {
@@ -42,6 +49,7 @@ impl Api {
         config.admission.disable = vec!["ServiceAccount".into()];
         // Kinds of every maturity are tested.
         config.runtime_config = Arc::new(RuntimeConfig::all());
+        config.feature_gates = features();
         change(&mut config);
         let running = ApiServer::start(config).await.expect("starts");
         Self { running, store }

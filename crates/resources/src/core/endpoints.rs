@@ -52,9 +52,6 @@ impl Strategy for Endpoints {
             self.check(new, e);
         }
     }
-    fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
-        vec!["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_owned()]
-    }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let host_port = |ip: &str, port: i64| {
             if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
@@ -188,19 +185,25 @@ fn endpoint(x: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
         e.too_many(&at, addresses.len(), ADDRESSES_MAX);
     }
     for (i, a) in addresses.iter().map(text).enumerate() {
-        let at = at.index(i);
+        let (list, at) = (&at, at.index(i));
         match kind {
             "IPv4" => {
-                if a.parse::<std::net::Ipv4Addr>().is_err() {
-                    e.invalid(&at, a, "must be an IPv4 address");
-                } else {
+                let faults = e.len();
+                rules::ip(a, &at, e);
+                if e.len() == faults {
+                    if a.parse::<std::net::Ipv4Addr>().is_err() {
+                        e.invalid(list, a, "must be an IPv4 address");
+                    }
                     endpoint_ip(a, &at, e);
                 }
             }
             "IPv6" => {
-                if a.parse::<std::net::Ipv6Addr>().is_err() {
-                    e.invalid(&at, a, "must be an IPv6 address");
-                } else {
+                let faults = e.len();
+                rules::ip(a, &at, e);
+                if e.len() == faults {
+                    if a.parse::<std::net::Ipv6Addr>().is_err() {
+                        e.invalid(list, a, "must be an IPv6 address");
+                    }
                     endpoint_ip(a, &at, e);
                 }
             }
@@ -249,11 +252,6 @@ fn slice_ports(list: &Value, p: &Path<'_>, e: &mut Errors) {
             e.duplicate(&at.child("name"), n);
         }
         rules::one_of(&port["protocol"], &at.child("protocol"), &["SCTP", "TCP", "UDP"], e);
-        if let Some(n) = int(&port["port"])
-            && !(1..=65535).contains(&n)
-        {
-            e.invalid(&at.child("port"), n, rules::PORT_RANGE);
-        }
         if let Some(a) = port["appProtocol"].as_str() {
             e.invalid_each(&at.child("appProtocol"), a, is_qualified_name(a));
         }

@@ -120,10 +120,10 @@ fn quantities(list: &Value, p: &Path<'_>, e: &mut Errors) {
             "services.nodeports",
             "services.loadbalancers",
         ];
-        if !k.contains('/') && is_qualified_name(k).is_ok() {
+        if !k.contains('/') {
             let pages = k.starts_with(OVERCOMMIT_EXEMPT) || k.starts_with("requests.hugepages-");
             let known = PLAIN.contains(&k.as_str()) || PARTS.contains(&k.as_str()) || pages;
-            if !known {
+            if !known && is_qualified_name(k).is_ok() {
                 e.invalid(&at, k, "must be a standard resource type or fully qualified");
             }
             if !known || k == "storage" {

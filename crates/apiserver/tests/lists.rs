@@ -313,7 +313,7 @@ async fn objects_are_answered_in_the_order_in_which_their_types_are_declared() {
     assert!(listed.contains(r#""items":[{"metadata":{"name":"h","#), "{listed}");
     assert!(
         listed.contains(
-            r#""spec":{"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"},"minReplicas":1,"maxReplicas":2}"#
+            r#""spec":{"scaleTargetRef":{"kind":"Deployment","name":"d","apiVersion":"apps/v1"},"minReplicas":1,"maxReplicas":2,"targetCPUUtilizationPercentage":80}"#
         ),
         "{listed}"
     );

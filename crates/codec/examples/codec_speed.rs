@@ -35,6 +35,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         drop(black_box(serde_json::from_slice::<serde_json::Value>(text)))
     });
     measure("tree to JSON", text.len(), || drop(black_box(canonical_json(&value))));
+    measure("tree to JSON, declared", text.len(), || {
+        let mut out = Vec::with_capacity(text.len());
+        json::write_declared(pod, &value, &mut out);
+        drop(black_box(out));
+    });
     measure("protobuf to tree", message.len(), || drop(black_box(proto::decode(&message))));
     measure("tree to protobuf", message.len(), || drop(black_box(proto::encode(pod, &value))));
     Ok(())

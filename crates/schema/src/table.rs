@@ -1,4 +1,6 @@
 //! Typed access to the generated table: types, fields, kinds. Everything here is `Copy` and borrows static data only.
+use std::cmp::Ordering;
+
 use crate::{
     generated::types::{ENUMS, FIELDS, KINDS, NAMES, POOL, REFS, TYPES, UNIONS},
     rows::*,
@@ -232,6 +234,21 @@ impl TypeId {
         let row = self.row();
         let names = &NAMES[row.4 as usize..(row.4 + row.5) as usize];
         names.binary_search_by(|n| bytes(n.0).cmp(name.as_bytes())).ok()
+    }
+
+    /// The same for a name that stands at `from` or after it: for whoever has a list of names that is sorted as well, and begins each
+    /// search where the last one ended. Where there is no such field, the place before which it would stand is the error.
+    pub fn position_from(self, from: usize, name: &str) -> Result<usize, usize> {
+        let row = self.row();
+        let names = &NAMES[row.4 as usize..(row.4 + row.5) as usize];
+        for (at, n) in names.iter().enumerate().skip(from) {
+            match bytes(n.0).cmp(name.as_bytes()) {
+                Ordering::Less => {}
+                Ordering::Equal => return Ok(at),
+                Ordering::Greater => return Err(at),
+            }
+        }
+        Err(names.len())
     }
 
     /// The field at a place of [`TypeId::json_fields`].

@@ -39,9 +39,17 @@ struct Writer<'a>(Vec<Entry<'a>>);
 impl<'a> Writer<'a> {
     fn object(&mut self, ty: TypeId, fields: &'a Map<String, Value>, out: &mut Vec<u8>) {
         let start = self.0.len();
-        self.0.extend(fields.iter().map(|(key, value)| match ty.position(key) {
-            Some(at) => (ty.rank(at), key.as_str(), value, Some(ty.json_field(at).ty())),
-            None => (u8::MAX, key.as_str(), value, None),
+        // Both are sorted by name.
+        let mut next = 0;
+        self.0.extend(fields.iter().map(|(key, value)| match ty.position_from(next, key) {
+            Ok(at) => {
+                next = at + 1;
+                (ty.rank(at), key.as_str(), value, Some(ty.json_field(at).ty()))
+            }
+            Err(at) => {
+                next = at;
+                (u8::MAX, key.as_str(), value, None)
+            }
         }));
         self.0[start..].sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1)));
         out.push(b'{');
@@ -50,12 +58,17 @@ impl<'a> Writer<'a> {
             if i > start {
                 out.push(b',');
             }
-            write_text(key, out);
-            out.push(b':');
-            match ty {
-                Some(ty) => self.value(ty, value, out),
-                None => write(value, out),
-            }
+            let Some(ty) = ty else {
+                write_text(key, out);
+                out.push(b':');
+                write(value, out);
+                continue;
+            };
+            // No field's name has anything that needs an escape.
+            out.push(b'"');
+            out.extend_from_slice(key.as_bytes());
+            out.extend_from_slice(b"\":");
+            self.value(ty, value, out);
         }
         out.push(b'}');
         self.0.truncate(start);

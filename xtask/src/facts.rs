@@ -97,13 +97,11 @@ fn in_v3(schema: &Value) -> Value {
     }
 }
 
-/// Without texts, and without what the schema's table does not hold.
+/// Without texts, and without enumerations: published documents are made with those switched off.
 fn bare(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
-            let kept = |k: &str, v: &Value| {
-                !(k == "description" && v.is_string() || matches!(k, "x-kubernetes-unions" | "enum"))
-            };
+            let kept = |k: &str, v: &Value| !(k == "description" && v.is_string() || k == "enum" && v.is_array());
             map.iter().filter(|(k, v)| kept(k, v)).map(|(k, v)| (k.clone(), bare(v))).collect::<Map<_, _>>().into()
         }
         Value::Array(list) => list.iter().map(bare).collect(),

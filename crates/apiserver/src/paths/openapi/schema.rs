@@ -48,9 +48,10 @@ impl Collector {
     pub fn tell_of(&mut self, group: &str, version: &str) {
         self.about.push((group.to_owned(), version.to_owned()));
     }
-    /// Has it say that it is of all that are built in, those which are not served among them.
+    /// Has it say that it is of all that are built in, those which are not served among them, but for what every server has.
     pub fn tell_of_all(&mut self) {
-        let kinds = Schema::builtin().kinds().filter(|(group, ..)| *group != "meta.k8s.io");
+        let kinds =
+            Schema::builtin().kinds().filter(|(group, ..)| !["meta.k8s.io", "apidiscovery.k8s.io"].contains(group));
         let all: BTreeSet<_> = kinds.map(|(group, version, ..)| (group.to_owned(), version.to_owned())).collect();
         self.about.extend(all);
     }

@@ -362,8 +362,7 @@ fn kubelet_trust(args: &ServerArgs, pki: &ClusterPki) -> anyhow::Result<KubeletT
 
 /// Whether a part of the control plane looks at this feature gate.
 pub fn is_asked(gate: &str) -> bool {
-    let of_components = kelson_apiserver::FEATURE_GATES.iter().chain(&kelson_controllers::FEATURE_GATES);
-    of_components.copied().any(|known| known == gate) || kelson_admission::feature_gates().contains(gate)
+    kelson_apiserver::asks_for(gate) || kelson_controllers::FEATURE_GATES.contains(&gate)
 }
 
 fn api_config(

@@ -16,10 +16,11 @@ use kelson_meta::gates::FeatureGates;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_pki::{Key, PublicKey, SwappableCertificate};
+use kelson_resources::GatedFields;
 use kelson_store::Store;
 use kelson_tasks::Tasks;
 
-use crate::catalog::RuntimeConfig;
+use crate::catalog::{RuntimeConfig, runtime_config};
 
 /// One of `--authorization-mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,8 +216,16 @@ pub struct Config {
     pub clock: Arc<dyn Clock>,
 }
 
-/// The feature gates that change what the server does, beside those of admission's plugins.
-pub const FEATURE_GATES: [&str; 4] = ["ComponentFlagz", "ComponentStatusz", "StorageVersionHash", "WatchList"];
+/// The feature gates that change what the server does, beside those of kinds, fields and admission's plugins.
+const FEATURE_GATES: [&str; 4] = ["ComponentFlagz", "ComponentStatusz", "StorageVersionHash", "WatchList"];
+
+/// Whether a feature gate changes something here: what the server does, which kinds it serves or which of their fields it keeps.
+pub fn asks_for(gate: &str) -> bool {
+    FEATURE_GATES.contains(&gate)
+        || runtime_config::gates().any(|of_kinds| of_kinds == gate)
+        || GatedFields::gates().any(|of_fields| of_fields == gate)
+        || kelson_admission::feature_gates().contains(gate)
+}
 
 impl Config {
     /// Upstream's defaults over a store: no sockets, anonymous requests allowed, Node and RBAC authorization.

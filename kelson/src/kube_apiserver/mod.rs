@@ -304,6 +304,11 @@ mod tests {
             feature_gates(&["kube:WatchList=false, AllAlpha=false".into(), "kube:AllBeta=true".into()], is_asked);
         let changed: Vec<_> = gates.expect("gates").changed().filter(|(name, _)| !name.starts_with("All")).collect();
         assert!(changed.contains(&("WatchList", false)), "{changed:?}");
+        // Of what the server does, of a kind, of a field, of a controller; and one of which nothing here hears.
+        for asked in ["WatchList", "ClusterTrustBundle", "ContainerStopSignals", "PodLevelResources"] {
+            assert!(is_asked(asked), "{asked}");
+        }
+        assert!(!is_asked("CBORServingAndStorage"));
     }
 
     #[test]

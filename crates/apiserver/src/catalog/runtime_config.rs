@@ -23,6 +23,11 @@ const GATED: [(&str, &str, &str, &str); 6] = [
     ("storagemigration.k8s.io", "v1beta1", "storageversionmigrations", "StorageVersionMigrator"),
 ];
 
+/// The gates that decide over resources.
+pub fn gates() -> impl Iterator<Item = &'static str> {
+    GATED.iter().map(|row| row.3)
+}
+
 /// Whether the feature of a resource is on; one that belongs to none is there.
 pub fn is_there(gates: &FeatureGates, group: &str, version: &str, plural: &str) -> bool {
     let row = GATED.iter().find(|row| (row.0, row.1, row.2) == (group, version, plural));

@@ -23,6 +23,11 @@ struct Off {
 pub struct GatedFields(BTreeMap<(&'static str, &'static str), Vec<Off>>);
 
 impl GatedFields {
+    /// The gates that decide over fields; one may come several times.
+    pub fn gates() -> impl Iterator<Item = &'static str> {
+        PARTS.iter().flat_map(|(.., rows)| *rows).flat_map(|row| row.gates).copied()
+    }
+
     /// The fields of what is off.
     pub fn of(gates: &FeatureGates) -> Self {
         let mut kinds: BTreeMap<_, Vec<Off>> = BTreeMap::new();

@@ -64,7 +64,7 @@ impl Place {
                 .map(|to| to.into_iter().chain(beyond.clone()).collect())
                 .collect();
         }
-        let name = names().last().unwrap_or_default();
+        let name = names().next_back().unwrap_or_default();
         let (field, only) = match (name.split_once('!'), name.split_once('/')) {
             (Some((field, text)), _) => (field, Only::Not(text)),
             (_, Some((field, member))) => (field, Only::With(member)),

@@ -1,5 +1,5 @@
 //! Writes the type table as Rust: plain integers and one string pool, so that it costs neither relocations nor start-up.
-use crate::model::{Field, Model, Ty};
+use crate::model::{Field, Model, Ty, Type};
 use anyhow::{Context, Result, ensure};
 use std::{
     collections::{BTreeMap, HashMap},
@@ -103,25 +103,8 @@ pub fn render(model: &Model) -> Result<String> {
     for (id, ty) in model.types.iter().enumerate() {
         writeln!(fields, "    // {}.{}", ty.package, ty.name)?;
         for (i, f) in ty.fields.iter().enumerate() {
-            if !f.values.is_empty() {
-                enums.push(format!(
-                    "    E({}, {}), // {}.{}\n",
-                    starts[id] + i,
-                    pool.add(&f.values.join(",")),
-                    ty.name,
-                    f.json
-                ));
-            }
-            let merge_key = pool.add(&f.patch_merge_key);
-            let (name, keys, default) = (pool.add(&f.json), pool.add(&f.map_keys.join(",")), pool.add(&f.default));
-            let flags = flags(f)?;
-            writeln!(
-                fields,
-                "    F({name}, {}, {flags}, {}, {keys}, {merge_key}, {default}), // {}",
-                f.number,
-                refs.add(&f.ty),
-                label(f)
-            )?;
+            enums.extend(enumeration(ty, f, starts[id] + i, &mut pool));
+            fields.push_str(&field(f, &mut pool, &mut refs)?);
         }
         let view = json_view(model, id, &starts)?;
         let declared = declared(model, id);
@@ -167,6 +150,22 @@ pub fn render(model: &Model) -> Result<String> {
     section(&mut out, "KINDS", "K", model.kinds.len(), &kinds)?;
     pooled(&mut out, &pool.text)?;
     Ok(out)
+}
+
+/// The row of a field's values, where they are listed.
+fn enumeration(ty: &Type, f: &Field, at: usize, pool: &mut Pool) -> Option<String> {
+    if f.values.is_empty() {
+        return None;
+    }
+    Some(format!("    E({at}, {}), // {}.{}\n", pool.add(&f.values.join(",")), ty.name, f.json))
+}
+
+/// The row of a field.
+fn field(f: &Field, pool: &mut Pool, refs: &mut Refs) -> Result<String> {
+    let merge_key = pool.add(&f.patch_merge_key);
+    let (name, keys, default) = (pool.add(&f.json), pool.add(&f.map_keys.join(",")), pool.add(&f.default));
+    let (flags, ty) = (flags(f)?, refs.add(&f.ty));
+    Ok(format!("    F({name}, {}, {flags}, {ty}, {keys}, {merge_key}, {default}), // {}\n", f.number, label(f)))
 }
 
 /// The rows of the kinds.

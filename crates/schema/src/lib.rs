@@ -4,6 +4,7 @@
 //! in `descriptions/`.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod declaration;
 pub mod description;
 mod generated;
 pub mod resource;

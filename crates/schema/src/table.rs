@@ -1,6 +1,4 @@
 //! Typed access to the generated table: types, fields, kinds. Everything here is `Copy` and borrows static data only.
-use std::cmp::Ordering;
-
 use crate::{
     generated::types::{ENUMS, FIELDS, KINDS, NAMES, POOL, REFS, TYPES, UNIONS},
     rows::*,
@@ -12,7 +10,7 @@ fn text(packed: u32) -> &'static str {
 }
 
 /// The text's bytes, without the checks that slicing text makes: for comparing on hot paths.
-fn bytes(packed: u32) -> &'static [u8] {
+pub(crate) fn bytes(packed: u32) -> &'static [u8] {
     let (start, len) = ((packed >> 10) as usize, (packed & 0x3ff) as usize);
     &POOL.as_bytes()[start..start + len]
 }
@@ -177,7 +175,7 @@ const COMMON_KINDS: &[&str] = &[
 ];
 
 impl TypeId {
-    fn row(self) -> &'static TypeRow {
+    pub(crate) fn row(self) -> &'static TypeRow {
         &TYPES[self.0 as usize]
     }
 
@@ -236,30 +234,10 @@ impl TypeId {
         names.binary_search_by(|n| bytes(n.0).cmp(name.as_bytes())).ok()
     }
 
-    /// The same for a name that stands at `from` or after it: for whoever has a list of names that is sorted as well, and begins each
-    /// search where the last one ended. Where there is no such field, the place before which it would stand is the error.
-    pub fn position_from(self, from: usize, name: &str) -> Result<usize, usize> {
-        let row = self.row();
-        let names = &NAMES[row.4 as usize..(row.4 + row.5) as usize];
-        for (at, n) in names.iter().enumerate().skip(from) {
-            match bytes(n.0).cmp(name.as_bytes()) {
-                Ordering::Less => {}
-                Ordering::Equal => return Ok(at),
-                Ordering::Greater => return Err(at),
-            }
-        }
-        Err(names.len())
-    }
-
     /// The field at a place of [`TypeId::json_fields`].
     pub fn json_field(self, position: usize) -> Field {
         let row = self.row();
         Field(NAMES[row.4 as usize + position].1)
-    }
-
-    /// Where the field at a place of [`TypeId::json_fields`] stands in the declaration: JSON of the reference is in this order.
-    pub fn rank(self, position: usize) -> u8 {
-        NAMES[self.row().4 as usize + position].3
     }
 
     /// The member that says which of the others is set (empty where none does), and those others with what it calls them; for

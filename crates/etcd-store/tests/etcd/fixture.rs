@@ -145,8 +145,9 @@ pub fn config_map(name: &str, value: &str) -> Value {
         "metadata": {"name": name, "namespace": "default", "uid": "8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab", "resourceVersion": ""}})
 }
 
+/// What the API server stores of an object: fields in the order in which its type declares them.
 pub fn body(object: &Value) -> Body {
-    Body::locate(object.to_string()).unwrap()
+    Body::locate(kelson_codec::declared_json(object)).unwrap()
 }
 
 pub fn meta() -> RecordMeta {

@@ -149,6 +149,11 @@ impl Devices {
         self.shared.table.lock().amounts(Instant::now())
     }
 
+    /// The resources that plugins offer, or did when the last kubelet ended.
+    pub fn offered(&self) -> BTreeSet<String> {
+        self.shared.table.lock().offered()
+    }
+
     /// A plugin offers a resource by this client.
     ///
     /// # Errors

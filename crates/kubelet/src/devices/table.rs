@@ -214,6 +214,11 @@ impl Table {
         self.resources.contains_key(resource)
     }
 
+    /// All of these.
+    pub fn offered(&self) -> BTreeSet<String> {
+        self.resources.keys().cloned().collect()
+    }
+
     /// What its plugin wants to be asked.
     pub fn options(&self, resource: &str) -> PluginOptions {
         self.resources.get(resource).map(|r| r.options).unwrap_or_default()

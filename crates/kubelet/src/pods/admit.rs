@@ -1,6 +1,6 @@
 //! Admission of a pod at the node: what the scheduler should have known, checked where it is true (upstream:
 //! `pkg/kubelet/lifecycle/predicate.go`).
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
@@ -27,6 +27,8 @@ pub struct Here<'a> {
     pub shuts_down: bool,
     /// What the runtime can do.
     pub runtime: &'a RuntimeState,
+    /// Resources that this kubelet's device plugins offer.
+    pub devices: &'a BTreeSet<String>,
 }
 
 /// Whether `pod` may run beside `others` here.
@@ -61,7 +63,7 @@ pub fn admit(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Reje
             "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
         return Err(("NodePorts".into(), message.into()));
     }
-    fits(pod, others, node)
+    fits(pod, others, node, here.devices)
         .map_err(|short| (format!("OutOf{}", short.resource), format!("Pod was rejected: {}", short.message)))
 }
 
@@ -142,11 +144,13 @@ fn refused_by_pressure(pod: &Pod, pressure: Pressure) -> Option<String> {
     Some(format!("The node had condition: [{}]. ", held.join(" ")))
 }
 
-/// Whether a pod's requests fit beside those of `others`, of which the pod itself does not count.
+/// Whether a pod's requests fit beside those of `others`, of which the pod itself does not count. Of `devices` their own table
+/// decides when it gives them, and it alone knows: the Node object may be older than what plugins have said, and the scheduler
+/// may have heard of a device before this kubelet reads its own report of it again.
 ///
 /// # Errors
 /// The first resource of which there is too little.
-pub fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Short> {
+pub fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node, devices: &BTreeSet<String>) -> Result<(), Short> {
     let none = BTreeMap::new();
     let status = node.status.as_ref();
     let allocatable = status.and_then(|s| s.allocatable.as_ref()).unwrap_or(&none);
@@ -164,7 +168,8 @@ pub fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Short> {
         return out_of("pods", 1, count, max);
     }
     let mut resources: Vec<&str> = vec!["cpu", "memory", "ephemeral-storage"];
-    resources.extend(allocatable.keys().map(String::as_str).filter(|k| k.starts_with("hugepages-") || k.contains('/')));
+    let is_counted = |k: &&str| k.starts_with("hugepages-") || k.contains('/') && !devices.contains(*k);
+    resources.extend(allocatable.keys().map(String::as_str).filter(is_counted));
     for r in resources {
         let Some(capacity) = allocatable.get(r).map(pod::quantity) else { continue };
         let wanted = pod::pod_request(pod, r);
@@ -220,6 +225,12 @@ mod tests {
         Arc::new(serde_json::from_value(json!({"metadata":{"name":uid,"uid":uid},"spec":spec})).expect("pod"))
     }
 
+    /// Before the node has been read.
+    fn nowhere(runtime: &RuntimeState, pressure: Pressure) -> Here<'_> {
+        static NO_DEVICES: BTreeSet<String> = BTreeSet::new();
+        Here { allowed_unsafe_sysctls: &[], node: None, pressure, shuts_down: false, runtime, devices: &NO_DEVICES }
+    }
+
     #[test]
     fn rejections() {
         let node: Node = serde_json::from_value(json!({"metadata":{"name":"n","labels":{"disk":"ssd"}},
@@ -227,8 +238,7 @@ mod tests {
         .expect("node");
         let runtime = RuntimeState::default();
         let pressure = Pressure::default();
-        let here =
-            Here { allowed_unsafe_sysctls: &[], node: Some(&node), pressure, shuts_down: false, runtime: &runtime };
+        let here = Here { node: Some(&node), ..nowhere(&runtime, pressure) };
         let cpu = |n: &str| json!({"containers":[{"name":"a","resources":{"requests":{"cpu":n}}}]});
         let reason = |p: &Pod, others: &[Arc<Pod>]| admit(&here, p, others).map_err(|(r, _)| r);
         let port = |ip: &str, protocol: &str, host: i32| {
@@ -268,11 +278,26 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_the_node_object_does_not_show_yet() {
+        let node: Node =
+            serde_json::from_value(json!({"status":{"allocatable":{"pods":"9","example.com/gpu":"2"}}})).expect("node");
+        let wants = |n: &str| {
+            let amounts = json!({"example.com/gpu": n});
+            json!({"containers":[{"name":"a","resources":{"requests": amounts, "limits": amounts}}]})
+        };
+        let (runtime, others) = (RuntimeState::default(), [pod("o", wants("2"))]);
+        let here = Here { node: Some(&node), ..nowhere(&runtime, Pressure::default()) };
+        let reason = |here: &Here<'_>| admit(here, &pod("a", wants("1")), &others).map_err(|(reason, _)| reason);
+        let offered = BTreeSet::from(["example.com/gpu".to_owned()]);
+        assert_eq!(reason(&Here { devices: &offered, ..here }), Ok(()), "a third has come");
+        assert_eq!(reason(&here), Err("OutOfexample.com/gpu".into()), "what no plugin offers the object says");
+    }
+
+    #[test]
     fn promised_isolation_is_given_or_the_pod_refused() {
         let refused = |spec: Value, runtime: &RuntimeState| {
             let pressure = Pressure::default();
-            let here = Here { allowed_unsafe_sysctls: &[], node: None, pressure, shuts_down: false, runtime };
-            admit(&here, &pod("a", spec), &[]).err().map(|(reason, _)| reason)
+            admit(&nowhere(runtime, pressure), &pod("a", spec), &[]).err().map(|(reason, _)| reason)
         };
         let users = json!({"hostUsers": false});
         let groups = json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}});
@@ -293,8 +318,7 @@ mod tests {
         let runtime = RuntimeState::default();
         let refused = |spec: Value, memory: bool, disk: bool| {
             let pressure = Pressure { memory, disk, pid: false };
-            let here = Here { allowed_unsafe_sysctls: &[], node: None, pressure, shuts_down: false, runtime: &runtime };
-            admit(&here, &pod("a", spec), &[]).err().map(|(reason, message)| {
+            admit(&nowhere(&runtime, pressure), &pod("a", spec), &[]).err().map(|(reason, message)| {
                 assert_eq!(reason, "Evicted");
                 message
             })

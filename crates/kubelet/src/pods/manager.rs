@@ -198,7 +198,9 @@ impl PodManager {
         let granted = if resize::same_resources(before, &wanted) {
             Granted { pod: Arc::clone(&wanted), deferred: None }
         } else {
-            resize::grant((node.as_deref(), &self.parts.config.placement), &self.others(), before, &wanted)
+            let devices = self.parts.devices.offered();
+            let here = (node.as_deref(), &self.parts.config.placement, &devices);
+            resize::grant(here, &self.others(), before, &wanted)
         };
         let Some(entry) = self.workers.get_mut(uid) else { return };
         let tell = |kind, reason, what, why: &str| {
@@ -231,10 +233,13 @@ impl PodManager {
         let mut waiting: Vec<_> =
             waiting.map(|(uid, e)| (uid.clone(), e.start.pod.clone(), e.wanted.clone())).collect();
         waiting.sort_by_key(|(uid, _, wanted)| (std::cmp::Reverse(priority(wanted)), uid.clone()));
-        let node = self.node.borrow().clone();
+        if waiting.is_empty() {
+            return;
+        }
+        let (node, devices) = (self.node.borrow().clone(), self.parts.devices.offered());
         for (uid, before, wanted) in waiting {
-            let policies = &self.parts.config.placement;
-            if resize::grant((node.as_deref(), policies), &self.others(), &before, &wanted).deferred.is_none() {
+            let here = (node.as_deref(), &self.parts.config.placement, &devices);
+            if resize::grant(here, &self.others(), &before, &wanted).deferred.is_none() {
                 self.grant(&uid, &before, wanted);
             }
         }
@@ -297,12 +302,14 @@ impl PodManager {
     fn judge(&self, pod: &Arc<Pod>) -> Option<Rejection> {
         let others = self.others();
         let (node, runtime) = (self.node.borrow().clone(), self.parts.runtime_state.borrow().clone());
+        let devices = self.parts.devices.offered();
         let here = admit::Here {
             allowed_unsafe_sysctls: &self.parts.config.allowed_unsafe_sysctls,
             node: node.as_deref(),
             pressure: *self.pressure.borrow(),
             shuts_down: *self.shutdown.borrow(),
             runtime: &runtime,
+            devices: &devices,
         };
         let (reason, message) = admit::admit(&here, pod, &others).err()?;
         self.parts.effects.tell.pod(pod, EventType::Warning, &reason, message.clone());

@@ -1,6 +1,7 @@
 //! Resizing in place (KEP-1287): the resources a pod has been granted on this node, apart from those that its spec wants now. What
 //! does not fit waits until other pods leave room. Pure; the manager keeps the grants, the worker carries them out (upstream:
 //! `pkg/kubelet/allocation`).
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Node, Pod, ResourceRequirements};
@@ -30,9 +31,9 @@ pub struct Granted {
 }
 
 /// What a pod gets that has been granted the resources of `known` and whose spec is `wanted` now. What it has to itself it has by the
-/// policies of `placement`, under which it keeps it.
+/// policies of `placement`, under which it keeps it; `devices` are resources that do not change.
 pub fn grant(
-    (node, placement): (Option<&Node>, &PlacementConfig),
+    (node, placement, devices): (Option<&Node>, &PlacementConfig, &BTreeSet<String>),
     others: &[Arc<Pod>],
     known: &Pod,
     wanted: &Arc<Pod>,
@@ -48,7 +49,7 @@ pub fn grant(
     if let Some(message) = infeasible(placement, known, wanted) {
         return pending("Infeasible", message);
     }
-    match node.map_or(Ok(()), |node| admit::fits(wanted, others, node)) {
+    match node.map_or(Ok(()), |node| admit::fits(wanted, others, node, devices)) {
         Ok(()) => Granted { pod: Arc::clone(wanted), deferred: None },
         Err(short) => pending("Deferred", short.message),
     }
@@ -160,7 +161,7 @@ mod tests {
     fn what_fits_is_granted_and_the_rest_waits() {
         let node: Node =
             serde_json::from_value(json!({"status":{"allocatable":{"cpu":"2","pods":"10"}}})).expect("node");
-        let (others, none) = ([pod("o", "1")], PlacementConfig::default());
+        let (others, none, no_devices) = ([pod("o", "1")], PlacementConfig::default(), BTreeSet::new());
         for (from, to, granted, deferred) in [
             ("500m", "500m", "500m", None),
             ("500m", "1", "1", None),
@@ -179,18 +180,18 @@ mod tests {
                 Some("Node didn't have enough resource: cpu, requested: 8000, used: 1000, capacity: 2000"),
             ),
         ] {
-            let got = grant((Some(&node), &none), &others, &pod("p", from), &pod("p", to));
+            let got = grant((Some(&node), &none, &no_devices), &others, &pod("p", from), &pod("p", to));
             let why = got.deferred.as_ref().map(|p| p.message.as_str());
             assert_eq!((cpu(&got.pod).as_str(), why), (granted, deferred), "{from} -> {to}");
             assert_eq!(got.pod.metadata.generation, Some(2));
         }
         // Its own old share does not count against it.
-        let got = grant((Some(&node), &none), &[pod("p", "2")], &pod("p", "2"), &pod("p", "1500m"));
+        let got = grant((Some(&node), &none, &no_devices), &[pod("p", "2")], &pod("p", "2"), &pod("p", "1500m"));
         assert_eq!((cpu(&got.pod).as_str(), got.deferred), ("1500m", None));
         // Whatever ends gets nothing more.
         let mut ending = (*pod("p", "8")).clone();
         ending.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time"));
-        let got = grant((Some(&node), &none), &[], &pod("p", "1"), &Arc::new(ending));
+        let got = grant((Some(&node), &none, &no_devices), &[], &pod("p", "1"), &Arc::new(ending));
         assert_eq!((cpu(&got.pod).as_str(), got.deferred), ("1", None));
     }
 
@@ -218,13 +219,13 @@ mod tests {
                 Some("Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\""),
             ),
         ] {
-            let got = grant((None, policy), &[], &of("1", "1Gi"), &wanted);
+            let got = grant((None, policy, &BTreeSet::new()), &[], &of("1", "1Gi"), &wanted);
             assert_eq!(
                 got.deferred.as_ref().map(|p| (p.reason, p.message.as_str())),
                 expected.map(|e| ("Infeasible", e))
             );
         }
-        let burstable = grant((None, &cpus), &[], &pod("p", "1"), &pod("p", "2"));
+        let burstable = grant((None, &cpus, &BTreeSet::new()), &[], &pod("p", "1"), &pod("p", "2"));
         assert_eq!(burstable.deferred, None, "who has nothing to itself may change");
     }
 

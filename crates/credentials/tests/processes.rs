@@ -211,6 +211,22 @@ async fn children_that_hold_the_pipes_open_do_not_hang_us() {
 }
 
 #[tokio::test]
+async fn a_child_may_answer_after_the_plugin_has_ended() {
+    let b = Bench::new(&format!("(sleep 1; {}) & exit 0", answer()));
+    assert_eq!(b.run().await.unwrap().auth["r.io"].username, "user");
+    // In two parts, and the pipe stays open.
+    let text = answer().replace("echo '", "printf %s '");
+    let (first, second) = text.split_once("\"cacheDuration").unwrap();
+    let b = Bench::new(&format!("({first}'; sleep 1; printf %s '\"cacheDuration{second}; sleep 1000) & exit 0"));
+    assert_eq!(b.run().await.unwrap().auth["r.io"].username, "user");
+    // A plugin that failed has no time for it, and one that says nothing has what plugins have.
+    let e = Bench::new(&format!("(sleep 1000; {}) & exit 3", answer())).run().await.unwrap_err();
+    assert_eq!(e.reason, FaultReason::Exit);
+    let e = Bench::new("sleep 1000 & exit 0").run_for(Duration::from_secs(1)).await.unwrap_err();
+    assert_eq!(e.reason, FaultReason::Timeout);
+}
+
+#[tokio::test]
 async fn dry_run() {
     let b = Bench::new(&answer());
     let config = |b: &Bench| config::Config { providers: vec![b.config()], hash: "sha256:x".into() };

@@ -19,7 +19,7 @@ pub(crate) const CHANNELS: u8 = 5;
 const RESIZE_BYTES_MAX: usize = 4 * 1024;
 
 /// The size of a terminal, in characters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TerminalSize {
     /// Width in characters.
     #[serde(rename = "Width")]
@@ -27,6 +27,24 @@ pub struct TerminalSize {
     /// Height in lines.
     #[serde(rename = "Height")]
     pub height: u16,
+}
+
+/// As upstream reads it: the names in any case; what is not named is 0, and other names are passed over.
+impl<'de> Deserialize<'de> for TerminalSize {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut size = Self::default();
+        for (name, value) in serde_json::Map::deserialize(from)? {
+            let member = match name.to_ascii_lowercase().as_str() {
+                "width" => &mut size.width,
+                "height" => &mut size.height,
+                _ => continue,
+            };
+            if !value.is_null() {
+                *member = u16::deserialize(value).map_err(serde::de::Error::custom)?;
+            }
+        }
+        Ok(size)
+    }
 }
 
 /// The sizes of the client's terminal as they come.
@@ -218,4 +236,26 @@ async fn wait_for_streams(
         json_status: version.json_status(),
         connection: connection.clone(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_clients_write_them() {
+        let read = |text: &str| serde_json::from_str(text).ok().map(|s: TerminalSize| (s.width, s.height));
+        for (text, expected) in [
+            (r#"{"Width":80,"Height":24}"#, Some((80, 24))),
+            (r#"{"width":80,"HEIGHT":24,"depth":1}"#, Some((80, 24))),
+            (r#"{"Width":80,"Height":null}"#, Some((80, 0))),
+            ("{}", Some((0, 0))),
+            (r#"{"Width":"80"}"#, None),
+            (r#"{"Width":65536}"#, None),
+            (r#"{"Width":-1}"#, None),
+            ("[80, 24]", None),
+        ] {
+            assert_eq!(read(text), expected, "{text}");
+        }
+    }
 }

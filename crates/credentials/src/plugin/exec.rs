@@ -26,7 +26,7 @@ pub const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
 pub const STDERR_BYTES_MAX: usize = 4096;
 /// Bytes of stderr that are shown, after credentials were taken out.
 pub const STDERR_SHOWN_BYTES_MAX: usize = 512;
-/// How long output is still read after the plugin ended, when a child of it holds the pipes open.
+/// How often it is looked whether the answer is whole once the plugin has ended, when a child of it holds the pipes open.
 const PIPE_GRACE: Duration = Duration::from_millis(250);
 /// How long a killed process may take to be gone before it is left to the system.
 const REAP_MAX: Duration = Duration::from_secs(5);
@@ -129,10 +129,15 @@ impl ProcessExecutor {
                 () = exited(&mut child) => break,
             }
         }
-        if open {
-            // Children of the plugin may hold the pipes open for ever; what it said itself is in them by now.
+        while open {
+            // Children of the plugin may hold the pipes open for ever, or be those that answer: as upstream they have until the
+            // plugin's time is over, but no longer than it takes to say all, and no time at all after a failure.
             if let Ok(done) = tokio::time::timeout(PIPE_GRACE, &mut streams).await {
                 done?;
+                open = false;
+            }
+            if failed(&child) || protocol::decode(provider.api_version, &output.lock().stdout).is_ok() {
+                break;
             }
         }
         drop(group);
@@ -171,6 +176,15 @@ impl Drop for ProcessGroup {
             let _ = rustix::process::kill_process_group(pid, Signal::KILL);
         }
     }
+}
+
+/// Whether a process that has ended did so with a failure; it stays unreaped.
+fn failed(child: &Child) -> bool {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    let Some(pid) = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) else { return false };
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let found = waitid(WaitId::Pid(pid), look).ok().flatten();
+    found.is_some_and(|status| status.exit_status() != Some(0))
 }
 
 /// Returns when the process has ended, and leaves it unreaped where the kernel has process handles (5.3 and later).

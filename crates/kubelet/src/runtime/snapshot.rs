@@ -1,6 +1,7 @@
 //! What the runtime has of one pod: its sandboxes and containers, newest first, and how that is read over CRI. Statuses
 //! that cannot change any more are not asked for twice.
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,6 +139,7 @@ impl RuntimePod {
 /// Reads snapshots of one pod, remembering what cannot change.
 pub struct SnapshotReader {
     clock: Arc<dyn Clock>,
+    prefers_ipv6: bool,
     sandboxes: HashMap<String, (i32, Sandbox)>,
     containers: HashMap<String, (i32, Arc<Instance>)>,
     /// Bounds that were set after a container was made.
@@ -146,8 +148,16 @@ pub struct SnapshotReader {
 
 impl SnapshotReader {
     /// A reader that has read nothing; by `clock` it tells how long ago containers ended.
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, sandboxes: HashMap::new(), containers: HashMap::new(), resized: HashMap::new() }
+    ///
+    /// Of a pod's addresses the one comes first that is of the family of `node`, the node's own first address.
+    pub fn new(clock: Arc<dyn Clock>, node: Option<IpAddr>) -> Self {
+        Self {
+            clock,
+            prefers_ipv6: node.is_some_and(|ip| ip.is_ipv6()),
+            sandboxes: HashMap::new(),
+            containers: HashMap::new(),
+            resized: HashMap::new(),
+        }
     }
     /// A container is held to other bounds now, which its state does not show: it is read anew the next time, and a runtime that
     /// does not tell them is taken at its word.
@@ -179,7 +189,7 @@ impl SnapshotReader {
                 Some((_, known)) => pod.sandboxes.push(known.clone()),
                 None => match runtime.pod_sandbox_status(&s.id, false).await {
                     Ok(answer) => {
-                        let read = sandbox(s, answer.status.unwrap_or_default());
+                        let read = sandbox(s, answer.status.unwrap_or_default(), self.prefers_ipv6);
                         self.sandboxes.insert(s.id.clone(), (s.state, read.clone()));
                         pod.sandboxes.push(read);
                     }
@@ -224,13 +234,10 @@ fn ended(finished_at: i64, now: Timestamp) -> Instant {
     now.checked_sub(ago).unwrap_or(now)
 }
 
-fn sandbox(listed: &cri::PodSandbox, status: cri::PodSandboxStatus) -> Sandbox {
+fn sandbox(listed: &cri::PodSandbox, status: cri::PodSandboxStatus, prefers_ipv6: bool) -> Sandbox {
     let network = status.network.unwrap_or_default();
-    let mut ips = Vec::new();
-    if !network.ip.is_empty() {
-        ips.push(network.ip);
-    }
-    ips.extend(network.additional_ips.into_iter().map(|i| i.ip));
+    let additional = network.additional_ips.iter().map(|i| i.ip.as_str());
+    let ips = of_both_families(std::iter::once(network.ip.as_str()).chain(additional), prefers_ipv6);
     Sandbox {
         id: listed.id.clone(),
         attempt: listed.metadata.as_ref().map_or(0, |m| m.attempt),
@@ -238,6 +245,13 @@ fn sandbox(listed: &cri::PodSandbox, status: cri::PodSandboxStatus) -> Sandbox {
         created_at: listed.created_at,
         ips,
     }
+}
+
+/// The first address of each family as addresses are usually written (upstream: `sortPodIPs`).
+fn of_both_families<'a>(told: impl Iterator<Item = &'a str>, prefers_ipv6: bool) -> Vec<String> {
+    let known: Vec<IpAddr> = told.filter_map(|ip| ip.parse().ok()).map(|ip: IpAddr| ip.to_canonical()).collect();
+    let first = |ipv6: bool| known.iter().find(|ip| ip.is_ipv6() == ipv6);
+    [first(prefers_ipv6), first(!prefers_ipv6)].into_iter().flatten().map(ToString::to_string).collect()
 }
 
 /// Longest termination message, as upstream cuts it.
@@ -319,6 +333,15 @@ fn bare(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_address_of_the_nodes_family_is_the_first() {
+        let told = ["10.0.0.5", "", "FD00::5", "10.0.0.6", "fd00::6"];
+        assert_eq!(of_both_families(told.into_iter(), false), ["10.0.0.5", "fd00::5"]);
+        assert_eq!(of_both_families(told.into_iter(), true), ["fd00::5", "10.0.0.5"]);
+        assert_eq!(of_both_families(["::ffff:10.0.0.7"].into_iter(), true), ["10.0.0.7"], "one is better than none");
+        assert!(of_both_families([""].into_iter(), false).is_empty(), "a sandbox without a network");
+    }
 
     #[test]
     fn the_newest_is_the_newest_though_the_clock_was_set_back() {

@@ -28,6 +28,8 @@ pub struct Node {
     host: String,
     port: u16,
     verified: bool,
+    /// Whether it understands every WebSocket of a client.
+    translates: bool,
 }
 
 impl Node {
@@ -51,12 +53,20 @@ impl Node {
         })?;
         let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
         let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(DEFAULT_PORT);
-        Ok(Self { name: name.to_owned(), host: host.to_owned(), port, verified: true })
+        let declared = node["status"]["declaredFeatures"].as_array();
+        let translates = declared.is_some_and(|all| all.iter().any(|name| name == "ExtendWebSocketsToKubelet"));
+        Ok(Self { name: name.to_owned(), host: host.to_owned(), port, verified: true, translates })
     }
 
     /// The same, believed whatever certificate it shows (`insecureSkipTLSVerifyBackend` of `PodLogOptions`).
     pub fn unverified(self) -> Self {
         Self { verified: false, ..self }
+    }
+
+    /// Whether WebSockets of any protocol may be passed on as they are; other kubelets are spoken to in SPDY where their runtimes
+    /// might not understand them.
+    pub fn translates_websockets(&self) -> bool {
+        self.translates
     }
 
     /// Address and port as one text, `host:port`.

@@ -99,11 +99,12 @@ pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Resul
     let upgrade = upgrade.ok_or_else(|| Status::bad_request("Upgrade request required over HTTP/1.1"))?;
     let port_forward = cx.info.subresource == "portforward";
     let streams = cx.server.metrics.streams();
-    if !port_forward && negotiate::wants_stream_close(&cx.headers) {
+    let translates_here = !node.translates_websockets();
+    if translates_here && !port_forward && negotiate::wants_stream_close(&cx.headers) {
         streams.websocket(&cx.info.subresource, TranslatedBy::Server);
         return translated(cx, node, target, upgrade).await;
     }
-    let tunnel = negotiate::is_tunnel_request(&cx.headers);
+    let tunnel = translates_here && negotiate::is_tunnel_request(&cx.headers);
     let websocket = negotiate::is_websocket_request(&cx.headers) && !tunnel;
     let (transport, offered) = if websocket {
         (Transport::WebSocket, listed(&cx.headers, &WEBSOCKET_PROTOCOLS))

@@ -28,6 +28,14 @@ pub fn json(value: &impl serde::Serialize) -> Response<Body> {
     }
 }
 
+/// An upgrade that is refused.
+pub fn refused(refusal: Response<String>) -> Response<Body> {
+    let (head, message) = refusal.into_parts();
+    let mut response = text(head.status, message);
+    response.headers_mut().extend(head.headers);
+    response
+}
+
 /// No such path.
 pub fn not_found() -> Response<Body> {
     text(StatusCode::NOT_FOUND, "404 page not found\n")

@@ -18,7 +18,7 @@ use serde_json::Value;
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::unix::pipe;
 
-use super::answer::{Body, text};
+use super::answer::{Body, refused};
 use super::state::ServerState;
 use crate::runtime::tasks::{Pipes, Process};
 
@@ -72,12 +72,7 @@ impl Command {
         let (parts, body) = request.into_parts();
         let accepted = match kelson_streams::accept_exec(&parts) {
             Ok(a) => a,
-            Err(refusal) => {
-                let (head, message) = refusal.into_parts();
-                let mut response = text(head.status, message);
-                response.headers_mut().extend(head.headers);
-                return response;
-            }
+            Err(refusal) => return refused(*refusal),
         };
         let upgraded = hyper::upgrade::on(Request::from_parts(parts, body));
         let protocol = accepted.protocol;

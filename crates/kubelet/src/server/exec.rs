@@ -11,7 +11,7 @@ use super::answer::{Body, not_found, text};
 use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 use super::target::running_container;
-use super::{command, splice};
+use super::{command, translate};
 
 /// Serves `/exec`, a command in a container.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
@@ -35,7 +35,7 @@ pub fn serve_attach(state: Arc<ServerState>, call: Call) -> Answer {
         state.count_websocket("attach", &call.request);
         let ExecOptions { stdin, stdout, stderr, tty } = wanted;
         let url = state.runtime.attach(cri::AttachRequest { container_id, stdin, tty, stdout, stderr }).await;
-        carry(&state, url, call.request).await
+        carry(&state, url, wanted, call.request).await
     })
 }
 
@@ -74,12 +74,17 @@ async fn exec(state: &Arc<ServerState>, opened: Opened, query: &Query, request: 
         return command.serve(request);
     }
     let url = state.runtime.exec(cri::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr }).await;
-    carry(state, url, request).await
+    carry(state, url, wanted, request).await
 }
 
-async fn carry(state: &ServerState, url: kelson_cri::CriResult<String>, request: Request<Incoming>) -> Response<Body> {
+async fn carry(
+    state: &ServerState,
+    url: kelson_cri::CriResult<String>,
+    wanted: ExecOptions,
+    request: Request<Incoming>,
+) -> Response<Body> {
     match url {
-        Ok(url) => splice::carry(&state.tasks, &url, request, state.config.server.streaming_idle).await,
+        Ok(url) => translate::exec(state, &url, wanted, request).await,
         Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
     }
 }

@@ -26,10 +26,10 @@ use rustix::thread::LinkNameSpaceType;
 use serde::Deserialize;
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::answer::{Body, not_found, text};
+use super::answer::{Body, not_found, refused, text};
 use super::endpoint::{Answer, Call};
-use super::splice;
 use super::state::ServerState;
+use super::translate;
 use crate::pod;
 use crate::probes::words::os_text;
 use crate::runtime::labels;
@@ -82,7 +82,7 @@ async fn port_forward(
     }
     let ports = query.all("port").filter_map(|port| port.parse().ok()).collect();
     match state.runtime.port_forward(&sandbox.id, ports).await {
-        Ok(url) => splice::carry(&state.tasks, &url, request, state.config.server.streaming_idle).await,
+        Ok(url) => translate::port_forward(state, &url, request).await,
         Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
     }
 }
@@ -206,12 +206,7 @@ fn answer(
     let (parts, body) = request.into_parts();
     let accepted = match kelson_streams::accept_port_forward(&parts) {
         Ok(a) => a,
-        Err(refusal) => {
-            let (head, message) = refusal.into_parts();
-            let mut response = text(head.status, message);
-            response.headers_mut().extend(head.headers);
-            return response;
-        }
+        Err(refusal) => return refused(*refusal),
     };
     let upgraded = hyper::upgrade::on(Request::from_parts(parts, body));
     let own = tasks.clone();

@@ -23,6 +23,7 @@ mod run;
 mod splice;
 pub mod state;
 mod target;
+mod translate;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -18,7 +18,7 @@ use super::answer::{Body, text};
 const REFUSAL_MAX: usize = 64 * 1024;
 
 /// The runtime's address: plain HTTP on loopback, nothing else.
-fn loopback(url: &str) -> Result<(SocketAddr, Uri), String> {
+pub(super) fn loopback(url: &str) -> Result<(SocketAddr, Uri), String> {
     let uri: Uri = url.parse().map_err(|e| format!("the runtime's streaming URL: {e}"))?;
     if uri.scheme_str() != Some("http") {
         return Err(format!("the runtime's streaming URL {url:?} is not http"));

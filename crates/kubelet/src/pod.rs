@@ -285,18 +285,19 @@ pub fn request(c: &Container, resource: &str) -> Option<Quantity> {
     own.or_else(|| limit(c, resource))
 }
 
-/// What the pod as a whole requests of a resource: the sum of apps and sidecars, or the largest init step if that is
-/// more, plus overhead (upstream: component-helpers `resource.PodRequests`).
+/// What the pod requests of a resource: apps and sidecars, or its largest init step, and overhead (upstream: `PodRequests`).
 pub fn pod_request(pod: &Pod, resource: &str) -> Quantity {
-    aggregate(pod, resource, |c| request(c, resource))
+    aggregate(pod, resource, whole(pod, resource, true), |c| request(c, resource))
 }
 /// The same of limits; `None` when some container has none, so that the pod has no bound.
 pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
-    if let Some(whole) = whole(pod, resource, false) {
-        return Some(whole);
-    }
-    let bounded = members(pod).filter(|m| m.role != Role::Ephemeral).all(|m| limit(&m.container, resource).is_some());
-    bounded.then(|| aggregate(pod, resource, |c| limit(c, resource)))
+    let is_bounded =
+        || members(pod).filter(|m| m.role != Role::Ephemeral).all(|m| limit(&m.container, resource).is_some());
+    (whole(pod, resource, false).is_some() || is_bounded()).then(|| pod_limit_sum(pod, resource))
+}
+/// The limits that there are, together; containers without one are not held to it.
+pub fn pod_limit_sum(pod: &Pod, resource: &str) -> Quantity {
+    aggregate(pod, resource, whole(pod, resource, false), |c| limit(c, resource))
 }
 
 /// The limit that containers of the pod share where they have none of their own (`spec.resources`, KEP 2837); only these
@@ -312,7 +313,12 @@ fn whole(pod: &Pod, resource: &str, requests: bool) -> Option<Quantity> {
     map?.get(resource).map(quantity)
 }
 
-fn aggregate(pod: &Pod, resource: &str, of: impl Fn(&Container) -> Option<Quantity>) -> Quantity {
+fn aggregate(
+    pod: &Pod,
+    resource: &str,
+    whole: Option<Quantity>,
+    of: impl Fn(&Container) -> Option<Quantity>,
+) -> Quantity {
     let mut sidecars = Quantity::default();
     let mut apps = Quantity::default();
     let mut init_peak = Quantity::default();
@@ -328,10 +334,7 @@ fn aggregate(pod: &Pod, resource: &str, of: impl Fn(&Container) -> Option<Quanti
             Role::Ephemeral => {}
         }
     }
-    let mut total = apps.plus(sidecars).max(init_peak);
-    if let Some(all) = whole(pod, resource, true) {
-        total = all;
-    }
+    let total = whole.unwrap_or_else(|| apps.plus(sidecars).max(init_peak));
     let overhead = pod.spec.as_ref().and_then(|s: &PodSpec| s.overhead.as_ref()).and_then(|o| o.get(resource));
     total.plus(overhead.map(quantity).unwrap_or_default())
 }

@@ -41,6 +41,7 @@ use crate::upkeep::upkeep;
 use crate::volumes::Volumes;
 use crate::volumes::csi::VolumeGrowth;
 use crate::volumes::persistent::Claims;
+use crate::volumes::usage::VolumeUsages;
 use crate::wiring::{Channels, Dependencies, OnPodCidrs};
 
 /// How long the kubelet's tasks may take to end.
@@ -122,7 +123,7 @@ impl Kubelet {
         deps.client = deps.client.counted(&Metered::new(metrics.registry(), API_HOST));
         deps.runtime = Arc::new(MeteredRuntime::new(deps.runtime, Arc::clone(&metrics)));
         let (name, version) = runtime_version(&*deps.runtime).await;
-        let channels = Channels::new(&config, &deps.client, &deps.clock, metrics).await;
+        let channels = Channels::new(&config, &deps.client, &deps.clock, metrics, &tasks).await;
         let channels = channels.map_err(KubeletError::Config)?;
         let (seen, dirs) = (channels.csi.clone(), config.dirs());
         // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
@@ -212,7 +213,14 @@ fn parts(
             claims: Claims::new(client.clone()),
             local_volumes: config.local_volumes_dir.clone(),
             csi: channels.csi.clone(),
-            growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), channels.csi.clone()),
+            growth: VolumeGrowth::new(
+                client.clone(),
+                Arc::clone(&clock),
+                config.dirs(),
+                channels.csi.clone(),
+                tell.clone(),
+            ),
+            usages: VolumeUsages::default(),
             mounts: Arc::clone(&deps.mounts),
             node: node.clone(),
             clock,
@@ -252,6 +260,7 @@ fn server(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
         cgroups: parts.cgroups.clone(),
         metrics: Arc::clone(&channels.metrics),
         certificates: channels.certificates.clone(),
+        volumes: parts.volumes.usages.clone(),
         pipes_dir: command::directory(&parts.config.root_dir),
     };
     Server { state, client: deps.client.clone(), names: channels.names.1.clone() }

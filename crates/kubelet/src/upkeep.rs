@@ -12,13 +12,15 @@ use crate::devices::registration::Registrar;
 use crate::eviction::{self, measure};
 use crate::images::gc::ImageCollection;
 use crate::logs::rotate::LogRotation;
-use crate::metrics::ShutdownMetrics;
+use crate::metrics::{self, ClaimRoom, ShutdownMetrics};
+use crate::pods::health::HealthNews;
 use crate::pods::parts::Parts;
 use crate::pods::pinning::Pinning;
 use crate::pods::shares::Shares;
 use crate::shutdown::real::{LogindMachine, NodePods};
 use crate::shutdown::{Shutdown, kept};
 use crate::systemd::bus::Bus;
+use crate::volumes::usage::Room;
 use crate::wiring::{Channels, Dependencies};
 
 /// What keeps the node in order: evictions, image collection, log rotation.
@@ -50,6 +52,7 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
     tasks.supervise("plugin-registration", move || registration.clone().run());
     claims(tasks, deps, parts, channels);
     growth(tasks, parts, channels);
+    usages(tasks, deps, parts, channels);
     let collection = ImageCollection {
         runtime: Arc::clone(&deps.runtime),
         images: parts.images.clone(),
@@ -85,16 +88,29 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
 
 /// Drivers' volumes of the node's pods grow when their claims do.
 fn growth(tasks: &Tasks, parts: &Parts, channels: &Channels) {
-    let (growth, of_pods, known, tell) = (
-        parts.volumes.growth.clone(),
-        parts.volumes.claims.clone(),
-        channels.known.clone(),
-        parts.effects.tell.clone(),
-    );
+    let (growth, of_pods) = (parts.volumes.growth.clone(), parts.volumes.claims.clone());
+    let known = channels.known.clone();
     tasks.supervise("volume-growth", move || {
         let known = known.clone();
-        growth.clone().run(of_pods.clone(), Arc::new(move || known.list()), tell.clone())
+        growth.clone().run(of_pods.clone(), Arc::new(move || known.list()))
     });
+}
+
+/// How full volumes are is measured, and shown with what is counted.
+fn usages(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
+    let (usages, clock, every) =
+        (parts.volumes.usages.clone(), Arc::clone(&deps.clock), parts.config.volume_stats_every);
+    let shown = usages.clone();
+    channels.metrics.registry().on_scrape(move |families| {
+        let of = |(claim, r): ((String, String), Room)| ClaimRoom {
+            claim,
+            bytes: [r.capacity, r.available, r.used],
+            inodes: [r.inodes, r.inodes_free, r.inodes_used],
+        };
+        let all: Vec<ClaimRoom> = shown.claims().into_iter().map(of).collect();
+        metrics::claims_room(families, &all);
+    });
+    tasks.supervise("volume-usage", move || usages.clone().run(every, Arc::clone(&clock)));
 }
 
 /// Containers run on the processors that are theirs.
@@ -115,6 +131,9 @@ fn plugins(tasks: &Tasks, parts: &Parts, channels: &Channels) {
     let config = &parts.config;
     let registrar = Registrar::new(channels.devices.clone(), tasks.child("device-plugins"));
     tasks.supervise("device-registration", move || registrar.clone().run());
+    let (devices, claims, manager) = (channels.devices.clone(), channels.claims.clone(), channels.manager.clone());
+    let news = HealthNews { devices, claims, manager };
+    tasks.supervise("device-news", move || news.clone().run());
     let known = channels.known.clone();
     let lister = PodResourcesLister {
         socket: config.dirs().pod_resources_socket(),

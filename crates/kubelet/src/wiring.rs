@@ -78,13 +78,14 @@ impl Channels {
         client: &Client,
         clock: &Arc<dyn Clock>,
         metrics: Arc<Metrics>,
+        tasks: &Tasks,
     ) -> Result<Self, String> {
         let placing = Arc::new(PlacementMetrics::new(metrics.registry()));
         let kept = kept(config).await;
         let placement = Placement::open(&config.placement, &config.root_dir, kept, placing).await?;
         let counted = Arc::new(DeviceMetrics::new(metrics.registry()));
         let devices = Devices::open(config.device_plugins_dir.clone(), counted).await;
-        let dra = DraDrivers::new(Arc::new(ClaimMetrics::new(metrics.registry())));
+        let dra = DraDrivers::new(Arc::new(ClaimMetrics::new(metrics.registry())), tasks.child("device-drivers"));
         let claims = DynamicResources::open(client.clone(), dra.clone(), config.root_dir.clone()).await?;
         let facts = NodeFacts {
             name: config.node_name.clone(),
@@ -92,10 +93,11 @@ impl Channels {
             ..Default::default()
         };
         let known = Known::default();
-        let shown = known.clone();
+        let (shown, used) = (known.clone(), claims.clone());
         metrics.registry().on_scrape(move |families| {
             let pods = shown.list();
             metrics::pods(families, pods.iter().map(|p| &**p));
+            metrics::claims_in_use(families, &used.in_use());
         });
         Ok(Self {
             devices,

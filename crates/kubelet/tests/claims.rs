@@ -13,23 +13,35 @@ use kelson_kubelet::csi::client::PluginInfo;
 use kelson_kubelet::csi::registration::PluginHandler as _;
 use kelson_kubelet::dra::DynamicResources;
 use kelson_kubelet::dra::drivers::DraDrivers;
+use kelson_kubelet::dra::health::Health;
 use kelson_kubelet::dra::messages::{
-    ClaimDevice, ClaimsRequest, PrepareAnswer, PreparedClaim, UnprepareAnswer, UnpreparedClaim,
+    ClaimDevice, ClaimsRequest, DriverDeviceHealth, DriverDeviceName, DriverHealthList, PrepareAnswer, PreparedClaim,
+    UnprepareAnswer, UnpreparedClaim,
 };
 use kelson_kubelet::metrics::ClaimMetrics;
 use kelson_metrics::Registry;
 use kelson_simulation::Api;
+use kelson_tasks::Tasks;
 use parking_lot::Mutex;
 use prost::Message as _;
 use serde_json::json;
+use tokio::sync::watch;
 
 const DRIVER: &str = "gpu.example.com";
 
 /// What was said to the driver, and with what words it refuses.
-#[derive(Default)]
 struct FakeDriver {
+    /// How its device is, and its words; without, it has no list of that.
+    health: watch::Sender<Option<(i32, &'static str)>>,
     calls: Mutex<Vec<String>>,
     refuses: Mutex<&'static str>,
+}
+
+fn health((health, message): (i32, &str)) -> Vec<u8> {
+    let device = DriverDeviceName { pool_name: "n1".into(), device_name: "gpu-0".into() };
+    let (device, message) = (Some(device), message.to_owned());
+    let one = DriverDeviceHealth { device, health, message, ..DriverDeviceHealth::default() };
+    DriverHealthList { devices: vec![one] }.encode_to_vec()
 }
 
 impl FakeDriver {
@@ -57,6 +69,11 @@ impl FakeDriver {
     fn listen(self: &Arc<Self>, socket: &Path) {
         let me = Arc::clone(self);
         grpc::listen(socket, move |path, message| {
+            if path.ends_with("/NodeWatchResources") {
+                let said = tokio_stream::wrappers::WatchStream::new(me.health.subscribe());
+                let said = said.take_while(|h| std::future::ready(h.is_some()));
+                return said.map(|h| Frame::data(grpc::framed(&health(h.expect("some"))))).boxed();
+            }
             let answer = me.answer(path, message);
             stream::iter([Frame::data(grpc::framed(&answer)), grpc::ended("0")]).boxed()
         });
@@ -112,9 +129,10 @@ impl ClaimNode {
         api.namespace("n").await;
         let dir = tempfile::tempdir().expect("a directory");
         let endpoint = dir.path().join("dra.sock");
-        let driver = Arc::new(FakeDriver::default());
+        let (health, calls, refuses) = (watch::channel(Some((1, ""))).0, Mutex::default(), Mutex::default());
+        let driver = Arc::new(FakeDriver { health, calls, refuses });
         driver.listen(&endpoint);
-        let drivers = DraDrivers::new(Arc::new(ClaimMetrics::new(&Registry::new())));
+        let drivers = DraDrivers::new(Arc::new(ClaimMetrics::new(&Registry::new())), Tasks::root("drivers"));
         Self { api, dir, driver, drivers, endpoint }
     }
 
@@ -184,4 +202,38 @@ async fn the_next_kubelet_knows_what_is_ready() {
     std::fs::write(&damaged, "{").expect("a file");
     let open = DynamicResources::open(node.api.client(), node.drivers.clone(), node.dir.path().to_owned()).await;
     assert!(open.is_err_and(|e| e.contains("dra_manager_state")));
+}
+
+#[tokio::test]
+async fn how_a_claims_devices_are() {
+    let node = ClaimNode::start().await;
+    claim(&node.api, &["p"]).await;
+    node.register(&["v1.DRAPlugin"]).expect("a known version");
+    let (resources, p) = (node.resources().await, pod("p"));
+    let containers = &p.spec.as_ref().expect("a spec").containers;
+    assert!(resources.health(&p, &containers[0]).is_empty(), "it is not ready");
+    assert_eq!(resources.in_use(), [("<any>".to_owned(), 0)].into());
+    let mut changes = resources.health_changes();
+    resources.prepare(&p).await.expect("ready");
+    assert_eq!(resources.in_use(), [("<any>".to_owned(), 1), (DRIVER.to_owned(), 1)].into());
+    let mut comes_to = async |health: Health, words: &str| loop {
+        let all = resources.health(&p, &containers[0]);
+        let [(name, devices)] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((name.as_str(), devices.len(), devices[0].id.as_str()), ("claim:own/r", 1, "example.com/gpu=0"));
+        if (devices[0].health, devices[0].message.as_str()) == (health, words) {
+            return;
+        }
+        tokio::time::timeout(std::time::Duration::from_secs(60), changes.changed()).await.expect("news").expect("more");
+    };
+    comes_to(Health::Healthy, "").await;
+    node.driver.health.send_replace(Some((2, "too hot")));
+    comes_to(Health::Unhealthy, "too hot").await;
+    assert!(resources.health(&p, &containers[1]).is_empty());
+    node.driver.health.send_replace(None);
+    comes_to(Health::Unknown, "").await;
+    node.driver.health.send_replace(Some((1, "")));
+    comes_to(Health::Healthy, "").await;
+    node.drivers.forget(&|_| false);
+    comes_to(Health::Unknown, "").await;
+    assert_eq!(resources.users(), ["p".to_owned()].into());
 }

@@ -27,6 +27,7 @@ use kelson_kubelet::objects::tokens::Tokens;
 use kelson_kubelet::volumes::csi::{CsiVolumes, VolumeGrowth};
 use kelson_kubelet::volumes::mounts::Mounts;
 use kelson_kubelet::volumes::persistent::Claims;
+use kelson_kubelet::volumes::usage::VolumeUsages;
 use kelson_kubelet::volumes::{Ready, Volumes};
 use kelson_metrics::Registry;
 use kelson_simulation::Api;
@@ -173,14 +174,17 @@ fn pod(name: &str) -> Pod {
 
 fn volumes(api: &Api, config: &Config, driver: &Arc<FakeDriver>, csi: CsiVolumes) -> Volumes {
     let (client, clock) = (api.client(), Arc::new(api.clock));
+    let recorder = EventRecorder::start_in(&Tasks::root("events"), api.client(), clock.clone(), "kubelet", "n1");
+    let tell = Tell::new(recorder, "n1");
     Volumes {
         dirs: config.dirs(),
         objects: Objects::new(&Tasks::root("objects"), client.clone(), |_| {}),
         tokens: Tokens::new(client.clone(), clock.clone()),
         claims: Claims::new(client),
         local_volumes: None,
-        growth: VolumeGrowth::new(api.client(), clock.clone(), config.dirs(), csi.clone()),
+        growth: VolumeGrowth::new(api.client(), clock.clone(), config.dirs(), csi.clone(), tell),
         csi,
+        usages: VolumeUsages::default(),
         mounts: Arc::clone(driver) as _,
         node: watch::channel(Arc::default()).1,
         clock,
@@ -223,7 +227,7 @@ async fn from_the_socket_to_the_last_pod() {
     driver.listen(&endpoint);
 
     let (drivers, in_use) = (Drivers::default(), InUse::default());
-    let others = Arc::new(DraDrivers::new(Arc::new(ClaimMetrics::new(&Registry::new()))));
+    let others = Arc::new(DraDrivers::new(Arc::new(ClaimMetrics::new(&Registry::new())), Tasks::root("drivers")));
     let registration = Registration {
         client: api.client(),
         node: "n1".into(),
@@ -352,15 +356,18 @@ async fn volumes_grow_when_they_are_mounted_and_while_they_are_used() {
     assert_eq!(status["capacity"]["storage"], "2Gi", "{status}");
     assert!(status["allocatedResourceStatuses"].is_null() && status["conditions"].is_null(), "{status}");
 
-    let tasks = Tasks::root("events");
-    let recorder = EventRecorder::start_in(&tasks, api.client(), Arc::new(api.clock), "kubelet", "n1");
-    let tell = Tell::new(recorder, "n1");
+    let told = async |kind: &str| {
+        let all = api.list("v1/events").await;
+        let of_kind = all.iter().filter(|e| e["involvedObject"]["kind"] == kind);
+        of_kind.filter(|e| e["reason"] == "FileSystemResizeSuccessful").count()
+    };
+    eventually("both are told", async || told("Pod").await == 1 && told("PersistentVolumeClaim").await == 1).await;
     let pods = [Arc::new(p)];
-    volumes.growth.look(&volumes.claims, &pods, &tell).await;
+    volumes.growth.look(&volumes.claims, &pods).await;
     assert_eq!(grown(), Vec::<String>::new(), "nothing is asked for");
     grows(&api, 3).await;
     *driver.refused.lock() = "NodeExpandVolume";
-    volumes.growth.look(&volumes.claims, &pods, &tell).await;
+    volumes.growth.look(&volumes.claims, &pods).await;
     let status = claim().await;
     assert_eq!(status["allocatedResourceStatuses"]["storage"], "NodeResizeInProgress", "{status}");
     assert!(
@@ -368,7 +375,7 @@ async fn volumes_grow_when_they_are_mounted_and_while_they_are_used() {
         "{status}"
     );
     *driver.refused.lock() = "";
-    volumes.growth.look(&volumes.claims, &pods, &tell).await;
+    volumes.growth.look(&volumes.claims, &pods).await;
     assert_eq!(grown(), ["grown to 3 GiB"]);
     let status = claim().await;
     assert_eq!(status["capacity"]["storage"], "3Gi", "{status}");

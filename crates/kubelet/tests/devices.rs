@@ -295,7 +295,7 @@ async fn who_asks_is_told_what_pods_have() {
     let counted = Arc::new(PlacementMetrics::new(&Registry::new()));
     let placement = Placement::open(&PlacementConfig::default(), state.path(), Kept::default(), counted).await;
     let placement = placement.expect("nothing is to be placed");
-    let drivers = DraDrivers::new(Arc::new(ClaimMetrics::new(&Registry::new())));
+    let drivers = DraDrivers::new(Arc::new(ClaimMetrics::new(&Registry::new())), Tasks::root("drivers"));
     let claims = DynamicResources::open(api.client(), drivers, state.path().to_owned()).await.expect("none");
     let lister = PodResourcesLister {
         socket: socket.clone(),

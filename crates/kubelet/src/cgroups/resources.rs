@@ -46,7 +46,8 @@ pub fn oom_score(pod: &Pod, role: Role, c: &Container, machine_memory: i64) -> i
         let per_mille = i64::try_from(1000 * i128::from(request) / i128::from(machine_memory.max(1)));
         (1000 - per_mille.unwrap_or(1000)).clamp(3, 999)
     };
-    let of = |c: &Container| pod::request(c, "memory").map_or(0, |q| q.value());
+    let shared = shared_memory_each(pod);
+    let of = |c: &Container| pod::request(c, "memory").map_or(0, |q| q.value()).saturating_add(shared);
     let own = score(of(c));
     if role != Role::Sidecar {
         return own;
@@ -54,6 +55,20 @@ pub fn oom_score(pod: &Pod, role: Role, c: &Container, machine_memory: i64) -> i
     // A sidecar never goes before the containers it serves.
     let apps = pod::members(pod).filter(|m| m.role == Role::App).map(|m| score(of(&m.container))).min();
     own.min(apps.unwrap_or(own))
+}
+
+/// What the pod asks for as a whole and its containers do not, in equal parts: each is to have it before it is the first to go.
+fn shared_memory_each(pod: &Pod) -> i64 {
+    let Some(spec) = &pod.spec else { return 0 };
+    let whole = spec.resources.as_ref().and_then(|r| r.requests.as_ref()).and_then(|r| r.get("memory"));
+    let Some(whole) = whole.map(|q| pod::quantity(q).value()).filter(|n| *n > 0) else { return 0 };
+    let mut containers = pod.clone();
+    if let Some(spec) = &mut containers.spec {
+        (spec.resources, spec.overhead) = (None, None);
+    }
+    let count = spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len);
+    let left = whole.saturating_sub(pod::pod_request(&containers, "memory").value());
+    left / i64::try_from(count.max(1)).unwrap_or(i64::MAX)
 }
 
 /// What the kernel holds a container to; 0 stands for no bound.
@@ -68,12 +83,17 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Those that a container's spec asks for.
-    pub fn of(c: &Container) -> Self {
+    /// Those that a container's spec asks for. Where it has no limit of its own it is held to the one it shares with the pod's others,
+    /// so that who looks at his own cgroup sees what he may use; and who has a limit and no request asks for as much.
+    pub fn of(pod: &Pod, c: &Container) -> Self {
+        let limit = |resource: &str| {
+            pod::limit(c, resource).filter(|l| !l.is_zero()).or_else(|| pod::shared_limit(pod, resource))
+        };
+        let cpu = limit("cpu");
         Self {
-            cpu_shares: shares(pod::request(c, "cpu").map_or(0, |q| q.milli_value())),
-            cpu_quota: quota(pod::limit(c, "cpu").map_or(0, |q| q.milli_value())),
-            memory: pod::limit(c, "memory").map_or(0, |q| q.value()),
+            cpu_shares: shares(pod::request(c, "cpu").or(cpu).map_or(0, |q| q.milli_value())),
+            cpu_quota: quota(cpu.map_or(0, |q| q.milli_value())),
+            memory: limit("memory").map_or(0, |q| q.value()),
         }
     }
 
@@ -108,7 +128,7 @@ pub fn container_resources(
     machine_memory: i64,
     may_lower_oom: bool,
 ) -> cri::LinuxContainerResources {
-    let limits = Limits::of(c);
+    let limits = Limits::of(pod, c);
     let mut oom = oom_score(pod, role, c, machine_memory);
     if !may_lower_oom {
         // Without CAP_SYS_RESOURCE the kernel refuses negative scores, and the container with them.
@@ -154,6 +174,22 @@ mod tests {
             assert_eq!(quota(milli), want);
         }
         assert_eq!((weight(2), weight(1024), weight(262_144)), (1, 39, 10_000));
+    }
+
+    #[test]
+    fn what_a_pod_has_as_a_whole_is_shared_by_its_containers() {
+        let gib = 1i64 << 30;
+        let whole = json!({"requests":{"cpu":"1","memory":"3Gi"},"limits":{"cpu":"2","memory":"4Gi"}});
+        let own = json!({"requests":{"cpu":"100m","memory":"1Gi"},"limits":{"memory":"1Gi"}});
+        let pod: Pod = serde_json::from_value(json!({"spec":{"resources":whole,
+            "containers":[{"name":"a","resources":own},{"name":"b"}]}}))
+        .expect("pod");
+        let [a, b] = &pod.spec.as_ref().expect("spec").containers[..] else { panic!("two") };
+        assert_eq!(Limits::of(&pod, a), Limits { cpu_shares: 102, cpu_quota: 200_000, memory: gib });
+        assert_eq!(Limits::of(&pod, b), Limits { cpu_shares: 2048, cpu_quota: 200_000, memory: 4 * gib });
+        // Two of the three gibibytes are nobody's own.
+        let score = |c| oom_score(&pod, Role::App, c, 10 * gib);
+        assert_eq!((score(a), score(b)), (800, 900));
     }
 
     #[test]

@@ -138,6 +138,8 @@ pub struct Config {
     pub image_gc_age_min: Duration,
     /// `imageMaximumGCAge`: images unused for longer are removed however full the disk is; `None`: they are not.
     pub image_gc_age_max: Option<Duration>,
+    /// `volumeStatsAggPeriod`: how often it is measured how full volumes are.
+    pub volume_stats_every: Duration,
     /// `containerLogMonitorInterval`: how often the sizes of logs are looked at.
     pub log_look_every: Duration,
     /// `crashLoopBackOff.maxContainerRestartPeriod`: the longest that a container waits to be started again (KEP-4603).
@@ -200,6 +202,7 @@ impl Config {
             image_gc_low_percent: 80,
             image_gc_age_min: Duration::from_secs(120),
             image_gc_age_max: None,
+            volume_stats_every: Duration::from_secs(60),
             log_look_every: Duration::from_secs(10),
             restart_period_max: Duration::from_secs(300),
             eviction: EvictionConfig::default(),

@@ -15,6 +15,7 @@ use super::checkpoint;
 use super::client::DevicePluginClient;
 use super::messages::{ContainerAllocation, Device, PluginOptions};
 use super::table::{Ask, DeviceCount, Offer, Table, Whose};
+use crate::dra::health::Health;
 use crate::metrics::DeviceMetrics;
 use crate::placement::hints::Wishes;
 use crate::placement::numa::NodeMask;
@@ -147,6 +148,16 @@ impl Devices {
     /// What the node has, by resource.
     pub fn amounts(&self) -> BTreeMap<String, DeviceCount> {
         self.shared.table.lock().amounts(Instant::now())
+    }
+
+    /// How the devices of a container are, by resource.
+    pub fn health(&self, pod: &str, container: &str) -> Vec<(String, Vec<(String, Health)>)> {
+        self.shared.table.lock().health(pod, container)
+    }
+
+    /// The pods that have devices.
+    pub fn holders(&self) -> BTreeSet<String> {
+        self.shared.table.lock().holders()
     }
 
     /// The resources that plugins offer, or did when the last kubelet ended.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::messages::{ContainerAllocation, Device, PluginOptions};
+use crate::dra::health::Health;
 use crate::placement::hints::NumaHint;
 use crate::placement::numa::{NodeMask, subsets};
 
@@ -344,6 +345,25 @@ impl Table {
     pub fn of<'a>(&'a self, pod: &'a str, container: &'a str) -> impl Iterator<Item = (&'a str, &'a Held)> {
         let of_it = move |(w, _): &(&Whose, &Held)| w.pod == pod && w.container == container;
         self.held.iter().filter(of_it).map(|(w, held)| (w.resource.as_str(), held))
+    }
+
+    /// How the devices of a container are: of a plugin that is gone nobody knows, nor of one that this kubelet has not heard yet.
+    pub fn health(&self, pod: &str, container: &str) -> Vec<(String, Vec<(String, Health)>)> {
+        let state = |r: Option<&Resource>, id: &String| match r.filter(|r| r.heard && r.gone.is_none()) {
+            None => Health::Unknown,
+            Some(r) if r.devices.get(id).is_some_and(|d| d.healthy) => Health::Healthy,
+            Some(_) => Health::Unhealthy,
+        };
+        let of_resource = |(name, held): (&str, &Held)| {
+            let known = self.resources.get(name);
+            (name.to_owned(), held.ids().into_iter().map(|id| (id.clone(), state(known, &id))).collect())
+        };
+        self.of(pod, container).map(of_resource).collect()
+    }
+
+    /// The pods that have devices.
+    pub fn holders(&self) -> BTreeSet<String> {
+        self.held.keys().map(|whose| whose.pod.clone()).collect()
     }
 
     /// What one container has of one resource.

@@ -149,3 +149,24 @@ fn hints_say_where_devices_could_come_from() {
     assert_eq!(text(&t, "p", Some("next"), 2, &own).as_deref(), Some("[0, 1]"), "with what its step had");
     assert_eq!(text(&t, "q", Some("c"), 2, &none).as_deref(), Some("[1]! [0, 1]"));
 }
+
+#[test]
+fn how_devices_are_that_containers_have() {
+    let mut t = table("a b! c");
+    give(&mut t, "p", 2, &["a", "c"]).expect("two work");
+    let of = |t: &Table| -> Vec<String> {
+        let all = t.health("p", "c").into_iter().flat_map(|(_, devices)| devices);
+        all.map(|(id, health)| format!("{id} {}", health.as_str())).collect()
+    };
+    assert_eq!(of(&t), ["a Healthy", "c Healthy"]);
+    t.listed(GPU, devices("a! b"));
+    assert_eq!(of(&t), ["a Unhealthy", "c Unhealthy"], "one is ill, and one is no longer there");
+    t.gone(GPU, at(1));
+    assert_eq!(of(&t), ["a Unknown", "c Unknown"]);
+    t.registered(GPU, PluginOptions::default()).expect("again");
+    t.listed(GPU, devices("a b c"));
+    assert_eq!((of(&t), t.holders()), (vec!["a Healthy".into(), "c Healthy".into()], BTreeSet::from(["p".to_owned()])));
+    assert!(t.health("p", "other").is_empty());
+    let next = Table::remembered([GPU.to_owned()], t.lasting().1.into_iter().collect(), at(2));
+    assert!(of(&next).is_empty(), "its plugin was not asked yet how the container gets them");
+}

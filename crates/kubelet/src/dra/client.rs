@@ -3,17 +3,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kelson_cri::channel::{connect, unary};
+use futures::stream::BoxStream;
+use kelson_cri::channel::{connect, stream, unary};
 use kelson_cri::{Code, CriError, CriResult};
 use tokio::time::Instant;
 use tonic::Request;
 use tonic::transport::Channel;
 
-use super::messages::{ClaimName, ClaimsRequest, PrepareAnswer, UnprepareAnswer};
+use super::messages::{ClaimName, ClaimsRequest, DriverHealthList, HealthRequest, PrepareAnswer, UnprepareAnswer};
 use crate::metrics::ClaimMetrics;
 
 /// How long a driver may take (upstream `PluginClientTimeout`).
 const DRIVER_MAX: Duration = Duration::from_secs(45);
+/// The call by which a driver says how its devices are.
+const WATCH: (&str, &str) = ("NodeWatchResources", "/v1alpha1.DRAResourceHealth/NodeWatchResources");
 
 /// A version of the drivers' interface; their messages are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,19 @@ impl DriverClient {
     /// As of [`DriverClient::prepare`].
     pub async fn unprepare(&self, claims: Vec<ClaimName>) -> CriResult<UnprepareAnswer> {
         self.call("NodeUnprepareResources", self.version.paths()[1], claims).await
+    }
+
+    /// The driver's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How its devices are, and again whenever that changes. It is the one connection by which it is asked for the rest as well.
+    ///
+    /// # Errors
+    /// What the driver says, or that it could not be reached.
+    pub async fn watch_health(&self) -> CriResult<BoxStream<'static, CriResult<DriverHealthList>>> {
+        stream(&self.channel, WATCH.0, WATCH.1, HealthRequest {}).await
     }
 
     async fn call<A: prost::Message + Default + 'static>(

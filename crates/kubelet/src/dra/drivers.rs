@@ -3,16 +3,19 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kelson_client::{Client, ClientError, DeleteOptions, ListParams};
 use kelson_meta::Backoff;
+use kelson_tasks::{Scoped, Tasks};
 use parking_lot::Mutex;
 use tokio::net::UnixStream;
 use tokio::time::Instant;
 
 use super::client::{DraVersion, DriverClient};
+use super::health::HealthBoard;
 use crate::csi::client::PluginInfo;
 use crate::csi::drivers::Made;
 use crate::csi::registration::PluginHandler;
@@ -32,6 +35,8 @@ struct RegisteredDriver {
     /// Where it listens.
     endpoint: PathBuf,
     client: DriverClient,
+    /// Takes in what it says of its devices.
+    _listens: Scoped<()>,
 }
 
 /// The drivers by name; of two of one name, as while one replaces the other, the later is spoken to. Cheap to clone.
@@ -39,12 +44,16 @@ struct RegisteredDriver {
 pub struct DraDrivers {
     all: Arc<Mutex<HashMap<String, Vec<RegisteredDriver>>>>,
     metrics: Arc<ClaimMetrics>,
+    health: HealthBoard,
+    tasks: Tasks,
+    /// How many have registered.
+    count: Arc<AtomicU64>,
 }
 
 impl DraDrivers {
-    /// No driver is here yet.
-    pub fn new(metrics: Arc<ClaimMetrics>) -> Self {
-        Self { all: Arc::default(), metrics }
+    /// No driver is here yet. Those that come are listened to in this group of tasks.
+    pub fn new(metrics: Arc<ClaimMetrics>, tasks: Tasks) -> Self {
+        Self { all: Arc::default(), metrics, health: HealthBoard::default(), tasks, count: Arc::default() }
     }
 
     /// The way to a driver.
@@ -55,6 +64,11 @@ impl DraDrivers {
         let all = self.all.lock();
         let last = all.get(name).and_then(|l| l.last()).map(|d| d.client.clone());
         last.ok_or_else(|| format!("DRA driver {name} is not registered"))
+    }
+
+    /// How their devices are.
+    pub fn health(&self) -> &HealthBoard {
+        &self.health
     }
 
     /// What is counted.
@@ -144,7 +158,10 @@ impl PluginHandler for DraDrivers {
         })?;
         let client =
             DriverClient::new(name, endpoint, version, Arc::clone(&self.metrics)).map_err(|e| e.to_string())?;
-        let driver = RegisteredDriver { socket: socket.to_owned(), made, endpoint: endpoint.to_owned(), client };
+        let instance = self.count.fetch_add(1, Ordering::Relaxed);
+        let listens = self.tasks.scoped("device-health", self.health.clone().follow(client.clone(), instance));
+        let (socket, endpoint) = (socket.to_owned(), endpoint.to_owned());
+        let driver = RegisteredDriver { socket, made, endpoint, client, _listens: listens };
         let mut all = self.all.lock();
         let of_name = all.entry(name.clone()).or_default();
         // The same socket made anew is the same driver started again.

@@ -1,6 +1,6 @@
 //! The claims of pods as the kubelet works with them: has their drivers make them ready and take that back, and says what containers
 //! get by them (upstream: `dra/manager.go`).
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,12 @@ use kelson_client::Client;
 use kelson_cri::proto as cri;
 use kelson_tasks::FILES;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::checkpoint;
 use super::drivers::DraDrivers;
+use super::health::Health;
 use super::messages::ClaimName;
 use super::prepared::{self, KnownClaim, KnownClaims, ReadyDevice};
 use crate::pod;
@@ -204,6 +206,56 @@ impl DynamicResources {
         Ok(out)
     }
 
+    /// How the devices are that a container has by its claims: by the pod's own name of the claim (and the request), each device with
+    /// the driver's words. A device that stands for several requests is named once. What is not ready is not named.
+    pub fn health(&self, pod: &Pod, c: &Container) -> Vec<(String, Vec<ClaimedHealth>)> {
+        let Ok(claims) = prepared::claims_of(pod) else { return Vec::new() };
+        let (all, board) = (self.shared.claims.lock(), self.shared.drivers.health());
+        let mut out: Vec<(String, Vec<ClaimedHealth>)> = Vec::new();
+        for used in c.resources.iter().flat_map(|r| r.claims.iter().flatten()) {
+            let claim = claims.iter().find(|(own, ..)| *own == used.name).map(|(_, name, _)| name);
+            let Some(claim) = claim.and_then(|name| all.get(pod::namespace(pod), name)) else { continue };
+            let request = used.request.as_deref().filter(|r| !r.is_empty());
+            let mut devices: Vec<ClaimedHealth> = Vec::new();
+            for (driver, d) in claim.devices(request.map(|r| r.split('/').next().unwrap_or(r))) {
+                let first = d.cdi_device_ids.iter().flatten().next().cloned();
+                let id = first.unwrap_or_else(|| format!("{driver}/{}/{}", d.pool_name, d.device_name));
+                if devices.iter().all(|known| known.id != id) {
+                    let (health, message) = board.of(driver, &d.pool_name, &d.device_name);
+                    devices.push(ClaimedHealth { id, health, message });
+                }
+            }
+            let name = format!("claim:{}{}", used.name, request.map(|r| format!("/{r}")).unwrap_or_default());
+            if !devices.is_empty() {
+                out.push((name, devices));
+            }
+        }
+        out
+    }
+
+    /// Changes whenever a device of a claim may be in another state.
+    pub fn health_changes(&self) -> watch::Receiver<()> {
+        self.shared.drivers.health().changes()
+    }
+
+    /// The pods that use claims.
+    pub fn users(&self) -> BTreeSet<String> {
+        self.shared.claims.lock().strangers(|_| false)
+    }
+
+    /// How many claims are ready, by driver, and of all drivers (`<any>`).
+    pub fn in_use(&self) -> BTreeMap<String, usize> {
+        let mut out = BTreeMap::from([("<any>".to_owned(), 0)]);
+        let all = self.shared.claims.lock();
+        for claim in all.all().filter(|c| c.is_ready) {
+            *out.entry("<any>".to_owned()).or_default() += 1;
+            for driver in claim.drivers.keys() {
+                *out.entry(driver.clone()).or_default() += 1;
+            }
+        }
+        out
+    }
+
     /// Whether all claims of a pod are known to be ready.
     pub fn is_prepared(&self, pod: &Pod) -> bool {
         let Ok(claims) = prepared::claims_of(pod) else { return false };
@@ -242,6 +294,17 @@ impl DynamicResources {
         let fault = |e: String| format!("checkpoint ResourceClaim state: {e}");
         written.map_err(|e| fault(e.to_string()))?.map_err(|e| fault(e.to_string()))
     }
+}
+
+/// How one device of a claim is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedHealth {
+    /// By what the pod's status names it.
+    pub id: String,
+    /// How it is.
+    pub health: Health,
+    /// The driver's words; often none.
+    pub message: String,
 }
 
 /// A claim, and of it drivers and devices.

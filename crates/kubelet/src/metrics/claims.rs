@@ -1,7 +1,8 @@
 //! What is counted of claims' devices and their drivers.
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kelson_metrics::{HistogramVec, Registry};
+use kelson_metrics::{Families, HistogramVec, Registry};
 
 /// Upper bounds of seconds from 0.1 to 40, each the same multiple of the one before.
 fn bounds() -> Vec<f64> {
@@ -43,5 +44,13 @@ impl ClaimMetrics {
     /// A driver that has registered answered a call with this code.
     pub fn called(&self, driver: &str, method: &str, code: &str, took: Duration) {
         self.calls.with_label_values(&[driver, method, code]).observe(took.as_secs_f64());
+    }
+}
+
+/// How many claims are ready on this node, by driver; `<any>` is a driver's name that stands for all.
+pub fn claims_in_use(families: &mut Families, claims: &BTreeMap<String, usize>) {
+    let mut gauge = families.gauge("dra_resource_claims_in_use", "Claims that are ready on this node, by driver.");
+    for (driver, count) in claims {
+        gauge.sample(&[("driver_name", driver)], f64::from(u32::try_from(*count).unwrap_or(u32::MAX)));
     }
 }

@@ -10,11 +10,13 @@ mod requests;
 mod runtime;
 mod shutdown;
 mod streams;
+mod volumes;
 
-pub use claims::ClaimMetrics;
+pub use claims::{ClaimMetrics, claims_in_use};
 pub use counted::{Metrics, pods};
 pub use devices::DeviceMetrics;
 pub use placement::PlacementMetrics;
 pub use runtime::MeteredRuntime;
 pub use shutdown::ShutdownMetrics;
 pub use streams::StreamMetrics;
+pub use volumes::{ClaimRoom, claims_room};

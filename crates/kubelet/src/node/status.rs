@@ -12,7 +12,12 @@ use crate::config::thresholds::Pressure;
 /// Images the node lists, the largest first.
 pub const IMAGES_MAX: usize = 50;
 /// What this kubelet can and pods may need, by name (KEP-5328).
-const DECLARED_FEATURES: [&str; 1] = ["RestartAllContainersOnContainerExits"];
+const DECLARED_FEATURES: [&str; 4] = [
+    "ExtendWebSocketsToKubelet",
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 /// Names listed per image.
 pub const IMAGE_NAMES_MAX: usize = 5;
 

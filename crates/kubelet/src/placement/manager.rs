@@ -211,6 +211,14 @@ impl Placement {
         Ok(())
     }
 
+    /// A container is about to start: what only steps before it had is no longer theirs.
+    pub async fn starts(&self, pod: &Pod, container: &str) {
+        let changed = self.shared.tables.lock().memory.as_mut().is_some_and(|t| t.starts(pod, container));
+        if changed && let Err(error) = self.save().await {
+            tracing::error!(error, "which memory pods have is not on disk");
+        }
+    }
+
     /// A pod's containers have ended, or it is not placed after all: others may have what it had.
     pub async fn forget(&self, uid: &str) {
         self.retain(|pod| pod != uid).await;

@@ -138,7 +138,7 @@ impl MemoryTable {
 
     /// Where the memory could come from that a container wants.
     pub fn hints(&self, pod: &Pod, c: &Container) -> Wishes {
-        if !is_guaranteed_by_container(pod) {
+        if !is_guaranteed_by_container(pod) || self.is_over(pod, &c.name) {
             return Wishes::new();
         }
         let wanted = wants(c);
@@ -210,7 +210,7 @@ impl MemoryTable {
     /// Why it cannot be.
     pub fn allocate(&mut self, pod: &Pod, m: &Member<'_>, hint: NumaHint) -> Result<bool, PlacementRefusal> {
         let uid = pod::uid(pod);
-        if !is_guaranteed_by_container(pod) {
+        if !is_guaranteed_by_container(pod) || self.is_over(pod, &m.container.name) {
             return Ok(false);
         }
         if let Some(blocks) = self.of(uid, &m.container.name).cloned() {
@@ -289,6 +289,29 @@ impl MemoryTable {
             let of_it = self.reusable.1.entry((NodeMask::of(b.nodes.iter().copied()), b.resource.clone())).or_default();
             *of_it = if role == Role::Init { (*of_it).max(b.size) } else { of_it.saturating_sub(b.size) };
         }
+    }
+
+    /// A container is about to start: steps before it are at their end, and others may be promised what they did not hand on; whether
+    /// that was anything.
+    pub fn starts(&mut self, pod: &Pod, container: &str) -> bool {
+        let Some(containers) = self.held.get_mut(pod::uid(pod)) else { return false };
+        let before = pod::members(pod).take_while(|m| m.container.name != container);
+        let over: Vec<Vec<MemoryBlock>> =
+            before.filter(|m| m.role == Role::Init).filter_map(|m| containers.remove(&m.container.name)).collect();
+        for b in over.iter().flatten() {
+            release(&mut self.nodes, b);
+        }
+        !over.is_empty()
+    }
+
+    /// Whether a container was a step of a pod whose containers have their memory: it has given back its own, and runs with what there
+    /// is, should it run again.
+    fn is_over(&self, pod: &Pod, container: &str) -> bool {
+        let Some(held) = self.held.get(pod::uid(pod)).filter(|held| !held.contains_key(container)) else {
+            return false;
+        };
+        let mut after = pod::members(pod).skip_while(|m| m.container.name != container);
+        after.next().is_some_and(|m| m.role == Role::Init) && after.any(|m| held.contains_key(&m.container.name))
     }
 
     /// Takes back what pods were promised that `stays` does not know; whether that was anything.

@@ -88,6 +88,23 @@ fn steps_hand_on_what_they_were_promised() {
 }
 
 #[test]
+fn steps_give_back_what_is_not_handed_on() {
+    let mut t = table();
+    let p = pod("p", &[("i", 6), ("i2", 1), ("a", 2)]);
+    assert_eq!(give(&mut t, &p, ANYWHERE), "i=6@[0] i2=1@[0] a=2@[0]");
+    assert!(!t.starts(&p, "i"), "the first step runs");
+    assert_eq!(free(&t), [1, 7]);
+    assert!(t.starts(&p, "i2"), "and is over when the second begins");
+    assert!(t.starts(&p, "a") && !t.starts(&p, "a"));
+    assert_eq!(free(&t), [5, 7], "the container has what it asked for, and nobody else of the pod any");
+    // The next kubelet places the pod again when one of its containers starts anew: its steps are over.
+    let mut next = table().restored(t.nodes().clone(), t.held().clone()).expect("the same machine");
+    assert_eq!(give(&mut next, &p, ANYWHERE), "a=2@[0]");
+    assert_eq!(free(&next), [5, 7]);
+    assert!(next.hints(&p, &p.spec.as_ref().expect("a spec").init_containers.as_ref().expect("steps")[0]).is_empty());
+}
+
+#[test]
 fn hints() {
     let mut t = table();
     let text = |w: &Wishes| -> String {

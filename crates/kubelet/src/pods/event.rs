@@ -148,6 +148,10 @@ impl WorkerInbox {
     pub fn objects(&self) {
         self.put(|e| e.objects = true);
     }
+    /// A device of the pod may be in another state: its status is put together again.
+    pub fn health(&self) {
+        self.put(|_| ());
+    }
     /// A probe has this result now.
     pub fn probe(&self, container_id: &str, kind: ProbeKind, ok: bool) {
         self.put(|e| {

@@ -310,6 +310,7 @@ impl Executor {
         let log_dir = Path::new(&sandbox_config.log_directory).join(name);
         let made = FILES.run(move || std::fs::create_dir_all(log_dir)).await;
         made.map_err(|e| create_fault(e.to_string()))?.map_err(|e| create_fault(e.to_string()))?;
+        parts.placement.starts(pod, name).await;
         let runtime = &parts.effects.runtime;
         let created = runtime.create_container(&sandbox.id, config, sandbox_config).await;
         let id = created.map_err(|e| create_fault(e.message))?;

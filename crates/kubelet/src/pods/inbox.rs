@@ -32,6 +32,8 @@ pub struct Pending {
     pub runtime: HashMap<String, Option<RunningPod>>,
     /// Pods whose config maps or secrets changed.
     pub objects: HashSet<String>,
+    /// Pods whose devices may be in another state.
+    pub health: HashSet<String>,
     /// Workers that ended, and whether by themselves.
     pub ended: HashMap<String, bool>,
     /// The manifests of this node.
@@ -92,6 +94,10 @@ impl ManagerInbox {
         self.put(|p| {
             p.objects.insert(uid.to_owned());
         });
+    }
+    /// These pods' devices may be in another state.
+    pub fn health(&self, uids: impl IntoIterator<Item = String>) {
+        self.put(|p| p.health.extend(uids));
     }
     /// A worker ended, by itself or by a panic.
     pub fn ended(&self, uid: String, by_itself: bool) {

@@ -165,6 +165,9 @@ impl PodManager {
         for entry in pending.objects.iter().filter_map(|uid| self.workers.get(uid)) {
             entry.inbox.objects();
         }
+        for entry in pending.health.iter().filter_map(|uid| self.workers.get(uid)) {
+            entry.inbox.health();
+        }
         for (uid, eviction) in pending.evictions {
             if let Some(entry) = self.workers.get_mut(&uid) {
                 entry.start.evicted = Some(eviction.clone());

@@ -5,6 +5,7 @@ pub mod admit;
 pub mod backoff;
 pub mod event;
 mod execute;
+pub mod health;
 pub mod inbox;
 pub mod known;
 pub mod manager;

@@ -192,8 +192,8 @@ fn resize(input: &Input<'_>, plan: &mut Plan) {
 }
 
 /// What of a container's bounds is not as its spec asks: CPU, memory.
-fn differences(c: &Container, i: &Instance) -> (bool, bool) {
-    let wanted = Limits::of(c);
+fn differences(pod: &Pod, c: &Container, i: &Instance) -> (bool, bool) {
+    let wanted = Limits::of(pod, c);
     // Of what nobody knows it is believed that it is right: a resize would be tried for ever.
     let actual = i.limits.unwrap_or(wanted).beside(wanted);
     let cpu = (actual.cpu_shares, actual.cpu_quota) != (wanted.cpu_shares, wanted.cpu_quota);
@@ -338,7 +338,7 @@ impl PlanStep<'_> {
         } else if probes.startup_failed.contains(&i.id) {
             KillReason::Startup
         } else {
-            let changed = differences(c, i);
+            let changed = differences(self.input.pod, c, i);
             if changed == (false, false) {
                 return false;
             }

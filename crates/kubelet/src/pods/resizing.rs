@@ -39,14 +39,14 @@ impl Executor {
             };
             let updated = parts.effects.runtime.update_container_resources(request).await;
             updated.map_err(|e| format!("container {:?}: {}", m.container.name, e.message))?;
-            held.push(((*id).clone(), Limits::of(&m.container)));
+            held.push(((*id).clone(), Limits::of(pod, &m.container)));
         }
         parts.cgroups.ensure(pod, parts.placement.has_own_cpus(pod::uid(pod))).await
     }
 
     /// A bound below what the container uses would get it killed at once: then it keeps the one it has.
     async fn may_shrink(&self, id: &str, m: &Member<'_>) -> Result<(), String> {
-        let wanted = Limits::of(&m.container).memory;
+        let wanted = Limits::of(&self.pod, &m.container).memory;
         let now = self.runtime.containers.iter().find(|c| c.id == id).and_then(|c| c.limits).map_or(0, |l| l.memory);
         if wanted == 0 || (now != 0 && wanted >= now) {
             return Ok(());

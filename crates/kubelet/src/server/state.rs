@@ -13,6 +13,7 @@ use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pods::known::Known;
 use crate::status::writer::StatusWriter;
+use crate::volumes::usage::VolumeUsages;
 
 /// The state; behind an `Arc` everywhere.
 pub struct ServerState {
@@ -36,6 +37,8 @@ pub struct ServerState {
     pub metrics: Arc<Metrics>,
     /// The numbers of the node's certificates.
     pub certificates: CertificateMetrics,
+    /// How full pods' volumes are.
+    pub volumes: VolumeUsages,
     /// Where the named pipes of commands lie.
     pub pipes_dir: PathBuf,
 }

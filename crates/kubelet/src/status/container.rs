@@ -82,7 +82,7 @@ pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstance
     };
     out.state = Some(current);
     hold(pod, c, i, by, &mut out);
-    resources(c, Some(i), &mut out);
+    resources(pod, c, Some(i), &mut out);
     // The API shows an empty one too; the status must equal what it gives back, or it would be written twice.
     out.last_state.get_or_insert_default();
     out
@@ -154,14 +154,14 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
             exit_code: 137,
             ..Default::default()
         }));
-        resources(c, None, out);
+        resources(pod, c, None, out);
         return;
     }
     if by.restarting_all {
         // It was shown as removed before, and stays so until it is made again.
         out.state = was.cloned();
         out.last_state = old.and_then(|o| o.last_state.clone());
-        resources(c, None, out);
+        resources(pod, c, None, out);
         return;
     }
     if let Some(o) = old.filter(|_| was.is_some_and(|s| s.terminated.is_some())) {
@@ -185,7 +185,7 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
         None => not_started(pod),
     });
     out.last_state = old.and_then(|o| o.last_state.clone());
-    resources(c, None, out);
+    resources(pod, c, None, out);
 }
 
 fn identity(i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
@@ -197,12 +197,12 @@ fn identity(i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
 }
 
 /// What the container was granted, and what it is held to while it runs, which differs as long as a resize is under way.
-fn resources(c: &Container, instance: Option<&Instance>, out: &mut ContainerStatus) {
+fn resources(pod: &Pod, c: &Container, instance: Option<&Instance>, out: &mut ContainerStatus) {
     let granted = c.resources.as_ref().filter(|r| r.requests.is_some() || r.limits.is_some());
     let mut held = granted.cloned().unwrap_or_default();
     out.allocated_resources = granted.and_then(|r| r.requests.clone());
     if let Some(actual) = instance.filter(|i| i.state == State::Running).and_then(|i| i.limits) {
-        let wanted = Limits::of(c);
+        let wanted = Limits::of(pod, c);
         let actual = actual.beside(wanted);
         let mut set = |limits: bool, name: &str, text: Option<String>| {
             let list = if limits { &mut held.limits } else { &mut held.requests };

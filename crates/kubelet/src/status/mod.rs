@@ -3,4 +3,5 @@ pub mod conditions;
 pub mod container;
 pub mod phase;
 pub mod pod;
+pub mod resources;
 pub mod writer;

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodCondition, Pod
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::container::{self, Circumstances};
-use super::{conditions, phase};
+use super::{conditions, phase, resources};
 use crate::config::shutdown::TERMINATED;
 use crate::config::thresholds::EVICTED;
 use crate::pod::{self, Role};
@@ -25,6 +25,8 @@ pub struct About<'a> {
     pub verdict: Option<(&'a str, &'a str)>,
     /// Why the pod does not have the resources that its spec wants.
     pub resize_pending: Option<(&'static str, &'a str)>,
+    /// Whether its cgroup does not follow what it was granted yet.
+    pub cgroup_stale: bool,
     /// Its containers are not held to what it was granted yet; the text says what failed, or nothing.
     pub resizing: Option<&'a str>,
 }
@@ -39,6 +41,8 @@ pub fn own_over(told: &PodStatus, own: &PodStatus) -> PodStatus {
     // A disruption that the API does not know yet is the kubelet's own.
     list.retain(|c| !theirs(c) || (c.type_ == "DisruptionTarget" && others.iter().all(|o| o.type_ != c.type_)));
     list.extend(others);
+    out.resource_claim_statuses.clone_from(&told.resource_claim_statuses);
+    out.extended_resource_claim_status.clone_from(&told.extended_resource_claim_status);
     if matches!(told.phase.as_deref(), Some("Failed" | "Succeeded")) {
         (out.phase, out.reason, out.message) = (told.phase.clone(), told.reason.clone(), told.message.clone());
     }
@@ -63,8 +67,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     } else if old.phase.as_deref() == Some("Succeeded") {
         phase = "Succeeded";
     }
-    let sandbox = runtime.ready_sandbox();
-    let host_network = pod::host_network(pod);
+    let (sandbox, host_network) = (runtime.ready_sandbox(), pod::host_network(pod));
     let ready_sandbox = sandbox.is_some_and(|s| host_network || !s.ips.is_empty());
     let mut ips: Vec<String> = match sandbox {
         Some(_) if host_network => about.host_ips.to_vec(),
@@ -77,6 +80,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
         ips = last.unwrap_or_else(|| old.pod_ips.iter().flatten().map(|p| p.ip.clone()).collect());
     }
     let generation = pod.metadata.generation;
+    let of_resources = resources::of_pod(pod, &old, about.cgroup_stale);
     let mut own = conditions::conditions(pod, &inits, &apps, phase, ready_sandbox);
     own.extend(conditions::restarting_all(pod, phase, by.restarting_all));
     own.extend(conditions::resize(about.resize_pending, about.resizing));
@@ -113,7 +117,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
         init_container_statuses: Some(inits).filter(|l| !l.is_empty()),
         container_statuses: Some(apps),
         ephemeral_container_statuses: Some(ephemeral).filter(|l| !l.is_empty()),
-        ..PodStatus::default()
+        ..of_resources
     }
 }
 
@@ -141,5 +145,7 @@ mod tests {
         let after = own_over(&failed, &own);
         assert_eq!((after.phase.as_deref(), after.reason.as_deref()), (Some("Failed"), Some("R")));
         assert_eq!(json!(after.conditions), json!([at("Ready", late), at("DisruptionTarget", early)]));
+        let made = status(json!({"resourceClaimStatuses": [{"name": "own", "resourceClaimName": "p-own-x"}]}));
+        assert_eq!(own_over(&made, &own).resource_claim_statuses, made.resource_claim_statuses, "which claims it has");
     }
 }

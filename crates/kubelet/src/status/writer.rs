@@ -333,6 +333,16 @@ fn without_leftovers(before: &[Value], condition: &Value) -> Value {
     out
 }
 
+/// What makes one tree into another where it is merged into it: members that are to go are named too.
+fn changed(from: Option<&Value>, to: &Value) -> Value {
+    let (Some(Value::Object(from)), Value::Object(to)) = (from, to) else { return to.clone() };
+    let mut out: Map<String, Value> =
+        from.keys().filter(|k| !to.contains_key(*k)).map(|k| (k.clone(), Value::Null)).collect();
+    let differ = to.iter().filter(|(k, v)| from.get(*k) != Some(*v));
+    out.extend(differ.map(|(k, v)| (k.clone(), changed(from.get(k), v))));
+    Value::Object(out)
+}
+
 /// The strategic merge patch from one status to another; `None` when equal. Fields that only others write are left out;
 /// conditions are merged by type, so that those of others stay.
 pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<BTreeMap<String, Value>> {
@@ -356,6 +366,8 @@ pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<
             let mut list = vec![json!({"$patch": "replace"})];
             list.extend(v.as_array().into_iter().flatten().cloned());
             out.insert(k.clone(), Value::Array(list));
+        } else if matches!(k.as_str(), "resources" | "allocatedResources") {
+            out.insert(k.clone(), changed(from.get(k), v));
         } else {
             out.insert(k.clone(), v.clone());
         }
@@ -366,6 +378,7 @@ pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<
         "ephemeralContainerStatuses",
         "podIP",
         "podIPs",
+        "allocatedResources",
         "reason",
         "message",
     ] {

@@ -110,6 +110,16 @@ fn only_what_changed_is_sent() {
     let d = difference(&a, &b).expect("changed");
     assert_eq!(json!(d), json!({"phase":"Running","podIP":"1","conditions":[{"type":"Ready","status":"True"}]}));
     assert_eq!(json!(difference(&b, &a).expect("changed"))["podIP"], Value::Null);
+    // Amounts are merged by name: those that are no more must be named.
+    let less = map(json!({"resources":{"requests":{"cpu":"1"}},"allocatedResources":{"cpu":"1"}}));
+    let more = map(
+        json!({"resources":{"requests":{"cpu":"2"},"limits":{"cpu":"2"}},"allocatedResources":{"cpu":"1","memory":"1"}}),
+    );
+    let d = difference(&more, &less).expect("changed");
+    assert_eq!(
+        json!(d),
+        json!({"resources":{"requests":{"cpu":"1"},"limits":null},"allocatedResources":{"memory":null}})
+    );
     // A condition of the kubelet's that holds no more is taken away; somebody else's stays.
     let before =
         map(json!({"conditions":[{"type":"PodResizePending","status":"True"},{"type":"x/y","status":"True"}]}));

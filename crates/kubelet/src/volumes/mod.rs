@@ -22,6 +22,7 @@ mod render;
 mod secret;
 mod source;
 mod subpath;
+pub mod usage;
 
 use std::collections::HashMap;
 use std::io;
@@ -124,6 +125,7 @@ impl Volumes {
             out.renew_at = out.renew_at.into_iter().chain(done.renew_at).min();
             out.ready.insert(volume.name.clone(), done.ready);
         }
+        self.usages.set_up(pod, |name| out.path(name));
         Ok(out)
     }
 
@@ -137,6 +139,7 @@ impl Volumes {
         }
         self.csi.tear_down(&self.dirs, uid).await.map_err(io::Error::other)?;
         self.claims.forget(uid);
+        self.usages.forget(uid);
         let (dir, mounts) = (self.dirs.pod(uid), Arc::clone(&self.mounts));
         REMOVALS.run(move || remove(&*mounts, &dir)).await.map_err(io::Error::other)?
     }

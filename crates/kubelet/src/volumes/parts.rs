@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use super::csi::{CsiVolumes, VolumeGrowth};
 use super::mounts::Mounts;
 use super::persistent::Claims;
+use super::usage::VolumeUsages;
 use crate::config::PodDirs;
 use crate::node::facts::NodeFacts;
 use crate::objects::Objects;
@@ -30,6 +31,8 @@ pub struct Volumes {
     pub csi: CsiVolumes,
     /// How those grow.
     pub growth: VolumeGrowth,
+    /// How full they are.
+    pub usages: VolumeUsages,
     /// Mounts and unmounts, as the machine does it or a test notes it.
     pub mounts: Arc<dyn Mounts>,
     /// What pods may see of their node.

@@ -65,7 +65,7 @@ fn group(annotations: &BTreeMap<String, String>) -> Option<i64> {
 }
 
 /// The claim's name, whether the pod only reads, and whether the claim must be the pod's own.
-fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool, bool)> {
+pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool, bool)> {
     if let Some(c) = &volume.persistent_volume_claim {
         return Some((c.claim_name.clone(), c.read_only.unwrap_or(false), false));
     }

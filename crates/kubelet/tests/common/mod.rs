@@ -39,6 +39,7 @@ use kelson_kubelet::volumes::Volumes;
 use kelson_kubelet::volumes::csi::{CsiVolumes, VolumeGrowth};
 use kelson_kubelet::volumes::mounts::Mounts;
 use kelson_kubelet::volumes::persistent::Claims;
+use kelson_kubelet::volumes::usage::VolumeUsages;
 use kelson_meta::{Clock, TokioClock};
 pub use kelson_simulation::FakeRuntime;
 use kelson_tasks::Tasks;
@@ -233,7 +234,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
     let counted = Arc::new(DeviceMetrics::new(&kelson_metrics::Registry::new()));
     let csi = CsiVolumes::new(client.clone(), "n", Drivers::default(), InUse::default());
     let registry = kelson_metrics::Registry::new();
-    let drivers = DraDrivers::new(Arc::new(ClaimMetrics::new(&registry)));
+    let drivers = DraDrivers::new(Arc::new(ClaimMetrics::new(&registry)), tasks.clone());
     let parts = Arc::new(Parts {
         tasks: tasks.clone(),
         dirs: config.dirs(),
@@ -251,7 +252,8 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             claims: Claims::new(client.clone()),
             local_volumes: None,
             csi: csi.clone(),
-            growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), csi),
+            growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), csi, tell.clone()),
+            usages: VolumeUsages::default(),
             mounts: Arc::new(NoMounts),
             node: node.clone(),
             clock: Arc::clone(&clock),

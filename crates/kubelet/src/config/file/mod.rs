@@ -87,7 +87,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "tracing",
     "userNamespaces",
     "volumePluginDir",
-    "volumeStatsAggPeriod",
 ];
 
 /// Why a configuration is refused: every fault at once.
@@ -265,6 +264,8 @@ impl Layer<'_> {
         if let Some(period) = age(f.duration("containerLogMonitorInterval", faults)) {
             config.log_look_every = period;
         }
+        let every = f.duration("volumeStatsAggPeriod", faults);
+        config.volume_stats_every = every.unwrap_or(config.volume_stats_every);
         if let Some(text) = f.string("containerLogMaxSize", faults) {
             match text.parse::<Quantity>().map(|q| u64::try_from(q.value())) {
                 Ok(Ok(bytes)) if bytes > 0 => config.log_max_bytes = bytes,

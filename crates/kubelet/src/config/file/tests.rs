@@ -223,11 +223,12 @@ fn the_rest_has_its_place() {
     assert_eq!(c.reserved()["cpu"].to_string(), "300m");
     assert_eq!(c.kube_reserved["memory"].to_string(), "1Gi");
     let (more, _) = super::tests::laid(
-        "imageMinimumGCAge: 1m\nimageMaximumGCAge: 24h\ncrashLoopBackOff: {maxContainerRestartPeriod: 2s}\nstreamingConnectionIdleTimeout: 5m\npodsPerCore: 3\ncontainerLogMonitorInterval: 3s\n",
+        "imageMinimumGCAge: 1m\nimageMaximumGCAge: 24h\ncrashLoopBackOff: {maxContainerRestartPeriod: 2s}\nstreamingConnectionIdleTimeout: 5m\npodsPerCore: 3\ncontainerLogMonitorInterval: 3s\nvolumeStatsAggPeriod: 7s\n",
     );
     assert_eq!((more.image_gc_age_min.as_secs(), more.image_gc_age_max.map(|t| t.as_secs())), (60, Some(86_400)));
     assert_eq!((more.restart_period_max.as_secs(), more.server.streaming_idle.as_secs()), (2, 300));
     assert_eq!((more.pods_per_core, more.log_look_every.as_secs()), (Some(3), 3));
+    assert_eq!(more.volume_stats_every.as_secs(), 7);
     for text in ["imageMaximumGCAge: 1m", "crashLoopBackOff: {maxContainerRestartPeriod: 301s}"] {
         assert_eq!(faults(&format!("{HEAD}{text}\n")).len(), 1, "{text}");
     }

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::backoff::BackOff;
 use super::event::{Events, STEPS_MAX, Start, Step, WorkerInbox};
+use super::health;
 use super::parts::Parts;
 use super::plan::SANDBOX;
 use super::resize::{Granted, ResizePending, same_resources};
@@ -94,6 +95,8 @@ pub struct Worker {
     wake_at: Option<Instant>,
     /// Nothing is carried out before: a task of this pod panicked.
     rest_until: Option<Instant>,
+    /// Whether the volumes of a pod that runs already are known here.
+    is_taken_over: bool,
     /// The status that was last set.
     published: Option<PodStatus>,
 }
@@ -126,7 +129,7 @@ impl Worker {
             steps,
             report,
             mode: if start.rejected.is_some() { Mode::Terminating } else { Mode::Syncing },
-            reader: SnapshotReader::new(Arc::clone(&parts.effects.clock)),
+            reader: SnapshotReader::new(Arc::clone(&parts.effects.clock), parts.config.node_ips.first().copied()),
             runtime: Arc::default(),
             stale: true,
             probes: ProbeView::default(),
@@ -148,6 +151,7 @@ impl Worker {
             resize: Resize::default(),
             wake_at: None,
             rest_until: None,
+            is_taken_over: false,
             published: None,
             parts,
         }
@@ -343,6 +347,7 @@ impl Worker {
                 .as_ref()
                 .map(|p| (p.reason, p.message.as_str()))
                 .filter(|_| self.mode == Mode::Syncing),
+            cgroup_stale: self.resize.cgroup_stale && self.mode == Mode::Syncing,
             resizing: Some(self.resize.failed.as_ref().map_or("", |(why, _)| why.as_str()))
                 .filter(|_| self.resize.running && self.mode == Mode::Syncing),
         };
@@ -356,6 +361,7 @@ impl Worker {
             let after = about.now.duration_since(self.start_time).max(jiff::SignedDuration::ZERO).unsigned_abs();
             self.parts.effects.metrics.pod_runs(after);
         }
+        health::add(&self.parts, &self.pod, &mut status, self.mode != Mode::Syncing);
         self.parts.statuses.set(&self.pod, &status);
         // What others say of the pod's claims is read by the next who starts its containers.
         let of_claims = self

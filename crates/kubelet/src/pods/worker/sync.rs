@@ -116,6 +116,10 @@ impl Worker {
             self.update_volumes().await;
             self.wake_at = self.renewal.as_ref().map(Renewal::look_at);
         }
+        if !std::mem::replace(&mut self.is_taken_over, true) {
+            // Of a pod that ran before this kubelet: what its volumes are, who owns them and how full they are is known from here.
+            self.update_volumes().await;
+        }
         let plan = self.plan(now);
         self.announce_crash_loops(&plan);
         self.resizing(plan.resizing);

@@ -12,6 +12,7 @@ use super::network;
 use super::usage::{self, RunningUsage};
 use crate::node::facts::{self, Memory};
 use crate::runtime::snapshot::timestamp;
+use crate::volumes::usage::VolumeUsage;
 
 /// The node and its pods.
 pub async fn answer(state: &ServerState) -> Response<Body> {
@@ -38,9 +39,24 @@ pub async fn answer(state: &ServerState) -> Response<Body> {
         if let Some(network) = network {
             pod["network"] = network;
         }
+        let of_pod = pod["podRef"]["uid"].as_str().map(|uid| state.volumes.of(uid)).unwrap_or_default();
+        if !of_pod.is_empty() {
+            pod["volume"] = of_pod.iter().map(volume).collect();
+        }
     }
     let body = json!({"node": node, "pods": pods});
     typed(StatusCode::OK, "application/json", body.to_string())
+}
+
+fn volume(v: &VolumeUsage) -> Value {
+    let r = &v.room;
+    let mut out = json!({"name": v.name, "time": format_seconds(v.at), "capacityBytes": r.capacity,
+        "availableBytes": r.available, "usedBytes": r.used, "inodes": r.inodes, "inodesFree": r.inodes_free,
+        "inodesUsed": r.inodes_used});
+    if let Some((namespace, name)) = &v.claim {
+        out["pvcRef"] = json!({"name": name, "namespace": namespace});
+    }
+    out
 }
 
 fn file_system(path: &std::path::Path, now: Timestamp) -> Option<Value> {
@@ -115,6 +131,7 @@ fn pods(usages: &[RunningUsage], processes: impl Fn(&str) -> Option<u64>) -> Vec
 mod tests {
     use super::super::usage::tests::sample;
     use super::*;
+    use crate::volumes::usage::Room;
 
     #[test]
     fn a_pod_sums_its_containers() {
@@ -132,6 +149,14 @@ mod tests {
         assert_eq!(p["process_stats"]["process_count"], 3);
         assert!(p["containers"][0]["memory"].get("pageFaults").is_none());
         let now = Timestamp::from_second(5).expect("time");
+        let room = Room { capacity: 9, available: 4, used: 5, inodes: 3, inodes_free: 1, inodes_used: 2 };
+        let of = |claim| volume(&VolumeUsage { name: "v".into(), claim, at: now, room });
+        assert_eq!(of(Some(("n".into(), "c".into())))["pvcRef"], json!({"name": "c", "namespace": "n"}));
+        assert_eq!(
+            of(None),
+            json!({"name": "v", "time": "1970-01-01T00:00:05Z", "capacityBytes": 9, "availableBytes": 4, "usedBytes": 5,
+                "inodes": 3, "inodesFree": 1, "inodesUsed": 2})
+        );
         let n = node("n", Memory { total: 10, available: 4 }, [None, None], now);
         assert_eq!((n["memory"]["workingSetBytes"].clone(), n["nodeName"].clone()), (json!(6), json!("n")));
     }

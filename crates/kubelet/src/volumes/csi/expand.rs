@@ -38,6 +38,7 @@ pub struct VolumeGrowth {
     clock: Arc<dyn Clock>,
     dirs: PodDirs,
     csi: CsiVolumes,
+    tell: Tell,
     /// The sizes to which volumes were grown here, by the volume's name.
     grown: Arc<Mutex<HashMap<String, Quantity>>>,
 }
@@ -53,20 +54,20 @@ enum Grown {
 
 impl VolumeGrowth {
     /// Nothing was grown yet.
-    pub fn new(client: Client, clock: Arc<dyn Clock>, dirs: PodDirs, csi: CsiVolumes) -> Self {
-        Self { client, clock, dirs, csi, grown: Arc::default() }
+    pub fn new(client: Client, clock: Arc<dyn Clock>, dirs: PodDirs, csi: CsiVolumes, tell: Tell) -> Self {
+        Self { client, clock, dirs, csi, tell, grown: Arc::default() }
     }
 
     /// Looks at the claims of the node's pods for as long as the task runs.
-    pub async fn run(self, claims: Claims, pods: Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>, tell: Tell) {
+    pub async fn run(self, claims: Claims, pods: Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            self.look(&claims, &pods(), &tell).await;
+            self.look(&claims, &pods()).await;
         }
     }
 
     /// Grows what is to be grown of volumes that pods have mounted; each once, however many pods have it.
-    pub async fn look(&self, claims: &Claims, pods: &[Arc<Pod>], tell: &Tell) {
+    pub async fn look(&self, claims: &Claims, pods: &[Arc<Pod>]) {
         let mut seen: BTreeMap<String, ()> = BTreeMap::new();
         for pod in pods.iter().filter(|p| !pod::is_terminal(p) && !pod::is_deleted(p)) {
             for volume in claims.of(pod::uid(pod)) {
@@ -78,28 +79,26 @@ impl VolumeGrowth {
                     continue;
                 }
                 let done = self.grow(&Mounted { volume: &volume, source, target: &target }).await;
-                self.tell(pod, &volume, tell, done);
+                if let Err(why) = self.told(pod, &volume, done) {
+                    let text = format!("NodeExpandVolume.NodeExpandVolume failed for volume {:?} : {why}", volume.name);
+                    self.tell.pod(pod, EventType::Warning, "VolumeResizeFailed", text);
+                }
             }
         }
         self.grown.lock().retain(|name, _| seen.contains_key(name));
     }
 
-    fn tell(&self, pod: &Pod, volume: &Persistent, tell: &Tell, done: Result<Grown, String>) {
-        match done {
-            Ok(Grown::Done) => {
-                let node = &self.csi.node;
-                let text = format!("MountVolume.NodeExpandVolume succeeded for volume {:?} {node}", volume.name);
-                tell.pod(pod, EventType::Normal, "FileSystemResizeSuccessful", text.clone());
-                if let Some(claim) = volume.claim() {
-                    tell.object(&claim, EventType::Normal, "FileSystemResizeSuccessful", text);
-                }
-            }
-            Ok(Grown::Nothing | Grown::NotInUse) => {}
-            Err(why) => {
-                let text = format!("NodeExpandVolume.NodeExpandVolume failed for volume {:?} : {why}", volume.name);
-                tell.pod(pod, EventType::Warning, "VolumeResizeFailed", text);
+    /// Tells pod and claim where a volume has grown.
+    fn told(&self, pod: &Pod, volume: &Persistent, done: Result<Grown, String>) -> Result<(), String> {
+        if done? == Grown::Done {
+            let node = &self.csi.node;
+            let text = format!("MountVolume.NodeExpandVolume succeeded for volume {:?} {node}", volume.name);
+            self.tell.pod(pod, EventType::Normal, "FileSystemResizeSuccessful", text.clone());
+            if let Some(claim) = volume.claim() {
+                self.tell.object(&claim, EventType::Normal, "FileSystemResizeSuccessful", text);
             }
         }
+        Ok(())
     }
 
     /// Grows a volume that has just been published, where its claim asked for it before.
@@ -108,6 +107,7 @@ impl VolumeGrowth {
     /// Why it is not as large as its claim was promised.
     pub(super) async fn at_mount(
         &self,
+        pod: &Pod,
         volume: &Persistent,
         source: &CSIPersistentVolumeSource,
         target: &Path,
@@ -115,7 +115,8 @@ impl VolumeGrowth {
         if volume.read_only || !volume.grows {
             return Ok(());
         }
-        self.grow(&Mounted { volume, source, target }).await.map(drop)
+        let done = self.grow(&Mounted { volume, source, target }).await;
+        self.told(pod, volume, done)
     }
 
     async fn grow(&self, what: &Mounted<'_>) -> Result<Grown, String> {

@@ -216,7 +216,7 @@ pub(in crate::volumes) async fn set_up(
     }
     let published = publish(request, &with, &what, Contexts { publish: attached, secrets }, staged.as_deref()).await;
     if published.is_ok() && !is_again {
-        request.volumes.growth.at_mount(volume, csi, &target).await?;
+        request.volumes.growth.at_mount(request.pod, volume, csi, &target).await?;
     }
     let renew_at = noted(request, &spec, &target, published, is_again)?;
     Ok((target, renew_at))

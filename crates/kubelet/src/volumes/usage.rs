@@ -1,0 +1,228 @@
+//! How full the volumes of pods are, measured now and then, for who asks for statistics (upstream:
+//! `server/stats/volume_stat_calculator.go`). Of what the kubelet makes itself its own content counts, of all else its file system.
+#![allow(clippy::disallowed_methods, reason = "blocking: in a lane of its own")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use kelson_meta::Clock;
+use kelson_tasks::Lane;
+use parking_lot::Mutex;
+
+use super::persistent::claim_of;
+use crate::pod;
+
+/// Apart from all other file work: a file system of the network may hang.
+static MEASURING: Lane = Lane::new("volume-usage", 2);
+/// A pod whose volumes take longer is passed over.
+const MEASURE_MAX: Duration = Duration::from_secs(30);
+/// Before the first look.
+const FIRST: Duration = Duration::from_secs(10);
+/// Entries counted of one directory, lest one pod keeps all others waiting.
+const ENTRIES_MAX: usize = 1_000_000;
+
+/// How full one volume of a pod is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeUsage {
+    /// Its name in the pod.
+    pub name: String,
+    /// Namespace and name of its claim.
+    pub claim: Option<(String, String)>,
+    /// When this was so.
+    pub at: Timestamp,
+    /// Bytes and inodes that it has and that are taken.
+    pub room: Room,
+}
+
+/// Bytes and inodes of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes of its file system.
+    pub capacity: u64,
+    /// Those that anybody may write.
+    pub available: u64,
+    /// Those that are taken.
+    pub used: u64,
+    /// Inodes of its file system; 0 where that has no table of them.
+    pub inodes: u64,
+    /// Those that are free.
+    pub inodes_free: u64,
+    /// Those that are taken.
+    pub inodes_used: u64,
+}
+
+/// Where a volume lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct VolumePlace {
+    name: String,
+    claim: Option<(String, String)>,
+    path: PathBuf,
+    /// Whether its own content counts, and not all of the file system.
+    is_own: bool,
+}
+
+#[derive(Default)]
+struct MeasuredVolumes {
+    places: HashMap<String, Vec<VolumePlace>>,
+    usages: HashMap<String, Vec<VolumeUsage>>,
+}
+
+/// The volumes of all pods; cheap to clone.
+#[derive(Clone, Default)]
+pub struct VolumeUsages {
+    shared: Arc<Mutex<MeasuredVolumes>>,
+}
+
+/// Whether the kubelet makes the volume's content, or only the place for it.
+fn is_own(v: &Volume) -> bool {
+    v.empty_dir.is_some()
+        || v.config_map.is_some()
+        || v.secret.is_some()
+        || v.downward_api.is_some()
+        || v.projected.is_some()
+}
+
+fn claim(pod: &Pod, v: &Volume) -> Option<(String, String)> {
+    claim_of(pod, v).map(|(name, ..)| (pod::namespace(pod).to_owned(), name))
+}
+
+impl VolumeUsages {
+    /// A pod has its volumes; `path` says where each lies.
+    pub(super) fn set_up(&self, pod: &Pod, path: impl Fn(&str) -> Option<PathBuf>) {
+        let place = |v: &Volume| {
+            // What is the host's own is nobody's volume.
+            let path = path(&v.name).filter(|_| v.host_path.is_none())?;
+            Some(VolumePlace { name: v.name.clone(), claim: claim(pod, v), path, is_own: is_own(v) })
+        };
+        let all = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter_map(place).collect();
+        self.shared.lock().places.insert(pod::uid(pod).to_owned(), all);
+    }
+
+    /// A pod's volumes are taken down.
+    pub(super) fn forget(&self, uid: &str) {
+        let mut shared = self.shared.lock();
+        shared.places.remove(uid);
+        shared.usages.remove(uid);
+    }
+
+    /// Measures all of them for as long as the task runs.
+    pub async fn run(self, every: Duration, clock: Arc<dyn Clock>) {
+        tokio::time::sleep(FIRST.min(every)).await;
+        loop {
+            self.measure(&*clock).await;
+            tokio::time::sleep(every).await;
+        }
+    }
+
+    /// Measures all of them once.
+    pub async fn measure(&self, clock: &dyn Clock) {
+        let pods: Vec<(String, Vec<VolumePlace>)> =
+            self.shared.lock().places.iter().map(|(uid, places)| (uid.clone(), places.clone())).collect();
+        for (uid, places) in pods {
+            let work = MEASURING.run(move || places.into_iter().map(|p| (measured(&p.path, p.is_own), p)).collect());
+            let done: Vec<(Option<Room>, VolumePlace)> = match tokio::time::timeout(MEASURE_MAX, work).await {
+                Ok(Ok(done)) => done,
+                _ => continue,
+            };
+            let at = clock.now();
+            let usage = |(room, p): (Option<Room>, VolumePlace)| {
+                Some(VolumeUsage { name: p.name, claim: p.claim, at, room: room? })
+            };
+            let mut shared = self.shared.lock();
+            // One that was taken down meanwhile is not shown any more.
+            if shared.places.contains_key(&uid) {
+                shared.usages.insert(uid, done.into_iter().filter_map(usage).collect());
+            }
+        }
+    }
+
+    /// What was measured last of a pod.
+    pub fn of(&self, uid: &str) -> Vec<VolumeUsage> {
+        self.shared.lock().usages.get(uid).cloned().unwrap_or_default()
+    }
+
+    /// The same of all claims, by namespace and name; those that several pods have are told once.
+    pub fn claims(&self) -> BTreeMap<(String, String), Room> {
+        let shared = self.shared.lock();
+        let all = shared.usages.values().flatten();
+        all.filter_map(|u| Some((u.claim.clone()?, u.room))).collect()
+    }
+}
+
+fn measured(path: &Path, is_own: bool) -> Option<Room> {
+    let s = rustix::fs::statvfs(path).ok()?;
+    let (capacity, free) = (s.f_blocks * s.f_frsize, s.f_bfree * s.f_frsize);
+    let mut room = Room {
+        capacity,
+        available: s.f_bavail * s.f_frsize,
+        used: capacity.saturating_sub(free),
+        inodes: s.f_files,
+        inodes_free: s.f_ffree,
+        inodes_used: s.f_files.saturating_sub(s.f_ffree),
+    };
+    if is_own {
+        (room.used, room.inodes_used) = content(path);
+    }
+    Some(room)
+}
+
+/// Bytes and inodes of a directory with all that is in it; links are not followed.
+fn content(root: &Path) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt as _;
+    let own = std::fs::symlink_metadata(root).map_or(0, |m| m.blocks() * 512);
+    let (mut bytes, mut inodes, mut left) = (own, 1, vec![root.to_owned()]);
+    let mut entries = 0;
+    while let Some(dir) = left.pop() {
+        for e in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let Ok(m) = e.metadata() else { continue };
+            (bytes, inodes, entries) = (bytes + m.blocks() * 512, inodes + 1, entries + 1);
+            if m.is_dir() {
+                left.push(e.path());
+            }
+            if entries >= ENTRIES_MAX {
+                return (bytes, inodes);
+            }
+        }
+    }
+    (bytes, inodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_set_up_is_measured_until_it_is_taken_down() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        for name in ["scratch", "data", "etc"] {
+            std::fs::create_dir(at(name)).expect("a directory");
+        }
+        std::fs::write(at("scratch").join("f"), vec![1; 100_000]).expect("a file");
+        let volumes = json!([{"name": "scratch", "emptyDir": {}}, {"name": "etc", "hostPath": {"path": "/etc"}},
+            {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "late", "configMap": {"name": "m"}}]);
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"},
+            "spec": {"containers": [], "volumes": volumes}}))
+        .expect("a pod");
+        let usages = VolumeUsages::default();
+        usages.set_up(&pod, |name| Some(at(name)).filter(|path| path.exists()));
+        assert!(usages.of("u").is_empty(), "not yet");
+        usages.measure(&kelson_meta::SystemClock).await;
+        let all = usages.of("u");
+        let names: Vec<&str> = all.iter().map(|u| u.name.as_str()).collect();
+        assert_eq!(names, ["scratch", "data"], "neither what is the host's nor what is not there");
+        let (scratch, data) = (&all[0], &all[1]);
+        assert!((100_000..200_000).contains(&scratch.room.used) && scratch.room.inodes_used == 2, "{scratch:?}");
+        assert!(data.room.capacity > 0 && data.room.capacity >= data.room.available, "{data:?}");
+        assert_eq!(data.claim, Some(("n".into(), "c".into())));
+        assert_eq!(usages.claims().keys().collect::<Vec<_>>(), [&("n".to_owned(), "c".to_owned())]);
+        usages.forget("u");
+        assert!(usages.of("u").is_empty() && usages.claims().is_empty());
+    }
+}

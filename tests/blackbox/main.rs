@@ -19,6 +19,7 @@ mod hosts;
 mod identity;
 mod jobs;
 mod joining;
+mod node_claims;
 mod node_plugins;
 mod node_pressure;
 mod operators;
@@ -65,6 +66,7 @@ fn main() {
         streaming::tests(),
         volumes::tests(),
         volume_kinds::tests(),
+        node_claims::tests(),
         node_plugins::tests(),
         node_pressure::tests(),
         own_cpus::tests(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::device_plugin::{DevicePlugin, RESOURCE, told_of};
-use kelson_blackbox::driver::{DRIVER, Driver};
+use kelson_blackbox::driver::{DRIVER, Driver, NO_GROWTH};
 use kelson_blackbox::{Kubectl, Needs::OwnNode, Outcome, Process, Subject, Test, eventually, sh};
 
 use crate::pods::{IMAGE, ready, script};
@@ -14,6 +14,7 @@ pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "devices::a_plugin_gives_devices_to_pods", needs: OwnNode, run: devices },
         Test { name: "volumes::of_a_driver", needs: OwnNode, run: driver },
+        Test { name: "volumes::of_a_driver_grow", needs: OwnNode, run: growth },
         Test { name: "volumes::devices_of_the_machine_and_of_a_driver", needs: OwnNode, run: block },
     ]
 }
@@ -46,6 +47,15 @@ fn has(k: &Kubectl, pod: &str) -> anyhow::Result<Vec<String>> {
     let mut ids: Vec<String> = out.split_whitespace().map(str::to_owned).collect();
     ids.sort();
     Ok(ids)
+}
+
+/// Waits until a pod says that of its one device.
+fn is_said(k: &Kubectl, pod: &str, health: &str) -> Outcome {
+    eventually("how its device is", LIMIT, || {
+        let said = &k.json(&["get", "pod", pod])?["status"]["containerStatuses"][0]["allocatedResourcesStatus"];
+        ensure!(said[0]["name"] == RESOURCE && said[0]["resources"][0]["health"] == health, "{said} is not {health}");
+        Ok(())
+    })
 }
 
 fn devices(s: &Subject) -> Outcome {
@@ -88,6 +98,7 @@ fn devices(s: &Subject) -> Outcome {
     plugin.tell(&[("dev-a", first[0] != "dev-a"), ("dev-b", first[0] != "dev-b"), ("dev-c", first[0] != "dev-c")]);
     node_has(&k, "3", "2")?;
     ensure!(k.ok(&["exec", "one", "--", "echo", "on"])? == "on\n", "it goes on");
+    is_said(&k, "one", "Unhealthy")?;
     plugin.tell(&[("dev-a", true), ("dev-b", true), ("dev-c", true)]);
     node_has(&k, "3", "3")?;
     // A plugin that ends takes its devices along, and comes back with them.
@@ -95,6 +106,7 @@ fn devices(s: &Subject) -> Outcome {
     ensure!(asked >= 2, "{:?}", plugin.allocated());
     drop(plugin);
     node_has(&k, "3", "0")?;
+    is_said(&k, "one", "Unknown")?;
     let plugin = start(&[("dev-a", true), ("dev-b", true), ("dev-c", true)])?;
     node_has(&k, "3", "3")?;
 
@@ -108,6 +120,7 @@ fn devices(s: &Subject) -> Outcome {
     drop(plugin);
     let plugin = start(&[("dev-a", true), ("dev-b", true), ("dev-c", true)])?;
     node_has(&k, "3", "3")?;
+    is_said(&k, "one", "Healthy")?;
     eventually("both go on", LIMIT, || {
         ensure!(has(&k, "one")? == first && has(&k, "two")? == second, "others");
         Ok(())
@@ -215,6 +228,101 @@ fn driver(s: &Subject) -> Outcome {
     })?;
     k.ok(&["delete", "pvc", "--all", "--timeout=60s"])?;
     k.ok(&["delete", "pv", "kelson-files", "--timeout=60s"])?;
+    Ok(())
+}
+
+/// Has a claim ask for more, and does the controller's part of it, which is nobody's here.
+fn asks_for(k: &Kubectl, mib: u32) -> Outcome {
+    let size = format!("{{\"storage\": \"{mib}Mi\"}}");
+    let claim = format!("{{\"spec\": {{\"resources\": {{\"requests\": {size}}}}}}}");
+    k.ok(&["patch", "pvc", "kelson-files", "--type=merge", "-p", &claim])?;
+    let volume = format!("{{\"spec\": {{\"capacity\": {size}}}}}");
+    k.ok(&["patch", "pv", "kelson-files", "--type=merge", "-p", &volume])?;
+    let status = format!(
+        "{{\"status\": {{\"allocatedResources\": {size}, \"allocatedResourceStatuses\": {{\"storage\": \"NodeResizePending\"}},
+          \"conditions\": [{{\"type\": \"FileSystemResizePending\", \"status\": \"True\"}}]}}}}"
+    );
+    k.ok(&["patch", "pvc", "kelson-files", "--subresource=status", "--type=merge", "-p", &status])?;
+    Ok(())
+}
+
+/// Waits until the claim says that it has so much, and nothing of growing any more.
+fn has_grown(k: &Kubectl, driver: &Driver, mib: u32) -> Outcome {
+    eventually("the claim has grown", LIMIT, || {
+        let status = k.json(&["get", "pvc", "kelson-files"])?["status"].clone();
+        let is_over = status["allocatedResourceStatuses"].is_null() && status["conditions"].is_null();
+        ensure!(status["capacity"]["storage"] == format!("{mib}Mi") && is_over, "{status} {:?}", driver.calls());
+        let grown = format!("grow files to {mib} MiB");
+        ensure!(driver.calls().contains(&grown), "{:?}", driver.calls());
+        Ok(())
+    })
+}
+
+fn growth(s: &Subject) -> Outcome {
+    let (_, kubelet) = kubelet(s)?;
+    let k = s.kubectl.namespaced("v-driver");
+    k.run(&["create", "namespace", "v-driver"])?;
+    let volumes = tempfile::tempdir()?;
+    std::fs::create_dir(volumes.path().join("files"))?;
+    let driver = starts_driver(&k, &kubelet, volumes.path())?;
+    k.apply(
+        "apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: of-a-driver}
+provisioner: test.kelson.local
+allowVolumeExpansion: true
+",
+    )?;
+    k.apply(&claimed("kelson-files", "files", "Filesystem"))?;
+    let mounts = "    volumeMounts: [{name: v, mountPath: /v}]
+  volumes:
+  - {name: v, persistentVolumeClaim: {claimName: kelson-files}}
+";
+    let start = |pod: &str| k.apply(&script(pod, "sleep 6000", mounts)).map(drop);
+    start("grows")?;
+    ready(&k, "grows")?;
+    let told = |pod: &str, reason: &str| {
+        eventually("the event", LIMIT, || {
+            let all = format!("--field-selector=involvedObject.name={pod},reason={reason}");
+            let events = k.ok(&["get", "events", &all, "-o", "jsonpath={.items[*].message}"])?;
+            ensure!(!events.is_empty(), "no {reason} of {pod}");
+            Ok(events)
+        })
+    };
+
+    eventually("how full it is", Duration::from_secs(150), || {
+        let node = k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
+        let metrics = k.ok(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/metrics")])?;
+        let of_claim = "{namespace=\"v-driver\",persistentvolumeclaim=\"kelson-files\"} ";
+        for name in ["capacity_bytes", "available_bytes", "used_bytes", "inodes", "inodes_free", "inodes_used"] {
+            let line = format!("kubelet_volume_stats_{name}{of_claim}");
+            ensure!(metrics.lines().any(|l| l.starts_with(&line)), "no {line}");
+        }
+        Ok(())
+    })?;
+    // While it is in use; first the driver has no room.
+    std::fs::write(volumes.path().join(NO_GROWTH), "")?;
+    asks_for(&k, 32)?;
+    let why = told("grows", "VolumeResizeFailed")?;
+    ensure!(why.contains("kelson-files"), "{why}");
+    let status = k.json(&["get", "pvc", "kelson-files"])?["status"].clone();
+    let kinds = status["conditions"].as_array().into_iter().flatten().filter(|c| c["type"] == "NodeResizeError");
+    ensure!(kinds.count() == 1 && status["capacity"]["storage"] == "16Mi", "{status}");
+    std::fs::remove_file(volumes.path().join(NO_GROWTH))?;
+    has_grown(&k, &driver, 32)?;
+    told("grows", "FileSystemResizeSuccessful")?;
+
+    // And when it is mounted: the pod starts with all of it.
+    k.ok(&["delete", "pod", "grows", "--timeout=60s"])?;
+    asks_for(&k, 64)?;
+    start("begins")?;
+    ready(&k, "begins")?;
+    has_grown(&k, &driver, 64)?;
+    told("begins", "FileSystemResizeSuccessful")?;
+    told("kelson-files", "FileSystemResizeSuccessful")?;
+    k.ok(&["delete", "pod", "begins", "--timeout=60s"])?;
+    k.ok(&["delete", "pvc", "--all", "--timeout=60s"])?;
+    k.ok(&["delete", "pv/kelson-files", "storageclass/of-a-driver", "--timeout=60s"])?;
     Ok(())
 }
 

@@ -202,7 +202,26 @@ fn whole_pod(s: &Subject) -> Outcome {
     ensure!(out.stdout.trim() != "0", "more than the pod may have: {out:?}");
     let limit = k.ok(&["get", "pod", "both", "-o", "jsonpath={.spec.resources.limits.memory}"])?;
     ensure!(limit == "64Mi", "{limit}");
-    Ok(())
+    // It sees the pod's bound as its own, and a new one when the pod is resized as a whole.
+    let sees = |wanted: &str| {
+        eventually(&format!("{wanted} bytes"), LIMIT, || {
+            let read = "cat /sys/fs/cgroup/memory.max 2>/dev/null || cat /sys/fs/cgroup/memory/memory.limit_in_bytes";
+            let now = k.ok(&["exec", "both", "-c", "main", "--", "sh", "-c", read])?;
+            ensure!(now.trim() == wanted, "{now}");
+            Ok(())
+        })
+    };
+    sees("67108864")?;
+    let patch = r#"{"spec":{"resources":{"requests":{"memory":"64Mi"},"limits":{"memory":"96Mi"}}}}"#;
+    k.ok(&["patch", "pod", "both", "--subresource=resize", "-p", patch])?;
+    sees("100663296")?;
+    eventually("the pod's status", LIMIT, || {
+        let status = k.json(&["get", "pod", "both"])?["status"].clone();
+        let (has, granted) = (&status["resources"], &status["allocatedResources"]);
+        ensure!(has["limits"]["memory"] == "96Mi" && has["limits"]["cpu"] == "400m", "{has}");
+        ensure!(granted["memory"] == "64Mi" && granted["cpu"] == "100m", "{granted}");
+        Ok(())
+    })
 }
 
 fn sysctls(s: &Subject) -> Outcome {

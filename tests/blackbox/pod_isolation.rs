@@ -151,7 +151,14 @@ fn sub_paths(s: &Subject) -> Outcome {
 
 fn statistics(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("p-stats")?;
-    k.apply(&script("busy", "while :; do :; done", "    resources: {limits: {cpu: 100m}}\n"))?;
+    k.apply(&script(
+        "busy",
+        "head -c 3000000 /dev/zero > /e/f; while :; do :; done",
+        "    resources: {limits: {cpu: 100m}}
+    volumeMounts: [{name: e, mountPath: /e}]
+  volumes: [{name: e, emptyDir: {}}]
+",
+    ))?;
     ready(&k, "busy")?;
     let node = k.ok(&["get", "pod", "busy", "-o", "jsonpath={.spec.nodeName}"])?;
     let get = |path: &str| s.kubectl.ok(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy{path}")]);
@@ -161,6 +168,15 @@ fn statistics(s: &Subject) -> Outcome {
         let busy = pods.iter().find(|p| p["podRef"]["name"] == "busy").cloned().unwrap_or_default();
         ensure!(busy["containers"][0]["cpu"]["usageCoreNanoSeconds"].as_u64() > Some(1_000_000), "{busy}");
         ensure!(busy["memory"]["workingSetBytes"].as_u64() > Some(0), "{busy}");
+        Ok(())
+    })?;
+    eventually("how full its volume is", Duration::from_secs(150), || {
+        let summary: serde_json::Value = serde_json::from_str(&get("/stats/summary")?)?;
+        let pods = summary["pods"].as_array().cloned().unwrap_or_default();
+        let busy = pods.iter().find(|p| p["podRef"]["name"] == "busy").cloned().unwrap_or_default();
+        let volumes = busy["volume"].as_array().cloned().unwrap_or_default();
+        let own = volumes.iter().find(|v| v["name"] == "e").cloned().unwrap_or_default();
+        ensure!(own["usedBytes"].as_u64() > Some(2_999_999) && own["capacityBytes"].as_u64() > Some(0), "{busy}");
         Ok(())
     })?;
     let resource = get("/metrics/resource")?;

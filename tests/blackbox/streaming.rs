@@ -242,7 +242,9 @@ fn copy_both_ways(s: &Subject) -> Outcome {
 
 fn port_forward(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("l-pf")?;
-    k.apply(&script("web", "mkdir /www; head -c 300000 /dev/zero | tr '\\0' y > /www/big; echo hi > /www/index.html; exec httpd -f -p 8080 -h /www", ""))?;
+    // kubectl ends with the first connection that nobody takes.
+    let listens = "    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}\n";
+    k.apply(&script("web", "mkdir /www; head -c 300000 /dev/zero | tr '\\0' y > /www/big; echo hi > /www/index.html; exec httpd -f -p 8080 -h /www", listens))?;
     ready(&k, "web")?;
     let mut child = k.spawn(&["port-forward", "pod/web", ":8080"])?;
     let lines = lines_of(&mut child)?;

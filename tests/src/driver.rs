@@ -12,19 +12,22 @@ use prost::Message;
 use crate::grpc::{GrpcServer, ended, framed};
 use crate::sh;
 
+/// A file among the volumes that keeps them from growing.
+pub const NO_GROWTH: &str = "no-growth";
 /// What the driver is called.
 pub const DRIVER: &str = "test.kelson.local";
 
+/// Who a plugin says that it is.
 #[derive(Clone, PartialEq, Message)]
-struct Info {
+pub(crate) struct Info {
     #[prost(string, tag = "1")]
-    kind: String,
+    pub(crate) kind: String,
     #[prost(string, tag = "2")]
-    name: String,
+    pub(crate) name: String,
     #[prost(string, tag = "3")]
-    endpoint: String,
+    pub(crate) endpoint: String,
     #[prost(string, repeated, tag = "4")]
-    versions: Vec<String>,
+    pub(crate) versions: Vec<String>,
 }
 
 /// The fields of `NodeStageVolume` and `NodePublishVolume` that the driver reads, whose numbers they share.
@@ -38,6 +41,23 @@ struct VolumeCall {
     target: String,
     #[prost(map = "string, string", tag = "8")]
     context: HashMap<String, String>,
+}
+
+/// `NodeExpandVolume`.
+#[derive(Clone, PartialEq, Message)]
+struct Growth {
+    #[prost(string, tag = "1")]
+    volume: String,
+    #[prost(string, tag = "2")]
+    path: String,
+    #[prost(message, optional, tag = "3")]
+    range: Option<Range>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+struct Range {
+    #[prost(int64, tag = "1")]
+    required: i64,
 }
 
 /// `NodeUnpublishVolume` and `NodeUnstageVolume`.
@@ -107,8 +127,15 @@ fn answer(volumes: &Path, call: &str, message: &[u8]) -> anyhow::Result<(Option<
     Ok(match call {
         // The name of this node as the driver has it.
         "NodeGetInfo" => (None, b"\x0a\x04here".to_vec()),
-        // One capability: volumes are staged.
-        "NodeGetCapabilities" => (None, vec![0x0a, 0x04, 0x0a, 0x02, 0x08, 0x01]),
+        // Two capabilities: volumes are staged, and grow.
+        "NodeGetCapabilities" => (None, vec![0x0a, 0x04, 0x0a, 0x02, 0x08, 0x01, 0x0a, 0x04, 0x0a, 0x02, 0x08, 0x03]),
+        "NodeExpandVolume" => {
+            let asked = Growth::decode(message)?;
+            ensure!(!volumes.join(NO_GROWTH).exists(), "no room");
+            ensure!(is_mounted(&asked.path)?, "it is not mounted");
+            let bytes = asked.range.unwrap_or_default().required;
+            (Some(format!("grow {} to {} MiB", asked.volume, bytes >> 20)), Vec::new())
+        }
         "NodeStageVolume" => {
             let asked = VolumeCall::decode(message)?;
             let source = source(volumes, &asked.volume)?;

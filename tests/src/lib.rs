@@ -2,6 +2,7 @@
 //! crates; every expectation must hold for any conformant cluster.
 
 pub mod device_plugin;
+pub mod dra_driver;
 pub mod driver;
 pub mod grpc;
 mod harness;

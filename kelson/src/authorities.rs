@@ -55,6 +55,7 @@ pub fn of_controllers(pki: &ClusterPki) -> Authorities {
         root_ca: pki.ca_bundle(),
         signer: Some(Arc::new(pki.ca.clone())),
         kubelet_serving_signer: Some(Arc::new(pki.kubelet_serving_ca.clone())),
+        ..Authorities::default()
     }
 }
 

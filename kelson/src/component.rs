@@ -11,13 +11,14 @@ use anyhow::{Context as _, bail};
 use clap::{ArgAction, Args};
 use jiff::Timestamp;
 use kelson_client::kubeconfig::Config as Kubeconfig;
-use kelson_client::leader::Candidate;
+use kelson_client::leader::{Candidate, Times};
 use kelson_client::remote::Remote;
-use kelson_client::{Client, ClientError};
+use kelson_client::{Client, ClientError, RateLimit};
+use kelson_kubelet::config::file::duration;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_pki::{Authority, Issued, Key, LeafSpec, Purpose, San, SwappableCertificate};
-use kelson_serving::{Delegated, Port};
+use kelson_serving::{Delegated, OpenPaths, Port};
 use kelson_tasks::Tasks;
 use serde_json::Value;
 
@@ -70,14 +71,52 @@ pub struct ComponentArgs {
     /// Name of the lease [default: the component's].
     #[arg(long, value_name = "NAME")]
     pub leader_elect_resource_name: Option<String>,
+    /// How long others respect a lease that is no longer renewed.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    pub leader_elect_lease_duration: Duration,
+    /// How long the leader tries to renew its lease before it gives up.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub leader_elect_renew_deadline: Duration,
+    /// Pause between two tries to have the lease.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    pub leader_elect_retry_period: Duration,
+    /// Requests a second to the API server [default: as many as there are; upstream: 20, the scheduler's 50].
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    pub kube_api_qps: Option<f64>,
+    /// Requests that may go at once where --kube-api-qps limits them [default: 30, the scheduler's 100].
+    #[arg(long, value_name = "N")]
+    pub kube_api_burst: Option<u32>,
+    /// Paths of the health and metrics port that everybody may ask for; a `*` at the end stands for all that begins so.
+    #[arg(long, value_name = "PATHS", value_delimiter = ',', default_value = "/healthz,/readyz,/livez")]
+    pub authorization_always_allow_paths: Vec<String>,
     #[command(flatten)]
     pub verbosity: VerbosityArgs,
 }
+
+/// What may go at once where only the rate is said.
+const BURST: u32 = 30;
 
 impl ComponentArgs {
     /// The log's filter.
     pub fn log_level(&self) -> &str {
         self.verbosity.log_level()
+    }
+
+    /// How many requests may be made; `None`: as many as there are.
+    pub fn rate_limit(&self) -> Option<Arc<RateLimit>> {
+        let rate = self.kube_api_qps.filter(|rate| *rate > 0.0)?;
+        Some(RateLimit::new(rate, self.kube_api_burst.unwrap_or(BURST)))
+    }
+
+    /// The times of the election.
+    fn times(&self) -> anyhow::Result<Times> {
+        let times = Times {
+            lease: self.leader_elect_lease_duration,
+            renew: self.leader_elect_renew_deadline,
+            retry: self.leader_elect_retry_period,
+        };
+        times.check().map_err(anyhow::Error::msg).context("--leader-elect")?;
+        Ok(times)
     }
 
     /// What the kubeconfig says, else what a pod is told of its cluster. The kubeconfig is to be found where `fallback` (a configuration file) says when no flag does.
@@ -130,6 +169,7 @@ impl Alone<'_> {
             name: self.name,
             registry,
             healthy: Arc::new(healthy),
+            open: OpenPaths::parse(&self.args.authorization_always_allow_paths).map_err(anyhow::Error::msg)?,
             access: Arc::new(Delegated::new(reviewer, clock, &ca)?),
             certificate: SwappableCertificate::new(&self.certificate()?)?,
             client_ca_pem: ca,
@@ -192,7 +232,8 @@ impl Alone<'_> {
         let namespace = &self.args.leader_elect_resource_namespace;
         let name = self.args.leader_elect_resource_name.as_deref().unwrap_or(self.name);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let mut candidate = Candidate::new(self.client.clone(), clock, namespace, name, &identity);
+        let mut candidate =
+            Candidate::new(self.client.clone(), clock, namespace, name, &identity).by(self.args.times()?);
         tokio::select! {
             () = candidate.won() => tracing::info!(lease = name, "leads"),
             ended = process.ended() => return ended,

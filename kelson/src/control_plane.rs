@@ -118,8 +118,7 @@ impl ControlPlane {
         let controllers = (tasks.child("controllers"), manager.clone(), signed_with);
         let controllers = start_controllers(args, &ranges, &api, &pki, address, controllers)?;
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
-        let scheduler =
-            Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::clone(&clock), None, &tasks);
+        let scheduler = Scheduler::start(scheduling(args)?, scheduler, Arc::clone(&clock), None, &tasks);
         for name in ["controller-manager", "scheduler"] {
             api.register_component(name, Box::new(running(&tasks)));
         }
@@ -336,6 +335,7 @@ impl Ports<'_> {
             name,
             registry,
             healthy: Arc::new(running(self.tasks)),
+            open: kelson_serving::OpenPaths::default(),
             access: Arc::clone(&access),
             certificate: Arc::clone(self.certificates.serving.certificate()),
             client_ca_pem: ca.to_owned(),
@@ -344,6 +344,12 @@ impl Ports<'_> {
         kelson_serving::start(self.tasks, address, port, component).await.with_context(|| format!("serve {name}"))?;
         Ok(access)
     }
+}
+
+/// How pods are scheduled.
+fn scheduling(args: &ServerArgs) -> anyhow::Result<kelson_scheduler::Config> {
+    let gates = Arc::new(feature_gates(&args.feature_gates, |_| true)?);
+    Ok(kelson_scheduler::Config { gates, ..kelson_scheduler::Config::default() })
 }
 
 /// What `--kubelet-certificate-authority` says.
@@ -362,7 +368,9 @@ fn kubelet_trust(args: &ServerArgs, pki: &ClusterPki) -> anyhow::Result<KubeletT
 
 /// Whether a part of the control plane looks at this feature gate.
 pub fn is_asked(gate: &str) -> bool {
-    kelson_apiserver::asks_for(gate) || kelson_controllers::FEATURE_GATES.contains(&gate)
+    kelson_apiserver::asks_for(gate)
+        || kelson_controllers::FEATURE_GATES.contains(&gate)
+        || kelson_scheduler::FEATURE_GATES.contains(&gate)
 }
 
 fn api_config(

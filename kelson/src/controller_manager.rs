@@ -6,24 +6,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
 use jiff::tz::TimeZone;
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::user;
 use kelson_client::Client;
-use kelson_controllers::{
-    ABSENT, Authorities, CONTROLLERS, Config, Controllers, EvictionRates, FEATURE_GATES, canonical_name,
-};
+use kelson_controllers::{ABSENT, CONTROLLERS, Config, Controllers, EvictionRates, FEATURE_GATES, canonical_name};
 use kelson_kubelet::config::file::duration;
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
-use kelson_pki::{Authority, Key};
+use kelson_pki::Key;
 
 use crate::accounts::Account;
 use crate::args::feature_gates;
 use crate::component::{Alone, ComponentArgs, client};
+use crate::controller_flags::{AutoscalerArgs, SigningArgs, SliceArgs, text};
 use crate::flags::Spoken;
 use crate::process::{self, within};
 
@@ -63,11 +62,8 @@ pub struct ControllerManagerArgs {
     /// Name of the cluster; of no effect without a cloud.
     #[arg(long, value_name = "NAME", default_value = "kubernetes")]
     pub cluster_name: String,
-    /// CA that signs certificate requests.
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
-    pub cluster_signing_cert_file: Option<PathBuf>,
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
-    pub cluster_signing_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub signing: SigningArgs,
     /// Longest life of what is signed.
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = duration)]
     pub cluster_signing_duration: Duration,
@@ -101,6 +97,14 @@ pub struct ControllerManagerArgs {
     /// Up to so many nodes a zone is small.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub large_cluster_size_threshold: usize,
+    /// Delete what its owners no longer need.
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1,
+        require_equals = true, action = ArgAction::Set)]
+    pub enable_garbage_collector: bool,
+    #[command(flatten)]
+    pub autoscaler: AutoscalerArgs,
+    #[command(flatten)]
+    pub slices: SliceArgs,
     /// Features to switch on or off, under upstream's names; the flag may be given several times.
     #[arg(long, value_name = "NAME=BOOL,…")]
     pub feature_gates: Vec<String>,
@@ -128,11 +132,6 @@ pub fn names(asked: &[String]) -> anyhow::Result<Vec<String>> {
     Ok(out)
 }
 
-/// A file's text.
-fn text(flag: &str, file: &PathBuf) -> anyhow::Result<String> {
-    std::fs::read_to_string(file).with_context(|| format!("{flag} {}", file.display()))
-}
-
 /// What the flags say.
 fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Config> {
     let mut out = Config { controllers: names(&args.controllers)?, metrics, ..Config::default() };
@@ -149,14 +148,7 @@ fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Con
         let size = if one.addr().is_ipv4() { &mut out.node_cidr_mask_size_v4 } else { &mut out.node_cidr_mask_size_v6 };
         *size = bits;
     }
-    let mut authorities = Authorities::default();
-    if let (Some(cert), Some(key)) = (&args.cluster_signing_cert_file, &args.cluster_signing_key_file) {
-        let key = Key::from_pem(&text("--cluster-signing-key-file", key)?)?;
-        let authority = Authority::from_parts(&text("--cluster-signing-cert-file", cert)?, key)?;
-        let authority = Arc::new(authority);
-        authorities.signer = Some(Arc::clone(&authority));
-        authorities.kubelet_serving_signer = Some(authority);
-    }
+    let mut authorities = args.signing.authorities()?;
     out.signing_duration = args.cluster_signing_duration;
     if let Some(file) = &args.root_ca_file {
         authorities.root_ca = text("--root-ca-file", file)?;
@@ -182,6 +174,9 @@ fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Con
         unhealthy_threshold: args.unhealthy_zone_threshold,
         large_zone: args.large_cluster_size_threshold,
     };
+    out.collects_garbage = args.enable_garbage_collector;
+    out.autoscaling = args.autoscaler.rules()?;
+    out.slices = args.slices.sizes()?;
     out.feature_gates = Arc::new(feature_gates(&args.feature_gates, |gate| FEATURE_GATES.contains(&gate))?);
     out.time_zone = TimeZone::system();
     Ok(out)
@@ -194,7 +189,9 @@ pub fn run(args: ControllerManagerArgs, spoken: &Spoken) -> anyhow::Result<()> {
     let registry = Registry::of_component();
     let config = config(&args, registry.clone())?;
     let connection = args.component.connection(None)?;
-    let manager = client(connection.clone(), "controller-manager")?;
+    let limit = args.component.rate_limit();
+    let limited = move |client: Client| limit.as_ref().map_or(client.clone(), |limit| client.limited(limit));
+    let manager = limited(client(connection.clone(), "controller-manager")?);
     let own = args.use_service_account_credentials;
     process::run(async |process| {
         let tasks = process.tasks.child("component");
@@ -205,7 +202,7 @@ pub fn run(args: ControllerManagerArgs, spoken: &Spoken) -> anyhow::Result<()> {
         let factory = move |who: &str| match user::split_service_account(who).filter(|_| own) {
             Some((namespace, name)) => {
                 let account = Account::new(manager.clone(), &connection, namespace, name);
-                Client::new(Arc::new(account), "controller-manager")
+                limited(Client::new(Arc::new(account), "controller-manager"))
             }
             None => manager.clone(),
         };

@@ -14,6 +14,7 @@ mod cli;
 mod cluster;
 mod component;
 mod control_plane;
+mod controller_flags;
 mod controller_manager;
 mod credentials;
 mod discovery;

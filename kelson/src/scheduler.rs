@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use kelson_kubelet::config::file::duration;
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
 use kelson_scheduler::configuration::{self, Configuration};
-use kelson_scheduler::{Config, Scheduler};
+use kelson_scheduler::{Config, FEATURE_GATES, Scheduler};
+use serde_json::Value;
 
+use crate::args::feature_gates;
 use crate::component::{Alone, ComponentArgs, client};
 use crate::flags::Spoken;
 use crate::process::{self, within};
@@ -25,32 +28,64 @@ pub struct SchedulerArgs {
     /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Write what --config means, with all that goes without saying, to this file, and end.
+    #[arg(long, value_name = "FILE")]
+    pub write_config_to: Option<PathBuf>,
+    /// How long a pod that fits nowhere waits at most until it is tried again.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub pod_max_in_unschedulable_pods_duration: Duration,
+    /// Features to switch on or off, under upstream's names; the flag may be given several times.
+    #[arg(long, value_name = "NAME=BOOL,…")]
+    pub feature_gates: Vec<String>,
     #[command(flatten)]
     pub component: ComponentArgs,
 }
 
-/// A KubeSchedulerConfiguration, in YAML or JSON.
-pub fn read(file: &Path) -> anyhow::Result<Configuration> {
+/// A KubeSchedulerConfiguration, in YAML or JSON, and what it means.
+pub fn read(file: &Path) -> anyhow::Result<(Value, Configuration)> {
     let what = || format!("--config {}", file.display());
     let text = std::fs::read(file).with_context(what)?;
     let (tree, duplicates) = kelson_codec::yaml::to_value(&text).with_context(what)?;
     if let Some(twice) = duplicates.first() {
         bail!("{}: {twice:?} is there twice", what());
     }
-    configuration::read(&tree).with_context(what)
+    let configuration = configuration::read(&tree).with_context(what)?;
+    Ok((tree, configuration))
+}
+
+/// Writes what a configuration means. The kubeconfig is the one that is used.
+fn write_config(file: &Path, said: &Value, kubeconfig: Option<&Path>) -> anyhow::Result<()> {
+    let mut whole = configuration::completed(said);
+    if let Some(kubeconfig) = kubeconfig {
+        whole["clientConnection"]["kubeconfig"] = kubeconfig.display().to_string().into();
+    }
+    let text = kelson_codec::yaml::to_yaml(&whole);
+    std::fs::write(file, text).with_context(|| format!("--write-config-to {}", file.display()))?;
+    tracing::info!(file = %file.display(), "wrote the configuration");
+    Ok(())
 }
 
 /// Runs it until the process is to end.
 pub fn run(args: SchedulerArgs, spoken: &Spoken) -> anyhow::Result<()> {
     crate::logging::init(args.component.log_level())?;
     spoken.log();
-    let Configuration { config, kubeconfig, leader_elect } = match &args.config {
+    let (said, read) = match &args.config {
         Some(file) => read(file)?,
-        None => Configuration { config: Config::default(), kubeconfig: None, leader_elect: None },
+        None => (Value::Null, Configuration { config: Config::default(), kubeconfig: None, leader_elect: None }),
     };
+    let Configuration { mut config, kubeconfig, leader_elect } = read;
+    config.longest_wait = args.pod_max_in_unschedulable_pods_duration;
+    config.gates = Arc::new(feature_gates(&args.feature_gates, |gate| FEATURE_GATES.contains(&gate))?);
+    if let Some(file) = &args.write_config_to {
+        return write_config(file, &said, args.component.kubeconfig.as_deref().or(kubeconfig.as_deref()));
+    }
     let connection = args.component.connection(kubeconfig.as_deref())?;
     let ca_pem = connection.ca_pem.clone();
     let client = client(connection, "scheduler")?;
+    let client = match args.component.rate_limit() {
+        Some(limit) => client.limited(&limit),
+        None => client,
+    };
     process::run(async |process| {
         let tasks = process.tasks.child("component");
         let elects = leader_elect.unwrap_or(true);
@@ -80,7 +115,12 @@ mod tests {
         let file = dir.path().join("scheduler.yaml");
         let head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
         std::fs::write(&file, format!("{head}profiles:\n- schedulerName: mine\n")).unwrap();
-        assert_eq!(&*read(&file).unwrap().config.profiles[0].name, "mine");
+        let (said, meant) = read(&file).unwrap();
+        assert_eq!(&*meant.config.profiles[0].name, "mine");
+        let whole = dir.path().join("whole.yaml");
+        write_config(&whole, &said, Some(Path::new("/k"))).unwrap();
+        assert_eq!(&*read(&whole).unwrap().1.config.profiles[0].name, "mine");
+        assert_eq!(read(&whole).unwrap().0["clientConnection"]["kubeconfig"], "/k");
         std::fs::write(&file, format!("{head}profilez: []\n")).unwrap();
         let error = format!("{:#}", read(&file).unwrap_err());
         assert!(error.contains("scheduler.yaml: profilez: unknown field"), "{error}");

@@ -10,7 +10,9 @@ use kelson_transport::{TakesObjects, WatchItems};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::params::{DeleteOptions, List, ListParams, PatchKind, Query, WriteOptions};
-use crate::{ClientError, Metered, Object, Request, ResourceType, Response, Transport, TransportError, WatchStream};
+use crate::{
+    ClientError, Metered, Object, RateLimit, Request, ResourceType, Response, Transport, TransportError, WatchStream,
+};
 
 /// Longest answer read into memory for one request that is not a watch: a full list of a big cluster.
 const ANSWER_MAX_BYTES: usize = 1 << 30;
@@ -41,6 +43,11 @@ impl Client {
     /// The same client, whose requests are counted from now on.
     pub fn counted(self, metered: &Metered) -> Self {
         Self { transport: metered.over(self.transport), ..self }
+    }
+
+    /// The same client, whose requests keep to a limit from now on.
+    pub fn limited(self, limit: &Arc<RateLimit>) -> Self {
+        Self { transport: limit.over(self.transport), ..self }
     }
 
     /// The same client, whose requests are made as another user from now on (impersonation).

@@ -13,12 +13,52 @@ use crate::error::ClientError;
 use crate::kind::{Object as _, ResourceType};
 use crate::slim_object;
 
-/// How long others respect a lease that is no longer renewed (`--leader-elect-lease-duration`).
+/// How long others respect a lease that is no longer renewed, unless something else is asked for.
 pub const LEASE: Duration = Duration::from_secs(15);
-/// How long the holder tries to renew before it gives up (`--leader-elect-renew-deadline`).
+/// How long the holder tries to renew before it gives up, unless something else is asked for.
 pub const RENEW: Duration = Duration::from_secs(10);
-/// Pause between two tries (`--leader-elect-retry-period`).
+/// Pause between two tries, unless something else is asked for.
 pub const RETRY: Duration = Duration::from_secs(2);
+
+/// The times of an election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// How long others respect a lease that is no longer renewed (`--leader-elect-lease-duration`).
+    pub lease: Duration,
+    /// How long the holder tries to renew before it gives up (`--leader-elect-renew-deadline`).
+    pub renew: Duration,
+    /// Pause between two tries (`--leader-elect-retry-period`).
+    pub retry: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self { lease: LEASE, renew: RENEW, retry: RETRY }
+    }
+}
+
+impl Times {
+    /// Whether an election can work by them.
+    ///
+    /// # Errors
+    /// Why not, in upstream's words.
+    pub fn check(self) -> Result<(), &'static str> {
+        if self.lease <= self.renew {
+            return Err("leaseDuration must be greater than renewDeadline");
+        }
+        // Tries come up to a fifth later than they should.
+        if self.renew.as_secs_f64() <= self.retry.as_secs_f64() * 1.2 {
+            return Err("renewDeadline must be greater than retryPeriod*JitterFactor");
+        }
+        if self.lease < Duration::from_secs(1) {
+            return Err("leaseDuration must be greater than zero");
+        }
+        if self.retry.is_zero() {
+            return Err("retryPeriod must be greater than zero");
+        }
+        Ok(())
+    }
+}
 
 /// The part of a `coordination.k8s.io/v1` Lease that an election reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -47,6 +87,7 @@ pub struct Candidate {
     namespace: String,
     name: String,
     identity: String,
+    times: Times,
     /// The lease as it was last seen to change, and when, by our own clock: the holder's may be wrong.
     seen: Option<(Spec, Instant)>,
 }
@@ -55,7 +96,12 @@ impl Candidate {
     /// A candidate for the lease `name`. `identity` is what no other candidate has.
     pub fn new(client: Client, clock: Arc<dyn Clock>, namespace: &str, name: &str, identity: &str) -> Self {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        Self { client, clock, namespace, name, identity: identity.to_owned(), seen: None }
+        Self { client, clock, namespace, name, identity: identity.to_owned(), times: Times::default(), seen: None }
+    }
+
+    /// The same, by other times.
+    pub fn by(self, times: Times) -> Self {
+        Self { times, ..self }
     }
 
     /// Waits until the lease is ours.
@@ -72,7 +118,7 @@ impl Candidate {
                 }
                 Err(e) => tracing::warn!(lease = self.name, error = %e, "cannot take the lease; trying again"),
             }
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(self.times.retry).await;
         }
     }
 
@@ -80,9 +126,9 @@ impl Candidate {
     pub async fn lost(&mut self) -> String {
         let mut renewed = Instant::now();
         loop {
-            tokio::time::sleep(RETRY).await;
-            let left = RENEW.saturating_sub(renewed.elapsed());
-            let why = match tokio::time::timeout(left.max(RETRY), self.try_once()).await {
+            tokio::time::sleep(self.times.retry).await;
+            let left = self.times.renew.saturating_sub(renewed.elapsed());
+            let why = match tokio::time::timeout(left.max(self.times.retry), self.try_once()).await {
                 Ok(Ok(true)) => {
                     renewed = Instant::now();
                     continue;
@@ -91,7 +137,7 @@ impl Candidate {
                 Ok(Err(e)) => e.to_string(),
                 Err(_) => "no answer in time".to_owned(),
             };
-            if renewed.elapsed() >= RENEW {
+            if renewed.elapsed() >= self.times.renew {
                 return format!("the lease {} was not renewed in time: {why}", self.name);
             }
         }
@@ -115,7 +161,7 @@ impl Candidate {
     async fn try_once(&mut self) -> Result<bool, ClientError> {
         let lease = self.client.get_opt::<Lease>(&self.namespace, &self.name).await?;
         let now = format_micro(self.clock.now());
-        let mut spec = json!({"holderIdentity": self.identity, "leaseDurationSeconds": LEASE.as_secs(),
+        let mut spec = json!({"holderIdentity": self.identity, "leaseDurationSeconds": self.times.lease.as_secs(),
             "renewTime": now, "acquireTime": now, "leaseTransitions": 0});
         if let Some(lease) = &lease {
             if self.seen.as_ref().is_none_or(|(s, _)| *s != lease.spec) {

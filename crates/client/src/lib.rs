@@ -14,6 +14,7 @@ mod informer;
 mod kind;
 pub mod kubeconfig;
 pub mod leader;
+mod limited;
 mod metered;
 mod params;
 mod queue;
@@ -28,6 +29,7 @@ pub use informer::{Change, Informer, InformerConfig, InformerHandle};
 pub use kelson_meta::Backoff;
 pub use kelson_transport::{Body, Request, Response, Transport, TransportError, full_body};
 pub use kind::{Object, ResourceType};
+pub use limited::RateLimit;
 pub use metered::{API_HOST, Metered};
 pub use params::{
     DeleteOptions, List, ListMeta, ListParams, PatchKind, Preconditions, PropagationPolicy, WriteOptions,

@@ -56,7 +56,9 @@ use shared::context::Context;
 
 pub use registry::{ABSENT, CONTROLLERS, canonical_name};
 pub use shared::authorities::Authorities;
-pub use shared::config::{Config, EvictionRates, FEATURE_GATES, LegacyTokenSigner, ReservedNames};
+pub use shared::config::{
+    AutoscalerRules, Config, EvictionRates, FEATURE_GATES, LegacyTokenSigner, ReservedNames, SliceSizes,
+};
 pub use shared::context::{ClientFactory, ControllerDescriptor, Identity, MANAGER_USER};
 
 /// How long the end of the controllers is waited for: what they do is one request after the other.

@@ -29,7 +29,7 @@ mod run;
 pub mod view;
 
 pub use profile::Profile;
-pub use run::{Config, Extenders, Running, Scheduler};
+pub use run::{Config, Extenders, FEATURE_GATES, Running, Scheduler};
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use crate::view::Pod;
 
 /// Pauses of a pod between tries (upstream `podInitialBackoffSeconds`, `podMaxBackoffSeconds`).
 pub const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
-/// An unschedulable pod is tried again after this, whatever happens.
+/// An unschedulable pod is tried again after this, whatever happens, unless something else is asked for.
 pub const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
 
 /// Higher priority first, then whoever waits longer.
@@ -90,6 +90,8 @@ pub struct Queue {
     refused_by: [usize; PLUGINS_MAX],
     /// Pauses between tries; `None`: [`BACKOFF`].
     pauses: Option<Backoff>,
+    /// How long an unschedulable pod waits at most; `None`: [`UNSCHEDULABLE_MAX`].
+    longest: Option<Duration>,
     /// Pods that came into a queue, by its name and by what brought them.
     incoming: BTreeMap<(&'static str, &'static str), u64>,
 }
@@ -98,6 +100,15 @@ impl Queue {
     /// Pods pause like this between tries, from now on.
     pub fn pause_like(&mut self, pauses: Backoff) {
         self.pauses = Some(pauses);
+    }
+
+    /// Unschedulable pods wait this long at most, from now on.
+    pub fn wait_at_most(&mut self, longest: Duration) {
+        self.longest = Some(longest);
+    }
+
+    fn longest(&self) -> Duration {
+        self.longest.unwrap_or(UNSCHEDULABLE_MAX)
     }
 
     fn next(&mut self) -> u64 {
@@ -240,8 +251,8 @@ impl Queue {
             self.backoff.remove(&key);
             self.settle(&uid, now, false, event::BACKOFF_COMPLETE);
         }
-        while let Some((_, uid)) = self.unschedulable.first_key_value().filter(|(k, _)| k.0 + UNSCHEDULABLE_MAX <= now)
-        {
+        let longest = self.longest();
+        while let Some((_, uid)) = self.unschedulable.first_key_value().filter(|(k, _)| k.0 + longest <= now) {
             let uid = Arc::clone(uid);
             self.detach(&uid);
             self.settle(&uid, now, false, event::TIMEOUT);
@@ -325,7 +336,7 @@ impl Queue {
     /// When something becomes due by itself.
     pub fn due(&self) -> Option<Instant> {
         let backoff = self.backoff.first_key_value().map(|(k, _)| k.0);
-        let unschedulable = self.unschedulable.first_key_value().map(|(k, _)| k.0 + UNSCHEDULABLE_MAX);
+        let unschedulable = self.unschedulable.first_key_value().map(|(k, _)| k.0 + self.longest());
         backoff.into_iter().chain(unschedulable).min()
     }
 

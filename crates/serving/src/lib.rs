@@ -7,4 +7,4 @@ mod delegated;
 mod server;
 
 pub use delegated::{Attributes, Caller, Delegated};
-pub use server::{Component, Port, start};
+pub use server::{Component, OpenPaths, Port, start};

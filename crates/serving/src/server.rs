@@ -46,6 +46,45 @@ impl Port {
     }
 }
 
+/// Paths that need no authorization: whole ones, and beginnings of others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenPaths {
+    whole: Vec<String>,
+    beginnings: Vec<String>,
+}
+
+impl Default for OpenPaths {
+    /// Those of health.
+    fn default() -> Self {
+        let whole = ["healthz", "livez", "readyz"].map(str::to_owned).into();
+        Self { whole, beginnings: Vec::new() }
+    }
+}
+
+impl OpenPaths {
+    /// Reads paths, of which one that ends with `*` stands for all that begin with it. A leading slash may be left out.
+    ///
+    /// # Errors
+    /// Upstream's sentence, where a `*` is elsewhere.
+    pub fn parse(paths: &[String]) -> Result<Self, String> {
+        let mut out = Self { whole: Vec::new(), beginnings: Vec::new() };
+        for path in paths {
+            let path = path.strip_prefix('/').unwrap_or(path);
+            match path.split_once('*') {
+                None => out.whole.push(path.to_owned()),
+                Some((beginning, "")) => out.beginnings.push(beginning.to_owned()),
+                Some(_) => return Err(format!("only trailing * allowed in {path:?}")),
+            }
+        }
+        Ok(out)
+    }
+
+    fn has(&self, path: &str) -> bool {
+        let path = path.strip_prefix('/').unwrap_or(path);
+        self.whole.iter().any(|p| p == path) || self.beginnings.iter().any(|b| path.starts_with(b.as_str()))
+    }
+}
+
 /// A component that serves a port.
 pub struct Component {
     /// Its name, for the log.
@@ -54,7 +93,9 @@ pub struct Component {
     pub registry: Registry,
     /// Whether it works, for `/healthz`, `/livez` and `/readyz`; the text says what does not.
     pub healthy: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
-    /// Who may read `/metrics`.
+    /// Paths that everybody may ask for (`--authorization-always-allow-paths`).
+    pub open: OpenPaths,
+    /// Who may read the rest.
     pub access: Arc<Delegated>,
     /// What it shows itself with.
     pub certificate: Arc<SwappableCertificate>,
@@ -141,8 +182,8 @@ async fn connection(tcp: TcpStream, tls: TlsAcceptor, component: Arc<Component>,
     }
 }
 
-/// Health is open to everybody, as by upstream's `--authorization-always-allow-paths`. All else is judged first, so that
-/// who may see nothing does not learn which paths there are.
+/// What is open to everybody is answered at once. All else is judged first, so that who may see nothing does not learn which
+/// paths there are.
 async fn answer(
     component: &Component,
     method: &Method,
@@ -154,11 +195,8 @@ async fn answer(
         Method::GET | Method::HEAD => "get",
         _ => return text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"),
     };
-    if matches!(path, "/healthz" | "/livez" | "/readyz") {
-        return match (component.healthy)() {
-            Ok(()) => text(StatusCode::OK, "ok"),
-            Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{why}\n{} check failed\n", &path[1..])),
-        };
+    if component.open.has(path) {
+        return shown(component, path);
     }
     let Some(caller) = component.access.authenticate(chain, headers).await else {
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
@@ -168,7 +206,16 @@ async fn answer(
         let why = format!("forbidden: User \"{}\" cannot {verb} path \"{path}\"", caller.name);
         return text(StatusCode::FORBIDDEN, &why);
     }
+    shown(component, path)
+}
+
+/// What there is at a path.
+fn shown(component: &Component, path: &str) -> Response<Full<Bytes>> {
     match path {
+        "/healthz" | "/livez" | "/readyz" => match (component.healthy)() {
+            Ok(()) => text(StatusCode::OK, "ok"),
+            Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{why}\n{} check failed\n", &path[1..])),
+        },
         "/metrics" => {
             let mut response = Response::new(Full::from(component.registry.text()));
             response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(CONTENT_TYPE));
@@ -185,4 +232,28 @@ fn text(status: StatusCode, body: &str) -> Response<Full<Bytes>> {
     headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain; charset=utf-8"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_paths() {
+        let of = |paths: &[&str]| OpenPaths::parse(&paths.iter().map(|p| (*p).to_owned()).collect::<Vec<_>>());
+        let open = of(&["/healthz", "metrics", "/debug/*", "/"]).expect("paths");
+        for (path, expected) in [
+            ("/healthz", true),
+            ("/healthz/x", false),
+            ("/metrics", true),
+            ("/debug/x/y", true),
+            ("/", true),
+            ("/x", false),
+        ] {
+            assert_eq!(open.has(path), expected, "{path}");
+        }
+        assert!(!of(&[]).expect("none").has("/healthz"));
+        assert_eq!(of(&["/a*b"]), Err("only trailing * allowed in \"a*b\"".into()));
+        assert!(OpenPaths::default().has("/readyz") && !OpenPaths::default().has("/metrics"));
+    }
 }

@@ -18,7 +18,7 @@ use kelson_client::{Client, Transport as _};
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
 use kelson_pki::{ClusterPki, PkiOptions, SwappableCertificate};
-use kelson_serving::{Component, Delegated, Port, start};
+use kelson_serving::{Component, Delegated, OpenPaths, Port, start};
 use kelson_store::{Store, StoreOptions};
 use kelson_tasks::Tasks;
 
@@ -60,6 +60,7 @@ impl World {
             name: "test",
             registry,
             healthy: Arc::new(move || healthy.load(Ordering::SeqCst).then_some(()).ok_or("out of order".to_owned())),
+            open: OpenPaths::default(),
             access: Arc::new(Delegated::new(self.client.clone(), Arc::new(SystemClock), ca).unwrap()),
             certificate: SwappableCertificate::new(&issued).unwrap(),
             client_ca_pem: ca.to_owned(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use kelson_client::{Client, WorkQueue};
 use kelson_meta::{Clock, ObjectKey, format_seconds};
-use kelson_pki::{KUBELET_SERVING, sign_request, validate_for_signer};
+use kelson_pki::{sign_request, validate_for_signer};
 use serde_json::{Value, json};
 
 use super::approve::add_condition;
@@ -23,11 +23,7 @@ struct Signer {
 
 /// Starts the signing controller; without an authority nothing is signed.
 pub fn start(ctx: &Arc<Context>) {
-    let nobody = {
-        let authorities = ctx.config.authorities.borrow();
-        authorities.signer.is_none() && authorities.kubelet_serving_signer.is_none()
-    };
-    if nobody {
+    if ctx.config.authorities.borrow().signs_nothing() {
         return;
     }
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
@@ -58,14 +54,10 @@ impl Signer {
             Err(refusal) => return self.fail(&csr, &refusal.0).await,
         }
         let authorities = self.config.authorities.borrow().clone();
-        let ca = match csr.spec.signer_name.as_str() {
-            KUBELET_SERVING => authorities.kubelet_serving_signer,
-            _ => authorities.signer,
-        };
-        let Some(ca) = ca else { return Ok(()) };
+        let Some(ca) = authorities.of(&csr.spec.signer_name) else { return Ok(()) };
         let now = self.clock.now();
         let lifetime = self.config.signing_duration;
-        let signed = sign_request(&ca, request, &csr.spec.usages, csr.spec.expiration_seconds, lifetime, now)
+        let signed = sign_request(ca, request, &csr.spec.usages, csr.spec.expiration_seconds, lifetime, now)
             .map_err(|e| SyncError::Other(format!("error auto signing csr: {e}")))?;
         let encoded = base64::engine::general_purpose::STANDARD.encode(signed);
         self.write(&csr, |v| {

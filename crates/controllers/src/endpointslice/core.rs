@@ -8,9 +8,6 @@ use crate::views::{
     TargetRef,
 };
 
-/// Endpoints in one slice at most.
-pub const SLICE_MAX: usize = 100;
-
 /// Slices are split by this: one address family, one set of ports.
 pub type Group = (String, Vec<Port>);
 
@@ -138,12 +135,13 @@ pub struct SlicePlan {
 
 /// The fewest writes that bring `existing` to `desired`: what is right stays where it is, new endpoints fill slices that
 /// change anyway, then the fullest that have room, then new ones. `outdated` tells slices whose metadata is not right.
-/// A service without endpoints keeps one empty slice per family.
+/// A service without endpoints keeps one empty slice per family. `most` go into one slice.
 pub fn plan(
     families: &[String],
     mut desired: BTreeMap<Group, Vec<Endpoint>>,
     existing: &[Arc<EndpointSliceView>],
     outdated: impl Fn(&EndpointSliceView) -> bool,
+    most: usize,
 ) -> SlicePlan {
     for family in families {
         if !desired.keys().any(|(f, _)| f == family) {
@@ -159,7 +157,7 @@ pub fn plan(
     for (group, endpoints) in desired {
         let mut slices: Vec<&Arc<EndpointSliceView>> = existing.iter().filter(|s| group_of(s) == group).collect();
         slices.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        plan_group(&mut plan, group, endpoints, &slices, &outdated);
+        plan_group(&mut plan, (group, endpoints), &slices, &outdated, most);
     }
     plan
 }
@@ -183,10 +181,10 @@ fn identity(e: &Endpoint) -> (&str, &str) {
 
 fn plan_group(
     plan: &mut SlicePlan,
-    group: Group,
-    endpoints: Vec<Endpoint>,
+    (group, endpoints): (Group, Vec<Endpoint>),
     slices: &[&Arc<EndpointSliceView>],
     outdated: &impl Fn(&EndpointSliceView) -> bool,
+    most: usize,
 ) {
     let had_any = !endpoints.is_empty();
     let mut left: BTreeMap<(String, String), Endpoint> =
@@ -206,13 +204,13 @@ fn plan_group(
     let mut rest = left.into_values().collect::<Vec<_>>().into_iter().peekable();
     drafts.sort_by_key(|d| (!d.changed, std::cmp::Reverse(d.endpoints.len())));
     for d in &mut drafts {
-        while d.endpoints.len() < SLICE_MAX && rest.peek().is_some() {
+        while d.endpoints.len() < most && rest.peek().is_some() {
             d.endpoints.extend(rest.next());
             d.changed = true;
         }
     }
     while rest.peek().is_some() {
-        plan.create.push((group.clone(), rest.by_ref().take(SLICE_MAX).collect()));
+        plan.create.push((group.clone(), rest.by_ref().take(most).collect()));
     }
     if !had_any && drafts.is_empty() {
         plan.create.push((group, Vec::new()));
@@ -313,6 +311,9 @@ mod tests {
             |range: std::ops::Range<usize>| BTreeMap::from([(group.clone(), range.map(endpoint).collect::<Vec<_>>())]);
         let right = |_: &EndpointSliceView| false;
 
+        let plan = |families: &[String], desired, existing: &[_], outdated: fn(&EndpointSliceView) -> bool| {
+            plan(families, desired, existing, outdated, 100)
+        };
         let p = plan(&four, want(0..250), &[], right);
         assert_eq!(p.create.iter().map(|c| c.1.len()).collect::<Vec<_>>(), [100, 100, 50]);
         let full = slice("a", (0..100).map(endpoint).collect(), &ports);

@@ -20,11 +20,9 @@ use crate::views::{
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
-/// Addresses mirrored of one subset at most.
-const SUBSET_MAX: usize = 1000;
 
-/// The slices' content for these subsets.
-fn mirrored(subsets: &[Subset]) -> BTreeMap<Group, Vec<Endpoint>> {
+/// The slices' content for these subsets, of each of which no more than `most` addresses are mirrored.
+fn mirrored(subsets: &[Subset], most: usize) -> BTreeMap<Group, Vec<Endpoint>> {
     let mut groups: BTreeMap<Group, Vec<Endpoint>> = BTreeMap::new();
     for s in subsets {
         let mut ports: Vec<Port> = s
@@ -40,7 +38,7 @@ fn mirrored(subsets: &[Subset]) -> BTreeMap<Group, Vec<Endpoint>> {
         ports.sort();
         let ready = s.addresses.iter().map(|a| (a, true));
         let not_ready = s.not_ready_addresses.iter().map(|a| (a, false));
-        for (a, ready) in ready.chain(not_ready).take(SUBSET_MAX) {
+        for (a, ready) in ready.chain(not_ready).take(most) {
             let family = if a.ip.contains(':') { "IPv6" } else { "IPv4" };
             groups.entry((family.into(), ports.clone())).or_default().push(endpoint(a, ready));
         }
@@ -67,6 +65,8 @@ fn is_mirrored(e: &EndpointsView, service: Option<&ServiceView>) -> bool {
 }
 
 struct EndpointSliceMirroringController {
+    /// Addresses mirrored of one subset at most, and endpoints in one slice.
+    most: usize,
     client: Client,
     services: SharedInformer<ServiceView>,
     endpoints: SharedInformer<EndpointsView>,
@@ -79,6 +79,7 @@ pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let i = &ctx.informers;
     let me = Arc::new(EndpointSliceMirroringController {
+        most: ctx.config.slices.mirrored,
         client: ctx.client(),
         services: i.services.reader(),
         endpoints: i.endpoints.reader(),
@@ -127,7 +128,8 @@ impl EndpointSliceMirroringController {
         labels.insert(SERVICE_NAME_LABEL.into(), key.name.clone());
         labels.insert(MANAGED_BY.into(), MANAGER.into());
         // No family needs an empty slice here: what is not there is not mirrored.
-        let plan = plan(&[], mirrored(&source.subsets), &existing, |s| s.metadata.labels != labels);
+        let plan =
+            plan(&[], mirrored(&source.subsets, self.most), &existing, |s| s.metadata.labels != labels, self.most);
         if !plan.create.is_empty() {
             self.expectations.expect_creations(key, plan.create.len());
         }

@@ -31,6 +31,8 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 const NODE_WAIT: Duration = Duration::from_secs(15);
 
 struct EndpointSliceController {
+    /// Endpoints in one slice at most.
+    most: usize,
     client: Client,
     recorder: EventRecorder,
     services: SharedInformer<ServiceView>,
@@ -47,6 +49,7 @@ pub fn start(ctx: &Arc<Context>) {
     let queue = WorkQueue::default();
     let i = &ctx.informers;
     let me = Arc::new(EndpointSliceController {
+        most: ctx.config.slices.own,
         recorder: ctx.recorder(&client, COMPONENT),
         client,
         services: i.services.reader(),
@@ -180,7 +183,8 @@ impl EndpointSliceController {
             is_ours(s) && s.metadata.labels.get(SERVICE_NAME_LABEL) == Some(&key.name) && !s.metadata.is_deleting()
         });
         let labels = slice_labels(&service);
-        let plan = core::plan(&core::families(&service), desired, &existing, |s| s.metadata.labels != labels);
+        let plan =
+            core::plan(&core::families(&service), desired, &existing, |s| s.metadata.labels != labels, self.most);
         if let Err(e) = self.carry_out(&service, plan, &existing, &labels).await {
             if matches!(&e, SyncError::Client(c) if c.is_namespace_terminating()) {
                 return Ok(());

@@ -65,6 +65,9 @@ struct Live {
 
 /// Starts the garbage collector.
 pub fn start(ctx: &Arc<Context>) {
+    if !ctx.config.collects_garbage {
+        return;
+    }
     let client = ctx.client();
     let queue: WorkQueue<Task> = WorkQueue::default();
     let q = queue.clone();

@@ -1,19 +1,21 @@
 //! How fast an autoscaler may follow what it computed: stabilization windows, policies and bounds. No I/O here (upstream
 //! `horizontal.go`, normalizeDesiredReplicas and normalizeDesiredReplicasWithBehaviors).
+use std::time::Duration;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::views::{Behavior, PodAutoscalerSpec, ScalingRules};
 
-/// How long a higher recommendation holds back a scale-down, where the spec does not say (upstream's default).
-const DOWN_WINDOW_SECONDS: i64 = 300;
-/// The longest window the API allows: what is older is forgotten.
+/// The longest window the API allows: what is older is forgotten, unless a longer one is configured.
 const LONGEST_SECONDS: i64 = 3600;
 /// Without a behavior: at most double, or to this many.
 const FREE_UP_TO: i32 = 4;
 
 /// What an autoscaler remembers. It lives in memory only, as upstream's.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Past {
+    /// How long a higher recommendation holds back a scale-down, where the spec does not say.
+    down_window: i64,
     recommendations: Vec<(Timestamp, i32)>,
     /// Changes that were made: more, or fewer, pods.
     changes: Vec<(Timestamp, i32)>,
@@ -54,6 +56,12 @@ fn seconds_before(now: Timestamp, seconds: i64) -> Timestamp {
 }
 
 impl Past {
+    /// Nothing is remembered yet.
+    pub fn new(down_window: Duration) -> Self {
+        let down_window = i64::try_from(down_window.as_secs()).unwrap_or(i64::MAX);
+        Self { down_window, recommendations: Vec::new(), changes: Vec::new() }
+    }
+
     /// What there was when the autoscaler was first seen: it does not scale down at once after a restart.
     pub fn begin(&mut self, current: i32, now: Timestamp) {
         if self.recommendations.is_empty() {
@@ -69,7 +77,7 @@ impl Past {
     }
 
     fn recommend(&mut self, desired: i32, now: Timestamp) {
-        let cutoff = seconds_before(now, LONGEST_SECONDS);
+        let cutoff = seconds_before(now, LONGEST_SECONDS.max(self.down_window));
         self.recommendations.retain(|(at, _)| *at >= cutoff);
         self.recommendations.push((now, desired));
     }
@@ -90,7 +98,7 @@ impl Past {
     pub fn limit(&mut self, spec: &PodAutoscalerSpec, current: i32, desired: i32, now: Timestamp) -> Limited {
         let min = spec.min_replicas.unwrap_or(1);
         let held = match &spec.behavior {
-            None => self.recent(DOWN_WINDOW_SECONDS, now).fold(desired, i32::max),
+            None => self.recent(self.down_window, now).fold(desired, i32::max),
             Some(b) => self.stabilize(b, current, desired, now),
         };
         self.recommend(desired, now);
@@ -111,7 +119,7 @@ impl Past {
     /// The change that all recommendations of the windows agree upon.
     fn stabilize(&self, b: &Behavior, current: i32, desired: i32, now: Timestamp) -> i32 {
         let up = self.recent(b.scale_up.stabilization_window_seconds.unwrap_or(0), now).fold(desired, i32::min);
-        let down_window = b.scale_down.stabilization_window_seconds.unwrap_or(DOWN_WINDOW_SECONDS);
+        let down_window = b.scale_down.stabilization_window_seconds.unwrap_or(self.down_window);
         let down = self.recent(down_window, now).fold(desired, i32::max);
         current.max(up).min(down)
     }
@@ -204,9 +212,22 @@ mod tests {
         Timestamp::from_second(1_767_225_600 + seconds).unwrap()
     }
 
+    fn past() -> Past {
+        Past::new(Duration::from_secs(300))
+    }
+
     fn spec(behavior: &Value) -> PodAutoscalerSpec {
         let s = json!({"minReplicas": 2, "maxReplicas": 20, "behavior": behavior});
         serde_json::from_value(s).unwrap()
+    }
+
+    #[test]
+    fn the_window_of_those_without_a_behavior_is_configured() {
+        let mut past = Past::new(Duration::from_secs(10));
+        let s = spec(&Value::Null);
+        assert_eq!(past.limit(&s, 10, 10, at(0)).replicas, 10);
+        assert_eq!(past.limit(&s, 10, 5, at(9)).replicas, 10, "held back");
+        assert_eq!(past.limit(&s, 10, 5, at(11)).replicas, 5);
     }
 
     #[test]
@@ -219,14 +240,14 @@ mod tests {
             (15, 25, (20, TOO_MANY)),
             (3, 1, (2, TOO_FEW)),
         ] {
-            let l = Past::default().limit(&spec(&Value::Null), current, desired, at(0));
+            let l = past().limit(&spec(&Value::Null), current, desired, at(0));
             assert_eq!((l.replicas, l.limit, l.limited), (want.0, want.1, want.0 != desired), "{current} {desired}");
         }
     }
 
     #[test]
     fn going_down_waits_for_five_minutes() {
-        let (s, mut past) = (spec(&Value::Null), Past::default());
+        let (s, mut past) = (spec(&Value::Null), past());
         past.begin(10, at(0));
         let early = past.limit(&s, 10, 5, at(100));
         assert_eq!((early.replicas, early.able), (10, DOWN_HELD));
@@ -252,10 +273,10 @@ mod tests {
             ("Disabled", 9, 2, (9, DOWN_LIMIT)),
             ("Max", 3, 1, (2, TOO_FEW)),
         ] {
-            let l = Past::default().limit(&spec(&up(select)), current, desired, at(0));
+            let l = past().limit(&spec(&up(select)), current, desired, at(0));
             assert_eq!((l.replicas, l.limit), want, "{select} {current} {desired}");
         }
-        let mut past = Past::default();
+        let mut past = past();
         past.changed(3, 7, at(0));
         assert_eq!(past.limit(&spec(&up("Max")), 7, 20, at(30)).replicas, 7, "all of the minute's change was made");
         assert_eq!(past.limit(&spec(&up("Max")), 7, 20, at(61)).replicas, 14);
@@ -266,7 +287,7 @@ mod tests {
         let b = json!({"scaleUp": {"selectPolicy": "Max", "stabilizationWindowSeconds": 60, "policies": [
             {"type": "Percent", "value": 900, "periodSeconds": 15}]}, "scaleDown": {"selectPolicy": "Max",
             "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}});
-        let mut past = Past::default();
+        let mut past = past();
         past.begin(5, at(0));
         let l = past.limit(&spec(&b), 5, 9, at(30));
         assert_eq!((l.replicas, l.able), (5, UP_HELD));

@@ -7,7 +7,6 @@ mod usage;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use kelson_client::{Change, Client, EventRecorder, EventType, Object, ObjectRef, WorkQueue};
@@ -27,8 +26,6 @@ use crate::views::{PodAutoscalerStatus, PodAutoscalerView, PodView};
 
 /// The source that this controller's events name.
 const COMPONENT: &str = "horizontal-pod-autoscaler";
-/// Time between two looks at an autoscaler (upstream's default).
-const PERIOD: Duration = Duration::from_secs(15);
 /// Tries to change a scale that others change too.
 const CONFLICTS_MAX: usize = 5;
 
@@ -45,7 +42,6 @@ struct HorizontalPodAutoscalerController {
 }
 
 /// What is remembered of one autoscaler.
-#[derive(Default)]
 struct AutoscalerMemory {
     past: Past,
     /// Which pods it scaled last.
@@ -66,11 +62,11 @@ pub fn start(ctx: &Arc<Context>) {
         memory: Mutex::default(),
         queue: WorkQueue::default(),
     });
-    let queue = me.queue.clone();
+    let (queue, period) = (me.queue.clone(), ctx.config.autoscaling.period);
     me.autoscalers.on_change(move |change| match change {
         Change::Added(_) | Change::Deleted(_) => queue.add(change.object().key()),
         // Its own status is written at every look: only time brings the next.
-        Change::Updated { .. } => queue.add_after(change.object().key(), PERIOD),
+        Change::Updated { .. } => queue.add_after(change.object().key(), period),
     });
     let queue = me.queue.clone();
     ctx.run_queue(&queue, WORKERS, move |key| {
@@ -95,7 +91,7 @@ impl HorizontalPodAutoscalerController {
             return Ok(());
         };
         // Failures are told in events and conditions; the next look comes in its time, not sooner.
-        self.queue.add_after(key.clone(), PERIOD);
+        self.queue.add_after(key.clone(), self.ctx.config.autoscaling.period);
         let status = hpa.status.clone();
         let mut look = ScaleAssessment { me: self, key, hpa, status, now: self.ctx.clock.now() };
         look.run().await;
@@ -118,10 +114,15 @@ impl HorizontalPodAutoscalerController {
         }
     }
 
+    /// Of an autoscaler that nothing is remembered of.
+    fn unseen(&self) -> AutoscalerMemory {
+        AutoscalerMemory { past: Past::new(self.ctx.config.autoscaling.down_window), selector: None }
+    }
+
     /// Other autoscalers of the namespace that scale one of these pods too.
     fn rivals(&self, key: &ObjectKey, selector: &LabelSelector, pods: &[Arc<PodView>]) -> Vec<ObjectKey> {
         let mut memory = self.memory.lock();
-        memory.entry(key.clone()).or_default().selector = Some(selector.clone());
+        memory.entry(key.clone()).or_insert_with(|| self.unseen()).selector = Some(selector.clone());
         let shares = |other: &LabelSelector| pods.iter().any(|p| other.matches(&p.metadata.labels));
         let others =
             memory.iter().filter(|(k, m)| k.namespace == key.namespace && m.selector.as_ref().is_some_and(shares));
@@ -210,7 +211,8 @@ impl ScaleAssessment<'_> {
     }
 
     fn remember<R>(&self, f: impl FnOnce(&mut Past, Timestamp) -> R) -> R {
-        f(&mut self.me.memory.lock().entry(self.key.clone()).or_default().past, self.now)
+        let mut memory = self.me.memory.lock();
+        f(&mut memory.entry(self.key.clone()).or_insert_with(|| self.me.unseen()).past, self.now)
     }
 
     /// Changes the scale; when others change the object at the same time, again on what they made of it.
@@ -263,6 +265,7 @@ impl ScaleAssessment<'_> {
         let hpa = Arc::clone(&self.hpa);
         let current = scale.spec.replicas;
         let pods = self.pods(&scale.status.selector).map_err(|e| (e, Vec::new()))?;
+        let rules = self.me.ctx.config.autoscaling;
         let evaluator = Evaluator {
             metrics: &self.me.metrics,
             scales: &self.me.scales,
@@ -272,7 +275,8 @@ impl ScaleAssessment<'_> {
                 all: &pods,
                 current,
                 there: scale.status.replicas,
-                tolerances: Tolerances::of(&hpa.spec),
+                tolerances: Tolerances::of(&hpa.spec, rules.tolerance),
+                rules,
                 now: self.now,
             },
         };

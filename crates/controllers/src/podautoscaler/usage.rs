@@ -7,14 +7,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use kelson_meta::Quantity;
 
+use crate::shared::config::AutoscalerRules;
 use crate::views::{ContainerView, PodAutoscalerSpec, PodView, milli};
-
-/// CPU of a pod this young counts only while it is ready (upstream's default).
-const CPU_INITIALIZATION: SignedDuration = SignedDuration::from_secs(300);
-/// A pod that has not been ready this long after its start never was (upstream's default).
-const INITIAL_READINESS: SignedDuration = SignedDuration::from_secs(30);
-/// Deviation from a target that changes nothing (upstream's default).
-const TOLERANCE: f64 = 0.1;
 
 /// What a metric says of one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +30,9 @@ pub struct Tolerances {
 }
 
 impl Tolerances {
-    /// Those of an autoscaler.
-    pub fn of(spec: &PodAutoscalerSpec) -> Self {
-        let one = |text: Option<&String>| milli_exact(text).unwrap_or(TOLERANCE);
+    /// Those of an autoscaler, or where it does not say them the usual one.
+    pub fn of(spec: &PodAutoscalerSpec, usual: f64) -> Self {
+        let one = |text: Option<&String>| milli_exact(text).unwrap_or(usual);
         let behavior = spec.behavior.as_ref();
         Self {
             down: one(behavior.and_then(|b| b.scale_down.tolerance.as_ref())),
@@ -86,6 +80,8 @@ pub struct Pods<'a> {
     pub there: i32,
     /// What changes nothing.
     pub tolerances: Tolerances,
+    /// From when on a pod's CPU counts.
+    pub rules: AutoscalerRules,
     pub now: Timestamp,
 }
 
@@ -129,12 +125,14 @@ impl Pods<'_> {
         let (Some(ready), Some(started)) = (pod.condition("Ready"), pod.status.start_time) else { return true };
         let unready = ready.status == "False";
         let changed = ready.last_transition_time.unwrap_or(Timestamp::UNIX_EPOCH);
-        let after = |t: Timestamp, d: SignedDuration| t.checked_add(d).unwrap_or(Timestamp::MAX);
-        if after(started, CPU_INITIALIZATION) > self.now {
-            let window = SignedDuration::try_from(sample.window).unwrap_or(SignedDuration::MAX);
-            unready || sample.at.unwrap_or(Timestamp::UNIX_EPOCH) < after(changed, window)
+        let after = |t: Timestamp, d: Duration| {
+            let d = SignedDuration::try_from(d).unwrap_or(SignedDuration::MAX);
+            t.checked_add(d).unwrap_or(Timestamp::MAX)
+        };
+        if after(started, self.rules.cpu_initialization) > self.now {
+            unready || sample.at.unwrap_or(Timestamp::UNIX_EPOCH) < after(changed, sample.window)
         } else {
-            unready && after(started, INITIAL_READINESS) > changed
+            unready && after(started, self.rules.initial_readiness) > changed
         }
     }
 
@@ -342,7 +340,7 @@ mod tests {
 
     fn seen(all: &[Arc<PodView>], current: i32) -> Pods<'_> {
         let tolerances = Tolerances { down: 0.1, up: 0.1 };
-        Pods { all, current, there: current, tolerances, now: now() }
+        Pods { all, current, there: current, tolerances, rules: AutoscalerRules::default(), now: now() }
     }
 
     #[test]
@@ -423,7 +421,7 @@ mod tests {
     #[test]
     fn tolerances_can_be_set() {
         let spec = json!({"behavior": {"scaleUp": {"tolerance": "50m"}, "scaleDown": {}}});
-        let t = Tolerances::of(&serde_json::from_value(spec).unwrap());
+        let t = Tolerances::of(&serde_json::from_value(spec).unwrap(), 0.1);
         assert_eq!(t, Tolerances { up: 0.05, down: 0.1 });
         assert!(t.allow(1.05) && !t.allow(1.06) && t.allow(0.9) && !t.allow(0.89));
     }

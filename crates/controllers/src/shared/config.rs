@@ -51,6 +51,48 @@ impl Default for EvictionRates {
     }
 }
 
+/// What autoscalers go by where they do not say it: the `--horizontal-pod-autoscaler-…` flags of upstream's controller manager.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AutoscalerRules {
+    /// Time between two looks at an autoscaler (`-sync-period`).
+    pub period: Duration,
+    /// How long a higher recommendation holds back a scale-down (`-downscale-stabilization`).
+    pub down_window: Duration,
+    /// CPU of a pod this young counts only while it is ready (`-cpu-initialization-period`).
+    pub cpu_initialization: Duration,
+    /// A pod that has not been ready this long after its start never was (`-initial-readiness-delay`).
+    pub initial_readiness: Duration,
+    /// Deviation from a target that changes nothing, as a part of it (`-tolerance`).
+    pub tolerance: f64,
+}
+
+impl Default for AutoscalerRules {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_secs(15),
+            down_window: Duration::from_secs(300),
+            cpu_initialization: Duration::from_secs(300),
+            initial_readiness: Duration::from_secs(30),
+            tolerance: 0.1,
+        }
+    }
+}
+
+/// How many endpoints go into one slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceSizes {
+    /// Of a service with a selector (`--max-endpoints-per-slice`).
+    pub own: usize,
+    /// Of what is mirrored, and how much of a subset is (`--mirroring-max-endpoints-per-subset`).
+    pub mirrored: usize,
+}
+
+impl Default for SliceSizes {
+    fn default() -> Self {
+        Self { own: 100, mirrored: 1000 }
+    }
+}
+
 /// Settings of all controllers; [`Config::default`] gives upstream's defaults.
 #[derive(Clone)]
 pub struct Config {
@@ -85,6 +127,12 @@ pub struct Config {
     pub node_startup_grace: Duration,
     /// How fast nodes that are not ready lose their pods.
     pub eviction_rates: EvictionRates,
+    /// What autoscalers go by.
+    pub autoscaling: AutoscalerRules,
+    /// How many endpoints go into one slice.
+    pub slices: SliceSizes,
+    /// Whether garbage is collected (`--enable-garbage-collector`).
+    pub collects_garbage: bool,
     /// `--feature-gates`; those in [`FEATURE_GATES`](crate::FEATURE_GATES) are asked.
     pub feature_gates: Arc<FeatureGates>,
     /// Of schedules that name no time zone.
@@ -110,6 +158,9 @@ impl Default for Config {
             node_monitor_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),
             eviction_rates: EvictionRates::default(),
+            autoscaling: AutoscalerRules::default(),
+            slices: SliceSizes::default(),
+            collects_garbage: true,
             feature_gates: Arc::default(),
             time_zone: TimeZone::UTC,
             metrics: Registry::new(),

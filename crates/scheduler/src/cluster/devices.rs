@@ -31,6 +31,8 @@ pub struct Devices {
     extended: HashMap<Box<str>, ObjectKey>,
     epoch: u64,
     class_epoch: u64,
+    /// Classes stand for no extended resources.
+    without_extended: bool,
 }
 
 /// What is written for a pod before it is bound.
@@ -93,8 +95,16 @@ impl Devices {
         self.class_epoch
     }
 
+    /// Classes stand for no extended resources, from now on.
+    pub fn without_extended(&mut self) {
+        self.without_extended = true;
+    }
+
     /// The class that stands for an extended resource.
     pub fn class_of(&self, resource: &str) -> Option<&str> {
+        if self.without_extended {
+            return None;
+        }
         let class = by_extended_resource(self.classes.values().map(|c| &**c), resource);
         class.map(|c| c.metadata.name.as_str())
     }

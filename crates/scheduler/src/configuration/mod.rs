@@ -1,6 +1,7 @@
 //! `KubeSchedulerConfiguration` (`kubescheduler.config.k8s.io/v1`): profiles, their plugins, weights and arguments, and the
 //! pauses between tries. What is written there and has no effect here is a fault, so that nobody relies on it.
 mod arguments;
+mod completed;
 mod extenders;
 mod reader;
 mod rules;
@@ -13,6 +14,7 @@ use kelson_meta::Backoff;
 use serde_json::Value;
 
 use arguments::arguments;
+pub use completed::completed;
 use reader::{Reader, join};
 
 use crate::plugins::table::{DEFAULT, Row};
@@ -46,10 +48,22 @@ const POINTS: &[&str] = &[
     "bind",
     "postBind",
     "multiPoint",
+    "placementGenerate",
+    "placementScore",
 ];
 
 /// Points at which only what is built in works.
-const BUILT_IN: &[&str] = &["preEnqueue", "queueSort", "reserve", "permit", "preBind", "bind", "postBind"];
+const BUILT_IN: &[&str] = &[
+    "preEnqueue",
+    "queueSort",
+    "reserve",
+    "permit",
+    "preBind",
+    "bind",
+    "postBind",
+    "placementGenerate",
+    "placementScore",
+];
 
 /// Everything that is wrong with a configuration, each with its field.
 #[derive(Debug, PartialEq, Eq)]
@@ -224,7 +238,10 @@ fn plugins(r: &mut Reader, at: &str, value: &Value, profile: &mut Profile) {
         let weight = if row.weight == 0 { 0 } else { weight.unwrap_or(if named { 1 } else { row.weight }) };
         row.weight = if on(name, &scores) { weight } else { 0 };
     }
-    // Those that multiPoint names come first, in its order.
-    let place = |row: &Row| multi.enabled.iter().position(|(n, _)| *n == row.plugin.name()).unwrap_or(usize::MAX);
+    // Those that multiPoint switches off and on again come last, in its order; the others stay where they are.
+    let place = |row: &Row| {
+        let at = multi.enabled.iter().position(|(n, _)| *n == row.plugin.name());
+        at.filter(|_| multi.is_off(row.plugin.name())).map_or(0, |at| at + 1)
+    };
     profile.rows.sort_by_key(place);
 }

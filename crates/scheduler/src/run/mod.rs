@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_client::{API_HOST, Client, EventRecorder, Metered};
+use kelson_meta::gates::FeatureGates;
 use kelson_meta::{Backoff, Clock};
 use kelson_metrics::Registry;
 use kelson_tasks::{OnPanic, Tasks};
@@ -25,8 +26,12 @@ use self::shared::Shared;
 use self::write::{Voice, Writer};
 use crate::core::{Core, Step};
 use crate::profile::Profile;
-use crate::queue::BACKOFF;
+use crate::queue::{BACKOFF, UNSCHEDULABLE_MAX};
 
+/// The gate of extended resources that classes of devices stand for.
+const EXTENDED_RESOURCES: &str = "DRAExtendedResource";
+/// The feature gates that change what the scheduler does.
+pub const FEATURE_GATES: [&str; 1] = [EXTENDED_RESOURCES];
 /// Bindings under way at once.
 const BINDS_MAX: usize = 64;
 /// Status writes under way at once.
@@ -43,6 +48,10 @@ pub struct Config {
     pub profiles: Vec<Profile>,
     /// Pauses of a pod between tries.
     pub pauses: Backoff,
+    /// How long a pod that fits nowhere waits at most until it is tried again.
+    pub longest_wait: Duration,
+    /// Features that are on; those in [`FEATURE_GATES`] are asked.
+    pub gates: Arc<FeatureGates>,
     /// Seed of the choice among equal nodes; `None`: from the system.
     pub seed: Option<u64>,
     /// Who else has a say in where pods go.
@@ -56,6 +65,8 @@ impl Default for Config {
         Self {
             profiles: vec![Profile::default()],
             pauses: BACKOFF,
+            longest_wait: UNSCHEDULABLE_MAX,
+            gates: Arc::default(),
             seed: None,
             extenders: Extenders::default(),
             metrics: None,
@@ -90,6 +101,10 @@ impl Scheduler {
             config.profiles.iter().map(|p| (p.name.clone(), p.volumes_within, p.devices_within)).collect();
         let mut core = Core::with_profiles(config.profiles, seed, registry.clone());
         core.queue.pause_like(config.pauses);
+        core.queue.wait_at_most(config.longest_wait);
+        if !config.gates.enabled(EXTENDED_RESOURCES) {
+            core.cluster.devices.without_extended();
+        }
         core.extenders = config.extenders.settings();
         // Not of the group: what was decided last is still told after the scheduler has ended. Each profile has a voice of its
         // own.

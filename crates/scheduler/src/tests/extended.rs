@@ -104,6 +104,14 @@ fn without_a_class_it_is_as_ever() {
 }
 
 #[test]
+fn where_the_feature_is_off_no_class_stands_for_anything() {
+    let mut c = cluster(&["d1"]);
+    c.cluster.devices.without_extended();
+    let tail = "2 Preemption is not helpful for scheduling";
+    assert_eq!(decide(&mut c, wants("p", GPU, "1")), useless("2 Insufficient example.com/gpu", 2, tail));
+}
+
+#[test]
 fn what_an_earlier_try_has_left_goes_first() {
     let mut c = cluster(&["d1"]);
     let result = json!({"request": "container-0-request-1", "driver": "d.example.com", "pool": "b", "device": "d1"});

@@ -69,6 +69,9 @@ fn unschedulable_pods_wait_for_a_change_or_five_minutes() {
     q.refuse("a", fit(), t + s(100));
     assert_eq!(q.due(), Some(t + s(100) + UNSCHEDULABLE_MAX));
     assert_eq!(popped(&mut q, t + s(100) + UNSCHEDULABLE_MAX).as_deref(), Some("a"));
+    q.refuse("a", fit(), t + s(500));
+    q.wait_at_most(s(20));
+    assert_eq!((popped(&mut q, t + s(519)), popped(&mut q, t + s(520)).as_deref()), (None, Some("a")));
     q.remove("a");
     assert_eq!(q.depth(), Default::default());
 }

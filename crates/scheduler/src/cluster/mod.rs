@@ -23,7 +23,7 @@ pub use self::node_state::NodeState;
 use self::storage::Storage;
 use self::topology::Topologies;
 use self::workloads::Workloads;
-use crate::view::{Node, Pod};
+use crate::view::{Node, Pod, PodSpec};
 
 /// Where a known pod is.
 #[derive(Debug)]
@@ -123,6 +123,15 @@ impl Cluster {
     }
     pub fn namespaces(&mut self) -> &mut Namespaces {
         &mut self.namespaces
+    }
+    /// What namespaces are called and how they are labelled.
+    pub fn known_namespaces(&self) -> &Namespaces {
+        &self.namespaces
+    }
+    /// What is known of a placed pod.
+    pub fn spec_of(&self, uid: &str) -> Option<Arc<PodSpec>> {
+        let node = self.position(&self.placed.get(uid)?.node)?;
+        self.nodes[node].pods.iter().find(|p| *p.uid == *uid).map(|p| Arc::clone(&p.spec))
     }
     /// Changes with any namespace's labels.
     pub fn namespaces_epoch(&self) -> u64 {

@@ -25,13 +25,17 @@ use crate::evaluation::select::{Decision, Selector};
 use crate::extender::Extender;
 use crate::metrics::{Attempt, Metrics};
 use crate::plugins::change::Change;
+use crate::plugins::plugin::PodChange;
 use crate::plugins::table::{PluginSet, Row, Table};
 use crate::profile::Profile;
 use crate::queue::Queue;
-use crate::view::{DisruptionBudget, Node, Pod};
+use crate::view::{DisruptionBudget, Node, Pod, PodSpec};
 
 /// An assumed pod whose binding succeeded is forgotten when the API has not shown it after this time.
 const CONFIRM_MAX: Duration = Duration::from_secs(600);
+
+/// A pod as it was and as it is; neither: nobody knows which pods are meant.
+type OldAndNew = (Option<Arc<PodSpec>>, Option<Arc<PodSpec>>);
 
 /// Everything known and waiting.
 #[derive(Debug)]
@@ -130,11 +134,12 @@ impl Core {
                 self.metrics.placed(&waited, now);
             }
             self.promised.remove(&pod.uid);
-            let node = pod.node_name.clone();
+            let (node, new) = (pod.node_name.clone(), Arc::clone(&pod.spec));
+            let old = if self.queue.any_unschedulable() { self.cluster.spec_of(&pod.uid) } else { None };
             return match self.cluster.put_pod(pod) {
-                Learnt::Placed => self.requeue_by(Change::AssignedPodAdd, None, now),
+                Learnt::Placed => self.pod_came(&new, now),
                 // It may ask for less, too.
-                Learnt::Changed => self.room_made(&node, Change::AssignedPodUpdate, now),
+                Learnt::Changed => self.room_made(&node, Change::AssignedPodUpdate, (old, Some(new)), now),
                 Learnt::Nothing => {}
             };
         }
@@ -165,7 +170,7 @@ impl Core {
         let node = self.cluster.node_of(&pod.uid).map(Box::<str>::from);
         self.cluster.remove_pod(&pod.uid);
         if let Some(node) = node.or(promised) {
-            self.room_made(&node, Change::AssignedPodDelete, now);
+            self.room_made(&node, Change::AssignedPodDelete, (Some(Arc::clone(&pod.spec)), None), now);
         }
     }
 
@@ -246,17 +251,39 @@ impl Core {
         });
     }
 
+    /// A pod was placed: those are tried again whose place depends on it.
+    fn pod_came(&mut self, new: &Arc<PodSpec>, now: Instant) {
+        if self.queue.any_unschedulable() {
+            self.requeue_by_pod(None, Change::AssignedPodAdd, (None, Some(Arc::clone(new))), now);
+        }
+    }
+
     /// There is room on a node, since pods left it or ask for less: those that fit it now are tried again, and those whose
-    /// place depends on other pods.
-    fn room_made(&mut self, node: &str, change: Change, now: Instant) {
+    /// place depends on the pod that is meant, as it was and as it is.
+    fn room_made(&mut self, node: &str, change: Change, pod: OldAndNew, now: Instant) {
         if !self.queue.any_unschedulable() {
             return;
         }
-        let state = self.cluster.position(node).map(|i| &self.cluster.nodes()[i]);
-        let deciders = &self.deciders;
+        self.requeue_by_pod(Some(node), change, pod, now);
+    }
+
+    fn requeue_by_pod(&mut self, node: Option<&str>, change: Change, (old, new): OldAndNew, now: Instant) {
+        let state = node.and_then(|node| self.cluster.position(node)).map(|i| &self.cluster.nodes()[i]);
+        let namespaces = self.cluster.known_namespaces();
+        let about = PodChange { old: old.as_deref(), new: new.as_deref(), namespaces };
+        let known = old.is_some() || new.is_some();
+        let (deciders, metrics) = (&self.deciders, &self.metrics);
         self.queue.requeue(now, change.label(), |pod, by| {
             let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
-            by.meets(d.table.requeued_by(change)) || state.is_some_and(|s| d.table.fits(&pod.spec, s))
+            by.meets(PluginSet::EXTENDERS)
+                || state.is_some_and(|s| d.table.fits(&pod.spec, s))
+                || by.common(d.table.requeued_by(change)).rows().any(|row| {
+                    let begun = std::time::Instant::now();
+                    let plugin = d.table.rows()[row];
+                    let yes = !known || plugin.pod_hint(&pod.spec, about);
+                    metrics.hinted(plugin.name(), change, yes, begun.elapsed());
+                    yes
+                })
         });
     }
 
@@ -364,7 +391,7 @@ impl Core {
     pub fn room_asked(&mut self, p: &Preemption, now: Instant) {
         self.queue.refuse(&p.report.pod.uid, p.plugins, now);
         if let Some(node) = &p.report.nominate {
-            self.room_made(node, Change::AssignedPodDelete, now);
+            self.room_made(node, Change::AssignedPodDelete, (None, None), now);
         }
     }
 
@@ -391,7 +418,7 @@ impl Core {
             self.queue.fault(&pod.uid, now);
         }
         if forgotten {
-            self.room_made(&pod.node_name, Change::AssignedPodDelete, now);
+            self.room_made(&pod.node_name, Change::AssignedPodDelete, (Some(Arc::clone(&pod.spec)), None), now);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::change::Change;
-use super::plugin::{Counted, Plugin, Prepared, SCORE_MAX};
+use super::plugin::{Counted, Plugin, PodChange, Prepared, SCORE_MAX};
 use crate::cluster::topology::{NO_DOMAIN, Topologies};
 use crate::cluster::{Cluster, Namespaces, NodeState};
 use crate::reason::{Reason, Refusal};
@@ -102,6 +102,21 @@ impl Plugin for InterPodAffinity {
     fn requeues_on(&self, change: Change) -> bool {
         use Change::{AssignedPodAdd, AssignedPodDelete, AssignedPodUpdate, Namespaces, NodeDelete};
         matches!(change, NodeDelete | AssignedPodAdd | AssignedPodUpdate | AssignedPodDelete | Namespaces)
+    }
+
+    /// Of use is a pod that is wanted near now, and one that is not hated any more, or hates no more.
+    fn pod_hint(&self, spec: &PodSpec, change: PodChange<'_>) -> bool {
+        let matches = |term: &PodTerm, pod: &PodSpec| {
+            term.matches(&pod.namespace, change.namespaces.labels(&pod.namespace), &pod.labels)
+        };
+        // One pod must be what all of the terms want.
+        let wanted = |pod: Option<&PodSpec>| {
+            pod.is_some_and(|p| !spec.affinity.is_empty() && spec.affinity.iter().all(|term| matches(term, p)))
+        };
+        let hated = |pod: Option<&PodSpec>| pod.is_some_and(|p| spec.anti_affinity.iter().any(|term| matches(term, p)));
+        let hates = |pod: Option<&PodSpec>| pod.is_some_and(|p| p.anti_affinity.iter().any(|term| matches(term, spec)));
+        let (old, new) = (change.old, change.new);
+        (wanted(new) && !wanted(old)) || (hated(old) && !hated(new)) || (hates(old) && !hates(new))
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use kelson_meta::ObjectKey;
 
 use super::change::Change;
-use crate::cluster::{Cluster, NodeState};
+use crate::cluster::{Cluster, Namespaces, NodeState};
 use crate::reason::Refusal;
 use crate::view::PodSpec;
 
@@ -35,6 +35,17 @@ pub enum Prepared {
     PerNode(Box<dyn PerNode>),
     /// It counts pods over many nodes.
     Counted(Box<dyn Counted>),
+}
+
+/// A placed pod that came, changed or went.
+#[derive(Clone, Copy, Debug)]
+pub struct PodChange<'a> {
+    /// As it was, where it was there.
+    pub old: Option<&'a PodSpec>,
+    /// As it is, where it is there.
+    pub new: Option<&'a PodSpec>,
+    /// Namespaces are meant by their labels.
+    pub namespaces: &'a Namespaces,
 }
 
 /// One plugin. All but its name has a default that says nothing; a plugin implements the extension points it has.
@@ -94,6 +105,11 @@ pub trait Plugin: Debug + Sync {
 
     /// Whether a change of such a kind, of the object of that name, is of use to this spec (QueueingHint).
     fn hint(&self, _spec: &PodSpec, _change: Change, _about: &ObjectKey) -> bool {
+        true
+    }
+
+    /// Whether what became of a placed pod is of use to this spec (QueueingHint).
+    fn pod_hint(&self, _spec: &PodSpec, _change: PodChange<'_>) -> bool {
         true
     }
 }

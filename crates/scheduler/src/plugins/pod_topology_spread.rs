@@ -3,7 +3,7 @@
 use kelson_meta::LabelSelector;
 
 use super::change::Change;
-use super::plugin::{Counted, Plugin, Prepared, SCORE_MAX};
+use super::plugin::{Counted, Plugin, PodChange, Prepared, SCORE_MAX};
 use crate::cluster::topology::{NO_DOMAIN, Topologies};
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
@@ -94,6 +94,19 @@ impl Plugin for PodTopologySpread {
     fn requeues_on(&self, change: Change) -> bool {
         use Change::{AssignedPodAdd, AssignedPodDelete, AssignedPodUpdate, NodeAdd, NodeDelete, NodeUpdate};
         matches!(change, NodeAdd | NodeUpdate | NodeDelete | AssignedPodAdd | AssignedPodUpdate | AssignedPodDelete)
+    }
+
+    /// Of use is a pod that is counted now and was not, or the other way round.
+    fn pod_hint(&self, spec: &PodSpec, change: PodChange<'_>) -> bool {
+        // What is counted by default is known only when the pod is looked at.
+        if spec.spread.is_empty() {
+            return true;
+        }
+        let counted = |c: &SpreadConstraint, pod: Option<&PodSpec>| {
+            pod.is_some_and(|p| p.namespace == spec.namespace && c.selector.matches(&p.labels))
+        };
+        let mut hard = spec.spread.iter().filter(|c| c.hard);
+        hard.any(|c| counted(c, change.old) != counted(c, change.new))
     }
 }
 

@@ -90,6 +90,50 @@ fn gates_and_changes() {
     assert_eq!(q.depth().unschedulable, 0);
 }
 
+/// A pod is refused for what other pods are near, or not; then a placed pod comes, changes or goes.
+#[test]
+fn which_pods_are_of_use_to_which() {
+    let labelled = |name: &str, app: &str, over: Value| {
+        let mut p = json!({"metadata": {"labels": {"app": app}}});
+        super::merge(&mut p, &over);
+        pod(name, p)
+    };
+    let term =
+        |app: &str| json!([{"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}}]);
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let near = |app: &str| json!({"spec": {"affinity": {"podAffinity": {required: term(app)}}}});
+    let far = |app: &str| json!({"spec": {"affinity": {"podAntiAffinity": {required: term(app)}}}});
+    let even = json!({"spec": {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "x"}}, "minDomains": 2}]}});
+    let there = |name: &str, app: &str| on("n", labelled(name, app, json!({})));
+    type Happens<'a> = &'a dyn Fn(&mut Core, Instant);
+    let table: [(&str, &Value, Happens<'_>, bool); 9] = [
+        ("one it wants comes", &near("w"), &|c, t| c.put_pod(there("new", "w"), t), true),
+        ("another one comes", &near("w"), &|c, t| c.put_pod(there("new", "y"), t), false),
+        ("one becomes what it wants", &near("w"), &|c, t| c.put_pod(there("x", "w"), t), true),
+        ("one it hates goes", &far("x"), &|c, t| c.remove_pod(&there("x", "x"), t), true),
+        ("one it does not hate goes", &far("x"), &|c, t| c.remove_pod(&there("y", "y"), t), false),
+        ("one is no longer what it hates", &far("x"), &|c, t| c.put_pod(there("x", "y"), t), true),
+        ("one that is counted goes", &even, &|c, t| c.remove_pod(&there("x", "x"), t), true),
+        ("one that is not counted goes", &even, &|c, t| c.remove_pod(&there("y", "y"), t), false),
+        ("one is counted no more", &even, &|c, t| c.put_pod(there("x", "z"), t), true),
+    ];
+    for (what, over, happens, again) in table {
+        // Too small for the newcomer, so that what is seen is the hints' doing.
+        let small = node("n", json!({"status": {"allocatable": {"cpu": "1"}}}));
+        let mut c = core(&[small], &[there("x", "x"), there("y", "y")]);
+        let mut p = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}]}});
+        super::merge(&mut p, over);
+        c.put_pod(labelled("p", "x", p), Instant::now());
+        assert!(matches!(c.step(Instant::now()), Step::Report(_)), "{what}");
+        // Full by now, for pods of which this one knows nothing.
+        c.put_pod(on("n", asks("full", "1", json!({"metadata": {"namespace": "other"}}))), Instant::now());
+        assert!(waits(&mut c), "{what}");
+        happens(&mut c, Instant::now() + s(60));
+        assert_eq!(c.queue.depth().unschedulable == 0, again, "{what}");
+    }
+}
+
 fn waits(core: &mut Core) -> bool {
     matches!(core.step(Instant::now()), Step::Idle(_))
 }

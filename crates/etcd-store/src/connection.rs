@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use kelson_etcd::client::Client;
 use kelson_etcd::proto;
 use kelson_store::StoreError;
-use parking_lot::RwLock;
+use parking_lot::Mutex;
+use tokio::sync::watch;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -45,31 +46,52 @@ impl From<CallError> for StoreError {
     }
 }
 
+/// How many members were left before the one that is in use: names the connection that a call was made on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn(usize);
+
 /// A connection to one of the members at a time.
 pub(crate) struct Connection {
     endpoints: Arc<Endpoints>,
-    channel: RwLock<Channel>,
+    used: Mutex<(Turn, Channel)>,
+    /// Tells those who stay on a connection for long that others have left it.
+    turns: watch::Sender<Turn>,
     metrics: Arc<Metrics>,
 }
 
 impl Connection {
     /// Connects when it is first used.
     pub fn new(endpoints: Endpoints, metrics: Arc<Metrics>) -> Self {
-        let endpoints = Arc::new(endpoints);
-        Self { channel: RwLock::new(channel(&endpoints)), endpoints, metrics }
+        let (endpoints, first) = (Arc::new(endpoints), Turn(0));
+        let used = Mutex::new((first, channel(&endpoints, first)));
+        Self { used, endpoints, turns: watch::Sender::new(first), metrics }
     }
 
-    /// A client of the member that is in use.
-    pub fn client(&self) -> Client<Channel> {
-        Client::new(self.channel.read().clone(), ANSWER_BYTES_MAX)
+    /// A client of the member that is in use, and which turn that is.
+    pub fn client(&self) -> (Client<Channel>, Turn) {
+        let (turn, channel) = self.used.lock().clone();
+        (Client::new(channel, ANSWER_BYTES_MAX), turn)
     }
 
-    /// Uses another member from now on, where there is one.
-    pub fn leave_member(&self) {
-        if self.endpoints.len() > 1 {
-            self.endpoints.next();
-            *self.channel.write() = channel(&self.endpoints);
+    /// Uses another member from now on, where there is one: the one of this turn has failed. Of many whose calls failed together
+    /// the first moves all of them, once.
+    pub fn leave(&self, failed: Turn) {
+        let mut used = self.used.lock();
+        if self.endpoints.len() < 2 || used.0 != failed {
+            return;
         }
+        let next = Turn(failed.0.wrapping_add(1));
+        *used = (next, channel(&self.endpoints, next));
+        tracing::info!(member = %self.endpoints.name(next.0), "another member of etcd is used");
+        drop(used);
+        self.turns.send_replace(next);
+    }
+
+    /// Resolves when the member of this turn is in use no more.
+    pub async fn left(&self, turn: Turn) {
+        let mut turns = self.turns.subscribe();
+        // The sender lives as long as this.
+        let _ = turns.wait_for(|now| *now != turn).await;
     }
 
     /// A call that changes nothing: asked again until it is answered or [`CALL_MAX`] is over.
@@ -102,22 +124,24 @@ impl Connection {
         F: Future<Output = Result<A, Status>>,
     {
         let begun = Instant::now();
-        let attempts = async {
-            loop {
-                let status = match call(self.client()).await {
-                    Ok(answer) => return Ok(answer),
-                    Err(status) => status,
-                };
-                if !again(&status) || begun.elapsed() + PAUSE > CALL_MAX {
-                    return Err(failed(&status));
+        let done = loop {
+            let (client, turn) = self.client();
+            let left = CALL_MAX.saturating_sub(begun.elapsed());
+            let status = match tokio::time::timeout(left, call(client)).await {
+                Ok(Ok(answer)) => break Ok(answer),
+                Ok(Err(status)) => status,
+                Err(_) => {
+                    self.leave(turn);
+                    break Err(CallError::Failed("etcdserver: request timed out".to_owned()));
                 }
-                self.leave_member();
-                tokio::time::sleep(PAUSE).await;
+            };
+            if may_be_repeated(&status) {
+                self.leave(turn);
             }
-        };
-        let done = match tokio::time::timeout(CALL_MAX, attempts).await {
-            Ok(done) => done,
-            Err(_) => Err(CallError::Failed("etcdserver: request timed out".to_owned())),
+            if !again(&status) || begun.elapsed() + PAUSE > CALL_MAX {
+                break Err(failed(&status));
+            }
+            tokio::time::sleep(PAUSE).await;
         };
         self.metrics.called(operation, begun.elapsed(), done.is_ok());
         done
@@ -158,7 +182,7 @@ impl Connection {
     }
 }
 
-fn channel(endpoints: &Arc<Endpoints>) -> Channel {
+fn channel(endpoints: &Arc<Endpoints>, turn: Turn) -> Channel {
     // The connector knows the real address.
     Endpoint::from_static("http://etcd")
         .http2_keep_alive_interval(KEEP_ALIVE)
@@ -166,7 +190,7 @@ fn channel(endpoints: &Arc<Endpoints>) -> Channel {
         .keep_alive_while_idle(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
-        .connect_with_connector_lazy(Connector(Arc::clone(endpoints)))
+        .connect_with_connector_lazy(Connector::new(endpoints, turn.0))
 }
 
 /// The revision in an answer's header.
@@ -210,6 +234,35 @@ fn failed(status: &Status) -> CallError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::endpoint::TlsFiles;
+
+    fn connection(members: &[&str]) -> Connection {
+        let members: Vec<String> = members.iter().map(|url| (*url).to_owned()).collect();
+        Connection::new(Endpoints::new(&members, &TlsFiles::default()).unwrap(), Arc::new(Metrics::new()))
+    }
+
+    #[tokio::test]
+    async fn a_member_is_left_once_by_all_whose_calls_failed_there() {
+        let connection = connection(&["http://a:1", "http://b:1"]);
+        let (_, first) = connection.client();
+        let waits = connection.left(first);
+        for _ in 0..2 {
+            connection.leave(first);
+        }
+        let (_, second) = connection.client();
+        assert_eq!(second, Turn(1), "two that failed together do not lead back to where they failed");
+        waits.await;
+        connection.leave(second);
+        assert_eq!(connection.client().1, Turn(2), "the first may be well again");
+    }
+
+    #[tokio::test]
+    async fn the_only_member_is_not_left() {
+        let connection = connection(&["http://a:1"]);
+        let (_, only) = connection.client();
+        connection.leave(only);
+        assert_eq!(connection.client().1, only);
+    }
 
     #[test]
     fn what_a_failure_is_told_as() {

@@ -1,13 +1,12 @@
 //! Addresses of etcd's members (`--etcd-servers`) and how a connection to one is made: TCP, TLS, a unix socket.
 #![allow(clippy::disallowed_methods, reason = "blocking: reads files, in the lane for files")]
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use std::{fmt, io};
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
@@ -66,6 +65,15 @@ enum Member {
     Unix(PathBuf),
 }
 
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix {}", path.display()),
+            Self::Tcp { host, port, .. } => write!(f, "tcp {host}:{port}"),
+        }
+    }
+}
+
 impl Member {
     /// Reads `http://HOST:PORT`, `https://HOST:PORT`, `unix:///PATH` or `HOST:PORT`.
     fn parse(url: &str) -> Result<Self, String> {
@@ -89,11 +97,10 @@ impl Member {
     }
 }
 
-/// All members, and the one that is used: any of them serves any request, so that the next one is tried only when it fails.
+/// All members. Any of them serves any request.
 pub(crate) struct Endpoints {
     members: Vec<Member>,
     tls: Option<Arc<ClientConfig>>,
-    used: AtomicUsize,
 }
 
 impl Endpoints {
@@ -108,7 +115,7 @@ impl Endpoints {
         }
         let tls = members.iter().any(|member| matches!(member, Member::Tcp { tls: true, .. }));
         let tls = tls.then(|| files.config().map(Arc::new)).transpose()?;
-        Ok(Self { members, tls, used: AtomicUsize::new(0) })
+        Ok(Self { members, tls })
     }
 
     /// How many members there are.
@@ -116,13 +123,17 @@ impl Endpoints {
         self.members.len()
     }
 
-    /// Has the next connection made to another member.
-    pub fn next(&self) {
-        self.used.fetch_add(1, Ordering::Relaxed);
+    /// The address of the member whose turn it is, for people.
+    pub fn name(&self, turn: usize) -> String {
+        self.member(turn).to_string()
     }
 
-    async fn connect(&self) -> io::Result<Stream> {
-        let member = &self.members[self.used.load(Ordering::Relaxed) % self.members.len()];
+    fn member(&self, turn: usize) -> &Member {
+        &self.members[turn % self.members.len()]
+    }
+
+    async fn connect(&self, turn: usize) -> io::Result<Stream> {
+        let member = self.member(turn);
         let attempt = async {
             Ok::<Stream, io::Error>(match member {
                 Member::Unix(path) => Box::new(UnixStream::connect(path).await?),
@@ -141,15 +152,7 @@ impl Endpoints {
         };
         let done = tokio::time::timeout(CONNECT_MAX, attempt).await;
         let done = done.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        done.map_err(|error| {
-            self.next();
-            match member {
-                Member::Unix(path) => io::Error::new(error.kind(), format!("dial unix {}: {error}", path.display())),
-                Member::Tcp { host, port, .. } => {
-                    io::Error::new(error.kind(), format!("dial tcp {host}:{port}: {error}"))
-                }
-            }
-        })
+        done.map_err(|error| io::Error::new(error.kind(), format!("dial {member}: {error}")))
     }
 }
 
@@ -158,9 +161,19 @@ pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 type Stream = Box<dyn Duplex>;
 
-/// Makes the connections of a channel.
+/// Makes the connections of a channel, which are all to one member.
 #[derive(Clone)]
-pub(crate) struct Connector(pub Arc<Endpoints>);
+pub(crate) struct Connector {
+    endpoints: Arc<Endpoints>,
+    turn: usize,
+}
+
+impl Connector {
+    /// To the member whose turn it is.
+    pub fn new(endpoints: &Arc<Endpoints>, turn: usize) -> Self {
+        Self { endpoints: Arc::clone(endpoints), turn }
+    }
+}
 
 impl Service<Uri> for Connector {
     type Response = TokioIo<Box<dyn Duplex>>;
@@ -172,8 +185,8 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let endpoints = Arc::clone(&self.0);
-        Box::pin(async move { endpoints.connect().await.map(TokioIo::new) })
+        let (endpoints, turn) = (Arc::clone(&self.endpoints), self.turn);
+        Box::pin(async move { endpoints.connect(turn).await.map(TokioIo::new) })
     }
 }
 

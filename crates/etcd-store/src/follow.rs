@@ -10,6 +10,8 @@ use kelson_etcd::proto::{
 use kelson_store::Seen;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Request;
+use tonic::metadata::MetadataValue;
 
 use crate::connection::revision_of;
 use crate::core::{Core, Finder};
@@ -44,7 +46,6 @@ pub(crate) async fn run(core: &Arc<Core>) {
             Ended::Lost(why) => {
                 tracing::warn!(why, "the watch on etcd broke; it is taken up again");
                 tell(core, Some(format!("etcd cannot be watched: {why}")));
-                core.connection.leave_member();
             }
             Ended::Compacted => {
                 tracing::warn!(revision = begun_at, "etcd has forgotten what happened since; everything is read anew");
@@ -81,15 +82,23 @@ async fn watch(core: &Arc<Core>) -> Ended {
     if requests.send(create(core, shown + 1)).await.is_err() {
         return Ended::Lost("the stream of requests ended".to_owned());
     }
-    let mut client = core.connection.client();
-    let mut answers = match client.watch(ReceiverStream::new(stream)).await {
+    let (mut client, turn) = core.connection.client();
+    let lost = |why: String| {
+        core.connection.leave(turn);
+        Ended::Lost(why)
+    };
+    let mut answers = match client.watch(with_leader(ReceiverStream::new(stream))).await {
         Ok(answers) => answers,
-        Err(status) => return Ended::Lost(status.message().to_owned()),
+        Err(status) => return lost(status.message().to_owned()),
     };
     let mut events = Vec::new();
+    // Where calls have found that nobody answers, a watch would be silent.
+    let left = core.connection.left(turn);
+    tokio::pin!(left);
     loop {
         let answer = tokio::select! {
             answer = answers.message() => answer,
+            () = &mut left => return Ended::Lost("another member is used".to_owned()),
             () = nudged(core) => {
                 // A full queue has a question in it already.
                 let _ = requests.try_send(progress());
@@ -98,11 +107,16 @@ async fn watch(core: &Arc<Core>) -> Ended {
         };
         let answer = match answer {
             Ok(Some(answer)) => answer,
-            Ok(None) => return Ended::Lost("etcd ended the stream".to_owned()),
-            Err(status) => return Ended::Lost(status.message().to_owned()),
+            Ok(None) => return lost("etcd ended the stream".to_owned()),
+            Err(status) => return lost(status.message().to_owned()),
         };
-        if let Some(ended) = judged(&answer, shown) {
-            return ended;
+        match judged(&answer, shown) {
+            Some(Ended::Lost(why)) => return lost(why),
+            Some(Ended::Back { revision }) if lags_behind(core, shown).await => {
+                return lost(format!("the member is at revision {revision} and has still to hear of {shown}"));
+            }
+            Some(ended) => return ended,
+            None => {}
         }
         if answer.created {
             tell(core, None);
@@ -133,6 +147,19 @@ fn judged(answer: &WatchResponse, shown: u64) -> Option<Ended> {
     }
     let revision = revision_of(answer.header.as_ref());
     (answer.created && revision < shown).then_some(Ended::Back { revision })
+}
+
+/// Whether the cluster as a whole is as far as it once was, so that it is one member alone that is not. Where the
+/// cluster cannot be asked it is taken to be, since the other answer ends the process.
+async fn lags_behind(core: &Core, shown: u64) -> bool {
+    core.connection.revision().await.map_or(true, |revision| revision >= shown)
+}
+
+/// Has the stream ended by a member that is cut off from the others, which would be silent else.
+fn with_leader(requests: ReceiverStream<WatchRequest>) -> Request<ReceiverStream<WatchRequest>> {
+    let mut request = Request::new(requests);
+    request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+    request
 }
 
 async fn nudged(core: &Core) {

@@ -1,6 +1,6 @@
 //! An etcd process, and stores on it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,45 @@ use tonic::transport::{Channel, Endpoint};
 
 /// Longest wait for anything; a slow machine under load takes seconds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Starts a member in a directory: its name, the sockets it has there for clients and for members, and who the members are.
+pub fn spawn(dir: &Path, [name, client, peer]: &[&str; 3], cluster: &str) -> Child {
+    let binary = std::env::var_os("ETCD").unwrap_or_else(|| "etcd".into());
+    let (client, peer) = (format!("unix://{client}"), format!("unix://{peer}"));
+    let child = Command::new(&binary)
+        .current_dir(dir)
+        .args(["--name", name, "--data-dir", &format!("data-{name}"), "--log-level", "error"])
+        .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+        .args(["--initial-cluster", cluster])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn();
+    child.unwrap_or_else(|e| panic!("{}: {e} (make deps-test installs it)", binary.display()))
+}
+
+/// Of the member that listens there.
+pub fn client(socket: &Path) -> Client<Channel> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+    Client::new(endpoint.connect_lazy(), 1 << 30)
+}
+
+/// What a store on these members is told.
+pub fn options(servers: Vec<String>, tasks: &Tasks, at_rest: Option<Arc<dyn AtRest>>) -> EtcdOptions {
+    EtcdOptions {
+        servers,
+        tls: TlsFiles::default(),
+        prefix: "/registry".to_owned(),
+        media: MediaType::Protobuf,
+        compaction_every: Duration::ZERO,
+        health_max: Duration::from_secs(2),
+        size_every: Duration::ZERO,
+        lease_reuse_s: 60,
+        store: StoreOptions { at_rest, ..StoreOptions::default() },
+        tasks: tasks.child("etcd"),
+    }
+}
 
 /// An etcd with one member.
 pub struct Etcd {
@@ -36,23 +75,12 @@ impl Etcd {
 
     /// Starts the process on the data there is, and waits until it answers.
     pub async fn run(&mut self) {
-        let binary = std::env::var_os("ETCD").unwrap_or_else(|| "etcd".into());
         // Sockets of a process that was killed are in the way.
         for socket in ["c:1", "d:1", "p:1"] {
             let _ = std::fs::remove_file(self.dir.path().join(socket));
         }
-        let listen = format!("unix://{}", self.socket.file_name().unwrap().display());
-        let child = Command::new(&binary)
-            .current_dir(self.dir.path())
-            .args(["--data-dir", "data", "--log-level", "error"])
-            .args(["--listen-client-urls", &listen, "--advertise-client-urls", &listen])
-            .args(["--listen-peer-urls", "unix://p:1", "--initial-advertise-peer-urls", "unix://p:1"])
-            .args(["--initial-cluster", "default=unix://p:1"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn();
-        self.process = Some(child.unwrap_or_else(|e| panic!("{}: {e} (make deps-test installs it)", binary.display())));
+        let listen = self.socket.file_name().unwrap().display().to_string();
+        self.process = Some(spawn(self.dir.path(), &["default", &listen, "p:1"], "default=unix://p:1"));
         let answers = async {
             while self.client().status().await.is_err() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -70,7 +98,7 @@ impl Etcd {
     /// Ends the process and forgets all it had.
     pub async fn wipe(&mut self) {
         self.kill().await;
-        std::fs::remove_dir_all(self.dir.path().join("data")).unwrap();
+        std::fs::remove_dir_all(self.dir.path().join("data-default")).unwrap();
     }
 
     /// Has further stores reach etcd by another socket than those that are open, which reach nothing until [`Etcd::show`].
@@ -84,8 +112,7 @@ impl Etcd {
     }
 
     pub fn client(&self) -> Client<Channel> {
-        let endpoint = Endpoint::from_shared(format!("unix://{}", self.socket.display())).unwrap();
-        Client::new(endpoint.connect_lazy(), 1 << 30)
+        client(&self.socket)
     }
 
     /// The bytes under a key.
@@ -108,18 +135,12 @@ impl Etcd {
     }
 
     pub fn options(&self, tasks: &Tasks, at_rest: Option<Arc<dyn AtRest>>) -> EtcdOptions {
-        EtcdOptions {
-            servers: vec![format!("unix://{}", self.socket.display())],
-            tls: TlsFiles::default(),
-            prefix: "/registry".to_owned(),
-            media: MediaType::Protobuf,
-            compaction_every: Duration::ZERO,
-            health_max: Duration::from_secs(2),
-            size_every: Duration::ZERO,
-            lease_reuse_s: 60,
-            store: StoreOptions { at_rest, ..StoreOptions::default() },
-            tasks: tasks.child("etcd"),
-        }
+        options(vec![self.address()], tasks, at_rest)
+    }
+
+    /// What `--etcd-servers` says of it.
+    pub fn address(&self) -> String {
+        format!("unix://{}", self.socket.display())
     }
 
     pub async fn open(&self) -> Store {

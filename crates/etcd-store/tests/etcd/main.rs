@@ -5,4 +5,5 @@
 mod encrypted;
 mod faults;
 mod fixture;
+mod members;
 mod shared;

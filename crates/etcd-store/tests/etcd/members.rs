@@ -1,0 +1,152 @@
+//! An etcd of several members: one goes, and requests go on.
+
+use std::path::PathBuf;
+
+use kelson_etcd::proto::RangeRequest;
+use kelson_etcd_store::EtcdStore;
+use kelson_store::{Store, StoreError};
+use kelson_tasks::Tasks;
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use super::fixture::{Etcd, PATIENCE, client, create, lines, options, resource, shown, spawn};
+
+const MEMBERS: usize = 3;
+
+struct Cluster {
+    dir: TempDir,
+    members: Vec<Child>,
+    tasks: Tasks,
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let mut cluster = Self { dir: TempDir::new().unwrap(), members: Vec::new(), tasks: Tasks::root("test") };
+        for n in 0..MEMBERS {
+            let member = cluster.spawn(n);
+            cluster.members.push(member);
+        }
+        for n in 0..MEMBERS {
+            cluster.until_it_answers(n).await;
+        }
+        cluster
+    }
+
+    fn spawn(&self, n: usize) -> Child {
+        let (name, client, peer) = (format!("m{n}"), format!("c{n}:1"), format!("p{n}:1"));
+        for socket in [&client, &peer] {
+            let _ = std::fs::remove_file(self.dir.path().join(socket));
+        }
+        let all: Vec<String> = (0..MEMBERS).map(|n| format!("m{n}=unix://p{n}:1")).collect();
+        spawn(self.dir.path(), &[&name, &client, &peer], &all.join(","))
+    }
+
+    fn socket(&self, n: usize) -> PathBuf {
+        self.dir.path().join(format!("c{n}:1"))
+    }
+
+    /// Waits until a member answers reads that need the others.
+    async fn until_it_answers(&self, n: usize) {
+        let answers = async {
+            let read = || async {
+                client(&self.socket(n)).range(RangeRequest { key: "k".into(), ..Default::default() }).await
+            };
+            while read().await.is_err() {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, answers).await.unwrap_or_else(|_| panic!("member {n} answers"));
+    }
+
+    async fn kill(&mut self, n: usize) {
+        self.members[n].kill().await.unwrap();
+    }
+
+    async fn restart(&mut self, n: usize) {
+        self.members[n] = self.spawn(n);
+        self.until_it_answers(n).await;
+    }
+
+    async fn signal(&self, n: usize, signal: &str) {
+        let pid = self.members[n].id().unwrap().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().await.unwrap().success());
+    }
+
+    async fn open(&self) -> Store {
+        let servers = (0..MEMBERS).map(|n| format!("unix://{}", self.socket(n).display())).collect();
+        EtcdStore::open(options(servers, &self.tasks, None)).await.unwrap().store
+    }
+}
+
+/// Creates an object as a client does who is told that it is not known whether it was: he tries again.
+async fn insist(store: Store, name: String) {
+    let insisted = async {
+        loop {
+            match create(&store, &name, "1").await {
+                Ok(_) | Err(StoreError::AlreadyExists { .. }) => return,
+                Err(StoreError::Elsewhere(_)) => {}
+                Err(error) => panic!("{name}: {error}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, insisted).await.unwrap_or_else(|_| panic!("{name} is written"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_go_on_when_any_one_member_dies() {
+    let mut cluster = Cluster::start().await;
+    let store = cluster.open().await;
+    let mut watch = store.watch(resource("configmaps"), store.current_revision()).unwrap();
+    for n in 0..MEMBERS {
+        cluster.kill(n).await;
+        // Many at once, whose calls fail together where the member was in use.
+        let names: Vec<String> = (0..4).map(|i| format!("m{n}-{i}")).collect();
+        let writers: Vec<_> = names.iter().cloned().map(|name| tokio::spawn(insist(store.clone(), name))).collect();
+        for writer in writers {
+            writer.await.unwrap();
+        }
+        let read = async { while store.catch_up().await.is_err() {} };
+        tokio::time::timeout(PATIENCE, read).await.expect("reads go on");
+        let mut told = Vec::new();
+        while told.len() < names.len() {
+            let events = tokio::time::timeout(PATIENCE, watch.next()).await.expect("the watch goes on").unwrap();
+            told.extend(lines(&events));
+        }
+        for name in &names {
+            assert_eq!(shown(&store, name).as_deref(), Some("1"), "{name}");
+            assert!(told.iter().any(|line| line.starts_with(&format!("Added {name} "))), "{name}: {told:?}");
+        }
+        cluster.restart(n).await;
+    }
+    assert_eq!(cluster.open().await.count(resource("configmaps")), MEMBERS * 4);
+}
+
+/// It takes connections and says nothing: calls find out by their deadline, and take the watch along.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_silent_is_left() {
+    let cluster = Cluster::start().await;
+    let store = cluster.open().await;
+    insist(store.clone(), "before".to_owned()).await;
+    // The first one is in use, since nothing has failed.
+    cluster.signal(0, "-STOP").await;
+    insist(store.clone(), "after".to_owned()).await;
+    let read = async { while store.catch_up().await.is_err() {} };
+    tokio::time::timeout(PATIENCE, read).await.expect("reads go on");
+    assert_eq!(shown(&store, "after").as_deref(), Some("1"));
+    cluster.signal(0, "-CONT").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_is_away_from_the_start_is_no_hindrance() {
+    let etcd = Etcd::start().await;
+    for servers in
+        [vec!["unix:///nobody:1".to_owned(), etcd.address()], vec![etcd.address(), "http://127.0.0.1:1".to_owned()]]
+    {
+        let tasks = Tasks::root("test");
+        let opened = tokio::time::timeout(PATIENCE, EtcdStore::open(options(servers.clone(), &tasks, None))).await;
+        let store = opened.unwrap_or_else(|_| panic!("{servers:?}")).unwrap().store;
+        store.catch_up().await.unwrap();
+        insist(store.clone(), "m".to_owned()).await;
+        assert_eq!(shown(&store, "m").as_deref(), Some("1"));
+    }
+}

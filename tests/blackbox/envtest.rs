@@ -78,7 +78,7 @@ impl Running {
     }
 
     /// SIGTERM to the whole group, and how long it took.
-    fn stop(mut self) -> anyhow::Result<Duration> {
+    pub fn stop(mut self) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("pid")?;
         kill_process_group(group, Signal::TERM)?;

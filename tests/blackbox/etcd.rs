@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 use crate::envtest::{PATIENCE, Running, ask};
 
 pub fn tests() -> Vec<Test> {
-    vec![Test { name: "etcd::two_servers_on_one_and_either_part_killed", needs: OwnServer, run: killed }]
+    vec![
+        Test { name: "etcd::two_servers_on_one_and_either_part_killed", needs: OwnServer, run: killed },
+        Test { name: "etcd::endpoints_name_the_servers_that_live", needs: OwnServer, run: endpoints },
+    ]
 }
 
 /// One etcd and the files of its servers.
@@ -43,8 +46,12 @@ impl Place {
     }
 
     fn server(&self, name: &str) -> anyhow::Result<Server> {
+        self.server_with(name, &[])
+    }
+
+    fn server_with(&self, name: &str, more: &[&str]) -> anyhow::Result<Server> {
         let (dir, port) = (self.dir.display(), free_port()?);
-        let flags = [
+        let mut flags = vec![
             "kube-apiserver".to_owned(),
             format!("--etcd-servers=http://127.0.0.1:{}", self.client),
             "--bind-address=127.0.0.1".to_owned(),
@@ -57,6 +64,7 @@ impl Place {
             format!("--service-account-key-file={dir}/sa.key"),
             format!("--service-account-signing-key-file={dir}/sa.key"),
         ];
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         let running = Running::start(&binary(), &flags, self.dir.join(format!("{name}.log")))?;
         let mut server = Server { running, port };
         server.until_ready()?;
@@ -170,4 +178,52 @@ fn killed(_: &Subject) -> Outcome {
     }
     second.create(MAPS, &map("after"))?;
     same(&place.server("third")?, &second)
+}
+
+/// The addresses in the endpoints of the `kubernetes` service, and in their slice.
+fn named(server: &Server) -> anyhow::Result<(Value, Value)> {
+    let endpoints = server.get("/api/v1/namespaces/default/endpoints/kubernetes")?;
+    let slice = server.get("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes")?;
+    let listed =
+        |list: &Value, of: fn(&Value) -> &Value| list.as_array().into_iter().flatten().map(of).cloned().collect();
+    Ok((
+        listed(&endpoints["subsets"][0]["addresses"], |address| &address["ip"]),
+        listed(&slice["endpoints"], |endpoint| &endpoint["addresses"][0]),
+    ))
+}
+
+fn until_named(server: &Server, what: &str, wanted: &Value) -> Outcome {
+    kelson_blackbox::eventually(what, PATIENCE, || {
+        let (endpoints, slice) = named(server)?;
+        ensure!(endpoints == *wanted && slice == *wanted, "{endpoints} {slice}, not {wanted}");
+        Ok(())
+    })
+}
+
+fn endpoints(_: &Subject) -> Outcome {
+    let scratch = tempfile::tempdir()?;
+    let place = Place::new(scratch.path())?;
+    let _etcd = place.etcd()?;
+    let start = |address: &str| place.server_with(address, &[&format!("--advertise-address={address}")]);
+    let first = start("192.0.2.1")?;
+    until_named(&first, "the first names itself", &json!(["192.0.2.1"]))?;
+    let (second, third) = (start("192.0.2.2")?, start("192.0.2.10")?);
+    // In the order of the text.
+    until_named(&first, "all are named", &json!(["192.0.2.1", "192.0.2.10", "192.0.2.2"]))?;
+    // One that is told to end takes itself out, one that is killed is found to be dead.
+    second.running.stop()?;
+    let (now, _) = named(&first)?;
+    ensure!(now == json!(["192.0.2.1", "192.0.2.10"]), "{now}");
+    drop(third);
+    until_named(&first, "the dead one goes", &json!(["192.0.2.1"]))?;
+    // What somebody deletes comes back.
+    for path in ["/api/v1/namespaces/default/services/kubernetes", "/api/v1/namespaces/default/endpoints/kubernetes"] {
+        let (code, answer) = first.call("DELETE", path, &Value::Null)?;
+        ensure!(code == 200, "{path}: {code} {answer}");
+        kelson_blackbox::eventually(path, PATIENCE, || first.get(path).map(drop))?;
+    }
+    let left_alone =
+        place.server_with("fourth", &["--advertise-address=192.0.2.4", "--endpoint-reconciler-type=none"])?;
+    ensure!(named(&left_alone)?.0 == json!(["192.0.2.1"]), "a server was named that wants nothing of it");
+    Ok(())
 }

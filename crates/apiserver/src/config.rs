@@ -37,6 +37,18 @@ pub enum AuthorizationMode {
     Webhook(usize),
 }
 
+/// Who says which servers the endpoints of the `kubernetes` service name (`--endpoint-reconciler-type`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EndpointReconciler {
+    /// Every server that has a lease in the storage; without a shared storage there is this one alone.
+    #[default]
+    Lease,
+    /// So many servers, each of which adds itself (`master-count`, `--apiserver-count`).
+    Count(usize),
+    /// Somebody else: the endpoints are left alone (`none`).
+    Elsewhere,
+}
+
 /// A server that reviews tokens.
 #[derive(Clone, Debug)]
 pub struct TokenWebhook {
@@ -180,6 +192,8 @@ pub struct Config {
     pub advertise_address: IpAddr,
     /// Port that the `kubernetes` endpoints say; 0: the bound one.
     pub advertise_port: u16,
+    /// Whom the `kubernetes` endpoints name.
+    pub endpoints: EndpointReconciler,
     /// `--event-ttl`.
     pub event_ttl: Duration,
     /// `--max-requests-inflight`, of requests that only read.
@@ -258,6 +272,7 @@ impl Config {
             node_ports: (30000, 32767),
             advertise_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             advertise_port: 0,
+            endpoints: EndpointReconciler::default(),
             event_ttl: Duration::from_secs(kelson_store::limits::EVENT_TTL_S),
             reads_in_flight_max: 400,
             writes_in_flight_max: 200,

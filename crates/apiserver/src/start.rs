@@ -124,13 +124,16 @@ impl ApiServer {
         if let Some(listener) = listener {
             server.tasks.spawn("api-listener", OnPanic::EndProcess, listener.run(Arc::clone(&server)));
         }
-        keep_running(&server);
+        keep_running(&server, local_addr);
         Ok(Running { server, local_addr })
     }
 }
 
 /// Starts what the server does of itself, for as long as it runs.
-fn keep_running(server: &Arc<Server>) {
+fn keep_running(server: &Arc<Server>, address: Option<SocketAddr>) {
+    let of_endpoints = Arc::clone(server);
+    let follow = move || bootstrap::kubernetes::follow(Arc::clone(&of_endpoints), address);
+    server.tasks.supervise("api-kubernetes-service", follow);
     let of_definitions = Arc::clone(server);
     server.tasks.supervise("api-custom-resources", move || cleanup::run(Arc::clone(&of_definitions)));
     let of_services = Arc::clone(server);
@@ -251,6 +254,7 @@ impl Running {
     /// Refuses new connections, ends watches, waits a while for the rest, and for what audit has still to write. The store stays open: it is its owner's.
     pub async fn shutdown(&self) {
         self.server.health.set_stopping();
+        bootstrap::kubernetes::leave(&self.server, self.local_addr).await;
         self.server.tasks.shutdown(DRAIN_TIMEOUT).await;
         if let Some(audit) = &self.server.config.audit {
             audit.close().await;

@@ -16,7 +16,7 @@ use crate::pending::Pending;
 use crate::value::{self, MediaType};
 
 /// What begins every encrypted value.
-const SEALED: &[u8] = b"k8s:enc:";
+pub(crate) const SEALED: &[u8] = b"k8s:enc:";
 
 /// One store on etcd.
 pub(crate) struct Core {

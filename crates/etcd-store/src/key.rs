@@ -73,6 +73,11 @@ impl Keys {
         (self.prefix.as_bytes().to_vec(), end)
     }
 
+    /// What the keys of all records of a resource begin with.
+    pub fn below(&self, resource: Resource) -> String {
+        format!("{}{}/", self.prefix, storage::path(resource.group(), resource.plural()))
+    }
+
     /// Where a record is kept.
     pub fn of(&self, key: &Key) -> String {
         let (prefix, path) = (&self.prefix, storage::path(key.resource.group(), key.resource.plural()));

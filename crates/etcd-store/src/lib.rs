@@ -19,6 +19,7 @@ mod load;
 mod metrics;
 mod open;
 mod pending;
+mod servers;
 mod value;
 mod version;
 mod write;

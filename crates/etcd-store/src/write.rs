@@ -1,6 +1,7 @@
 //! What is asked of etcd for a request. Writes: one transaction each, which compares the revision that the key has. Whoever finds another one waits until the mirror
 //! shows what came between, and judges the write anew.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use kelson_store::{Action, Answer, Body, Committed, Record, RecordMeta, Remote, 
 
 use crate::connection::{CALL_MAX, revision_of};
 use crate::core::Core;
-use crate::value;
+use crate::{servers, value};
 
 /// Times that a write without a condition is sent again because others were faster.
 const ATTEMPTS_MAX: usize = 32;
@@ -30,6 +31,18 @@ impl Remote for Writes {
 
     fn catch_up(&self) -> Answer<'_, ()> {
         Box::pin(catch_up(&self.0))
+    }
+
+    fn announce(&self, server: IpAddr, life: Duration) -> Answer<'_, ()> {
+        Box::pin(servers::announce(&self.0, server, life))
+    }
+
+    fn withdraw(&self, server: IpAddr) -> Answer<'_, bool> {
+        Box::pin(servers::withdraw(&self.0, server))
+    }
+
+    fn living(&self) -> Answer<'_, Vec<IpAddr>> {
+        Box::pin(servers::living(&self.0))
     }
 }
 
@@ -128,7 +141,7 @@ async fn send(
 }
 
 /// `op` if the key is at this revision; 0: if there is none.
-fn when_at(name: &Bytes, revision: u64, op: request_op::Request) -> proto::TxnRequest {
+pub(crate) fn when_at(name: &Bytes, revision: u64, op: request_op::Request) -> proto::TxnRequest {
     let revision = i64::try_from(revision).unwrap_or(i64::MAX);
     proto::TxnRequest {
         compare: vec![proto::Compare {

@@ -35,6 +35,8 @@ const BY_PLURAL: &[&str] = &[
 /// Those of all groups that are not named here, custom resources among them, have their group in it.
 pub fn path(group: &str, plural: &str) -> Cow<'static, str> {
     Cow::Borrowed(match (group, plural) {
+        // No resource that is served: the leases of API servers, by address. It is the name under which they may be encrypted.
+        ("", "apiserveripinfo") => "masterleases",
         ("", "endpoints") => "services/endpoints",
         ("", "nodes") => "minions",
         ("", "replicationcontrollers") => "controllers",

@@ -1,6 +1,8 @@
 //! Where the writes of a mirror go.
 
+use std::net::IpAddr;
 use std::pin::Pin;
+use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::write::{Committed, Write};
@@ -14,4 +16,10 @@ pub trait Remote: Send + Sync {
     fn commit(&self, write: Write) -> Answer<'_, Committed>;
     /// Resolves when the mirror shows everything that was written there before the call.
     fn catch_up(&self) -> Answer<'_, ()>;
+    /// Tells all who ask there that the server at this address lives; without being told again it counts as dead after that time.
+    fn announce(&self, server: IpAddr, life: Duration) -> Answer<'_, ()>;
+    /// Tells them that it lives no more. Answers whether they had been told that it does.
+    fn withdraw(&self, server: IpAddr) -> Answer<'_, bool>;
+    /// The servers that live, in no particular order.
+    fn living(&self) -> Answer<'_, Vec<IpAddr>>;
 }

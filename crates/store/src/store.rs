@@ -1,6 +1,7 @@
 //! The store's face: opening, reading, watching, and handing writes to the committer.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,6 +100,39 @@ impl Store {
         match &self.handle.commits {
             Commits::Elsewhere(remote) => remote.catch_up().await,
             Commits::Inline(_) | Commits::Thread(_) => Ok(()),
+        }
+    }
+
+    /// Tells other servers that work on what this store mirrors that the one at this address lives, for so long.
+    ///
+    /// # Errors
+    /// As of [`Store::catch_up`].
+    pub async fn announce(&self, server: IpAddr, life: Duration) -> Result<(), StoreError> {
+        match &self.handle.commits {
+            Commits::Elsewhere(remote) => remote.announce(server, life).await,
+            Commits::Inline(_) | Commits::Thread(_) => Ok(()),
+        }
+    }
+
+    /// Takes back what [`Store::announce`] said. Answers whether anything had been said.
+    ///
+    /// # Errors
+    /// As of [`Store::catch_up`].
+    pub async fn withdraw(&self, server: IpAddr) -> Result<bool, StoreError> {
+        match &self.handle.commits {
+            Commits::Elsewhere(remote) => remote.withdraw(server).await,
+            Commits::Inline(_) | Commits::Thread(_) => Ok(false),
+        }
+    }
+
+    /// The servers that live, by what they announced; `None` where there can be only one.
+    ///
+    /// # Errors
+    /// As of [`Store::catch_up`].
+    pub async fn living(&self) -> Result<Option<Vec<IpAddr>>, StoreError> {
+        match &self.handle.commits {
+            Commits::Elsewhere(remote) => remote.living().await.map(Some),
+            Commits::Inline(_) | Commits::Thread(_) => Ok(None),
         }
     }
 

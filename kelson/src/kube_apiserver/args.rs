@@ -67,6 +67,13 @@ pub struct ApiserverArgs {
     /// Ports that services may have on nodes: `FROM-TO`, both included.
     #[arg(long, value_name = "FROM-TO", default_value = "30000-32767", value_parser = ports)]
     pub service_node_port_range: (u16, u16),
+    /// Who says which servers the endpoints of the kubernetes service name: lease (all that renew one in the storage), master-count
+    /// (as many as --apiserver-count, each adds itself), or none.
+    #[arg(long, value_name = "TYPE", value_parser = ["", "lease", "master-count", "none"], default_value = "lease")]
+    pub endpoint_reconciler_type: String,
+    /// How many API servers there are, for --endpoint-reconciler-type=master-count.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, allow_negative_numbers = true)]
+    pub apiserver_count: i64,
     /// How long events are kept.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     pub event_ttl: Duration,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ipnet::{IpNet, Ipv4Net};
 use jiff::Timestamp;
-use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServingConfig};
+use kelson_apiserver::{ApiServer, Config, EndpointReconciler, KubeletConfig, KubeletTrust, Running, ServingConfig};
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_client::Client;
 use kelson_controllers::{Authorities, Controllers};
@@ -159,6 +159,8 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.service_cidrs = if range.is_empty() { vec![IpNet::V4(SERVICES)] } else { range };
     config.node_ports = args.service_node_port_range;
     config.advertise_address = advertised(args);
+    config.endpoints = endpoints(args)?;
+    of_one_family(&config)?;
     config.cluster_domain = CLUSTER_DOMAIN.to_owned();
     config.event_ttl = args.event_ttl;
     let service = config.service_cidrs.first().map(|range| nth(*range, 1)).transpose()?;
@@ -206,6 +208,31 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.writes_in_flight_max = unlimited(overload.max_mutating_requests_inflight);
     config.request_timeout = overload.request_timeout;
     Ok(config)
+}
+
+/// Whom the endpoints of the `kubernetes` service name.
+fn endpoints(args: &ApiserverArgs) -> anyhow::Result<EndpointReconciler> {
+    let servers = usize::try_from(args.apiserver_count).unwrap_or(0);
+    if servers == 0 {
+        bail!("--apiserver-count should be a positive number, but value '{}' provided", args.apiserver_count);
+    }
+    Ok(match args.endpoint_reconciler_type.as_str() {
+        "none" => EndpointReconciler::Elsewhere,
+        "master-count" => EndpointReconciler::Count(servers),
+        _ => EndpointReconciler::Lease,
+    })
+}
+
+/// The `kubernetes` service and its endpoints are of one family.
+fn of_one_family(config: &Config) -> anyhow::Result<()> {
+    if let Some(range) = config.service_cidrs.first()
+        && config.endpoints != EndpointReconciler::Elsewhere
+        && range.addr().is_ipv4() != config.advertise_address.is_ipv4()
+    {
+        let (range, address) = (range.to_string(), config.advertise_address.to_string());
+        bail!("service IP family {range:?} must match public address family {address:?}");
+    }
+    Ok(())
 }
 
 /// No requests at once means no limit to upstream.
@@ -309,6 +336,19 @@ mod tests {
             assert!(is_asked(asked), "{asked}");
         }
         assert!(!is_asked("CBORServingAndStorage"));
+    }
+
+    #[test]
+    fn whom_the_endpoints_name() {
+        let of = |words: &[&str]| endpoints(&args(words)).map_err(|e| e.to_string());
+        assert_eq!(of(&[]), Ok(EndpointReconciler::Lease));
+        assert_eq!(of(&["--endpoint-reconciler-type="]), Ok(EndpointReconciler::Lease));
+        assert_eq!(of(&["--endpoint-reconciler-type=none"]), Ok(EndpointReconciler::Elsewhere));
+        let count = &["--endpoint-reconciler-type=master-count", "--apiserver-count=3"];
+        assert_eq!(of(count), Ok(EndpointReconciler::Count(3)));
+        let refused = "--apiserver-count should be a positive number, but value '-1' provided".to_owned();
+        assert_eq!(of(&["--apiserver-count=-1"]), Err(refused));
+        assert!(Line::try_parse_from(["x", "--endpoint-reconciler-type=odd"]).is_err());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Bootstrap: the objects a cluster has from its first moment, made along the request path under the server's own
-//! identity: namespaces, default roles and bindings, priority classes, the `kubernetes` service and its endpoints, and
-//! what extension servers need to know to trust this one.
+//! identity: namespaces, default roles and bindings, priority classes, and what extension servers need to know to trust this
+//! one. The `kubernetes` service is kept right from then on.
+pub mod kubernetes;
 pub mod own;
 
 use std::collections::BTreeSet;
@@ -38,7 +39,7 @@ pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<()
     let (client_ca, front_proxy_ca) = (&server.config.client_ca_pem, &server.config.request_header_ca_pem);
     let trust = publish_authorities(&own, client_ca, front_proxy_ca);
     if server.config.prepared {
-        return future::try_join(trust, kubernetes_service(server, &own, address)).await.map(drop);
+        return future::try_join(trust, kubernetes::begin(server, &own, address)).await.map(drop);
     }
     // All at once, so that the store commits them in few batches; namespaces before what lives in them.
     let namespaces = NAMESPACES.map(|name| {
@@ -52,7 +53,7 @@ pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<()
             roles(&own),
             priority_classes(&own),
             trust,
-            kubernetes_service(server, &own, address),
+            kubernetes::begin(server, &own, address),
         ),
         api_services(&own),
     )
@@ -174,60 +175,6 @@ fn authentication(server: &Server, client_ca: &str, request_header_ca: &str) -> 
     })
 }
 
-async fn kubernetes_service(server: &Server, own: &SelfClient, address: Option<SocketAddr>) -> Result<(), StartError> {
-    let Some(first) = server.services.first_address() else { return Ok(()) };
-    let service = json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": "kubernetes",
-            "namespace": "default",
-            "labels": {"component": "apiserver", "provider": "kubernetes"},
-        },
-        "spec": {
-            "clusterIP": first.to_string(),
-            "sessionAffinity": "None",
-            "type": "ClusterIP",
-            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port(server, address)}],
-        },
-    });
-    own.ensure("/api/v1/namespaces/default/services", "kubernetes", service).await?;
-    let ip = server.config.advertise_address;
-    if ip.is_loopback() {
-        // Upstream refuses a loopback endpoint as well: pods could not use it.
-        tracing::debug!(%ip, "no endpoints for the kubernetes service: the advertised address is a loopback one");
-        return Ok(());
-    }
-    let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {
-            "name": "kubernetes",
-            "namespace": "default",
-            "labels": {"kubernetes.io/service-name": "kubernetes"},
-        },
-        "addressType": family,
-        "ports": [{"name": "https", "port": port(server, address), "protocol": "TCP"}],
-        "endpoints": [{"addresses": [ip.to_string()], "conditions": {"ready": true}}],
-    });
-    own.put("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", slice).await?;
-    let endpoints = json!({
-        "apiVersion": "v1",
-        "kind": "Endpoints",
-        "metadata": {
-            "name": "kubernetes",
-            "namespace": "default",
-            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"},
-        },
-        "subsets": [{
-            "addresses": [{"ip": ip.to_string()}],
-            "ports": [{"name": "https", "port": port(server, address), "protocol": "TCP"}],
-        }],
-    });
-    own.put("/api/v1/namespaces/default/endpoints", endpoints).await
-}
-
 /// The range services get addresses from, as an object (KEP-1880). Only a matching one is told to be ready.
 async fn service_cidr(server: &Server, own: &SelfClient) -> Result<(), StartError> {
     const PATH: &str = "/apis/networking.k8s.io/v1/servicecidrs";
@@ -253,14 +200,6 @@ async fn service_cidr(server: &Server, own: &SelfClient) -> Result<(), StartErro
         // Another server on the same storage starts as well, and tells the same.
         Err(status) if status.code == 409 => Ok(()),
         done => done.map(drop).map_err(fault),
-    }
-}
-
-fn port(server: &Server, address: Option<SocketAddr>) -> u16 {
-    const DEFAULT: u16 = 6443;
-    match server.config.advertise_port {
-        0 => address.map_or(DEFAULT, |a| a.port()),
-        given => given,
     }
 }
 

@@ -1,5 +1,8 @@
 //! Several stores on one etcd, and writers that are no store at all.
 
+use std::net::IpAddr;
+use std::time::Duration;
+
 use kelson_store::{Precondition, StoreError, Write};
 use serde_json::json;
 
@@ -126,4 +129,30 @@ async fn what_ends_by_itself_is_ended_by_etcd() {
     let events = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap();
     assert!(lines(&events)[0].starts_with("Deleted e "), "{events:?}");
     assert!(etcd.value("/registry/events/default/e").await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_know_of_each_other_by_leases_that_end() {
+    let etcd = Etcd::start().await;
+    let (a, b) = (etcd.open().await, etcd.open().await);
+    let (first, second): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "2001:db8::2".parse().unwrap());
+    assert_eq!(a.living().await.unwrap(), Some(vec![]));
+    a.announce(first, Duration::from_secs(60)).await.unwrap();
+    b.announce(second, Duration::from_secs(2)).await.unwrap();
+    etcd.put("/registry/masterleases/somebody", b"else").await;
+    for store in [&a, &b] {
+        assert_eq!(store.living().await.unwrap(), Some(vec![first, second]));
+    }
+    let renewed = |bytes: Option<Vec<u8>>| bytes.unwrap();
+    let before = renewed(etcd.value("/registry/masterleases/192.0.2.1").await);
+    assert!(before.starts_with(b"k8s\0\n\x0f\n\x02v1\x12\tEndpoints"), "{:?}", before.escape_ascii().to_string());
+    a.announce(first, Duration::from_secs(60)).await.unwrap();
+    assert_ne!(renewed(etcd.value("/registry/masterleases/192.0.2.1").await), before, "each renewal is another value");
+    // Nobody renews it.
+    let ended = async { while b.living().await.unwrap() != Some(vec![first]) {} };
+    tokio::time::timeout(PATIENCE, ended).await.expect("a server that says nothing counts as dead");
+    assert!(b.withdraw(first).await.unwrap());
+    assert!(!b.withdraw(first).await.unwrap(), "it was not told any more");
+    assert_eq!(a.living().await.unwrap(), Some(vec![]));
+    assert_eq!(a.count(resource("endpoints")), 0, "leases are no objects of the API");
 }

@@ -1,0 +1,156 @@
+//! Leases of API servers: the address of each that lives is a key that etcd deletes when the server does not renew it. The
+//! reference keeps its own beside them, under the same keys (`pkg/controlplane/reconcilers`).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kelson_codec::{json, proto as protobuf};
+use kelson_etcd::client::Client;
+use kelson_etcd::proto::{DeleteRangeRequest, KeyValue, LeaseGrantRequest, PutRequest, RangeRequest, request_op};
+use kelson_meta::tree::int0;
+use kelson_schema::{Schema, TypeId};
+use kelson_store::{Key, Resource, StoreError, Writer};
+use serde_json::{Value, json};
+use tonic::transport::Channel;
+
+use crate::core::{Core, SEALED};
+use crate::load::DECODE;
+use crate::value::MediaType;
+use crate::write::when_at;
+
+/// Times that a lease is written again because another server has the same address.
+const ATTEMPTS_MAX: usize = 5;
+
+/// Under which name leases may be encrypted, and by which their keys are made.
+fn key_of(server: IpAddr) -> Key {
+    Key::new(Resource::new("", "apiserveripinfo"), "", server.to_string())
+}
+
+/// Makes the lease of a server, or renews it.
+///
+/// # Errors
+/// Etcd cannot be asked; the value cannot be encrypted now.
+pub(crate) async fn announce(core: &Arc<Core>, server: IpAddr, life: Duration) -> Result<(), StoreError> {
+    let key = key_of(server);
+    let name = Bytes::from(core.keys.of(&key));
+    let grant = LeaseGrantRequest { ttl: i64::try_from(life.as_secs()).unwrap_or(i64::MAX), id: 0 };
+    // The one before ends by itself: nothing is kept by it any more.
+    let call = |mut client: Client<Channel>| {
+        let grant = grant.clone();
+        async move { client.lease_grant(grant).await }
+    };
+    let lease = core.connection.read("leaseGrant", call).await?.id;
+    for _ in 0..ATTEMPTS_MAX {
+        let current = core.connection.range("get", RangeRequest { key: name.clone(), ..Default::default() }).await?;
+        let (at, generation) = match current.kvs.into_iter().next() {
+            Some(kv) => (u64::try_from(kv.mod_revision).unwrap_or(0), generation(core, &key, kv).await?),
+            None => (0, 0),
+        };
+        let value = sealed(core, &key, value(core.media, server, generation + 1)?)?;
+        let put = PutRequest { key: name.clone(), value: value.into(), lease, ..Default::default() };
+        let put = when_at(&name, at, request_op::Request::RequestPut(put));
+        if core.connection.txn("update", put).await?.succeeded {
+            return Ok(());
+        }
+    }
+    Err(StoreError::Elsewhere(format!("etcd: another server renews the lease of {server}")))
+}
+
+/// Ends the lease of a server.
+///
+/// # Errors
+/// Etcd cannot be asked.
+pub(crate) async fn withdraw(core: &Core, server: IpAddr) -> Result<bool, StoreError> {
+    let request = DeleteRangeRequest { key: core.keys.of(&key_of(server)).into(), ..Default::default() };
+    let call = |mut client: Client<Channel>| {
+        let request = request.clone();
+        async move { client.delete_range(request).await }
+    };
+    // Done twice it is the same.
+    Ok(core.connection.read("delete", call).await?.deleted > 0)
+}
+
+/// The servers that have a lease. Their addresses are in the keys, so that no value need be read.
+///
+/// # Errors
+/// Etcd cannot be asked.
+pub(crate) async fn living(core: &Core) -> Result<Vec<IpAddr>, StoreError> {
+    let below = core.keys.below(key_of(IpAddr::from([0, 0, 0, 0])).resource);
+    let mut end = below.clone().into_bytes();
+    // It ends with a slash.
+    end.pop();
+    end.push(b'/' + 1);
+    let request =
+        RangeRequest { key: below.clone().into(), range_end: end.into(), keys_only: true, ..Default::default() };
+    let answer = core.connection.range("list", request).await?;
+    let address = |kv: &KeyValue| std::str::from_utf8(&kv.key).ok()?.strip_prefix(&below)?.parse().ok();
+    Ok(answer.kvs.iter().filter_map(address).collect())
+}
+
+/// The value of a lease: endpoints with one address, and a generation that makes each renewal another value, without which the
+/// reference would not write it.
+fn value(media: MediaType, server: IpAddr, generation: i64) -> Result<Vec<u8>, StoreError> {
+    let tree = json!({"kind": "Endpoints", "apiVersion": "v1", "metadata": {"generation": generation},
+        "subsets": [{"addresses": [{"ip": server.to_string()}]}]});
+    if media == MediaType::Json {
+        let mut bytes = kelson_codec::declared_json(&tree);
+        bytes.push(b'\n');
+        return Ok(bytes);
+    }
+    let ty = endpoints().ok_or(StoreError::BadBody)?;
+    protobuf::encode(ty, &tree).map_err(|_| StoreError::BadBody)
+}
+
+fn endpoints() -> Option<TypeId> {
+    Schema::builtin().by_gvk("", "v1", "Endpoints")
+}
+
+/// The generation of a stored lease; 0 for what cannot be read, which is written anew.
+async fn generation(core: &Arc<Core>, key: &Key, stored: KeyValue) -> Result<i64, StoreError> {
+    let (core, key) = (Arc::clone(core), key.clone());
+    let read = move || {
+        let opened = match core.mirror.at_rest() {
+            Some(at_rest) if stored.value.starts_with(SEALED) => at_rest.open(&key, &stored.value).ok(),
+            _ => None,
+        };
+        let plain = opened.as_ref().map_or(&stored.value[..], |opened| &opened.plain[..]);
+        generation_in(plain).unwrap_or(0)
+    };
+    DECODE.run(read).await.map_err(|error| StoreError::Elsewhere(error.to_string()))
+}
+
+fn generation_in(plain: &[u8]) -> Option<i64> {
+    let tree: Value = if protobuf::is_protobuf(plain) {
+        protobuf::decode_as(endpoints()?, plain).ok()?.1
+    } else {
+        json::decode(None, plain, false).ok()?.value
+    };
+    Some(int0(&tree["metadata"]["generation"]))
+}
+
+/// A value as it is stored.
+fn sealed(core: &Core, key: &Key, plain: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+    let Some(at_rest) = core.mirror.at_rest() else { return Ok(plain) };
+    if at_rest.writer(key.resource) == Some(Writer::CLEAR) {
+        return Ok(plain);
+    }
+    let sealed = at_rest.seal(key, &plain).map_err(StoreError::Sealed)?;
+    Ok(sealed.map_or(plain, |sealed| sealed.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_renewed_by_its_generation() {
+        for media in [MediaType::Protobuf, MediaType::Json] {
+            let stored = value(media, IpAddr::from([192, 0, 2, 2]), 7).unwrap();
+            assert_eq!(generation_in(&stored), Some(7));
+        }
+        assert_eq!(generation_in(b"k8s:enc:aescbc:v1:one:x"), None);
+        assert_eq!(generation_in(b""), None);
+    }
+}

@@ -9,6 +9,7 @@ use kelson_etcd::proto::{self, compare, request_op, response_op};
 use tonic::transport::Channel;
 
 use crate::connection::{CallError, Connection, revision_of};
+use crate::core::Core;
 
 /// Holds the revision that the last round compacted; its version counts the rounds.
 pub(crate) const KEY: &str = "compact_rev_key";
@@ -20,15 +21,20 @@ struct Round {
     version: i64,
     /// The revision that etcd was at then.
     revision: u64,
+    /// What was before this revision is forgotten.
+    compacted: u64,
 }
 
 /// Compacts for as long as it runs.
-pub(crate) async fn run(connection: Arc<Connection>, every: Duration) {
+pub(crate) async fn run(core: Arc<Core>, every: Duration) {
     let mut known = Round::default();
     loop {
         tokio::time::sleep(every).await;
-        match round(&connection, known).await {
-            Ok(next) => known = next,
+        match round(&core.connection, known).await {
+            Ok(next) => {
+                core.mirror.forget_before(next.compacted);
+                known = next;
+            }
             Err(error) => tracing::warn!(%error, "etcd could not be compacted; the next round tries again"),
         }
     }
@@ -40,9 +46,10 @@ async fn round(connection: &Connection, known: Round) -> Result<Round, CallError
     let answer = connection.txn("compact", claim(known)).await?;
     let at = revision_of(answer.header.as_ref());
     if !answer.succeeded {
-        return Ok(Round { version: version_of(&answer), revision: at });
+        let (version, compacted) = read(&answer).unwrap_or_default();
+        return Ok(Round { version, revision: at, compacted });
     }
-    let next = Round { version: known.version + 1, revision: at };
+    let next = Round { version: known.version + 1, revision: at, compacted: known.revision };
     if known.revision == 0 {
         return Ok(next);
     }
@@ -76,11 +83,11 @@ fn claim(known: Round) -> proto::TxnRequest {
     }
 }
 
-/// The version of the key in the answer to a claim that another had made.
-fn version_of(answer: &proto::TxnResponse) -> i64 {
+/// What the key says in the answer to a claim that another had made: its version, and the revision that is compacted.
+fn read(answer: &proto::TxnResponse) -> Option<(i64, u64)> {
     let op = answer.responses.first().and_then(|op| op.response.as_ref());
-    match op {
-        Some(response_op::Response::ResponseRange(range)) => range.kvs.first().map_or(0, |kv| kv.version),
-        _ => 0,
-    }
+    let Some(response_op::Response::ResponseRange(range)) = op else { return None };
+    let kv = range.kvs.first()?;
+    let compacted = std::str::from_utf8(&kv.value).ok().and_then(|text| text.parse().ok());
+    Some((kv.version, compacted.unwrap_or(0)))
 }

@@ -120,8 +120,8 @@ impl EtcdStore {
         let (health_max, compaction, size) = (options.health_max, options.compaction_every, options.size_every);
         keep(&options.tasks, &core, health_max);
         if !compaction.is_zero() {
-            let connection = Arc::clone(&core.connection);
-            options.tasks.supervise("etcd-compact", move || compact::run(Arc::clone(&connection), compaction));
+            let compactor = Arc::clone(&core);
+            options.tasks.supervise("etcd-compact", move || compact::run(Arc::clone(&compactor), compaction));
         }
         let registry = metrics.registry.clone();
         if !size.is_zero() {

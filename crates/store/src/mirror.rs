@@ -127,6 +127,11 @@ impl Mirror {
         state.changed.send_replace(());
     }
 
+    /// What there was before a revision is forgotten where the truth is, and so here: servers answer alike to who goes on with a list.
+    pub fn forget_before(&self, revision: u64) {
+        self.shared.state.write().forget_before(revision);
+    }
+
     /// Shows what happened, in the order of revisions, up to `revision`.
     pub fn apply(&self, changes: Vec<Seen>, revision: u64) {
         let mut feed = self.feed.lock();

@@ -54,12 +54,14 @@ pub(crate) struct State {
     /// The bell for those who wait for a revision.
     pub changed: watch::Sender<()>,
     log_bytes_max: usize,
+    /// States before this revision are told to be forgotten, whatever the logs still know.
+    forgotten: u64,
 }
 
 impl State {
     pub fn new(revision: u64, base_floor: u64, log_bytes_max: usize) -> Self {
         let changed = watch::Sender::new(());
-        Self { revision, base_floor, slots: HashMap::default(), changed, log_bytes_max }
+        Self { revision, base_floor, slots: HashMap::default(), changed, log_bytes_max, forgotten: 0 }
     }
 
     pub fn get(&self, resource: Resource, place: Place<'_>) -> Option<&Arc<Record>> {
@@ -123,6 +125,11 @@ impl State {
         self.revision = self.revision.max(revision);
     }
 
+    /// Shows no state from before a revision any more; watches still begin as far back as the logs reach.
+    pub fn forget_before(&mut self, revision: u64) {
+        self.forgotten = self.forgotten.max(revision);
+    }
+
     /// Puts other records in place of all there were, at a revision before which nothing is known: watchers have to list again.
     pub fn replace(&mut self, revision: u64, mut tables: HashMap<Resource, Table>) {
         self.advance(revision);
@@ -175,7 +182,7 @@ impl State {
         if revision > self.revision {
             return Err(StoreError::FutureRevision { requested: revision, current: self.revision });
         }
-        let floor = self.floor(resource);
+        let floor = self.floor(resource).max(self.forgotten);
         if revision < floor {
             return Err(StoreError::Compacted { requested: revision, oldest: floor });
         }

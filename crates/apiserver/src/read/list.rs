@@ -40,8 +40,8 @@ pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, S
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
     let records = at.view(&cx.server.store, served, namespace).await?;
     let page = match choose::by_object(served, &selectors) {
-        true => page_by_object(&at, records, served, &selectors).await?,
-        false => page(&at, records, selectors),
+        true => page_by_object((&at, namespace), records, served, &selectors).await?,
+        false => page((&at, namespace), records, selectors),
     };
     write(served, accepted, view, page).await
 }
@@ -78,8 +78,11 @@ impl Records {
     }
 }
 
-fn page(at: &ListAt, view: ListView, selectors: Selectors) -> Page {
-    let revision = view.revision();
+/// What was asked for, and the namespace where it is one.
+type Asked<'a> = (&'a ListAt, Option<&'a str>);
+
+fn page(asked: Asked<'_>, view: ListView, selectors: Selectors) -> Page {
+    let (at, revision) = (asked.0, view.revision());
     if at.limit == 0 {
         return Page {
             revision,
@@ -99,33 +102,45 @@ fn page(at: &ListAt, view: ListView, selectors: Selectors) -> Page {
         chosen.push(Arc::clone(record));
     }
     let remaining = (more && everything).then(|| view.len() - chosen.len());
-    cut(at, revision, chosen, more, remaining)
+    cut(asked, revision, chosen, more, remaining)
 }
 
 /// The same where objects must be looked at: a piece of them after the other.
-async fn page_by_object(at: &ListAt, view: ListView, served: &Served, selectors: &Selectors) -> Result<Page, Status> {
-    let limit = if at.limit == 0 { usize::MAX } else { at.limit };
+async fn page_by_object(
+    asked: Asked<'_>,
+    view: ListView,
+    served: &Served,
+    selectors: &Selectors,
+) -> Result<Page, Status> {
+    let limit = if asked.0.limit == 0 { usize::MAX } else { asked.0.limit };
     let records: Vec<Arc<Record>> = view.iter().cloned().collect();
     let mut chosen: Vec<Arc<Record>> = Vec::new();
     for piece in pieces(&records) {
         let verdicts = choose::chosen(served, selectors, piece).await?;
         for (record, _) in piece.iter().zip(verdicts).filter(|(_, chosen)| *chosen) {
             if chosen.len() == limit {
-                return Ok(cut(at, view.revision(), chosen, true, None));
+                return Ok(cut(asked, view.revision(), chosen, true, None));
             }
             chosen.push(Arc::clone(record));
         }
     }
-    Ok(cut(at, view.revision(), chosen, false, None))
+    Ok(cut(asked, view.revision(), chosen, false, None))
 }
 
 /// A page of chosen records, behind which there may be more.
-fn cut(at: &ListAt, revision: u64, chosen: Vec<Arc<Record>>, more: bool, remaining: Option<usize>) -> Page {
+fn cut(
+    (at, namespace): Asked<'_>,
+    revision: u64,
+    chosen: Vec<Arc<Record>>,
+    more: bool,
+    remaining: Option<usize>,
+) -> Page {
     // An inconsistent rest goes on at the newest revision.
     let continue_token = match chosen.last().filter(|_| more) {
         Some(last) => {
             let key = last.key();
-            Continue::after(revision as i64, &key.namespace, &key.name, at.begun_s()).token()
+            let of = if namespace.is_some() { "" } else { &*key.namespace };
+            Continue::after(revision as i64, of, &key.name, at.begun_s()).token()
         }
         None => String::new(),
     };

@@ -39,7 +39,8 @@ pub fn parse(text: &str) -> Result<Option<u64>, Status> {
 /// minutes), whether or not anything changed since: clients are told to start anew or to take an inconsistent rest.
 const CONTINUE_AGE_MAX_S: i64 = 300;
 
-/// Position in a paged list. Opaque to clients; the version and field names are upstream's, but for the time.
+/// Position in a paged list. Opaque to clients, and upstream's but for the time, so that a list which one server began another one
+/// on the same storage goes on with, whichever of them is the reference's.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Continue {
     #[serde(rename = "v")]
@@ -47,19 +48,25 @@ pub struct Continue {
     /// Revision the pages are of; -1 once that revision is gone and the client agreed to an inconsistent rest.
     #[serde(rename = "rv")]
     pub revision: i64,
-    /// `namespace/name` (or `name`) of the last object sent.
+    /// The first key that the next page may begin with, below what is listed: `namespace/name` of the last object sent, or its `name`
+    /// in the list of one namespace and where there are none, and the byte 0.
     #[serde(rename = "start")]
-    pub last: String,
-    /// When the list began, in seconds since the epoch.
-    #[serde(rename = "t", default)]
+    start: String,
+    /// When the list began, in seconds since the epoch; 0: another server began it and does not say.
+    #[serde(rename = "t", default, skip_serializing_if = "is_zero")]
     pub begun_s: i64,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(n: &i64) -> bool {
+    *n == 0
+}
+
 impl Continue {
-    /// A position after an object, in a list that began then.
+    /// A position after an object, in a list that began then. `namespace` is the object's where the list is of all of them, else empty.
     pub fn after(revision: i64, namespace: &str, name: &str, begun_s: i64) -> Self {
-        let last = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
-        Self { api_version: "meta.k8s.io/v1".into(), revision, last, begun_s }
+        let start = if namespace.is_empty() { format!("{name}\0") } else { format!("{namespace}/{name}\0") };
+        Self { api_version: "meta.k8s.io/v1".into(), revision, start, begun_s }
     }
     pub fn token(&self) -> String {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
@@ -87,14 +94,28 @@ impl Continue {
         if token.revision == 0 {
             return Err(bad("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
         }
-        if token.last.is_empty() {
+        if token.start.is_empty() {
             return Err(bad("encoded start key empty (version meta.k8s.io/v1)"));
+        }
+        // A path that leads elsewhere. One may begin with a slash, and then begins behind it.
+        let start = token.start.strip_prefix('/').unwrap_or(&token.start);
+        if start.split('/').any(|part| ["", ".", ".."].contains(&part)) {
+            return Err(bad(&token.start));
         }
         Ok(token)
     }
-    /// Namespace and name.
-    pub fn place(&self) -> (&str, &str) {
-        self.last.split_once('/').unwrap_or(("", &self.last))
+    /// Namespace and name of the object behind which to go on. `listed` is the namespace of a list of one.
+    pub fn place<'a>(&'a self, listed: Option<&'a str>) -> (&'a str, &'a str) {
+        let start = self.start.strip_prefix('/').unwrap_or(&self.start);
+        let last = start.strip_suffix('\0').unwrap_or(start);
+        match listed {
+            Some(namespace) => (namespace, last),
+            None => last.split_once('/').unwrap_or(("", last)),
+        }
+    }
+    /// The same place at whatever is newest.
+    fn inconsistent(&self) -> Self {
+        Self { api_version: self.api_version.clone(), revision: -1, start: self.start.clone(), begun_s: 0 }
     }
 }
 
@@ -145,11 +166,11 @@ impl ListAt {
     /// 410 for what is gone, 504 for what has not happened.
     pub async fn view(&self, store: &Store, served: &Served, namespace: Option<&str>) -> Result<ListView, Status> {
         if let Some(position) = &self.position {
-            let after = Some(position.place());
+            let after = Some(position.place(namespace));
             let Ok(revision) = u64::try_from(position.revision) else {
                 return Ok(store.list(served.store, namespace, after, None));
             };
-            if self.now_s - position.begun_s > CONTINUE_AGE_MAX_S {
+            if position.begun_s != 0 && self.now_s - position.begun_s > CONTINUE_AGE_MAX_S {
                 return Err(expired_page(position));
             }
             // The page before may be another server's.
@@ -165,7 +186,12 @@ impl ListAt {
                     && (self.matching == Match::Exact || (self.matching == Match::Unset && self.limit > 0)) =>
             {
                 wait(store, revision).await?;
-                store.list_at(revision, served.store, namespace, None, None).map_err(|e| of_store(&e))
+                store.list_at(revision, served.store, namespace, None, None).map_err(|e| match e {
+                    StoreError::Compacted { .. } => {
+                        Status::expired("The resourceVersion for the provided list is too old.")
+                    }
+                    other => of_store(&other),
+                })
             }
             Some(revision) if revision != 0 => {
                 wait(store, revision).await?;
@@ -232,11 +258,10 @@ fn expired_page(position: &Continue) -> Status {
          results. Continuing with the provided token results in an inconsistent list - objects that were created, \
          modified, or deleted between the time the first chunk was returned and now may show up in the list.",
     );
-    let (namespace, name) = position.place();
     // The shared type has no `metadata.continue`: the encoder moves the token there from this cause.
     status.details.get_or_insert_default().causes.push(kelson_meta::StatusCause {
         reason: CONTINUE_CAUSE.into(),
-        message: Continue::after(-1, namespace, name, 0).token(),
+        message: position.inconsistent().token(),
         field: String::new(),
     });
     status
@@ -247,14 +272,34 @@ pub const CONTINUE_CAUSE: &str = "kelson/continue";
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn tokens_round_trip() {
         let c = Continue::after(7, "a", "b", 11);
         assert_eq!(Continue::parse(&c.token()).unwrap(), c);
-        assert_eq!(c.place(), ("a", "b"));
+        assert_eq!(c.place(None), ("a", "b"));
+        assert_eq!(Continue::after(7, "", "b", 11).place(Some("a")), ("a", "b"));
+        assert_eq!(Continue::after(7, "", "b", 11).place(None), ("", "b"));
         assert_eq!(Continue::parse("!!").unwrap_err().code, 400);
+    }
+
+    #[test]
+    fn a_token_of_the_reference_is_read_and_ours_is_as_it_makes_them() {
+        let token = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        let theirs = r#"{"v":"meta.k8s.io/v1","rv":7,"start":"default/b\u0000"}"#;
+        let read = Continue::parse(&token(theirs)).unwrap();
+        assert_eq!((read.place(None), read.revision, read.begun_s), (("default", "b"), 7, 0));
+        assert_eq!(read.token(), token(theirs));
+        assert_eq!(Continue::after(7, "default", "b", 0).token(), token(theirs));
+        for start in ["../secrets/a", "a//b", "a/./b", "/"] {
+            let text = json!({"v": "meta.k8s.io/v1", "rv": 7, "start": start}).to_string();
+            let refused = Continue::parse(&token(&text)).unwrap_err();
+            let why = format!("invalid continue token: continue key is not valid: {start}");
+            assert_eq!((refused.code, refused.message), (400, why));
+        }
     }
 
     #[tokio::test]
@@ -272,6 +317,8 @@ mod tests {
         assert_eq!(gone.code, 410);
         let rest = gone.details.unwrap().causes[0].message.clone();
         assert_eq!(view(&rest, 9999).await.unwrap(), 9999, "the rest is a list of its own");
+        let timeless = Continue::after(store.current_revision().cast_signed(), "a", "b", 0).token();
+        assert!(view(&timeless, 9999).await.is_ok(), "another server's list ends when its revision is forgotten");
     }
 
     #[test]

@@ -122,6 +122,15 @@ async fn one_of_several_servers_compacts_what_was_replaced() {
     tokio::time::timeout(PATIENCE, compacted).await.expect("the first version is forgotten");
     let rounds = etcd.value("compact_rev_key").await.unwrap();
     assert!(String::from_utf8(rounds).unwrap().parse::<u64>().unwrap() > made.revision - 1);
+    // A list of that moment has no further pages, whichever server is asked.
+    for store in &stores {
+        until("what is forgotten is not listed", || {
+            let list = store.list_at(made.revision, resource("configmaps"), None, None, None);
+            matches!(list, Err(StoreError::Compacted { .. }))
+        })
+        .await;
+        assert!(store.watch(resource("configmaps"), made.revision).is_ok(), "it still knows what happened since");
+    }
     let written = stores[1].commit(Write::create(key("configmaps", "n"), body(&config_map("n", "1")), meta())).await;
     assert!(written.is_ok(), "both go on");
 }

@@ -214,7 +214,7 @@ fn start_controllers(
 /// Which controllers run.
 fn controllers(args: &ServerArgs) -> Vec<&'static str> {
     // Off by default upstream, on wherever bootstrap tokens are used: cluster-info is signed, and those that expired go.
-    let mut names = vec!["*", "bootstrap-signer-controller", "token-cleaner-controller", "service-address-controller"];
+    let mut names = vec!["*", "bootstrap-signer-controller", "token-cleaner-controller"];
     if !args.disable.contains(&BuiltIn::LocalStorage) {
         names.push("local-path-provisioner");
     }

@@ -15,8 +15,6 @@ pub const DNS_USER: &str = "system:serviceaccount:kube-system:kube-dns";
 /// What cluster DNS needs beyond `system:kube-dns`, which dates from before endpoint slices.
 const DNS: &str = "kelson:kube-dns";
 const API_GROUP: &str = "rbac.authorization.k8s.io";
-/// Who makes the addresses of services known, and what that account needs beyond upstream's role for it.
-const SERVICE_ADDRESSES: &str = "kelson:service-addresses";
 const APPROVE_SERVING: &str = "kelson:approve-kubelet-serving";
 /// What tells a joining node whether its name is free (kubeadm's `kubeadm:get-nodes`).
 const GET_NODES: &str = "kelson:get-nodes";
@@ -29,12 +27,6 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
             "resourceNames": ["kubernetes.io/kubelet-serving"]}],
     });
     create::<ClusterRole>(client, "", &role).await.context("the role that approves serving certificates")?;
-    let addresses = json!({
-        "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": SERVICE_ADDRESSES},
-        "rules": [{"apiGroups": ["networking.k8s.io"], "resources": ["ipaddresses"], "verbs": ["create", "delete"]}],
-    });
-    create::<ClusterRole>(client, "", &addresses).await.context("the role that makes addresses of services known")?;
-    let ranges = json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "service-cidrs-controller"});
     let get_nodes = json!({
         "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": GET_NODES},
         "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
@@ -61,7 +53,6 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
         ("kelson:node-proxier", "system:node-proxier".to_owned(), group("system:nodes")),
         (APPROVE_SERVING, APPROVE_SERVING.to_owned(), approver),
         (DNS, DNS.to_owned(), dns_account),
-        (SERVICE_ADDRESSES, SERVICE_ADDRESSES.to_owned(), ranges),
     ] {
         let binding = json!({
             "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},

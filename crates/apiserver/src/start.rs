@@ -110,6 +110,7 @@ impl ApiServer {
         });
         charges.connect(&server);
         own.connect(&server);
+        server.services.connect(bootstrap::addresses::Book::of(&server));
         server.auth.follow(&server.store, &server.tasks);
         server.definitions.load(model.map(|model| &model.definitions));
         server.aggregation.load(&server.store);
@@ -134,6 +135,8 @@ fn keep_running(server: &Arc<Server>, address: Option<SocketAddr>) {
     let of_endpoints = Arc::clone(server);
     let follow = move || bootstrap::kubernetes::follow(Arc::clone(&of_endpoints), address);
     server.tasks.supervise("api-kubernetes-service", follow);
+    let of_addresses = Arc::clone(server);
+    server.tasks.supervise("api-addresses", move || bootstrap::addresses::follow(Arc::clone(&of_addresses)));
     let of_definitions = Arc::clone(server);
     server.tasks.supervise("api-custom-resources", move || cleanup::run(Arc::clone(&of_definitions)));
     let of_services = Arc::clone(server);

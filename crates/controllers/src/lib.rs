@@ -35,7 +35,6 @@ mod registry;
 mod replicaset;
 mod resourcequota;
 mod root_ca;
-mod service_addresses;
 mod service_cidrs;
 mod serviceaccount;
 mod shared;

@@ -81,9 +81,6 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("resourceclaim-controller", account("resource-claim-controller"), crate::devices::claims::start),
     row("resourcequota-controller", account("resourcequota-controller"), crate::resourcequota::start),
     row("root-ca-certificate-publisher-controller", account("root-ca-cert-publisher"), crate::root_ca::start),
-    // Kelson's own, of use beside its own API server alone.
-    row("service-address-controller", account("service-cidrs-controller"), crate::service_addresses::start)
-        .off_by_default(),
     row("service-cidr-controller", account("service-cidrs-controller"), crate::service_cidrs::start),
     row("serviceaccount-controller", account("service-account-controller"), crate::serviceaccount::start),
     // It makes what the others authenticate with, so it acts as the manager, as upstream.

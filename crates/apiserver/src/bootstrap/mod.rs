@@ -1,6 +1,7 @@
 //! Bootstrap: the objects a cluster has from its first moment, made along the request path under the server's own
 //! identity: namespaces, default roles and bindings, priority classes, and what extension servers need to know to trust this
-//! one. The `kubernetes` service is kept right from then on.
+//! one. The `kubernetes` service and the objects of services' addresses are kept right from then on.
+pub mod addresses;
 pub mod kubernetes;
 pub mod own;
 

@@ -119,7 +119,8 @@ async fn finish(
 ) -> Result<Object, (Refused, String)> {
     let name = meta_text(&value, "name").to_owned();
     let fail = |refused: Refused| (refused, name.clone());
-    let reserved = cx.server.services.before_create(served, &mut value, dry_run).map_err(|s| fail(s.into()))?;
+    let reserved = cx.server.services.before_create(served, &mut value, dry_run).await;
+    let reserved = reserved.map_err(|s| fail(s.into()))?;
     let mut errors = served.strategy.validate_create(&value);
     errors.extend(privileged::refused(cx, served, &value));
     if !errors.is_empty() {
@@ -138,7 +139,7 @@ async fn finish(
         return Ok(Object::Tree(value));
     }
     let record = Committer::of(&cx.server).create(served, namespace, &name, value).await.map_err(fail)?;
-    reserved.keep();
+    reserved.keep().await;
     Ok(Object::Record(record))
 }
 

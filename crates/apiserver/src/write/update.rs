@@ -287,7 +287,7 @@ async fn once(
     }
     new["metadata"]["resourceVersion"] = record.revision().to_string().into();
     admit::escalation(cx, served, &new, Some(old))?;
-    let reserved = cx.server.services.before_update(served, &mut new, old, change.dry_run)?;
+    let reserved = cx.server.services.before_update(served, &mut new, old, change.dry_run).await?;
     let mut errors = served.strategy.judge_update(change.subresource, &new, old, &mut |warning| cx.warn(warning));
     errors.extend(privileged::refused(cx, served, &new));
     if errors.is_empty() && !main {
@@ -310,10 +310,10 @@ async fn once(
     if delete::ends_with_update(served, &new) {
         let last = new.clone();
         Committer::of(&cx.server).delete(served, record, Some(new)).await?;
-        cx.server.services.after_delete(served, &last);
+        cx.server.services.after_delete(served, &last).await;
         return Ok(Object::Tree(last));
     }
     let stored = Committer::of(&cx.server).update(served, record, new).await?;
-    reserved.keep();
+    reserved.keep().await;
     Ok(Object::Record(stored))
 }

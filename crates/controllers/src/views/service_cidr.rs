@@ -11,11 +11,9 @@ use super::index::Indexed;
 
 const GROUP: &str = "networking.k8s.io";
 /// Label of an address: by whom it is handed out.
-pub const IP_MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
-/// Label of an address: `IPv4` or `IPv6`.
-pub const IP_FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+const IP_MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 /// What hands out services' addresses.
-pub const IP_ALLOCATOR: &str = "ipallocator.k8s.io";
+const IP_ALLOCATOR: &str = "ipallocator.k8s.io";
 
 /// `networking.k8s.io/v1` ServiceCIDR.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -58,26 +56,6 @@ impl ServiceCidrView {
 #[serde(default)]
 pub struct IpAddressView {
     pub metadata: ObjectMeta,
-    /// Whose it is.
-    pub spec: IpAddressSpec,
-}
-
-/// Whose an address is.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct IpAddressSpec {
-    /// The object that has it.
-    pub parent_ref: ParentReference,
-}
-
-/// The part of `networking.k8s.io/v1` ParentReference that is read.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct ParentReference {
-    /// Namespace of the service that has the address.
-    pub namespace: String,
-    /// Name of the service that has the address.
-    pub name: String,
 }
 
 impl IpAddressView {

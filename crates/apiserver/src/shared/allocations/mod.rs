@@ -1,30 +1,34 @@
 //! Services: cluster IPs and node ports, handed out from what the stored Services leave free. The sets live in memory
-//! and are made anew at start, so that they cannot leak (upstream `registry/core/service/{ip,port}allocator`).
+//! and are made anew at start, so that they cannot leak (upstream `registry/core/service/{ip,port}allocator`). Who has an address is told
+//! by an IPAddress object before the Service is stored, by which servers that share a storage take none twice.
 mod addresses;
+mod book;
 mod pools;
 mod ports;
 mod ranges;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ipnet::IpNet;
-use kelson_meta::{FieldErrors, GroupKind, Status};
+use kelson_meta::tree::text;
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Status};
 use kelson_resources::Allocation;
 use kelson_store::{Resource, Store};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use addresses::{families, take_ips};
-use pools::{Used, ips_of, ports_of};
+use pools::{Used, ports_of};
 use ports::take_ports;
 use ranges::Ranges;
 
 use crate::catalog::Served;
 use crate::config::{Config, StartError};
 
-pub use pools::Reservation;
+pub use book::{AddressBook, AddressOwner};
+pub use pools::{Reservation, ips_of};
 
 /// What is in use.
 pub struct Services {
@@ -33,7 +37,12 @@ pub struct Services {
     ranges: Vec<IpNet>,
     /// Where the other ranges are.
     store: Store,
+    /// Where it is told who has an address.
+    book: OnceLock<Arc<dyn AddressBook>>,
 }
+
+/// Addresses tried before a Service that wants any is refused: all of them were others', who told it meanwhile.
+const ADDRESSES_TRIED_MAX: usize = 16;
 
 impl Services {
     /// From the stored Services.
@@ -49,7 +58,13 @@ impl Services {
             add_stored(store, &mut used);
         }
         let ranges = config.service_cidrs.iter().map(IpNet::trunc).collect();
-        Ok(Self { used: Arc::new(Mutex::new(used)), ranges, store: store.clone() })
+        Ok(Self { used: Arc::new(Mutex::new(used)), ranges, store: store.clone(), book: OnceLock::new() })
+    }
+
+    /// From now on it is told there who has an address.
+    pub fn connect(&self, book: Arc<dyn AddressBook>) {
+        // A second server would need allocations of its own: the first book stays.
+        let _ = self.book.set(book);
     }
 
     /// The first address of the primary range: the `kubernetes` service's.
@@ -61,18 +76,23 @@ impl Services {
     ///
     /// # Errors
     /// 422.
-    pub fn before_create(&self, served: &Served, value: &mut Value, dry_run: bool) -> Result<Reservation, Status> {
+    pub async fn before_create(
+        &self,
+        served: &Served,
+        value: &mut Value,
+        dry_run: bool,
+    ) -> Result<Reservation, Status> {
         if !is_allocated(served) {
             return Ok(Reservation::default());
         }
-        self.take(value, None, dry_run)
+        self.reserve(value, None, dry_run).await
     }
 
     /// Takes what a changed Service asks for beyond what it has.
     ///
     /// # Errors
     /// 422.
-    pub fn before_update(
+    pub async fn before_update(
         &self,
         served: &Served,
         new: &mut Value,
@@ -82,14 +102,41 @@ impl Services {
         if !is_allocated(served) {
             return Ok(Reservation::default());
         }
-        self.take(new, Some(old), dry_run)
+        self.reserve(new, Some(old), dry_run).await
     }
 
     /// Gives back what a Service had.
-    pub fn after_delete(&self, served: &Served, last: &Value) {
-        if is_allocated(served) && !self.store.is_mirror() {
-            self.used.lock().release(&ips_of(last), &ports_of(last));
+    pub async fn after_delete(&self, served: &Served, last: &Value) {
+        if !is_allocated(served) {
+            return;
         }
+        let ips = ips_of(last);
+        if let Some(book) = self.book.get() {
+            book.strike(&ips, &AddressOwner::of(last)).await;
+        }
+        if !self.store.is_mirror() {
+            self.used.lock().release(&ips, &ports_of(last));
+        }
+    }
+
+    /// Takes what a Service asks for, and enters its addresses. An address that turns out to be another's is exchanged for a free one
+    /// unless it was asked for.
+    async fn reserve(&self, service: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<Reservation, Status> {
+        let Some(book) = self.book.get().filter(|_| !dry_run) else { return self.take(service, old, dry_run) };
+        let asked = ips_of(service);
+        for attempt in 1.. {
+            let mut candidate = service.clone();
+            let mut taken = self.take(&mut candidate, old, dry_run)?;
+            match taken.enter(book, AddressOwner::of(&candidate)).await? {
+                None => {
+                    *service = candidate;
+                    return Ok(taken);
+                }
+                Some(ip) if attempt < ADDRESSES_TRIED_MAX && !asked.contains(&ip) => {}
+                Some(ip) => return Err(allocated(&candidate, ip)),
+            }
+        }
+        Err(Status::internal("no address could be taken"))
     }
 
     #[allow(clippy::field_reassign_with_default)] // it has a Drop, so struct update cannot build it
@@ -130,6 +177,19 @@ impl Services {
     }
 }
 
+/// Another has the address.
+fn allocated(service: &Value, ip: IpAddr) -> Status {
+    let mut errors = FieldErrors::new();
+    let why = format!("failed to allocate IP {ip}: provided IP is already allocated");
+    let shown: Vec<String> = ips_of(service).iter().map(ToString::to_string).collect();
+    errors.invalid(&FieldPath::new("spec").child("clusterIPs"), &shown, why);
+    Status::invalid(
+        &GroupKind { group: String::new(), kind: "Service".into() },
+        text(&service["metadata"]["name"]),
+        &errors,
+    )
+}
+
 /// Adds what the stored Services have.
 fn add_stored(store: &Store, used: &mut Used) {
     for record in store.list(Resource::new("", "services"), None, None, None).iter() {
@@ -159,13 +219,13 @@ mod tests {
         json!({"metadata": {"name": "s"}, "spec": spec})
     }
 
-    #[test]
-    fn addresses_run_out_and_come_back() {
+    #[tokio::test]
+    async fn addresses_run_out_and_come_back() {
         let s = services("10.0.0.0/29");
         let mut kept = Vec::new();
         for _ in 0..6 {
             let mut v = service(json!({"type": "ClusterIP"}));
-            s.take(&mut v, None, false).unwrap().keep();
+            s.take(&mut v, None, false).unwrap().keep().await;
             kept.push(v);
         }
         let mut v = service(json!({"type": "ClusterIP"}));
@@ -173,7 +233,7 @@ mod tests {
         let last = kept.pop().unwrap();
         s.used.lock().release(&ips_of(&last), &ports_of(&last));
         let mut v = service(json!({"type": "ClusterIP", "clusterIP": last["spec"]["clusterIP"]}));
-        s.take(&mut v, None, false).unwrap().keep();
+        s.take(&mut v, None, false).unwrap().keep().await;
         assert_eq!(v["spec"]["clusterIPs"], last["spec"]["clusterIPs"]);
     }
 
@@ -188,13 +248,13 @@ mod tests {
         }
     }
 
-    #[test]
-    fn node_ports() {
+    #[tokio::test]
+    async fn node_ports() {
         let s = services("10.0.0.0/24");
         let mut v = service(
             json!({"type": "NodePort", "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}),
         );
-        s.take(&mut v, None, false).unwrap().keep();
+        s.take(&mut v, None, false).unwrap().keep().await;
         let ports = &v["spec"]["ports"];
         assert_eq!(ports[0]["nodePort"], ports[1]["nodePort"]);
         let taken = ports[0]["nodePort"].clone();
@@ -204,28 +264,28 @@ mod tests {
         assert!(s.take(&mut w, None, false).err().unwrap().message.contains("30000-32767"));
     }
 
-    #[test]
-    fn an_update_keeps_what_it_has_and_gives_back_what_it_leaves() {
+    #[tokio::test]
+    async fn an_update_keeps_what_it_has_and_gives_back_what_it_leaves() {
         let s = services("10.0.0.0/24");
         let mut old = service(json!({"type": "NodePort", "ports": [{"port": 80}]}));
-        s.take(&mut old, None, false).unwrap().keep();
+        s.take(&mut old, None, false).unwrap().keep().await;
         let mut new = old.clone();
         new["spec"]["type"] = "ClusterIP".into();
         new["spec"]["ports"][0].as_object_mut().unwrap().remove("nodePort");
-        s.take(&mut new, Some(&old), false).unwrap().keep();
+        s.take(&mut new, Some(&old), false).unwrap().keep().await;
         assert_eq!(new["spec"]["clusterIP"], old["spec"]["clusterIP"]);
         assert!(s.used.lock().ports.is_empty());
         let mut gone = new.clone();
         gone["spec"] = json!({"type": "ExternalName", "externalName": "x"});
-        s.take(&mut gone, Some(&new), false).unwrap().keep();
+        s.take(&mut gone, Some(&new), false).unwrap().keep().await;
         assert!(s.used.lock().ips.is_empty());
     }
 
-    #[test]
-    fn headless_takes_nothing() {
+    #[tokio::test]
+    async fn headless_takes_nothing() {
         let s = services("10.0.0.0/24");
         let mut v = service(json!({"clusterIP": "None", "selector": {"a": "b"}}));
-        s.take(&mut v, None, false).unwrap().keep();
+        s.take(&mut v, None, false).unwrap().keep().await;
         assert_eq!(v["spec"]["clusterIPs"], json!(["None"]));
         assert_eq!(v["spec"]["ipFamilyPolicy"], "SingleStack");
         assert!(s.used.lock().ips.is_empty());

@@ -3,10 +3,13 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use kelson_meta::Status;
 use kelson_meta::tree::items;
 use parking_lot::Mutex;
 use rand::Rng as _;
 use serde_json::Value;
+
+use super::book::{AddressBook, AddressOwner};
 
 /// Random places tried before the range of ports is searched.
 const RANDOM_TRIES: usize = 16;
@@ -31,11 +34,34 @@ pub struct Reservation {
     pub(super) old_ports: Vec<(u16, &'static str)>,
     /// The storage says what is in use: the write being in it is enough.
     pub(super) stored: bool,
+    /// What was entered for the Service, and where.
+    entered: Vec<IpAddr>,
+    book: Option<(Arc<dyn AddressBook>, AddressOwner)>,
 }
 
 impl Reservation {
+    /// Enters the addresses that were taken. Answers one that is somebody else's: then the rest is given back with this.
+    pub(super) async fn enter(
+        &mut self,
+        book: &Arc<dyn AddressBook>,
+        owner: AddressOwner,
+    ) -> Result<Option<IpAddr>, Status> {
+        self.book = Some((Arc::clone(book), owner.clone()));
+        for ip in self.ips.clone() {
+            if !book.enter(ip, &owner).await? {
+                return Ok(Some(ip));
+            }
+            self.entered.push(ip);
+        }
+        Ok(None)
+    }
+
     /// The write happened.
-    pub fn keep(mut self) {
+    pub async fn keep(mut self) {
+        self.entered.clear();
+        if let Some((book, owner)) = self.book.take().filter(|_| !self.old_ips.is_empty()) {
+            book.strike(&self.old_ips, &owner).await;
+        }
         if self.stored {
             return;
         }
@@ -50,6 +76,9 @@ impl Drop for Reservation {
         if let Some(used) = &self.used {
             used.lock().release(&self.ips, &self.ports);
         }
+        if let Some((book, owner)) = self.book.take().filter(|_| !self.entered.is_empty()) {
+            book.strike_later(std::mem::take(&mut self.entered), owner);
+        }
     }
 }
 
@@ -61,7 +90,8 @@ pub(super) fn protocol(port: &Value) -> &'static str {
     }
 }
 
-pub(super) fn ips_of(service: &Value) -> Vec<IpAddr> {
+/// The cluster IPs of a Service.
+pub fn ips_of(service: &Value) -> Vec<IpAddr> {
     items(&service["spec"]["clusterIPs"]).iter().filter_map(|v| v.as_str()?.parse().ok()).collect()
 }
 

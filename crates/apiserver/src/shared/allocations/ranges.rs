@@ -101,7 +101,10 @@ impl<'a> Ranges<'a> {
     fn free(&self, net: &IpNet, taken: &HashSet<IpAddr>) -> Option<IpAddr> {
         let size = size(net);
         let lower = (size / 16).clamp(16, 256).min(size / 2);
-        let is_free = |ip: &IpAddr| !taken.contains(ip) && !self.is_held(*ip);
+        // Nobody's who asks for any is one that is entered, be it for a Service that is not stored yet.
+        let is_entered =
+            |ip: &IpAddr| self.store.get(Resource::new(GROUP, "ipaddresses"), "", &ip.to_string()).is_some();
+        let is_free = |ip: &IpAddr| !taken.contains(ip) && !is_entered(ip);
         let mut rng = rand::rng();
         let random = (0..RANDOM_TRIES)
             .filter(|_| lower < size)

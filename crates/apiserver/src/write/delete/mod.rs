@@ -183,7 +183,7 @@ async fn gone(
         return Ok(Outcome::Gone(Object::Tree(last)));
     }
     let deleted = Committer::of(server).delete(served, record, None).await?;
-    server.services.after_delete(served, &last);
+    server.services.after_delete(served, &last).await;
     Ok(Outcome::Gone(Object::Record(deleted)))
 }
 

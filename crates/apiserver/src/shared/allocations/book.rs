@@ -1,0 +1,38 @@
+//! Where it is told who has an address: IPAddress objects (KEP-1880), each by its name the only one of its address in all the storage.
+use std::net::IpAddr;
+
+use async_trait::async_trait;
+use kelson_meta::Status;
+use kelson_meta::tree::text;
+use serde_json::Value;
+
+/// The Service that an address is entered for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressOwner {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl AddressOwner {
+    /// Of a Service.
+    pub fn of(service: &Value) -> Self {
+        let metadata = &service["metadata"];
+        Self { namespace: text(&metadata["namespace"]).to_owned(), name: text(&metadata["name"]).to_owned() }
+    }
+}
+
+/// Enters addresses and strikes them out.
+#[async_trait]
+pub trait AddressBook: Send + Sync {
+    /// Enters an address. Answers whether it is the owner's now; if not, somebody else was before.
+    ///
+    /// # Errors
+    /// What the storage or admission refuses.
+    async fn enter(&self, ip: IpAddr, owner: &AddressOwner) -> Result<bool, Status>;
+    /// Strikes out what is entered for this owner. What cannot be struck out now is found when the book is looked through.
+    async fn strike(&self, ips: &[IpAddr], owner: &AddressOwner);
+    /// The same, by somebody who cannot wait.
+    fn strike_later(&self, ips: Vec<IpAddr>, owner: AddressOwner);
+}

@@ -48,10 +48,7 @@ async fn an_address_is_an_object_for_as_long_as_a_service_has_it() {
     let ip = s["spec"]["clusterIP"].as_str().unwrap().to_owned();
     assert_eq!(owners(&api).await, owned(&ip, "s"));
     let object = api.get(&format!("{ADDRESSES}/{ip}")).await;
-    assert_eq!(
-        object["spec"],
-        json!({"parentRef": {"group": "", "resource": "services", "namespace": "default", "name": "s"}})
-    );
+    assert_eq!(object["spec"], json!({"parentRef": {"resource": "services", "namespace": "default", "name": "s"}}));
     assert_eq!(
         object["metadata"]["labels"],
         json!({"ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"})

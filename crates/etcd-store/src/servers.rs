@@ -25,7 +25,7 @@ const ATTEMPTS_MAX: usize = 5;
 
 /// Under which name leases may be encrypted, and by which their keys are made.
 fn key_of(server: IpAddr) -> Key {
-    Key::new(Resource::new("", "apiserveripinfo"), "", server.to_string())
+    Key::new(Resource::new("", "apiserveripinfo"), "", &server.to_string())
 }
 
 /// Makes the lease of a server, or renews it.

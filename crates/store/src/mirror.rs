@@ -238,8 +238,9 @@ impl Mirror {
 
     /// Tells that only a new process can help, which the store's owner hears.
     pub fn ended(&self, why: &str) {
-        self.shared.health.ended(why);
+        // Who hears of it finds the store closed.
         self.shared.close();
+        self.shared.health.ended(why);
     }
 
     /// Whether the store was closed.

@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Command, FromArgMatches as _};
 use http::Uri;
 use kelson_etcd::mvcc::Limits;
-use kelson_etcd::server::{Endpoint, Server, ServerOptions, TlsFiles, VERSION};
+use kelson_etcd::server::{Address, Endpoint, Server, ServerOptions, TlsFiles, VERSION};
 use kelson_etcd::store::{AutoCompaction, Options, Store};
 use kelson_kubelet::config::file::duration;
 use kelson_metrics::Registry;
@@ -265,10 +265,24 @@ async fn serving(args: &EtcdCommand) -> anyhow::Result<ServerOptions> {
     })
 }
 
+/// The file of a socket, and whether TLS is spoken there. One without a slash in front lies where the process runs.
+fn socket(url: &str) -> Option<(bool, PathBuf)> {
+    let (tls, path) = match url.split_once("://")? {
+        ("unix", path) => (false, path),
+        ("unixs", path) => (true, path),
+        _ => return None,
+    };
+    (!path.is_empty()).then(|| (tls, path.into()))
+}
+
 async fn endpoints(urls: &[String]) -> anyhow::Result<Vec<Endpoint>> {
     let mut endpoints = Vec::new();
     for url in urls.iter().map(|url| url.trim()).filter(|url| !url.is_empty()) {
-        let wrong = || format!("{url:?} is no URL of the form http://IP:PORT or https://IP:PORT");
+        let wrong = || format!("{url:?} is no URL of the form http://IP:PORT, https://IP:PORT or unix://PATH");
+        if let Some((tls, path)) = socket(url) {
+            endpoints.push(Endpoint { address: Address::Unix(path), tls });
+            continue;
+        }
         let uri: Uri = url.parse().with_context(wrong)?;
         let tls = match uri.scheme_str() {
             Some("http") => false,
@@ -280,7 +294,7 @@ async fn endpoints(urls: &[String]) -> anyhow::Result<Vec<Endpoint>> {
         let found: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await.with_context(wrong)?.collect();
         // A name such as localhost may stand for an address of each family, of which the older one is there everywhere.
         let address = found.iter().find(|a| a.is_ipv4()).or(found.first()).with_context(wrong)?;
-        let endpoint = Endpoint { address: *address, tls };
+        let endpoint = Endpoint { address: Address::Tcp(*address), tls };
         if !endpoints.contains(&endpoint) {
             endpoints.push(endpoint);
         }
@@ -386,12 +400,17 @@ mod tests {
         let check = async |urls: &[&str], wanted: &[(&str, bool)]| {
             let urls: Vec<String> = urls.iter().map(|url| (*url).to_owned()).collect();
             let found = endpoints(&urls).await.unwrap();
-            let wanted = wanted.iter().map(|(a, tls)| Endpoint { address: a.parse().unwrap(), tls: *tls });
+            let wanted =
+                wanted.iter().map(|(a, tls)| Endpoint { address: Address::Tcp(a.parse().unwrap()), tls: *tls });
             assert_eq!(found, wanted.collect::<Vec<_>>(), "{urls:?}");
         };
         check(&["http://127.0.0.1:2379"], &[("127.0.0.1:2379", false)]).await;
         check(&["https://[::1]:1", "http://0.0.0.0:2", ""], &[("[::1]:1", true), ("0.0.0.0:2", false)]).await;
-        for wrong in ["127.0.0.1:2379", "http://127.0.0.1", "unix:///a", "ftp://127.0.0.1:1"] {
+        let urls = ["unix:///tmp/etcd.sock".to_owned(), "unixs://localhost:2379".to_owned()];
+        let sockets = endpoints(&urls).await.unwrap();
+        let wanted = [("/tmp/etcd.sock", false), ("localhost:2379", true)];
+        assert_eq!(sockets, wanted.map(|(path, tls)| Endpoint { address: Address::Unix(path.into()), tls }));
+        for wrong in ["127.0.0.1:2379", "http://127.0.0.1", "unix://", "ftp://127.0.0.1:1"] {
             assert!(endpoints(&[wrong.to_owned()]).await.is_err(), "{wrong}");
         }
     }

@@ -7,6 +7,7 @@ pub mod driver;
 pub mod grpc;
 mod harness;
 pub mod issuer;
+pub mod key_service;
 mod kubectl;
 mod machine;
 pub mod operator;
@@ -20,7 +21,7 @@ pub use harness::{Needs, Test, run};
 pub use kubectl::{Kubectl, Output, eventually, lines_of};
 pub use machine::{Agent, Machine, sh};
 pub use raw::{Answer, Raw};
-pub use subject::{Process, Subject, SubjectKind, binary, free_port, program, repo_root};
+pub use subject::{Process, Subject, SubjectKind, binary, free_port, program, reference, repo_root};
 
 /// A test's outcome; the error is what a reader of the log sees.
 pub type Outcome = anyhow::Result<()>;

@@ -73,7 +73,8 @@ impl Subject {
     pub fn lacks(&self, needs: Needs) -> Option<&'static str> {
         match needs {
             Needs::Node if !self.has_node => Some("no node: run as root, or name a cluster with nodes"),
-            Needs::OwnServer | Needs::OwnNode if self.kind != SubjectKind::Kelson => {
+            Needs::Reference if reference().is_none() => Some("KELSON_REFERENCE names no kube-apiserver"),
+            Needs::OwnServer | Needs::OwnNode | Needs::Reference if self.kind != SubjectKind::Kelson => {
                 Some("the subject is not ours to start and kill")
             }
             Needs::Operators if std::env::var_os("KELSON_OPERATORS").is_none() => {
@@ -254,6 +255,11 @@ impl Drop for Process {
 /// The binary under test.
 pub fn binary() -> PathBuf {
     std::env::var_os("KELSON_BIN").map_or_else(|| target_dir().join("debug/kelson"), PathBuf::from)
+}
+
+/// The reference's kube-apiserver, where there is one (`KELSON_REFERENCE`).
+pub fn reference() -> Option<PathBuf> {
+    std::env::var_os("KELSON_REFERENCE").map(PathBuf::from).filter(|file| file.is_file())
 }
 
 /// A program that `make clients` built: Helm, or one of our own on somebody else's client library.

@@ -14,7 +14,7 @@ use kelson_etcd::client::Client;
 use kelson_etcd::mvcc::Limits;
 use kelson_etcd::proto::watch_request::RequestUnion;
 use kelson_etcd::proto::*;
-use kelson_etcd::server::{Endpoint, Server, ServerOptions};
+use kelson_etcd::server::{Address, Endpoint, Server, ServerOptions};
 use kelson_etcd::store::{Options, Store};
 use kelson_metrics::Registry;
 use kelson_tasks::Tasks;
@@ -44,7 +44,14 @@ async fn open(dir: Option<&Path>, tasks: &Tasks) -> Store {
 }
 
 async fn serve(tasks: &Tasks) -> SocketAddr {
-    let any = Endpoint { address: "127.0.0.1:0".parse().unwrap(), tls: false };
+    match serve_at(Address::Tcp("127.0.0.1:0".parse().unwrap()), tasks).await {
+        Address::Tcp(address) => address,
+        Address::Unix(path) => panic!("{}", path.display()),
+    }
+}
+
+async fn serve_at(address: Address, tasks: &Tasks) -> Address {
+    let any = Endpoint { address, tls: false };
     let options = ServerOptions {
         name: "one".to_owned(),
         clients: vec![any],
@@ -56,12 +63,26 @@ async fn serve(tasks: &Tasks) -> SocketAddr {
         streams_max: 1000,
         registry: Registry::of_component(),
     };
-    Server::start(open(None, tasks).await, options, tasks).await.unwrap().clients[0]
+    Server::start(open(None, tasks).await, options, tasks).await.unwrap().clients.remove(0)
 }
 
 async fn client(address: SocketAddr) -> Client<Channel> {
     let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     Client::new(channel, 1 << 30)
+}
+
+#[tokio::test]
+async fn a_socket_of_the_file_system() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (tasks, dir) = (Tasks::root("test"), tempfile::tempdir().unwrap());
+    let path = dir.path().join("etcd.sock");
+    // One that is left of a process that was killed.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let address = Address::Unix(path.clone());
+    assert_eq!(serve_at(address.clone(), &tasks).await, address);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let channel = Channel::from_shared(format!("unix://{}", path.display())).unwrap().connect().await.unwrap();
+    assert_eq!(Client::new(channel, 1 << 30).put(put("a", "1")).await.unwrap().header.unwrap().revision, 2);
 }
 
 #[tokio::test]

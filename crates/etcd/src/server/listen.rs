@@ -1,20 +1,25 @@
 //! Sockets: each connection speaks HTTP/2 (gRPC) or HTTP/1.1 (health, metrics), as its first bytes say.
+#![allow(clippy::disallowed_methods, reason = "blocking: sockets of the file system are made in the lane for files")]
 
 use std::convert::Infallible;
+use std::fs::{self, Permissions};
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use kelson_tasks::OnPanic;
+use kelson_tasks::{FILES, OnPanic};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
 use super::face::Face;
-use super::options::StartError;
+use super::options::{Address, StartError};
 use super::route;
 use super::tls::Acceptor;
 
@@ -34,6 +39,8 @@ const PENDING_RESETS_MAX: usize = 200;
 /// Quiet connections are pinged, so that dead ones are noticed (`--grpc-keepalive-interval`, `--grpc-keepalive-timeout`).
 const PING_EVERY: Duration = Duration::from_secs(2 * 3600);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Who may connect to a socket in the file system.
+const OWNER_ALONE: u32 = 0o600;
 /// Pause after the system could not accept a connection (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A connection that was told to close must have closed by then: streams of watches end by themselves.
@@ -41,24 +48,69 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A bound socket, not yet served.
 pub(super) struct Listener {
-    tcp: TcpListener,
-    address: SocketAddr,
+    socket: Socket,
+    address: Address,
     tls: Option<Acceptor>,
 }
 
+enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A connection before anything was said.
+enum Peer {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    async fn accept(&self) -> io::Result<Peer> {
+        match self {
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Peer::Tcp(stream)),
+            Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Peer::Unix(stream)),
+        }
+    }
+}
+
+fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// The socket that a process which was killed left is in the way.
+async fn unix(path: PathBuf) -> io::Result<UnixListener> {
+    let bind = move || {
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = std::os::unix::net::UnixListener::bind(&path)?;
+        fs::set_permissions(&path, Permissions::from_mode(OWNER_ALONE))?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    UnixListener::from_std(FILES.run(bind).await.map_err(io::Error::other)??)
+}
+
 impl Listener {
-    pub async fn bind(address: SocketAddr, tls: Option<Acceptor>) -> Result<Self, StartError> {
-        let fault = |source| StartError::Bind { address, source };
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.map_err(fault)?;
-        socket.set_reuseaddr(true).map_err(fault)?;
-        socket.bind(address).map_err(fault)?;
-        let tcp = socket.listen(BACKLOG).map_err(fault)?;
-        let address = tcp.local_addr().map_err(fault)?;
-        Ok(Self { tcp, address, tls })
+    pub async fn bind(address: &Address, tls: Option<Acceptor>) -> Result<Self, StartError> {
+        let fault = |source| StartError::Bind { address: address.clone(), source };
+        let (socket, address) = match address {
+            Address::Tcp(wanted) => {
+                let listener = tcp(*wanted).map_err(fault)?;
+                let bound = listener.local_addr().map_err(fault)?;
+                (Socket::Tcp(listener), Address::Tcp(bound))
+            }
+            Address::Unix(path) => (Socket::Unix(unix(path.clone()).await.map_err(fault)?), address.clone()),
+        };
+        Ok(Self { socket, address, tls })
     }
 
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> Address {
+        self.address.clone()
     }
 
     /// Accepts until the group ends. `whole` serves the protocol too, otherwise health and metrics alone.
@@ -67,10 +119,10 @@ impl Listener {
         loop {
             let accepted = tokio::select! {
                 () = face.tasks.token().cancelled() => return,
-                accepted = self.tcp.accept() => accepted,
+                accepted = self.socket.accept() => accepted,
             };
             let stream = match accepted {
-                Ok((stream, _)) => stream,
+                Ok(stream) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -90,9 +142,21 @@ impl Listener {
     }
 }
 
-async fn connection(stream: TcpStream, tls: Option<Acceptor>, face: Arc<Face>, whole: bool) {
-    // Small answers must not wait for more.
-    let _ = stream.set_nodelay(true);
+async fn connection(peer: Peer, tls: Option<Acceptor>, face: Arc<Face>, whole: bool) {
+    match peer {
+        Peer::Tcp(stream) => {
+            // Small answers must not wait for more.
+            let _ = stream.set_nodelay(true);
+            secured(stream, tls, face, whole).await;
+        }
+        Peer::Unix(stream) => secured(stream, tls, face, whole).await,
+    }
+}
+
+async fn secured<T>(stream: T, tls: Option<Acceptor>, face: Arc<Face>, whole: bool)
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let Some(tls) = tls else { return serve(stream, face, whole).await };
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.get().accept(stream)).await {
         Ok(Ok(stream)) => serve(stream, face, whole).await,

@@ -12,5 +12,5 @@ mod start;
 mod streams;
 mod tls;
 
-pub use options::{Endpoint, ServerOptions, StartError, TlsFiles, VERSION};
+pub use options::{Address, Endpoint, ServerOptions, StartError, TlsFiles, VERSION};
 pub use start::Server;

@@ -1,5 +1,6 @@
 //! What a server is told, and what it calls itself.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,11 +36,29 @@ pub struct ServerOptions {
     pub registry: Registry,
 }
 
-/// Where to listen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+/// A place where others connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
     /// Address and port; port 0 is any free one.
-    pub address: SocketAddr,
+    Tcp(SocketAddr),
+    /// A socket in the file system, readable by its owner alone. What lies in its place is removed.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The place.
+    pub address: Address,
     /// Whether TLS is spoken.
     pub tls: bool,
 }
@@ -62,7 +81,7 @@ pub enum StartError {
     #[error("listen on {address}: {source}")]
     Bind {
         /// The address that was asked for.
-        address: SocketAddr,
+        address: Address,
         /// What the system says.
         source: std::io::Error,
     },

@@ -1,6 +1,5 @@
 //! From options to a running server.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kelson_tasks::{OnPanic, Tasks};
@@ -8,7 +7,7 @@ use kelson_tasks::{OnPanic, Tasks};
 use super::face::Face;
 use super::listen::Listener;
 use super::metrics::Metrics;
-use super::options::{Endpoint, ServerOptions, StartError};
+use super::options::{Address, Endpoint, ServerOptions, StartError};
 use super::tls;
 use crate::store::Store;
 
@@ -16,9 +15,9 @@ use crate::store::Store;
 #[derive(Debug)]
 pub struct Server {
     /// Where clients are served.
-    pub clients: Vec<SocketAddr>,
+    pub clients: Vec<Address>,
     /// Where health and metrics are served.
-    pub metrics: Vec<SocketAddr>,
+    pub metrics: Vec<Address>,
 }
 
 impl Server {
@@ -35,7 +34,7 @@ impl Server {
             let mut listeners = Vec::new();
             for endpoint in endpoints {
                 let tls = if endpoint.tls { Some(tls.clone().ok_or_else(tls::missing)?) } else { None };
-                listeners.push(Listener::bind(endpoint.address, tls).await?);
+                listeners.push(Listener::bind(&endpoint.address, tls).await?);
             }
             Ok::<_, StartError>(listeners)
         };

@@ -1,116 +1,26 @@
-//! API servers on a real etcd (Debian's): two of them on one, either of the parts killed without a word.
+//! API servers on a real etcd (Debian's): two of them on one, either of the parts killed without a word; secrets by a key service;
+//! a cluster that moves between the reference's API server and ours.
+mod moving;
+mod place;
+
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use kelson_blackbox::{Needs::OwnServer, Outcome, Subject, Test, binary, free_port, sh};
+use kelson_blackbox::Needs::{OwnServer, Reference};
+use kelson_blackbox::key_service::KeyService;
+use kelson_blackbox::{Outcome, Subject, Test};
 use serde_json::{Value, json};
 
-use crate::envtest::{PATIENCE, Running, ask};
+use crate::envtest::PATIENCE;
+use place::{Place, Server};
 
 pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "etcd::two_servers_on_one_and_either_part_killed", needs: OwnServer, run: killed },
         Test { name: "etcd::endpoints_name_the_servers_that_live", needs: OwnServer, run: endpoints },
+        Test { name: "etcd::secrets_by_a_key_service", needs: OwnServer, run: key_service },
+        Test { name: "etcd::a_cluster_moves_and_returns", needs: Reference, run: moving::there_and_back },
     ]
-}
-
-/// One etcd and the files of its servers.
-struct Place {
-    dir: PathBuf,
-    client: u16,
-    peer: u16,
-}
-
-impl Place {
-    fn new(dir: &Path) -> anyhow::Result<Self> {
-        fs::write(dir.join("tokens.csv"), "t0k3n,admin,1,\"system:masters\"\n")?;
-        sh(&format!("openssl genrsa -out {0}/sa.key 2048 2>/dev/null && chmod 600 {0}/tokens.csv", dir.display()))?;
-        Ok(Self { dir: dir.to_owned(), client: free_port()?, peer: free_port()? })
-    }
-
-    fn etcd(&self) -> anyhow::Result<Running> {
-        let (client, peer) = (format!("http://127.0.0.1:{}", self.client), format!("http://127.0.0.1:{}", self.peer));
-        let flags = [
-            format!("--data-dir={}", self.dir.join("etcd").display()),
-            format!("--listen-client-urls={client}"),
-            format!("--advertise-client-urls={client}"),
-            format!("--listen-peer-urls={peer}"),
-            format!("--initial-advertise-peer-urls={peer}"),
-            format!("--initial-cluster=default={peer}"),
-        ];
-        let mut etcd = Running::start(Path::new("etcd"), &flags, self.dir.join("etcd.log"))?;
-        let health = format!("{client}/health");
-        etcd.until("etcd is healthy", || ask(&[&health]).is_ok_and(|(code, _)| code == 200))?;
-        Ok(etcd)
-    }
-
-    fn server(&self, name: &str) -> anyhow::Result<Server> {
-        self.server_with(name, &[])
-    }
-
-    fn server_with(&self, name: &str, more: &[&str]) -> anyhow::Result<Server> {
-        let (dir, port) = (self.dir.display(), free_port()?);
-        let mut flags = vec![
-            "kube-apiserver".to_owned(),
-            format!("--etcd-servers=http://127.0.0.1:{}", self.client),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--secure-port={port}"),
-            format!("--cert-dir={dir}/{name}"),
-            format!("--token-auth-file={dir}/tokens.csv"),
-            "--authorization-mode=RBAC".to_owned(),
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
-            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!("--service-account-key-file={dir}/sa.key"),
-            format!("--service-account-signing-key-file={dir}/sa.key"),
-        ];
-        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
-        let running = Running::start(&binary(), &flags, self.dir.join(format!("{name}.log")))?;
-        let mut server = Server { running, port };
-        server.until_ready()?;
-        Ok(server)
-    }
-}
-
-/// One API server.
-struct Server {
-    running: Running,
-    port: u16,
-}
-
-impl Server {
-    fn call(&self, method: &str, path: &str, body: &Value) -> anyhow::Result<(u16, Value)> {
-        let (url, body) = (format!("https://127.0.0.1:{}{path}", self.port), body.to_string());
-        let mut args = vec!["-X", method, "-H", "Authorization: Bearer t0k3n", &url];
-        if body != "null" {
-            args.extend(["-H", "Content-Type: application/json", "-d", &body]);
-        }
-        let (code, text) = ask(&args)?;
-        Ok((code, serde_json::from_str(&text).unwrap_or(Value::String(text))))
-    }
-
-    fn get(&self, path: &str) -> anyhow::Result<Value> {
-        let (code, object) = self.call("GET", path, &Value::Null)?;
-        ensure!(code == 200, "GET {path}: {code} {object}");
-        Ok(object)
-    }
-
-    fn create(&self, path: &str, object: &Value) -> anyhow::Result<Value> {
-        let (code, made) = self.call("POST", path, object)?;
-        ensure!(code == 201, "POST {path}: {code} {made}");
-        Ok(made)
-    }
-
-    fn is_ready(&self) -> bool {
-        self.call("GET", "/readyz", &Value::Null).is_ok_and(|(code, _)| code == 200)
-    }
-
-    fn until_ready(&mut self) -> Outcome {
-        let port = self.port;
-        let url = format!("https://127.0.0.1:{port}/readyz");
-        let ready = || ask(&["-H", "Authorization: Bearer t0k3n", &url]).is_ok_and(|(code, _)| code == 200);
-        self.running.until("the API is ready", ready)
-    }
 }
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -225,5 +135,45 @@ fn endpoints(_: &Subject) -> Outcome {
     let left_alone =
         place.server_with("fourth", &["--advertise-address=192.0.2.4", "--endpoint-reconciler-type=none"])?;
     ensure!(named(&left_alone)?.0 == json!(["192.0.2.1"]), "a server was named that wants nothing of it");
+    Ok(())
+}
+
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+
+fn key_service(_: &Subject) -> Outcome {
+    let scratch = tempfile::tempdir()?;
+    let place = Place::new(scratch.path())?;
+    let _etcd = place.etcd()?;
+    let keys = KeyService::start(&scratch.path().join("kms"))?;
+    let encryption = scratch.path().join("encryption.json");
+    let config = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration",
+        "resources": [{"resources": ["secrets"], "providers": [keys.provider()]}]});
+    fs::write(&encryption, config.to_string())?;
+    let flag = format!("--encryption-provider-config={}", encryption.display());
+    let (first, second) = (place.server_with("first", &[&flag])?, place.server_with("second", &[&flag])?);
+    let secret = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"word": "hush-hush"}});
+    let before = first.create(SECRETS, &secret("before"))?;
+    let stored = |name: &str| place.stored(&format!("/registry/secrets/default/{name}"));
+    let sealed = stored("before")?;
+    ensure!(sealed.starts_with("k8s:enc:kms:v2:tests:") && !sealed.contains("hush"), "{sealed}");
+    ensure!(second.get(&format!("{SECRETS}/before"))? == before, "the other server reads something else");
+    keys.rotate("key-2");
+    kelson_blackbox::eventually("new secrets are of the new key", PATIENCE, || {
+        second.call("DELETE", &format!("{SECRETS}/after"), &Value::Null)?;
+        second.create(SECRETS, &secret("after"))?;
+        let sealed = stored("after")?;
+        ensure!(sealed.contains("key-2"), "{sealed}");
+        Ok(())
+    })?;
+    drop((first, second));
+    // Whoever starts now reads both.
+    let third = place.server_with("third", &[&flag])?;
+    for name in ["before", "after"] {
+        let word = third.get(&format!("{SECRETS}/{name}"))?["data"]["word"].take();
+        ensure!(word == "aHVzaC1odXNo", "{name}: {word}");
+    }
+    drop((third, keys));
+    // Without the service nobody can: a server that knows of no secrets would be worse than none.
+    ensure!(place.refuses("fourth", &[&flag])?, "it serves secrets that it cannot read");
     Ok(())
 }

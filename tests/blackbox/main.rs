@@ -30,6 +30,7 @@ mod pod_isolation;
 mod pod_lifecycle;
 mod pods;
 mod services;
+mod stages;
 mod streaming;
 mod volume_kinds;
 mod volumes;
@@ -77,6 +78,7 @@ fn main() {
         durability::tests(),
         envtest::tests(),
         etcd::tests(),
+        stages::tests(),
         credentials::tests(),
         overload::tests(),
     ]

@@ -19,6 +19,12 @@ const OF_SERVERS: &[(&str, &str)] = &[
     ("endpoints", "default/kubernetes"),
     ("endpointslices", "default/kubernetes"),
     ("leases", "kube-system/apiserver-"),
+    // What one tells of its own start and end.
+    ("events", "default/openshift-kube-apiserver."),
+    ("events", "default/kube-apiserver."),
+    // The rights of a controller that is Kelson's own.
+    ("clusterroles", "/system:controller:local-path-provisioner"),
+    ("clusterrolebindings", "/system:controller:local-path-provisioner"),
     // The certificates with which this one was started, and its state of other servers.
     ("configmaps", "kube-system/extension-apiserver-authentication"),
     ("configmaps", "kube-system/kube-apiserver-legacy-service-account-token-tracking"),

@@ -57,12 +57,6 @@ impl Place {
         Ok(server)
     }
 
-    /// Whether a server with these flags ends instead of becoming ready.
-    pub fn refuses(&self, name: &str, more: &[&str]) -> anyhow::Result<bool> {
-        let mut server = self.start(&binary(), &["kube-apiserver"], name, more)?;
-        Ok(server.until_ready().is_err())
-    }
-
     fn start(&self, program: &Path, words: &[&str], name: &str, more: &[&str]) -> anyhow::Result<Server> {
         let (dir, port) = (self.dir.display(), free_port()?);
         let mut flags: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();

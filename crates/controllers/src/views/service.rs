@@ -1,10 +1,8 @@
 //! `core/v1` Service.
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{ObjectMeta, null_default};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 use super::index::{IndexKey, Indexed};
 use super::int_or_string::IntOrString;
@@ -27,9 +25,6 @@ pub struct ServiceSpecView {
     /// `None` for headless services.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
-    /// Its addresses, one a family; `None` for headless services.
-    #[serde(rename = "clusterIPs", deserialize_with = "null_default")]
-    pub cluster_ips: Vec<String>,
     /// Families in order.
     #[serde(deserialize_with = "null_default")]
     pub ip_families: Vec<String>,
@@ -52,13 +47,6 @@ pub struct ServicePortView {
     pub port: i32,
     /// The pods' port: a number or the name of a container's port.
     pub target_port: Option<IntOrString>,
-}
-
-impl ServiceView {
-    /// Its addresses in the cluster.
-    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.spec.cluster_ips.iter().filter_map(|ip| ip.parse().ok())
-    }
 }
 
 impl Indexed for ServiceView {

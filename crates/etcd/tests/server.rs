@@ -81,7 +81,8 @@ async fn a_socket_of_the_file_system() {
     let address = Address::Unix(path.clone());
     assert_eq!(serve_at(address.clone(), &tasks).await, address);
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let channel = Channel::from_shared(format!("unix://{}", path.display())).unwrap().connect().await.unwrap();
+    let channel =
+        tonic::transport::Endpoint::from_shared(format!("unix://{}", path.display())).unwrap().connect().await.unwrap();
     assert_eq!(Client::new(channel, 1 << 30).put(put("a", "1")).await.unwrap().header.unwrap().revision, 2);
 }
 

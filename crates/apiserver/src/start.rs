@@ -233,7 +233,7 @@ impl Running {
         if let Some(kubelets) = &self.server.kubelets {
             kubelets.trust(&trusted.kubelet_ca_pem).map_err(fault)?;
         }
-        let own = bootstrap::SelfClient::new(&self.server);
+        let own = bootstrap::client::SelfClient::new(&self.server);
         bootstrap::publish_authorities(&own, &trusted.client_ca_pem, &trusted.request_header_ca_pem).await
     }
     /// Believes tokens of these issuers and no others, once their keys are known.

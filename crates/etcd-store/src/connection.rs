@@ -4,8 +4,9 @@ use std::error::Error as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use kelson_etcd::client::Client;
-use kelson_etcd::proto;
+use kelson_etcd::proto::{self, compare, request_op};
 use kelson_store::StoreError;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -196,6 +197,22 @@ fn channel(endpoints: &Arc<Endpoints>, turn: Turn) -> Channel {
 /// The revision in an answer's header.
 pub(crate) fn revision_of(header: Option<&proto::ResponseHeader>) -> u64 {
     header.map_or(0, |header| u64::try_from(header.revision).unwrap_or(0))
+}
+
+/// `op` if the key is at this revision; 0: if there is none.
+pub(crate) fn when_at(name: &Bytes, revision: u64, op: request_op::Request) -> proto::TxnRequest {
+    let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+    proto::TxnRequest {
+        compare: vec![proto::Compare {
+            key: name.clone(),
+            result: compare::CompareResult::Equal as i32,
+            target: compare::CompareTarget::Mod as i32,
+            target_union: Some(compare::TargetUnion::ModRevision(revision)),
+            ..Default::default()
+        }],
+        success: vec![proto::RequestOp { request: Some(op) }],
+        failure: Vec::new(),
+    }
 }
 
 fn was_not_sent(status: &Status) -> bool {

@@ -15,10 +15,10 @@ use kelson_store::{Key, Resource, StoreError, Writer};
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 
+use crate::connection::when_at;
 use crate::core::{Core, SEALED};
 use crate::load::DECODE;
 use crate::value::MediaType;
-use crate::write::when_at;
 
 /// Times that a lease is written again because another server has the same address.
 const ATTEMPTS_MAX: usize = 5;

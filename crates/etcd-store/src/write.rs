@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kelson_etcd::proto::{self, compare, request_op};
+use kelson_etcd::proto::{self, request_op};
 use kelson_store::{Action, Answer, Body, Committed, Record, RecordMeta, Remote, StoreError, Write, Writer};
 
-use crate::connection::{CALL_MAX, revision_of};
+use crate::connection::{CALL_MAX, revision_of, when_at};
 use crate::core::Core;
 use crate::{servers, value};
 
@@ -138,22 +138,6 @@ async fn send(
     };
     let put = put.map(|put| (&put.body, put.meta.clone()));
     Ok(SendOutcome::Done(core.mirror.committed(&write.key, revision, put, last, current)))
-}
-
-/// `op` if the key is at this revision; 0: if there is none.
-pub(crate) fn when_at(name: &Bytes, revision: u64, op: request_op::Request) -> proto::TxnRequest {
-    let revision = i64::try_from(revision).unwrap_or(i64::MAX);
-    proto::TxnRequest {
-        compare: vec![proto::Compare {
-            key: name.clone(),
-            result: compare::CompareResult::Equal as i32,
-            target: compare::CompareTarget::Mod as i32,
-            target_union: Some(compare::TargetUnion::ModRevision(revision)),
-            ..Default::default()
-        }],
-        success: vec![proto::RequestOp { request: Some(op) }],
-        failure: Vec::new(),
-    }
 }
 
 async fn shown(core: &Arc<Core>, revision: u64) -> Result<(), StoreError> {

@@ -22,6 +22,8 @@ const OF_SERVERS: &[(&str, &str)] = &[
     // What one tells of its own start and end.
     ("events", "default/openshift-kube-apiserver."),
     ("events", "default/kube-apiserver."),
+    // What the reference tells of a node port that ours gave out, which it notes at its start.
+    ("events", "default/ours."),
     // The rights of a controller that is Kelson's own.
     ("clusterroles", "/system:controller:local-path-provisioner"),
     ("clusterrolebindings", "/system:controller:local-path-provisioner"),

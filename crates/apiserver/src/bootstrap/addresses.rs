@@ -15,7 +15,7 @@ use kelson_tasks::OnPanic;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{SelfClient, is_served};
+use super::client::{SelfClient, is_served};
 use crate::catalog::record::parse;
 use crate::shared::Server;
 use crate::shared::allocations::{AddressBook, AddressOwner, ips_of};

@@ -10,7 +10,7 @@ use kelson_meta::tree::{items, remove};
 use kelson_store::Resource;
 use serde_json::{Value, json};
 
-use super::{SelfClient, is_served};
+use super::client::{SelfClient, is_served};
 use crate::catalog::record::parse;
 use crate::config::{EndpointReconciler, StartError};
 use crate::shared::Server;
@@ -40,11 +40,11 @@ pub async fn begin(server: &Arc<Server>, own: &SelfClient, address: Option<Socke
     let fault = |why: String| StartError::Bootstrap(format!("the kubernetes service: {why}"));
     let port = port(server, address);
     service(server, own, port).await.map_err(fault)?;
-    let keeper = Keeper { server, own, port };
+    let writer = EndpointWriter { server, own, port };
     if !server.store.is_mirror() {
-        return keeper.round(Ports::Ours).await.map_err(fault);
+        return writer.round(Ports::Ours).await.map_err(fault);
     }
-    if let Err(why) = keeper.forget().await {
+    if let Err(why) = writer.forget().await {
         tracing::warn!(why, "the endpoints of the kubernetes service may name this server, which is not ready yet");
     }
     Ok(())
@@ -53,7 +53,7 @@ pub async fn begin(server: &Arc<Server>, own: &SelfClient, address: Option<Socke
 /// Looks after service and endpoints until the server ends.
 pub async fn follow(server: Arc<Server>, address: Option<SocketAddr>) {
     let own = SelfClient::new(&server);
-    let keeper = Keeper { server: &server, own: &own, port: port(&server, address) };
+    let writer = EndpointWriter { server: &server, own: &own, port: port(&server, address) };
     // What is told at the start was made right before, unless it waited for the server to be ready.
     let mut wait = if server.store.is_mirror() { Duration::ZERO } else { EVERY };
     loop {
@@ -63,11 +63,11 @@ pub async fn follow(server: Arc<Server>, address: Option<SocketAddr>) {
             return;
         }
         if server.store.get(Resource::new("", "services"), "default", NAME).is_none()
-            && let Err(why) = service(&server, &own, keeper.port).await
+            && let Err(why) = service(&server, &own, writer.port).await
         {
             tracing::warn!(why, "the kubernetes service cannot be made again");
         }
-        if let Err(why) = keeper.round(Ports::Any).await {
+        if let Err(why) = writer.round(Ports::Any).await {
             tracing::warn!(why, "unable to sync the endpoints of the kubernetes service");
         }
     }
@@ -80,10 +80,10 @@ pub async fn leave(server: &Arc<Server>, address: Option<SocketAddr>) {
         return;
     }
     let own = SelfClient::new(server);
-    let keeper = Keeper { server, own: &own, port: port(server, address) };
+    let writer = EndpointWriter { server, own: &own, port: port(server, address) };
     let left = async {
-        keeper.withdraw().await?;
-        keeper.write(keeper.named().await?.unwrap_or_default(), Ports::Ours).await
+        writer.withdraw().await?;
+        writer.write(writer.named().await?.unwrap_or_default(), Ports::Ours).await
     };
     match tokio::time::timeout(LEAVE_MAX, left).await {
         Ok(Ok(())) => {}
@@ -133,13 +133,13 @@ async fn service(server: &Server, own: &SelfClient, port: u16) -> Result<(), Str
 }
 
 /// Makes the endpoints of one server's cluster right.
-struct Keeper<'a> {
+struct EndpointWriter<'a> {
     server: &'a Arc<Server>,
     own: &'a SelfClient,
     port: u16,
 }
 
-impl Keeper<'_> {
+impl EndpointWriter<'_> {
     async fn round(&self, ports: Ports) -> Result<(), String> {
         let config = &self.server.config;
         let ip = config.advertise_address;

@@ -11,7 +11,7 @@ use kelson_meta::Status;
 use kelson_webhook::{OwnCall, OwnServer};
 use serde_json::json;
 
-use super::SelfClient;
+use super::client::SelfClient;
 use crate::shared::Server;
 
 /// The way from the admission chain, which is built first, to the server that it is a part of.

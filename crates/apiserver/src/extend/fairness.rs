@@ -12,7 +12,7 @@ use kelson_store::{Resource, StoreError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::bootstrap::SelfClient;
+use crate::bootstrap::client::SelfClient;
 use crate::catalog::record::parse;
 use crate::shared::Server;
 

@@ -8,7 +8,7 @@ use kelson_auth::token::uses::{UsedSecret, day};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::bootstrap::SelfClient;
+use crate::bootstrap::client::SelfClient;
 use crate::shared::{Server, token_uses};
 
 const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::aggregate::local::{MANAGED, OF_DEFINITIONS, PATH, service};
 use crate::aggregate::registry::{GROUP, PLURAL};
-use crate::bootstrap::SelfClient;
+use crate::bootstrap::client::SelfClient;
 use crate::catalog::record::parse;
 use crate::shared::Server;
 

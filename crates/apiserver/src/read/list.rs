@@ -79,10 +79,10 @@ impl Records {
 }
 
 /// What was asked for, and the namespace where it is one.
-type Asked<'a> = (&'a ListAt, Option<&'a str>);
+type PageRequest<'a> = (&'a ListAt, Option<&'a str>);
 
-fn page(asked: Asked<'_>, view: ListView, selectors: Selectors) -> Page {
-    let (at, revision) = (asked.0, view.revision());
+fn page(of: PageRequest<'_>, view: ListView, selectors: Selectors) -> Page {
+    let (at, revision) = (of.0, view.revision());
     if at.limit == 0 {
         return Page {
             revision,
@@ -102,34 +102,34 @@ fn page(asked: Asked<'_>, view: ListView, selectors: Selectors) -> Page {
         chosen.push(Arc::clone(record));
     }
     let remaining = (more && everything).then(|| view.len() - chosen.len());
-    cut(asked, revision, chosen, more, remaining)
+    cut(of, revision, chosen, more, remaining)
 }
 
 /// The same where objects must be looked at: a piece of them after the other.
 async fn page_by_object(
-    asked: Asked<'_>,
+    of: PageRequest<'_>,
     view: ListView,
     served: &Served,
     selectors: &Selectors,
 ) -> Result<Page, Status> {
-    let limit = if asked.0.limit == 0 { usize::MAX } else { asked.0.limit };
+    let limit = if of.0.limit == 0 { usize::MAX } else { of.0.limit };
     let records: Vec<Arc<Record>> = view.iter().cloned().collect();
     let mut chosen: Vec<Arc<Record>> = Vec::new();
     for piece in pieces(&records) {
         let verdicts = choose::chosen(served, selectors, piece).await?;
         for (record, _) in piece.iter().zip(verdicts).filter(|(_, chosen)| *chosen) {
             if chosen.len() == limit {
-                return Ok(cut(asked, view.revision(), chosen, true, None));
+                return Ok(cut(of, view.revision(), chosen, true, None));
             }
             chosen.push(Arc::clone(record));
         }
     }
-    Ok(cut(asked, view.revision(), chosen, false, None))
+    Ok(cut(of, view.revision(), chosen, false, None))
 }
 
 /// A page of chosen records, behind which there may be more.
 fn cut(
-    (at, namespace): Asked<'_>,
+    (at, namespace): PageRequest<'_>,
     revision: u64,
     chosen: Vec<Arc<Record>>,
     more: bool,

@@ -9,9 +9,9 @@ use serde_json::Value;
 /// The Service that an address is entered for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressOwner {
-    /// Its namespace.
+    /// The namespace that the Service is in.
     pub namespace: String,
-    /// Its name.
+    /// The name that it has there.
     pub name: String,
 }
 

@@ -142,10 +142,7 @@ fn lives(s: &Subject) -> Outcome {
     let outcome = plays(&k);
     drop(player);
     let said = fs::read_to_string(scratch.path().join("log")).unwrap_or_default();
-    for what in [&["delete", "pods", "--all", "--force", "--grace-period=0"][..], &["delete", "node", "staged-1"]] {
-        let _ = k.run(what);
-    }
-    for what in ["crd/stages.kwok.x-k8s.io", "namespace/stages"] {
+    for what in ["node/staged-1", "crd/stages.kwok.x-k8s.io", "namespace/stages"] {
         let _ = k.run(&["delete", what, "--wait=false"]);
     }
     outcome.with_context(|| said)
@@ -182,7 +179,7 @@ fn plays(k: &Kubectl) -> Outcome {
     k.apply(ENDS)?;
     until(k, "a stage that came later is played", &["pod", "ends", "-o", phase], "Succeeded")?;
     until(k, "for those alone that it is for", &["pod", "stays", "-o", phase], "Running")?;
-    k.ok(&["delete", "pod", "stays", "--timeout=60s"])?;
+    k.ok(&["delete", "pod", "stays", "ends", "--timeout=60s"])?;
     let gone = k.run(&["get", "pod", "stays"])?;
     ensure!(gone.code != 0 && gone.stderr.contains("NotFound"), "{}", gone.stderr);
     Ok(())

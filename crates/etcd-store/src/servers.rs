@@ -37,10 +37,7 @@ pub(crate) async fn announce(core: &Arc<Core>, server: IpAddr, life: Duration) -
     let name = Bytes::from(core.keys.of(&key));
     let grant = LeaseGrantRequest { ttl: i64::try_from(life.as_secs()).unwrap_or(i64::MAX), id: 0 };
     // The one before ends by itself: nothing is kept by it any more.
-    let call = |mut client: Client<Channel>| {
-        let grant = grant.clone();
-        async move { client.lease_grant(grant).await }
-    };
+    let call = |mut client: Client<Channel>| async move { client.lease_grant(grant).await };
     let lease = core.connection.read("leaseGrant", call).await?.id;
     for _ in 0..ATTEMPTS_MAX {
         let current = core.connection.range("get", RangeRequest { key: name.clone(), ..Default::default() }).await?;

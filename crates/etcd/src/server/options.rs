@@ -57,7 +57,7 @@ impl fmt::Display for Address {
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The place.
+    /// Where clients find it: a port of this machine or a file.
     pub address: Address,
     /// Whether TLS is spoken.
     pub tls: bool,

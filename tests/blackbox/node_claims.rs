@@ -87,6 +87,14 @@ fn has_named_devices() -> anyhow::Result<bool> {
     Ok(!version.split_whitespace().any(|w| w.trim_start_matches('v').starts_with("1.6.")))
 }
 
+fn no_slices(k: &Kubectl) -> Outcome {
+    eventually("slices go", LIMIT, || {
+        let left = k.ok(&["get", "resourceslices", "-o", "name"])?;
+        ensure!(left.is_empty(), "{left}");
+        Ok(())
+    })
+}
+
 fn claims(s: &Subject) -> Outcome {
     let server = s.server.as_ref().context("own server")?;
     let kubelet = server.dir.join("kubelet");
@@ -153,6 +161,9 @@ fn with_driver(s: &Subject, k: &Kubectl, kubelet: &Path) -> Outcome {
     ready(k, "first")?;
     says(k, "first", "Healthy", None)?;
     ensure!(driver.calls().len() == asked, "a pod that runs is not made ready again: {:?}", driver.calls());
+    // It begins with nothing on offer, and drivers say again what they have.
+    no_slices(k)?;
+    k.apply(&offer(&node))?;
 
     // The device goes to the next pod when the first has ended, and the driver is told in this order.
     k.apply(&user("second"))?;
@@ -170,11 +181,7 @@ fn with_driver(s: &Subject, k: &Kubectl, kubelet: &Path) -> Outcome {
     // A driver that goes takes what it offers along; who has its device goes on, and nobody knows how that is.
     drop(driver);
     says(k, "second", "Unknown", None)?;
-    eventually("its slices go", LIMIT, || {
-        let left = k.ok(&["get", "resourceslices", "-o", "name"])?;
-        ensure!(left.is_empty(), "{left}");
-        Ok(())
-    })?;
+    no_slices(k)?;
     let log = k.ok(&["exec", "second", "--", "echo", "on"])?;
     ensure!(log == "on\n", "{log}");
     // A pod that ends waits for its driver: nothing may stay ready for nobody.

@@ -237,3 +237,21 @@ async fn how_a_claims_devices_are() {
     comes_to(Health::Unknown, "").await;
     assert_eq!(resources.users(), ["p".to_owned()].into());
 }
+
+#[tokio::test]
+async fn what_drivers_of_an_earlier_kubelet_offered_goes() {
+    let node = ClaimNode::start().await;
+    for (name, of) in [("mine", "n1"), ("others", "n2")] {
+        let pool = json!({"name": "p", "generation": 1, "resourceSliceCount": 1});
+        let spec = json!({"driver": DRIVER, "nodeName": of, "pool": pool, "devices": [{"name": "gpu-0"}]});
+        node.api.create("resource.k8s.io/v1/resourceslices", json!({"metadata": {"name": name}, "spec": spec})).await;
+    }
+    let _runs = Tasks::root("slices").scoped("slices", node.drivers.clone().run(node.api.client(), "n1".into()));
+    let gone = async {
+        while node.api.get("resource.k8s.io/v1/resourceslices", "", "mine").await.is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(60), gone).await.expect("removed");
+    assert!(node.api.get("resource.k8s.io/v1/resourceslices", "", "others").await.is_some(), "another node's");
+}

@@ -1,6 +1,6 @@
 //! Drivers of devices that are on this node: which there are, and that what one offered is offered no more soon after it has gone
 //! (upstream: `dra/plugin/dra_plugin_manager.go`).
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,6 +43,8 @@ struct RegisteredDriver {
 #[derive(Clone)]
 pub struct DraDrivers {
     all: Arc<Mutex<HashMap<String, Vec<RegisteredDriver>>>>,
+    /// Who has registered since it was last looked, even if gone again by then.
+    named: Arc<Mutex<BTreeSet<String>>>,
     metrics: Arc<ClaimMetrics>,
     health: HealthBoard,
     tasks: Tasks,
@@ -53,7 +55,14 @@ pub struct DraDrivers {
 impl DraDrivers {
     /// No driver is here yet. Those that come are listened to in this group of tasks.
     pub fn new(metrics: Arc<ClaimMetrics>, tasks: Tasks) -> Self {
-        Self { all: Arc::default(), metrics, health: HealthBoard::default(), tasks, count: Arc::default() }
+        Self {
+            all: Arc::default(),
+            named: Arc::default(),
+            metrics,
+            health: HealthBoard::default(),
+            tasks,
+            count: Arc::default(),
+        }
     }
 
     /// The way to a driver.
@@ -80,7 +89,7 @@ impl DraDrivers {
     pub async fn run(self, client: Client, node: String) {
         let mut delay = None;
         while let Err(error) = wipe(&client, &node, None).await {
-            tracing::debug!(%error, "slices of drivers of an earlier kubelet not removed yet");
+            tracing::info!(%error, "slices of drivers of an earlier kubelet not removed yet");
             delay = Some(RETRY.after(delay));
             tokio::time::sleep(RETRY.after(delay)).await;
         }
@@ -91,8 +100,8 @@ impl DraDrivers {
                 let all = self.all.lock();
                 all.iter().map(|(n, l)| (n.clone(), l.iter().map(|d| d.endpoint.clone()).collect())).collect()
             };
-            for name in endpoints.keys() {
-                silent.entry(name.clone()).or_default();
+            for name in std::mem::take(&mut *self.named.lock()) {
+                silent.entry(name).or_default();
             }
             for (name, since) in &mut silent {
                 *since = if listens(endpoints.get(name)).await { None } else { since.or_else(|| Some(Instant::now())) };
@@ -162,6 +171,7 @@ impl PluginHandler for DraDrivers {
         let listens = self.tasks.scoped("device-health", self.health.clone().follow(client.clone(), instance));
         let (socket, endpoint) = (socket.to_owned(), endpoint.to_owned());
         let driver = RegisteredDriver { socket, made, endpoint, client, _listens: listens };
+        self.named.lock().insert(name.clone());
         let mut all = self.all.lock();
         let of_name = all.entry(name.clone()).or_default();
         // The same socket made anew is the same driver started again.

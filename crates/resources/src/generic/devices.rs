@@ -7,7 +7,7 @@ use super::device_slices::{slice, taint_rule};
 use super::device_status::claim_status;
 use super::kind::{Generic, plain};
 use crate::column::{AGE, Column, NAME};
-use crate::options::Options;
+use crate::options::{Options, texts};
 use crate::table::{age, name};
 use crate::tree::{at_mut, default_zero, items, items_mut, object_mut, present, text};
 const GROUP: &str = "resource.k8s.io";
@@ -22,7 +22,9 @@ pub fn kinds() -> Vec<Generic> {
             .checked_status(claim_status)
             .table(CLAIMS, claim_row),
         plain(device("resourceclaimtemplates")).default(claim_template_defaults).checked(template).name_and_age(),
-        plain(Options { generation: true, ..device("resourceslices") }).checked(slice).table(SLICES, slice_row),
+        plain(Options { generation: true, fields: texts!["spec.driver", "spec.nodeName"], ..device("resourceslices") })
+            .checked(slice)
+            .table(SLICES, slice_row),
         plain(Options { generation: true, ..device("devicetaintrules") }).checked(taint_rule),
         plain(Options { allow_unconditional_update: false, ..device("resourcepoolstatusrequests") }),
     ]

@@ -39,6 +39,7 @@ mod service_cidrs;
 mod serviceaccount;
 mod shared;
 mod statefulset;
+mod storage_migration;
 #[cfg(test)]
 mod testing;
 mod tokens;

@@ -86,6 +86,12 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     // It makes what the others authenticate with, so it acts as the manager, as upstream.
     row("serviceaccount-token-controller", Identity::Manager, crate::tokens::start),
     row("statefulset-controller", account("statefulset-controller"), crate::statefulset::start),
+    // It does nothing unless its gate is on, which upstream's is not either.
+    row(
+        "storage-version-migrator-controller",
+        account("storage-version-migrator-controller"),
+        crate::storage_migration::start,
+    ),
     row("taint-eviction-controller", NODES, crate::nodelifecycle::eviction::start),
     // Both bootstrap controllers are off unless named: only clusters that nodes join by bootstrap tokens need them.
     row("token-cleaner-controller", account("token-cleaner"), crate::bootstrap::start_cleaner).off_by_default(),
@@ -165,7 +171,6 @@ pub const ABSENT: &[(&str, &str)] = &[
         "off by default upstream, and of use only where the kubelet mounts with SELinux contexts",
     ),
     ("service-lb-controller", CLOUD),
-    ("storage-version-migrator-controller", GATED),
     ("storageversion-garbage-collector-controller", GATED),
 ];
 
@@ -235,7 +240,7 @@ mod tests {
 
     #[test]
     fn every_account_has_a_role() {
-        let policy = kelson_auth::authorize::policy::bootstrap_objects();
+        let policy = kelson_auth::authorize::policy::bootstrap_objects(|_| true);
         let bound: Vec<String> = policy.iter().map(|o| o["subjects"].to_string()).collect();
         for c in CONTROLLERS {
             if let Identity::ServiceAccount(name) = c.identity {

@@ -10,6 +10,7 @@ mod autoscaling;
 mod batch;
 mod certificates;
 mod column;
+mod conditions;
 mod convert;
 mod core;
 mod definitions;

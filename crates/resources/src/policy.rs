@@ -6,6 +6,7 @@ use kelson_meta::is_dns1123_label;
 use serde_json::{Value, json};
 
 use crate::column::{AGE, Column, NAME};
+use crate::conditions;
 use crate::metadata::immutable;
 use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
@@ -83,6 +84,7 @@ impl Strategy for PodDisruptionBudgets {
     }
     fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
         let p = Path::new("status");
+        conditions::check(&new["status"]["conditions"], &p.child("conditions"), e);
         for c in COUNTS {
             rules::not_negative(&new["status"][*c], &p.child(c), e);
         }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use kelson_apiserver::{ApiServer, Config, Running};
+use kelson_apiserver::{ApiServer, Config, Running, RuntimeConfig};
 use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, ClientError};
+use kelson_meta::gates::FeatureGates;
 use kelson_store::{Store, StoreOptions};
 use kelson_tasks::Tasks;
 use kelson_transport::{BoxFuture, Request, Response, Transport, TransportError};
@@ -287,6 +288,16 @@ impl Api {
         let text = |e: &Value, key: &str| e[key].as_str().unwrap_or_default().to_owned();
         let all = self.list("v1/events").await;
         all.iter().map(|e| format!("{} {}", text(e, "reason"), text(e, "message"))).collect()
+    }
+}
+
+/// Settings with these `--feature-gates` and this `--runtime-config`.
+pub fn features(gates: &str, served: &str) -> impl Fn(&mut Config) {
+    let gates = Arc::new(FeatureGates::parse([gates]).expect("gates"));
+    let served = Arc::new(RuntimeConfig::parse(&[served]).expect("versions"));
+    move |config| {
+        config.feature_gates = Arc::clone(&gates);
+        config.runtime_config = Arc::clone(&served);
     }
 }
 

@@ -18,11 +18,11 @@ mod runtime;
 mod steps;
 mod trace;
 
-pub use api::Api;
+pub use api::{Api, features};
 pub use clock::WallClock;
 pub use entropy::run_seeded;
 pub use faults::{Failure, Faults, Rates};
 pub use pods::Fate;
 pub use runtime::FakeRuntime;
-pub use steps::{DISTURBANCES, at_every_request};
+pub use steps::{DISTURBANCES, at_every_request, at_every_request_with};
 pub use trace::Trace;

@@ -62,7 +62,8 @@ async fn roles(own: &SelfClient) -> Result<(), StartError> {
     if !is_served(&own.server, "rbac.authorization.k8s.io", "v1") {
         return Ok(());
     }
-    future::try_join_all(policy::bootstrap_objects().into_iter().map(|wanted| role(own, wanted))).await?;
+    let wanted = policy::bootstrap_objects(|gate| own.server.config.feature_gates.enabled(gate));
+    future::try_join_all(wanted.into_iter().map(|wanted| role(own, wanted))).await?;
     Ok(())
 }
 

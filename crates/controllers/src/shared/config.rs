@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::authorities::Authorities;
 
 /// The feature gates that change what controllers do.
-pub const FEATURE_GATES: [&str; 1] = ["PodLevelResources"];
+pub const FEATURE_GATES: [&str; 2] = ["PodLevelResources", "StorageVersionMigrator"];
 
 /// Signs a legacy service account token: namespace, service account, its UID, the secret's name.
 pub type LegacyTokenSigner = dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync;

@@ -100,22 +100,11 @@ fn device(v: &Value, given: &HashSet<String>, p: &Path<'_>, e: &mut Errors) {
         e.invalid(p, id(v), "must be an allocated device in the claim");
     }
     let at = p.child("conditions");
-    let conditions = items(&v["conditions"]);
-    if conditions.len() > CONDITIONS_MAX {
-        e.too_many(&at, conditions.len(), CONDITIONS_MAX);
+    let conditions = items(&v["conditions"]).len();
+    if conditions > CONDITIONS_MAX {
+        e.too_many(&at, conditions, CONDITIONS_MAX);
     }
-    for (i, condition) in conditions.iter().enumerate() {
-        let p = at.index(i);
-        e.invalid_each(
-            &p.child("type"),
-            text(&condition["type"]),
-            kelson_meta::is_qualified_name(text(&condition["type"])),
-        );
-        crate::rules::one_of(&condition["status"], &p.child("status"), &["False", "True", "Unknown"], e);
-        if text(&condition["reason"]).is_empty() {
-            e.required(&p.child("reason"), "");
-        }
-    }
+    crate::conditions::check(&v["conditions"], &at, e);
     if present(&v["data"]) {
         raw(&v["data"], false, DATA_MAX, &p.child("data"), e);
     }

@@ -1,7 +1,8 @@
 //! The default roles and bindings of Kubernetes 1.36, and how they are kept in place across restarts and upgrades.
 //!
 //! `defaults.txt` holds the facts, one role, rule or binding a line (upstream `bootstrappolicy`, features at their
-//! defaults): `GROUPS RESOURCES [NAMES] : VERBS`, with `-` for the legacy group, and `url PATHS : VERBS`.
+//! defaults): `GROUPS RESOURCES [NAMES] : VERBS`, with `-` for the legacy group, and `url PATHS : VERBS`. A role or binding
+//! with `gate=NAME` is there while that feature is on.
 mod reconcile;
 
 pub use reconcile::{Reconciled, reconcile};
@@ -16,10 +17,17 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 
-/// All default objects, roles before bindings.
-pub fn bootstrap_objects() -> Vec<Value> {
+/// All default objects while these features are on, roles before bindings.
+pub fn bootstrap_objects(is_on: impl Fn(&str) -> bool) -> Vec<Value> {
     let mut out: Vec<Value> = Vec::new();
+    let mut is_there = true;
     for line in DEFAULTS.lines() {
+        if !line.starts_with("  ") {
+            is_there = line.split(' ').filter_map(|word| word.strip_prefix("gate=")).all(&is_on);
+        }
+        if !is_there {
+            continue;
+        }
         if let Some(rule) = line.strip_prefix("  ") {
             let rules = out.last_mut().and_then(|r| r.get_mut("rules")).and_then(Value::as_array_mut);
             rules.expect("a rule follows its role").push(json!(parse_rule(rule)));
@@ -103,7 +111,7 @@ fn parse_binding<'a>(kind: &str, name: &str, mut words: impl Iterator<Item = &'a
     let (role_kind, role) = target.split_once('/').unwrap_or_default();
     let role_kind = if role_kind == "role" { "Role" } else { "ClusterRole" };
     let subjects: Vec<Value> = words
-        .filter_map(|w| w.split_once('='))
+        .filter_map(|w| w.split_once('=').filter(|(kind, _)| *kind != "gate"))
         .map(|(kind, who)| match kind {
             "sa" => {
                 let (namespace, name) = who.split_once('/').unwrap_or_default();
@@ -131,7 +139,7 @@ mod tests {
 
     fn loaded() -> Rbac {
         let rbac = Rbac::new();
-        for o in bootstrap_objects() {
+        for o in bootstrap_objects(|_| true) {
             let resource = RbacResource::parse(&format!("{}s", o["kind"].as_str().unwrap().to_lowercase())).unwrap();
             let meta = |k: &str| o["metadata"][k].as_str().unwrap_or("").to_owned();
             rbac.apply(resource, &meta("namespace"), &meta("name"), Change::Put(&serde_json::to_vec(&o).unwrap()));
@@ -141,12 +149,16 @@ mod tests {
 
     #[test]
     fn every_line_is_used_and_every_role_exists() {
-        let all = bootstrap_objects();
+        let all = bootstrap_objects(|_| true);
         let count = |kind: &str| all.iter().filter(|o| o["kind"] == kind).count();
         assert!(count("ClusterRole") > 60 && count("ClusterRoleBinding") > 40, "{}", all.len());
         assert_eq!((count("Role"), count("RoleBinding")), (7, 7));
         let rules: usize = all.iter().filter_map(|o| o["rules"].as_array()).map(Vec::len).sum();
         assert_eq!(all.len() + rules, DEFAULTS.lines().count());
+        let of_features = ["ClusterRole", "ClusterRoleBinding"];
+        let usual = bootstrap_objects(|_| false);
+        let gated: Vec<_> = all.iter().filter(|o| !usual.contains(o)).map(|o| &o["kind"]).collect();
+        assert_eq!(gated, of_features, "one controller of a feature that is off has a role and a binding");
         for binding in all.iter().filter(|o| o["roleRef"].is_object()) {
             let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
             let exists = all.iter().any(|r| {

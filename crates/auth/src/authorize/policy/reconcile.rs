@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn additions_stay_and_gaps_close() {
-        let all = bootstrap_objects();
+        let all = bootstrap_objects(|_| true);
         for o in &all {
             assert_eq!(reconcile(o, None), Reconciled::Create(o.clone()));
             assert_eq!(reconcile(o, Some(o)), Reconciled::Keep, "{o}");

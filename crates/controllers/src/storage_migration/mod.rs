@@ -1,0 +1,125 @@
+//! Writes the objects of a resource anew, so that each is stored in the version, and under the key, that are used now. Upstream
+//! `pkg/controller/storageversionmigrator`, behind the gate `StorageVersionMigrator`, which is off by default.
+//!
+//! `turns` lets one migration of a resource run after the other and tells the definition of a custom resource, `position` finds
+//! the revision up to which objects may be old, `rewrite` writes them.
+mod position;
+mod rewrite;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kelson_client::{Client, Informer, InformerConfig, InformerHandle, Object as _, WorkQueue};
+use kelson_meta::{Clock, GroupResource, ObjectKey, format_seconds};
+use serde_json::{Value, json};
+
+use crate::shared::context::{Context, SyncError, WORKERS};
+use crate::shared::discovery::{ApiResource, discover};
+use crate::views::MigrationView;
+
+/// Owns what it applies to objects, which is nothing.
+const MANAGER: &str = "storage-version-migrator-controller";
+/// The gate of this controller.
+const GATE: &str = "StorageVersionMigrator";
+/// So long a resource that nobody serves is waited for: its definition may be new.
+const UNKNOWN_AT_MOST: Duration = Duration::from_secs(60);
+
+struct Migrator {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    migrations: InformerHandle<MigrationView>,
+}
+
+/// Starts the controller.
+pub fn start(ctx: &Arc<Context>) {
+    if !ctx.config.feature_gates.enabled(GATE) {
+        return;
+    }
+    let turns: WorkQueue<GroupResource> = WorkQueue::default();
+    let (positions, rewrites): (WorkQueue<ObjectKey>, WorkQueue<ObjectKey>) = <_>::default();
+    let queues = (turns.clone(), positions.clone(), rewrites.clone());
+    // Not one of the shared informers: the kind is served only where it was asked for, and nobody else is to wait for it.
+    let informer = Informer::<MigrationView>::new(ctx.manager_client(), InformerConfig::default());
+    let informer = informer.on_change(move |change| {
+        let migration = change.object();
+        queues.0.add(migration.migrated());
+        queues.1.add(migration.key());
+        queues.2.add(migration.key());
+    });
+    let me = Arc::new(Migrator {
+        client: ctx.client(),
+        clock: Arc::clone(&ctx.clock),
+        migrations: informer.start_in(&ctx.tasks),
+    });
+    let it = Arc::clone(&me);
+    ctx.run_queue(&turns, 1, move |resource| {
+        let me = Arc::clone(&it);
+        async move { me.turn(&resource).await }
+    });
+    let it = Arc::clone(&me);
+    ctx.run_queue(&positions, 1, move |key| {
+        let me = Arc::clone(&it);
+        async move { me.find_position(&key).await }
+    });
+    ctx.run_queue(&rewrites, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.rewrite(&key).await }
+    });
+}
+
+impl Migrator {
+    /// Writes the status anew, as it was seen but for a change; a conflict where it has moved on.
+    async fn write(&self, seen: &MigrationView, change: impl FnOnce(&mut Value)) -> Result<(), SyncError> {
+        let (kind, of) = (MigrationView::TYPE, &seen.spec.resource);
+        let mut status = if seen.status.is_object() { seen.status.clone() } else { json!({}) };
+        change(&mut status);
+        let body = json!({"apiVersion": kind.api_version(), "kind": kind.kind,
+            "metadata": {"name": seen.metadata.name, "resourceVersion": seen.metadata.resource_version},
+            "spec": {"resource": {"group": of.group, "resource": of.resource}}, "status": status});
+        match self.client.update::<MigrationView>("", &seen.metadata.name, "status", &body).await {
+            Err(e) if !e.is_not_found() => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a condition that is true from now on.
+    async fn say(&self, seen: &MigrationView, kind: &str, reason: &str, message: &str) -> Result<(), SyncError> {
+        let new = json!({"type": kind, "status": "True", "reason": reason, "message": message,
+            "lastTransitionTime": format_seconds(self.clock.now())});
+        self.write(seen, |status| put(status, new)).await
+    }
+
+    async fn fail(&self, seen: &MigrationView, message: &str) -> Result<(), SyncError> {
+        self.say(seen, "Failed", "StorageVersionMigrationFailed", message).await
+    }
+
+    /// The resource in its preferred version. One that nobody serves fails the migration when its time is over.
+    async fn served(&self, seen: &MigrationView) -> Result<Option<ApiResource>, SyncError> {
+        let of = &seen.spec.resource;
+        let all = discover(&self.client).await?.resources;
+        let found = all.into_iter().find(|r| r.group == of.group && r.plural == of.resource);
+        if found.is_none() {
+            let made = seen.metadata.creation_timestamp.parse().unwrap_or(Timestamp::UNIX_EPOCH);
+            if Duration::try_from(self.clock.now().duration_since(made)).unwrap_or_default() < UNKNOWN_AT_MOST {
+                return Err(SyncError::Other(format!("{} is not served yet", seen.migrated())));
+            }
+            self.fail(seen, "resource does not exist in discovery").await?;
+        }
+        Ok(found)
+    }
+}
+
+/// Puts a condition into a status, in the place of one of its type.
+fn put(status: &mut Value, new: Value) {
+    if !status["conditions"].is_array() {
+        status["conditions"] = json!([]);
+    }
+    if let Some(all) = status["conditions"].as_array_mut() {
+        all.retain(|c| c["type"] != new["type"]);
+        all.push(new);
+    }
+}

@@ -112,6 +112,16 @@ impl<T: PartialEq> PartialEq<T> for Interned<T> {
     }
 }
 impl<T: Eq> Eq for Interned<T> {}
+impl PartialEq<&str> for Interned<String> {
+    fn eq(&self, other: &&str) -> bool {
+        self.0.as_str() == *other
+    }
+}
+impl<T: fmt::Display> fmt::Display for Interned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 impl<T: Serialize> Serialize for Interned<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(s)
@@ -129,6 +139,14 @@ pub type LabelMap = Interned<BTreeMap<String, String>>;
 impl Intern for BTreeMap<String, String> {
     fn table() -> &'static Mutex<Interner<Self>> {
         static TABLE: LazyLock<Mutex<Interner<BTreeMap<String, String>>>> = LazyLock::new(Mutex::default);
+        &TABLE
+    }
+}
+
+/// Words of a few: phases, types of conditions.
+impl Intern for String {
+    fn table() -> &'static Mutex<Interner<Self>> {
+        static TABLE: LazyLock<Mutex<Interner<String>>> = LazyLock::new(Mutex::default);
         &TABLE
     }
 }

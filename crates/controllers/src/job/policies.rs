@@ -45,7 +45,7 @@ pub fn judge(policy: Option<&PodFailurePolicy>, pod: &PodView) -> Failure {
             }),
             None => {
                 let matches = |c: &&crate::views::PodConditionView| {
-                    rule.on_pod_conditions.iter().any(|p| p.r#type == c.r#type && p.status == c.status)
+                    rule.on_pod_conditions.iter().any(|p| *c.r#type == p.r#type && *c.status == p.status)
                 };
                 let found = pod.status.conditions.iter().find(matches);
                 found.map(|c| format!("Pod {namespace}/{name} has condition {}", c.r#type))

@@ -198,7 +198,7 @@ pub struct Toleration {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatusView {
-    pub phase: String,
+    pub phase: Interned<String>,
     /// When the node began with it.
     pub start_time: Option<Timestamp>,
     #[serde(rename = "podIP")]
@@ -236,9 +236,9 @@ pub struct PodIp {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "PodConditionForm")]
 pub struct PodConditionView {
-    pub r#type: String,
+    pub r#type: Interned<String>,
     /// `True`, `False`, `Unknown`.
-    pub status: String,
+    pub status: Interned<String>,
     /// When it changed.
     pub last_transition_time: Option<Timestamp>,
     /// Why; of conditions about disruptions alone.
@@ -249,8 +249,8 @@ pub struct PodConditionView {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PodConditionForm {
-    r#type: String,
-    status: String,
+    r#type: Interned<String>,
+    status: Interned<String>,
     last_transition_time: Option<Timestamp>,
     reason: Option<Box<str>>,
 }

@@ -231,7 +231,8 @@ pub struct Config {
 }
 
 /// The feature gates that change what the server does, beside those of kinds, fields and admission's plugins.
-const FEATURE_GATES: [&str; 4] = ["ComponentFlagz", "ComponentStatusz", "StorageVersionHash", "WatchList"];
+const FEATURE_GATES: [&str; 5] =
+    ["ComponentFlagz", "ComponentStatusz", "PodLogsQuerySplitStreams", "StorageVersionHash", "WatchList"];
 
 /// Whether a feature gate changes something here: what the server does, which kinds it serves or which of their fields it keeps.
 pub fn asks_for(gate: &str) -> bool {

@@ -55,8 +55,13 @@ async fn patches() {
             "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"),
         ("PATCH", A, JSON_PATCH, r#"[{"op":"test","path":"/data/k","value":"w"}]"#, 422, "Invalid",
             "the server rejected our request due to an error in our request"),
-        ("PATCH", A, JSON, "{}", 415, "UnsupportedMediaType",
-            "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml"),
+        ("PATCH", A, JSON, "{}", 415, "UnsupportedMediaType", "415: Unsupported Media Type"),
+        ("PATCH", "/api/v1/namespaces/default/configmaps/none", MERGE, "{", 404, "NotFound", r#"configmaps "none" not found"#),
+        ("PATCH", A, JSON_PATCH, "[1]", 400, "BadRequest",
+            "error decoding patch: json: cannot unmarshal number into Go value of type handlers.jsonPatchOp"),
+        ("PATCH", A, JSON_PATCH, r#"[{"op":1}]"#, 400, "BadRequest",
+            "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.op of type string"),
+        ("PATCH", A, STRATEGIC, r#"{"$patch":"odd","a":1}"#, 500, "", "unknown patch type: odd in map: map[$patch:odd a:1]"),
         ("PATCH", "/api/v1/namespaces/default/configmaps/none", MERGE, "{}", 404, "NotFound", r#"configmaps "none" not found"#),
         ("PATCH", "/api/v1/namespaces/default/configmaps/a?force=true", MERGE, "{}", 422, "Invalid",
             r#"PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch"#),
@@ -280,4 +285,67 @@ async fn words_of_kinds() {
         ("PUT", "/api/v1/namespaces/default/configmaps/a", JSON, r#"{"metadata":{"name":"b"}}"#, 400, "BadRequest",
             "the name of the object (b) does not match the name on the URL (a)"),
     ]).await;
+}
+
+#[tokio::test]
+async fn configurations_that_cannot_be_applied() {
+    const A: &str = "/api/v1/namespaces/default/configmaps/a?fieldManager=m";
+    const APPLY: &str = "application/apply-patch+yaml";
+    check(&with_a_map().await, &[
+        ("PATCH", A, APPLY, "", 400, "BadRequest", "invalid object type: /, Kind="),
+        ("PATCH", A, APPLY, r#"{"metadata":{"name":"x"}}"#, 400, "BadRequest", "invalid object type: /, Kind="),
+        ("PATCH", A, APPLY, "[]", 400, "BadRequest",
+            "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal array into Go value of type map[string]interface {}"),
+        ("PATCH", A, APPLY, "a: b: c", 400, "BadRequest",
+            "error decoding YAML: error converting YAML to JSON: yaml: mapping values are not allowed in this context"),
+        ("PATCH", A, APPLY, "{", 400, "BadRequest",
+            "error decoding YAML: error converting YAML to JSON: yaml: line 1: did not find expected node content"),
+    ]).await;
+}
+
+#[tokio::test]
+async fn bodies_and_options_of_writes() {
+    const A: &str = "/api/v1/namespaces/default/configmaps/a";
+    check(&with_a_map().await, &[
+        ("PUT", A, JSON, "{}", 400, "BadRequest", "the name of the object (a based on URL) was undeterminable: name must be provided"),
+        ("PUT", A, JSON, r#"{"metadata":{"name":"a","resourceVersion":"x"}}"#, 500, "", r#"strconv.ParseUint: parsing "x": invalid syntax"#),
+        ("POST", "/api/v1/namespaces/default/configmaps", JSON, r#"{"apiVersion":"a/b/c","kind":"ConfigMap"}"#, 400, "BadRequest",
+            r#"the object provided is unrecognized (must be of type ConfigMap): unexpected GroupVersion string: a/b/c ({"apiVersion":"a/b/c","kind":" ...)"#),
+        ("POST", "/apis/apps/v1/namespaces/default/deployments", JSON, r#"{"apiVersion":"v1","kind":"Pod"}"#, 400, "BadRequest",
+            "Pod in version \"v1\" cannot be handled as a Deployment: converting (v1.Pod) to (apps.Deployment): unknown conversion"),
+        ("POST", "/api/v1/namespaces/default/configmaps", "application/yaml", "- a", 400, "BadRequest",
+            r#"the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: json: cannot unmarshal array into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" } (2d2061)"#),
+        ("POST", "/api/v1/namespaces/default/configmaps", "application/vnd.kubernetes.protobuf", "", 400, "BadRequest",
+            "the object provided is unrecognized (must be of type ConfigMap): empty data (<empty>)"),
+        ("POST", "/api/v1/namespaces/default/configmaps", JSON, r#"{"metadata":{"uid":1}}"#, 400, "BadRequest",
+            r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct field ObjectMeta.metadata.uid of type types.UID"#),
+        ("POST", "/api/v1/namespaces/default/configmaps?dryRun=All&dryRun=x", JSON, "{}", 422, "Invalid",
+            r#"CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["All","x"]: supported values: "All""#),
+        ("POST", "/api/v1/namespaces/default/configmaps?timeout=abc", JSON, "{}", 400, "BadRequest",
+            r#"invalid timeout specified in the request URL - time: invalid duration "abc""#),
+        ("DELETE", A, JSON, "{", 400, "BadRequest", "couldn't get version/kind; json parse error: unexpected end of JSON input"),
+        ("DELETE", A, JSON, r#"{"gracePeriodSeconds":"x"}"#, 400, "BadRequest",
+            "json: cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64"),
+        ("GET", "/api/v1/namespaces/default/pods/p/log?sinceTime=x", JSON, "", 400, "BadRequest",
+            r#"parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006""#),
+        ("GET", "/api/v1/namespaces/default/pods/p/log?stream=Stdout", JSON, "", 422, "Invalid",
+            r#"PodLogOptions "p" is invalid: stream: Forbidden: may not be specified"#),
+    ]).await;
+}
+
+#[tokio::test]
+async fn a_delete_that_asks_for_orphans_in_any_words_makes_them() {
+    let api = with_a_map().await;
+    let uri = format!("{MAPS}/a?orphanDependents=maybe");
+    assert_eq!(api.raw("DELETE", &uri, &[], "").await.status(), 200);
+    assert_eq!(api.get(&format!("{MAPS}/a")).await["metadata"]["finalizers"], json!(["orphan"]));
+    let (code, status) = api.call("DELETE", &format!("{MAPS}/a"), json!({"preconditions": {"uid": "x"}})).await;
+    let message = status["message"].as_str().unwrap_or("");
+    assert_eq!((code, &status["details"]["kind"]), (409, &json!("ConfigMap")));
+    assert!(
+        message.starts_with(
+            r#"Operation cannot be fulfilled on ConfigMap "a": the UID in the precondition (x) does not match"#
+        ),
+        "{message}"
+    );
 }

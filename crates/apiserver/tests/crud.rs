@@ -126,7 +126,7 @@ async fn bodies_are_checked() {
         MAPS,
         json!({"apiVersion": "apps/v1", "kind": "Deployment"}),
         400,
-        "the API version in the data (apps/v1) does not match the expected API version (v1)",
+        "Deployment in version \"v1\" cannot be handled as a ConfigMap: converting (v1.Deployment) to (core.ConfigMap): unknown conversion",
     )
     .await;
     let mut elsewhere = map("y");

@@ -14,8 +14,14 @@ const LABEL_MAX: usize = 63;
 /// Longest DNS name, bytes.
 const SUBDOMAIN_MAX: usize = 253;
 
-fn max_len(n: usize) -> String {
+/// Of labels' keys and values.
+fn max_bytes(n: usize) -> String {
     format!("must be no more than {n} bytes")
+}
+
+/// Of names of other kinds: upstream's newer rules count aloud what the older ones call characters.
+fn max_characters(n: usize) -> String {
+    format!("must be no more than {n} characters")
 }
 
 fn bounded(s: &str, ends: fn(u8) -> bool, middle: fn(u8) -> bool) -> bool {
@@ -33,7 +39,7 @@ fn lower_alnum(c: u8) -> bool {
 fn check(ok: bool, rule: &str, len: usize, max: usize) -> Result<(), Vec<String>> {
     let mut why = Vec::new();
     if len > max {
-        why.push(max_len(max));
+        why.push(max_characters(max));
     }
     if !ok {
         why.push(rule.to_owned());
@@ -43,13 +49,17 @@ fn check(ok: bool, rule: &str, len: usize, max: usize) -> Result<(), Vec<String>
 
 /// RFC 1123 label: namespaces, most names inside objects.
 pub fn is_dns1123_label(s: &str) -> Result<(), Vec<String>> {
-    check(bounded(s, lower_alnum, |c| lower_alnum(c) || c == b'-'), DNS1123_LABEL, s.len(), LABEL_MAX)
+    let ok = bounded(s, lower_alnum, |c| lower_alnum(c) || c == b'-');
+    check(ok, if is_subdomain(s) { "must not contain dots" } else { DNS1123_LABEL }, s.len(), LABEL_MAX)
 }
 
 /// RFC 1123 subdomain: most object names.
 pub fn is_dns1123_subdomain(s: &str) -> Result<(), Vec<String>> {
-    let ok = s.split('.').all(|l| bounded(l, lower_alnum, |c| lower_alnum(c) || c == b'-'));
-    check(ok, DNS1123_SUBDOMAIN, s.len(), SUBDOMAIN_MAX)
+    check(is_subdomain(s), DNS1123_SUBDOMAIN, s.len(), SUBDOMAIN_MAX)
+}
+
+fn is_subdomain(s: &str) -> bool {
+    s.split('.').all(|l| bounded(l, lower_alnum, |c| lower_alnum(c) || c == b'-'))
 }
 
 /// RFC 1035 label: service names in older rules.
@@ -63,7 +73,9 @@ pub fn is_dns1035_label(s: &str) -> Result<(), Vec<String>> {
 pub fn is_label_value(s: &str) -> Result<(), Vec<String>> {
     let ok =
         s.is_empty() || bounded(s, |c| c.is_ascii_alphanumeric(), |c| c.is_ascii_alphanumeric() || b"-_.".contains(&c));
-    check(ok, LABEL_VALUE, s.len(), LABEL_MAX)
+    let long = (s.len() > LABEL_MAX).then(|| max_bytes(LABEL_MAX));
+    let why: Vec<String> = long.into_iter().chain((!ok).then(|| LABEL_VALUE.to_owned())).collect();
+    if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
 /// `[prefix/]name`: label keys, annotation keys, resource names.
@@ -81,8 +93,9 @@ pub fn is_qualified_name(s: &str) -> Result<(), Vec<String>> {
         Some((prefix, n)) => {
             if prefix.is_empty() {
                 why.push("prefix part must be non-empty".to_owned());
-            } else if let Err(e) = is_dns1123_subdomain(prefix) {
-                why.extend(e.into_iter().map(|e| format!("prefix part {e}")));
+            } else {
+                why.extend((prefix.len() > SUBDOMAIN_MAX).then(|| format!("prefix part {}", max_bytes(SUBDOMAIN_MAX))));
+                why.extend((!is_subdomain(prefix)).then(|| format!("prefix part {DNS1123_SUBDOMAIN}")));
             }
             n
         }
@@ -90,7 +103,7 @@ pub fn is_qualified_name(s: &str) -> Result<(), Vec<String>> {
     if name.is_empty() {
         why.push("name part must be non-empty".to_owned());
     } else if name.len() > LABEL_MAX {
-        why.push(format!("name part {}", max_len(LABEL_MAX)));
+        why.push(format!("name part {}", max_bytes(LABEL_MAX)));
     }
     if !bounded(name, |c| c.is_ascii_alphanumeric(), |c| c.is_ascii_alphanumeric() || b"-_.".contains(&c)) {
         why.push(QUALIFIED.to_owned());
@@ -102,7 +115,7 @@ pub fn is_qualified_name(s: &str) -> Result<(), Vec<String>> {
 pub fn is_config_map_key(s: &str) -> Result<(), Vec<String>> {
     let mut why = Vec::new();
     if s.len() > SUBDOMAIN_MAX {
-        why.push(max_len(SUBDOMAIN_MAX));
+        why.push(max_characters(SUBDOMAIN_MAX));
     }
     if s.is_empty() || !s.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c)) {
         why.push(CONFIG_KEY.to_owned());

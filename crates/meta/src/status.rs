@@ -377,6 +377,21 @@ impl Status {
         );
         Self::failure(415, Reason::UnsupportedMediaType, message)
     }
+    /// 415 where the route itself names what it reads, and says no more.
+    pub fn unsupported_by_route() -> Self {
+        let mut status = Self::failure(415, Reason::UnsupportedMediaType, "415: Unsupported Media Type");
+        status.details = Some(Box::default());
+        status
+    }
+    /// 405 for a verb that a kind has not, in the words of kinds that users define.
+    pub fn verb_not_supported(resource: &GroupResource, verb: &str) -> Self {
+        let message = format!("{verb} is not supported on resources of kind \"{resource}\"");
+        let mut status = Self::failure(405, Reason::MethodNotAllowed, message);
+        let details =
+            StatusDetails { group: resource.group.clone(), kind: resource.resource.clone(), ..<_>::default() };
+        status.details = Some(Box::new(details));
+        status
+    }
     /// The kind named in strict-decoding and conversion faults.
     pub fn cannot_be_handled(gvk: &Gvk, why: &str) -> Self {
         let message = format!("{} in version {:?} cannot be handled as a {}: {why}", gvk.kind, gvk.version, gvk.kind);

@@ -32,7 +32,7 @@ pub fn json_patch_within(document: &mut Value, patch: &Value, budget: &mut Budge
     };
     if operations.len() > JSON_PATCH_OPERATIONS_MAX {
         return Err(PatchError::TooLarge(format!(
-            "The allowed maximum operations in a JSON patch is {JSON_PATCH_OPERATIONS_MAX}, got {}",
+            "Request entity too large: The allowed maximum operations in a JSON patch is {JSON_PATCH_OPERATIONS_MAX}, got {}",
             operations.len()
         )));
     }
@@ -341,7 +341,9 @@ mod tests {
         let error = json_patch(&mut json!({}), &patch).expect_err("too many");
         assert_eq!(
             error,
-            PatchError::TooLarge("The allowed maximum operations in a JSON patch is 10000, got 10001".into())
+            PatchError::TooLarge(
+                "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001".into()
+            )
         );
     }
 }

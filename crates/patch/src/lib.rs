@@ -7,11 +7,13 @@ pub mod apply;
 mod index;
 mod json_patch;
 mod merge_patch;
+mod printed;
 mod strategic;
 
 pub use apply::{ApplyError, Conflict, FieldManager, FieldSet, PathElement};
 pub use json_patch::{JSON_PATCH_OPERATIONS_MAX, json_patch, json_patch_within};
 pub use merge_patch::merge_patch;
+pub use printed::printed;
 pub use strategic::{strategic_merge_patch, strategic_merge_patch_within};
 
 /// The kinds of patches, by media type.
@@ -59,6 +61,9 @@ pub enum PatchError {
     /// 422 with the text alone: the patch does not apply to this object.
     #[error("{0}")]
     Unprocessable(String),
+    /// 500 with the text alone: a strategic merge cannot make sense of the patch, or of the object.
+    #[error("{0}")]
+    Internal(String),
     /// 413 RequestEntityTooLarge: the patch has too many operations, or more work or memory would go into it than a
     /// [`kelson_codec::Budget`] for one document has.
     #[error("{0}")]

@@ -2,6 +2,7 @@
 //! order. The rules are those of apimachinery `pkg/util/strategicpatch`; the diff that makes such patches is kubectl's.
 use crate::PatchError;
 use crate::index::{Index, key_of};
+use crate::printed::printed;
 use kelson_codec::{Budget, Limits};
 use kelson_schema::shape::Shape;
 use serde_json::{Map, Value};
@@ -46,11 +47,11 @@ fn bad(message: &str) -> PatchError {
 }
 
 fn refuse(message: impl Into<String>) -> PatchError {
-    PatchError::Unprocessable(message.into())
+    PatchError::Internal(message.into())
 }
 
 fn no_merge_key(map: &Object, key: &str) -> PatchError {
-    refuse(format!("map: {} does not contain declared merge key: {key}", Value::Object(map.clone())))
+    refuse(format!("map: {} does not contain declared merge key: {key}", printed(&Value::Object(map.clone()))))
 }
 
 fn bad_order() -> PatchError {
@@ -74,7 +75,7 @@ fn merge_map(
                 Ok(patch)
             }
             Some("delete") => Ok(Object::new()),
-            _ => Err(refuse(format!("unknown patch type {directive} in map: {}", Value::Object(patch)))),
+            _ => Err(refuse(format!("unknown patch type: {} in map: {}", printed(&directive), printed(&patch.into())))),
         };
     }
     retain_keys(&mut original, &mut patch)?;
@@ -205,8 +206,8 @@ fn check_order(patch: &[Value], order: &[Value], merge_key: &str) -> Result<(), 
         if !places.any(|place| key_of(place, merge_key) == Some(key)) {
             return Err(refuse(format!(
                 "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
-                Value::from(patch.to_vec()),
-                Value::from(order.to_vec())
+                printed(&Value::from(patch.to_vec())),
+                printed(&Value::from(order.to_vec()))
             )));
         }
     }
@@ -223,10 +224,12 @@ fn merge_list(
 ) -> Result<Vec<Value>, PatchError> {
     let Some(first) = original.first().or(patch.first()) else { return Ok(original) };
     if first.is_array() {
-        return Err(refuse("lists of lists are not supported"));
+        return Err(PatchError::Unprocessable("lists of lists are not supported".into()));
     }
     if original.iter().chain(&patch).any(|v| std::mem::discriminant(v) != std::mem::discriminant(first)) {
-        return Err(refuse(format!("list element types are not identical: {}", Value::from(patch))));
+        let both = [Value::from(original), Value::from(patch)];
+        let why = format!("list element types are not identical: {}", printed(&Value::from(both.to_vec())));
+        return Err(refuse(why));
     }
     if !first.is_object() {
         if deletion {
@@ -294,7 +297,7 @@ fn special_elements(
             },
             Some("replace") => replace = true,
             Some("merge") => return Err(refuse("merging lists cannot yet be specified in the patch")),
-            _ => return Err(refuse(format!("unknown patch type {directive} in map: {item}"))),
+            _ => return Err(refuse(format!("unknown patch type: {} in map: {}", printed(directive), printed(&item)))),
         }
     }
     if replace {

@@ -155,7 +155,7 @@ fn finalizers(list: &Value, qualified: bool, p: &Path<'_>, e: &mut Errors) {
     let (mut orphan, mut foreground) = (false, false);
     for (i, f) in items(list).iter().map(text).enumerate() {
         let at = p.index(i);
-        e.invalid_each(&at, f, is_qualified_name(f));
+        e.invalid_each(p, f, is_qualified_name(f));
         orphan |= f == "orphan";
         foreground |= f == "foregroundDeletion";
         // Upstream's core kinds want a domain unless the name is one of the three old ones.

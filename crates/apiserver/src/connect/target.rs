@@ -87,6 +87,15 @@ pub fn check_log_options(cx: &RequestContext) -> Result<(), Status> {
     if let Some(n) = cx.query.integer("tailLines")?.filter(|n| *n < 0) {
         errors.invalid(&FieldPath::new("tailLines"), n, "must be greater than or equal to 0");
     }
+    let since = cx.query.text("sinceTime");
+    if !since.is_empty() && since.parse::<jiff::Timestamp>().is_err() {
+        let why =
+            format!("parsing time {since:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {since:?} as \"2006\"");
+        return Err(Status::bad_request(why));
+    }
+    if !cx.query.text("stream").is_empty() && !cx.server.config.feature_gates.enabled("PodLogsQuerySplitStreams") {
+        errors.forbidden(&FieldPath::new("stream"), "may not be specified");
+    }
     let mut positive = |name: &str| -> Result<(), Status> {
         if let Some(n) = cx.query.integer(name)?.filter(|n| *n < 1) {
             errors.invalid(&FieldPath::new(name), n, "must be greater than 0");
@@ -97,7 +106,7 @@ pub fn check_log_options(cx: &RequestContext) -> Result<(), Status> {
     if !cx.query.has("sinceTime") {
         positive("sinceSeconds")?;
     } else if cx.query.has("sinceSeconds") {
-        errors.forbidden(&FieldPath::new(""), "at most one of `sinceTime` or `sinceSeconds` may be specified");
+        errors.forbidden(&FieldPath::new("[]"), "at most one of `sinceTime` or `sinceSeconds` may be specified");
     }
     if errors.is_empty() {
         return Ok(());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use kelson_meta::Status;
 use kelson_webhook::Trace;
 
+use crate::catalog::{Behaviour, Served};
 use crate::paths;
 use crate::read::get;
 use crate::read::list;
@@ -76,13 +77,13 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
         let of_objects = matches!(i.verb, "update" | "patch" | "delete" | "get");
         let across = served.namespaced && i.namespace.is_empty() && !matches!(i.verb, "list" | "watch");
         if of_objects || across {
-            return Err(Status::method_not_allowed());
+            return Err(not_allowed(cx, &served));
         }
     } else if !served.has_objects() {
         return Err(Status::no_such_path());
     }
     if !served.has_verb(i.verb) || cx.method == http::Method::HEAD {
-        return Err(Status::method_not_allowed());
+        return Err(not_allowed(cx, &served));
     }
     if !served.options().stored {
         return Box::pin(reviews::serve(cx, &served, body)).await;
@@ -96,7 +97,17 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
         "patch" => Box::pin(patch::patch(cx, &served, "", body)).await,
         "delete" => Box::pin(delete::delete(cx, &served, body)).await,
         "deletecollection" => Box::pin(delete::collection(cx, &served, body)).await,
-        _ => Err(Status::method_not_allowed()),
+        _ => Err(not_allowed(cx, &served)),
+    }
+}
+
+/// Kinds that users define say which verb they have not; single objects of theirs want a name first.
+fn not_allowed(cx: &RequestContext, served: &Served) -> Status {
+    match (&served.strategy, cx.info.verb) {
+        (Behaviour::Builtin(_), _) => Status::method_not_allowed(),
+        _ if cx.method == http::Method::HEAD => Status::method_not_allowed(),
+        (Behaviour::Dynamic(_), "update" | "patch") => Status::bad_request("name must be provided"),
+        (Behaviour::Dynamic(_), verb) => Status::verb_not_supported(&served.gr, verb),
     }
 }
 

@@ -2,6 +2,7 @@
 //! Panics end one request, not the server.
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use http::request::Parts;
@@ -152,6 +153,18 @@ async fn serve(
     trail.end(&notes, answer, panicked).await
 }
 
+/// How long a request may take: the shorter of what the server allows and what the request asks for (`timeout`).
+fn time_allowed(cx: &RequestContext) -> Result<Duration, Status> {
+    let most = cx.server.config.request_timeout;
+    let asked = cx.query.text("timeout");
+    if asked.is_empty() {
+        return Ok(most);
+    }
+    let nanos = kelson_codec::parse_duration(asked)
+        .map_err(|why| Status::bad_request(format!("invalid timeout specified in the request URL - {why}")))?;
+    Ok(u64::try_from(nanos).ok().filter(|n| *n > 0).map_or(most, |n| most.min(Duration::from_nanos(n))))
+}
+
 async fn filters(
     cx: &Arc<RequestContext>,
     body: RequestBody,
@@ -171,8 +184,9 @@ async fn filters(
         // Streams and proxies are the deepest of all futures: boxed, so that they do not widen those of other requests.
         return Box::pin(dispatch::dispatch(cx, body)).await;
     }
+    let limit = time_allowed(cx)?;
     let permit = flow::enter(cx, class).await?;
-    match tokio::time::timeout(cx.server.config.request_timeout, heavy::dispatch(cx, body)).await {
+    match tokio::time::timeout(limit, heavy::dispatch(cx, body)).await {
         Ok(answer) => answer.map(|answer| flow::hold(cx, permit, answer)),
         Err(_) => Err(Status::timeout("request did not complete within the allowed duration", 0)),
     }

@@ -100,7 +100,7 @@ fn kept_as(served: &Served, field: &str) -> Option<String> {
 
 /// Upstream's default conversion speaks of known selectors; kinds with fields of their own do not.
 fn unknown(served: &Served, field: &str) -> String {
-    if served.options().fields.is_empty() {
+    if served.options().fields.is_empty() && matches!(served.strategy, Behaviour::Builtin(_)) {
         format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
     } else {
         format!("field label not supported: {field}")

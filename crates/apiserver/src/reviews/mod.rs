@@ -1,4 +1,5 @@
 //! Resources that are answered, not stored: access and token reviews, bindings, component statuses.
+mod check;
 pub mod component_status;
 
 use http::StatusCode;
@@ -7,6 +8,7 @@ use kelson_meta::{FieldSelector, LabelSelector, LabelSelectorSpec, Status};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use self::check::Whose;
 use crate::catalog::Served;
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
@@ -44,13 +46,6 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
 
 fn user_value(user: &UserInfo) -> Value {
     serde_json::to_value(user).unwrap_or_default()
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Whose {
-    Requester,
-    Named,
-    NamedHere,
 }
 
 #[derive(Deserialize, Default)]
@@ -92,43 +87,19 @@ struct NonResourceAttributes {
     verb: String,
 }
 
-/// A review that is refused. Upstream has forgotten its kind by then.
-fn invalid(note: impl FnOnce(&mut kelson_meta::FieldErrors)) -> Status {
-    let mut errors = kelson_meta::FieldErrors::new();
-    note(&mut errors);
-    Status::invalid(&kelson_meta::GroupKind { group: "authorization.k8s.io".into(), kind: String::new() }, "", &errors)
-}
-
 async fn access(cx: &RequestContext, review: &mut Value, whose: Whose) -> Result<(), Status> {
     let spec: AccessSpec =
         serde_json::from_value(review["spec"].clone()).map_err(|e| Status::bad_request(e.to_string()))?;
-    let path = |name: &str| kelson_meta::FieldPath::new("spec").child(name);
-    let both_or_none = spec.resource_attributes.is_some() == spec.non_resource_attributes.is_some();
-    let nobody = whose != Whose::Requester && spec.user.is_empty() && spec.groups.is_empty();
-    if both_or_none || nobody {
-        return Err(invalid(|e| {
-            if both_or_none {
-                let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-                e.invalid(&path("resourceAttributes"), review["spec"]["resourceAttributes"].clone(), why);
-            }
-            if nobody {
-                e.invalid(&path("user"), "", "at least one of user or group must be specified");
-            }
-        }));
+    let faults = check::access(review, whose, &cx.info.namespace);
+    if !faults.is_empty() {
+        // Upstream has forgotten its kind by then.
+        let kind = kelson_meta::GroupKind { group: "authorization.k8s.io".into(), kind: String::new() };
+        return Err(Status::invalid(&kind, "", &faults));
     }
     let user = match whose {
         Whose::Requester => cx.user.as_ref().clone(),
         _ => UserInfo { name: spec.user, uid: spec.uid, groups: spec.groups, extra: spec.extra },
     };
-    if whose == Whose::NamedHere {
-        let named = spec.resource_attributes.as_ref().map_or("", |r| r.namespace.as_str());
-        if named != cx.info.namespace {
-            return Err(Status::bad_request(format!(
-                "spec.resourceAttributes.namespace must match namespace: {}",
-                cx.info.namespace
-            )));
-        }
-    }
     let decision = match (&spec.resource_attributes, &spec.non_resource_attributes) {
         (Some(r), _) => {
             let labels = r.label_selector.as_ref().and_then(labels);

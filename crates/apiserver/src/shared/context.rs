@@ -121,7 +121,8 @@ impl RequestContext {
         check_manager(self.query.text("fieldManager")).map_err(|errors| bad_options(self.verb_options(), &errors))?;
         for value in self.query.all("dryRun").filter(|v| !v.is_empty()) {
             if value != "All" {
-                return Err(bad_dry_run(value, self.verb_options()));
+                let all: Vec<&str> = self.query.all("dryRun").collect();
+                return Err(bad_dry_run(&all, self.verb_options()));
             }
             found = true;
         }
@@ -212,9 +213,9 @@ impl RequestContext {
     }
 }
 
-fn bad_dry_run(value: &str, options: &str) -> Status {
+fn bad_dry_run(all: &[&str], options: &str) -> Status {
     let mut errors = FieldErrors::new();
-    errors.not_supported(&FieldPath::new("dryRun"), [value], &["All"]);
+    errors.not_supported(&FieldPath::new("dryRun"), all, &["All"]);
     bad_options(options, &errors)
 }
 

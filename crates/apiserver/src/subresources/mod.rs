@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use kelson_meta::Status;
 
-use crate::catalog::Served;
+use crate::catalog::{Behaviour, Served};
 use crate::connect;
 use crate::read::get;
 use crate::request::answer::Answer;
@@ -30,7 +30,10 @@ pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody)
         || (served.namespaced && i.namespace.is_empty())
         || i.name.is_empty()
     {
-        return Err(Status::method_not_allowed());
+        return Err(match &served.strategy {
+            Behaviour::Builtin(_) => Status::method_not_allowed(),
+            Behaviour::Dynamic(_) => Status::verb_not_supported(&served.gr, i.verb),
+        });
     }
     if !i.tail.is_empty() && i.subresource != "proxy" {
         return Err(Status::no_such_path());

@@ -59,10 +59,17 @@ pub fn object(cx: &RequestContext, expected: &Gvk, schema: &ObjectSchema, body: 
     let strict = validation != FieldValidation::Ignore;
     let decoded = schema.decode(encoding, body, strict).map_err(|e| refused(encoding, expected, body, &e))?;
     let mut value = decoded.value;
+    let is_dynamic = matches!(schema, ObjectSchema::Dynamic(_));
+    if value.is_null() && is_dynamic {
+        return Err(unrecognized(expected, &kind_missing(body), body));
+    }
     if !value.is_object() {
         return Err(unrecognized(expected, &no_kind(encoding, body, ""), body));
     }
-    if matches!(schema, ObjectSchema::Dynamic(_)) {
+    if let Some(odd) = value["apiVersion"].as_str().filter(|version| version.matches('/').count() > 1) {
+        return Err(unrecognized(expected, &format!("unexpected GroupVersion string: {odd}"), body));
+    }
+    if is_dynamic {
         check_named(&value, expected, body)?;
     } else {
         check_kind(&value, expected)?;
@@ -109,8 +116,7 @@ fn check_named(value: &Value, expected: &Gvk, body: &[u8]) -> Result<(), Status>
     let text = |k: &str| value.get(k).and_then(Value::as_str).unwrap_or("");
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     if kind.is_empty() {
-        let why = format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(body));
-        return Err(unrecognized(expected, &why, body));
+        return Err(unrecognized(expected, &kind_missing(body), body));
     }
     if api_version != expected.api_version() {
         return Err(other_version(api_version, expected));
@@ -122,6 +128,10 @@ fn check_named(value: &Value, expected: &Gvk, body: &[u8]) -> Result<(), Status>
         return Err(Status::invalid(&given, value["metadata"]["name"].as_str().unwrap_or(""), &errors));
     }
     Ok(())
+}
+
+fn kind_missing(body: &[u8]) -> String {
+    format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(body))
 }
 
 fn other_version(given: &str, expected: &Gvk) -> Status {
@@ -143,7 +153,8 @@ fn check_kind(value: &Value, expected: &Gvk) -> Result<(), Status> {
     let version = if api_version.is_empty() { wanted.as_str() } else { api_version };
     let named = if kind.is_empty() { expected.kind.as_str() } else { kind };
     let known = is_known(version, named);
-    if !known && !KEPT_APART.contains(&expected.group.as_str()) {
+    let group = version.split_once('/').map_or("", |(group, _)| group);
+    if (!known || group != expected.group) && !KEPT_APART.contains(&expected.group.as_str()) {
         let short = version.rsplit('/').next().unwrap_or_default();
         let why = other_kind(version, named, expected);
         let expected = &expected.kind;
@@ -215,9 +226,12 @@ fn unrecognized(expected: &Gvk, why: &str, body: &[u8]) -> Status {
 
 /// Why nobody can tell what a document is: what it is in the way of a document's version and kind, or that it does not read.
 fn no_kind(encoding: Encoding, body: &[u8], unread: &str) -> String {
-    if encoding != Encoding::Json {
-        return unread.to_owned();
-    }
+    let json = match encoding {
+        Encoding::Json => Ok(body.to_vec()),
+        Encoding::Yaml => kelson_codec::yaml::to_json(body).map(|converted| converted.json),
+        Encoding::Protobuf => return unread.to_owned(),
+    };
+    let Ok(json) = json else { return unread.to_owned() };
     const HEAD: &str =
         r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
     let type_of = |value: &Value| match value {
@@ -227,7 +241,7 @@ fn no_kind(encoding: Encoding, body: &[u8], unread: &str) -> String {
         Value::Number(_) => "number",
         Value::Bool(_) | Value::Null => "bool",
     };
-    let why = match kelson_codec::decode(Encoding::Json, None, body, false).map(|decoded| decoded.value) {
+    let why = match kelson_codec::decode(Encoding::Json, None, &json, false).map(|decoded| decoded.value) {
         Err(_) => unread.to_owned(),
         Ok(Value::Object(fields)) => {
             let wrong = ["apiVersion", "kind"].into_iter().filter_map(|name| Some((name, fields.get(name)?)));
@@ -268,9 +282,12 @@ pub fn options(headers: &HeaderMap, kind: &str, body: &Bytes) -> Result<Option<V
         return Ok(None);
     }
     let encoding = encoding(headers)?;
-    let decoded = ObjectSchema::meta(kind)
-        .decode(encoding, body, false)
-        .map_err(|e| Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {e}")))?;
+    let decoded = ObjectSchema::meta(kind).decode(encoding, body, false).map_err(|e| {
+        match kelson_codec::peek(encoding, body) {
+            Ok(_) => Status::bad_request(e.to_string()),
+            Err(_) => Status::bad_request(no_kind(encoding, body, &e.to_string())),
+        }
+    })?;
     let value = decoded.value;
     if let Some(given) = value.get("kind").and_then(Value::as_str)
         && !given.is_empty()

@@ -1,7 +1,5 @@
 //! Why a tree that a strategic merge made is no object of its type, in the words of upstream's converter
-//! (apimachinery `pkg/runtime/converter.go`), and a patch as upstream's refusals show it.
-use std::fmt::Write as _;
-
+//! (apimachinery `pkg/runtime/converter.go`).
 use kelson_schema::{Kind, TypeId};
 use serde_json::Value;
 
@@ -57,43 +55,6 @@ fn any(kind: Kind, value: &Value, depth: usize) -> Option<String> {
     }
 }
 
-/// A tree as Go prints it (`%+v`).
-pub fn printed(value: &Value) -> String {
-    let mut out = String::new();
-    print(value, &mut out);
-    out
-}
-
-fn print(value: &Value, out: &mut String) {
-    match value {
-        Value::Null => out.push_str("<nil>"),
-        Value::String(text) => out.push_str(text),
-        Value::Array(items) => {
-            out.push('[');
-            for (i, item) in items.iter().enumerate() {
-                if i > 0 {
-                    out.push(' ');
-                }
-                print(item, out);
-            }
-            out.push(']');
-        }
-        Value::Object(map) => {
-            out.push_str("map[");
-            for (i, (key, value)) in map.iter().enumerate() {
-                if i > 0 {
-                    out.push(' ');
-                }
-                // Writing to text cannot fail.
-                let _ = write!(out, "{key}:");
-                print(value, out);
-            }
-            out.push(']');
-        }
-        plain => out.push_str(&plain.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,11 +75,5 @@ mod tests {
         check(json!({"spec": {"hostNetwork": "yes"}}), "unrecognized type: bool");
         check(json!({"spec": {"priority": "high"}}), "unrecognized type: int32");
         check(json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}), "");
-    }
-
-    #[test]
-    fn patches_are_printed_as_go_prints_them() {
-        let patch = json!({"spec": {"n": 1, "f": 1.5, "list": ["a", null, true]}, "metadata": {}});
-        assert_eq!(printed(&patch), "map[metadata:map[] spec:map[f:1.5 list:[a <nil> true] n:1]]");
     }
 }

@@ -48,18 +48,19 @@ impl Patch {
         };
         let media_type = decode::media_type(&cx.headers);
         let known = PatchType::of(&media_type).filter(|_| accepted.contains(&media_type.as_str()));
-        let kind = known.ok_or_else(|| Status::unsupported_media_type(accepted))?;
+        let kind = known.ok_or_else(|| match &served.schema {
+            // Upstream's routes of built-in kinds name the media types themselves.
+            ObjectSchema::Builtin(_) => Status::unsupported_by_route(),
+            ObjectSchema::Dynamic(_) | ObjectSchema::Open => Status::unsupported_media_type(accepted),
+        })?;
         check_options(cx, kind)?;
         let validation = decode::validation(cx)?;
         let strict = validation != FieldValidation::Ignore;
         let (body, found) = match kind {
-            PatchType::Apply => {
-                let (value, duplicates) = kelson_codec::yaml::to_value_within(body, Limits::PATCH)
-                    .map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?;
-                repeated_keys(cx, validation, &duplicates)?;
-                (value, StrictErrors::default())
-            }
+            PatchType::Apply => (configuration(cx, validation, body)?, StrictErrors::default()),
             _ => {
+                // What there is not cannot be changed, whatever the patch says.
+                cx.stored(served, &cx.info.name)?;
                 let decoded = kelson_codec::decode_patch(body, strict);
                 let decoded = decoded.map_err(|e| unreadable(kind, strict, &e))?;
                 check_form(kind, strict, &decoded.value)?;
@@ -140,7 +141,7 @@ impl Patch {
     /// The refusal of a patch whose result is no object: what is shown is the patch of a strategic merge, else the result.
     fn invalid(&self, patched: &Value, why: &str) -> Status {
         let shown = match self.kind {
-            PatchType::StrategicMerge => misfit::printed(&self.body),
+            PatchType::StrategicMerge => kelson_patch::printed(&self.body),
             _ => format!("{patched}\n"),
         };
         let mut errors = FieldErrors::new();
@@ -168,27 +169,69 @@ fn unreadable(kind: PatchType, strict: bool, error: &DecodeError) -> Status {
     }
 }
 
-/// A JSON patch is a list, the others are objects.
-fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status> {
-    let found = match body {
+/// The configuration of an apply; nothing at all is one without fields.
+fn configuration(cx: &RequestContext, validation: FieldValidation, body: &[u8]) -> Result<Value, Status> {
+    let undecoded = |why: String| Status::bad_request(format!("error decoding YAML: {why}"));
+    let read = kelson_codec::yaml::to_value_within(body, Limits::PATCH);
+    let (value, duplicates) = read.map_err(|e| match e {
+        DecodeError::Yaml(why) => undecoded(format!("error converting YAML to JSON: {why}")),
+        other => undecoded(other.to_string()),
+    })?;
+    repeated_keys(cx, validation, &duplicates)?;
+    match value {
+        Value::Object(_) => Ok(value),
+        Value::Null => Ok(Value::Object(serde_json::Map::new())),
+        other => Err(undecoded(format!(
+            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
+            form(&other)
+        ))),
+    }
+}
+
+/// What upstream's decoder calls a value.
+fn form(value: &Value) -> &'static str {
+    match value {
         Value::Array(_) => "array",
         Value::Object(_) => "object",
         Value::String(_) => "string",
         Value::Number(_) => "number",
         Value::Bool(_) => "bool",
-        // Nothing at all: an empty list of operations, an object without fields.
-        Value::Null => return Ok(()),
-    };
+        Value::Null => "null",
+    }
+}
+
+/// A JSON patch is a list of operations, the others are objects.
+fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status> {
+    // Nothing at all: an empty list of operations, an object without fields.
+    if body.is_null() {
+        return Ok(());
+    }
+    let found = form(body);
     let (wanted, ty) = match (kind, strict) {
         (PatchType::Json, true) => ("array", "[]handlers.jsonPatchOp"),
         (PatchType::Json, false) => ("array", "jsonpatch.Patch"),
         _ => ("object", "map[string]interface {}"),
     };
-    if found == wanted {
+    let why = if found != wanted {
+        format!("json: cannot unmarshal {found} into Go value of type {ty}")
+    } else if let Some(why) = body.as_array().filter(|_| strict).and_then(|all| all.iter().find_map(no_operation)) {
+        why
+    } else {
         return Ok(());
-    }
-    let why = format!("json: cannot unmarshal {found} into Go value of type {ty}");
+    };
     Err(unreadable(kind, strict, &DecodeError::Json(why)))
+}
+
+/// Why an element of a JSON patch is no operation.
+fn no_operation(element: &Value) -> Option<String> {
+    let Some(fields) = element.as_object() else {
+        let found = Some(form(element)).filter(|_| !element.is_null())?;
+        return Some(format!("json: cannot unmarshal {found} into Go value of type handlers.jsonPatchOp"));
+    };
+    let texts = ["op", "path", "from"].into_iter().filter_map(|key| Some((key, fields.get(key)?)));
+    let (key, odd) = texts.into_iter().find(|(_, value)| !value.is_string() && !value.is_null())?;
+    let found = form(odd);
+    Some(format!("json: cannot unmarshal {found} into Go struct field jsonPatchOp.{key} of type string"))
 }
 
 /// What is repeated, and what operations of a JSON patch have that no operation has.
@@ -215,6 +258,7 @@ fn refused(error: PatchError) -> Status {
             tracing::debug!(text, "patch does not apply");
             status
         }
+        PatchError::Internal(text) => Status::failure(500, Reason::Unknown, text),
         PatchError::TooLarge(text) => Status::failure(413, Reason::RequestEntityTooLarge, text),
     }
 }
@@ -362,8 +406,11 @@ fn repeated_keys(cx: &RequestContext, validation: FieldValidation, repeated: &[S
 /// validation: nobody could own them.
 fn check_config(cx: &RequestContext, served: &Served, patch: &Patch) -> Result<(), Status> {
     let config = &patch.body;
-    if !config.is_object() {
-        return Err(Status::bad_request("error decoding YAML: the configuration is not an object"));
+    let text = |key: &str| config[key].as_str().unwrap_or("");
+    let (version, kind) = (text("apiVersion"), text("kind"));
+    if version.is_empty() || kind.is_empty() {
+        let slash = if version.contains('/') { "" } else { "/" };
+        return Err(Status::bad_request(format!("invalid object type: {slash}{version}, Kind={kind}")));
     }
     prepare::check_name(cx, config)?;
     prepare::check_namespace(cx, served, config)

@@ -105,7 +105,7 @@ pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: 
     let value = decode::object(cx, &served.gvk, &served.schema, &bytes)?;
     drop(bytes);
     let mut value = prepare::to_working(served, value).await?;
-    prepare::check_name(cx, &value)?;
+    prepare::same_name(cx, meta_text(&value, "name"))?;
     value["metadata"]["name"] = cx.info.name.as_str().into();
     prepare::set_namespace(cx, served, &mut value)?;
     if subresource.is_empty() && served.options().allow_create_on_update && cx.stored(served, &cx.info.name).is_err() {
@@ -214,10 +214,8 @@ fn check_version(served: &Served, name: &str, basis: Basis, new: &Value, record:
         Ok(v) if v == record.revision() => Ok(true),
         Ok(_) => Err(Status::conflict(&served.gr, name, Status::MODIFIED)),
         Err(_) => {
-            let mut errors = FieldErrors::new();
             let why = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
-            errors.invalid(&FieldPath::new("resourceVersion"), version, why);
-            Err(Status::invalid(&served.gvk.group_kind(), name, &errors))
+            Err(Status::failure(500, Reason::Unknown, why))
         }
     }
 }

@@ -20,6 +20,10 @@ pub(super) struct Envelope<'a> {
 
 /// Reads the envelope of a document.
 pub(super) fn read(data: &[u8]) -> Result<Envelope<'_>, DecodeError> {
+    if data.is_empty() || data == MAGIC.as_slice() {
+        let what = if data.is_empty() { "empty data" } else { "empty body" };
+        return Err(DecodeError::Proto(what.to_owned()));
+    }
     if !is_protobuf(data) {
         let prefix = MAGIC.map(|byte| byte.to_string()).join(" ");
         let message = format!("provided data does not appear to be a protobuf message, expected prefix [{prefix}]");

@@ -120,6 +120,19 @@ fn error(line: usize, message: &str) -> DecodeError {
     }
 }
 
+/// A text that is no YAML: upstream's library does not say what it was reading, and its parser, unlike its scanner, counts lines
+/// from nought.
+fn malformed(line: usize, info: &str) -> DecodeError {
+    match (info.split_once(", "), line.saturating_sub(1)) {
+        (Some((reading, why)), 0) if reading.starts_with("while parsing ") => error(0, why),
+        (Some((reading, why)), before) if reading.starts_with("while parsing ") => {
+            DecodeError::Yaml(format!("yaml: line {before}: {why}"))
+        }
+        (Some((reading, why)), _) if reading.starts_with("while scanning ") => error(line, why),
+        _ => error(line, info),
+    }
+}
+
 fn excessive_aliasing(_: crate::Exceeded) -> DecodeError {
     DecodeError::Yaml("yaml: document contains excessive aliasing".into())
 }
@@ -144,7 +157,7 @@ impl<'a> Loader<'a> {
         }
         let (event, line) = match event {
             Some(Ok((event, span))) => (event, span.start.line()),
-            Some(Err(e)) => return Err(error(e.marker().line(), e.info())),
+            Some(Err(e)) => return Err(malformed(e.marker().line(), e.info())),
             None => (Event::StreamEnd, 0),
         };
         if self.open_anchors > 0 {

@@ -43,7 +43,7 @@ impl Strategy for ConfigMaps {
             total += decoded_len(text(v));
         }
         if total > DATA_BYTES_MAX {
-            e.too_long(&Path::new(""), DATA_BYTES_MAX);
+            e.too_long(&Path::new("[]"), DATA_BYTES_MAX);
         }
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {

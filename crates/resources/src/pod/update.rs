@@ -202,7 +202,7 @@ fn difference(path: &str, old: &Value, new: &Value, out: &mut String) {
 /// An update through `ephemeralcontainers`: only additions.
 pub fn check_ephemeral(new: &Value, old: &Value, e: &mut Errors) {
     if old["metadata"]["annotations"].get(MIRROR).is_some() {
-        return e.forbidden(&Path::new(""), "static pods do not support ephemeral containers");
+        return e.forbidden(&Path::new("[]"), "static pods do not support ephemeral containers");
     }
     validate::pod_and_spec(new, e);
     let spec = Path::new("spec");
@@ -249,10 +249,10 @@ pub fn prepare_resize(new: &mut Value, old: &Value) {
 /// An update through `resize` (KEP-1287).
 pub fn check_resize(new: &Value, old: &Value, e: &mut Errors) {
     if old["metadata"]["annotations"].get(MIRROR).is_some() {
-        return e.forbidden(&Path::new(""), "static pods cannot be resized");
+        return e.forbidden(&Path::new("[]"), "static pods cannot be resized");
     }
     if text(&old["spec"]["os"]["name"]) == "windows" {
-        return e.forbidden(&Path::new(""), "windows pods cannot be resized");
+        return e.forbidden(&Path::new("[]"), "windows pods cannot be resized");
     }
     validate::pod_and_spec(new, e);
     let p = Path::new("spec");

@@ -68,6 +68,14 @@ pub(super) fn take_ips(
     if spec["type"] == "ExternalName" {
         return;
     }
+    let given = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    if let (Some(one), Some(first)) = (given(&spec["clusterIP"]), given(&spec["clusterIPs"][0]))
+        && had.is_empty()
+        && one != first
+    {
+        errors.invalid(&path, &spec["clusterIPs"], "first value must match `clusterIP`");
+        return;
+    }
     if spec["clusterIP"] == "None" || spec["clusterIPs"][0] == "None" {
         spec["clusterIP"] = "None".into();
         spec["clusterIPs"] = json!(["None"]);
@@ -84,7 +92,11 @@ pub(super) fn take_ips(
                 continue;
             }
             let path = FieldPath::new("spec").child("ipFamilies").index(i);
-            errors.invalid(&path, family, "not configured on this cluster");
+            if ["IPv4", "IPv6"].contains(&family.as_str()) {
+                errors.invalid(&path, family, "not configured on this cluster");
+            } else {
+                errors.not_supported(&path, family, &["IPv4", "IPv6"]);
+            }
             return;
         }
         match asked.get(i) {

@@ -1,6 +1,6 @@
 //! What a delete is told (`metav1.DeleteOptions`) and what must hold for it.
 use bytes::Bytes;
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, Status};
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, GroupResource, Status};
 use kelson_store::Record;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ impl DeleteOptions {
             Some(value) => serde_json::from_value(value).map_err(|e| Status::bad_request(e.to_string()))?,
             None => Self {
                 grace_period_seconds: cx.query.integer("gracePeriodSeconds")?,
-                orphan_dependents: cx.query.get("orphanDependents").map(|v| v == "true"),
+                orphan_dependents: cx.query.get("orphanDependents").map(|_| cx.query.flag("orphanDependents")),
                 propagation_policy: cx.query.get("propagationPolicy").map(str::to_owned),
                 ..Self::default()
             },
@@ -116,17 +116,21 @@ pub fn check_preconditions(
     record: &Record,
 ) -> Result<(), Status> {
     let Some(p) = &options.preconditions else { return Ok(()) };
+    // Upstream names the kind where it else names the resource.
+    let kind = GroupResource::new(&*served.gvk.group, &*served.gvk.kind);
     let found = record.meta().uid.to_string();
     if let Some(uid) = p.uid.as_ref().filter(|u| **u != found) {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {found}");
-        return Err(Status::conflict(&served.gr, name, &why));
+        let why = format!(
+            "the UID in the precondition ({uid}) does not match the UID in record ({found}). The object might have been deleted and then recreated"
+        );
+        return Err(Status::conflict(&kind, name, &why));
     }
     let found = record.revision().to_string();
     if let Some(version) = p.resource_version.as_ref().filter(|v| **v != found) {
         let why = format!(
-            "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {found}"
+            "the ResourceVersion in the precondition ({version}) does not match the ResourceVersion in record ({found}). The object might have been modified"
         );
-        return Err(Status::conflict(&served.gr, name, &why));
+        return Err(Status::conflict(&kind, name, &why));
     }
     Ok(())
 }

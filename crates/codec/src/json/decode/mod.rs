@@ -429,10 +429,11 @@ impl<'a> Decoder<'a, '_> {
             names.push(ty.json_field(*position).json());
             owner = ty.name();
         }
-        self.type_error = Some(format!(
-            "json: cannot unmarshal {found} into Go struct field {owner}.{} of type {}",
-            names.join("."),
-            go_type(ty)
-        ));
+        // Of what has an identity, and not of users, it is a type of its own.
+        let is_uid = names.last() == Some(&"uid") && !["UserInfo", "SubjectAccessReviewSpec"].contains(&owner);
+        let ty = if is_uid { "types.UID".to_owned() } else { go_type(ty).to_string() };
+        let names = names.join(".");
+        self.type_error =
+            Some(format!("json: cannot unmarshal {found} into Go struct field {owner}.{names} of type {ty}"));
     }
 }

@@ -176,7 +176,7 @@ fn last(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
 fn resource_claims(spec: &Value, meta: Option<&Value>, p: &Path<'_>, e: &mut Errors) {
     let claims = items(&spec["resourceClaims"]);
     if !claims.is_empty() && meta.is_some_and(|m| m["annotations"].get(MIRROR).is_some()) {
-        return e.forbidden(&Path::new(""), "static pods do not support resource claims");
+        return e.forbidden(&Path::new("[]"), "static pods do not support resource claims");
     }
     let mut seen = BTreeSet::new();
     for (i, c) in claims.iter().enumerate() {

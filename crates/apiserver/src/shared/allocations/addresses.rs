@@ -54,6 +54,22 @@ fn named_ips(spec: &Value) -> Vec<String> {
     }
 }
 
+/// Whether the two ways of naming a service's first address name different ones.
+fn are_at_odds(spec: &Value) -> bool {
+    let given = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let (one, first) = (given(&spec["clusterIP"]), given(&spec["clusterIPs"][0]));
+    one.is_some() && first.is_some() && one != first
+}
+
+/// Of a family of addresses that the cluster has not, or nobody has.
+fn unserved(family: &str, path: &FieldPath, errors: &mut FieldErrors) {
+    if ["IPv4", "IPv6"].contains(&family) {
+        errors.invalid(path, family, "not configured on this cluster");
+    } else {
+        errors.not_supported(path, family, &["IPv4", "IPv6"]);
+    }
+}
+
 /// Takes the cluster IPs that a Service names, and free ones where it asks for any.
 pub(super) fn take_ips(
     used: &mut Used,
@@ -68,11 +84,7 @@ pub(super) fn take_ips(
     if spec["type"] == "ExternalName" {
         return;
     }
-    let given = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-    if let (Some(one), Some(first)) = (given(&spec["clusterIP"]), given(&spec["clusterIPs"][0]))
-        && had.is_empty()
-        && one != first
-    {
+    if had.is_empty() && are_at_odds(spec) {
         errors.invalid(&path, &spec["clusterIPs"], "first value must match `clusterIP`");
         return;
     }
@@ -92,11 +104,7 @@ pub(super) fn take_ips(
                 continue;
             }
             let path = FieldPath::new("spec").child("ipFamilies").index(i);
-            if ["IPv4", "IPv6"].contains(&family.as_str()) {
-                errors.invalid(&path, family, "not configured on this cluster");
-            } else {
-                errors.not_supported(&path, family, &["IPv4", "IPv6"]);
-            }
+            unserved(family, &path, errors);
             return;
         }
         match asked.get(i) {

@@ -379,9 +379,8 @@ impl Status {
     }
     /// 415 where the route itself names what it reads, and says no more.
     pub fn unsupported_by_route() -> Self {
-        let mut status = Self::failure(415, Reason::UnsupportedMediaType, "415: Unsupported Media Type");
-        status.details = Some(Box::default());
-        status
+        let details = Some(Box::default());
+        Self { details, ..Self::failure(415, Reason::UnsupportedMediaType, "415: Unsupported Media Type") }
     }
     /// 405 for a verb that a kind has not, in the words of kinds that users define.
     pub fn verb_not_supported(resource: &GroupResource, verb: &str) -> Self {

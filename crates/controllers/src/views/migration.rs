@@ -4,7 +4,7 @@ use kelson_meta::{GroupResource, ObjectMeta};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// `storagemigration.k8s.io/v1beta1` StorageVersionMigration.
+/// A StorageVersionMigration: that the objects of a resource are to be written anew.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct MigrationView {
@@ -14,14 +14,14 @@ pub struct MigrationView {
     pub status: Value,
 }
 
-/// `storagemigration.k8s.io/v1beta1` StorageVersionMigrationSpec.
+/// What a StorageVersionMigration is of.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct MigrationSpec {
     pub resource: MigratedResource,
 }
 
-/// `meta/v1` GroupResource.
+/// A resource whatever its version (`meta/v1` GroupResource).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct MigratedResource {

@@ -40,7 +40,7 @@ fn storage_version_row(obj: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(obj), json!(common), json!(list_with_more(&all, UNSET)), age(obj, now)]
 }
 
-/// Upstream `pkg/apis/storagemigration/validation`.
+/// Finds the faults of a migration (upstream `pkg/apis/storagemigration/validation`).
 fn migration(new: &Value, old: Option<&Value>, e: &mut Errors) {
     let spec = Path::new("spec");
     let (at, of) = (spec.child("resource"), &new["spec"]["resource"]);

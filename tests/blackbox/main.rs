@@ -5,6 +5,7 @@ mod admission;
 mod api_concepts;
 mod bad_input;
 mod clients;
+mod columns;
 mod credentials;
 mod definitions;
 mod devices;
@@ -48,6 +49,7 @@ fn main() {
     }
     let tests: Vec<Test> = [
         api_concepts::tests(),
+        columns::tests(),
         bad_input::tests(),
         hostile_requests::tests(),
         definitions::tests(),

@@ -120,7 +120,7 @@ static PRIORITIES: LazyLock<Options> = LazyLock::new(|| Options {
         Column::integer("Value", "Priority of the pods."),
         Column::boolean("Global-Default", "Whether pods without a class get it."),
         AGE,
-        Column::text("PreemptionPolicy", "Whether pods of lower priority are evicted.").wide(),
+        Column::text("PreemptionPolicy", "Whether pods of lower priority are evicted."),
     ],
     ..Options::of("scheduling.k8s.io", "priorityclasses")
 });

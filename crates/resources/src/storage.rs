@@ -46,7 +46,8 @@ static CLASSES: LazyLock<Options> = LazyLock::new(|| Options {
         Column::text("Provisioner", "Who makes the volumes."),
         Column::text("ReclaimPolicy", "What happens when a claim goes."),
         Column::text("VolumeBindingMode", "When volumes are bound."),
-        Column::boolean("AllowVolumeExpansion", "Whether claims may grow."),
+        // Its cells are true or false all the same.
+        Column::text("AllowVolumeExpansion", "Whether claims may grow."),
         AGE,
     ],
     delete_returns_object: true,
@@ -229,15 +230,8 @@ impl Strategy for CsiNodes {
 /// The csistoragecapacities resource.
 pub struct CsiStorageCapacities;
 
-static CAPACITIES: LazyLock<Options> = LazyLock::new(|| Options {
-    allow_unconditional_update: false,
-    columns: columns![
-        NAME,
-        Column::text("StorageClassName", "Class the capacity is of."),
-        Column::text("Capacity", "Space that is left."),
-    ],
-    ..Options::of(GROUP, "csistoragecapacities")
-});
+static CAPACITIES: LazyLock<Options> =
+    LazyLock::new(|| Options { allow_unconditional_update: false, ..Options::of(GROUP, "csistoragecapacities") });
 
 impl Strategy for CsiStorageCapacities {
     fn options(&self) -> &Options {
@@ -267,10 +261,6 @@ impl Strategy for CsiStorageCapacities {
         for f in ["nodeTopology", "storageClassName"] {
             immutable(&new[f], &old[f], &Path::new(f), e);
         }
-    }
-    fn row(&self, obj: &Value, _now: Timestamp) -> Vec<Value> {
-        let capacity = obj["capacity"].as_str().unwrap_or(UNSET);
-        vec![name(obj), json!(text(&obj["storageClassName"])), json!(capacity)]
     }
 }
 

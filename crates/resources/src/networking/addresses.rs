@@ -20,7 +20,7 @@ pub struct IpAddresses;
 
 static ADDRESSES: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::Ip,
-    columns: columns![NAME, Column::text("ParentRef", "Object the address belongs to."), AGE],
+    columns: columns![NAME, Column::text("ParentRef", "Object the address belongs to.")],
     fields: texts!["spec.parentRef.name", "spec.parentRef.namespace", "spec.parentRef.resource"],
     ..Options::of(GROUP, "ipaddresses")
 });
@@ -42,7 +42,7 @@ impl Strategy for IpAddresses {
         let p = Path::new("spec");
         immutable(&new["spec"]["parentRef"], &old["spec"]["parentRef"], &p.child("parentRef"), e);
     }
-    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+    fn row(&self, obj: &Value, _: Timestamp) -> Vec<Value> {
         let p = &obj["spec"]["parentRef"];
         let mut parent = text(&p["resource"]).to_lowercase();
         for (f, separator) in [("group", "."), ("namespace", "/"), ("name", "/")] {
@@ -50,7 +50,7 @@ impl Strategy for IpAddresses {
                 parent = format!("{parent}{separator}{}", text(&p[f]));
             }
         }
-        vec![name(obj), or_none(&parent), age(obj, now)]
+        vec![name(obj), or_none(&parent)]
     }
 }
 

@@ -44,15 +44,16 @@ pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<()
         own.ensure("/api/v1/namespaces", name, object)
     });
     future::try_join_all(namespaces).await?;
+    // On the heap: together they are larger than what a test's thread has of stack.
     future::try_join(
         future::try_join5(
-            service_cidr(server, &own),
-            roles(&own),
-            priority_classes(&own),
-            trust,
-            kubernetes::begin(server, &own, address),
+            Box::pin(service_cidr(server, &own)),
+            Box::pin(roles(&own)),
+            Box::pin(priority_classes(&own)),
+            Box::pin(trust),
+            Box::pin(kubernetes::begin(server, &own, address)),
         ),
-        api_services(&own),
+        Box::pin(api_services(&own)),
     )
     .await?;
     Ok(())

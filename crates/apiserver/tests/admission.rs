@@ -126,7 +126,7 @@ async fn a_webhook_of_the_server_itself_is_asked_in_the_process() {
     // No review is served at this path: its refusal shows that the server itself was asked, by somebody who may.
     assert_eq!(code, 500);
     let message = refused["message"].as_str().unwrap();
-    assert!(message.contains("(admission.k8s.io/v1) does not match the expected API version (v1)"), "{message}");
+    assert!(message.contains("AdmissionReview in version \"v1\" cannot be handled as a ConfigMap"), "{message}");
 }
 
 #[tokio::test]

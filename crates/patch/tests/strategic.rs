@@ -156,7 +156,7 @@ fn refusals() {
         strategic_merge_patch(original, patch, &shape).expect_err("refused").to_string()
     };
     let no_key = refuse(containers(json!([{"name":"a"}])), containers(json!([{"image":"x"}])));
-    assert_eq!(no_key, "map: {\"image\":\"x\"} does not contain declared merge key: name");
+    assert_eq!(no_key, "map: map[image:x] does not contain declared merge key: name");
     let keys = refuse(
         json!({"spec":{"strategy":{"type":"x"}}}),
         json!({"spec":{"strategy":{"$retainKeys":["a"],"type":"y"}}}),

@@ -81,7 +81,7 @@ pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstance
         State::Created | State::Unknown => not_started(pod),
     };
     out.state = Some(current);
-    hold(pod, c, i, by, &mut out);
+    hold(pod, m, i, by, &mut out);
     resources(pod, c, Some(i), &mut out);
     // The API shows an empty one too; the status must equal what it gives back, or it would be written twice.
     out.last_state.get_or_insert_default();
@@ -107,8 +107,11 @@ fn mounts(c: &Container, latest: Option<&Arc<Instance>>) -> Option<Vec<VolumeMou
 }
 
 /// A container that waits for its restart shows why it waits, and how it ended as its last state.
-fn hold(pod: &Pod, c: &Container, i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
-    if i.state == State::Running || by.ending {
+/// One whose start failed and that its policy does not start again has ended: the API refuses to hear that it waits.
+fn hold(pod: &Pod, m: &Member<'_>, i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
+    let c = &*m.container;
+    let is_over = i.state == State::Exited && !pod::restarts_after(pod, m.role, c, i.exit_code);
+    if i.state == State::Running || is_over || by.ending {
         return;
     }
     let (reason, message) = if let Some(delay) = by.crash_loops.get(&c.name) {
@@ -286,6 +289,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::images::error::StartReason;
 
     fn instance(name: &str, state: State, exit_code: i32) -> Arc<Instance> {
         Arc::new(Instance {
@@ -362,6 +366,33 @@ mod tests {
         assert_eq!(shown(Some(other)), want);
         let none = Limits { cpu_shares: SHARES_MIN, ..Limits::default() };
         assert_eq!(shown(Some(none)), json!({"requests":{"memory":"32Mi"}}), "no bounds");
+    }
+
+    #[test]
+    fn a_start_that_failed_is_an_end_where_the_policy_does_not_try_again() {
+        let errors = BTreeMap::from([("a".to_owned(), StartError::new(StartReason::Run, "no such file"))]);
+        let shown = |policy: &str, exit_code: i32| {
+            let rules = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}]);
+            let a = json!({"name": "a", "restartPolicy": policy, "restartPolicyRules": rules});
+            let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [a]}})).expect("pod");
+            let containers = vec![instance("a", State::Exited, exit_code)];
+            let runtime = RuntimePod { containers, ..RuntimePod::default() };
+            let by = Circumstances {
+                probes: &ProbeView::default(),
+                crash_loops: &BTreeMap::new(),
+                start_errors: &errors,
+                runtime_name: "containerd",
+                ending: false,
+                restarting_all: false,
+            };
+            let m = pod::members(&pod).next().expect("a container");
+            let state = status(&pod, &m, &runtime, &by).state.expect("a state");
+            (state.waiting.and_then(|w| w.reason), state.terminated.map(|t| t.exit_code))
+        };
+        let waits = (Some("RunContainerError".to_owned()), None);
+        assert_eq!(shown("Never", 1), waits, "the rule starts it again");
+        assert_eq!(shown("Never", 128), (None, Some(128)));
+        assert_eq!(shown("Always", 128), waits);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use kelson_schema::{FieldType, Kind, Schema, TypeId};
 use serde_json::{Map, Value};
 
+use super::write::{write_list, write_members};
 use super::{write, write_text};
 use crate::document::canonical_json;
 
@@ -80,24 +81,16 @@ impl<'a> Writer<'a> {
                 Kind::Struct(ty) | Kind::SchemaOrBool(ty) | Kind::SchemaOrArray(ty) | Kind::SchemaOrStringArray(ty),
                 Value::Object(fields),
             ) => self.object(ty, fields, out),
-            (Kind::SchemaOrArray(ty), Value::Array(items)) => list(items, out, |item, out| match item {
+            (Kind::SchemaOrArray(ty), Value::Array(items)) => write_list(items, out, |item, out| match item {
                 Value::Object(fields) => self.object(ty, fields, out),
                 other => write(other, out),
             }),
             (Kind::List(element) | Kind::WrappedList(element), Value::Array(items)) => {
-                list(items, out, |item, out| self.value(element, item, out));
+                write_list(items, out, |item, out| self.value(element, item, out));
             }
             (Kind::Map(of), Value::Object(map)) => {
-                out.push(b'{');
-                for (i, (key, value)) in map.iter().enumerate() {
-                    if i > 0 {
-                        out.push(b',');
-                    }
-                    write_text(key, out);
-                    out.push(b':');
-                    self.value(of, value, out);
-                }
-                out.push(b'}');
+                let members = map.iter().map(|(key, value)| (key.as_str(), value));
+                write_members(members, out, |value, out| self.value(of, value, out));
             }
             (Kind::RawExtension, Value::Object(fields)) => match own_type(value) {
                 Some(ty) => self.object(ty, fields, out),
@@ -106,17 +99,6 @@ impl<'a> Writer<'a> {
             _ => write(value, out),
         }
     }
-}
-
-fn list<'a>(items: &'a [Value], out: &mut Vec<u8>, mut item: impl FnMut(&'a Value, &mut Vec<u8>)) {
-    out.push(b'[');
-    for (i, value) in items.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        item(value, out);
-    }
-    out.push(b']');
 }
 
 /// Compact JSON with a line for each member and element, indented by two blanks a level.

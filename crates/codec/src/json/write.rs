@@ -18,29 +18,39 @@ pub fn write(value: &Value, out: &mut Vec<u8>) {
         Value::String(text) => write_text(text, out),
         // Writing to memory cannot fail.
         Value::Number(number) => drop(write!(out, "{number}")),
-        Value::Array(items) => {
-            out.push(b'[');
-            for (i, item) in items.iter().enumerate() {
-                if i > 0 {
-                    out.push(b',');
-                }
-                write(item, out);
-            }
-            out.push(b']');
-        }
-        Value::Object(map) => {
-            out.push(b'{');
-            for (i, (key, value)) in map.iter().enumerate() {
-                if i > 0 {
-                    out.push(b',');
-                }
-                write_text(key, out);
-                out.push(b':');
-                write(value, out);
-            }
-            out.push(b'}');
-        }
+        Value::Array(items) => write_list(items, out, write),
+        Value::Object(map) => write_members(map.iter().map(|(key, value)| (key.as_str(), value)), out, write),
     }
+}
+
+/// Appends a list whose elements are written in the given way.
+pub fn write_list<'a>(items: &'a [Value], out: &mut Vec<u8>, mut item: impl FnMut(&'a Value, &mut Vec<u8>)) {
+    out.push(b'[');
+    for (i, value) in items.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        item(value, out);
+    }
+    out.push(b']');
+}
+
+/// Appends an object of these members, in this order, whose values are written in the given way.
+pub fn write_members<'a, V>(
+    members: impl Iterator<Item = (&'a str, V)>,
+    out: &mut Vec<u8>,
+    mut member: impl FnMut(V, &mut Vec<u8>),
+) {
+    out.push(b'{');
+    for (i, (key, value)) in members.enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        write_text(key, out);
+        out.push(b':');
+        member(value, out);
+    }
+    out.push(b'}');
 }
 
 /// Appends a text in quotes.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use kelson_blackbox::{Needs::Api, Outcome, Subject, Test, eventually};
+use kelson_blackbox::{Kubectl, Needs::Api, Outcome, Subject, Test, eventually};
 
 /// Longest time for what controllers and the scheduler do.
 const WAIT: Duration = Duration::from_secs(60);
@@ -15,16 +15,8 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-/// A node that is only an object, a class, and two devices of different size on that node.
-const OFFER: &str = "apiVersion: v1
-kind: Node
-metadata: {name: devices-node}
-status:
-  allocatable: {cpu: '4', memory: 4Gi, pods: '10'}
-  capacity: {cpu: '4', memory: 4Gi, pods: '10'}
-  conditions: [{type: Ready, status: 'True', reason: Hollow, message: an object}]
----
-apiVersion: resource.k8s.io/v1
+/// A class, and two devices of different size on the node.
+const OFFER: &str = "apiVersion: resource.k8s.io/v1
 kind: DeviceClass
 metadata: {name: devices-test}
 spec:
@@ -73,17 +65,34 @@ spec:
     )
 }
 
-fn claims(s: &Subject) -> Outcome {
-    let k = s.kubectl.fresh_namespace("devices")?;
-    let done = offered(&k);
+/// A case in a namespace of its own, beside a node `NAME-node` that is only an object and what is offered there: a class `NAME-test` and
+/// a slice `NAME-node-slice`. All of it goes in the end.
+fn with_offer(s: &Subject, namespace: &str, name: &str, offer: &str, case: fn(&Kubectl) -> Outcome) -> Outcome {
+    let k = s.kubectl.fresh_namespace(namespace)?;
+    let node = format!(
+        "apiVersion: v1
+kind: Node
+metadata: {{name: {name}-node}}
+status:
+  allocatable: {{cpu: '4', memory: 4Gi, pods: '10'}}
+  capacity: {{cpu: '4', memory: 4Gi, pods: '10'}}
+  conditions: [{{type: Ready, status: 'True', reason: Hollow, message: an object}}]
+"
+    );
+    let done = k.apply(&node).and_then(|_| k.apply(offer)).and_then(|_| case(&k));
     k.ok(&["delete", "pods", "--all", "--force", "--grace-period=0", "--ignore-not-found"])?;
-    let offer = ["resourceslice/devices-node-slice", "deviceclass/devices-test", "node/devices-node"];
-    k.ok(&[&["delete", "--ignore-not-found"][..], &offer[..]].concat())?;
+    let all =
+        [format!("resourceslice/{name}-node-slice"), format!("deviceclass/{name}-test"), format!("node/{name}-node")];
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    k.ok(&[&["delete", "--ignore-not-found"][..], &all[..]].concat())?;
     done
 }
 
-fn offered(k: &kelson_blackbox::Kubectl) -> Outcome {
-    k.apply(OFFER)?;
+fn claims(s: &Subject) -> Outcome {
+    with_offer(s, "devices", "devices", OFFER, offered)
+}
+
+fn offered(k: &Kubectl) -> Outcome {
     k.apply(TEMPLATE)?;
     k.apply(&pod("first"))?;
     let node = |pod: &str| k.ok(&["get", "pod", pod, "-o", "jsonpath={.spec.nodeName}"]);
@@ -125,16 +134,8 @@ fn offered(k: &kelson_blackbox::Kubectl) -> Outcome {
     })
 }
 
-/// A node that is only an object, with two devices of a class that stands for an extended resource.
-const EXTENDED: &str = "apiVersion: v1
-kind: Node
-metadata: {name: extended-node}
-status:
-  allocatable: {cpu: '4', memory: 4Gi, pods: '10'}
-  capacity: {cpu: '4', memory: 4Gi, pods: '10'}
-  conditions: [{type: Ready, status: 'True', reason: Hollow, message: an object}]
----
-apiVersion: resource.k8s.io/v1
+/// Two devices on the node, of a class that stands for an extended resource.
+const EXTENDED: &str = "apiVersion: resource.k8s.io/v1
 kind: DeviceClass
 metadata: {name: extended-test}
 spec:
@@ -172,16 +173,10 @@ spec:
 ";
 
 fn extended(s: &Subject) -> Outcome {
-    let k = s.kubectl.fresh_namespace("extended-resources")?;
-    let done = extended_in(&k);
-    k.ok(&["delete", "pods", "--all", "--force", "--grace-period=0", "--ignore-not-found"])?;
-    let offer = ["resourceslice/extended-node-slice", "deviceclass/extended-test", "node/extended-node"];
-    k.ok(&[&["delete", "--ignore-not-found"][..], &offer[..]].concat())?;
-    done
+    with_offer(s, "extended-resources", "extended", EXTENDED, extended_in)
 }
 
-fn extended_in(k: &kelson_blackbox::Kubectl) -> Outcome {
-    k.apply(EXTENDED)?;
+fn extended_in(k: &Kubectl) -> Outcome {
     k.apply(ASKS)?;
     eventually("the pod on the node", WAIT, || {
         let node = k.ok(&["get", "pod", "asks", "-o", "jsonpath={.spec.nodeName}"])?;

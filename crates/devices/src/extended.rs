@@ -20,7 +20,7 @@ pub struct ExtendedAsk {
     pub resource: Box<str>,
     /// The resource's place among all that the container requests, by name.
     pub place: usize,
-    /// How many.
+    /// Units of the resource, each of them one device.
     pub count: i64,
 }
 

@@ -17,7 +17,7 @@ const fn row(gate: &'static [&'static str], fields: &'static [&'static str]) -> 
 /// Where an object of a kind has a part that rows speak of: group, plural name, what leads to the part, its rows.
 pub(super) type Part = (&'static str, &'static str, &'static str, &'static [Row]);
 
-/// All parts.
+/// Every part that a row speaks of; several kinds share the rows of what they have in common, a pod's template for instance.
 pub(super) const PARTS: &[Part] = &[
     ("", "pods", "spec", POD_SPEC),
     ("", "pods", "status", POD_STATUS),

@@ -4,6 +4,7 @@ use kelson_blackbox::{Test, run};
 mod admission;
 mod api_concepts;
 mod bad_input;
+mod bad_requests;
 mod clients;
 mod columns;
 mod credentials;
@@ -51,6 +52,7 @@ fn main() {
         api_concepts::tests(),
         columns::tests(),
         bad_input::tests(),
+        bad_requests::tests(),
         hostile_requests::tests(),
         definitions::tests(),
         operators::tests(),

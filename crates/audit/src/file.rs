@@ -8,7 +8,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
@@ -16,6 +15,7 @@ use flate2::write::GzEncoder;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
+use kelson_platform::files;
 
 /// The time in a rotated file's name.
 const STAMP: &str = "%Y-%m-%dT%H-%M-%S.%3f";
@@ -79,9 +79,9 @@ impl LogFile {
     fn opened(&mut self) -> io::Result<&mut (File, u64)> {
         if self.open.is_none() {
             if let Some(dir) = self.path.parent().filter(|d| !d.as_os_str().is_empty()) {
-                fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+                files::make_private_dir(dir)?;
             }
-            let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.path)?;
+            let file = files::private(OpenOptions::new().create(true).append(true)).open(&self.path)?;
             let size = file.metadata()?.len();
             self.open = Some((file, size));
         }
@@ -167,8 +167,8 @@ fn compress(file: &Path) -> io::Result<()> {
     };
     let (partial, whole) = (with(".partial"), with(COMPRESSED));
     let mut from = File::open(file)?;
-    let mode = from.metadata()?.permissions().mode();
-    let to = OpenOptions::new().create(true).write(true).truncate(true).mode(mode).open(&partial)?;
+    let about = from.metadata()?;
+    let to = files::open_like(OpenOptions::new().create(true).write(true).truncate(true), &about).open(&partial)?;
     let mut encoder = GzEncoder::new(to, Compression::default());
     io::copy(&mut from, &mut encoder)?;
     encoder.finish()?.sync_all()?;
@@ -204,7 +204,7 @@ mod tests {
         let expected = ["audit-2026-01-02T03-04-08.678.log", "audit-2026-01-02T03-04-09.678.log", "audit.log"];
         assert_eq!(names(path.parent().unwrap()), expected);
         assert_eq!(fs::read_to_string(&path).unwrap(), "line 4\n");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(files::open_to_others(&path), None);
         // A second file within one millisecond has a name of its own.
         let again = file.write(b"line 5\n", "2026-01-02T03:04:09.678Z".parse().unwrap());
         assert!(again.unwrap());

@@ -61,7 +61,7 @@ impl Store {
             move |source| CertError::File { what, source }
         };
         let _ = std::fs::remove_file(&tmp);
-        std::os::unix::fs::symlink(&file, &tmp).map_err(fail(&tmp))?;
+        kelson_platform::files::link(&file, &tmp).map_err(fail(&tmp))?;
         std::fs::rename(&tmp, &link).map_err(fail(&link))?;
         self.tidy(&file);
         Ok(())

@@ -10,11 +10,12 @@ use std::{fmt, io};
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use kelson_platform::sockets;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 use tower_service::Service;
 
 /// How long one attempt at one member may take, TLS included.
@@ -136,7 +137,7 @@ impl Endpoints {
         let member = self.member(turn);
         let attempt = async {
             Ok::<Stream, io::Error>(match member {
-                Member::Unix(path) => Box::new(UnixStream::connect(path).await?),
+                Member::Unix(path) => Box::new(sockets::connect(path).await?),
                 Member::Tcp { host, port, tls } => {
                     let tcp = TcpStream::connect((host.as_str(), *port)).await?;
                     tcp.set_nodelay(true)?;

@@ -3,8 +3,9 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+use kelson_platform::files;
 
 use crate::PkiError;
 
@@ -23,16 +24,16 @@ pub fn write_secret(path: &Path, content: &[u8], sync: bool) -> Result<(), PkiEr
     name.push(format!(".tmp{}", std::process::id()));
     let temporary = path.with_file_name(name);
     let write = || -> std::io::Result<()> {
-        let mut f = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let mut f = files::private(OpenOptions::new().write(true).create(true).truncate(true)).open(&temporary)?;
         // A left-over of a killed run may have other permissions.
-        f.set_permissions(fs::Permissions::from_mode(0o600))?;
+        files::make_private(&temporary)?;
         f.write_all(content)?;
         if sync {
             f.sync_all()?;
         }
         fs::rename(&temporary, path)?;
         if sync && let Some(dir) = path.parent() {
-            fs::File::open(dir)?.sync_all()?;
+            files::sync_names(dir)?;
         }
         Ok(())
     };
@@ -58,7 +59,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
 /// Makes a directory only its owner may enter.
 pub(crate) fn private_dir(path: &Path) -> Result<(), PkiError> {
     fs::create_dir_all(path).map_err(|e| at(path, e))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(|e| at(path, e))
+    files::make_private(path).map_err(|e| at(path, e))
 }
 
 #[cfg(test)]
@@ -72,7 +73,7 @@ mod tests {
         write_secret(&path, b"one", false).unwrap();
         write_secret(&path, b"two", true).unwrap();
         assert_eq!(read(&path).unwrap().unwrap(), "two");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(files::open_to_others(&path), None);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file stays");
         assert!(read(&dir.path().join("none")).unwrap().is_none());
         assert!(write_secret(&dir.path().join("no/dir"), b"", false).is_err());

@@ -170,6 +170,5 @@ fn add_checksums(engine: &mut dyn Engine, loaded: &Loaded) -> Result<(), EngineE
 
 /// Identifies this boot of the machine: bytes that the kernel took are there as long as it is the same.
 fn boot_id() -> String {
-    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    read.map_or_else(|_| uuid::Uuid::new_v4().to_string(), |text| text.trim().to_owned())
+    kelson_platform::process::boot_id().unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use rustix::net::sockopt;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
 
 /// How long a connection is silent before the other machine is asked whether it is there, and time between two such questions.
@@ -46,10 +46,8 @@ pub async fn connect(host: &str, port: u16, loopback: bool) -> io::Result<TcpStr
 /// When nobody answers at any of the addresses.
 pub async fn dial(addresses: impl ToSocketAddrs) -> io::Result<TcpStream> {
     let tcp = TcpStream::connect(addresses).await?;
-    sockopt::set_socket_keepalive(&tcp, true)?;
-    sockopt::set_tcp_keepidle(&tcp, KEEP_ALIVE)?;
-    sockopt::set_tcp_keepintvl(&tcp, KEEP_ALIVE)?;
-    sockopt::set_tcp_keepcnt(&tcp, KEEP_ALIVES_MAX)?;
+    let keep = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE).with_retries(KEEP_ALIVES_MAX);
+    SockRef::from(&tcp).set_tcp_keepalive(&keep)?;
     Ok(tcp)
 }
 
@@ -83,8 +81,8 @@ mod tests {
             assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{host}");
         }
         let tcp = connect("127.0.0.1", port, true).await.expect("the machine itself");
-        assert!(sockopt::socket_keepalive(&tcp).unwrap(), "a machine that is gone is noticed");
-        assert_eq!(sockopt::tcp_keepidle(&tcp).unwrap(), KEEP_ALIVE);
+        assert!(SockRef::from(&tcp).keepalive().unwrap(), "a machine that is gone is noticed");
+        assert_eq!(SockRef::from(&tcp).tcp_keepalive_time().unwrap(), KEEP_ALIVE);
         assert_eq!(connect("0.0.0.0", port, true).await.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 }

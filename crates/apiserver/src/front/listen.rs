@@ -9,11 +9,12 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kelson_pki::{AnyClientCertificate, provider};
+use kelson_platform::sockets;
 use kelson_tasks::OnPanic;
 use rustls::ServerConfig;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -67,10 +68,7 @@ impl Listener {
         let Some(serving) = &server.config.serving else { return Ok(None) };
         let address = serving.bind;
         let failed = |source| StartError::Bind { address, source };
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }.map_err(failed)?;
-        socket.set_reuseaddr(true).map_err(failed)?;
-        socket.bind(address).map_err(failed)?;
-        let tcp = socket.listen(BACKLOG).map_err(failed)?;
+        let tcp = sockets::listen_tcp(address, BACKLOG).map_err(failed)?;
         let address = tcp.local_addr().map_err(failed)?;
         let tls = tls(server, Arc::clone(&serving.certificate) as _)?;
         Ok(Some(Self { tcp, tls, address }))

@@ -29,7 +29,7 @@ pub struct Limits {
 impl Limits {
     /// Half of the descriptors that the process may open, at most 10,000.
     pub fn of_process() -> Self {
-        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let descriptors = kelson_platform::process::open_files_max();
         Self::of_descriptors(descriptors.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX)))
     }
 

@@ -34,7 +34,7 @@ impl IssuerCounts {
     /// Showing the counts in `registry`.
     pub fn new(registry: &Registry) -> Arc<Self> {
         let name = |name: &str| format!("apiserver_authentication_jwt_authenticator_{name}");
-        let server = digest(rustix::system::uname().nodename().to_bytes());
+        let server = digest(kelson_platform::process::host_name().as_bytes());
         let key_sets: Arc<Mutex<BTreeMap<String, String>>> = Arc::default();
         let (shown, id, info) = (Arc::clone(&key_sets), server.clone(), name("jwks_fetch_last_key_set_info"));
         registry.on_scrape(move |families| {

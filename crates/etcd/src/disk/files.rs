@@ -1,8 +1,9 @@
 //! Names and directories.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
+
+use kelson_platform::files;
 
 use super::DiskError;
 
@@ -28,19 +29,19 @@ pub(super) fn create(data_dir: &Path) -> Result<PathBuf, DiskError> {
         return Err(DiskError::Foreign { path: data_dir.to_path_buf(), reason });
     }
     let dir = data_dir.join(FOLDER);
-    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(fault("make the directory", &dir))?;
+    files::make_private_dir(&dir).map_err(fault("make the directory", &dir))?;
     Ok(dir)
 }
 
 /// Opens a file that is written from its end on, for its owner alone.
 pub(super) fn open_to_append(path: &Path) -> Result<File, DiskError> {
-    let open = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+    let open = files::private(OpenOptions::new().append(true).create(true)).open(path);
     open.map_err(fault("open", path))
 }
 
 /// Makes the names of new files survive a power cut.
 pub(super) fn sync_names(dir: &Path) -> Result<(), DiskError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(fault("sync", dir))
+    files::sync_names(dir).map_err(fault("sync", dir))
 }
 
 /// Numbers of the snapshots and logs of a directory, in order. What else there is was never completed, and goes.

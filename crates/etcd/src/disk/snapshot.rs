@@ -2,8 +2,9 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use kelson_platform::files::private;
 
 use super::record::{self, Record};
 use super::{DiskError, files, frame};
@@ -23,7 +24,7 @@ pub struct SnapshotWriter {
 impl SnapshotWriter {
     pub(super) fn create(dir: &Path, number: u64, syncs: bool) -> Result<Self, DiskError> {
         let part = files::snapshot(dir, number).with_extension("part");
-        let open = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part);
+        let open = private(OpenOptions::new().write(true).create(true).truncate(true)).open(&part);
         let file = BufWriter::new(open.map_err(files::fault("open", &part))?);
         Ok(Self { dir: dir.to_path_buf(), number, part, file, syncs, records: 0, bytes: 0 })
     }

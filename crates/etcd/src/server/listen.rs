@@ -2,10 +2,8 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: sockets of the file system are made in the lane for files")]
 
 use std::convert::Infallible;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io;
-use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +11,10 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use kelson_platform::sockets::{self, UnixListener, UnixStream};
 use kelson_tasks::{FILES, OnPanic};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use super::face::Face;
@@ -39,8 +38,6 @@ const PENDING_RESETS_MAX: usize = 200;
 /// Quiet connections are pinged, so that dead ones are noticed (`--grpc-keepalive-interval`, `--grpc-keepalive-timeout`).
 const PING_EVERY: Duration = Duration::from_secs(2 * 3600);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Who may connect to a socket in the file system.
-const OWNER_ALONE: u32 = 0o600;
 /// Pause after the system could not accept a connection (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A connection that was told to close must have closed by then: streams of watches end by themselves.
@@ -73,13 +70,6 @@ impl Socket {
     }
 }
 
-fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
 /// The socket that a process which was killed left is in the way.
 async fn unix(path: PathBuf) -> io::Result<UnixListener> {
     let bind = move || {
@@ -87,12 +77,9 @@ async fn unix(path: PathBuf) -> io::Result<UnixListener> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = std::os::unix::net::UnixListener::bind(&path)?;
-        fs::set_permissions(&path, Permissions::from_mode(OWNER_ALONE))?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
+        sockets::listen(&path)
     };
-    UnixListener::from_std(FILES.run(bind).await.map_err(io::Error::other)??)
+    FILES.run(bind).await.map_err(io::Error::other)?
 }
 
 impl Listener {
@@ -100,7 +87,7 @@ impl Listener {
         let fault = |source| StartError::Bind { address: address.clone(), source };
         let (socket, address) = match address {
             Address::Tcp(wanted) => {
-                let listener = tcp(*wanted).map_err(fault)?;
+                let listener = sockets::listen_tcp(*wanted, BACKLOG).map_err(fault)?;
                 let bound = listener.local_addr().map_err(fault)?;
                 (Socket::Tcp(listener), Address::Tcp(bound))
             }

@@ -2,10 +2,10 @@
 //! `docs/decisions/0001-embedded-engine.md`. It knows neither revisions nor records; only the committer's thread uses it.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
+use kelson_platform::files;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi, params};
 
@@ -202,7 +202,7 @@ impl Engine for SqliteEngine {
         // The log holds all that is not yet synced; a checkpoint syncs before it forgets. No lock is on this file, so
         // opening and closing it beside SQLite releases none.
         let log = self.path.with_file_name(format!("{FILE}-wal"));
-        match File::open(&log).and_then(|log| log.sync_data()) {
+        match files::sync_data(&log) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                 self.leave_files_alone();
                 Err(EngineError::Sync { context: "sync the store", reason: source.to_string() })
@@ -228,22 +228,16 @@ impl Engine for SqliteEngine {
 }
 
 fn create_directory(dir: &Path) -> Result<(), EngineError> {
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|source| EngineError::Io { context: "make the store's directory", source })
+    files::make_private_dir(dir).map_err(|source| EngineError::Io { context: "make the store's directory", source })
 }
 
 /// Makes the names of new files survive a power cut.
 fn sync_directory(dir: &Path) -> Result<(), EngineError> {
-    File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|source| EngineError::Io { context: "sync the store's directory", source })
+    files::sync_names(dir).map_err(|source| EngineError::Io { context: "sync the store's directory", source })
 }
 
 fn create_file(path: &Path) -> Result<(), EngineError> {
-    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    let file = files::private(OpenOptions::new().write(true).create(true).truncate(false)).open(path);
     file.map(drop).map_err(|source| EngineError::Io { context: "make the store's file", source })
 }
 
@@ -254,8 +248,7 @@ fn create_files(dir: &Path, path: &Path) -> Result<(), EngineError> {
     if !path.exists() {
         create_file(path)?;
     }
-    std::fs::set_permissions(path, Permissions::from_mode(0o600))
-        .map_err(|source| EngineError::Io { context: "set the store's permissions", source })
+    files::make_private(path).map_err(|source| EngineError::Io { context: "set the store's permissions", source })
 }
 
 /// Whether it was a sync that failed, of the files or of their directory.

@@ -11,11 +11,12 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use kelson_platform::sockets::{self, UnixListener};
 use kelson_tasks::{OnPanic, Tasks};
 use serde::Serialize;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::address::Address;
@@ -71,13 +72,10 @@ pub async fn listen(address: Address, clusters: Arc<Clusters>, tasks: &Tasks) ->
 /// A socket that its owner alone may use. One that is left of a server that was killed is replaced.
 #[allow(clippy::disallowed_methods, reason = "blocking: at start, before anything is served")]
 fn private(path: &std::path::Path) -> std::io::Result<UnixListener> {
-    use std::os::unix::fs::PermissionsExt as _;
-    if std::os::unix::net::UnixStream::connect(path).is_err() && path.exists() {
+    if !sockets::is_served(path) && path.exists() {
         std::fs::remove_file(path)?;
     }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    sockets::listen(path)
 }
 
 fn serve<S>(stream: S, clusters: &Arc<Clusters>, permit: OwnedSemaphorePermit, tasks: &Tasks)

@@ -1,0 +1,25 @@
+//! What operating systems do differently, for the crates of the control plane: one folder for Unix and one for Windows, which
+//! have the same face. Only here do those crates name what one system has; everywhere else they are the same on all.
+//!
+//! The control plane runs on Linux, macOS and Windows; a node on Linux alone, and what a node needs of its system is in the
+//! crates of the node. Where a system lacks something, what stands here says whether it is done without, or refused with
+//! [`std::io::ErrorKind::Unsupported`].
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+mod windows;
+
+#[cfg(unix)]
+pub use unix::{files, process};
+#[cfg(all(unix, feature = "tokio"))]
+pub use unix::{signals, sockets};
+#[cfg(windows)]
+pub use windows::{files, process};
+#[cfg(all(windows, feature = "tokio"))]
+pub use windows::{signals, sockets};
+
+mod usage;
+
+pub use usage::Usage;

@@ -1,0 +1,129 @@
+//! Files and directories of their owner alone, and names that survive a power cut. Everything here blocks.
+#![allow(clippy::disallowed_methods, reason = "blocking: callers are in a lane for files, or at start")]
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+/// What a file's group and everybody else may do with it.
+const OTHERS: u32 = 0o077;
+
+/// A file that this makes is its owner's alone.
+pub fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+    options.mode(0o600)
+}
+
+/// A file that this makes is open to those to whom the file of `about` is.
+pub fn open_like<'o>(options: &'o mut OpenOptions, about: &Metadata) -> &'o mut OpenOptions {
+    options.mode(about.permissions().mode())
+}
+
+/// Makes a directory and those above it, for their owner alone. One that is there stays as it is.
+///
+/// # Errors
+/// The system's.
+pub fn make_private_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Gives a file, a socket or a directory that is there to its owner alone.
+///
+/// # Errors
+/// The system's.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    let mode = if std::fs::metadata(path)?.is_dir() { 0o700 } else { 0o600 };
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+/// The mode of a regular file with which others than its owner may do anything; `None`: they may not, or it is no regular file.
+pub fn open_to_others(file: &Path) -> Option<u32> {
+    let about = std::fs::symlink_metadata(file).ok().filter(Metadata::is_file)?;
+    let mode = about.permissions().mode() & 0o7777;
+    (mode & OTHERS != 0).then_some(mode)
+}
+
+/// Takes from others what [`open_to_others`] found, and leaves its owner what he may.
+///
+/// # Errors
+/// The system's.
+pub fn close_to_others(file: &Path, mode: u32) -> io::Result<()> {
+    std::fs::set_permissions(file, Permissions::from_mode(mode & !OTHERS))
+}
+
+/// Waits until the data of a file is on the disk, whoever has written it.
+///
+/// # Errors
+/// The system's.
+pub fn sync_data(file: &Path) -> io::Result<()> {
+    File::open(file)?.sync_data()
+}
+
+/// Makes the names of a directory's new files survive a power cut.
+///
+/// # Errors
+/// The system's.
+pub fn sync_names(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// Makes `at` lead to the file `to`.
+///
+/// # Errors
+/// The system's.
+pub fn link(to: &Path, at: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(to, at)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn what_is_private_is_closed_to_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let (below, file) = (dir.path().join("a/b"), dir.path().join("a/b/key"));
+        make_private_dir(&below).unwrap();
+        make_private_dir(&below).unwrap();
+        assert_eq!([mode(&below), mode(&dir.path().join("a"))], [0o700; 2]);
+        private(OpenOptions::new().write(true).create(true)).open(&file).unwrap().write_all(b"x").unwrap();
+        assert_eq!((mode(&file), open_to_others(&file)), (0o600, None));
+        std::fs::set_permissions(&file, Permissions::from_mode(0o444)).unwrap();
+        assert_eq!(open_to_others(&file), Some(0o444));
+        close_to_others(&file, 0o444).unwrap();
+        assert_eq!(mode(&file), 0o400, "its owner's mode stays");
+        std::fs::set_permissions(&below, Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(open_to_others(&below), None, "a directory is no file");
+        make_private(&below).unwrap();
+        make_private(&file).unwrap();
+        assert_eq!((mode(&below), mode(&file)), (0o700, 0o600));
+    }
+
+    #[test]
+    fn a_copy_is_open_to_those_who_had_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        std::fs::write(&from, "x").unwrap();
+        std::fs::set_permissions(&from, Permissions::from_mode(0o640)).unwrap();
+        let about = std::fs::metadata(&from).unwrap();
+        open_like(OpenOptions::new().write(true).create(true), &about).open(&to).unwrap();
+        assert_eq!(mode(&to) & !0o640, 0, "as far as the process's mask lets it");
+    }
+
+    #[test]
+    fn links_lead_to_files_and_names_are_synced() {
+        let dir = tempfile::tempdir().unwrap();
+        let (to, at) = (dir.path().join("to"), dir.path().join("at"));
+        std::fs::write(&to, "x").unwrap();
+        link(&to, &at).unwrap();
+        assert_eq!(std::fs::read(&at).unwrap(), b"x");
+        sync_data(&to).unwrap();
+        sync_names(dir.path()).unwrap();
+        assert_eq!(sync_data(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

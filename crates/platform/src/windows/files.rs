@@ -1,0 +1,69 @@
+//! Files and directories, which have no modes here: who may read them is inherited from the directory above, as it is for what
+//! Kubernetes' own programs write on Windows. Everything here blocks.
+#![allow(clippy::disallowed_methods, reason = "blocking: callers are in a lane for files, or at start")]
+use std::fs::{Metadata, OpenOptions};
+use std::io;
+use std::path::Path;
+
+/// A file that this makes belongs to those to whom its directory does.
+pub fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+    options
+}
+
+/// A file that this makes belongs to those to whom its directory does.
+pub fn open_like<'o>(options: &'o mut OpenOptions, _: &Metadata) -> &'o mut OpenOptions {
+    options
+}
+
+/// Makes a directory and those above it.
+///
+/// # Errors
+/// The system's.
+pub fn make_private_dir(dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(dir)
+}
+
+/// Nothing is changed: there are no modes. What is not there is an error as elsewhere.
+///
+/// # Errors
+/// The system's.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    std::fs::metadata(path).map(drop)
+}
+
+/// Never anything: there are no modes.
+pub fn open_to_others(_: &Path) -> Option<u32> {
+    None
+}
+
+/// Nothing is changed: [`open_to_others`] finds nothing.
+///
+/// # Errors
+/// None.
+pub fn close_to_others(_: &Path, _: u32) -> io::Result<()> {
+    Ok(())
+}
+
+/// Waits until the data of a file is on the disk, whoever has written it. Only who may write may wait for that here.
+///
+/// # Errors
+/// The system's.
+pub fn sync_data(file: &Path) -> io::Result<()> {
+    OpenOptions::new().write(true).open(file)?.sync_data()
+}
+
+/// Names are in the file system's own log; a directory cannot be synced.
+///
+/// # Errors
+/// None.
+pub fn sync_names(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// Makes `at` lead to the file `to`.
+///
+/// # Errors
+/// The system's: links may be made by administrators alone, or by everybody where developer mode is on.
+pub fn link(to: &Path, at: &Path) -> io::Result<()> {
+    std::os::windows::fs::symlink_file(to, at)
+}

@@ -1,6 +1,5 @@
 //! Groups of flags that several commands share.
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -14,51 +13,21 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
-/// What server and agent share about the node.
+/// A duration of the command line, as Go writes them (`1m30s`).
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let nanos = kelson_codec::parse_duration(text).map_err(|e| e.to_string())?;
+    u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
+}
+
+/// What this machine is called as a node, and where others reach it.
 #[derive(Args, Debug, Clone)]
-pub struct NodeArgs {
+pub struct HostArgs {
     /// Name of this node; the host's name when not given.
     #[arg(long, value_name = "HOST")]
     pub node_name: Option<String>,
     /// Address of this node; that of the default route when not given.
     #[arg(long, value_name = "IP")]
     pub node_ip: Option<IpAddr>,
-    /// Socket of a container runtime (CRI v1); by default Kelson runs a containerd of its own.
-    #[arg(long, value_name = "unix:///…")]
-    pub container_runtime_endpoint: Option<String>,
-    /// Port of the node agent's own API; 0 takes any free one.
-    #[arg(long, value_name = "PORT", default_value_t = 10250)]
-    pub kubelet_port: u16,
-    /// Port of the service proxy's metrics (HTTP, on 127.0.0.1) [default: 10249 where free]; 0: none.
-    #[arg(long, value_name = "PORT")]
-    pub proxy_metrics_port: Option<u16>,
-    /// Where device plugins register and have their sockets; many published ones look in /var/lib/kubelet/device-plugins alone
-    /// [default: kubelet/device-plugins in the data directory]
-    #[arg(long, value_name = "DIR")]
-    pub device_plugins_dir: Option<PathBuf>,
-    /// What the node keeps free; below it pods are evicted [default:
-    /// memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%]
-    #[arg(long, value_name = "SIGNAL<AMOUNT,…")]
-    pub eviction_hard: Option<kelson_kubelet::config::thresholds::HardThresholds>,
-    /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1) laid over what this command decides by itself.
-    #[arg(long, value_name = "FILE")]
-    pub kubelet_config: Option<PathBuf>,
-    #[command(flatten)]
-    pub images: ImageArgs,
-}
-
-/// How a node pulls images: what server, agent and kubelet share.
-#[derive(Args, Debug, Clone)]
-pub struct ImageArgs {
-    /// CredentialProviderConfig: a file, or a directory of *.json, *.yaml and *.yml. Reloaded when it changes.
-    #[arg(long, value_name = "FILE|DIR", requires = "image_credential_provider_bin_dir")]
-    pub image_credential_provider_config: Option<PathBuf>,
-    /// Where the executables of the credential providers are.
-    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
-    pub image_credential_provider_bin_dir: Option<PathBuf>,
-    /// A pull that makes no progress for so long is given up.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = kelson_kubelet::config::file::duration)]
-    pub image_pull_progress_deadline: Duration,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -99,8 +68,8 @@ pub struct OverloadArgs {
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub max_mutating_requests_inflight: usize,
     /// How long a request may take, watches and streams excepted.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = kelson_kubelet::config::file::duration)]
-    pub request_timeout: std::time::Duration,
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    pub request_timeout: Duration,
 }
 
 /// Longest life of a token that is not for ever.
@@ -156,6 +125,14 @@ pub fn parse_ttl(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_as_go_writes_them() {
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        assert_eq!(duration("-1s"), Err("must not be negative".to_owned()));
+        assert!(duration("1 day").is_err());
+    }
 
     #[test]
     fn times() {

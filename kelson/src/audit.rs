@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use kelson_audit::{Batching, Format, LogOptions, Mode, Options, Truncation, WebhookOptions};
-use kelson_kubelet::config::file::duration;
+
+use crate::args::duration;
 
 /// Where audit events go, and which there are.
 #[derive(Args, Debug, Clone)]

@@ -16,9 +16,9 @@ use kelson_pki::{BACKDATE, CertInfo, ClusterPki, rotation};
 use crate::authorities::{self, PKI_DIR};
 use crate::certificates::ISSUED_DIR;
 use crate::cli::{CertificateCommand, RotateArgs};
-use crate::cluster::Bundles;
+use crate::cluster::{Bundles, REPORT};
 use crate::lock::DataDirLock;
-use crate::{token, trust};
+use crate::token;
 
 /// How long a command waits for what runs to take up what it changed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -85,10 +85,15 @@ async fn settled(what: &str, done: impl Fn() -> bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The directory of a node's certificates.
+pub fn cert_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("kubelet").join("pki")
+}
+
 /// Files that tell when a certificate is there that was made after it was asked for.
 fn ask_to_renew(data_dir: &Path, now: Timestamp) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    let (pki, node) = (data_dir.join(PKI_DIR), trust::cert_dir(data_dir));
+    let (pki, node) = (data_dir.join(PKI_DIR), cert_dir(data_dir));
     if pki.join("ca.key").exists() {
         rotation::ask_to_renew(&pki, now)?;
         files.push(pki.join(ISSUED_DIR).join("apiserver.crt"));
@@ -139,7 +144,7 @@ async fn finish(args: &RotateArgs) -> anyhow::Result<()> {
         let client = token::admin(&args.data_dir)?;
         let nodes =
             client.list::<Node>("", &ListParams::default()).await.context("list nodes (--force goes on without)");
-        let late = late(&token::reaching(&args.data_dir, nodes)?.items, &trust::report(&Bundles::of(&pki))?);
+        let late = late(&token::reaching(&args.data_dir, nodes)?.items, &Bundles::of(&pki).report()?);
         if !late.is_empty() {
             bail!(
                 "these nodes have not said that they use the new authorities, and would be cut off: {}; --force goes on",
@@ -156,7 +161,7 @@ async fn finish(args: &RotateArgs) -> anyhow::Result<()> {
 fn late(nodes: &[Node], wanted: &str) -> Vec<String> {
     let reported = |node: &&Node| {
         let notes = node.metadata.annotations.as_ref();
-        notes.and_then(|notes| notes.get(trust::REPORT)).is_none_or(|report| report != wanted)
+        notes.and_then(|notes| notes.get(REPORT)).is_none_or(|report| report != wanted)
     };
     nodes.iter().filter(reported).map(|node| node.metadata.name.clone().unwrap_or_default()).collect()
 }
@@ -186,7 +191,7 @@ fn find(dir: &Path) -> Vec<Row> {
     }
     add("admin.kubeconfig", admin(&dir.join("admin.kubeconfig")), "when the server starts");
     for name in ["kubelet-client", "kubelet-server"] {
-        let current = Store::new(name, &trust::cert_dir(dir)).current();
+        let current = Store::new(name, &cert_dir(dir)).current();
         add(name, current.ok().flatten().map(|issued| issued.cert_pem), "by the node");
     }
     rows
@@ -251,7 +256,7 @@ mod tests {
     #[test]
     fn nodes_that_would_be_cut_off_are_named() {
         let node = |name: &str, report: Option<&str>| {
-            let annotations = report.map(|report| (trust::REPORT.to_owned(), report.to_owned())).into_iter().collect();
+            let annotations = report.map(|report| (REPORT.to_owned(), report.to_owned())).into_iter().collect();
             let metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
                 name: Some(name.to_owned()),
                 annotations: Some(annotations),

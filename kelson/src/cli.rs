@@ -8,11 +8,12 @@ use ipnet::IpNet;
 use kelson_serving::Port;
 
 use crate::admission::AdmissionArgs;
-use crate::args::{LogArgs, NodeArgs, OverloadArgs};
+use crate::args::{HostArgs, LogArgs, OverloadArgs};
 use crate::audit::AuditArgs;
 use crate::etcd_flags::EtcdArgs;
 use crate::flags;
 use crate::identity::IdentityArgs;
+use crate::node::args::{NodeArgs, NodeCommand};
 
 /// Kubernetes in one binary.
 #[derive(Parser, Debug)]
@@ -24,7 +25,7 @@ pub struct Cli {
 
 impl Cli {
     /// Reads a command line; prints and ends the process where that asks for help, or is wrong. `more` stands below the help.
-    pub fn from_words(words: Vec<OsString>, more: &'static str) -> Self {
+    pub fn from_words(words: Vec<OsString>, more: String) -> Self {
         let matches = Self::command().after_help(more).get_matches_from(words);
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
         let command = Self::command();
@@ -41,18 +42,12 @@ impl Cli {
 pub enum Command {
     /// Run a control plane and, unless told otherwise, this machine's node.
     Server(Box<ServerArgs>),
-    /// Run this machine as a node of a cluster.
-    Agent(Box<AgentArgs>),
+    #[command(flatten)]
+    Node(NodeCommand),
     /// Run many nodes without containers in one process, to see what a control plane bears.
     Hollow(Box<crate::hollow::HollowArgs>),
     /// Hand out clusters to tests, one by each call.
     TestServer(crate::test_server::TestServerArgs),
-    /// Work with image credential provider plugins.
-    #[command(subcommand)]
-    CredentialProvider(CredentialProviderCommand),
-    /// Work with the images of a running node.
-    #[command(subcommand)]
-    Image(ImageCommand),
     /// Work with the tokens by which other machines join a cluster; on the server's machine.
     #[command(subcommand)]
     Token(TokenCommand),
@@ -66,9 +61,6 @@ pub enum Command {
     Cleanup(CleanupArgs),
     /// Print version information.
     Version,
-    /// The pod network's CNI plugin; run by the container runtime, not by people.
-    #[command(hide = true)]
-    Cni,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -94,7 +86,8 @@ pub struct ServerArgs {
     /// Addresses of services, fixed at the first start; when not given, 10.43.0.0/16 or the next range free on this machine.
     #[arg(long, value_name = "CIDR")]
     pub service_cidr: Option<IpNet>,
-    /// Run the control plane alone: needs no root and touches nothing but the data directory.
+    /// Run the control plane alone: needs no root and touches nothing but the data directory. Must be given elsewhere than on Linux,
+    /// since a node runs there alone.
     #[arg(long)]
     pub disable_agent: bool,
     /// Also write the admin kubeconfig here.
@@ -146,6 +139,8 @@ pub struct ServerArgs {
     #[command(flatten)]
     pub metrics: MetricsArgs,
     #[command(flatten)]
+    pub host: HostArgs,
+    #[command(flatten)]
     pub node: NodeArgs,
     #[command(flatten)]
     pub log: LogArgs,
@@ -183,63 +178,6 @@ impl MetricsArgs {
     pub fn controller_manager_port(&self) -> Port {
         Port::of(self.controller_manager_secure_port, 10257)
     }
-}
-
-#[derive(Args, Debug, Clone)]
-pub struct AgentArgs {
-    /// The API to join.
-    #[arg(long, value_name = "URL")]
-    pub server: String,
-    /// Bootstrap token to join with: `kelson token create` on the server makes one.
-    #[arg(long, value_name = "TOKEN", env = "KELSON_TOKEN", hide_env_values = true)]
-    pub token: String,
-    /// Join only a cluster whose CA has this public key, as `kelson token create --print-join-command` shows it.
-    #[arg(long, value_name = "sha256:HEX", alias = "discovery-token-ca-cert-hash")]
-    pub token_ca_cert_hash: Vec<String>,
-    /// CA of the server, where it does not let anybody read `cluster-info`; by default the token's signature tells it.
-    #[arg(long, value_name = "FILE")]
-    pub server_ca: Option<PathBuf>,
-    /// Where everything is kept.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-    pub data_dir: PathBuf,
-    #[command(flatten)]
-    pub node: NodeArgs,
-    #[command(flatten)]
-    pub log: LogArgs,
-}
-
-#[derive(Subcommand, Debug)]
-pub enum CredentialProviderCommand {
-    /// Run the plugins that match an image, and show what they answer without showing a credential.
-    Check {
-        #[arg(value_name = "IMAGE")]
-        image: String,
-        /// CredentialProviderConfig, a file or a directory; without it, that of the node in the data directory.
-        #[arg(long, value_name = "FILE|DIR", requires = "bin_dir")]
-        config: Option<PathBuf>,
-        /// Where the executables are.
-        #[arg(long, value_name = "DIR", requires = "config")]
-        bin_dir: Option<PathBuf>,
-        /// The node's data directory.
-        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-        data_dir: PathBuf,
-    },
-}
-
-#[derive(Subcommand, Debug)]
-pub enum ImageCommand {
-    /// Load image archives (docker save or OCI layout) into a running node.
-    Import {
-        /// Archives of images, as `docker save` or `ctr image export` write them.
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-        /// The node's data directory.
-        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-        data_dir: PathBuf,
-        /// Socket of the runtime, when it is not Kelson's own.
-        #[arg(long, value_name = "unix:///…")]
-        container_runtime_endpoint: Option<String>,
-    },
 }
 
 /// Which cluster's tokens.

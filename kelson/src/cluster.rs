@@ -11,9 +11,9 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kelson_client::{Client, ClientError, PatchKind, WriteOptions};
-use kelson_net::ranges::Ranges;
 use kelson_pki::ClusterPki;
 use kelson_pki::kubeconfig::KubeconfigFile;
+use kelson_ranges::Ranges;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -28,6 +28,8 @@ pub const NETWORK: (&str, &str) = ("kube-system", "kelson-network");
 pub const KUBELET_SERVING_CA: (&str, &str) = ("kube-system", "kubelet-serving-ca");
 /// What nodes that run follow: both bundles, as they are replaced.
 pub const AUTHORITIES: (&str, &str) = ("kube-system", "kelson-authorities");
+/// On a Node: the authorities by which all its certificates are issued, and which it trusts.
+pub const REPORT: &str = "certificates.kelson.dev/authorities";
 /// Key of the kubeconfig in `cluster-info`.
 pub const INFO_KEY: &str = "kubeconfig";
 const KUBELET_KEY: &str = "kubelet";
@@ -53,6 +55,12 @@ impl Bundles {
     /// Of a server's authorities.
     pub fn of(pki: &ClusterPki) -> Self {
         Self { ca: pki.ca_bundle(), kubelet_serving: pki.kubelet_serving_bundle() }
+    }
+
+    /// Which authorities a node has taken up, as [`REPORT`] says it: the pins of those that sign.
+    pub fn report(&self) -> anyhow::Result<String> {
+        let pin = |pem: &str| anyhow::Ok(kelson_pki::public_key_pin(&kelson_pki::certificates_from_pem(pem)?[0])?);
+        Ok(format!("{},{}", pin(&self.ca)?, pin(&self.kubelet_serving)?))
     }
 
     /// From the ConfigMap [`AUTHORITIES`]; `None`: it does not hold them.

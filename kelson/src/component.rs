@@ -14,7 +14,6 @@ use kelson_client::kubeconfig::Config as Kubeconfig;
 use kelson_client::leader::{Candidate, Times};
 use kelson_client::remote::Remote;
 use kelson_client::{Client, ClientError, RateLimit};
-use kelson_kubelet::config::file::duration;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_pki::{Authority, Issued, Key, LeafSpec, Purpose, San, SwappableCertificate};
@@ -22,7 +21,7 @@ use kelson_serving::{Delegated, OpenPaths, Port};
 use kelson_tasks::Tasks;
 use serde_json::Value;
 
-use crate::args::VerbosityArgs;
+use crate::args::{VerbosityArgs, duration};
 use crate::process::Process;
 
 /// How long giving the lease back may take at the end.

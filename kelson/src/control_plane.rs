@@ -1,5 +1,4 @@
-//! The control plane: store, PKI, API server, controllers, scheduler and cluster DNS in one process, each under its own
-//! identity.
+//! The control plane: store, PKI, API server, controllers and scheduler in one process, each under its own identity.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -13,27 +12,25 @@ use jiff::tz::TimeZone;
 use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServiceAccountConfig, ServingConfig};
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
-use kelson_client::{Client, InformerHandle};
+use kelson_client::Client;
 use kelson_controllers::{Authorities, Controllers, ReservedNames};
-use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Service, Sources, Zone};
 use kelson_encryption::{Encryption, EncryptionOptions};
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
-use kelson_net::ranges::Ranges;
 use kelson_pki::{ClusterPki, San};
+use kelson_ranges::Ranges;
 use kelson_scheduler::Scheduler;
 use kelson_serving::{Delegated, Port};
 use kelson_store::{AtRest, Store, StoreOptions};
 use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 
-use crate::agent::Join;
 use crate::args::{feature_gates, runtime_config};
 use crate::authorities::{self, Follower, PKI_DIR};
 use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
 use crate::cluster::{self, Bundles, ClusterSettings};
-use crate::host::{NodeIdentity, nth};
+use crate::host::nth;
 use crate::identity_files::IdentityFiles;
 use crate::process::within;
 use crate::token::Token;
@@ -135,35 +132,34 @@ impl ControlPlane {
         Ok(Self { tasks, api, controllers, scheduler, pki: authorities, local_url, token, cluster })
     }
 
-    /// What the server's own node joins with: the same as any other.
-    pub fn join(&self) -> Join {
-        Join {
-            server: self.local_url.clone(),
-            ca_pem: self.pki.get().ca_bundle(),
-            token: self.token.clone(),
-            cluster: self.cluster.clone(),
-            discovery: None,
-        }
+    /// Where it is reached from this machine, `https://HOST:PORT`.
+    pub fn local_url(&self) -> &str {
+        &self.local_url
     }
 
-    /// Starts cluster DNS on an address of this machine's node and points the `kube-dns` service at it.
-    pub async fn start_dns(&self, node: &NodeIdentity) -> anyhow::Result<Dns> {
-        let client = client(&self.api, identity(rbac::DNS_USER), "dns");
-        let tasks = self.tasks.child("cluster-dns");
-        let directory = Arc::default();
-        let watched = kelson_dns::watch(&client, &directory);
-        let zone = Zone::new(CLUSTER_DOMAIN, directory).map_err(anyhow::Error::msg)?;
-        let resolvers = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-        let service_ip = self.cluster.dns;
-        let forwarder = Forwarder::from_resolv_conf(&resolvers, &[service_ip]);
-        let sources = Arc::new(Sources::new(vec![self.cluster.ranges.cluster, self.cluster.ranges.service]));
-        sources.put_node(&node.name, [node.address]);
-        let nodes = sources.watch(&client);
-        let server = kelson_dns::Server::start(node.address, 0, zone, forwarder, sources, &tasks);
-        let server = server.await.context("start cluster DNS")?;
-        let published = Published { service_ip, endpoint: server.address(), node_name: node.name.clone() };
-        tasks.spawn("dns-publish", OnPanic::Contain, async move { kelson_dns::publish(&client, &published).await });
-        Ok(Dns { server, tasks, _watched: (watched, nodes) })
+    /// The authorities of its certificates, PEM.
+    pub fn ca_bundle(&self) -> String {
+        self.pki.get().ca_bundle()
+    }
+
+    /// The token with which nodes join.
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+
+    /// What its nodes must know alike.
+    pub fn cluster(&self) -> &ClusterSettings {
+        &self.cluster
+    }
+
+    /// A client for a part that runs beside it as `user`.
+    pub fn client(&self, user: &str, component: &str) -> Client {
+        client(&self.api, identity(user), component)
+    }
+
+    /// The group of its tasks.
+    pub fn tasks(&self) -> &Tasks {
+        &self.tasks
     }
 
     /// Ends it in the order that lets each part finish: writers first, then the API, then the store.
@@ -235,21 +231,6 @@ pub fn identity(name: &str) -> UserInfo {
     match user::split_service_account(name) {
         Some((namespace, account)) => UserInfo::service_account(namespace, account, ""),
         None => UserInfo::new(name, [user::AUTHENTICATED]),
-    }
-}
-
-/// Running cluster DNS.
-pub struct Dns {
-    server: kelson_dns::Server,
-    tasks: Tasks,
-    _watched: ((InformerHandle<Service>, InformerHandle<EndpointSlice>), InformerHandle<Node>),
-}
-
-impl Dns {
-    /// Tells the server and what feeds it to end.
-    pub fn shutdown(&self) {
-        self.tasks.token().cancel();
-        self.server.shutdown();
     }
 }
 
@@ -423,21 +404,21 @@ fn api_config(
 /// The address at which nodes and pods reach the API: as told, else the one it listens on, else this machine's node's.
 fn advertised(args: &ServerArgs) -> IpAddr {
     let bound = (!args.bind_address.is_unspecified()).then_some(args.bind_address);
-    args.advertise_address.or(bound).or(args.node.node_ip).unwrap_or_else(host::address)
+    args.advertise_address.or(bound).or(args.host.node_ip).unwrap_or_else(host::address)
 }
 
 /// What this machine is called beyond the names that every API server has.
 fn machine_names(args: &ServerArgs, address: IpAddr) -> Vec<San> {
     let mut names = vec![San::Ip(address)];
     names.extend(host::name().map(San::Dns));
-    names.extend(args.node.node_name.clone().map(San::Dns));
+    names.extend(args.host.node_name.clone().map(San::Dns));
     names.extend(args.tls_san.iter().map(|s| s.parse().map_or_else(|_| San::Dns(s.clone()), San::Ip)));
     names
 }
 
 /// The name of this machine's node.
 fn own_node(args: &ServerArgs) -> Option<String> {
-    args.node.node_name.clone().or_else(|| host::name().ok())
+    args.host.node_name.clone().or_else(|| host::name().ok())
 }
 
 fn client(api: &Running, user: UserInfo, component: &str) -> Client {

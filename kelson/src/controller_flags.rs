@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use kelson_controllers::{Authorities, AutoscalerRules, SliceSizes};
-use kelson_kubelet::config::file::duration;
 use kelson_pki::{Authority, Key};
+
+use crate::args::duration;
 
 /// Upstream's bounds of both numbers.
 const SLICE_SIZES: std::ops::RangeInclusive<i64> = 1..=1000;

@@ -14,13 +14,12 @@ use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::user;
 use kelson_client::Client;
 use kelson_controllers::{ABSENT, CONTROLLERS, Config, Controllers, EvictionRates, FEATURE_GATES, canonical_name};
-use kelson_kubelet::config::file::duration;
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
 use kelson_pki::Key;
 
 use crate::accounts::Account;
-use crate::args::feature_gates;
+use crate::args::{duration, feature_gates};
 use crate::component::{Alone, ComponentArgs, client};
 use crate::controller_flags::{AutoscalerArgs, SigningArgs, SliceArgs, text};
 use crate::flags::Spoken;

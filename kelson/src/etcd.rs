@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,10 +14,10 @@ use http::Uri;
 use kelson_etcd::mvcc::Limits;
 use kelson_etcd::server::{Address, Endpoint, Server, ServerOptions, TlsFiles, VERSION};
 use kelson_etcd::store::{AutoCompaction, Options, Store};
-use kelson_kubelet::config::file::duration;
 use kelson_metrics::Registry;
 use serde_json::Value;
 
+use crate::args::duration;
 use crate::flags::{Asked, Spoken, Table, help, read};
 use crate::lock::DataDirLock;
 use crate::{logging, process};
@@ -215,8 +214,7 @@ fn run(args: &EtcdCommand, spoken: &Spoken) -> anyhow::Result<()> {
     let auto_compaction = AutoCompaction::parse(&args.auto_compaction_mode, &args.auto_compaction_retention)
         .map_err(anyhow::Error::msg)?;
     let data_dir = args.data_dir.clone().unwrap_or_else(|| format!("{}.etcd", args.name).into());
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&data_dir).context("make the data directory")?;
-    let _lock = DataDirLock::take(&data_dir)?;
+    let _lock = DataDirLock::make(&data_dir)?;
     let quota_bytes = match args.quota_backend_bytes {
         0 => Some(QUOTA_DEFAULT),
         bytes => u64::try_from(bytes).ok(),

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use kelson_etcd_store::{EtcdOptions, EtcdStore, MediaType, TlsFiles};
-use kelson_kubelet::config::file::duration;
 use kelson_store::StoreOptions;
 use kelson_tasks::Tasks;
+
+use crate::args::duration;
 
 /// An etcd cluster that keeps the objects, and how they are kept there. Other API servers, the reference's among them, may work on
 /// the same one.

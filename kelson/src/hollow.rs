@@ -13,11 +13,10 @@ use kelson_client::Client;
 use kelson_client::kubeconfig::Config as Kubeconfig;
 use kelson_hollow::staged::{Manage, Settings};
 use kelson_hollow::{Config, NODES_MAX};
-use kelson_kubelet::config::file::duration;
 use kelson_meta::{Clock, LabelSelector, Quantity, SystemClock};
 use kelson_stages::{Document, Settings as Options};
 
-use crate::args::LogArgs;
+use crate::args::{LogArgs, duration};
 use crate::component::client;
 use crate::process::{self, within};
 

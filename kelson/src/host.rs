@@ -1,13 +1,11 @@
 //! What the machine says of itself: its name and the address others reach it at; and addresses of ranges by number.
-#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
-
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use kelson_meta::is_dns1123_subdomain;
 
-use crate::args::NodeArgs;
+use crate::args::HostArgs;
 
 /// This machine as a node: the one place where flags and host are weighed.
 #[derive(Clone, Debug)]
@@ -19,7 +17,7 @@ pub struct NodeIdentity {
 
 impl NodeIdentity {
     /// What the flags say, and otherwise the host.
-    pub fn of(args: &NodeArgs) -> anyhow::Result<Self> {
+    pub fn of(args: &HostArgs) -> anyhow::Result<Self> {
         let name = args.node_name.clone().map_or_else(name, Ok)?;
         if let Err(why) = is_dns1123_subdomain(&name) {
             bail!("--node-name {name:?}: {}", why.join(", "));
@@ -30,8 +28,9 @@ impl NodeIdentity {
 
 /// The host's name in the form a Node's name takes.
 pub fn name() -> anyhow::Result<String> {
-    let raw = std::fs::read_to_string("/proc/sys/kernel/hostname").context("read the host's name")?;
-    Ok(raw.trim().to_lowercase())
+    let name = kelson_platform::process::host_name().trim().to_lowercase();
+    anyhow::ensure!(!name.is_empty(), "the system does not say the host's name");
+    Ok(name)
 }
 
 /// The address of the default route's interface; loopback where there is no route.

@@ -13,7 +13,8 @@ use kelson_auth::authenticate::jwt::{AuthenticationConfiguration, Issuer, OidcFl
 use kelson_auth::authorize::Mode;
 use kelson_auth::authorize::config::{self as authorization, Configured, WebhookConfig};
 use kelson_auth::authorize::webhook::{FailurePolicy, WebhookOptions};
-use kelson_kubelet::config::file::duration;
+
+use crate::args::duration;
 
 /// Upstream's limit of one call to a webhook that flags name.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);

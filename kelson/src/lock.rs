@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
+use kelson_platform::files;
 
 /// Held as long as a process works with a data directory.
 pub struct DataDirLock {
@@ -13,6 +14,15 @@ pub struct DataDirLock {
 }
 
 impl DataDirLock {
+    /// Makes the directory for its owner alone where it is not there, and takes the lock.
+    ///
+    /// # Errors
+    /// As [`DataDirLock::take`], and when the directory cannot be made.
+    pub fn make(dir: &Path) -> anyhow::Result<Self> {
+        files::make_private_dir(dir).with_context(|| format!("data directory {}", dir.display()))?;
+        Self::take(dir)
+    }
+
     /// Takes the lock; an error that names the holder's process id when somebody has it.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join("kelson.lock");

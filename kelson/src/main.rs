@@ -1,9 +1,12 @@
 //! The binary: parse, wire, run, exit code. No logic.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+// What only a node asks of the rest is asked by nobody where there is none.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code))]
 
+#[cfg(any(test, not(target_os = "linux")))]
+mod absent;
 mod accounts;
 mod admission;
-mod agent;
 mod args;
 mod audit;
 mod authorities;
@@ -16,8 +19,6 @@ mod component;
 mod control_plane;
 mod controller_flags;
 mod controller_manager;
-mod credentials;
-mod discovery;
 mod etcd;
 mod etcd_flags;
 mod flags;
@@ -25,16 +26,13 @@ mod hollow;
 mod host;
 mod identity;
 mod identity_files;
-mod image;
 mod kube_apiserver;
-mod kube_proxy;
-mod kubelet;
 mod lock;
 mod logging;
 mod modes;
+#[cfg(target_os = "linux")]
+mod node;
 mod parent;
-mod pins;
-mod placement;
 mod process;
 mod rbac;
 mod run;
@@ -42,14 +40,15 @@ mod scheduler;
 mod snapshot;
 mod test_server;
 mod token;
-mod trust;
 mod upstream;
 
 use std::process::ExitCode;
 
 use kelson_meta::version;
 
-use cli::{Cli, Command, CredentialProviderCommand, ImageCommand};
+#[cfg(not(target_os = "linux"))]
+use absent as node;
+use cli::{Cli, Command};
 
 /// Memory goes back to the system sooner than with the C library's allocator, and many small objects cost less.
 #[global_allocator]
@@ -68,12 +67,11 @@ const BUILD: version::Build = version::Build {
 };
 
 fn main() -> ExitCode {
-    // The container runtime runs this binary as its network plugin, dozens of times a minute: before anything else.
-    if let Some(code) = kelson_net::cni::run_if_invoked() {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some(code) = node::run::before(&words) {
         return code;
     }
     version::set_build(BUILD);
-    let words: Vec<_> = std::env::args_os().collect();
     if let Some(words) = etcd::named(&words) {
         return etcd::main(words);
     }
@@ -81,7 +79,7 @@ fn main() -> ExitCode {
         return component.main(words);
     }
     let words = hollow::named(&words).unwrap_or(words);
-    match dispatch(Cli::from_words(words, upstream::HELP).command) {
+    match dispatch(Cli::from_words(words, upstream::help()).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("Error: {e:#}");
@@ -93,24 +91,17 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Server(args) => run::server(*args),
-        Command::Agent(args) => run::agent(*args),
+        Command::Node(command) => node::run::run(command),
         Command::Hollow(args) => hollow::run(&args),
         Command::TestServer(args) => test_server::run(&args),
-        Command::CredentialProvider(CredentialProviderCommand::Check { image, config, bin_dir, data_dir }) => {
-            run::small(credentials::check(&image, config.zip(bin_dir), &data_dir))
-        }
-        Command::Image(ImageCommand::Import { files, data_dir, container_runtime_endpoint }) => {
-            run::small(image::import(&files, &data_dir, container_runtime_endpoint.as_deref()))
-        }
-        Command::Token(command) => run::small(token::run(command)),
-        Command::Certificate(command) => run::small(certificate::run(command)),
-        Command::Snapshot(command) => run::small(snapshot::run(command)),
-        Command::Cleanup(args) => run::small(cleanup::run(&args)),
+        Command::Token(command) => process::small(token::run(command)),
+        Command::Certificate(command) => process::small(certificate::run(command)),
+        Command::Snapshot(command) => process::small(snapshot::run(command)),
+        Command::Cleanup(args) => process::small(cleanup::run(&args)),
         Command::Version => {
             println!("kelson {} ({})", version::KELSON_VERSION, version::build().commit);
             println!("Kubernetes {} {}", version::GIT_VERSION, version::platform());
             Ok(())
         }
-        Command::Cni => anyhow::bail!("the CNI plugin is run by a container runtime, with CNI_COMMAND set"),
     }
 }

@@ -1,12 +1,10 @@
 //! Who may read the files that hold keys and tokens, looked at when a server starts: what is the server's own is closed to others, of what
 //! it was given it says so.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What only the owner of a file may do with it: everything that others and its group may is taken.
-const OTHERS: u32 = 0o077;
+use kelson_platform::files::{close_to_others, open_to_others};
 
 /// Closes the server's own secret files below `dir` to others, and names those of `given` that others may read.
 ///
@@ -14,8 +12,7 @@ const OTHERS: u32 = 0o077;
 pub fn check(dir: &Path, given: &[&Path]) {
     for file in own(dir) {
         if let Some(mode) = open_to_others(&file) {
-            let closed = fs::set_permissions(&file, Permissions::from_mode(mode & !OTHERS));
-            let error = closed.err().map(|e| e.to_string());
+            let error = close_to_others(&file, mode).err().map(|e| e.to_string());
             tracing::warn!(file = %file.display(), mode = format!("{mode:o}"), error, "a file with secrets was open to others");
         }
     }
@@ -37,19 +34,15 @@ fn own(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The mode of a regular file that others may do anything with.
-fn open_to_others(file: &Path) -> Option<u32> {
-    let about = fs::symlink_metadata(file).ok().filter(fs::Metadata::is_file)?;
-    let mode = about.permissions().mode() & 0o7777;
-    (mode & OTHERS != 0).then_some(mode)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cfg(unix)]
     #[test]
     fn files_with_secrets_are_closed_to_others() {
+        use std::fs::Permissions;
+        use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, mode: u32| {
             let path = dir.path().join(name);

@@ -3,7 +3,7 @@
 //! test environment's assets ask for it.
 use std::time::Duration;
 
-use rustix::process::{Pid, getppid};
+use kelson_platform::process::{KNOWS_PARENT, parent};
 
 /// Says whether to end with the parent: `1`, or the parent's process ID as its own shell knew it; absent or `0`: not.
 pub const EXIT_WITH_PARENT: &str = "KELSON_EXIT_WITH_PARENT";
@@ -14,17 +14,21 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Watched {
     Nobody,
+    Unknown,
     Gone,
-    Process(Pid),
+    Process(u32),
 }
 
 /// Waits for the end of the parent, where that is asked for; otherwise for ever. Call it early: the parent is whoever it is then.
 pub fn gone() -> impl Future<Output = ()> + Send {
     let asked = std::env::var(EXIT_WITH_PARENT).unwrap_or_default();
-    let watched = watched(&asked, getppid());
+    let watched = watched(&asked, parent());
+    if watched == Watched::Unknown {
+        tracing::warn!("{EXIT_WITH_PARENT} has no effect: this system does not tell that a parent has ended");
+    }
     async move {
         match watched {
-            Watched::Nobody => std::future::pending().await,
+            Watched::Nobody | Watched::Unknown => std::future::pending().await,
             Watched::Gone => {}
             Watched::Process(parent) => ended(parent).await,
         }
@@ -33,12 +37,13 @@ pub fn gone() -> impl Future<Output = ()> + Send {
 }
 
 /// Not the parent's death signal of Linux, which comes with the end of the *thread* that started this process.
-fn watched(asked: &str, parent: Option<Pid>) -> Watched {
+fn watched(asked: &str, parent: Option<u32>) -> Watched {
     let asked = match asked.trim() {
         "" | "0" | "false" => return Watched::Nobody,
-        id => id.parse::<i32>().ok().filter(|id| *id > 1).and_then(Pid::from_raw),
+        id => id.parse::<u32>().ok().filter(|id| *id > 1),
     };
     match (parent, asked) {
+        (None, _) if !KNOWS_PARENT => Watched::Unknown,
         // Nobody is the parent of the first process of a namespace, or he is outside of it.
         (None, _) => Watched::Nobody,
         (Some(parent), Some(asked)) if parent != asked => Watched::Gone,
@@ -47,8 +52,8 @@ fn watched(asked: &str, parent: Option<Pid>) -> Watched {
 }
 
 /// The kernel tells who the parent is, on every system; a new one means that the old one has ended.
-async fn ended(parent: Pid) {
-    while getppid() == Some(parent) {
+async fn ended(watched: u32) {
+    while parent() == Some(watched) {
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -57,17 +62,17 @@ async fn ended(parent: Pid) {
 mod tests {
     use super::*;
 
+    #[cfg(unix)]
     #[test]
     fn whose_end_is_waited_for() {
-        let pid = |id: i32| Pid::from_raw(id).unwrap();
         let rows = [
-            ("", Some(pid(7)), Watched::Nobody),
-            ("0", Some(pid(7)), Watched::Nobody),
-            ("false", Some(pid(7)), Watched::Nobody),
-            ("1", Some(pid(7)), Watched::Process(pid(7))),
-            ("true", Some(pid(1)), Watched::Process(pid(1))),
-            ("7", Some(pid(7)), Watched::Process(pid(7))),
-            ("7", Some(pid(1)), Watched::Gone),
+            ("", Some(7), Watched::Nobody),
+            ("0", Some(7), Watched::Nobody),
+            ("false", Some(7), Watched::Nobody),
+            ("1", Some(7), Watched::Process(7)),
+            ("true", Some(1), Watched::Process(1)),
+            ("7", Some(7), Watched::Process(7)),
+            ("7", Some(1), Watched::Gone),
             ("7", None, Watched::Nobody),
         ];
         for (asked, parent, want) in rows {
@@ -75,11 +80,12 @@ mod tests {
         }
     }
 
+    #[cfg(unix)]
     #[tokio::test(start_paused = true)]
     async fn another_parent_than_the_first_is_the_end_of_it() {
-        let me = rustix::process::getpid();
+        let me = std::process::id();
         ended(me).await;
-        let parent = getppid().unwrap();
+        let parent = parent().unwrap();
         let waited = tokio::time::timeout(LOOK * 10, ended(parent)).await;
         assert!(waited.is_err(), "it lives");
     }

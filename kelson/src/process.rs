@@ -3,11 +3,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use kelson_platform::process as system;
+use kelson_platform::signals::EndSignals;
 use kelson_tasks::Tasks;
-use rustix::process::{DumpableBehavior, Resource, Rlimit};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::parent;
+use crate::{logging, parent};
 
 /// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
 const STACK_BYTES: usize = 2 << 20;
@@ -22,18 +22,15 @@ const OPEN_FILES_WANTED: u64 = 16 * 1024;
 pub struct Process {
     /// Every component's tasks are children of this group.
     pub tasks: Tasks,
-    terminate: Signal,
-    interrupt: Signal,
+    signals: EndSignals,
     parent: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Process {
     fn begin() -> anyhow::Result<Self> {
-        let on = |kind| signal(kind).context("listen for signals");
         Ok(Self {
             tasks: Tasks::root("kelson"),
-            terminate: on(SignalKind::terminate())?,
-            interrupt: on(SignalKind::interrupt())?,
+            signals: EndSignals::listen().context("listen for signals")?,
             parent: Box::pin(parent::gone()),
         })
     }
@@ -41,12 +38,17 @@ impl Process {
     /// Waits for the end: `Ok` when somebody asked for it, an error when a task failed without which nothing works.
     pub async fn ended(&mut self) -> anyhow::Result<()> {
         tokio::select! {
-            _ = self.terminate.recv() => Ok(()),
-            _ = self.interrupt.recv() => Ok(()),
+            () = self.signals.asked() => Ok(()),
             () = &mut self.parent => Ok(()),
             why = self.tasks.failed() => bail!("{why}"),
         }
     }
+}
+
+/// Runs something short on a runtime of one thread.
+pub fn small(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    logging::init("warn")?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?.block_on(work)
 }
 
 /// Runs a component until it ends, and then what is left of its tasks.
@@ -98,7 +100,7 @@ fn log_panics() {
 
 /// Keys and tokens are in this process's memory: no core file is written of it, and no other process of its user reads it.
 fn keep_memory_private() {
-    if let Err(e) = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+    if let Err(e) = system::keep_memory_private() {
         tracing::warn!(error = %e, "cannot keep core files from holding secrets");
     }
 }
@@ -106,12 +108,8 @@ fn keep_memory_private() {
 /// Raises the limit of open files as far as it goes without privileges. Many systems begin with 1024, for programs that still
 /// use `select`.
 fn raise_open_files() {
-    let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
-    if current != maximum {
-        let raised = Rlimit { current: maximum, maximum };
-        if let Err(e) = rustix::process::setrlimit(Resource::Nofile, raised) {
-            tracing::warn!(error = %e, "cannot raise the limit of open files");
-        }
+    if let Err(e) = system::raise_open_files() {
+        tracing::warn!(error = %e, "cannot raise the limit of open files");
     }
     let limit = open_files_max();
     if limit < OPEN_FILES_WANTED {
@@ -121,7 +119,7 @@ fn raise_open_files() {
 
 /// How many files may be open.
 pub fn open_files_max() -> u64 {
-    rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+    system::open_files_max().unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -139,8 +137,10 @@ mod tests {
         assert_eq!(ended.unwrap_err().to_string(), "task committer panicked: disk gone");
     }
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn the_soft_limit_of_open_files_is_the_hard_one_and_memory_is_private() {
+        use rustix::process::{DumpableBehavior, Resource, Rlimit};
         run(async |_| Ok(())).unwrap();
         let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
         assert_eq!(current, maximum);

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use kelson_kubelet::config::file::duration;
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
 use kelson_scheduler::configuration::{self, Configuration};
 use kelson_scheduler::{Config, FEATURE_GATES, Scheduler};
 use serde_json::Value;
 
-use crate::args::feature_gates;
+use crate::args::{duration, feature_gates};
 use crate::component::{Alone, ComponentArgs, client};
 use crate::flags::Spoken;
 use crate::process::{self, within};

@@ -3,13 +3,13 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
+use kelson_platform::files::{private, sync_names};
 use kelson_store::Contents;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
@@ -77,7 +77,7 @@ fn restore(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
         println!("what was there is in {}", aside.display());
     }
     fs::rename(fresh.keep(), &store).with_context(|| store.display().to_string())?;
-    File::open(data_dir).and_then(|dir| dir.sync_all()).context("sync the data directory")?;
+    sync_names(data_dir).context("sync the data directory")?;
     println!("restored: {}", told(&contents));
     Ok(())
 }
@@ -96,7 +96,7 @@ fn told(contents: &Contents) -> String {
 fn pack(store: &Path, file: &Path) -> anyhow::Result<()> {
     let packed = || -> std::io::Result<()> {
         let mut from = File::open(store)?;
-        let mut to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+        let mut to = private(OpenOptions::new().write(true).create_new(true)).open(file)?;
         let digest = copy(&mut from, &mut to, u64::MAX)?;
         to.write_all(&digest)?;
         to.sync_all()
@@ -109,7 +109,7 @@ fn unpack(file: &Path, dir: &Path) -> anyhow::Result<()> {
     let unpacked = || -> std::io::Result<bool> {
         let mut from = File::open(file)?;
         let Some(len) = from.metadata()?.len().checked_sub(DIGEST_BYTES as u64) else { return Ok(false) };
-        let mut to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(STORE_FILE))?;
+        let mut to = private(OpenOptions::new().write(true).create_new(true)).open(dir.join(STORE_FILE))?;
         let digest = copy(&mut from, &mut to, len)?;
         let mut kept = [0; DIGEST_BYTES];
         from.read_exact(&mut kept)?;

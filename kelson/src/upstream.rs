@@ -1,41 +1,18 @@
 //! Upstream's components under their own names: `kube-apiserver`, `kubelet` and the others, by the name that the binary is called
 //! (a link, or a launcher) or as the first word. They take upstream's flags in upstream's spellings; what each flag is lies in
 //! `flags/facts/`, what has an effect here in the typed arguments of each command.
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
-use std::process::ExitCode;
+use std::ffi::OsString;
 
-use clap::{ArgMatches, Args, Command};
+use clap::{Args, Command};
 
 use crate::controller_manager::ControllerManagerArgs;
-use crate::flags::{Asked, Spoken, Table, help, read};
+use crate::flags::{self, Component, Spoken, typed};
 use crate::kube_apiserver::ApiserverArgs;
-use crate::kube_proxy::ProxyArgs;
-use crate::kubelet::KubeletArgs;
+use crate::node::components;
 use crate::scheduler::SchedulerArgs;
 
-/// A component that has a name of its own.
-pub struct Component {
-    /// Upstream's name.
-    name: &'static str,
-    /// Kelson's shorter one, as a first word.
-    alias: &'static str,
-    about: &'static str,
-    facts: &'static str,
-    arguments: fn(Command) -> Command,
-    run: fn(&ArgMatches, &Spoken) -> anyhow::Result<()>,
-}
-
-/// Carries out a command whose typed arguments are `A`.
-fn typed<A: Args>(
-    matches: &ArgMatches,
-    spoken: &Spoken,
-    run: impl FnOnce(A, &Spoken) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    run(A::from_arg_matches(matches)?, spoken)
-}
-
-const COMPONENTS: [Component; 5] = [
+/// The parts of a control plane, each alone.
+static CONTROL_PLANE: &[Component] = &[
     Component {
         name: "kube-apiserver",
         alias: "apiserver",
@@ -65,91 +42,40 @@ const COMPONENTS: [Component; 5] = [
         arguments: SchedulerArgs::augment_args,
         run: |matches, spoken| typed::<SchedulerArgs>(matches, spoken, crate::scheduler::run),
     },
-    Component {
-        name: "kubelet",
-        alias: "kubelet",
-        about: "This machine's kubelet alone, as a node of any cluster.",
-        facts: include_str!("flags/facts/kubelet.txt"),
-        arguments: KubeletArgs::augment_args,
-        run: |matches, spoken| typed::<KubeletArgs>(matches, spoken, crate::run::kubelet),
-    },
-    Component {
-        name: "kube-proxy",
-        alias: "proxy",
-        about: "This machine's service proxy alone.",
-        facts: include_str!("flags/facts/kube-proxy.txt"),
-        arguments: ProxyArgs::augment_args,
-        run: |matches, spoken| typed::<ProxyArgs>(matches, spoken, crate::kube_proxy::run),
-    },
 ];
 
 /// What `kelson help` says of them.
-pub const HELP: &str = "Upstream's components, with upstream's flags; also by a link of that name to this binary:
+pub fn help() -> String {
+    format!(
+        "Upstream's components, with upstream's flags; also by a link of that name to this binary:
   kube-apiserver           The API server alone
   kube-controller-manager  The controllers alone (also: controller-manager)
-  kube-scheduler           The scheduler alone (also: scheduler)
-  kubelet                  This machine's kubelet alone
-  kube-proxy               This machine's service proxy alone (also: proxy)
-  etcd                     A store that speaks etcd's protocol, one member alone";
+  kube-scheduler           The scheduler alone (also: scheduler){}
+  etcd                     A store that speaks etcd's protocol, one member alone",
+        components::HELP
+    )
+}
+
+fn all() -> impl Iterator<Item = &'static Component> {
+    CONTROL_PLANE.iter().chain(components::COMPONENTS)
+}
 
 /// The component that a command line names, by the program's name or the first word, and the words that are for it.
 pub fn named(words: &[OsString]) -> Option<(&'static Component, &[OsString])> {
     let (program, rest) = words.split_first()?;
-    let program = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let program = program.strip_suffix(".exe").unwrap_or(program);
-    if let Some(component) = COMPONENTS.iter().find(|c| c.name == program) {
+    let program = flags::program(program);
+    if let Some(component) = all().find(|c| c.name == program) {
         return Some((component, rest));
     }
     let (first, rest) = rest.split_first()?;
-    let component = COMPONENTS.iter().find(|c| first == c.name || first == c.alias)?;
+    let component = all().find(|c| first == c.name || first == c.alias)?;
     Some((component, rest))
-}
-
-impl Component {
-    fn command(&self) -> Command {
-        (self.arguments)(Command::new(self.name).no_binary_name(true).disable_help_flag(true))
-    }
-
-    /// Reads the words and runs the component to its end.
-    pub fn main(&self, words: &[OsString]) -> ExitCode {
-        let table = Table::of(self.facts, &self.command());
-        let spoken = match read(self.name, &table, words.iter().cloned()) {
-            Ok(Asked::Help) => return print(&help::flags(self.name, self.about, &table)),
-            Ok(Asked::Version(asked)) => return print(&help::version(&asked)),
-            Ok(Asked::Run(spoken)) => spoken,
-            Err(why) => return failed(&why),
-        };
-        for name in &spoken.deprecated {
-            eprintln!("Flag --{name} has been deprecated");
-        }
-        let ran = self.matches(&spoken).and_then(|matches| (self.run)(&matches, &spoken).map_err(|e| format!("{e:#}")));
-        match ran {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(why) => failed(&why),
-        }
-    }
-
-    /// The typed arguments; the error is one line.
-    fn matches(&self, spoken: &Spoken) -> Result<ArgMatches, String> {
-        // The lines after the first are hints in the spelling of the library that reads the arguments.
-        let first = |e: clap::Error| e.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1);
-        self.command().try_get_matches_from(&spoken.words).map_err(first)
-    }
-}
-
-fn print(text: &str) -> ExitCode {
-    print!("{text}");
-    ExitCode::SUCCESS
-}
-
-fn failed(why: &str) -> ExitCode {
-    eprintln!("Error: {why}");
-    ExitCode::FAILURE
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flags::{Asked, Table, help, read};
 
     fn which(words: &[&str]) -> Option<(&'static str, Vec<String>)> {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
@@ -176,7 +102,7 @@ mod tests {
 
     #[test]
     fn tables_are_sorted_facts_and_every_default_can_be_given() {
-        for component in &COMPONENTS {
+        for component in all() {
             let lines: Vec<&str> = component.facts.lines().collect();
             assert!(lines.is_sorted() && lines.len() > 50, "{}", component.name);
             component.command().debug_assert();
@@ -237,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_flag_that_is_true_or_false_may_stand_alone() {
-        for component in &COMPONENTS {
+        for component in all() {
             let command = component.command();
             for arg in command.get_arguments().filter(|a| a.get_value_names().is_some_and(|n| n == ["BOOL"])) {
                 assert_eq!(arg.get_num_args().map(|n| n.min_values()), Some(0), "{} {arg}", component.name);
@@ -247,7 +173,7 @@ mod tests {
 
     #[test]
     fn help_shows_flags_as_tools_look_for_them() {
-        for component in &COMPONENTS {
+        for component in all() {
             let table = Table::of(component.facts, &component.command());
             let text = help::flags(component.name, component.about, &table);
             let starts = |flag: &str| text.lines().any(|line| line.trim_start().starts_with(flag));

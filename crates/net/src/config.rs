@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
+use kelson_ranges::{Ranges, VNI_MAX};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -17,8 +18,6 @@ const PREFIX_MAX: u8 = 30;
 pub(crate) const MTU_DEFAULT: u32 = 1500;
 /// What VXLAN over IPv4 adds to a packet: Ethernet, IP, UDP and its own header.
 pub(crate) const VXLAN_OVERHEAD: u32 = 50;
-/// Largest VXLAN network identifier.
-pub const VNI_MAX: u32 = (1 << 24) - 1;
 /// UDP port of the overlay: Linux' own default, and that of others' VXLAN networks; which packets are whose, the network
 /// identifier tells.
 pub const VXLAN_PORT: u16 = 8472;
@@ -80,6 +79,20 @@ impl NetworkConfig {
         let config = Self { id: network_id(&data_dir), data_dir, subnets, cluster_cidrs, mtu: 0, overlay: None };
         config.validate()?;
         Ok(config)
+    }
+
+    /// The network of a node with these pod CIDRs in a cluster's ranges; `node_ip` is where its way to others begins.
+    ///
+    /// # Errors
+    /// As [`NetworkConfig::new`].
+    pub fn within(
+        ranges: &Ranges,
+        data_dir: &Path,
+        subnets: Vec<IpNet>,
+        node_ip: Option<Ipv4Addr>,
+    ) -> Result<Self, NetError> {
+        let overlay = node_ip.map(|node_ip| OverlayConfig { vni: ranges.vni, port: VXLAN_PORT, node_ip });
+        Ok(Self::new(data_dir, subnets, vec![ranges.cluster])?.with_overlay(overlay))
     }
 
     /// The same, with a way to other nodes.

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use kelson_ranges::RangesError;
+
 /// A failure of the pod network.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
@@ -60,6 +62,15 @@ pub enum NetError {
     /// The state that CHECK expected is not there.
     #[error("{0}")]
     Check(String),
+}
+
+impl From<RangesError> for NetError {
+    fn from(error: RangesError) -> Self {
+        match error {
+            RangesError::Io { what, source } => Self::Io { what, source },
+            RangesError::Refused(why) => Self::Config(why),
+        }
+    }
 }
 
 impl NetError {

@@ -26,7 +26,7 @@ pub mod ranges;
 mod rules;
 mod spoofing;
 
-pub use config::{NetworkConfig, OverlayConfig, VNI_MAX, VXLAN_PORT, network_id};
+pub use config::{NetworkConfig, OverlayConfig, VXLAN_PORT, network_id};
 pub use error::NetError;
 pub use ipam::Allocation;
 pub use network::{Network, cleanup};

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use ipnet::IpNet;
-use kelson_kubelet::config::file::duration;
 
 use crate::admission::AdmissionArgs;
-use crate::args::{OverloadArgs, VerbosityArgs};
+use crate::args::{OverloadArgs, VerbosityArgs, duration};
 use crate::audit::AuditArgs;
 use crate::etcd_flags::EtcdArgs;
 use crate::identity::IdentityArgs;

@@ -138,7 +138,7 @@ pub fn lay(document: &[u8], config: &mut Config) -> Result<Laid, ConfigurationEr
 ///
 /// # Errors
 /// The fault in words for the author of the file.
-pub fn duration(text: &str) -> Result<Duration, String> {
+fn duration(text: &str) -> Result<Duration, String> {
     let nanos = kelson_codec::parse_duration(text).map_err(|e| e.to_string())?;
     u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-use crate::args::ImageArgs;
+use super::args::ImageArgs;
 
 /// File in a node's directory that names the providers' files it was started with.
 const FILE: &str = "kubelet/image-credential-provider.json";

@@ -24,9 +24,9 @@ use kelson_meta::{Clock, SystemClock};
 use kelson_tasks::FILES;
 use tokio::time::Instant;
 
-use crate::cli::AgentArgs;
+use super::args::AgentArgs;
+use super::pins::{check_pins, pins};
 use crate::cluster::{self, CLUSTER_INFO, ClusterSettings, INFO_KEY, Known};
-use crate::pins::{check_pins, pins};
 use crate::token::Token;
 
 /// One question to the server.

@@ -22,15 +22,14 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::cli::AgentArgs;
-use crate::cluster::{AUTHORITIES, Bundles, Known};
-use crate::discovery;
+use super::args::AgentArgs;
+use super::discovery;
+use crate::certificate::cert_dir;
+use crate::cluster::{AUTHORITIES, Bundles, Known, REPORT};
 use crate::token::Token;
 
 /// How often files and what the cluster says are looked at.
 const LOOK: Duration = Duration::from_secs(5);
-/// On a Node: the authorities by which all its certificates are issued, and which it trusts.
-pub const REPORT: &str = "certificates.kelson.dev/authorities";
 const CA_FILE: &str = "ca.crt";
 
 #[derive(Debug, Default, Deserialize)]
@@ -42,12 +41,6 @@ struct AuthoritiesMap {
 
 slim_object!(AuthoritiesMap, ResourceType::namespaced("", "v1", "configmaps", "ConfigMap"));
 
-/// Which authorities a node has taken up, as [`REPORT`] says it: the pins of those that sign.
-pub fn report(bundles: &Bundles) -> anyhow::Result<String> {
-    let pin = |pem: &str| anyhow::Ok(kelson_pki::public_key_pin(&kelson_pki::certificates_from_pem(pem)?[0])?);
-    Ok(format!("{},{}", pin(&bundles.ca)?, pin(&bundles.kubelet_serving)?))
-}
-
 /// What a node believes and is asked to show.
 pub struct Trust {
     data_dir: PathBuf,
@@ -56,11 +49,6 @@ pub struct Trust {
     /// The bundle that the cluster told last. A node that was cut off while it was replaced finds the next one out by its token, and
     /// must not go back to what it was told before.
     told: Mutex<String>,
-}
-
-/// The directory of a node's certificates.
-pub fn cert_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("kubelet").join("pki")
 }
 
 impl Trust {
@@ -125,7 +113,7 @@ impl Trust {
             let bundles = told.get(&key).and_then(|map| Bundles::read(&map.data));
             if let Err(error) = self.look(bundles.as_ref()).await {
                 tracing::error!(error = format!("{error:#}"), "the cluster's authorities are not taken up yet");
-            } else if let Some(wanted) = bundles.as_ref().and_then(|bundles| report(bundles).ok())
+            } else if let Some(wanted) = bundles.as_ref().and_then(|bundles| bundles.report().ok())
                 && wanted != reported
                 && self.is_renewed().await
             {

@@ -17,21 +17,21 @@ use kelson_kubelet::config::cgroups::CgroupConfig;
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Dependencies, Kubelet};
 use kelson_meta::{Clock, SystemClock};
-use kelson_net::ranges::{self, Ranges};
-use kelson_net::{Network, PeerWatch};
+use kelson_net::{Network, NetworkConfig, PeerWatch, ranges};
 use kelson_pki::{Kubeconfig, UserCredential};
 use kelson_proxy::Proxy;
+use kelson_ranges::Ranges;
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
 
-use crate::args::NodeArgs;
-use crate::cli::AgentArgs;
+use super::args::{AgentArgs, NodeArgs};
+use super::kubelet::configure;
+use super::trust::{self, Trust};
+use super::{credentials, discovery};
 use crate::cluster::ClusterSettings;
+use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
-use crate::kubelet::configure;
 use crate::token::Token;
-use crate::trust::{self, Trust};
-use crate::{credentials, discovery};
 
 /// First and longest pause before the pod network is set up again; doubled each time.
 const NETWORK_RETRY_FIRST: Duration = Duration::from_millis(500);
@@ -57,6 +57,17 @@ pub struct Join {
 }
 
 impl Join {
+    /// What a server's own node joins with: the same as any other.
+    pub fn of(control_plane: &ControlPlane) -> Self {
+        Self {
+            server: control_plane.local_url().to_owned(),
+            ca_pem: control_plane.ca_bundle(),
+            token: control_plane.token().clone(),
+            cluster: control_plane.cluster().clone(),
+            discovery: None,
+        }
+    }
+
     /// From the command line of `kelson agent`, and what the cluster says of itself. Waits for a server that is not there
     /// yet.
     pub async fn find(args: &AgentArgs, me: &NodeIdentity) -> anyhow::Result<Self> {
@@ -321,7 +332,8 @@ impl PodNetwork {
     async fn set_up(&mut self, subnets: Vec<IpNet>) -> anyhow::Result<()> {
         let program = std::env::current_exe().context("find this program")?;
         self.peers = None;
-        let network = Network::new(self.ranges.network(&self.dir, subnets, overlay_address(self.me.address))?);
+        let network =
+            Network::new(NetworkConfig::within(&self.ranges, &self.dir, subnets, overlay_address(self.me.address))?);
         network.ensure(&program).await?;
         tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "the pod network is up");
         self.peers = Some(PeerWatch::start(network, &self.me.name, self.client.clone(), &self.tasks));

@@ -18,9 +18,11 @@ use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
 use kelson_meta::{Clock, SystemClock};
 
-use crate::args::{ImageArgs, VerbosityArgs, pair};
-use crate::placement::PlacementArgs;
-use crate::{credentials, host};
+use super::args::ImageArgs;
+use super::credentials;
+use super::placement::PlacementArgs;
+use crate::args::{VerbosityArgs, pair};
+use crate::host;
 
 /// Where upstream's kubelet looks for the runtime when nobody says.
 const RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";

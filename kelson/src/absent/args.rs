@@ -1,0 +1,41 @@
+//! No flags, and the names of the node's commands.
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+
+/// The flags of a server's node: none.
+#[derive(Args, Debug, Clone)]
+pub struct NodeArgs {}
+
+/// Whatever is said to a command that is not there, its help included.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub struct Unread {
+    #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+/// Commands that say that they are not there.
+#[derive(Subcommand, Debug)]
+pub enum NodeCommand {
+    #[command(hide = true)]
+    Agent(Unread),
+    #[command(hide = true)]
+    CredentialProvider(Unread),
+    #[command(hide = true)]
+    Image(Unread),
+    #[command(hide = true)]
+    Cni(Unread),
+}
+
+impl NodeCommand {
+    /// As it is written on a command line.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Agent(_) => "agent",
+            Self::CredentialProvider(_) => "credential-provider",
+            Self::Image(_) => "image",
+            Self::Cni(_) => "cni",
+        }
+    }
+}

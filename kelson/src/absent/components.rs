@@ -1,0 +1,8 @@
+//! Upstream's components of a node: none is here.
+use crate::flags::Component;
+
+/// None.
+pub static COMPONENTS: &[Component] = &[];
+
+/// What `kelson help` says of them: nothing.
+pub const HELP: &str = "";

@@ -1,0 +1,32 @@
+//! Upstream's components of a node, under their own names.
+use clap::Args as _;
+
+use super::kube_proxy::{self, ProxyArgs};
+use super::kubelet::KubeletArgs;
+use super::run;
+use crate::flags::{Component, typed};
+
+/// The kubelet and the service proxy.
+pub static COMPONENTS: &[Component] = &[
+    Component {
+        name: "kubelet",
+        alias: "kubelet",
+        about: "This machine's kubelet alone, as a node of any cluster.",
+        facts: include_str!("../flags/facts/kubelet.txt"),
+        arguments: KubeletArgs::augment_args,
+        run: |matches, spoken| typed::<KubeletArgs>(matches, spoken, run::kubelet),
+    },
+    Component {
+        name: "kube-proxy",
+        alias: "proxy",
+        about: "This machine's service proxy alone.",
+        facts: include_str!("../flags/facts/kube-proxy.txt"),
+        arguments: ProxyArgs::augment_args,
+        run: |matches, spoken| typed::<ProxyArgs>(matches, spoken, kube_proxy::run),
+    },
+];
+
+/// What `kelson help` says of them.
+pub const HELP: &str = "
+  kubelet                  This machine's kubelet alone
+  kube-proxy               This machine's service proxy alone (also: proxy)";

@@ -1,0 +1,16 @@
+//! This machine as a node of a cluster, on Linux: the commands and flags for it, and what a server starts beside its control plane.
+//! Elsewhere the module `absent` stands in its place, with the same face: `args`, `components` and `run`.
+mod agent;
+pub mod args;
+mod cleanup;
+pub mod components;
+mod credentials;
+mod discovery;
+mod dns;
+mod image;
+mod kube_proxy;
+mod kubelet;
+mod pins;
+mod placement;
+pub mod run;
+mod trust;

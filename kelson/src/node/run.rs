@@ -1,0 +1,136 @@
+//! The commands of a node, and the node that a server starts beside its control plane: start order, stop order.
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use kelson_net::ranges;
+use kelson_ranges::{Given, Ranges};
+
+use super::agent::{self, Join};
+use super::args::{AgentArgs, CredentialProviderCommand, ImageCommand, NodeArgs, NodeCommand};
+use super::dns::Dns;
+use super::kubelet::{self, KubeletArgs};
+use super::{cleanup, credentials, image};
+use crate::control_plane::ControlPlane;
+use crate::flags::Spoken;
+use crate::host::NodeIdentity;
+use crate::lock::DataDirLock;
+use crate::logging;
+use crate::process::{self, Process, within};
+
+/// How long the parts of a node may take to end. Kubernetes' own units give a component 30 s before they kill it.
+const NODE_END_MAX: Duration = Duration::from_secs(15);
+
+/// What is to be done before a command line is read: the container runtime runs this binary as its network plugin, dozens of
+/// times a minute. `None`: this is a command line.
+pub fn before(_: &[OsString]) -> Option<ExitCode> {
+    kelson_net::cni::run_if_invoked()
+}
+
+/// Carries out a command.
+pub fn run(command: NodeCommand) -> anyhow::Result<()> {
+    match command {
+        NodeCommand::Agent(args) => agent(*args),
+        NodeCommand::CredentialProvider(CredentialProviderCommand::Check { image, config, bin_dir, data_dir }) => {
+            process::small(credentials::check(&image, config.zip(bin_dir), &data_dir))
+        }
+        NodeCommand::Image(ImageCommand::Import { files, data_dir, container_runtime_endpoint }) => {
+            process::small(image::import(&files, &data_dir, container_runtime_endpoint.as_deref()))
+        }
+        NodeCommand::Cni => bail!("the CNI plugin is run by a container runtime, with CNI_COMMAND set"),
+    }
+}
+
+/// Pods need what only root may do; better said at once than by whatever fails first.
+pub fn need_root(hint: &str) -> anyhow::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("a node runs as root only{hint}");
+    }
+    Ok(())
+}
+
+/// Whether a server can have a node as these flags say, before anything is started.
+pub fn check(args: &NodeArgs) -> anyhow::Result<()> {
+    agent::check(args)?;
+    need_root("; --disable-agent runs the control plane alone, as anybody")
+}
+
+/// The address ranges of a server whose node uses this host.
+pub async fn settle(data_dir: &Path, given: Given) -> anyhow::Result<Ranges> {
+    Ok(ranges::settle(data_dir, given).await?)
+}
+
+/// Runs the server's own node, with cluster DNS, until the process is to end.
+pub async fn beside(
+    control_plane: &ControlPlane,
+    data_dir: &Path,
+    args: &NodeArgs,
+    me: &NodeIdentity,
+    process: &mut Process,
+) -> anyhow::Result<()> {
+    let tasks = process.tasks.child("node");
+    let start = async {
+        let dns = Dns::start(control_plane, me).await?;
+        let node = agent::Node::start(data_dir, args, me, Join::of(control_plane), &tasks).await?;
+        anyhow::Ok((node, dns))
+    };
+    let (node, dns) = tokio::select! {
+        started = start => started?,
+        ended = process.ended() => return ended,
+    };
+    let ended = process.ended().await;
+    tracing::info!("stopping; containers stay");
+    within(NODE_END_MAX, "node", node.shutdown()).await;
+    dns.shutdown();
+    ended
+}
+
+/// Removes what a node made on this machine; gives what could not be.
+pub async fn remove(data_dir: &Path) -> Vec<String> {
+    cleanup::remove(data_dir).await
+}
+
+/// Runs `kelson agent` to its end.
+fn agent(args: AgentArgs) -> anyhow::Result<()> {
+    logging::init(&args.log.log_level)?;
+    agent::check(&args.node)?;
+    need_root("")?;
+    let me = NodeIdentity::of(&args.host)?;
+    let _lock = DataDirLock::make(&args.data_dir)?;
+    process::run(async |process| {
+        let tasks = process.tasks.child("node");
+        let start = async {
+            let join = Join::find(&args, &me).await?;
+            agent::Node::start(&args.data_dir, &args.node, &me, join, &tasks).await
+        };
+        let node = tokio::select! {
+            node = start => node?,
+            ended = process.ended() => return ended,
+        };
+        let ended = process.ended().await;
+        tracing::info!("stopping; containers stay");
+        within(NODE_END_MAX, "node", node.shutdown()).await;
+        ended
+    })
+}
+
+/// Runs `kelson kubelet` to its end.
+pub fn kubelet(args: KubeletArgs, spoken: &Spoken) -> anyhow::Result<()> {
+    logging::init(args.log_level())?;
+    spoken.log();
+    let plan = kubelet::Plan::of(&args)?;
+    need_root("")?;
+    let _lock = DataDirLock::make(&args.root_dir)?;
+    process::run(async |process| {
+        let kubelet = tokio::select! {
+            kubelet = plan.start() => kubelet?,
+            ended = process.ended() => return ended,
+        };
+        let ended = process.ended().await;
+        tracing::info!("stopping; containers stay");
+        within(NODE_END_MAX, "kubelet", kubelet.shutdown()).await;
+        ended
+    })
+}

@@ -3,6 +3,8 @@ SHELL := /bin/bash
 DATA_DIR ?= /var/lib/kelson
 PORT ?= 6443
 ARGS ?=
+# What `make portable` checks for.
+SYSTEMS ?= x86_64-apple-darwin aarch64-apple-darwin x86_64-pc-windows-gnu x86_64-pc-windows-msvc
 # `make test-clients` alone needs it, for Helm and a controller of controller-runtime.
 GO ?= $(shell command -v go || echo /usr/local/go/bin/go)
 export KELSON_COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
@@ -11,7 +13,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build envtest test unit blackbox clients test-clients lint fuzz torture torture-streams bench images deps deps-build deps-run deps-test clean
+.PHONY: help run build envtest test unit blackbox clients test-clients lint portable fuzz torture torture-streams bench images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -50,6 +52,13 @@ lint: deps-build ## format, clippy, licences and versions of dependencies
 	cargo fmt --manifest-path tests/kube/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
 	cargo xtask lint
+
+portable: ## check that the control plane compiles for macOS and Windows: those of SYSTEMS whose target is installed (CONTRIBUTING)
+	@for system in $(SYSTEMS); do \
+	  if rustup target list --installed | grep -qx $$system; then \
+	    echo "$$system"; cargo check --locked --target $$system --package kelson --package kelson-testing || exit 1; \
+	  else echo "$$system: left out, rustup target add $$system"; fi; \
+	done
 
 fuzz: deps-build ## each fuzz target for TIME (60s), or those in TARGETS
 	TIME=$(or $(TIME),60s) scripts/fuzz $(TARGETS)

@@ -2,7 +2,7 @@
 use super::tree::Tree;
 
 /// A `[…dependencies]` table of a manifest: its name and the lines in it.
-fn tables(text: &str) -> Vec<(&str, Vec<&str>)> {
+pub fn tables(text: &str) -> Vec<(&str, Vec<&str>)> {
     let mut tables: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in text.lines() {
         if let Some(name) = line.strip_prefix('[').and_then(|l| l.strip_suffix(']')) {
@@ -17,11 +17,13 @@ fn tables(text: &str) -> Vec<(&str, Vec<&str>)> {
     tables
 }
 
-fn name(line: &str) -> &str {
+/// The dependency that a line declares.
+pub fn name(line: &str) -> &str {
     line.split([' ', '=', '.']).next().unwrap_or_default()
 }
 
-fn manifests(tree: &Tree) -> Vec<(&str, String)> {
+/// Every manifest with its text.
+pub fn all(tree: &Tree) -> Vec<(&str, String)> {
     let all = tree.manifests().chain(["Cargo.toml"]);
     all.filter_map(|path| Some((path, tree.other(path).ok()?))).collect()
 }
@@ -29,7 +31,7 @@ fn manifests(tree: &Tree) -> Vec<(&str, String)> {
 /// Tables whose names are not in order.
 pub fn unsorted(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
-    for (path, text) in manifests(tree) {
+    for (path, text) in all(tree) {
         for (table, lines) in tables(&text) {
             if !lines.iter().map(|l| name(l)).is_sorted() {
                 found.push(format!("{path}: [{table}] is not sorted"));
@@ -42,7 +44,7 @@ pub fn unsorted(tree: &Tree) -> Vec<String> {
 /// Dependencies with a version outside the workspace's list. Tools that only `xtask` uses stay where they are.
 pub fn declared_elsewhere(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
-    for (path, text) in manifests(tree).iter().filter(|(path, _)| {
+    for (path, text) in all(tree).iter().filter(|(path, _)| {
         !["Cargo.toml", "xtask/Cargo.toml", "fuzz/Cargo.toml", "tests/kube/Cargo.toml"].contains(path)
     }) {
         for (table, lines) in tables(text) {
@@ -56,7 +58,7 @@ pub fn declared_elsewhere(tree: &Tree) -> Vec<String> {
 /// Dependencies that no source file of their crate names, and those of the workspace that no crate takes.
 pub fn unused(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
-    let manifests = manifests(tree);
+    let manifests = all(tree);
     for (path, text) in manifests.iter().filter(|(path, _)| *path != "Cargo.toml") {
         let folder = path.trim_end_matches("Cargo.toml");
         let sources: Vec<_> = tree.files.iter().filter(|f| f.path.starts_with(folder)).collect();

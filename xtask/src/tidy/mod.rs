@@ -4,6 +4,7 @@ mod functions;
 mod imports;
 mod invariants;
 mod manifests;
+mod platforms;
 mod ratchets;
 mod rooms;
 mod source;
@@ -84,6 +85,7 @@ const RULES: &[fn(&Tree) -> Vec<String>] = &[
     limits,
     manifests::declared_elsewhere,
     invariants::faults,
+    platforms::faults,
     rooms::faults,
     walks::faults,
     walks::order,
@@ -153,6 +155,11 @@ mod tests {
     #[test]
     fn dependencies_are_declared_in_one_place() {
         none(manifests::declared_elsewhere);
+    }
+
+    #[test]
+    fn what_one_system_has_is_named_in_one_place() {
+        none(platforms::faults);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Names of types: within one crate a name means one type, so that a reader who meets it need not ask which.
 use std::collections::BTreeMap;
 
+use super::platforms;
 use super::ratchets::Measures;
 use super::tree::Tree;
 
@@ -12,7 +13,7 @@ pub fn measure(tree: &Tree, all: &mut Measures) {
 /// The names that more than one type of a crate has, with the files that define them.
 pub fn twice(tree: &Tree) -> Vec<String> {
     let mut places: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-    for file in tree.code() {
+    for file in tree.code().filter(|f| !platforms::is_alternate(&f.path)) {
         for name in file.own.lines().filter_map(defined) {
             places.entry((&file.krate, name)).or_default().push(&file.path);
         }

@@ -1,0 +1,104 @@
+//! The control plane is for Linux, macOS and Windows, a node for Linux alone: crates of a node are dependencies on Linux alone, and
+//! what one system has and others lack is named in `crates/platform` and nowhere else in a control plane. This needs no other
+//! system's compiler; `make portable` asks theirs.
+use super::manifests;
+use super::tree::{File, Tree};
+
+/// Crates that need Linux, or are of use to a node alone.
+const NODE: &[&str] = &["credentials", "cri", "dns", "kubelet", "net", "proxy"];
+/// Crates and folders that nobody runs elsewhere than on Linux: tests of nodes, and what works on this repository.
+const TOOLS: &[&str] = &["simulation", "tests", "xtask", "fuzz"];
+/// Where what systems differ in is named: the crate for it, the node itself, and the one place that chooses whether there is one.
+const PLACES: &[&str] = &["crates/platform/src/", "kelson/src/node/", "kelson/src/absent/", "kelson/src/main.rs"];
+/// Dependencies that speak to one kind of system.
+const SYSTEM: &[&str] = &["libc", "nix", "rtnetlink", "rustix"];
+/// What only one kind of system has, and the ways to ask which one it is.
+const NAMES: &[&str] = &[
+    "std::os::",
+    "rustix::",
+    "libc::",
+    "nix::",
+    "signal::unix",
+    "signal::windows",
+    "net::UnixListener",
+    "net::UnixStream",
+    "target_os",
+    "cfg(unix",
+    "cfg(windows",
+];
+
+/// Whether a file stands in the place of others on systems other than Linux: both are never compiled into one program.
+pub fn is_alternate(path: &str) -> bool {
+    path.starts_with("crates/platform/src/windows/") || path.starts_with("kelson/src/absent/")
+}
+
+/// Names and dependencies of one system in what runs on several.
+pub fn faults(tree: &Tree) -> Vec<String> {
+    let mut found: Vec<String> = tree.code().filter(|f| is_portable(f)).flat_map(names).collect();
+    for (path, text) in manifests::all(tree) {
+        found.extend(dependencies(path, &text));
+    }
+    found
+}
+
+fn is_portable(file: &File) -> bool {
+    let of_node = |krate: &&str| *krate == file.krate;
+    !NODE.iter().chain(TOOLS).any(|krate| of_node(&krate)) && !PLACES.iter().any(|place| file.path.starts_with(place))
+}
+
+fn names(file: &File) -> Vec<String> {
+    let lines = file.own.lines().enumerate();
+    let found = lines.filter_map(|(line, text)| Some((line + 1, NAMES.iter().find(|name| text.contains(**name))?)));
+    found.map(|(line, name)| format!("{}:{line}: {name} belongs into crates/platform", file.path)).collect()
+}
+
+/// What a manifest takes on every system and should not.
+fn dependencies(path: &str, text: &str) -> Vec<String> {
+    let folder = path.strip_prefix("crates/").unwrap_or(path).split('/').next().unwrap_or_default();
+    if NODE.contains(&folder) || TOOLS.contains(&folder) {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (_, lines) in manifests::tables(text).iter().filter(|(table, _)| *table == "dependencies") {
+        for name in lines.iter().map(|line| manifests::name(line)) {
+            let of_node = name.strip_prefix("kelson-").is_some_and(|krate| NODE.contains(&krate));
+            if of_node || SYSTEM.contains(&name) {
+                found.push(format!("{path}: {name} is for one system: [target.'cfg(…)'.dependencies]"));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, own: &str) -> File {
+        let krate = super::super::tree::crate_of(path).to_owned();
+        File { path: path.into(), krate, text: own.into(), code: own.into(), own: own.into() }
+    }
+
+    #[test]
+    fn names_of_one_system_have_their_places() {
+        let line = "use std::fs;\nuse std::os::unix::fs::PermissionsExt as _;\n";
+        let found = names(&file("crates/store/src/a.rs", line));
+        assert_eq!(found, ["crates/store/src/a.rs:2: std::os:: belongs into crates/platform"]);
+        assert!(names(&file("crates/store/src/a.rs", "use kelson_platform::files;\n")).is_empty());
+        let portable = ["crates/store/src/a.rs", "kelson/src/run.rs", "crates/testing/src/lib.rs"];
+        assert!(portable.iter().all(|path| is_portable(&file(path, ""))));
+        let others = ["crates/platform/src/unix/files.rs", "kelson/src/node/run.rs", "crates/kubelet/src/lib.rs"];
+        assert!(!others.iter().any(|path| is_portable(&file(path, ""))));
+    }
+
+    #[test]
+    fn crates_of_a_node_are_taken_on_linux_alone() {
+        let text = "[dependencies]\nkelson-net = { workspace = true }\nrustix = { workspace = true }\nserde = \"1\"\n\
+                    [target.'cfg(target_os = \"linux\")'.dependencies]\nkelson-cri = { workspace = true }\n\
+                    [dev-dependencies]\nrustix = { workspace = true }\n";
+        let found = dependencies("kelson/Cargo.toml", text);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("kelson/Cargo.toml: kelson-net") && found[1].contains("rustix"));
+        assert!(dependencies("crates/kubelet/Cargo.toml", text).is_empty());
+    }
+}

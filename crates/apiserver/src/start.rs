@@ -145,6 +145,8 @@ fn keep_running(server: &Arc<Server>, address: Option<SocketAddr>) {
     server.tasks.supervise("api-local-services", move || local::follow(Arc::clone(&of_local)));
     if server.store.is_mirror() {
         let of_others = Arc::clone(server);
+        let of_ports = Arc::clone(server);
+        server.tasks.supervise("api-node-ports", move || bootstrap::node_ports::follow(Arc::clone(&of_ports)));
         server.tasks.supervise("api-other-servers", move || others::follow(Arc::clone(&of_others)));
     }
     if server.auth.issuer.is_some() {

@@ -19,6 +19,8 @@ mod load;
 mod metrics;
 mod open;
 mod pending;
+mod ports;
+mod raw;
 mod servers;
 mod value;
 mod version;

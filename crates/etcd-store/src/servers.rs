@@ -6,18 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kelson_codec::{json, proto as protobuf};
 use kelson_etcd::client::Client;
 use kelson_etcd::proto::{DeleteRangeRequest, KeyValue, LeaseGrantRequest, PutRequest, RangeRequest, request_op};
 use kelson_meta::tree::int0;
 use kelson_schema::{Schema, TypeId};
-use kelson_store::{Key, Resource, StoreError, Writer};
-use serde_json::{Value, json};
+use kelson_store::{Key, Resource, StoreError};
+use serde_json::json;
 use tonic::transport::Channel;
 
 use crate::connection::when_at;
-use crate::core::{Core, SEALED};
-use crate::load::DECODE;
+use crate::core::Core;
+use crate::raw;
 use crate::value::MediaType;
 
 /// Times that a lease is written again because another server has the same address.
@@ -45,7 +44,7 @@ pub(crate) async fn announce(core: &Arc<Core>, server: IpAddr, life: Duration) -
             Some(kv) => (u64::try_from(kv.mod_revision).unwrap_or(0), generation(core, &key, kv).await?),
             None => (0, 0),
         };
-        let value = sealed(core, &key, value(core.media, server, generation + 1)?)?;
+        let value = raw::sealed(core, &key, value(core.media, server, generation + 1)?)?;
         let put = PutRequest { key: name.clone(), value: value.into(), lease, ..Default::default() };
         let put = when_at(&name, at, request_op::Request::RequestPut(put));
         if core.connection.txn("update", put).await?.succeeded {
@@ -91,13 +90,7 @@ pub(crate) async fn living(core: &Core) -> Result<Vec<IpAddr>, StoreError> {
 fn value(media: MediaType, server: IpAddr, generation: i64) -> Result<Vec<u8>, StoreError> {
     let tree = json!({"kind": "Endpoints", "apiVersion": "v1", "metadata": {"generation": generation},
         "subsets": [{"addresses": [{"ip": server.to_string()}]}]});
-    if media == MediaType::Json {
-        let mut bytes = kelson_codec::declared_json(&tree);
-        bytes.push(b'\n');
-        return Ok(bytes);
-    }
-    let ty = endpoints().ok_or(StoreError::BadBody)?;
-    protobuf::encode(ty, &tree).map_err(|_| StoreError::BadBody)
+    raw::encode(media, endpoints(), &tree)
 }
 
 fn endpoints() -> Option<TypeId> {
@@ -106,35 +99,11 @@ fn endpoints() -> Option<TypeId> {
 
 /// The generation of a stored lease; 0 for what cannot be read, which is written anew.
 async fn generation(core: &Arc<Core>, key: &Key, stored: KeyValue) -> Result<i64, StoreError> {
-    let (core, key) = (Arc::clone(core), key.clone());
-    let read = move || {
-        let opened = match core.mirror.at_rest() {
-            Some(at_rest) if stored.value.starts_with(SEALED) => at_rest.open(&key, &stored.value).ok(),
-            _ => None,
-        };
-        let plain = opened.as_ref().map_or(&stored.value[..], |opened| &opened.plain[..]);
-        generation_in(plain).unwrap_or(0)
-    };
-    DECODE.run(read).await.map_err(|error| StoreError::Elsewhere(error.to_string()))
+    Ok(raw::read(core, key, stored.value, generation_in).await?.unwrap_or(0))
 }
 
 fn generation_in(plain: &[u8]) -> Option<i64> {
-    let tree: Value = if protobuf::is_protobuf(plain) {
-        protobuf::decode_as(endpoints()?, plain).ok()?.1
-    } else {
-        json::decode(None, plain, false).ok()?.value
-    };
-    Some(int0(&tree["metadata"]["generation"]))
-}
-
-/// A value as it is stored.
-fn sealed(core: &Core, key: &Key, plain: Vec<u8>) -> Result<Vec<u8>, StoreError> {
-    let Some(at_rest) = core.mirror.at_rest() else { return Ok(plain) };
-    if at_rest.writer(key.resource) == Some(Writer::CLEAR) {
-        return Ok(plain);
-    }
-    let sealed = at_rest.seal(key, &plain).map_err(StoreError::Sealed)?;
-    Ok(sealed.map_or(plain, |sealed| sealed.bytes))
+    Some(int0(&raw::decode(endpoints(), plain)?["metadata"]["generation"]))
 }
 
 #[cfg(test)]

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kelson_etcd::proto::{self, request_op};
-use kelson_store::{Action, Answer, Body, Committed, Record, RecordMeta, Remote, StoreError, Write, Writer};
+use kelson_store::{
+    Action, Answer, Body, Committed, PortChange, Record, RecordMeta, Remote, StoreError, Write, Writer,
+};
 
 use crate::connection::{CALL_MAX, revision_of, when_at};
 use crate::core::Core;
-use crate::{servers, value};
+use crate::{ports, servers, value};
 
 /// Times that a write without a condition is sent again because others were faster.
 const ATTEMPTS_MAX: usize = 32;
@@ -43,6 +45,14 @@ impl Remote for Writes {
 
     fn living(&self) -> Answer<'_, Vec<IpAddr>> {
         Box::pin(servers::living(&self.0))
+    }
+
+    fn ports_in_use(&self) -> Answer<'_, Vec<u16>> {
+        Box::pin(ports::in_use(&self.0))
+    }
+
+    fn change_ports(&self, change: PortChange) -> Answer<'_, Option<u16>> {
+        Box::pin(ports::change(&self.0, change))
     }
 }
 

@@ -40,6 +40,8 @@ pub fn path(group: &str, plural: &str) -> Cow<'static, str> {
         ("", "endpoints") => "services/endpoints",
         ("", "nodes") => "minions",
         ("", "replicationcontrollers") => "controllers",
+        // No resource that is served either: which node ports are in use.
+        ("", "servicenodeportallocations") => "ranges",
         ("", "services") => "services/specs",
         ("networking.k8s.io", "ingresses") => "ingress",
         (group, plural) if BY_PLURAL.contains(&group) => return Cow::Owned(plural.to_owned()),

@@ -57,7 +57,7 @@ pub use meta::{FieldNames, Fields, Labels, RecordMeta, Uid};
 pub use mirror::{Mirror, Seen, SeenValue};
 pub use open::StoreOptions;
 pub use record::Record;
-pub use remote::{Answer, Remote};
+pub use remote::{Answer, PortChange, Remote};
 pub use saved::{Contents, verify};
 pub use state::ListView;
 pub use stats::Stats;

@@ -22,4 +22,21 @@ pub trait Remote: Send + Sync {
     fn withdraw(&self, server: IpAddr) -> Answer<'_, bool>;
     /// The servers that live, in no particular order.
     fn living(&self) -> Answer<'_, Vec<IpAddr>>;
+    /// The node ports that are noted there as in use, ascending.
+    fn ports_in_use(&self) -> Answer<'_, Vec<u16>>;
+    /// Changes what is noted of them, wholly or not at all. Answers the first port that was to be free and is not.
+    fn change_ports(&self, change: PortChange) -> Answer<'_, Option<u16>>;
+}
+
+/// A change of the node ports that are in use, made by one of the servers that share a storage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortChange {
+    /// The first and the last port that may be handed out (`--service-node-port-range`).
+    pub range: (u16, u16),
+    /// Those that are in use from now on.
+    pub take: Vec<u16>,
+    /// Whether these must have been free.
+    pub only_free: bool,
+    /// Those that are not in use any more.
+    pub give_back: Vec<u16>,
 }

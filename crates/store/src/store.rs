@@ -18,7 +18,7 @@ use crate::key::{Place, Resource};
 use crate::limits::EXPIRY_PASS_EVERY_S;
 use crate::queue::Pending;
 use crate::record::Record;
-use crate::remote::Remote;
+use crate::remote::{PortChange, Remote};
 use crate::saved::{self, Contents};
 use crate::shared::Shared;
 use crate::state::{ListView, take_back};
@@ -132,6 +132,28 @@ impl Store {
     pub async fn living(&self) -> Result<Option<Vec<IpAddr>>, StoreError> {
         match &self.handle.commits {
             Commits::Elsewhere(remote) => remote.living().await.map(Some),
+            Commits::Inline(_) | Commits::Thread(_) => Ok(None),
+        }
+    }
+
+    /// The node ports that servers which share a storage have noted as in use; `None` where there can be only one.
+    ///
+    /// # Errors
+    /// As of [`Store::catch_up`].
+    pub async fn ports_in_use(&self) -> Result<Option<Vec<u16>>, StoreError> {
+        match &self.handle.commits {
+            Commits::Elsewhere(remote) => remote.ports_in_use().await.map(Some),
+            Commits::Inline(_) | Commits::Thread(_) => Ok(None),
+        }
+    }
+
+    /// Notes node ports as in use, or no more. Answers one that was to be free and is not: then nothing was noted.
+    ///
+    /// # Errors
+    /// As of [`Store::catch_up`].
+    pub async fn change_ports(&self, change: PortChange) -> Result<Option<u16>, StoreError> {
+        match &self.handle.commits {
+            Commits::Elsewhere(remote) => remote.change_ports(change).await,
             Commits::Inline(_) | Commits::Thread(_) => Ok(None),
         }
     }

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::client::{SelfClient, is_served};
+use super::node_ports;
 use crate::catalog::record::parse;
 use crate::shared::Server;
 use crate::shared::allocations::{AddressBook, AddressOwner, ips_of};
@@ -62,14 +63,28 @@ impl AddressBook for Book {
         }
     }
 
-    fn strike_later(&self, ips: Vec<IpAddr>, owner: AddressOwner) {
+    fn strike_later(&self, ips: Vec<IpAddr>, ports: Vec<u16>, owner: AddressOwner) {
         let Ok(server) = self.server() else { return };
         let of_server = Arc::clone(&server);
         server.tasks.spawn("api-address-return", OnPanic::Contain, async move {
             for ip in ips.into_iter().filter(|ip| !has(&of_server, &owner, *ip)) {
                 strike(&of_server, ip, &owner).await;
             }
+            node_ports::give_back_unstored(&of_server, &owner, ports).await;
         });
+    }
+
+    async fn ports(&self) -> Result<Vec<u16>, Status> {
+        node_ports::in_use(&*self.server()?).await
+    }
+
+    async fn take_ports(&self, ports: &[u16]) -> Result<Option<u16>, Status> {
+        node_ports::take(&*self.server()?, ports).await
+    }
+
+    async fn give_back_ports(&self, ports: &[u16]) {
+        let Ok(server) = self.server() else { return };
+        node_ports::give_back(&server, ports).await;
     }
 }
 

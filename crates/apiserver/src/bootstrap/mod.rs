@@ -4,6 +4,7 @@
 pub mod addresses;
 pub mod client;
 pub mod kubernetes;
+pub mod node_ports;
 pub mod own;
 
 use std::collections::BTreeSet;

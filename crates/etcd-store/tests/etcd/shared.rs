@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kelson_store::{Precondition, StoreError, Write};
+use kelson_store::{PortChange, Precondition, StoreError, Write};
 use serde_json::json;
 
 use super::fixture::{Etcd, PATIENCE, body, config_map, create, key, lines, meta, resource, shown, update};
@@ -157,4 +157,42 @@ async fn servers_know_of_each_other_by_leases_that_end() {
     assert!(!b.withdraw(first).await.unwrap(), "it was not told any more");
     assert_eq!(a.living().await.unwrap(), Some(vec![]));
     assert_eq!(a.count(resource("endpoints")), 0, "leases are no objects of the API");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_node_port_is_taken_twice() {
+    const KEY: &str = "/registry/ranges/servicenodeports";
+    let etcd = Etcd::start().await;
+    let stores = [etcd.open().await, etcd.open().await];
+    let change = |take: &[u16], give_back: &[u16]| PortChange {
+        range: (30000, 32767),
+        take: take.to_vec(),
+        only_free: true,
+        give_back: give_back.to_vec(),
+    };
+    assert_eq!(stores[0].ports_in_use().await.unwrap(), Some(vec![]));
+    // Without a change it is told nevertheless that there are ports to hand out.
+    assert_eq!(stores[0].change_ports(change(&[], &[])).await.unwrap(), None);
+    assert!(etcd.value(KEY).await.unwrap().starts_with(b"k8s\0\n\x15\n\x02v1\x12\x0fRangeAllocation\x12"));
+    // Two of each, by two servers at once.
+    let takers = (0..40u16).map(|i| {
+        let (store, change) = (stores[usize::from(i % 2)].clone(), change(&[30000 + i / 2], &[]));
+        tokio::spawn(async move { store.change_ports(change).await.unwrap() })
+    });
+    let mut refused = Vec::new();
+    for taker in takers.collect::<Vec<_>>() {
+        refused.extend(tokio::time::timeout(PATIENCE, taker).await.unwrap().unwrap());
+    }
+    refused.sort_unstable();
+    let all: Vec<u16> = (30000..30020).collect();
+    assert_eq!(refused, all, "one of two was refused");
+    assert_eq!(stores[1].ports_in_use().await.unwrap(), Some(all));
+    // All or none.
+    assert_eq!(stores[1].change_ports(change(&[31000, 30003], &[30004])).await.unwrap(), Some(30003));
+    assert_eq!(stores[1].change_ports(change(&[31000], &(30000..30019).collect::<Vec<_>>())).await.unwrap(), None);
+    assert_eq!(stores[0].ports_in_use().await.unwrap(), Some(vec![30019, 31000]));
+    // What cannot be read is not overwritten: every port in it would be free.
+    etcd.put(KEY, b"k8s\0\xff").await;
+    assert!(matches!(stores[0].change_ports(change(&[30500], &[])).await, Err(StoreError::Elsewhere(_))));
+    assert_eq!(etcd.value(KEY).await.unwrap(), b"k8s\0\xff");
 }

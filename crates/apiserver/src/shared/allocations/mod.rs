@@ -1,13 +1,14 @@
 //! Services: cluster IPs and node ports, handed out from what the stored Services leave free. The sets live in memory
 //! and are made anew at start, so that they cannot leak (upstream `registry/core/service/{ip,port}allocator`). Who has an address is told
-//! by an IPAddress object before the Service is stored, by which servers that share a storage take none twice.
+//! by an IPAddress object before the Service is stored, by which servers that share a storage take none twice; such servers note the
+//! node ports as well.
 mod addresses;
 mod book;
 mod pools;
 mod ports;
 mod ranges;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
@@ -20,15 +21,15 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use addresses::{families, take_ips};
-use pools::{Used, ports_of};
-use ports::take_ports;
+use pools::{Elsewhere, Used};
+use ports::{may_have_node_ports, take_ports};
 use ranges::Ranges;
 
 use crate::catalog::Served;
 use crate::config::{Config, StartError};
 
 pub use book::{AddressBook, AddressOwner};
-pub use pools::{Reservation, ips_of};
+pub use pools::{Reservation, ips_of, ports_of};
 
 /// What is in use.
 pub struct Services {
@@ -41,8 +42,8 @@ pub struct Services {
     book: OnceLock<Arc<dyn AddressBook>>,
 }
 
-/// Addresses tried before a Service that wants any is refused: all of them were others', who told it meanwhile.
-const ADDRESSES_TRIED_MAX: usize = 16;
+/// Tries before a Service that wants any address or port is refused: all of them were others', who told it meanwhile.
+const TRIES_MAX: usize = 16;
 
 impl Services {
     /// From the stored Services.
@@ -53,7 +54,7 @@ impl Services {
         if config.service_cidrs.is_empty() {
             return Err(StartError::Config("--service-cluster-ip-range must be specified".into()));
         }
-        let mut used = Used { ips: HashSet::new(), ports: HashMap::new(), port_range: config.node_ports };
+        let mut used = Used { ips: HashSet::new(), ports: HashSet::new(), port_range: config.node_ports };
         if !store.is_mirror() {
             add_stored(store, &mut used);
         }
@@ -110,37 +111,52 @@ impl Services {
         if !is_allocated(served) {
             return;
         }
-        let ips = ips_of(last);
+        let (ips, ports) = (ips_of(last), ports_of(last));
         if let Some(book) = self.book.get() {
             book.strike(&ips, &AddressOwner::of(last)).await;
+            if self.store.is_mirror() && !ports.is_empty() {
+                book.give_back_ports(&ports).await;
+            }
         }
         if !self.store.is_mirror() {
-            self.used.lock().release(&ips, &ports_of(last));
+            self.used.lock().release(&ips, &ports);
         }
     }
 
-    /// Takes what a Service asks for, and enters its addresses. An address that turns out to be another's is exchanged for a free one
-    /// unless it was asked for.
+    /// Takes what a Service asks for, and enters it. What turns out to be another's is exchanged for something free unless it was
+    /// asked for.
     async fn reserve(&self, service: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<Reservation, Status> {
-        let Some(book) = self.book.get().filter(|_| !dry_run) else { return self.take(service, old, dry_run) };
+        let Some(book) = self.book.get().filter(|_| !dry_run) else { return self.take(service, old, dry_run, &[]) };
         let asked = ips_of(service);
-        for attempt in 1.. {
+        for attempt in 1..=TRIES_MAX {
+            let shares_ports = self.store.is_mirror() && may_have_node_ports(&service["spec"]);
+            let elsewhere = if shares_ports { book.ports().await? } else { Vec::new() };
             let mut candidate = service.clone();
-            let mut taken = self.take(&mut candidate, old, dry_run)?;
+            let mut taken = self.take(&mut candidate, old, dry_run, &elsewhere)?;
             match taken.enter(book, AddressOwner::of(&candidate)).await? {
                 None => {
                     *service = candidate;
                     return Ok(taken);
                 }
-                Some(ip) if attempt < ADDRESSES_TRIED_MAX && !asked.contains(&ip) => {}
-                Some(ip) => return Err(allocated(&candidate, ip)),
+                Some(Elsewhere::Address(ip)) if attempt == TRIES_MAX || asked.contains(&ip) => {
+                    return Err(allocated(&candidate, ip));
+                }
+                // One that was asked for is refused at the next try, by what is in use then.
+                Some(_) => {}
             }
         }
-        Err(Status::internal("no address could be taken"))
+        Err(Status::internal("failed to allocate a nodePort: others were faster each time"))
     }
 
     #[allow(clippy::field_reassign_with_default)] // it has a Drop, so struct update cannot build it
-    fn take(&self, service: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<Reservation, Status> {
+    fn take(
+        &self,
+        service: &mut Value,
+        old: Option<&Value>,
+        dry_run: bool,
+        elsewhere: &[u16],
+    ) -> Result<Reservation, Status> {
+        let created = old.is_none();
         let none = Value::Null;
         let old = old.unwrap_or(&none);
         let (had_ips, had_ports) = (ips_of(old), ports_of(old));
@@ -150,6 +166,7 @@ impl Services {
         let mut with_stored = taken.stored.then(|| under_way.clone());
         if let Some(used) = &mut with_stored {
             add_stored(&self.store, used);
+            used.take(&[], elsewhere);
         }
         let used = with_stored.as_mut().unwrap_or(&mut under_way);
         taken.used = Some(Arc::clone(&self.used));
@@ -157,13 +174,16 @@ impl Services {
         let ranges = Ranges::now(&self.ranges, &self.store);
         families(&ranges.families(), service, old);
         take_ips(used, &ranges, service, &had_ips, &mut taken, &mut errors);
-        if errors.is_empty() {
-            take_ports(used, service, &had_ports, &mut taken, &mut errors);
-        }
+        let ports = match errors.is_empty() {
+            true => take_ports(used, service, (!created).then_some(&had_ports), &mut taken),
+            false => Ok(()),
+        };
         if taken.stored {
             under_way.take(&taken.ips, &taken.ports);
         }
+        // Before what was taken is given back, for which it is locked again.
         drop(under_way);
+        ports?;
         if !errors.is_empty() {
             let name = service["metadata"]["name"].as_str().unwrap_or("");
             return Err(Status::invalid(&GroupKind { group: String::new(), kind: "Service".into() }, name, &errors));
@@ -225,15 +245,15 @@ mod tests {
         let mut kept = Vec::new();
         for _ in 0..6 {
             let mut v = service(json!({"type": "ClusterIP"}));
-            s.take(&mut v, None, false).unwrap().keep().await;
+            s.take(&mut v, None, false, &[]).unwrap().keep().await;
             kept.push(v);
         }
         let mut v = service(json!({"type": "ClusterIP"}));
-        assert_eq!(s.take(&mut v, None, false).err().map(|e| e.code), Some(422));
+        assert_eq!(s.take(&mut v, None, false, &[]).err().map(|e| e.code), Some(422));
         let last = kept.pop().unwrap();
         s.used.lock().release(&ips_of(&last), &ports_of(&last));
         let mut v = service(json!({"type": "ClusterIP", "clusterIP": last["spec"]["clusterIP"]}));
-        s.take(&mut v, None, false).unwrap().keep().await;
+        s.take(&mut v, None, false, &[]).unwrap().keep().await;
         assert_eq!(v["spec"]["clusterIPs"], last["spec"]["clusterIPs"]);
     }
 
@@ -242,7 +262,7 @@ mod tests {
         let s = services("10.0.0.0/30");
         for _ in 0..5 {
             let mut v = service(json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30001}]}));
-            let taken = s.take(&mut v, None, false).unwrap();
+            let taken = s.take(&mut v, None, false, &[]).unwrap();
             assert_eq!(v["spec"]["ipFamilies"], json!(["IPv4"]));
             drop(taken);
         }
@@ -254,30 +274,90 @@ mod tests {
         let mut v = service(
             json!({"type": "NodePort", "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}),
         );
-        s.take(&mut v, None, false).unwrap().keep().await;
+        s.take(&mut v, None, false, &[]).unwrap().keep().await;
         let ports = &v["spec"]["ports"];
         assert_eq!(ports[0]["nodePort"], ports[1]["nodePort"]);
         let taken = ports[0]["nodePort"].clone();
         let mut w = service(json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": taken}]}));
-        assert!(s.take(&mut w, None, false).err().unwrap().message.contains("provided port is already allocated"));
+        assert!(s.take(&mut w, None, false, &[]).err().unwrap().message.contains("provided port is already allocated"));
         let mut w = service(json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": 80}]}));
-        assert!(s.take(&mut w, None, false).err().unwrap().message.contains("30000-32767"));
+        assert!(s.take(&mut w, None, false, &[]).err().unwrap().message.contains("30000-32767"));
+    }
+
+    fn refusal(services: &Services, service: &mut Value, old: Option<&Value>) -> Status {
+        services.take(service, old, false, &[]).err().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_node_port_is_one_service_s_whatever_its_protocol() {
+        let s = services("10.0.0.0/24");
+        // One that is named for one protocol is the other's as well.
+        let mut first = service(json!({"type": "NodePort", "ports": [{"port": 53, "protocol": "UDP"},
+            {"port": 53, "protocol": "TCP", "nodePort": 30053}, {"port": 80}]}));
+        s.take(&mut first, None, false, &[]).unwrap().keep().await;
+        assert_eq!(first["spec"]["ports"][0]["nodePort"], 30053);
+        let mut other =
+            service(json!({"type": "NodePort", "ports": [{"port": 1, "protocol": "SCTP", "nodePort": 30053}]}));
+        let refused = refusal(&s, &mut other, None);
+        assert_eq!(refused.code, 422);
+        assert!(
+            refused
+                .message
+                .contains("spec.ports[0].nodePort: Invalid value: 30053: provided port is already allocated")
+        );
+        // A new service may not name one for two of its ports; a changed one may.
+        let twice = json!({"type": "NodePort", "ports": [{"port": 1, "protocol": "TCP", "nodePort": 30900},
+            {"port": 2, "protocol": "UDP", "nodePort": 30900}]});
+        assert_eq!(refusal(&s, &mut service(twice.clone()), None).code, 422);
+        let mut changed = service(twice);
+        s.take(&mut changed, Some(&first), false, &[]).unwrap().keep().await;
+        assert_eq!(s.used.lock().ports, HashSet::from([30900]), "what it left is free");
+    }
+
+    #[tokio::test]
+    async fn ports_for_people_who_choose_are_the_last_that_are_handed_out() {
+        let store = Store::in_memory(StoreOptions::default());
+        let mut config = Config::new(store.clone());
+        config.service_cidrs = vec!["10.0.0.0/24".parse().unwrap()];
+        config.node_ports = (30000, 30019);
+        let s = Services::new(&config, &store).unwrap();
+        let mut ports = Vec::new();
+        for _ in 0..20 {
+            let mut v = service(json!({"type": "NodePort", "ports": [{"port": 80}]}));
+            s.take(&mut v, None, false, &[]).unwrap().keep().await;
+            ports.push(v["spec"]["ports"][0]["nodePort"].as_u64().unwrap());
+        }
+        let chosen: Vec<bool> = ports.iter().map(|port| *port < 30016).collect();
+        assert_eq!(chosen, [vec![false; 4], vec![true; 16]].concat());
+        let mut v = service(json!({"type": "NodePort", "ports": [{"port": 80}]}));
+        let full = refusal(&s, &mut v, None);
+        assert_eq!((full.code, full.message.contains("failed to allocate a nodePort: range is full")), (500, true));
+        let mut v =
+            service(json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30003,
+            "allocateLoadBalancerNodePorts": false, "ports": [{"port": 80}]}));
+        let full = refusal(&s, &mut v, None);
+        assert_eq!(full.code, 500);
+        assert!(
+            full.message.ends_with(
+                "failed to allocate requested HealthCheck NodePort 30003: provided port is already allocated"
+            )
+        );
     }
 
     #[tokio::test]
     async fn an_update_keeps_what_it_has_and_gives_back_what_it_leaves() {
         let s = services("10.0.0.0/24");
         let mut old = service(json!({"type": "NodePort", "ports": [{"port": 80}]}));
-        s.take(&mut old, None, false).unwrap().keep().await;
+        s.take(&mut old, None, false, &[]).unwrap().keep().await;
         let mut new = old.clone();
         new["spec"]["type"] = "ClusterIP".into();
         new["spec"]["ports"][0].as_object_mut().unwrap().remove("nodePort");
-        s.take(&mut new, Some(&old), false).unwrap().keep().await;
+        s.take(&mut new, Some(&old), false, &[]).unwrap().keep().await;
         assert_eq!(new["spec"]["clusterIP"], old["spec"]["clusterIP"]);
         assert!(s.used.lock().ports.is_empty());
         let mut gone = new.clone();
         gone["spec"] = json!({"type": "ExternalName", "externalName": "x"});
-        s.take(&mut gone, Some(&new), false).unwrap().keep().await;
+        s.take(&mut gone, Some(&new), false, &[]).unwrap().keep().await;
         assert!(s.used.lock().ips.is_empty());
     }
 
@@ -285,7 +365,7 @@ mod tests {
     async fn headless_takes_nothing() {
         let s = services("10.0.0.0/24");
         let mut v = service(json!({"clusterIP": "None", "selector": {"a": "b"}}));
-        s.take(&mut v, None, false).unwrap().keep().await;
+        s.take(&mut v, None, false, &[]).unwrap().keep().await;
         assert_eq!(v["spec"]["clusterIPs"], json!(["None"]));
         assert_eq!(v["spec"]["ipFamilyPolicy"], "SingleStack");
         assert!(s.used.lock().ips.is_empty());

@@ -1,5 +1,5 @@
-//! What is in use: addresses, node ports by protocol; and what one write took of them.
-use std::collections::{HashMap, HashSet};
+//! What is in use: addresses and node ports; and what one write took of them.
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ const RANDOM_TRIES: usize = 16;
 #[derive(Clone)]
 pub(super) struct Used {
     pub ips: HashSet<IpAddr>,
-    /// Protocols by node port.
-    pub ports: HashMap<u16, HashSet<&'static str>>,
+    /// Node ports, whatever protocols they are for.
+    pub ports: HashSet<u16>,
     pub port_range: (u16, u16),
 }
 
@@ -28,30 +28,44 @@ pub(super) struct Used {
 pub struct Reservation {
     pub(super) used: Option<Arc<Mutex<Used>>>,
     pub(super) ips: Vec<IpAddr>,
-    pub(super) ports: Vec<(u16, &'static str)>,
+    pub(super) ports: Vec<u16>,
     /// Given back when the write did happen.
     pub(super) old_ips: Vec<IpAddr>,
-    pub(super) old_ports: Vec<(u16, &'static str)>,
+    pub(super) old_ports: Vec<u16>,
     /// The storage says what is in use: the write being in it is enough.
     pub(super) stored: bool,
     /// What was entered for the Service, and where.
     entered: Vec<IpAddr>,
+    entered_ports: Vec<u16>,
     book: Option<(Arc<dyn AddressBook>, AddressOwner)>,
 }
 
+/// What turned out to be somebody else's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Elsewhere {
+    Address(IpAddr),
+    Port(u16),
+}
+
 impl Reservation {
-    /// Enters the addresses that were taken. Answers one that is somebody else's: then the rest is given back with this.
+    /// Enters what was taken. Answers what is somebody else's: then the rest is given back with this.
     pub(super) async fn enter(
         &mut self,
         book: &Arc<dyn AddressBook>,
         owner: AddressOwner,
-    ) -> Result<Option<IpAddr>, Status> {
+    ) -> Result<Option<Elsewhere>, Status> {
         self.book = Some((Arc::clone(book), owner.clone()));
         for ip in self.ips.clone() {
             if !book.enter(ip, &owner).await? {
-                return Ok(Some(ip));
+                return Ok(Some(Elsewhere::Address(ip)));
             }
             self.entered.push(ip);
+        }
+        if self.stored && !self.ports.is_empty() {
+            if let Some(port) = book.take_ports(&self.ports).await? {
+                return Ok(Some(Elsewhere::Port(port)));
+            }
+            self.entered_ports.clone_from(&self.ports);
         }
         Ok(None)
     }
@@ -59,8 +73,14 @@ impl Reservation {
     /// The write happened.
     pub async fn keep(mut self) {
         self.entered.clear();
-        if let Some((book, owner)) = self.book.take().filter(|_| !self.old_ips.is_empty()) {
-            book.strike(&self.old_ips, &owner).await;
+        self.entered_ports.clear();
+        if let Some((book, owner)) = self.book.take() {
+            if !self.old_ips.is_empty() {
+                book.strike(&self.old_ips, &owner).await;
+            }
+            if self.stored && !self.old_ports.is_empty() {
+                book.give_back_ports(&self.old_ports).await;
+            }
         }
         if self.stored {
             return;
@@ -76,17 +96,10 @@ impl Drop for Reservation {
         if let Some(used) = &self.used {
             used.lock().release(&self.ips, &self.ports);
         }
-        if let Some((book, owner)) = self.book.take().filter(|_| !self.entered.is_empty()) {
-            book.strike_later(std::mem::take(&mut self.entered), owner);
+        let (ips, ports) = (std::mem::take(&mut self.entered), std::mem::take(&mut self.entered_ports));
+        if let Some((book, owner)) = self.book.take().filter(|_| !ips.is_empty() || !ports.is_empty()) {
+            book.strike_later(ips, ports, owner);
         }
-    }
-}
-
-pub(super) fn protocol(port: &Value) -> &'static str {
-    match port["protocol"].as_str() {
-        Some("UDP") => "UDP",
-        Some("SCTP") => "SCTP",
-        _ => "TCP",
     }
 }
 
@@ -95,63 +108,60 @@ pub fn ips_of(service: &Value) -> Vec<IpAddr> {
     items(&service["spec"]["clusterIPs"]).iter().filter_map(|v| v.as_str()?.parse().ok()).collect()
 }
 
-pub(super) fn ports_of(service: &Value) -> Vec<(u16, &'static str)> {
+/// The node ports of a Service, each once.
+pub fn ports_of(service: &Value) -> Vec<u16> {
     let port = |v: &Value| v.as_u64().and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0);
-    let mut ports: Vec<_> =
-        items(&service["spec"]["ports"]).iter().filter_map(|p| Some((port(&p["nodePort"])?, protocol(p)))).collect();
-    ports.extend(port(&service["spec"]["healthCheckNodePort"]).map(|p| (p, "TCP")));
+    let mut ports: Vec<_> = items(&service["spec"]["ports"]).iter().filter_map(|p| port(&p["nodePort"])).collect();
+    ports.extend(port(&service["spec"]["healthCheckNodePort"]));
+    ports.sort_unstable();
+    ports.dedup();
     ports
 }
+
 impl Used {
     /// Adds what a Service has.
     pub fn add(&mut self, service: &Value) {
-        self.ips.extend(ips_of(service));
-        for (port, protocol) in ports_of(service) {
-            self.ports.entry(port).or_default().insert(protocol);
-        }
+        self.take(&ips_of(service), &ports_of(service));
     }
 
     /// Notes what a write has taken.
-    pub fn take(&mut self, ips: &[IpAddr], ports: &[(u16, &'static str)]) {
+    pub fn take(&mut self, ips: &[IpAddr], ports: &[u16]) {
         self.ips.extend(ips);
-        for (port, protocol) in ports {
-            self.ports.entry(*port).or_default().insert(*protocol);
-        }
+        self.ports.extend(ports);
     }
 
-    pub fn release(&mut self, ips: &[IpAddr], ports: &[(u16, &'static str)]) {
+    pub fn release(&mut self, ips: &[IpAddr], ports: &[u16]) {
         for ip in ips {
             self.ips.remove(ip);
         }
-        for (port, protocol) in ports {
-            if let Some(protocols) = self.ports.get_mut(port) {
-                protocols.remove(protocol);
-                if protocols.is_empty() {
-                    self.ports.remove(port);
-                }
-            }
+        for port in ports {
+            self.ports.remove(port);
         }
     }
 
     /// Takes a port that a Service names, or says why it cannot have it.
-    pub fn claim_port(&mut self, number: u16, protocol: &'static str) -> Result<(), String> {
+    pub fn claim_port(&mut self, number: u16) -> Result<(), String> {
         let (low, high) = self.port_range;
         if number < low || number > high {
             return Err(format!("provided port is not in the valid range. The range of valid ports is {low}-{high}"));
         }
-        if self.ports.entry(number).or_default().insert(protocol) {
-            Ok(())
-        } else {
-            Err("provided port is already allocated".to_owned())
-        }
+        if self.ports.insert(number) { Ok(()) } else { Err("provided port is already allocated".to_owned()) }
     }
 
-    pub fn any_port(&mut self, protocol: &'static str) -> Option<u16> {
+    /// Takes a free port; those at the beginning of the range are kept for people who choose one (KEP-3668).
+    pub fn any_port(&mut self) -> Option<u16> {
         let (low, high) = self.port_range;
+        let first = low.saturating_add(kept_for_choice(high.checked_sub(low)?.saturating_add(1)));
+        let is_free = |port: &u16| !self.ports.contains(port);
         let mut rng = rand::rng();
-        let random = (0..RANDOM_TRIES).map(|_| rng.random_range(low..=high)).find(|p| !self.ports.contains_key(p));
-        let number = random.or_else(|| (low..=high).find(|p| !self.ports.contains_key(p)))?;
-        self.ports.entry(number).or_default().insert(protocol);
+        let random = (0..RANDOM_TRIES).map(|_| rng.random_range(first..=high)).find(is_free);
+        let number = random.or_else(|| (first..=high).find(is_free)).or_else(|| (low..first).find(is_free))?;
+        self.ports.insert(number);
         Some(number)
     }
+}
+
+/// How many ports of a range of this size are handed out by themselves only after all others.
+fn kept_for_choice(size: u16) -> u16 {
+    if size <= 16 { 0 } else { (size / 32).clamp(16, 128) }
 }

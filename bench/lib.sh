@@ -55,10 +55,19 @@ ticks() { awk '{print $14 + $15}' "/proc/$pid/stat"; }
 
 api() { curl -sk --fail -o /dev/null -H "Authorization: Bearer $2" -H 'Content-Type: application/json' "${@:3}" "$1"; }
 
-# One load of wrk in the namespace `bench`; what it prints goes to $scratch/wrk, and refused requests are told.
+# One load of wrk in the namespace `bench`; what it prints goes to $scratch/wrk, and refused requests are told. `spent` is what the
+# server used of processors meanwhile, in ticks.
 load() { # URL TOKEN CONNECTIONS SCRIPT
+  local begun
+  begun=$(ticks)
   TOKEN=$2 NS=bench wrk -t2 -c"$3" -d"${each}s" --timeout 30s -s "$here/$4" "$1" >"$scratch/wrk"
+  spent=$(($(ticks) - begun))
   grep refused "$scratch/wrk" >&2 || true
+}
+# Microseconds of a processor that the server used for each request: unlike the rate, what loads the machine beside it, wrk first
+# of all, hardly changes it.
+cost() {
+  awk -v ticks="$spent" -v hz="$(getconf CLK_TCK)" '/requests in/ {printf "%.0f\n", ticks / hz * 1000000 / $1}' "$scratch/wrk"
 }
 rate() { awk '/Requests\/sec/ {print $2}' "$scratch/wrk"; }
 # Figures of wrk are in KB, MB or GB, as they come.

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use kelson_tasks::FILES;
 use tokio::time::Instant;
 
@@ -12,9 +13,13 @@ use super::supervisor::adopt_or_start;
 use super::{ContainerdConfig, ContainerdError, shims};
 use crate::{CriClient, Limits, Runtime as _};
 
-/// How long containers that are being started have to come to an end, and between looks whether they have.
-const STARTS_MAX: Duration = Duration::from_secs(30);
-const STARTS_PAUSE: Duration = Duration::from_secs(1);
+/// How long pods have to go by containerd's hand: containers that are being started come to an end by then. Between tries a pause.
+const WILLING_MAX: Duration = Duration::from_secs(30);
+const WILLING_PAUSE: Duration = Duration::from_secs(1);
+/// How long one pod may take. containerd waits for a container that does not end as long as its caller does.
+const POD_MAX: Duration = Duration::from_secs(15);
+/// Pods that are removed side by side.
+const PODS_AT_ONCE: usize = 4;
 
 /// Removes every pod of this data directory with its containers and network (so it goes before `kelson_net::cleanup`,
 /// which takes the plugin away), ends containerd and the shims it no longer knows of, and unmounts what is left mounted
@@ -46,22 +51,47 @@ pub async fn cleanup(data_dir: &Path) -> Vec<String> {
 async fn remove_pods(config: &ContainerdConfig, errors: &mut Vec<String>) -> Result<(), ContainerdError> {
     let found = FILES.run(|| find_program("containerd", "containerd")).await;
     let program = found.map_err(ContainerdError::lane("look for containerd"))??;
-    let mut process = adopt_or_start(config, &program, false).await?;
-    let client = CriClient::new(&config.endpoint(), Limits::default()).map_err(ContainerdError::call("connect"))?;
-    match client.list_pod_sandbox(None).await {
+    let by_containerd = async || remove_listed(config, &program).await;
+    errors.extend(willing_then_forced(by_containerd, async || shims::end_all(config).await).await?);
+    Ok(())
+}
+
+/// What cannot be removed is ended by force and then tried once more: a containerd that starts and finds a pod without its shim has
+/// only records and the network left to remove. Says what is left at last.
+async fn willing_then_forced<E>(
+    remove: impl AsyncFn() -> Result<Vec<String>, E>,
+    end: impl AsyncFn() -> Vec<String>,
+) -> Result<Vec<String>, E> {
+    let left = remove().await?;
+    if left.is_empty() {
+        return Ok(left);
+    }
+    for error in left {
+        tracing::warn!(error, "a pod that containerd does not remove is ended by force");
+    }
+    // What resists is told by whoever looks for shims at the end.
+    end().await;
+    remove().await
+}
+
+/// Removes all pods that containerd knows, and ends it; says which stay.
+async fn remove_listed(config: &ContainerdConfig, program: &Path) -> Result<Vec<String>, ContainerdError> {
+    let mut process = adopt_or_start(config, program, false).await?;
+    let limits = Limits { request: POD_MAX };
+    let client = CriClient::new(&config.endpoint(), limits).map_err(ContainerdError::call("connect"))?;
+    let left = match client.list_pod_sandbox(None).await {
         Ok(pods) => {
             let remove = async |id: &str| {
                 let stopped = client.stop_pod_sandbox(id).await;
                 client.remove_pod_sandbox(id).await?;
                 stopped
             };
-            let ids = pods.into_iter().map(|pod| pod.id).collect();
-            errors.extend(removed(ids, remove).await);
+            removed(pods.into_iter().map(|pod| pod.id).collect(), remove).await
         }
-        Err(e) => errors.push(format!("list sandboxes: {e}")),
-    }
+        Err(e) => vec![format!("list sandboxes: {e}")],
+    };
     process.stop().await;
-    Ok(())
+    Ok(left)
 }
 
 /// Removes all of these. A container that was being started when its node ended cannot be removed before its start has come to an
@@ -70,19 +100,25 @@ async fn removed<E: std::fmt::Display>(
     mut ids: Vec<String>,
     remove: impl AsyncFn(&str) -> Result<(), E>,
 ) -> Vec<String> {
-    let end = Instant::now() + STARTS_MAX;
-    loop {
-        let (mut left, mut errors) = (Vec::new(), Vec::new());
-        for id in ids {
-            if let Err(e) = remove(&id).await {
-                errors.push(format!("sandbox {id}: {e}"));
-                left.push(id);
-            }
+    let end = Instant::now() + WILLING_MAX;
+    let one = async |id: &str| {
+        let limit = end.min(Instant::now() + POD_MAX);
+        match tokio::time::timeout_at(limit, remove(id)).await {
+            Ok(done) => done.map_err(|e| format!("sandbox {id}: {e}")),
+            Err(_) => Err(format!("sandbox {id}: it was not removed in time")),
         }
-        if left.is_empty() || Instant::now() + STARTS_PAUSE > end {
+    };
+    loop {
+        let tries = futures::stream::iter(ids).map(|id| {
+            let one = &one;
+            async move { one(&id).await.map_err(|e| (id, e)) }
+        });
+        let tried: Vec<_> = tries.buffered(PODS_AT_ONCE).collect().await;
+        let (left, errors): (Vec<_>, Vec<_>) = tried.into_iter().filter_map(Result::err).unzip();
+        if left.is_empty() || Instant::now() + WILLING_PAUSE > end {
             return errors;
         }
-        tokio::time::sleep(STARTS_PAUSE).await;
+        tokio::time::sleep(WILLING_PAUSE).await;
         ids = left;
     }
 }
@@ -128,6 +164,46 @@ mod tests {
         assert_eq!(tries.lock().expect("lock").concat(), "abaa");
         let begun = Instant::now();
         assert_eq!(removed(vec!["c".into()], remove).await, ["sandbox c: container is in starting state"]);
-        assert_eq!(begun.elapsed(), STARTS_MAX);
+        assert_eq!(begun.elapsed(), WILLING_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_never_goes_holds_nobody_up() {
+        let gone = Mutex::new(Vec::new());
+        let remove = async |id: &str| {
+            if id.starts_with("stuck") {
+                std::future::pending::<()>().await;
+            }
+            gone.lock().expect("lock").push(id.to_owned());
+            Ok::<_, String>(())
+        };
+        let ids = ["stuck1", "stuck2", "stuck3", "stuck4", "a", "b"].map(str::to_owned).to_vec();
+        let begun = Instant::now();
+        let errors = removed(ids, remove).await;
+        assert_eq!(begun.elapsed(), WILLING_MAX, "bounded, however many of them there are");
+        assert_eq!(errors, [1, 2, 3, 4].map(|n| format!("sandbox stuck{n}: it was not removed in time")));
+        assert_eq!(*gone.lock().expect("lock"), ["a", "b"]);
+    }
+
+    #[tokio::test]
+    async fn what_does_not_go_is_ended_by_force_and_tried_once_more() {
+        for (rounds, forced, left) in [
+            (&[&[][..]][..], 0, &[][..]),
+            (&[&["a"], &[]], 1, &[]),
+            (&[&["a", "b"], &["b"]], 1, &["b"]),
+        ] {
+            let (round, force) = (Mutex::new(0), Mutex::new(0));
+            let remove = async || {
+                let mut round = round.lock().expect("lock");
+                *round += 1;
+                Ok::<_, String>(rounds[*round - 1].iter().map(|s| (*s).to_owned()).collect())
+            };
+            let end = async || {
+                *force.lock().expect("lock") += 1;
+                Vec::new()
+            };
+            assert_eq!(willing_then_forced(remove, end).await.expect("no fault of its own"), left);
+            assert_eq!((*round.lock().expect("lock"), *force.lock().expect("lock")), (rounds.len(), forced));
+        }
     }
 }

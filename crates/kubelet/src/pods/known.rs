@@ -18,9 +18,11 @@ impl Known {
     pub fn list(&self) -> Vec<Arc<Pod>> {
         self.pods.lock().values().cloned().collect()
     }
-    /// By namespace and name.
+    /// By namespace and name. While one pod is on its way out and the next of its name is here, it is the next (upstream's list by
+    /// names knows the last that came).
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        self.pods.lock().values().find(|p| pod::namespace(p) == namespace && pod::name(p) == name).cloned()
+        let made = |p: &Pod| p.metadata.creation_timestamp.as_ref().map(|t| t.0);
+        self.named(namespace, name).into_iter().max_by_key(|p| (!pod::is_deleted(p), made(p)))
     }
     /// The same, if it is the very one that `uid` names: a pod made anew under the name is another one. A static pod is also
     /// named by the UID of its mirror, which `mirror_of` gives: it is the only one that the API knows (upstream:
@@ -32,9 +34,13 @@ impl Known {
         uid: Option<&str>,
         mirror_of: impl Fn(&str) -> Option<String>,
     ) -> Option<Arc<Pod>> {
-        let found = self.find(namespace, name)?;
-        let own = pod::uid(&found);
-        uid.is_none_or(|uid| uid == own || mirror_of(own).is_some_and(|mirror| mirror == uid)).then_some(found)
+        let Some(uid) = uid else { return self.find(namespace, name) };
+        let is_meant = |own: &str| uid == own || mirror_of(own).is_some_and(|mirror| mirror == uid);
+        self.named(namespace, name).into_iter().find(|p| is_meant(pod::uid(p)))
+    }
+    fn named(&self, namespace: &str, name: &str) -> Vec<Arc<Pod>> {
+        let pods = self.pods.lock();
+        pods.values().filter(|p| pod::namespace(p) == namespace && pod::name(p) == name).cloned().collect()
     }
     pub(super) fn put(&self, pod: &Arc<Pod>) {
         self.pods.lock().insert(pod::uid(pod).to_owned(), Arc::clone(pod));
@@ -57,6 +63,23 @@ mod tests {
         known.put(&Arc::new(serde_json::from_value(pod).expect("a pod")));
         let found = |uid| known.find_exactly("n", "p", uid, |_| None).is_some();
         assert!(found(None) && found(Some("second")) && !found(Some("first")));
+    }
+
+    #[test]
+    fn a_name_means_the_pod_that_stays() {
+        let of = |uid: &str, made: &str, deleted: Option<&str>| -> Arc<Pod> {
+            let metadata = json!({"name": "p", "namespace": "n", "uid": uid, "creationTimestamp": made,
+                "deletionTimestamp": deleted});
+            Arc::new(serde_json::from_value(json!({"metadata": metadata})).expect("a pod"))
+        };
+        let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z");
+        for all in [[("old", early, Some(late)), ("new", late, None)], [("old", early, None), ("new", late, None)]] {
+            let known = Known::default();
+            all.iter().for_each(|(uid, made, deleted)| known.put(&of(uid, made, *deleted)));
+            let found = |uid| known.find_exactly("n", "p", uid, |_| None).map(|p| pod::uid(&p).to_owned());
+            assert_eq!(found(None).as_deref(), Some("new"));
+            assert_eq!(found(Some("old")).as_deref(), Some("old"), "by its UID each is found");
+        }
     }
 
     #[test]

@@ -5,9 +5,9 @@ use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use kelson_cri::proto as cri;
 use kelson_meta::url::Query;
-use kelson_streams::ExecOptions;
+use kelson_streams::{ExecOptions, negotiate};
 
-use super::answer::{Body, not_found, text};
+use super::answer::{Body, not_found, refused_by_runtime, text};
 use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 use super::target::running_container;
@@ -20,7 +20,7 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
             Ok(opened) => opened,
             Err(refusal) => return refusal,
         };
-        state.count_websocket("exec", &call.request);
+        state.count_websocket("exec", negotiate::wants_stream_close(call.request.headers()));
         exec(&state, opened, &call.query, call.request).await
     })
 }
@@ -32,7 +32,7 @@ pub fn serve_attach(state: Arc<ServerState>, call: Call) -> Answer {
             Ok(opened) => opened,
             Err(refusal) => return refusal,
         };
-        state.count_websocket("attach", &call.request);
+        state.count_websocket("attach", negotiate::wants_stream_close(call.request.headers()));
         let ExecOptions { stdin, stdout, stderr, tty } = wanted;
         let url = state.runtime.attach(cri::AttachRequest { container_id, stdin, tty, stdout, stderr }).await;
         carry(&state, url, wanted, call.request).await
@@ -85,6 +85,6 @@ async fn carry(
 ) -> Response<Body> {
     match url {
         Ok(url) => translate::exec(state, &url, wanted, request).await,
-        Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+        Err(e) => refused_by_runtime(&e),
     }
 }

@@ -19,14 +19,14 @@ use hyper_util::rt::TokioIo;
 use kelson_cri::Runtime;
 use kelson_cri::proto as cri;
 use kelson_meta::url::Query;
-use kelson_streams::{ConnectionOptions, PortForwardPair, PortForwardProtocol, PortForwardSession};
+use kelson_streams::{ConnectionOptions, PortForwardPair, PortForwardProtocol, PortForwardSession, negotiate};
 use kelson_tasks::{FILES, OnPanic, Tasks};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
 use serde::Deserialize;
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::answer::{Body, not_found, refused, text};
+use super::answer::{Body, not_found, refused, refused_by_runtime, text};
 use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 use super::translate;
@@ -46,7 +46,7 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
             [namespace, pod, uid] => (*namespace, (*pod, Some(*uid))),
             _ => return not_found(),
         };
-        state.count_websocket("portforward", &call.request);
+        state.count_websocket("portforward", negotiate::is_tunnel_request(call.request.headers()));
         port_forward(&state, namespace, pod, &call.query, call.request).await
     })
 }
@@ -68,7 +68,7 @@ async fn port_forward(
     };
     let sandboxes = match state.runtime.list_pod_sandbox(Some(filter)).await {
         Ok(s) => s,
-        Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+        Err(e) => return refused_by_runtime(&e),
     };
     let Some(sandbox) = sandboxes.into_iter().max_by_key(|s| s.created_at) else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to find sandbox for pod {pod}_{namespace}"));
@@ -83,7 +83,7 @@ async fn port_forward(
     let ports = query.all("port").filter_map(|port| port.parse().ok()).collect();
     match state.runtime.port_forward(&sandbox.id, ports).await {
         Ok(url) => translate::port_forward(state, &url, request).await,
-        Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+        Err(e) => refused_by_runtime(&e),
     }
 }
 

@@ -44,9 +44,9 @@ pub struct ServerState {
 }
 
 impl ServerState {
-    /// Counts a request for a stream, if it came as a WebSocket.
-    pub fn count_websocket<B>(&self, subresource: &str, request: &http::Request<B>) {
-        if kelson_streams::is_websocket_request(request.headers()) {
+    /// Counts a request for a stream, where it is a WebSocket that ends here and not in the runtime.
+    pub fn count_websocket(&self, subresource: &str, ends_here: bool) {
+        if ends_here {
             self.metrics.streams().websocket(subresource);
         }
     }

@@ -2,7 +2,7 @@
 use http::{Response, StatusCode};
 use kelson_cri::proto as cri;
 
-use super::answer::{Body, text};
+use super::answer::{Body, refused_by_runtime, text};
 use super::state::ServerState;
 use crate::pod;
 use crate::runtime::labels;
@@ -26,7 +26,7 @@ pub async fn running_container(
         ..Default::default()
     };
     let list = state.runtime.list_containers(Some(filter)).await;
-    let list = list.map_err(|e| text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+    let list = list.map_err(|e| refused_by_runtime(&e))?;
     let newest = list.into_iter().max_by_key(|c| c.created_at);
     newest
         .map(|c| c.id)

@@ -9,9 +9,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{Uri, header};
 use http_body_util::{BodyExt as _, Full};
-use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use jiff::Timestamp;
 use kelson_pki::AnyServerCertificate;
 use kelson_tasks::FILES;
@@ -26,8 +24,10 @@ use crate::{Request, Response, Transport, TransportError};
 
 mod connector;
 mod plain;
+mod pools;
 use connector::{CONNECT_TIMEOUT, TlsConnector};
 pub use plain::Plain;
+use pools::Pools;
 
 /// How often credential files are looked at, at most.
 const RECHECK: Duration = Duration::from_secs(10);
@@ -40,8 +40,6 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the answer to a ping may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-type HttpPool = Pool<TlsConnector, Full<Bytes>>;
-
 /// Speaks to one server.
 pub struct Remote {
     base: Uri,
@@ -53,7 +51,7 @@ pub struct Remote {
 
 struct Current {
     /// `None`: the credentials are not there yet, and nobody goes without them.
-    pool: Option<HttpPool>,
+    pools: Option<Pools>,
     token: Option<header::HeaderValue>,
     checked: Option<std::time::Instant>,
     stamp: Vec<Option<SystemTime>>,
@@ -78,7 +76,7 @@ impl Remote {
 fn is_due(config: &Config, current: &Mutex<Current>) -> bool {
     let mut current = current.lock();
     let rested = |pause| current.checked.is_none_or(|at| at.elapsed() >= pause);
-    let due = match (&config.credentials, &current.pool) {
+    let due = match (&config.credentials, &current.pools) {
         (Credentials::TokenFile(_) | Credentials::CertificateFiles { .. }, Some(_)) => rested(RECHECK),
         (Credentials::Exec(_), Some(_)) => {
             let ends = current.ends.is_some_and(|ends| Timestamp::now() + EXEC_AHEAD >= ends);
@@ -123,7 +121,7 @@ fn open(config: &Config) -> Result<Current, TransportError> {
     let stamp = stamps(config);
     let missing = matches!(&config.credentials, Credentials::CertificateFiles { cert, .. } if !cert.exists());
     if matches!(config.credentials, Credentials::Exec(_)) || (missing && config.credentials_may_come) {
-        return Ok(Current { pool: None, token: None, checked: None, stamp, ends: None });
+        return Ok(Current { pools: None, token: None, checked: None, stamp, ends: None });
     }
     let tls = Arc::new(match &config.ca_file {
         Some(file) => client_config(&Config { ca_pem: read(file)?, ..config.clone() })?,
@@ -131,12 +129,6 @@ fn open(config: &Config) -> Result<Current, TransportError> {
     });
     let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
     let connector = TlsConnector::new(tcp(), tls, name.map_err(TransportError::new)?);
-    let pool = Pool::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING_INTERVAL)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .build(connector);
     let token = match &config.credentials {
         Credentials::Token(t) => Some(bearer(t)?),
         Credentials::TokenFile(p) => {
@@ -144,7 +136,13 @@ fn open(config: &Config) -> Result<Current, TransportError> {
         }
         _ => None,
     };
-    Ok(Current { pool: Some(pool), token, checked: Some(std::time::Instant::now()), stamp, ends: None })
+    Ok(Current {
+        pools: Some(Pools::new(connector)),
+        token,
+        checked: Some(std::time::Instant::now()),
+        stamp,
+        ends: None,
+    })
 }
 
 fn tcp() -> HttpConnector {
@@ -193,7 +191,7 @@ pub async fn date(config: &Config, at: Option<Timestamp>) -> Result<Timestamp, T
     let mut current = open(&anonymous)?;
     let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
     let connector = TlsConnector::new(tcp(), Arc::new(tls), name.map_err(TransportError::new)?);
-    current.pool = Some(Pool::builder(TokioExecutor::new()).build(connector));
+    current.pools = Some(Pools::new(connector));
     let base: Uri = config.server.parse().map_err(|e| TransportError(format!("server {:?}: {e}", config.server)))?;
     let current = Arc::new(Mutex::new(current));
     let remote = Remote { base, config: Arc::new(anonymous), current, turn: Arc::default() };
@@ -266,7 +264,7 @@ impl Transport for Remote {
         parts.path_and_query = request.uri().path_and_query().cloned();
         let (current, config, turn) = (self.current.clone(), self.config.clone(), self.turn.clone());
         Box::pin(async move {
-            let waits = current.lock().pool.is_none();
+            let waits = current.lock().pools.is_none();
             let turn = if waits { Some(turn.lock().await) } else { None };
             if is_due(&config, &current) {
                 let current = current.clone();
@@ -275,16 +273,24 @@ impl Transport for Remote {
             }
             drop(turn);
             let (pool, token) = {
-                let current = current.lock();
-                (current.pool.clone(), current.token.clone())
+                let mut current = current.lock();
+                (current.pools.as_mut().map(Pools::take), current.token.clone())
             };
             if let Some(token) = token {
                 request.headers_mut().insert(header::AUTHORIZATION, token);
             }
             *request.uri_mut() = Uri::from_parts(parts).map_err(TransportError::new)?;
-            let pool = pool.ok_or_else(|| TransportError("the client's credentials are not there yet".into()))?;
+            let (pool, place) =
+                pool.ok_or_else(|| TransportError("the client's credentials are not there yet".into()))?;
             let response = pool.request(request.map(Full::new)).await.map_err(|e| TransportError(chain(&e)))?;
-            Ok(response.map(|b| b.map_err(|e| TransportError(chain(&e))).boxed_unsync()))
+            // A place is free again when the answer's last byte was read, or nobody wants it any more.
+            let held = |b: hyper::body::Incoming| {
+                b.map_frame(move |frame| {
+                    let _ = &place;
+                    frame
+                })
+            };
+            Ok(response.map(|b| held(b).map_err(|e| TransportError(chain(&e))).boxed_unsync()))
         })
     }
 }

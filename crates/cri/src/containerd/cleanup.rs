@@ -187,11 +187,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_does_not_go_is_ended_by_force_and_tried_once_more() {
-        for (rounds, forced, left) in [
-            (&[&[][..]][..], 0, &[][..]),
-            (&[&["a"], &[]], 1, &[]),
-            (&[&["a", "b"], &["b"]], 1, &["b"]),
-        ] {
+        for (rounds, forced, left) in
+            [(&[&[][..]][..], 0, &[][..]), (&[&["a"], &[]], 1, &[]), (&[&["a", "b"], &["b"]], 1, &["b"])]
+        {
             let (round, force) = (Mutex::new(0), Mutex::new(0));
             let remove = async || {
                 let mut round = round.lock().expect("lock");

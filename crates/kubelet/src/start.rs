@@ -9,19 +9,22 @@ use k8s_openapi::api::core::v1::Node;
 use kelson_bootstrap::serving;
 use kelson_client::{API_HOST, Change, Client, EventRecorder, Informer, InformerConfig, Metered};
 use kelson_cri::{Runtime, proto as cri};
+use kelson_metrics::Registry;
 use kelson_pki::San;
 use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 
 use crate::cgroups::Cgroups;
+use crate::cgroups::swap::{SwapControl, SwapRules};
 use crate::config::Config;
-use crate::config::cgroups::CgroupDriver;
+use crate::config::cgroups::{CgroupDriver, SwapBehavior};
 use crate::effects::{PodEffects, Tell};
 use crate::env::resolve::Environment;
 use crate::env::services::ServiceView;
 use crate::images::Images;
 use crate::images::error::OpenError;
 use crate::metrics::{MeteredRuntime, Metrics};
+use crate::node::facts;
 use crate::node::runtime::runtime_version;
 use crate::node::sync::NodeSync;
 use crate::objects::Objects;
@@ -114,6 +117,9 @@ impl Kubelet {
         if config.node_name.is_empty() || config.node_ips.is_empty() {
             return Err(KubeletError::Config("a node name and at least one node IP are needed".into()));
         }
+        let behavior = config.swap_behavior;
+        let swap = FILES.run(move || facts::swap_rules(behavior)).await.unwrap_or_default();
+        refuse_swap(&config, &swap).map_err(KubeletError::Config)?;
         let config = Arc::new(config);
         let made = Arc::clone(&config);
         let made = FILES.run(move || directories(&made)).await;
@@ -129,8 +135,8 @@ impl Kubelet {
         // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
         let _ = FILES.run(move || seen.remember(&dirs)).await;
         let node = watch_node(&tasks, &deps.client, &config, (deps.on_pod_cidrs.take(), channels.names.0.clone()));
-        let cgroups = cgroups(&config, &*deps.runtime).await;
-        let parts = Arc::new(parts(&tasks, &config, &deps, &channels, (name.clone(), cgroups))?);
+        let cgroups = cgroups(&config, &*deps.runtime, channels.metrics.registry()).await;
+        let parts = Arc::new(parts(&tasks, &config, &deps, &channels, (name.clone(), cgroups, swap))?);
         let port = server(&tasks, &deps, &parts, &channels).start().await?;
         let sync = NodeSync {
             config: Arc::clone(&config),
@@ -163,8 +169,20 @@ impl Kubelet {
     }
 }
 
+/// Whether the node runs on a machine with this swap.
+fn refuse_swap(config: &Config, swap: &SwapRules) -> Result<(), String> {
+    if config.swap_behavior == SwapBehavior::LimitedSwap && swap.control == SwapControl::WithMemory {
+        return Err("swap feature is enabled and LimitedSwap but it is only supported with cgroupv2".to_owned());
+    }
+    if config.fail_swap_on && swap.swap > 0 {
+        let why = "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false";
+        return Err(why.to_owned());
+    }
+    Ok(())
+}
+
 /// Pods' cgroups, made as the runtime makes those of its containers, where it says how (KEP-4033).
-async fn cgroups(config: &Config, runtime: &dyn Runtime) -> Cgroups {
+async fn cgroups(config: &Config, runtime: &dyn Runtime, registry: &Registry) -> Cgroups {
     let mut wanted = config.cgroups.clone();
     let said = runtime.runtime_config().await.ok().and_then(|c| c.linux).map(|l| l.cgroup_driver);
     if let (Some(wanted), Some(said)) = (&mut wanted, said) {
@@ -175,7 +193,7 @@ async fn cgroups(config: &Config, runtime: &dyn Runtime) -> Cgroups {
             wanted.driver = theirs;
         }
     }
-    Cgroups::open(wanted.as_ref(), config.pod_max_pids).await
+    Cgroups::open(wanted.as_ref(), config.pod_max_pids).await.counted(registry)
 }
 
 /// What pods are run with.
@@ -184,7 +202,7 @@ fn parts(
     config: &Arc<Config>,
     deps: &Dependencies,
     channels: &Channels,
-    (runtime_name, cgroups): (String, Cgroups),
+    (runtime_name, cgroups, swap): (String, Cgroups, SwapRules),
 ) -> Result<Parts, KubeletError> {
     let (client, clock) = (deps.client.clone(), Arc::clone(&deps.clock));
     let recorder = EventRecorder::start_in(tasks, client.clone(), Arc::clone(&clock), "kubelet", &config.node_name);
@@ -237,8 +255,9 @@ fn parts(
         placement: channels.placement.clone(),
         claims: channels.claims.clone(),
         cgroups,
+        swap,
         user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
-        statuses: StatusWriter::start(client.clone(), tasks),
+        statuses: StatusWriter::start(client.clone(), tasks, Arc::clone(&channels.metrics)),
         node,
         runtime_state: channels.runtime.1.clone(),
         host_dns: HostDns::new(config.resolv_conf.clone()),
@@ -281,9 +300,14 @@ fn pods(
     }
     let (runtime, group, to) = (Arc::clone(&deps.runtime), tasks.clone(), inbox.clone());
     let endpoint = parts.config.runtime_endpoint.clone();
+    let effects = parts.effects.clone();
     tasks.supervise("runtime-watch", move || {
-        let to = to.clone();
-        events::watch(group.clone(), Arc::clone(&runtime), endpoint.clone(), move |notice| match notice {
+        let (to, effects) = (to.clone(), effects.clone());
+        let relisted = move |took| {
+            let now = effects.clock.now().as_millisecond() as f64 / 1e3;
+            effects.metrics.lives().relisted(took, now);
+        };
+        events::watch(group.clone(), Arc::clone(&runtime), endpoint.clone(), relisted, move |notice| match notice {
             RuntimeNotice::Initial(all) => to.found(all),
             RuntimeNotice::Changed(uid, there) => to.runtime(uid, there),
         })
@@ -357,4 +381,24 @@ fn watch_node(
         }
     });
     node
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_with_swap_is_refused_where_that_is_asked_for() {
+        let mut config = Config::new("n", std::path::Path::new("/"));
+        let none = SwapRules { control: SwapControl::WithMemory, memory: 4, ..SwapRules::default() };
+        let some = SwapRules { swap: 2, ..none };
+        assert_eq!(refuse_swap(&config, &some), Ok(()));
+        config.fail_swap_on = true;
+        assert_eq!(refuse_swap(&config, &none), Ok(()));
+        assert!(refuse_swap(&config, &some).expect_err("swap is on").contains("--fail-swap-on"));
+        config.swap_behavior = SwapBehavior::LimitedSwap;
+        assert!(refuse_swap(&config, &none).expect_err("no bound of its own").contains("cgroupv2"));
+        let unified = SwapRules { control: SwapControl::Apart, ..none };
+        assert_eq!(refuse_swap(&config, &unified), Ok(()));
+    }
 }

@@ -62,6 +62,7 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         low_percent: config.image_gc_low_percent,
         age_min: config.image_gc_age_min,
         age_max: config.image_gc_age_max,
+        metrics: Arc::clone(&channels.metrics),
     };
     tasks.supervise("image-collection", move || collection.clone().run());
     let rotation = LogRotation {

@@ -13,7 +13,7 @@ use kelson_bootstrap::{ClientCertificate, Paths};
 use kelson_client::remote::Remote;
 use kelson_client::{Client, Transport};
 use kelson_cri::{CriClient, Limits};
-use kelson_kubelet::config::file::{self as configuration, Laid, PORT_DEFAULT};
+use kelson_kubelet::config::file::{self as configuration, HEALTHZ_PORT, Laid, PORT_DEFAULT};
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
 use kelson_meta::{Clock, SystemClock};
@@ -77,6 +77,9 @@ pub struct KubeletArgs {
     /// Pods this node takes.
     #[arg(long, value_name = "N")]
     pub max_pods: Option<u32>,
+    /// Refuse to run on a machine with swap.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub fail_swap_on: Option<bool>,
     /// Address the kubelet's API listens on.
     #[arg(long, value_name = "IP")]
     pub address: Option<IpAddr>,
@@ -164,6 +167,8 @@ impl Plan {
         // Upstream's defaults, which a KubeletConfiguration usually changes.
         config.rotate_certificates = false;
         config.server.tls_bootstrap = false;
+        config.fail_swap_on = true;
+        config.server.healthz = Some(SocketAddr::from(([127, 0, 0, 1], HEALTHZ_PORT)));
         let laid = configure(&mut config, "--config", args.config.as_deref(), &args.images)?;
         flags(args, &mut config);
         args.placement.lay(&mut config)?;
@@ -221,6 +226,7 @@ impl Plan {
 fn flags(args: &KubeletArgs, config: &mut Config) {
     config.node_ips = if args.node_ip.is_empty() { vec![host::address()] } else { args.node_ip.clone() };
     config.rotate_certificates = args.rotate_certificates.unwrap_or(config.rotate_certificates);
+    config.fail_swap_on = args.fail_swap_on.unwrap_or(config.fail_swap_on);
     config.register_node = args.register_node.unwrap_or(config.register_node);
     if !args.register_with_taints.is_empty() {
         config.register_with_taints.clone_from(&args.register_with_taints);

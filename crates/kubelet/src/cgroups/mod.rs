@@ -7,7 +7,9 @@ pub mod bounds;
 pub mod name;
 pub mod node;
 pub mod placed;
+pub mod pressure;
 pub mod resources;
+pub mod swap;
 pub mod tree;
 
 use std::path::{Path, PathBuf};
@@ -15,14 +17,18 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::leftovers::end_in_cgroups;
+use kelson_metrics::{HistogramVec, Registry};
 use kelson_tasks::FILES;
+use tokio::time::Instant;
 
 use crate::config::cgroups::{CgroupConfig, CgroupDriver};
+use crate::metrics::USUAL_BOUNDS;
 use crate::pod;
 use crate::systemd::bus::Bus;
 use crate::systemd::units::Slices;
 use bounds::Bounds;
 use name::CgroupName;
+use pressure::Pressures;
 use resources::quota;
 use tree::Tree;
 
@@ -35,6 +41,8 @@ const CLASSES: [&str; 2] = ["burstable", "besteffort"];
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     inner: Option<Arc<Inner>>,
+    /// How long it takes to make, change and remove one.
+    seconds: Option<HistogramVec>,
 }
 
 #[derive(Debug)]
@@ -52,7 +60,7 @@ struct Inner {
 impl Cgroups {
     /// No cgroups of pods' own.
     pub fn none() -> Self {
-        Self { inner: None }
+        Self { inner: None, seconds: None }
     }
 
     /// Cgroups in the machine's tree; logs and does without where that fails.
@@ -89,7 +97,28 @@ impl Cgroups {
                 return Self::none();
             }
         }
-        Self { inner: Some(inner) }
+        Self { inner: Some(inner), seconds: None }
+    }
+
+    /// The same, which shows by `r` which version the machine's tree has and how long work on it takes.
+    #[must_use]
+    pub fn counted(self, r: &Registry) -> Self {
+        let Some(inner) = &self.inner else { return self };
+        let version = if inner.tree.is_unified() { 2 } else { 1 };
+        r.gauge("kubelet_cgroup_version", "Version of the kernel's tree of cgroups.").set(version);
+        let seconds = r.histograms(
+            "kubelet_cgroup_manager_duration_seconds",
+            "Seconds that it took to create, update or destroy the cgroup of a pod.",
+            &["operation_type"],
+            &USUAL_BOUNDS,
+        );
+        Self { seconds: Some(seconds), ..self }
+    }
+
+    fn took(&self, what: &str, since: Instant) {
+        if let Some(seconds) = &self.seconds {
+            seconds.with_label_values(&[what]).observe(since.elapsed().as_secs_f64());
+        }
     }
 
     /// `cgroup_parent` of the pod's containers; empty without cgroups.
@@ -107,7 +136,11 @@ impl Cgroups {
         if has_own_cpus {
             bounds.quota = bounds.quota.map(|_| 0);
         }
-        inner.ensure(inner.name(pod), bounds).await.map_err(|e| {
+        let (name, began) = (inner.name(pod), Instant::now());
+        let is_there = inner.tree.directories(&inner.path(&name)).first().is_some_and(|dir| dir.exists());
+        let ensured = inner.ensure(name, bounds).await;
+        self.took(if is_there { "update" } else { "create" }, began);
+        ensured.map_err(|e| {
             format!("failed to ensure that the pod: {} cgroups exist and are correctly applied: {e}", pod::uid(pod))
         })
     }
@@ -127,7 +160,7 @@ impl Cgroups {
     /// forgot in it is ended first; what is still busy then is left for the next time.
     pub async fn remove(&self, uid: &str) {
         let Some(inner) = &self.inner else { return };
-        let trees = inner.trees(uid);
+        let (trees, began) = (inner.trees(uid), Instant::now());
         for error in end_in_cgroups(trees.clone()).await {
             tracing::warn!(uid, error, "a process of a pod that has ended");
         }
@@ -140,6 +173,30 @@ impl Cgroups {
                 }
             }
         }
+        self.took("destroy", began);
+    }
+
+    /// What a pod as a whole has waited for, as far as the kernel tells (cgroup v2). Reads files of the kernel's.
+    pub fn pressure(&self, uid: &str) -> Pressures {
+        self.unified_directory(uid).map(|dir| Pressures::read(&dir)).unwrap_or_default()
+    }
+
+    /// The cgroup of a container, in one tree of all controllers: named by the container's ID alone, or as a scope of systemd's.
+    pub fn container_directory(&self, uid: &str, id: &str) -> Option<PathBuf> {
+        let names = std::fs::read_dir(self.unified_directory(uid)?).ok()?;
+        let is_its = |name: &str| name == id || name.strip_suffix(".scope").is_some_and(|n| n.ends_with(id));
+        names.flatten().find(|e| e.file_name().to_str().is_some_and(is_its)).map(|e| e.path())
+    }
+
+    fn unified_directory(&self, uid: &str) -> Option<PathBuf> {
+        let inner = self.inner.as_ref().filter(|i| i.tree.is_unified())?;
+        inner.trees(uid).into_iter().find(|dir| dir.exists())
+    }
+
+    /// The same of the whole machine.
+    pub fn machine_pressure(&self) -> Pressures {
+        let of = |inner: &Arc<Inner>| inner.tree.is_unified().then(|| Pressures::read(Path::new(MOUNT)));
+        self.inner.as_ref().and_then(of).unwrap_or_default()
     }
 
     /// How many processes and threads a pod has. Reads a file of the kernel's.

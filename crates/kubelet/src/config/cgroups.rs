@@ -54,3 +54,32 @@ impl CgroupConfig {
         Self { root: root.into(), ..Self::default() }
     }
 }
+
+/// `memorySwap.swapBehavior`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SwapBehavior {
+    /// `NoSwap`: containers have none.
+    #[default]
+    NoSwap,
+    /// `LimitedSwap`: containers of burstable pods have as large a part of it as they ask for of the memory.
+    LimitedSwap,
+}
+
+impl SwapBehavior {
+    /// By its name in the configuration; empty stands for the default.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "" | "NoSwap" => Some(Self::NoSwap),
+            "LimitedSwap" => Some(Self::LimitedSwap),
+            _ => None,
+        }
+    }
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoSwap => "NoSwap",
+            Self::LimitedSwap => "LimitedSwap",
+        }
+    }
+}

@@ -15,7 +15,7 @@ use kelson_bootstrap::Demands;
 use kelson_credentials::PullOptions;
 use kelson_meta::Quantity;
 
-use cgroups::CgroupConfig;
+use cgroups::{CgroupConfig, SwapBehavior};
 use placement::PlacementConfig;
 use shutdown::ShutdownPeriod;
 use thresholds::EvictionConfig;
@@ -45,6 +45,8 @@ pub struct CredentialProviderFiles {
 pub struct ServerConfig {
     /// `--address`, `--port`; port 0 takes any free one, which the node's status then reports. `None`: no server.
     pub listen: Option<SocketAddr>,
+    /// `healthzBindAddress` and `healthzPort`: where this machine is told, in plain HTTP, that the kubelet lives; `None`: nowhere.
+    pub healthz: Option<SocketAddr>,
     /// `--client-ca-file`: PEM of the authority of client certificates; empty: none is accepted.
     pub client_ca_pem: Vec<u8>,
     /// `--client-ca-file` itself, which is read again when it changes; `None`: the authority stays what it is.
@@ -56,6 +58,12 @@ pub struct ServerConfig {
     /// `serverTLSBootstrap`: without files, the serving certificate is requested from the cluster, and until it is issued a
     /// self-signed one serves. Otherwise the self-signed one serves for good, which most API servers do not verify.
     pub tls_bootstrap: bool,
+    /// `enableDebuggingHandlers`: whether commands, streams and logs are served.
+    pub debugging_handlers: bool,
+    /// `enableSystemLogHandler`: whether files of the node's logs are served.
+    pub system_logs: bool,
+    /// `enableSystemLogQuery`: whether the logs of its services may be asked for.
+    pub system_log_query: bool,
     /// `--streaming-connection-idle-timeout`: an exec, attach or port-forward that carries nothing for so long is ended.
     pub streaming_idle: Duration,
 }
@@ -64,11 +72,15 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             listen: None,
+            healthz: None,
             client_ca_pem: Vec::new(),
             client_ca_file: None,
             serving_demands: None,
             tls_files: None,
             tls_bootstrap: false,
+            debugging_handlers: true,
+            system_logs: true,
+            system_log_query: false,
             streaming_idle: Duration::from_secs(4 * 60 * 60),
         }
     }
@@ -155,6 +167,11 @@ pub struct Config {
     pub pod_manifest_path: Option<PathBuf>,
     /// `--enforce-node-allocatable` aside: `--seccomp-default`.
     pub seccomp_default: bool,
+    /// `memorySwap.swapBehavior`: what containers may have of the machine's swap.
+    pub swap_behavior: SwapBehavior,
+    /// `--fail-swap-on`: whether a machine with swap is refused. Upstream's kubelet does unless it is told otherwise, and so does
+    /// `kelson kubelet`; a node that Kelson sets up itself runs, and gives containers none.
+    pub fail_swap_on: bool,
     /// `--allowed-unsafe-sysctls`.
     pub allowed_unsafe_sysctls: Vec<String>,
     /// The kubelet's own HTTPS server.
@@ -210,6 +227,8 @@ impl Config {
             kept_images: Vec::new(),
             pod_manifest_path: None,
             seccomp_default: false,
+            swap_behavior: SwapBehavior::NoSwap,
+            fail_swap_on: false,
             allowed_unsafe_sysctls: Vec::new(),
             server: ServerConfig::default(),
             rotate_certificates: true,

@@ -9,6 +9,7 @@ use kelson_cri::{CriError, Runtime, proto as cri};
 use parking_lot::Mutex;
 
 use crate::effects::Tell;
+use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::pod::Role;
 
@@ -21,6 +22,8 @@ pub struct ImageEffects<'a> {
     pub objects: &'a Objects,
     /// Tells events of pods to the API.
     pub tell: &'a Tell,
+    /// Counts pulls.
+    pub metrics: &'a Metrics,
 }
 
 /// An image that something of a pod wants.
@@ -91,8 +94,15 @@ impl PullEffects for PullCalls<'_> {
             registry_token: c.auth.registry_token.reveal().to_owned(),
             ..Default::default()
         });
+        let began = tokio::time::Instant::now();
         let pulled = self.effects.runtime.pull_image(self.spec(image), auth, Some(self.sandbox.clone()));
-        pulled.await.map_err(words)
+        let pulled = pulled.await.map_err(words)?;
+        let took = began.elapsed();
+        // The runtime tells an image's size when it is there.
+        if let Ok(Some(there)) = self.status(&pulled).await {
+            self.effects.metrics.lives().pulled(there.size, took);
+        }
+        Ok(pulled)
     }
 
     async fn progress(&self, _: &str) -> Option<u64> {

@@ -10,6 +10,7 @@ use kelson_tasks::FILES;
 use tokio::time::Instant;
 
 use super::Images;
+use crate::metrics::{ImageRemoval, Metrics};
 use crate::node::disk::DiskUsage;
 
 /// How often the disk is looked at.
@@ -55,6 +56,8 @@ pub struct ImageCollection {
     pub age_min: Duration,
     /// Images that have not been used for longer are removed however full the disk is.
     pub age_max: Option<Duration>,
+    /// Counts what is removed.
+    pub metrics: Arc<Metrics>,
 }
 
 impl ImageCollection {
@@ -95,6 +98,7 @@ async fn once(ctx: &ImageCollection, seen: &mut HashMap<String, (Instant, Instan
         for image in too_old(&mut unused, max, now) {
             tracing::info!(image = image.id, "removing an image that has not been used for long");
             ctx.runtime.remove_image(cri::ImageSpec { image: image.id.clone(), ..Default::default() }).await?;
+            ctx.metrics.lives().image_removed(ImageRemoval::Age);
         }
     }
     let fs = ctx.runtime.image_fs_info().await?;
@@ -112,6 +116,7 @@ async fn once(ctx: &ImageCollection, seen: &mut HashMap<String, (Instant, Instan
         }
         let spec = cri::ImageSpec { image: image.id.clone(), ..Default::default() };
         ctx.runtime.remove_image(spec).await?;
+        ctx.metrics.lives().image_removed(ImageRemoval::Space);
         left = left.saturating_sub(image.size);
     }
     Ok(())

@@ -6,6 +6,7 @@ use kelson_metrics::{Families, Histogram, HistogramVec, IntCounter, IntCounterVe
 
 use super::bounds::{START_BOUNDS, USUAL_BOUNDS};
 use super::calls::Calls;
+use super::lives::LifeMetrics;
 use super::requests::{OpenRequest, Requests};
 use super::streams::StreamMetrics;
 use crate::pod::{self, Role};
@@ -28,6 +29,8 @@ pub struct Metrics {
     running_containers: IntGaugeVec,
     requests: Requests,
     streams: StreamMetrics,
+    lives: LifeMetrics,
+    probe_seconds: HistogramVec,
     hook_fallbacks: IntCounter,
 }
 
@@ -48,6 +51,13 @@ impl Metrics {
             calls: Calls::new(r),
             requests: Requests::new(r),
             streams: StreamMetrics::new(r),
+            lives: LifeMetrics::new(r),
+            probe_seconds: probe_registry.histograms(
+                "prober_probe_duration_seconds",
+                "Seconds that attempts of probes took.",
+                &["probe_type", "container", "pod", "namespace"],
+                &USUAL_BOUNDS,
+            ),
             pods_started: r.counter("kubelet_started_pods_total", "Pods whose sandbox was asked for."),
             pods_not_started: r.counter("kubelet_started_pods_errors_total", "Pods whose sandbox could not be made."),
             containers_started: r.counters(
@@ -102,20 +112,29 @@ impl Metrics {
     }
 
     /// Counts an attempt of a container's probe; `result` is `successful`, `failed` or `unknown`.
-    pub fn probed(&self, pod: &Pod, container: &str, probe: &str, result: &str) {
+    pub fn probed(&self, pod: &Pod, container: &str, probe: &str, (result, took): (&str, Duration)) {
         self.probes.with_label_values(&probe_labels(pod, container, probe, result)).inc();
+        let labels = [probe, container, pod::name(pod), pod::namespace(pod)];
+        self.probe_seconds.with_label_values(&labels).observe(took.as_secs_f64());
     }
 
     /// A pod that is no more is not shown either: names of pods would pile up without end.
     pub fn forget_probes(&self, pod: &Pod) {
         for m in pod::members(pod) {
             for probe in ["Liveness", "Readiness", "Startup"] {
+                let labels = [probe, m.container.name.as_str(), pod::name(pod), pod::namespace(pod)];
+                let _ = self.probe_seconds.remove_label_values(&labels);
                 for result in ["successful", "failed", "unknown"] {
                     // An error says that there was no such attempt.
                     let _ = self.probes.remove_label_values(&probe_labels(pod, &m.container.name, probe, result));
                 }
             }
         }
+    }
+
+    /// How pods come, start and leave.
+    pub fn lives(&self) -> &LifeMetrics {
+        &self.lives
     }
 
     /// Streams that clients ask for.
@@ -202,6 +221,10 @@ pub fn pods<'p>(families: &mut Families, pods: impl Iterator<Item = &'p Pod> + C
         let n = count(&|p| pod::is_static(p) == is_static && !pod::is_terminal(p));
         active.sample(&[("static", label)], n);
     }
+    let ephemeral = pods.clone().map(|p| pod::members(p).filter(|m| m.role == Role::Ephemeral).count()).sum::<usize>();
+    families
+        .gauge("kubelet_managed_ephemeral_containers", "Ephemeral containers of pods that the kubelet works on.")
+        .sample(&[], ephemeral as f64);
     let mut working = families.gauge("kubelet_working_pods", "Pods that the kubelet works on, by how far they are.");
     for lifecycle in ["sync", "terminating", "terminated"] {
         for (label, is_static) in [("", false), ("true", true)] {
@@ -276,13 +299,16 @@ mod tests {
             serde_json::from_value(pod).expect("a pod")
         };
         let (one, two) = (of("one"), of("two"));
-        m.probed(&one, "c", "Liveness", "successful");
-        m.probed(&two, "c", "Readiness", "failed");
-        m.probed(&two, "c", "Readiness", "failed");
+        let took = Duration::from_millis(30);
+        m.probed(&one, "c", "Liveness", ("successful", took));
+        m.probed(&two, "c", "Readiness", ("failed", took));
+        m.probed(&two, "c", "Readiness", ("failed", took));
         m.forget_probes(&one);
         let labels =
             "container=\"c\",namespace=\"n\",pod=\"two\",pod_uid=\"two\",probe_type=\"Readiness\",result=\"failed\"";
         check(&m.probes_text(), &[&format!("prober_probe_total{{{labels}}} 2")]);
+        let labels = "container=\"c\",namespace=\"n\",pod=\"two\",probe_type=\"Readiness\"";
+        check(&m.probes_text(), &[&format!("prober_probe_duration_seconds_bucket{{{labels},le=\"0.05\"}} 2")]);
         assert!(!m.probes_text().contains("one"));
         assert!(!m.registry().text().contains("prober_probe_total"), "they have a path of their own");
     }

@@ -2,12 +2,15 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, read in the lane for files")]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use k8s_openapi::api::core::v1::NodeSystemInfo;
+use k8s_openapi::api::core::v1::{NodeSwapStatus, NodeSystemInfo};
 use kelson_meta::Quantity;
 
 use super::disk::DiskUsage;
+use crate::cgroups::swap::{SwapControl, SwapRules};
 use crate::config::Config;
+use crate::config::cgroups::SwapBehavior;
 use crate::config::thresholds::{Signal, Threshold, amount};
 
 /// What of the node the downward API shows.
@@ -30,6 +33,10 @@ pub struct Memory {
     pub total: i64,
     /// What could be had without swapping.
     pub available: i64,
+    /// What of the machine's disks stands in for memory.
+    pub swap: i64,
+    /// What of that is free.
+    pub swap_free: i64,
 }
 
 /// Reads the text of `/proc/meminfo`.
@@ -38,12 +45,25 @@ pub fn memory(text: &str) -> Memory {
         let line = text.lines().find_map(|l| l.strip_prefix(name))?;
         line.trim_start_matches(':').split_whitespace().next()?.parse::<i64>().ok().map(|kib| kib * 1024)
     };
-    Memory { total: field("MemTotal").unwrap_or(0), available: field("MemAvailable").unwrap_or(0) }
+    let all = |name| field(name).unwrap_or(0);
+    Memory {
+        total: all("MemTotal"),
+        available: all("MemAvailable"),
+        swap: all("SwapTotal"),
+        swap_free: all("SwapFree"),
+    }
 }
 
 /// Memory of this machine.
 pub fn machine_memory() -> Memory {
     memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+}
+
+/// What containers of this machine may have of its swap.
+pub fn swap_rules(behavior: SwapBehavior) -> SwapRules {
+    let memory = machine_memory();
+    let control = SwapControl::detect(Path::new("/sys/fs/cgroup"), &file("/proc/self/cgroup"));
+    SwapRules { behavior, control, memory: memory.total, swap: memory.swap }
 }
 
 /// How many pods the node takes.
@@ -158,7 +178,7 @@ pub fn system_info(runtime_version: &str) -> NodeSystemInfo {
         machine_id: machine,
         operating_system: "linux".into(),
         os_image: pretty.map(|p| p.trim_matches('"').to_owned()).unwrap_or_else(|| "Linux".into()),
-        swap: None,
+        swap: Some(machine_memory().swap).filter(|n| *n > 0).map(|n| NodeSwapStatus { capacity: Some(n) }),
     }
 }
 
@@ -178,8 +198,8 @@ mod tests {
 
     #[test]
     fn meminfo_and_reserves() {
-        let m = memory("MemTotal:       2048 kB\nMemFree: 1 kB\nMemAvailable:   1024 kB\n");
-        assert_eq!(m, Memory { total: 2 << 20, available: 1 << 20 });
+        let m = memory("MemTotal: 2048 kB\nMemFree: 1 kB\nMemAvailable:   1024 kB\nSwapTotal: 4 kB\nSwapFree: 1 kB\n");
+        assert_eq!(m, Memory { total: 2 << 20, available: 1 << 20, swap: 4096, swap_free: 1024 });
         let capacity =
             BTreeMap::from([("cpu".to_owned(), Quantity::from_i64(2)), ("pods".to_owned(), Quantity::from_i64(5))]);
         let half = BTreeMap::from([("cpu".to_owned(), "500m".parse().expect("a quantity"))]);

@@ -189,7 +189,11 @@ impl Executor {
     }
 
     async fn create_sandbox(&self, attempt: u32) {
-        if let Err(message) = self.try_sandbox(attempt).await {
+        let made = self.try_sandbox(attempt).await;
+        if pod::has_own_users(&self.pod) {
+            self.parts.effects.metrics.lives().with_own_users(made.is_ok());
+        }
+        if let Err(message) = made {
             self.parts.effects.metrics.pod_failed();
             let text = format!("Failed to create pod sandbox: {message}");
             self.event(EventType::Warning, "FailedCreatePodSandBox", text);
@@ -302,7 +306,7 @@ impl Executor {
         let sandbox_config = self.sandbox_config(sandbox.attempt, ids).await;
         let effects = parts.image_effects();
         let image = parts.images.ensure(&effects, pod, Wanted::of(m.role, &m.container), &sandbox_config).await?;
-        let volumes = &self.with_images(&m.container, volumes, &sandbox_config).await?;
+        let (volumes, of_images) = &self.with_images(&m.container, volumes, &sandbox_config).await?;
         let pod_ips = self.pod_ips(sandbox);
         let config = self.container_config(m, restart_count, volumes, &image, &pod_ips, ids).await;
         let config = config.map_err(config_fault)?;
@@ -313,6 +317,7 @@ impl Executor {
         parts.placement.starts(pod, name).await;
         let runtime = &parts.effects.runtime;
         let created = runtime.create_container(&sandbox.id, config, sandbox_config).await;
+        parts.effects.metrics.lives().image_volumes(*of_images, created.is_ok());
         let id = created.map_err(|e| create_fault(e.message))?;
         let tell = &parts.effects.tell;
         tell.container(pod, m.role, name, EventType::Normal, "Created", "Container created");
@@ -322,21 +327,23 @@ impl Executor {
         Ok(id)
     }
 
-    /// The volumes, with the images of those that the container mounts pulled as their policies say.
+    /// The volumes, with the images of those that the container mounts pulled as their policies say, and how many these are.
     async fn with_images(
         &self,
         c: &Container,
         volumes: &PodVolumes,
         sandbox: &cri::PodSandboxConfig,
-    ) -> Result<PodVolumes, StartError> {
+    ) -> Result<(PodVolumes, usize), StartError> {
+        let mut count = 0;
         let (mut volumes, effects) = (volumes.clone(), self.parts.image_effects());
         for mount in c.volume_mounts.iter().flatten() {
             let Some(Ready::Image { reference, policy }) = volumes.ready.get_mut(&mount.name) else { continue };
             let wanted = Wanted { image: reference, policy: policy.as_deref(), container: None };
             let present = self.parts.images.ensure(&effects, &self.pod, wanted, sandbox).await?;
             *reference = present.reference;
+            count += 1;
         }
-        Ok(volumes)
+        Ok((volumes, count))
     }
 
     async fn container_config(
@@ -387,6 +394,7 @@ impl Executor {
             given: device_allocation,
             security,
             placed: parts.placement.placed(pod::uid(pod), &c.name),
+            swap: parts.swap,
             machine_memory: memory,
             may_lower_oom: terminate::may_lower_oom(),
         })

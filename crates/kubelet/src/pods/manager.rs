@@ -191,6 +191,7 @@ impl PodManager {
             self.start(Start::of(Arc::clone(&before)));
             return self.grant(&uid, &before, pod);
         }
+        self.parts.effects.metrics.lives().came(pod.spec.as_ref().map_or(0, |s| s.containers.len()));
         let rejected = if pod::is_deleted(&pod) || pod::is_terminal(&pod) { None } else { self.judge(&pod) };
         self.start(Start { rejected, ..Start::of(pod) });
     }
@@ -315,6 +316,7 @@ impl PodManager {
             devices: &devices,
         };
         let (reason, message) = admit::admit(&here, pod, &others).err()?;
+        self.parts.effects.metrics.lives().rejected(&reason);
         self.parts.effects.tell.pod(pod, EventType::Warning, &reason, message.clone());
         Some((reason, message))
     }
@@ -343,6 +345,7 @@ impl PodManager {
 
     fn end_orphan(&mut self, p: RunningPod) {
         tracing::info!(pod = %p.name, namespace = %p.namespace, uid = %p.uid, "ending a pod that the API does not know");
+        self.parts.effects.metrics.lives().orphaned();
         let mut pod = Pod::default();
         pod.metadata.name = Some(p.name);
         pod.metadata.namespace = Some(p.namespace);

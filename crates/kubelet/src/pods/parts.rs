@@ -7,6 +7,7 @@ use kelson_tasks::Tasks;
 use tokio::sync::watch;
 
 use crate::cgroups::Cgroups;
+use crate::cgroups::swap::SwapRules;
 use crate::config::{Config, PodDirs};
 use crate::devices::Devices;
 use crate::dra::DynamicResources;
@@ -47,6 +48,8 @@ pub struct Parts {
     pub placement: Placement,
     /// Makes, changes and removes pods' cgroups.
     pub cgroups: Cgroups,
+    /// What containers may have of the machine's swap.
+    pub swap: SwapRules,
     /// Host IDs of pods with users of their own.
     pub user_namespaces: UserNamespaces,
     /// Pod statuses on their way to the API.
@@ -86,6 +89,11 @@ impl Parts {
 
     /// What an image takes.
     pub fn image_effects(&self) -> ImageEffects<'_> {
-        ImageEffects { runtime: &*self.effects.runtime, objects: &self.volumes.objects, tell: &self.effects.tell }
+        ImageEffects {
+            runtime: &*self.effects.runtime,
+            objects: &self.volumes.objects,
+            tell: &self.effects.tell,
+            metrics: &self.effects.metrics,
+        }
     }
 }

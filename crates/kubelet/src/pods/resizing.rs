@@ -32,6 +32,7 @@ impl Executor {
         for (id, m) in &members {
             let mut linux = container_resources(pod, m.role, &m.container, memory, terminate::may_lower_oom());
             parts.placement.placed(pod::uid(pod), &m.container.name).bind(&mut linux);
+            parts.swap.bind(pod, &m.container, &mut linux);
             let request = cri::UpdateContainerResourcesRequest {
                 container_id: (*id).clone(),
                 linux: Some(linux),

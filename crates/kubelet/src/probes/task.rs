@@ -43,8 +43,8 @@ impl Timing {
 pub enum Report {
     /// The result is now this.
     Result(bool),
-    /// What came of one attempt.
-    Attempt(Outcome),
+    /// What came of one attempt, and how long it took.
+    Attempt(Outcome, Duration),
 }
 
 /// The text of the `Unhealthy` event about an attempt; none of one that succeeded.
@@ -74,8 +74,9 @@ pub async fn run(
     let mut current = None;
     loop {
         ticks.tick().await;
+        let began = tokio::time::Instant::now();
         let outcome = runner.run(&handler, &target, timing.timeout).await;
-        report(Report::Attempt(outcome.clone()));
+        report(Report::Attempt(outcome.clone(), began.elapsed()));
         let next = match outcome {
             Outcome::Success | Outcome::FellBack(_) => {
                 (good, bad) = (good + 1, 0);

@@ -7,6 +7,7 @@ use kelson_cri::proto as cri;
 use super::labels;
 use crate::cgroups::placed::Placed;
 use crate::cgroups::resources;
+use crate::cgroups::swap::SwapRules;
 use crate::devices::DeviceAllocation;
 use crate::env::expand::{Budget, expand_words};
 use crate::pod::{self, Role};
@@ -35,6 +36,8 @@ pub struct ContainerParts<'a> {
     pub security: cri::LinuxContainerSecurityContext,
     /// The processors and parts of memory that it runs on.
     pub placed: Placed,
+    /// What it may have of the machine's swap.
+    pub swap: SwapRules,
     /// Memory of the machine, bytes, for the OOM score.
     pub machine_memory: i64,
     /// Whether this process may set OOM scores below its own.
@@ -69,6 +72,7 @@ pub fn config(mut parts: ContainerParts<'_>) -> Result<cri::ContainerConfig, Str
     let mut resources =
         resources::container_resources(parts.pod, parts.role, c, parts.machine_memory, parts.may_lower_oom);
     parts.placed.bind(&mut resources);
+    parts.swap.bind(parts.pod, c, &mut resources);
     Ok(cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: c.name.clone(), attempt }),
         image: Some(cri::ImageSpec {

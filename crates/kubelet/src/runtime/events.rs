@@ -97,11 +97,12 @@ pub enum RuntimeNotice {
     Changed(String, Option<RunningPod>),
 }
 
-/// Watches until the task is ended.
+/// Watches until the task is ended; `relisted` hears how long each list took.
 pub async fn watch(
     tasks: Tasks,
     runtime: Arc<dyn Runtime>,
     endpoint: String,
+    mut relisted: impl FnMut(Duration) + Send,
     mut tell: impl FnMut(RuntimeNotice) + Send,
 ) {
     let (to, mut events) = mpsc::channel::<StreamEvent>(EVENTS_MAX);
@@ -111,8 +112,10 @@ pub async fn watch(
     let mut streams = false;
     let mut after: &[Duration] = &[];
     loop {
+        let began = tokio::time::Instant::now();
         match relist.once(&*runtime).await {
             Ok((there, changed)) => {
+                relisted(began.elapsed());
                 if std::mem::take(&mut first) {
                     tell(RuntimeNotice::Initial(there.values().cloned().collect()));
                 }

@@ -32,6 +32,9 @@ fn configz(c: &Config) -> Response<Body> {
         "podLogsDir": c.pod_logs_dir,
         "nodeLeaseDurationSeconds": c.lease_duration.as_secs(), "rotateCertificates": c.rotate_certificates,
         "serverTLSBootstrap": c.server.tls_bootstrap,
+        "enableDebuggingHandlers": c.server.debugging_handlers, "enableSystemLogHandler": c.server.system_logs,
+        "enableSystemLogQuery": c.server.system_log_query,
+        "failSwapOn": c.fail_swap_on, "memorySwap": {"swapBehavior": c.swap_behavior.name()},
         "imageGCHighThresholdPercent": c.image_gc_high_percent, "imageGCLowThresholdPercent": c.image_gc_low_percent,
         "nodeStatusUpdateFrequency": format!("{}s", c.node_status_update.as_secs()),
         "nodeStatusReportFrequency": format!("{}s", c.node_status_report.as_secs())}}))

@@ -31,6 +31,8 @@ pub struct Endpoint {
     /// Whether it runs something in a pod: then it is authorized as `create` whatever its method, since a WebSocket begins
     /// as a GET.
     pub acts: bool,
+    /// Whether it is for those who look for faults, and goes with `enableDebuggingHandlers`.
+    pub debugs: bool,
     /// Serves a request that is allowed.
     pub serve: fn(Arc<ServerState>, Call) -> Answer,
 }

@@ -11,12 +11,16 @@ mod endpoint;
 mod exec;
 mod forward;
 mod health;
+mod health_port;
 #[cfg(test)]
 mod hostile;
 mod local_volumes;
 mod logs;
 mod metrics;
+mod node_files;
+mod node_journal;
 mod node_logs;
+mod node_query;
 mod pods;
 mod routes;
 mod run;
@@ -81,6 +85,10 @@ impl Server {
     pub async fn start(self) -> Result<u16, ServerError> {
         let Self { state, client, names } = self;
         let settings = state.config.server.clone();
+        if let Some(at) = settings.healthz {
+            let group = state.tasks.clone();
+            state.tasks.supervise("health-port", move || health_port::serve(group.clone(), at));
+        }
         let Some(at) = settings.listen else { return Ok(0) };
         let listener = TcpListener::bind(at).await.map_err(|source| ServerError::Listen { at, source })?;
         let port = listener.local_addr().map_err(|source| ServerError::Listen { at, source })?.port();

@@ -14,11 +14,15 @@ use super::state::ServerState;
 use super::{configz, exec, forward, health, local_volumes, logs, metrics, node_logs, pods, run};
 
 const fn reads(root: &'static str, subresources: &'static [&'static str], serve: Serve) -> Endpoint {
-    Endpoint { root, subresources, acts: false, serve }
+    Endpoint { root, subresources, acts: false, debugs: false, serve }
 }
 
 const fn acts(root: &'static str, serve: Serve) -> Endpoint {
-    Endpoint { root, subresources: &["proxy"], acts: true, serve }
+    Endpoint { root, subresources: &["proxy"], acts: true, debugs: true, serve }
+}
+
+const fn debugs(root: &'static str, subresources: &'static [&'static str], serve: Serve) -> Endpoint {
+    Endpoint { root, subresources, acts: false, debugs: true, serve }
 }
 
 type Serve = fn(Arc<ServerState>, Call) -> super::endpoint::Answer;
@@ -27,12 +31,12 @@ type Serve = fn(Arc<ServerState>, Call) -> super::endpoint::Answer;
 const ENDPOINTS: &[Endpoint] = &[
     reads("healthz", &["healthz", "proxy"], health::serve),
     reads("pods", &["pods", "proxy"], pods::serve),
-    reads("runningpods", &["pods", "proxy"], pods::serve_running),
+    debugs("runningpods", &["pods", "proxy"], pods::serve_running),
     reads("configz", &["configz", "proxy"], configz::serve),
     reads("metrics", &["metrics"], metrics::serve),
     reads("stats", &["stats"], metrics::serve_stats),
-    reads("logs", &["log"], node_logs::serve),
-    reads("containerLogs", &["proxy"], logs::serve),
+    debugs("logs", &["log"], node_logs::serve),
+    debugs("containerLogs", &["proxy"], logs::serve),
     reads("localVolumes", &["proxy"], local_volumes::serve),
     acts("exec", exec::serve),
     acts("attach", exec::serve_attach),
@@ -43,6 +47,7 @@ const ENDPOINTS: &[Endpoint] = &[
         root: "checkpoint",
         subresources: &["checkpoint"],
         acts: true,
+        debugs: false,
         serve: |_, _| Box::pin(async { not_found() }),
     },
 ];
@@ -94,6 +99,9 @@ pub async fn handle(
         return text(StatusCode::FORBIDDEN, why);
     }
     let Some(endpoint) = endpoint else { return not_found() };
+    if endpoint.debugs && !state.config.server.debugging_handlers {
+        return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
+    }
     segments.remove(0);
     let query = Query::parse(request.uri().query());
     (endpoint.serve)(state, Call { below: segments, query, request }).await

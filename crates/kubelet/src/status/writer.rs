@@ -12,8 +12,10 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::conditions::OWNED;
+use crate::metrics::Metrics;
 use crate::pod;
 
 /// Pauses after failed writes.
@@ -43,6 +45,7 @@ struct SharedStatus {
     mirrors: Mutex<HashMap<String, String>>,
     wake: Notify,
     slots: tokio::sync::Semaphore,
+    metrics: Arc<Metrics>,
 }
 
 struct StatusEntry {
@@ -53,6 +56,8 @@ struct StatusEntry {
     /// The revision at which it had that.
     revision: u64,
     wanted: Option<Map<String, Value>>,
+    /// Since when something is wanted that the API has not.
+    since: Option<Instant>,
     /// What was last set.
     last: Map<String, Value>,
     /// Written to its mirror pod, and not before there is one.
@@ -70,13 +75,14 @@ impl StatusEntry {
 
 impl StatusWriter {
     /// Starts the writer in a group of tasks.
-    pub fn start(client: Client, tasks: &Tasks) -> Self {
+    pub fn start(client: Client, tasks: &Tasks, metrics: Arc<Metrics>) -> Self {
         let shared = Arc::new(SharedStatus {
             client,
             pods: Mutex::default(),
             mirrors: Mutex::default(),
             wake: Notify::new(),
             slots: tokio::sync::Semaphore::new(PARALLEL_MAX),
+            metrics,
         });
         let (own, group) = (Arc::clone(&shared), tasks.clone());
         tasks.supervise("pod-statuses", move || start_writes(Arc::clone(&own), group.clone()));
@@ -95,6 +101,7 @@ impl StatusWriter {
             sent: pod.status.as_ref().filter(|_| !is_static).map(tree).unwrap_or_default(),
             revision: if is_static { 0 } else { revision(pod) },
             wanted: None,
+            since: None,
             last: Map::new(),
             is_static,
             busy: false,
@@ -103,6 +110,7 @@ impl StatusWriter {
         entry.last.clone_from(&wanted);
         entry.wanted = (difference(&entry.sent, &wanted).is_some()).then_some(wanted);
         if entry.wanted.is_some() {
+            entry.since.get_or_insert_with(Instant::now);
             self.shared.wake.notify_one();
         }
     }
@@ -306,6 +314,12 @@ fn settle(shared: &SharedStatus, uid: &str, written: Map<String, Value>, revisio
     e.revision = e.revision.max(revision);
     e.wanted = difference(&written, &e.last).is_some().then(|| e.last.clone());
     e.sent = written;
+    if e.wanted.is_none()
+        && let Some(since) = e.since.take()
+        && revision > 0
+    {
+        shared.metrics.lives().status_written(since.elapsed());
+    }
     e.done.notify_waiters();
 }
 

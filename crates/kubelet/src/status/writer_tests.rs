@@ -37,7 +37,11 @@ impl Transport for Wire {
 async fn patches(codes: &[u16], uid: &'static str) -> (u32, u32) {
     let server = Arc::new(ScriptedServer { codes: Mutex::new(codes.to_vec()), uid, patches: Mutex::default() });
     let tasks = Tasks::root("test");
-    let writer = StatusWriter::start(Client::new(Arc::new(Wire(Arc::clone(&server))), "test"), &tasks);
+    let writer = StatusWriter::start(
+        Client::new(Arc::new(Wire(Arc::clone(&server))), "test"),
+        &tasks,
+        Arc::new(Metrics::new("n")),
+    );
     let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": []}});
     let pod: Pod = serde_json::from_value(pod).expect("pod");
     let status = PodStatus { phase: Some("Running".into()), ..Default::default() };
@@ -71,7 +75,11 @@ fn shown(revision: &str, ready: &str) -> Pod {
 async fn what_the_api_has_instead_is_put_right() {
     let server = Arc::new(ScriptedServer { codes: Mutex::default(), uid: "u", patches: Mutex::default() });
     let tasks = Tasks::root("test");
-    let writer = StatusWriter::start(Client::new(Arc::new(Wire(Arc::clone(&server))), "test"), &tasks);
+    let writer = StatusWriter::start(
+        Client::new(Arc::new(Wire(Arc::clone(&server))), "test"),
+        &tasks,
+        Arc::new(Metrics::new("n")),
+    );
     let count = async || {
         tokio::time::sleep(Duration::from_secs(120)).await;
         std::mem::take(&mut *server.patches.lock())

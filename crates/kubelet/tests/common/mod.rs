@@ -13,6 +13,7 @@ use kelson_client::{
 };
 use kelson_cri::Runtime;
 use kelson_kubelet::cgroups::Cgroups;
+use kelson_kubelet::cgroups::swap::SwapRules;
 use kelson_kubelet::config::Config;
 use kelson_kubelet::csi::drivers::Drivers;
 use kelson_kubelet::csi::in_use::InUse;
@@ -270,8 +271,9 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
         claims: DynamicResources::with(client.clone(), drivers, dir.path().to_owned(), KnownClaims::default()),
         placement: Placement::none(dir.path(), Arc::new(PlacementMetrics::new(&registry))),
         cgroups: Cgroups::none(),
+        swap: SwapRules::default(),
         user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
-        statuses: StatusWriter::start(client.clone(), &tasks),
+        statuses: StatusWriter::start(client.clone(), &tasks, Arc::new(Metrics::new("n1"))),
         node,
         runtime_state,
         host_dns: HostDns::new("/nowhere/resolv.conf".into()),

@@ -6,8 +6,10 @@ mod cgroups;
 mod eviction;
 mod fields;
 mod placement;
+mod server;
+mod swap;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,10 +26,10 @@ const I32_MAX: i64 = i32::MAX as i64;
 /// What `crashLoopBackOff.maxContainerRestartPeriod` may be.
 const RESTART_PERIOD_MIN: Duration = Duration::from_secs(1);
 const RESTART_PERIOD_MAX: Duration = Duration::from_secs(300);
-/// The largest number a port can have.
-const PORT_MAX: i64 = 65_535;
 /// Port of the kubelet's server where the file names an address alone.
 pub const PORT_DEFAULT: u16 = 10250;
+/// Port at which it says that it lives.
+pub const HEALTHZ_PORT: u16 = 10248;
 
 /// Fields of the published type that have no effect here yet.
 const WITHOUT_EFFECT: &[&str] = &[
@@ -39,19 +41,13 @@ const WITHOUT_EFFECT: &[&str] = &[
     "enableContentionProfiling",
     "enableControllerAttachDetach",
     "enableDebugFlagsHandler",
-    "enableDebuggingHandlers",
     "enableProfilingHandler",
-    "enableSystemLogHandler",
-    "enableSystemLogQuery",
     "eventBurst",
     "eventRecordQPS",
     "failCgroupV1",
-    "failSwapOn",
     "featureGates",
     "fileCheckFrequency",
     "hairpinMode",
-    "healthzBindAddress",
-    "healthzPort",
     "httpCheckFrequency",
     "imageServiceEndpoint",
     "iptablesDropBit",
@@ -65,7 +61,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "makeIPTablesUtilChains",
     "maxOpenFiles",
     "memoryReservationPolicy",
-    "memorySwap",
     "memoryThrottlingFactor",
     "nodeStatusMaxImages",
     "oomScoreAdj",
@@ -190,6 +185,7 @@ impl Layer<'_> {
         self.eviction(&mut f);
         self.shutdown(&mut f);
         self.cgroups(&mut f, &mut laid);
+        self.swap(&mut f);
         self.reserved(&mut f);
         self.placement(&mut f);
         self.config.settle_reserved_cpus();
@@ -355,69 +351,6 @@ impl Layer<'_> {
         config.seccomp_default = f.boolean("seccompDefault", faults).unwrap_or(config.seccomp_default);
         let sysctls = f.strings("allowedUnsafeSysctls", faults);
         config.allowed_unsafe_sysctls.extend(sysctls.into_iter().map(|(_, text)| text.to_owned()));
-    }
-
-    fn server(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
-        let faults = &mut *self.faults;
-        let mut address = self.config.server.listen;
-        if let Some(text) = f.string("address", faults) {
-            match text.parse::<IpAddr>() {
-                Ok(ip) => address = Some(SocketAddr::new(ip, address.map_or(PORT_DEFAULT, |a| a.port()))),
-                Err(_) => faults.invalid(&f.at("address"), text, "must be an IP address"),
-            }
-        }
-        // Zero is an unset field in the published form, which kubeadm writes.
-        if let Some(port) = f.integer("port", (0, PORT_MAX), faults).filter(|p| *p > 0) {
-            let port = u16::try_from(port).unwrap_or(PORT_DEFAULT);
-            address = Some(SocketAddr::new(address.map_or(IpAddr::from([0, 0, 0, 0]), |a| a.ip()), port));
-        }
-        self.config.server.listen = address;
-        if f.boolean("enableServer", faults) == Some(false) {
-            self.config.server.listen = None;
-        }
-        if f.integer("readOnlyPort", (0, PORT_MAX), faults).is_some_and(|p| p > 0) {
-            faults.forbidden(&f.at("readOnlyPort"), "an unauthenticated port is not served");
-        }
-        if let Some(limit) = f.duration("streamingConnectionIdleTimeout", faults).filter(|t| !t.is_zero()) {
-            self.config.server.streaming_idle = limit;
-        }
-        let cert = f.string("tlsCertFile", faults);
-        let key = f.string("tlsPrivateKeyFile", faults);
-        match (cert, key) {
-            (Some(c), Some(k)) => self.config.server.tls_files = Some((c.into(), k.into())),
-            (Some(_), None) => faults.required(&f.at("tlsPrivateKeyFile"), "must be set together with tlsCertFile"),
-            (None, Some(_)) => faults.required(&f.at("tlsCertFile"), "must be set together with tlsPrivateKeyFile"),
-            (None, None) => {}
-        }
-        let tls_bootstrap = &mut self.config.server.tls_bootstrap;
-        *tls_bootstrap = f.boolean("serverTLSBootstrap", faults).unwrap_or(*tls_bootstrap);
-        self.authentication(f, laid);
-    }
-
-    fn authentication(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
-        let faults = &mut *self.faults;
-        let mut authentication = f.below("authentication", faults);
-        let mut x509 = authentication.below("x509", faults);
-        laid.client_ca_file = x509.string("clientCAFile", faults).map(Into::into);
-        x509.finish(&[], faults);
-        let mut anonymous = authentication.below("anonymous", faults);
-        if anonymous.boolean("enabled", faults) == Some(true) {
-            faults.forbidden(&anonymous.at("enabled"), "the kubelet serves no anonymous requests");
-        }
-        anonymous.finish(&[], faults);
-        let mut webhook = authentication.below("webhook", faults);
-        if webhook.boolean("enabled", faults) == Some(false) {
-            laid.ignored.push(webhook.at("enabled").to_string());
-        }
-        laid.ignored.extend(webhook.finish(&["cacheTTL"], faults));
-        authentication.finish(&[], faults);
-        let mut authorization = f.below("authorization", faults);
-        if let Some(mode) = authorization.string("mode", faults).filter(|m| *m != "Webhook") {
-            faults.not_supported(&authorization.at("mode"), mode, &["Webhook"]);
-        }
-        let webhook = authorization.below("webhook", faults);
-        laid.ignored.extend(webhook.finish(&["cacheAuthorizedTTL", "cacheUnauthorizedTTL"], faults));
-        authorization.finish(&[], faults);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Files as people and kubeadm write them, and every fault at once.
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::*;
-use crate::config::cgroups::{CgroupDriver, Enforced};
+use crate::config::cgroups::{CgroupDriver, Enforced, SwapBehavior};
 use crate::config::placement::{AlignmentPolicy, AlignmentScope, CpuOptions, PlacementConfig, ReservedMemory};
 use crate::config::shutdown::ShutdownPeriod;
 use crate::config::thresholds::Threshold;
@@ -48,7 +49,8 @@ staticPodPath: /etc/kubernetes/manifests
     );
     assert_eq!(laid.client_ca_file, Some(PathBuf::from("/etc/kubernetes/pki/ca.crt")));
     assert_eq!(laid.runtime_endpoint.as_deref(), Some("unix:///run/containerd/containerd.sock"));
-    assert_eq!(laid.ignored, ["healthzBindAddress", "healthzPort"], "what is set and has no effect is named");
+    assert_eq!(laid.ignored, Vec::<String>::new(), "all of it has an effect");
+    assert_eq!(c.server.healthz, Some(SocketAddr::from(([127, 0, 0, 1], 10248))));
     let cgroups = c.cgroups.as_ref().expect("they are made");
     assert_eq!((cgroups.driver, &cgroups.enforced), (CgroupDriver::Systemd, &Enforced::default()));
     assert_eq!(c.cluster_dns, [IpAddr::from([10, 96, 0, 10])]);
@@ -269,4 +271,27 @@ fn every_fault_at_once_by_path() {
     assert_eq!(faults(&format!("{HEAD}preloadedImagesVerificationAllowlist: [r.io/a]\n")).len(), 1);
     assert!(faults("[]").iter().any(|f| f.contains("must be an object")));
     assert!(faults(": :").iter().all(|f| f.starts_with("error decoding config")));
+}
+
+#[test]
+fn what_the_server_shows_and_what_goes_to_disk() {
+    let (c, _) = laid("clusterDomain: x\n");
+    assert!(c.server.debugging_handlers && c.server.system_logs && !c.server.system_log_query);
+    let (c, laid) = laid(
+        "enableDebuggingHandlers: false\nenableSystemLogQuery: true\nfailSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n",
+    );
+    assert!(!c.server.debugging_handlers && c.server.system_log_query && c.fail_swap_on);
+    assert_eq!((c.swap_behavior, laid.ignored), (SwapBehavior::LimitedSwap, Vec::<String>::new()));
+    let (c, _) = self::laid("healthzPort: 0\n");
+    assert_eq!(c.server.healthz, None);
+    let (c, _) = self::laid("healthzBindAddress: 192.0.2.1\n");
+    assert_eq!(c.server.healthz, Some(SocketAddr::from(([192, 0, 2, 1], 10248))));
+    for (document, at) in [
+        ("healthzBindAddress: here\n", "healthzBindAddress"),
+        ("enableSystemLogQuery: true\nenableSystemLogHandler: false\n", "enableSystemLogQuery"),
+        ("memorySwap: {swapBehavior: UnlimitedSwap}\n", "memorySwap.swapBehavior"),
+    ] {
+        let faults = faults(&format!("{HEAD}{document}"));
+        assert!(faults.len() == 1 && faults[0].starts_with(at), "{faults:?}");
+    }
 }

@@ -360,6 +360,10 @@ impl Worker {
         if phase(Some(&status)) == "Running" && matches!(&*phase(self.pod.status.as_ref()), "" | "Pending") {
             let after = about.now.duration_since(self.start_time).max(jiff::SignedDuration::ZERO).unsigned_abs();
             self.parts.effects.metrics.pod_runs(after);
+            if let Some(made) = &self.pod.metadata.creation_timestamp {
+                let since = about.now.duration_since(made.0).max(jiff::SignedDuration::ZERO).unsigned_abs();
+                self.parts.effects.metrics.lives().runs(since);
+            }
         }
         health::add(&self.parts, &self.pod, &mut status, self.mode != Mode::Syncing);
         self.parts.statuses.set(&self.pod, &status);

@@ -85,8 +85,8 @@ impl Worker {
             let metrics = Arc::clone(&self.parts.effects.metrics);
             let report = move |r: task::Report| match r {
                 task::Report::Result(ok) => inbox.probe(&of, kind, ok),
-                task::Report::Attempt(outcome) => {
-                    metrics.probed(&pod, &c.name, kind.word(), outcome.word());
+                task::Report::Attempt(outcome, took) => {
+                    metrics.probed(&pod, &c.name, kind.word(), (outcome.word(), took));
                     if let Some(text) = task::complaint(kind, &outcome) {
                         tell.container(&pod, role, &c.name, EventType::Warning, "Unhealthy", text);
                     }

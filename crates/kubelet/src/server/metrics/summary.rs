@@ -10,6 +10,7 @@ use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
 use super::network;
 use super::usage::{self, RunningUsage};
+use crate::cgroups::pressure::Pressures;
 use crate::node::facts::{self, Memory};
 use crate::runtime::snapshot::timestamp;
 use crate::volumes::usage::VolumeUsage;
@@ -28,24 +29,47 @@ pub async fn answer(state: &ServerState) -> Response<Body> {
         fs["usedBytes"] = json!(f.used_bytes.map_or(0, |v| v.value));
         Some(fs)
     });
-    let node =
-        node(&state.config.node_name, facts::machine_memory(), [file_system(&state.config.root_dir, now), images], now);
+    let file_systems = [file_system(&state.config.root_dir, now), images];
+    let mut node = node(&state.config.node_name, facts::machine_memory(), file_systems, now);
     let pids = |uid: &str| state.cgroups.processes(uid);
     let traffic = network::all(state).await;
     let time = format_seconds(now);
+    press(&mut node, &state.cgroups.machine_pressure(), &time);
     let mut pods = pods(&usages, pids);
     for pod in &mut pods {
         let network = pod["podRef"]["uid"].as_str().and_then(|uid| network::summary(uid, &traffic, &time));
         if let Some(network) = network {
             pod["network"] = network;
         }
-        let of_pod = pod["podRef"]["uid"].as_str().map(|uid| state.volumes.of(uid)).unwrap_or_default();
+        let uid = pod["podRef"]["uid"].as_str().unwrap_or_default().to_owned();
+        press(pod, &state.cgroups.pressure(&uid), &time);
+        let of_pod = state.volumes.of(&uid);
         if !of_pod.is_empty() {
             pod["volume"] = of_pod.iter().map(volume).collect();
         }
     }
     let body = json!({"node": node, "pods": pods});
     typed(StatusCode::OK, "application/json", body.to_string())
+}
+
+/// Adds what was waited for, as far as it is known.
+fn press(of: &mut Value, pressures: &Pressures, time: &str) {
+    for (part, pressure) in [("cpu", pressures.cpu), ("memory", pressures.memory), ("io", pressures.io)] {
+        let Some(pressure) = pressure else { continue };
+        if of[part].is_null() {
+            of[part] = json!({"time": time});
+        }
+        of[part]["psi"] = pressure.json();
+    }
+}
+
+/// What is on disk, and how much more may be.
+fn swap(usage: u64, available: Option<u64>, time: &str) -> Value {
+    let mut out = json!({"time": time, "swapUsageBytes": usage});
+    if let Some(available) = available {
+        out["swapAvailableBytes"] = json!(available);
+    }
+    out
 }
 
 fn volume(v: &VolumeUsage) -> Value {
@@ -74,6 +98,7 @@ fn node(name: &str, memory: Memory, [fs, images]: [Option<Value>; 2], now: Times
     let mut out = json!({"nodeName": name, "startTime": format_seconds(boot),
         "cpu": {"time": time, "usageCoreNanoSeconds": usage::machine_cpu_nanos()},
         "memory": {"time": time, "availableBytes": memory.available, "workingSetBytes": used, "usageBytes": used},
+        "swap": {"time": time, "swapUsageBytes": memory.swap - memory.swap_free, "swapAvailableBytes": memory.swap_free},
         "fs": fs, "runtime": {"imageFs": images}});
     if let Some((processes, max)) = facts::processes() {
         out["rlimit"] = json!({"time": time, "maxpid": max, "curproc": processes});
@@ -100,6 +125,10 @@ fn container(u: &RunningUsage) -> Value {
             out[part][field] = json!(v);
         }
     }
+    if let Some(usage) = u.swap {
+        out["swap"] = swap(usage, u.swap_available, &time);
+    }
+    press(&mut out, &u.pressure, &time);
     out
 }
 
@@ -119,6 +148,10 @@ fn pods(usages: &[RunningUsage], processes: impl Fn(&str) -> Option<u64>) -> Vec
             "memory": {"time": time, "workingSetBytes": sum(|u| u.memory)},
             "ephemeral-storage": {"time": time, "usedBytes": sum(|u| u.disk)},
         });
+        if all.iter().any(|u| u.swap.is_some()) {
+            let available = all.iter().map(|u| u.swap_available).sum();
+            pod["swap"] = swap(sum(|u| u.swap.unwrap_or(0)), available, &time);
+        }
         if let Some(n) = processes(uid) {
             pod["process_stats"] = json!({"process_count": n});
         }
@@ -131,6 +164,7 @@ fn pods(usages: &[RunningUsage], processes: impl Fn(&str) -> Option<u64>) -> Vec
 mod tests {
     use super::super::usage::tests::sample;
     use super::*;
+    use crate::cgroups::pressure::{Pressure, Stall};
     use crate::volumes::usage::Room;
 
     #[test]
@@ -157,7 +191,29 @@ mod tests {
             json!({"name": "v", "time": "1970-01-01T00:00:05Z", "capacityBytes": 9, "availableBytes": 4, "usedBytes": 5,
                 "inodes": 3, "inodesFree": 1, "inodesUsed": 2})
         );
-        let n = node("n", Memory { total: 10, available: 4 }, [None, None], now);
+        let n = node("n", Memory { total: 10, available: 4, swap: 5, swap_free: 3 }, [None, None], now);
         assert_eq!((n["memory"]["workingSetBytes"].clone(), n["nodeName"].clone()), (json!(6), json!("n")));
+        let swap = json!({"time": "1970-01-01T00:00:05Z", "swapUsageBytes": 2, "swapAvailableBytes": 3});
+        assert_eq!(n["swap"], swap);
+    }
+
+    #[test]
+    fn swap_and_waiting_are_shown_where_they_are_known() {
+        let stall = Stall { total: 7, averages: [0.0; 3] };
+        let waited = Some(Pressure { some: stall, full: Stall::default() });
+        let pressure = Pressures { cpu: waited, memory: None, io: waited };
+        let told = RunningUsage { swap: Some(5), swap_available: Some(1), pressure, ..sample() };
+        let boundless = RunningUsage { swap: Some(2), ..told.clone() };
+        let shown = pods(&[told.clone(), RunningUsage { swap_available: None, ..boundless }], |_| None);
+        let c = &shown[0]["containers"][0];
+        assert_eq!((&c["cpu"]["psi"]["some"]["total"], &c["io"]["psi"]["full"]["total"]), (&json!(7), &json!(0)));
+        assert!(c["memory"].get("psi").is_none() && c["io"]["time"].is_string());
+        assert_eq!((&c["swap"]["swapUsageBytes"], &c["swap"]["swapAvailableBytes"]), (&json!(5), &json!(1)));
+        let swap = &shown[0]["swap"];
+        assert_eq!(swap["swapUsageBytes"], 7);
+        assert!(swap.get("swapAvailableBytes").is_none(), "one of them is not bounded");
+        let silent = pods(&[sample()], |_| None);
+        assert!(silent[0].get("swap").is_none() && silent[0]["containers"][0].get("io").is_none());
+        assert_eq!(pods(&[told.clone(), told], |_| None)[0]["swap"]["swapAvailableBytes"], 2);
     }
 }

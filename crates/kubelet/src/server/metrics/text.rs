@@ -11,6 +11,7 @@ use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
 use super::network::{self, Traffic};
 use super::usage::{self, RunningUsage};
+use crate::cgroups::pressure::Stall;
 use crate::node::facts;
 use crate::pod;
 
@@ -53,6 +54,7 @@ pub async fn resource(state: &ServerState) -> Response<Body> {
     let node = Node {
         cpu: usage::machine_cpu_nanos() as f64 / 1e9,
         memory: (memory.total - memory.available) as f64,
+        swap: (memory.swap - memory.swap_free) as f64,
         at: state.clock.now().as_millisecond(),
     };
     answer(resource_text(&usages, &node, failed))
@@ -61,6 +63,7 @@ pub async fn resource(state: &ServerState) -> Response<Body> {
 struct Node {
     cpu: f64,
     memory: f64,
+    swap: f64,
     at: i64,
 }
 
@@ -80,6 +83,10 @@ fn resource_text(usages: &[RunningUsage], node: &Node, failed: f64) -> String {
     for (u, n) in usages.iter().filter_map(|u| Some((u, u.swap?))) {
         of.sample_at(&labels(u), n as f64, millis(u.at));
     }
+    let mut of = f.gauge("container_swap_limit_bytes", "How much of the container's memory may be on disk, in bytes");
+    for (u, n) in usages.iter().filter_map(|u| Some((u, u.swap_available? + u.swap.unwrap_or(0)))) {
+        of.sample_at(&labels(u), n as f64, millis(u.at));
+    }
     let mut of = f.gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds");
     for u in usages {
         of.sample(&labels(u), u.started_at as f64 / 1e9);
@@ -94,22 +101,44 @@ fn resource_text(usages: &[RunningUsage], node: &Node, failed: f64) -> String {
         node.memory,
         node.at,
     );
-    let mut pods: BTreeMap<(&str, &str), (u64, u64, i64)> = BTreeMap::new();
-    for u in usages {
-        let sum = pods.entry((&u.namespace, &u.pod)).or_default();
-        (sum.0, sum.1, sum.2) = (sum.0 + u.cpu_nanos, sum.1 + u.memory, sum.2.max(u.at));
-    }
-    let mut of = f.counter("pod_cpu_usage_seconds_total", "Processor time of the pod so far, in seconds of a core");
-    for ((namespace, pod), (cpu, _, at)) in &pods {
-        of.sample_at(&[("namespace", namespace), ("pod", pod)], *cpu as f64 / 1e9, millis(*at));
-    }
-    let mut of = f.gauge("pod_memory_working_set_bytes", "Current working set of the pod in bytes");
-    for ((namespace, pod), (_, memory, at)) in &pods {
-        of.sample_at(&[("namespace", namespace), ("pod", pod)], *memory as f64, millis(*at));
-    }
+    f.gauge("node_swap_usage_bytes", "What of the node's memory is on disk, in bytes").sample_at(
+        &[],
+        node.swap,
+        node.at,
+    );
+    pods_text(&mut f, usages);
     f.gauge("resource_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise")
         .sample(&[], failed);
     f.text()
+}
+
+/// The sums of pods' containers.
+fn pods_text(f: &mut Families, usages: &[RunningUsage]) {
+    #[derive(Default)]
+    struct Sum {
+        cpu: u64,
+        memory: u64,
+        swap: Option<u64>,
+        at: i64,
+    }
+    let mut pods: BTreeMap<(&str, &str), Sum> = BTreeMap::new();
+    for u in usages {
+        let sum = pods.entry((&u.namespace, &u.pod)).or_default();
+        (sum.cpu, sum.memory, sum.at) = (sum.cpu + u.cpu_nanos, sum.memory + u.memory, sum.at.max(u.at / 1_000_000));
+        sum.swap = u.swap.map_or(sum.swap, |n| Some(sum.swap.unwrap_or(0) + n));
+    }
+    let mut of = f.counter("pod_cpu_usage_seconds_total", "Processor time of the pod so far, in seconds of a core");
+    for ((namespace, pod), sum) in &pods {
+        of.sample_at(&[("namespace", namespace), ("pod", pod)], sum.cpu as f64 / 1e9, sum.at);
+    }
+    let mut of = f.gauge("pod_memory_working_set_bytes", "Current working set of the pod in bytes");
+    for ((namespace, pod), sum) in &pods {
+        of.sample_at(&[("namespace", namespace), ("pod", pod)], sum.memory as f64, sum.at);
+    }
+    let mut of = f.gauge("pod_swap_usage_bytes", "What of the pod's memory is on disk, in bytes");
+    for ((namespace, pod), (n, at)) in pods.iter().filter_map(|(name, sum)| Some((name, (sum.swap?, sum.at)))) {
+        of.sample_at(&[("namespace", namespace), ("pod", pod)], n as f64, at);
+    }
 }
 
 fn labels(u: &RunningUsage) -> [(&str, &str); 3] {
@@ -149,6 +178,36 @@ type Paths = BTreeMap<String, String>;
 
 type Column = (&'static str, &'static str, fn(&RunningUsage) -> Option<f64>);
 
+fn seconds(stall: Stall) -> f64 {
+    stall.total as f64 / 1e6
+}
+
+/// How long containers have waited, all of their tasks or some (`KubeletPSI`).
+const PRESSURES: &[Column] = &[
+    (
+        "container_pressure_cpu_stalled_seconds_total",
+        "Time in which all tasks waited for processors, in seconds.",
+        |u| u.pressure.cpu.map(|p| seconds(p.full)),
+    ),
+    ("container_pressure_cpu_waiting_seconds_total", "Time in which tasks waited for processors, in seconds.", |u| {
+        u.pressure.cpu.map(|p| seconds(p.some))
+    }),
+    (
+        "container_pressure_memory_stalled_seconds_total",
+        "Time in which all tasks waited for memory, in seconds.",
+        |u| u.pressure.memory.map(|p| seconds(p.full)),
+    ),
+    ("container_pressure_memory_waiting_seconds_total", "Time in which tasks waited for memory, in seconds.", |u| {
+        u.pressure.memory.map(|p| seconds(p.some))
+    }),
+    ("container_pressure_io_stalled_seconds_total", "Time in which all tasks waited for disks, in seconds.", |u| {
+        u.pressure.io.map(|p| seconds(p.full))
+    }),
+    ("container_pressure_io_waiting_seconds_total", "Time in which tasks waited for disks, in seconds.", |u| {
+        u.pressure.io.map(|p| seconds(p.some))
+    }),
+];
+
 /// Series of every container: name, help, value.
 const COLUMNS: &[Column] = &[
     ("container_memory_working_set_bytes", "Current working set in bytes.", |u| Some(u.memory as f64)),
@@ -172,6 +231,12 @@ fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod], paths: &
     for (u, id) in all() {
         let labels: Vec<(&str, &str)> = all_labels(u, id).into_iter().chain([("cpu", "total")]).collect();
         of.sample_at(&labels, u.cpu_nanos as f64 / 1e9, u.at / 1_000_000);
+    }
+    for (name, help, value) in PRESSURES {
+        let mut of = f.counter(name, help);
+        for ((u, id), v) in all().filter_map(|at| Some((at, value(at.0)?))) {
+            of.sample_at(&all_labels(u, id), v, u.at / 1_000_000);
+        }
     }
     for (name, help, value) in COLUMNS {
         let mut of = f.gauge(name, help);
@@ -216,16 +281,22 @@ fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod], paths: &
 mod tests {
     use super::super::usage::tests::sample;
     use super::*;
+    use crate::cgroups::pressure::{Pressure, Pressures};
 
     #[test]
     fn resource_series() {
-        let node = Node { cpu: 1.5, memory: 9.0, at: 3000 };
-        let text = resource_text(&[sample(), RunningUsage { container: "d".into(), ..sample() }], &node, 0.0);
+        let node = Node { cpu: 1.5, memory: 9.0, swap: 3.0, at: 3000 };
+        let other = RunningUsage { container: "d".into(), swap: Some(5), swap_available: Some(1), ..sample() };
+        let text = resource_text(&[sample(), other], &node, 0.0);
         for line in [
             "container_cpu_usage_seconds_total{container=\"c\",namespace=\"n\",pod=\"p\"} 0.25 2000",
             "container_memory_working_set_bytes{container=\"c\",namespace=\"n\",pod=\"p\"} 4096 2000",
             "container_start_time_seconds{container=\"c\",namespace=\"n\",pod=\"p\"} 1.5",
             "node_cpu_usage_seconds_total 1.5 3000",
+            "container_swap_usage_bytes{container=\"d\",namespace=\"n\",pod=\"p\"} 5 2000",
+            "container_swap_limit_bytes{container=\"d\",namespace=\"n\",pod=\"p\"} 6 2000",
+            "pod_swap_usage_bytes{namespace=\"n\",pod=\"p\"} 5 2000",
+            "node_swap_usage_bytes 3 3000",
             "pod_cpu_usage_seconds_total{namespace=\"n\",pod=\"p\"} 0.5 2000",
             "pod_memory_working_set_bytes{namespace=\"n\",pod=\"p\"} 8192 2000",
             "resource_scrape_error 0",
@@ -238,7 +309,10 @@ mod tests {
     fn cadvisor_series() {
         let mut f = Families::default();
         let paths = [("u".to_owned(), "/kubepods/podu".to_owned())].into();
-        let faulty = RunningUsage { swap: Some(9), faults: (Some(3), None), ..sample() };
+        let waited = Stall { total: 1_500_000, averages: [0.0; 3] };
+        let pressure =
+            Pressures { io: Some(Pressure { some: waited, full: Stall::default() }), ..Pressures::default() };
+        let faulty = RunningUsage { swap: Some(9), faults: (Some(3), None), pressure, ..sample() };
         containers(&mut f, &[faulty], &[], &paths);
         let text = f.text();
         let labels = "container=\"c\",id=\"/kubepods/podu/i\",image=\"x:1\",name=\"i\",namespace=\"n\",pod=\"p\"";
@@ -248,6 +322,8 @@ mod tests {
             format!("container_spec_memory_limit_bytes{{{labels}}} 0"),
             format!("container_spec_cpu_shares{{{labels}}} 2"),
             format!("container_memory_swap{{{labels}}} 9"),
+            format!("container_pressure_io_waiting_seconds_total{{{labels}}} 1.5 2000"),
+            format!("container_pressure_io_stalled_seconds_total{{{labels}}} 0 2000"),
             format!("container_memory_failures_total{{{labels},failure_type=\"pgfault\",scope=\"container\"}} 3"),
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");

@@ -2,11 +2,13 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use kelson_cri::CriResult;
 use kelson_cri::proto as cri;
 
 use super::super::state::ServerState;
+use crate::cgroups::pressure::Pressures;
 use crate::runtime::labels;
 
 /// One running container's usage.
@@ -38,8 +40,12 @@ pub struct RunningUsage {
     pub memory_usage: Option<u64>,
     /// Anonymous memory, bytes.
     pub rss: Option<u64>,
-    /// Memory on disk, bytes, where there is such.
+    /// Memory on disk, bytes, where that is told.
     pub swap: Option<u64>,
+    /// How much more of it may be there, where that is bounded.
+    pub swap_available: Option<u64>,
+    /// What it has waited for.
+    pub pressure: Pressures,
     /// Page faults that needed no disk, and that did.
     pub faults: (Option<u64>, Option<u64>),
     /// Writable layer, bytes.
@@ -52,7 +58,26 @@ pub struct RunningUsage {
 pub async fn all(state: &ServerState) -> CriResult<Vec<RunningUsage>> {
     let stats = state.runtime.list_container_stats(None).await?;
     let containers = state.runtime.list_containers(None).await?;
-    Ok(join(stats, containers))
+    let mut all = join(stats, containers);
+    for u in &mut all {
+        if let Some(dir) = state.cgroups.container_directory(&u.uid, &u.id) {
+            u.read(&dir);
+        }
+    }
+    Ok(all)
+}
+
+impl RunningUsage {
+    /// What the runtime does not tell: read in the container's own cgroup.
+    fn read(&mut self, cgroup: &Path) {
+        let number = |name: &str| std::fs::read_to_string(cgroup.join(name)).ok()?.trim().parse::<u64>().ok();
+        self.pressure = Pressures::read(cgroup);
+        if self.swap.is_none() {
+            self.swap = number("memory.swap.current");
+            let max = number("memory.swap.max");
+            self.swap_available = max.map(|max| max.saturating_sub(self.swap.unwrap_or(0)));
+        }
+    }
 }
 
 /// Statistics with what the list of containers adds. A container that ended has no usage.
@@ -79,7 +104,9 @@ fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec
             memory: value(memory.working_set_bytes).unwrap_or(0),
             memory_usage: value(memory.usage_bytes).filter(|u| *u > 0),
             rss: value(memory.rss_bytes).filter(|r| *r > 0),
-            swap: s.swap.and_then(|s| value(s.swap_usage_bytes)),
+            swap: s.swap.as_ref().and_then(|s| value(s.swap_usage_bytes)),
+            swap_available: s.swap.as_ref().and_then(|s| value(s.swap_available_bytes)),
+            pressure: Pressures::default(),
             faults: (value(memory.page_faults), value(memory.major_page_faults)),
             disk: value(layer.used_bytes).unwrap_or(0),
             inodes: value(layer.inodes_used),
@@ -130,6 +157,27 @@ pub(super) mod tests {
             disk: 512,
             ..RunningUsage::default()
         }
+    }
+
+    #[test]
+    fn what_the_runtime_does_not_tell_is_read_in_the_cgroup() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("write");
+        let mut u = sample();
+        u.read(dir.path());
+        assert_eq!(u, sample(), "nothing there");
+        write("memory.swap.current", "4096\n");
+        write("memory.swap.max", "max\n");
+        write("cpu.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n");
+        u.read(dir.path());
+        assert_eq!((u.swap, u.swap_available, u.pressure.cpu.map(|p| p.some.total)), (Some(4096), None, Some(7)));
+        u.swap = None;
+        write("memory.swap.max", "10000\n");
+        u.read(dir.path());
+        assert_eq!((u.swap, u.swap_available), (Some(4096), Some(5904)));
+        u.swap = Some(1);
+        u.read(dir.path());
+        assert_eq!(u.swap, Some(1), "the runtime's word counts");
     }
 
     #[test]

@@ -1,0 +1,272 @@
+//! How pods come to this node, start on it and leave it, and what else is done for them, under upstream's names.
+use std::time::Duration;
+
+use kelson_metrics::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::bounds::{PULL_BOUNDS, START_BOUNDS, STATUS_BOUNDS, USUAL_BOUNDS};
+
+/// Reasons of rejections that are counted by their own names; others could be too many.
+const REJECTIONS: &[&str] = &[
+    "AppArmor",
+    "Evicted",
+    "InitContainerRestartPolicyForbidden",
+    "InvalidNodeInfo",
+    "NodeShutdown",
+    "OutOfcpu",
+    "OutOfephemeral-storage",
+    "OutOfmemory",
+    "OutOfpods",
+    "PodFeatureUnsupported",
+    "PodLevelResourcesNotSupported",
+    "PodOSNotSupported",
+    "PodOSSelectorNodeLabelDoesNotMatch",
+    "SupplementalGroupsPolicyNotSupported",
+    "SysctlForbidden",
+    "TopologyAffinityError",
+    "UnexpectedAdmissionError",
+    "UnexpectedPredicateFailureType",
+    "VolumeAttachmentLimitExceeded",
+];
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// Sizes of images, each from so many bytes on.
+const SIZES: &[(u64, &str)] = &[
+    (0, "0-10MB"),
+    (10 * MIB, "10MB-100MB"),
+    (100 * MIB, "100MB-500MB"),
+    (500 * MIB, "500MB-1GB"),
+    (GIB, "1GB-5GB"),
+    (5 * GIB, "5GB-10GB"),
+    (10 * GIB, "10GB-20GB"),
+    (20 * GIB, "20GB-30GB"),
+    (30 * GIB, "30GB-40GB"),
+    (40 * GIB, "40GB-60GB"),
+    (60 * GIB, "60GB-100GB"),
+    (100 * GIB, "GT100GB"),
+];
+
+/// Why an image was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageRemoval {
+    /// Nobody had used it for long.
+    Age,
+    /// The disk was full.
+    Space,
+}
+
+/// What is counted of them.
+#[derive(Debug)]
+pub struct LifeMetrics {
+    rejections: IntCounterVec,
+    orphans: IntCounter,
+    containers_per_pod: Histogram,
+    start_seconds: HistogramVec,
+    own_users: IntCounter,
+    own_users_failed: IntCounter,
+    image_volumes: [IntCounter; 3],
+    relist_seconds: Histogram,
+    relist_interval: Histogram,
+    relisted_at: Gauge,
+    last_relist: Mutex<Option<Instant>>,
+    images_removed: IntCounterVec,
+    pull_seconds: HistogramVec,
+    status_seconds: Histogram,
+}
+
+impl LifeMetrics {
+    /// Nothing counted yet; shown by `r`, once.
+    pub fn new(r: &Registry) -> Self {
+        let image_volumes = [
+            ("requested_total", "Volumes of images that containers were to have."),
+            ("mounted_succeed_total", "Volumes of images that were mounted."),
+            ("mounted_errors_total", "Volumes of images that could not be mounted."),
+        ];
+        Self {
+            rejections: r.counters(
+                "kubelet_admission_rejections_total",
+                "Pods that the node did not take, by reason.",
+                &["reason"],
+            ),
+            orphans: r.counter(
+                "kubelet_orphaned_runtime_pods_total",
+                "Pods that the runtime had and nobody wanted, which were ended.",
+            ),
+            containers_per_pod: r.histogram(
+                "kubelet_containers_per_pod_count",
+                "Containers that pods had when they came.",
+                &[1.0, 2.0, 4.0, 8.0, 16.0],
+            ),
+            start_seconds: r.histograms(
+                "kubelet_pod_start_total_duration_seconds",
+                "Seconds from the creation of a pod until it was running, images and init containers among them.",
+                &[],
+                &START_BOUNDS,
+            ),
+            own_users: r.counter(
+                "kubelet_started_user_namespaced_pods_total",
+                "Pods with users of their own whose sandbox was asked for.",
+            ),
+            own_users_failed: r.counter(
+                "kubelet_started_user_namespaced_pods_errors_total",
+                "Pods with users of their own whose sandbox could not be made.",
+            ),
+            image_volumes: image_volumes.map(|(name, help)| r.counter(&format!("kubelet_image_volume_{name}"), help)),
+            relist_seconds: r.histogram(
+                "kubelet_pleg_relist_duration_seconds",
+                "Seconds that it took to list what the runtime has.",
+                &USUAL_BOUNDS,
+            ),
+            relist_interval: r.histogram(
+                "kubelet_pleg_relist_interval_seconds",
+                "Seconds from one such list to the next.",
+                &USUAL_BOUNDS,
+            ),
+            relisted_at: r.float_gauge(
+                "kubelet_pleg_last_seen_seconds",
+                "When the runtime was last listed, in seconds of the epoch.",
+            ),
+            last_relist: Mutex::default(),
+            images_removed: r.counters(
+                "kubelet_image_garbage_collected_total",
+                "Images that were removed, by whether they were old or the disk was full.",
+                &["reason"],
+            ),
+            pull_seconds: r.histograms(
+                "kubelet_image_pull_duration_seconds",
+                "Seconds that pulls of images took, by the image's size.",
+                &["image_size_in_bytes"],
+                &PULL_BOUNDS,
+            ),
+            status_seconds: r.histogram(
+                "kubelet_pod_status_sync_duration_seconds",
+                "Seconds from a change of a pod's status until the API had it.",
+                &STATUS_BOUNDS,
+            ),
+        }
+    }
+
+    /// A pod was not taken.
+    pub fn rejected(&self, reason: &str) {
+        let label = match reason {
+            known if REJECTIONS.contains(&known) => known,
+            lacking if lacking.starts_with("OutOf") => "OutOfExtendedResources",
+            _ => "Other",
+        };
+        self.rejections.with_label_values(&[label]).inc();
+    }
+
+    /// A pod came with so many containers.
+    pub fn came(&self, containers: usize) {
+        self.containers_per_pod.observe(containers as f64);
+    }
+
+    /// A pod runs, so long after it was made.
+    pub fn runs(&self, since_made: Duration) {
+        self.start_seconds.with_label_values::<&str>(&[]).observe(since_made.as_secs_f64());
+    }
+
+    /// A pod of the runtime's that nobody wants is ended.
+    pub fn orphaned(&self) {
+        self.orphans.inc();
+    }
+
+    /// The sandbox of a pod with users of its own was asked for.
+    pub fn with_own_users(&self, made: bool) {
+        self.own_users.inc();
+        if !made {
+            self.own_users_failed.inc();
+        }
+    }
+
+    /// A container with so many volumes of images was made, or was not.
+    pub fn image_volumes(&self, count: usize, mounted: bool) {
+        let [requested, succeeded, failed] = &self.image_volumes;
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        requested.inc_by(count);
+        if mounted { succeeded } else { failed }.inc_by(count);
+    }
+
+    /// The runtime was listed at `at`, seconds of the epoch.
+    pub fn relisted(&self, took: Duration, at: f64) {
+        let now = Instant::now();
+        self.relist_seconds.observe(took.as_secs_f64());
+        self.relisted_at.set(at);
+        if let Some(before) = self.last_relist.lock().replace(now) {
+            self.relist_interval.observe(now.duration_since(before).as_secs_f64());
+        }
+    }
+
+    /// An image was removed.
+    pub fn image_removed(&self, why: ImageRemoval) {
+        let reason = match why {
+            ImageRemoval::Age => "age",
+            ImageRemoval::Space => "space",
+        };
+        self.images_removed.with_label_values(&[reason]).inc();
+    }
+
+    /// An image of this size was pulled.
+    pub fn pulled(&self, bytes: u64, took: Duration) {
+        let size = SIZES.iter().rfind(|(from, _)| bytes >= *from).map_or("", |(_, name)| *name);
+        self.pull_seconds.with_label_values(&[size]).observe(took.as_secs_f64());
+    }
+
+    /// The API has a pod's status, so long after it changed.
+    pub fn status_written(&self, after: Duration) {
+        self.status_seconds.observe(after.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn by_upstreams_names() {
+        let r = Registry::new();
+        let m = LifeMetrics::new(&r);
+        for reason in ["OutOfcpu", "OutOfexample.com/gpu", "whatever they say"] {
+            m.rejected(reason);
+        }
+        m.came(3);
+        m.runs(Duration::from_secs(2));
+        m.orphaned();
+        m.with_own_users(true);
+        m.with_own_users(false);
+        m.image_volumes(2, true);
+        m.image_volumes(1, false);
+        m.relisted(Duration::from_millis(20), 7.0);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        m.relisted(Duration::from_millis(20), 8.0);
+        m.image_removed(ImageRemoval::Space);
+        m.pulled(10 * MIB, Duration::from_secs(3));
+        m.pulled(200 * GIB, Duration::from_secs(3));
+        m.status_written(Duration::from_millis(20));
+        let text = r.text();
+        for line in [
+            "kubelet_admission_rejections_total{reason=\"OutOfcpu\"} 1",
+            "kubelet_admission_rejections_total{reason=\"OutOfExtendedResources\"} 1",
+            "kubelet_admission_rejections_total{reason=\"Other\"} 1",
+            "kubelet_containers_per_pod_count_bucket{le=\"2\"} 0",
+            "kubelet_containers_per_pod_count_bucket{le=\"4\"} 1",
+            "kubelet_pod_start_total_duration_seconds_bucket{le=\"2\"} 1",
+            "kubelet_orphaned_runtime_pods_total 1",
+            "kubelet_started_user_namespaced_pods_total 2",
+            "kubelet_started_user_namespaced_pods_errors_total 1",
+            "kubelet_image_volume_requested_total 3",
+            "kubelet_image_volume_mounted_succeed_total 2",
+            "kubelet_image_volume_mounted_errors_total 1",
+            "kubelet_pleg_relist_duration_seconds_count 2",
+            "kubelet_pleg_relist_interval_seconds_sum 1",
+            "kubelet_pleg_last_seen_seconds 8",
+            "kubelet_image_garbage_collected_total{reason=\"space\"} 1",
+            "kubelet_image_pull_duration_seconds_count{image_size_in_bytes=\"10MB-100MB\"} 1",
+            "kubelet_image_pull_duration_seconds_count{image_size_in_bytes=\"GT100GB\"} 1",
+            "kubelet_pod_status_sync_duration_seconds_bucket{le=\"0.05\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+        }
+    }
+}

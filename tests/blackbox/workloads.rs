@@ -104,13 +104,14 @@ fn unschedulable(s: &Subject) -> Outcome {
 fn cordon_drain_taint(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("w-drain")?;
     let node = s.kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
-    k.apply(&sleeper("web", 1, "one"))?;
-    k.ok(&["wait", "deployment/web", "--for=condition=Available", "--timeout=120s"])?;
+    // A name of its own: draining looks into all namespaces.
+    k.apply(&sleeper("drained", 1, "one"))?;
+    k.ok(&["wait", "deployment/drained", "--for=condition=Available", "--timeout=120s"])?;
     k.ok(&["taint", "node", &node, "test=x:NoSchedule"])?;
     k.ok(&["taint", "node", &node, "test-"])?;
     let result = (|| {
         let drained =
-            s.kubectl.ok(&["drain", &node, "--pod-selector=app=web", "--delete-emptydir-data", "--timeout=60s"])?;
+            s.kubectl.ok(&["drain", &node, "--pod-selector=app=drained", "--delete-emptydir-data", "--timeout=60s"])?;
         ensure!(drained.contains("evicted"), "{drained}");
         let path = "jsonpath={.items[0].status.phase}";
         eventually("the new pod waits", Duration::from_secs(30), || {
@@ -120,6 +121,6 @@ fn cordon_drain_taint(s: &Subject) -> Outcome {
     })();
     s.kubectl.ok(&["uncordon", &node])?;
     result?;
-    k.ok(&["rollout", "status", "deployment/web", "--timeout=60s"])?;
+    k.ok(&["rollout", "status", "deployment/drained", "--timeout=60s"])?;
     Ok(())
 }

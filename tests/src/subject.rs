@@ -12,6 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{Kubectl, Needs};
 
+/// Who waits to see how full a volume is does not wait a minute for it.
+const KUBELET: &str =
+    "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nvolumeStatsAggPeriod: 5s\n";
 /// Time a cold debug build of the control plane may take to serve; a broken one must not hang the run.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// A full disk of the machine that tests is nobody's pod's fault.
@@ -123,6 +126,11 @@ impl Process {
         all.extend([port.to_string(), "--node-name".into(), name, "--kubelet-port".into(), "0".into()]);
         if !args.contains(&"--disable-agent") {
             all.push(EVICTION.into());
+            if !args.contains(&"--kubelet-config") {
+                let file = scratch.path().join("kubelet.yaml");
+                std::fs::write(&file, KUBELET)?;
+                all.extend(["--kubelet-config".into(), file.display().to_string()]);
+            }
         }
         all.extend(args.iter().map(|a| (*a).to_owned()));
         let process = Self { dir, port, args: all, child: Mutex::new(None), scratch: Mutex::new(Some(scratch)) };

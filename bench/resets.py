@@ -32,7 +32,8 @@ class Pair:
         for end in self.ends:
             try:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                # Wakes the other thread too; the last close then sends the reset.
+                # Wakes the other thread, which would hold the connection open for as long as it reads; the last close sends the reset.
+                end.shutdown(socket.SHUT_RD)
                 end.close()
             except OSError:
                 pass

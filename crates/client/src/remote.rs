@@ -27,7 +27,7 @@ mod plain;
 mod pools;
 use connector::{CONNECT_TIMEOUT, TlsConnector};
 pub use plain::Plain;
-use pools::Pools;
+use pools::{PING_INTERVAL, Pools};
 
 /// How often credential files are looked at, at most.
 const RECHECK: Duration = Duration::from_secs(10);
@@ -35,10 +35,6 @@ const RECHECK: Duration = Duration::from_secs(10);
 const RECHECK_MISSING: Duration = Duration::from_millis(500);
 /// A program is asked again so long before what it said ends.
 const EXEC_AHEAD: Duration = Duration::from_secs(10);
-/// A dead HTTP/2 connection is noticed after this plus [`PING_TIMEOUT`].
-const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// How long the answer to a ping may take.
-const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Speaks to one server.
 pub struct Remote {
@@ -310,7 +306,15 @@ fn chain(e: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kelson_pki::Authority;
+    use http::{Request, Response};
+    use http_body_util::StreamBody;
+    use hyper::body::{Frame, Incoming};
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use kelson_pki::{Authority, LeafSpec, Purpose, San, SwappableCertificate};
+    use std::convert::Infallible;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
 
     fn authority() -> Authority {
         Authority::create("a", Timestamp::now()).unwrap()
@@ -337,5 +341,66 @@ mod tests {
             })
             .is_err()
         );
+    }
+
+    /// A server as the reference's: a hundred streams on a connection. Answers begin and never end.
+    async fn server(authority: &Authority) -> String {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let at = listener.local_addr().expect("its address");
+        let spec = LeafSpec {
+            common_name: "server",
+            organizations: &[],
+            sans: &[San::Ip(at.ip())],
+            purpose: Purpose::Server,
+            lifetime: Duration::from_secs(3600),
+        };
+        let issued = authority.issue(&spec, Timestamp::now()).expect("issued");
+        let mut tls = rustls::ServerConfig::builder_with_provider(kelson_pki::provider())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_cert_resolver(SwappableCertificate::new(&issued).expect("a certificate"));
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        let acceptor = TlsAcceptor::from(std::sync::Arc::new(tls));
+        tokio::spawn(async move {
+            loop {
+                let (tcp, _) = listener.accept().await.expect("accepted");
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let io = TokioIo::new(acceptor.accept(tcp).await.expect("TLS"));
+                    let service = service_fn(|_: Request<Incoming>| async {
+                        let first = futures::stream::iter([Ok::<_, Infallible>(Frame::data(bytes::Bytes::from("x")))]);
+                        let body = futures::StreamExt::chain(first, futures::stream::pending());
+                        Ok::<_, Infallible>(Response::new(StreamBody::new(body)))
+                    });
+                    let mut http = hyper::server::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+                    let _ = http.max_concurrent_streams(100).serve_connection(io, service).await;
+                });
+            }
+        });
+        format!("https://{at}")
+    }
+
+    #[tokio::test]
+    async fn watches_leave_a_place_for_those_who_come_after_them() {
+        let authority = Authority::create("a", Timestamp::now()).expect("an authority");
+        let server = server(&authority).await;
+        let config = Config { server, ca_pem: authority.cert_pem().into(), ..Config::default() };
+        let remote = Remote::new(config).expect("a transport");
+        let mut open = Vec::new();
+        for n in 0..250 {
+            let request = Request::get("/watch").body(bytes::Bytes::new()).expect("a request");
+            let answer = tokio::time::timeout(Duration::from_secs(60), remote.send(request)).await;
+            let mut answer = answer.unwrap_or_else(|_| panic!("request {n} waits for a place")).expect("answered");
+            assert!(answer.body_mut().frame().await.is_some(), "it begins");
+            open.push(answer);
+        }
+        // Places are free again when their answers are dropped.
+        let pools = || remote.current.lock().pools.as_ref().map_or(0, Pools::count);
+        assert_eq!(pools(), 4);
+        open.clear();
+        let request = Request::get("/watch").body(bytes::Bytes::new()).expect("a request");
+        remote.send(request).await.expect("answered");
+        assert_eq!(pools(), 4);
     }
 }

@@ -28,7 +28,7 @@ use crate::systemd::bus::Bus;
 use crate::systemd::units::Slices;
 use bounds::Bounds;
 use name::CgroupName;
-use pressure::Pressures;
+use pressure::ResourcePressures;
 use resources::quota;
 use tree::Tree;
 
@@ -177,8 +177,8 @@ impl Cgroups {
     }
 
     /// What a pod as a whole has waited for, as far as the kernel tells (cgroup v2). Reads files of the kernel's.
-    pub fn pressure(&self, uid: &str) -> Pressures {
-        self.unified_directory(uid).map(|dir| Pressures::read(&dir)).unwrap_or_default()
+    pub fn pressure(&self, uid: &str) -> ResourcePressures {
+        self.unified_directory(uid).map(|dir| ResourcePressures::read(&dir)).unwrap_or_default()
     }
 
     /// The cgroup of a container, in one tree of all controllers: named by the container's ID alone, or as a scope of systemd's.
@@ -194,8 +194,8 @@ impl Cgroups {
     }
 
     /// The same of the whole machine.
-    pub fn machine_pressure(&self) -> Pressures {
-        let of = |inner: &Arc<Inner>| inner.tree.is_unified().then(|| Pressures::read(Path::new(MOUNT)));
+    pub fn machine_pressure(&self) -> ResourcePressures {
+        let of = |inner: &Arc<Inner>| inner.tree.is_unified().then(|| ResourcePressures::read(Path::new(MOUNT)));
         self.inner.as_ref().and_then(of).unwrap_or_default()
     }
 

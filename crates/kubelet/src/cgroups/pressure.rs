@@ -16,7 +16,7 @@ pub struct Stall {
 
 /// What waited for one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pressure {
+pub struct StallPair {
     /// At least one of the tasks.
     pub some: Stall,
     /// All of them at once, so that nothing was done.
@@ -25,16 +25,16 @@ pub struct Pressure {
 
 /// Of each resource, where the kernel tells.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pressures {
-    /// Of processors.
-    pub cpu: Option<Pressure>,
-    /// Of memory.
-    pub memory: Option<Pressure>,
-    /// Of disks.
-    pub io: Option<Pressure>,
+pub struct ResourcePressures {
+    /// What waited for a processor.
+    pub cpu: Option<StallPair>,
+    /// What waited for pages of memory.
+    pub memory: Option<StallPair>,
+    /// What waited for a disk.
+    pub io: Option<StallPair>,
 }
 
-impl Pressures {
+impl ResourcePressures {
     /// Those of the cgroup that this directory is; a kernel without them, or told to count none, has no such files.
     pub fn read(cgroup: &Path) -> Self {
         let of = |name: &str| parse(&std::fs::read_to_string(cgroup.join(format!("{name}.pressure"))).ok()?);
@@ -43,7 +43,7 @@ impl Pressures {
 }
 
 /// Reads such a file's text. Of processors old kernels do not tell when all waited.
-fn parse(text: &str) -> Option<Pressure> {
+fn parse(text: &str) -> Option<StallPair> {
     let line = |kind: &str| {
         let rest = text.lines().find_map(|l| l.strip_prefix(kind)?.strip_prefix(' '))?;
         let field = |name: &str| rest.split(' ').find_map(|f| f.strip_prefix(name)?.strip_prefix('='));
@@ -53,10 +53,10 @@ fn parse(text: &str) -> Option<Pressure> {
             averages: [average("avg10")?, average("avg60")?, average("avg300")?],
         })
     };
-    Some(Pressure { some: line("some")?, full: line("full").unwrap_or_default() })
+    Some(StallPair { some: line("some")?, full: line("full").unwrap_or_default() })
 }
 
-impl Pressure {
+impl StallPair {
     /// As summaries show it (`PSIStats`).
     pub fn json(&self) -> Value {
         let of = |s: &Stall| {
@@ -92,10 +92,10 @@ mod tests {
     #[test]
     fn a_kernel_that_counts_none_has_none() {
         let dir = tempfile::tempdir().expect("tempdir");
-        assert_eq!(Pressures::read(dir.path()), Pressures::default());
+        assert_eq!(ResourcePressures::read(dir.path()), ResourcePressures::default());
         std::fs::write(dir.path().join("io.pressure"), "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n")
             .expect("write");
-        let found = Pressures::read(dir.path());
+        let found = ResourcePressures::read(dir.path());
         assert_eq!((found.cpu, found.memory, found.io.map(|p| p.some.total)), (None, None, Some(7)));
     }
 }

@@ -22,7 +22,7 @@ pub struct ImageEffects<'a> {
     pub objects: &'a Objects,
     /// Tells events of pods to the API.
     pub tell: &'a Tell,
-    /// Counts pulls.
+    /// Counts pulls by the size of the image.
     pub metrics: &'a Metrics,
 }
 

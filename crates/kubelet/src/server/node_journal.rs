@@ -51,20 +51,20 @@ async fn units(end: Instant) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-struct Running {
+struct Journal {
     output: pipe::Receiver,
     /// Ended when the client goes or the time is over.
     _child: Child,
 }
 
 /// Starts journalctl; what it says of faults goes among its lines, as upstream has it.
-fn start(words: &[String]) -> std::io::Result<Running> {
+fn start(words: &[String]) -> std::io::Result<Journal> {
     let (sender, output) = pipe::pipe()?;
     let sender = sender.into_blocking_fd()?;
     let mut command = Command::new(JOURNALCTL);
     command.args(words).kill_on_drop(true).stdin(Stdio::null());
     command.stderr(Stdio::from(sender.try_clone()?)).stdout(Stdio::from(sender));
-    Ok(Running { output, _child: command.spawn()? })
+    Ok(Journal { output, _child: command.spawn()? })
 }
 
 fn stream(words: &[String], end: Instant) -> Response<Body> {

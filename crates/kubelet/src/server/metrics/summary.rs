@@ -10,7 +10,7 @@ use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
 use super::network;
 use super::usage::{self, RunningUsage};
-use crate::cgroups::pressure::Pressures;
+use crate::cgroups::pressure::ResourcePressures;
 use crate::node::facts::{self, Memory};
 use crate::runtime::snapshot::timestamp;
 use crate::volumes::usage::VolumeUsage;
@@ -53,7 +53,7 @@ pub async fn answer(state: &ServerState) -> Response<Body> {
 }
 
 /// Adds what was waited for, as far as it is known.
-fn press(of: &mut Value, pressures: &Pressures, time: &str) {
+fn press(of: &mut Value, pressures: &ResourcePressures, time: &str) {
     for (part, pressure) in [("cpu", pressures.cpu), ("memory", pressures.memory), ("io", pressures.io)] {
         let Some(pressure) = pressure else { continue };
         if of[part].is_null() {
@@ -164,7 +164,7 @@ fn pods(usages: &[RunningUsage], processes: impl Fn(&str) -> Option<u64>) -> Vec
 mod tests {
     use super::super::usage::tests::sample;
     use super::*;
-    use crate::cgroups::pressure::{Pressure, Stall};
+    use crate::cgroups::pressure::{Stall, StallPair};
     use crate::volumes::usage::Room;
 
     #[test]
@@ -200,8 +200,8 @@ mod tests {
     #[test]
     fn swap_and_waiting_are_shown_where_they_are_known() {
         let stall = Stall { total: 7, averages: [0.0; 3] };
-        let waited = Some(Pressure { some: stall, full: Stall::default() });
-        let pressure = Pressures { cpu: waited, memory: None, io: waited };
+        let waited = Some(StallPair { some: stall, full: Stall::default() });
+        let pressure = ResourcePressures { cpu: waited, memory: None, io: waited };
         let told = RunningUsage { swap: Some(5), swap_available: Some(1), pressure, ..sample() };
         let boundless = RunningUsage { swap: Some(2), ..told.clone() };
         let shown = pods(&[told.clone(), RunningUsage { swap_available: None, ..boundless }], |_| None);

@@ -281,7 +281,7 @@ fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod], paths: &
 mod tests {
     use super::super::usage::tests::sample;
     use super::*;
-    use crate::cgroups::pressure::{Pressure, Pressures};
+    use crate::cgroups::pressure::{ResourcePressures, StallPair};
 
     #[test]
     fn resource_series() {
@@ -310,8 +310,10 @@ mod tests {
         let mut f = Families::default();
         let paths = [("u".to_owned(), "/kubepods/podu".to_owned())].into();
         let waited = Stall { total: 1_500_000, averages: [0.0; 3] };
-        let pressure =
-            Pressures { io: Some(Pressure { some: waited, full: Stall::default() }), ..Pressures::default() };
+        let pressure = ResourcePressures {
+            io: Some(StallPair { some: waited, full: Stall::default() }),
+            ..ResourcePressures::default()
+        };
         let faulty = RunningUsage { swap: Some(9), faults: (Some(3), None), pressure, ..sample() };
         containers(&mut f, &[faulty], &[], &paths);
         let text = f.text();

@@ -8,7 +8,7 @@ use kelson_cri::CriResult;
 use kelson_cri::proto as cri;
 
 use super::super::state::ServerState;
-use crate::cgroups::pressure::Pressures;
+use crate::cgroups::pressure::ResourcePressures;
 use crate::runtime::labels;
 
 /// One running container's usage.
@@ -45,7 +45,7 @@ pub struct RunningUsage {
     /// How much more of it may be there, where that is bounded.
     pub swap_available: Option<u64>,
     /// What it has waited for.
-    pub pressure: Pressures,
+    pub pressure: ResourcePressures,
     /// Page faults that needed no disk, and that did.
     pub faults: (Option<u64>, Option<u64>),
     /// Writable layer, bytes.
@@ -71,7 +71,7 @@ impl RunningUsage {
     /// What the runtime does not tell: read in the container's own cgroup.
     fn read(&mut self, cgroup: &Path) {
         let number = |name: &str| std::fs::read_to_string(cgroup.join(name)).ok()?.trim().parse::<u64>().ok();
-        self.pressure = Pressures::read(cgroup);
+        self.pressure = ResourcePressures::read(cgroup);
         if self.swap.is_none() {
             self.swap = number("memory.swap.current");
             let max = number("memory.swap.max");
@@ -106,7 +106,7 @@ fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec
             rss: value(memory.rss_bytes).filter(|r| *r > 0),
             swap: s.swap.as_ref().and_then(|s| value(s.swap_usage_bytes)),
             swap_available: s.swap.as_ref().and_then(|s| value(s.swap_available_bytes)),
-            pressure: Pressures::default(),
+            pressure: ResourcePressures::default(),
             faults: (value(memory.page_faults), value(memory.major_page_faults)),
             disk: value(layer.used_bytes).unwrap_or(0),
             inodes: value(layer.inodes_used),

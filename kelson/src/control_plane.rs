@@ -330,7 +330,7 @@ impl Ports<'_> {
 /// How pods are scheduled.
 fn scheduling(args: &ServerArgs) -> anyhow::Result<kelson_scheduler::Config> {
     let gates = Arc::new(feature_gates(&args.feature_gates, |_| true)?);
-    Ok(kelson_scheduler::Config { gates, ..kelson_scheduler::Config::default() })
+    Ok(kelson_scheduler::Config { gates, host: crate::host::name()?, ..kelson_scheduler::Config::default() })
 }
 
 /// What `--kubelet-certificate-authority` says.

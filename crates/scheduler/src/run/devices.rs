@@ -77,9 +77,9 @@ impl Writer {
                 Readiness::Waits => {}
             }
             if !std::mem::replace(&mut told, true) {
-                let (pod, node) = (&binding.pod, &binding.pod.node_name);
+                let node = &binding.pod.node_name;
                 let text = format!("waiting for binding conditions for device on node {node}");
-                self.tell(pod, pod, EventType::Normal, "BindingConditionsPending", text);
+                self.tell(&binding.pod, EventType::Normal, "BindingConditionsPending", "Scheduling", text);
             }
             tokio::select! {
                 () = known => {}

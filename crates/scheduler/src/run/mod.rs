@@ -56,6 +56,8 @@ pub struct Config {
     pub seed: Option<u64>,
     /// Who else has a say in where pods go.
     pub extenders: Extenders,
+    /// The machine's name, which events tell.
+    pub host: String,
     /// Where it counts what it does: for one start, as a metric is registered only once. `None`: a registry of its own.
     pub metrics: Option<Registry>,
 }
@@ -69,6 +71,7 @@ impl Default for Config {
             gates: Arc::default(),
             seed: None,
             extenders: Extenders::default(),
+            host: String::new(),
             metrics: None,
         }
     }
@@ -109,7 +112,7 @@ impl Scheduler {
         // Not of the group: what was decided last is still told after the scheduler has ended. Each profile has a voice of its
         // own.
         let voice = |name: &str| {
-            let own = || EventRecorder::new(client.clone(), Arc::clone(&clock), name, "");
+            let own = || EventRecorder::new(client.clone(), Arc::clone(&clock), name, &config.host);
             recorder.clone().unwrap_or_else(own)
         };
         let voices = within.into_iter().map(|(name, volumes_within, devices_within)| {

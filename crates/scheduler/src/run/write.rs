@@ -51,9 +51,14 @@ impl Drop for Binding {
 const PODS: ResourceType = <Pod as Object>::TYPE;
 
 impl Writer {
-    /// Tells of a pod, in the name of the profile that decided on `by`.
-    pub(super) fn tell(&self, by: &Pod, about: &Pod, kind: EventType, reason: &str, text: String) {
-        self.voice(by).recorder.event(&about.reference(), kind, reason, text);
+    /// Tells what becomes of a pod, in the name of the profile that decides on it.
+    pub(super) fn tell(&self, pod: &Pod, kind: EventType, reason: &str, action: &str, text: String) {
+        self.voice(pod).recorder.action((&pod.reference(), None), kind, reason, action, text);
+    }
+
+    /// Why a pod is not placed.
+    fn tell_failed(&self, pod: &Pod, why: &str) {
+        self.tell(pod, EventType::Warning, "FailedScheduling", "Scheduling", why.to_owned());
     }
 
     /// That of the profile that decides on a pod.
@@ -98,7 +103,7 @@ impl Writer {
             Ok(()) => {
                 self.shared.core.lock().bound(pod, Instant::now());
                 let text = format!("Successfully assigned {namespace}/{name} to {node}");
-                self.tell(pod, pod, EventType::Normal, "Scheduled", text);
+                self.tell(pod, EventType::Normal, "Scheduled", "Binding", text);
             }
             Err(e) => self.bind_failed(pod, &e).await,
         }
@@ -125,7 +130,7 @@ impl Writer {
         }
         tracing::warn!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, error = %e, "binding failed");
         let text = format!("binding rejected: {e}");
-        self.tell(pod, pod, EventType::Warning, "FailedScheduling", text.clone());
+        self.tell_failed(pod, &text);
         // Somebody else bound it: the API will tell, and its status is no longer ours.
         if !e.is(Reason::Conflict) {
             self.condition(pod, "SchedulerError", &text).await;
@@ -147,7 +152,7 @@ impl Writer {
         }
         let text = format!("running PreBind plugin {plugin:?}: {why}");
         tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, plugin, why, "not bound");
-        self.tell(pod, pod, EventType::Warning, "FailedScheduling", text.clone());
+        self.tell_failed(pod, &text);
         self.condition(pod, "SchedulerError", &text).await;
     }
 
@@ -159,7 +164,7 @@ impl Writer {
         if let Some(claim) = &report.drop {
             self.drop_claim(claim).await;
         }
-        self.tell(pod, pod, EventType::Warning, "FailedScheduling", report.message.clone());
+        self.tell_failed(pod, &report.message);
         self.write_status(pod, report.reason, &report.message, report.nominate.as_deref()).await;
     }
 
@@ -183,7 +188,9 @@ impl Writer {
             match self.client.delete::<Pod>(victim.namespace(), &victim.name, &options).await {
                 Ok(()) => {
                     let text = format!("Preempted by pod {uid} on node {node}");
-                    self.tell(&p.report.pod, victim, EventType::Normal, "Preempted", text);
+                    let (who, whom) = (p.report.pod.reference(), victim.reference());
+                    let recorder = &self.voice(&p.report.pod).recorder;
+                    recorder.action((&whom, Some(&who)), EventType::Normal, "Preempted", "Preempting", text);
                 }
                 Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
                 Err(e) => tracing::warn!(pod = %victim.name, error = %e, "could not preempt a pod"),

@@ -1,0 +1,291 @@
+//! Records Events about objects, of core/v1 and of `events.k8s.io`: repeated ones are counted on one object, floods from one source are
+//! dropped, and nothing a recorder does can hold up its caller (upstream: client-go `tools/record` and `tools/events`).
+mod correlate;
+mod series;
+
+use std::future::pending;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::events::v1::Event as ActionEvent;
+use kelson_meta::{Clock, format_seconds};
+use kelson_tasks::Tasks;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use self::correlate::{Correlated, Correlator, Recorded, Told};
+use self::series::{Act, Acts, Written};
+use crate::{Client, ClientError, Object, PatchKind, WriteOptions};
+
+/// Events waiting to be sent; more are dropped.
+const PENDING_MAX: usize = 1000;
+/// Longest message the API accepts.
+const MESSAGE_MAX_BYTES: usize = 1024;
+
+/// Severity of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// Something went as it should.
+    Normal,
+    /// Something to look at.
+    Warning,
+}
+
+impl EventType {
+    /// As `type` names it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// `v1.ObjectReference` of what an event is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ObjectRef {
+    /// Group and version of the object's kind.
+    pub api_version: String,
+    /// Kind of the object that the event is about.
+    pub kind: String,
+    /// Namespace; empty for cluster-scoped objects (their events go to `default`).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Name of the object that the event is about.
+    pub name: String,
+    /// Its UID, so that a namesake's events are told apart.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// The version of the object that was looked at.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub resource_version: String,
+    /// Part of the object, e.g. `spec.containers{app}`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub field_path: String,
+}
+
+impl ObjectRef {
+    /// A reference to a whole object.
+    pub fn of<T: Object>(object: &T) -> Self {
+        Self {
+            api_version: T::TYPE.api_version(),
+            kind: T::TYPE.kind.to_owned(),
+            namespace: object.namespace().to_owned(),
+            name: object.name().to_owned(),
+            uid: object.uid().to_owned(),
+            resource_version: object.resource_version().to_owned(),
+            field_path: String::new(),
+        }
+    }
+    /// The same, of one part.
+    pub fn at(mut self, field_path: impl Into<String>) -> Self {
+        self.field_path = field_path.into();
+        self
+    }
+}
+
+/// Records events of one component; cheap to clone.
+#[derive(Clone)]
+pub struct EventRecorder {
+    sender: mpsc::Sender<Pending>,
+}
+
+enum Pending {
+    /// Of core/v1.
+    Told(Told),
+    /// Of `events.k8s.io`, with its note.
+    Done(Act, String),
+}
+
+impl EventRecorder {
+    /// A recorder whose events say they come from `component` on `host` (may be empty). Its task ends with the last
+    /// recorder.
+    pub fn new(client: Client, clock: Arc<dyn Clock>, component: &str, host: &str) -> Self {
+        Self::start_in(&Tasks::root("events"), client, clock, component, host)
+    }
+
+    /// As [`new`](Self::new), in a group of tasks whose end also ends the recorder: events that are waiting then are lost.
+    pub fn start_in(tasks: &Tasks, client: Client, clock: Arc<dyn Clock>, component: &str, host: &str) -> Self {
+        let (sender, receiver) = mpsc::channel(PENDING_MAX);
+        let worker = Worker {
+            client,
+            clock,
+            component: component.to_owned(),
+            host: host.to_owned(),
+            correlator: Correlator::default(),
+            acts: Acts::new(component, host),
+        };
+        let worker = Arc::new(tokio::sync::Mutex::new((worker, receiver)));
+        tasks.supervise("events", move || {
+            let worker = Arc::clone(&worker);
+            async move {
+                let (worker, receiver) = &mut *worker.lock().await;
+                worker.run(receiver).await;
+            }
+        });
+        Self { sender }
+    }
+
+    /// Records an event. Never waits; under a flood it is dropped.
+    pub fn event(&self, about: &ObjectRef, kind: EventType, reason: &str, message: impl Into<String>) {
+        let message = bounded(message.into());
+        self.send(Pending::Told(Told { about: about.clone(), kind, reason: reason.to_owned(), message }));
+    }
+
+    /// Records what was done (`action`) to an object, and because of which other one; an event of `events.k8s.io`. Never waits; under a
+    /// flood it is dropped.
+    pub fn action(
+        &self,
+        (regarding, related): (&ObjectRef, Option<&ObjectRef>),
+        kind: EventType,
+        reason: &str,
+        action: &str,
+        note: impl Into<String>,
+    ) {
+        let (regarding, related) = (regarding.clone(), related.cloned());
+        let act = Act { regarding, related, kind, reason: reason.to_owned(), action: action.to_owned() };
+        self.send(Pending::Done(act, bounded(note.into())));
+    }
+
+    fn send(&self, pending: Pending) {
+        if self.sender.try_send(pending).is_err() {
+            tracing::debug!("event dropped: too many pending");
+        }
+    }
+}
+
+/// As much of a message as the API accepts.
+fn bounded(mut message: String) -> String {
+    if message.len() > MESSAGE_MAX_BYTES {
+        let mut end = MESSAGE_MAX_BYTES - 3;
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        message.truncate(end);
+        message.push_str("...");
+    }
+    message
+}
+
+struct Worker {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    component: String,
+    host: String,
+    correlator: Correlator,
+    acts: Acts,
+}
+
+impl Worker {
+    async fn run(&mut self, receiver: &mut mpsc::Receiver<Pending>) {
+        loop {
+            let next = self.acts.next();
+            let ended = async {
+                match next {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
+            let done = tokio::select! {
+                waiting = receiver.recv() => match waiting {
+                    Some(Pending::Told(told)) => self.tell(&told).await,
+                    Some(Pending::Done(act, note)) => self.act(act, &note).await,
+                    None => return,
+                },
+                () = ended => self.end().await,
+            };
+            if let Err(e) = done {
+                tracing::debug!(error = %e, "event not recorded");
+            }
+        }
+    }
+
+    /// The name of a new event about an object.
+    fn name(&self, about: &ObjectRef) -> String {
+        format!("{}.{:x}", about.name, unique(self.clock.now()))
+    }
+
+    async fn act(&mut self, act: Act, note: &str) -> Result<(), ClientError> {
+        let (name, at) = (self.name(&act.regarding), (Instant::now(), self.clock.now()));
+        match self.acts.take(act, note, name, at) {
+            Some(written) => self.write(&written).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn end(&mut self) -> Result<(), ClientError> {
+        for written in self.acts.ended(Instant::now()) {
+            self.write(&written).await?;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, written: &Written) -> Result<(), ClientError> {
+        let metadata = &written.event["metadata"];
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+        if written.is_series {
+            let (patch, options) = (json!({"series": written.event["series"]}), WriteOptions::default());
+            let (namespace, name, kind) = (text("namespace"), text("name"), PatchKind::Strategic);
+            match self.client.patch::<ActionEvent>(namespace, name, "", kind, &patch, &options).await {
+                Err(e) if e.is_not_found() => {}
+                sent => return sent.map(drop),
+            }
+        }
+        self.client.create::<ActionEvent>(text("namespace"), &written.event).await.map(drop)
+    }
+
+    async fn tell(&mut self, told: &Told) -> Result<(), ClientError> {
+        let Some(correlated) = self.correlator.take(told, Instant::now()) else { return Ok(()) };
+        let Correlated { key, message, combined, before } = correlated;
+        let now = format_seconds(self.clock.now());
+        if let Some(mut before) = before {
+            before.count += 1;
+            let mut patch = json!({"count": before.count, "lastTimestamp": now});
+            if combined {
+                patch["message"] = json!(message);
+            }
+            let options = WriteOptions::default();
+            let sent =
+                self.client.patch::<Event>(&before.namespace, &before.name, "", PatchKind::Merge, &patch, &options);
+            match sent.await {
+                Ok(_) => {
+                    self.correlator.wrote(key, before);
+                    return Ok(());
+                }
+                Err(e) if e.is_not_found() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let about = &told.about;
+        let namespace = if about.namespace.is_empty() { "default" } else { &about.namespace };
+        let name = self.name(about);
+        let mut event = json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": about, "reason": told.reason, "message": message, "type": told.kind.word(),
+            "source": source(&self.component, &self.host),
+            "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+        });
+        // One that stands for others names nobody who reports it, as upstream.
+        if !combined {
+            event["reportingComponent"] = json!(self.component);
+            event["reportingInstance"] = json!(self.host);
+        }
+        self.client.create::<Event>(namespace, &event).await?;
+        self.correlator.wrote(key, Recorded { namespace: namespace.to_owned(), name, count: 1 });
+        Ok(())
+    }
+}
+
+fn source(component: &str, host: &str) -> serde_json::Value {
+    if host.is_empty() { json!({"component": component}) } else { json!({"component": component, "host": host}) }
+}
+
+/// Nanoseconds since the epoch with the low bits random: unique enough for a name, ordered like upstream's.
+fn unique(now: jiff::Timestamp) -> u64 {
+    let nanos = u64::try_from(now.as_nanosecond()).unwrap_or_default();
+    (nanos & !0xffff) | u64::from(rand::random::<u16>())
+}

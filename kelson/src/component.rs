@@ -8,20 +8,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use clap::{ArgAction, Args};
+use clap::Args;
 use jiff::Timestamp;
 use kelson_client::kubeconfig::Config as Kubeconfig;
-use kelson_client::leader::{Candidate, Times};
+use kelson_client::leader::Candidate;
 use kelson_client::remote::Remote;
 use kelson_client::{Client, ClientError, RateLimit};
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_pki::{Authority, Issued, Key, LeafSpec, Purpose, San, SwappableCertificate};
+use kelson_scheduler::configuration::ClientConnection;
 use kelson_serving::{Delegated, OpenPaths, Port};
 use kelson_tasks::Tasks;
 use serde_json::Value;
 
-use crate::args::{VerbosityArgs, duration};
+use crate::args::VerbosityArgs;
+use crate::election::{Election, ElectionArgs};
 use crate::process::Process;
 
 /// How long giving the lease back may take at the end.
@@ -60,25 +62,8 @@ pub struct ComponentArgs {
     /// CA of proxies that may speak for others; none is believed here.
     #[arg(long, value_name = "FILE")]
     pub requestheader_client_ca_file: Option<PathBuf>,
-    /// Work only while holding a lease, so that others of this component may stand by [default: true].
-    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true,
-        action = ArgAction::Set)]
-    pub leader_elect: Option<bool>,
-    /// Namespace of the lease.
-    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
-    pub leader_elect_resource_namespace: String,
-    /// Name of the lease [default: the component's].
-    #[arg(long, value_name = "NAME")]
-    pub leader_elect_resource_name: Option<String>,
-    /// How long others respect a lease that is no longer renewed.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
-    pub leader_elect_lease_duration: Duration,
-    /// How long the leader tries to renew its lease before it gives up.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
-    pub leader_elect_renew_deadline: Duration,
-    /// Pause between two tries to have the lease.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
-    pub leader_elect_retry_period: Duration,
+    #[command(flatten)]
+    pub election: ElectionArgs,
     /// Requests a second to the API server [default: as many as there are; upstream: 20, the scheduler's 50].
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     pub kube_api_qps: Option<f64>,
@@ -95,6 +80,11 @@ pub struct ComponentArgs {
 /// What may go at once where only the rate is said.
 const BURST: u32 = 30;
 
+/// The rate and what may go at once; `None`: there is no limit.
+fn limit(qps: Option<f64>, burst: Option<u32>) -> Option<(f64, u32)> {
+    Some((qps.filter(|rate| *rate > 0.0)?, burst.unwrap_or(BURST)))
+}
+
 impl ComponentArgs {
     /// The log's filter.
     pub fn log_level(&self) -> &str {
@@ -103,19 +93,15 @@ impl ComponentArgs {
 
     /// How many requests may be made; `None`: as many as there are.
     pub fn rate_limit(&self) -> Option<Arc<RateLimit>> {
-        let rate = self.kube_api_qps.filter(|rate| *rate > 0.0)?;
-        Some(RateLimit::new(rate, self.kube_api_burst.unwrap_or(BURST)))
+        let (rate, burst) = limit(self.kube_api_qps, self.kube_api_burst)?;
+        Some(RateLimit::new(rate, burst))
     }
 
-    /// The times of the election.
-    fn times(&self) -> anyhow::Result<Times> {
-        let times = Times {
-            lease: self.leader_elect_lease_duration,
-            renew: self.leader_elect_renew_deadline,
-            retry: self.leader_elect_retry_period,
-        };
-        times.check().map_err(anyhow::Error::msg).context("--leader-elect")?;
-        Ok(times)
+    /// The same; where there is a configuration file it is that which says it, and the flags count for nothing, as upstream.
+    pub fn rate_limit_over(&self, file: Option<&ClientConnection>) -> Option<Arc<RateLimit>> {
+        let Some(file) = file else { return self.rate_limit() };
+        let (rate, burst) = limit(file.qps, file.burst)?;
+        Some(RateLimit::new(rate, burst))
     }
 
     /// What the kubeconfig says, else what a pod is told of its cluster. The kubeconfig is to be found where `fallback` (a configuration file) says when no flag does.
@@ -145,8 +131,8 @@ pub struct Alone<'a> {
     pub client: Client,
     /// Of its kubeconfig.
     pub ca_pem: Vec<u8>,
-    /// Whether it leads only by a lease, where no flag says.
-    pub elects: bool,
+    /// How it leads.
+    pub election: Election,
 }
 
 impl Alone<'_> {
@@ -224,15 +210,13 @@ impl Alone<'_> {
     where
         W: AsyncFnOnce(&mut Ending<'_>) -> anyhow::Result<()>,
     {
-        if !self.args.leader_elect.unwrap_or(self.elects) {
+        let Election { elects, namespace, name, times } = &self.election;
+        if !elects {
             return work(&mut Ending { process, candidate: None }).await;
         }
         let identity = format!("{}_{:032x}", crate::host::name()?, rand::random::<u128>());
-        let namespace = &self.args.leader_elect_resource_namespace;
-        let name = self.args.leader_elect_resource_name.as_deref().unwrap_or(self.name);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let mut candidate =
-            Candidate::new(self.client.clone(), clock, namespace, name, &identity).by(self.args.times()?);
+        let mut candidate = Candidate::new(self.client.clone(), clock, namespace, name, &identity).by(*times);
         tokio::select! {
             () = candidate.won() => tracing::info!(lease = name, "leads"),
             ended = process.ended() => return ended,
@@ -261,6 +245,24 @@ impl Ending<'_> {
         tokio::select! {
             ended = self.process.ended() => ended,
             why = candidate.lost() => bail!("no longer leads: {why}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_often_the_api_server_is_asked() {
+        for (qps, burst, expected) in [
+            (None, Some(9), None),
+            (Some(0.0), Some(9), None),
+            (Some(-1.0), None, None),
+            (Some(2.5), Some(9), Some((2.5, 9))),
+            (Some(2.5), None, Some((2.5, BURST))),
+        ] {
+            assert_eq!(limit(qps, burst), expected, "{qps:?} {burst:?}");
         }
     }
 }

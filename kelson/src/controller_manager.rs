@@ -17,6 +17,7 @@ use kelson_controllers::{ABSENT, CONTROLLERS, Config, Controllers, EvictionRates
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
 use kelson_pki::Key;
+use kelson_scheduler::configuration::LeaderElection;
 
 use crate::accounts::Account;
 use crate::args::{duration, feature_gates};
@@ -24,6 +25,7 @@ use crate::component::{Alone, ComponentArgs, client};
 use crate::controller_flags::{AutoscalerArgs, SigningArgs, SliceArgs, text};
 use crate::flags::Spoken;
 use crate::process::{self, within};
+use crate::sync_flags::{BatchArgs, SyncArgs};
 
 const NAME: &str = "kube-controller-manager";
 const PORT: u16 = 10257;
@@ -104,6 +106,10 @@ pub struct ControllerManagerArgs {
     pub autoscaler: AutoscalerArgs,
     #[command(flatten)]
     pub slices: SliceArgs,
+    #[command(flatten)]
+    pub syncs: SyncArgs,
+    #[command(flatten)]
+    pub batches: BatchArgs,
     /// Features to switch on or off, under upstream's names; the flag may be given several times.
     #[arg(long, value_name = "NAME=BOOL,…")]
     pub feature_gates: Vec<String>,
@@ -176,6 +182,8 @@ fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Con
     out.collects_garbage = args.enable_garbage_collector;
     out.autoscaling = args.autoscaler.rules()?;
     out.slices = args.slices.sizes()?;
+    out.concurrent_syncs = args.syncs.by_controller()?;
+    out.batch_periods = args.batches.periods();
     out.feature_gates = Arc::new(feature_gates(&args.feature_gates, |gate| FEATURE_GATES.contains(&gate))?);
     out.time_zone = TimeZone::system();
     Ok(out)
@@ -189,14 +197,14 @@ pub fn run(args: ControllerManagerArgs, spoken: &Spoken) -> anyhow::Result<()> {
     let config = config(&args, registry.clone())?;
     let connection = args.component.connection(None)?;
     let limit = args.component.rate_limit();
+    let election = args.component.election.over(&LeaderElection::default(), NAME)?;
     let limited = move |client: Client| limit.as_ref().map_or(client.clone(), |limit| client.limited(limit));
     let manager = limited(client(connection.clone(), "controller-manager")?);
     let own = args.use_service_account_credentials;
     process::run(async |process| {
         let tasks = process.tasks.child("component");
         let ca_pem = connection.ca_pem.clone();
-        let alone =
-            Alone { args: &args.component, name: NAME, port: PORT, client: manager.clone(), ca_pem, elects: true };
+        let alone = Alone { args: &args.component, name: NAME, port: PORT, client: manager.clone(), ca_pem, election };
         alone.serve(&tasks, registry).await?;
         let factory = move |who: &str| match user::split_service_account(who).filter(|_| own) {
             Some((namespace, name)) => {

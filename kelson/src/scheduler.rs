@@ -70,9 +70,11 @@ pub fn run(args: SchedulerArgs, spoken: &Spoken) -> anyhow::Result<()> {
     spoken.log();
     let (said, read) = match &args.config {
         Some(file) => read(file)?,
-        None => (Value::Null, Configuration { config: Config::default(), kubeconfig: None, leader_elect: None }),
+        None => (Value::Null, Configuration::default()),
     };
-    let Configuration { mut config, kubeconfig, leader_elect } = read;
+    let Configuration { mut config, connection: asked, election } = read;
+    let election = args.component.election.over(&election, NAME)?;
+    let kubeconfig = &asked.kubeconfig;
     config.longest_wait = args.pod_max_in_unschedulable_pods_duration;
     config.gates = Arc::new(feature_gates(&args.feature_gates, |gate| FEATURE_GATES.contains(&gate))?);
     if let Some(file) = &args.write_config_to {
@@ -81,20 +83,19 @@ pub fn run(args: SchedulerArgs, spoken: &Spoken) -> anyhow::Result<()> {
     let connection = args.component.connection(kubeconfig.as_deref())?;
     let ca_pem = connection.ca_pem.clone();
     let client = client(connection, "scheduler")?;
-    let client = match args.component.rate_limit() {
+    let client = match args.component.rate_limit_over(args.config.as_ref().map(|_| &asked)) {
         Some(limit) => client.limited(&limit),
         None => client,
     };
     process::run(async |process| {
         let tasks = process.tasks.child("component");
-        let elects = leader_elect.unwrap_or(true);
-        let alone = Alone { args: &args.component, name: NAME, port: PORT, client: client.clone(), ca_pem, elects };
+        let alone = Alone { args: &args.component, name: NAME, port: PORT, client: client.clone(), ca_pem, election };
         let registry = Registry::of_component();
         alone.serve(&tasks, registry.clone()).await?;
         alone
             .lead(process, async |ending| {
                 let clock = Arc::new(SystemClock);
-                let config = Config { metrics: Some(registry), ..config };
+                let config = Config { metrics: Some(registry), host: crate::host::name()?, ..config };
                 let scheduler = Scheduler::start(config, client, clock, None, &tasks);
                 let ended = ending.come().await;
                 within(END_MAX, "scheduler", scheduler.shutdown()).await;

@@ -101,7 +101,7 @@ pub fn start(ctx: &Arc<Context>) {
         q.add(key);
     });
     me.endpoints.on_change(enqueue_self(&queue));
-    crate::endpointslice::enqueue_services_of_pods(ctx, &queue);
+    crate::endpointslice::enqueue_services_of_pods(ctx, &queue, ctx.config.batch_periods.endpoints);
     ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }

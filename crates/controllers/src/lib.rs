@@ -57,7 +57,7 @@ use shared::context::Context;
 pub use registry::{ABSENT, CONTROLLERS, canonical_name};
 pub use shared::authorities::Authorities;
 pub use shared::config::{
-    AutoscalerRules, Config, EvictionRates, FEATURE_GATES, LegacyTokenSigner, ReservedNames, SliceSizes,
+    AutoscalerRules, BatchPeriods, Config, EvictionRates, FEATURE_GATES, LegacyTokenSigner, ReservedNames, SliceSizes,
 };
 pub use shared::context::{ClientFactory, ControllerDescriptor, Identity, MANAGER_USER};
 

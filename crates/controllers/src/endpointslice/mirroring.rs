@@ -87,7 +87,8 @@ pub fn start(ctx: &Arc<Context>) {
         expectations: Arc::default(),
     });
     me.services.on_change(enqueue_self(&queue));
-    me.endpoints.on_change(enqueue_self(&queue));
+    let (q, wait) = (queue.clone(), ctx.config.batch_periods.mirrored);
+    me.endpoints.on_change(move |change| q.add_after(change.object().key(), wait));
     let (q, e) = (queue.clone(), Arc::clone(&me.expectations));
     me.slices.on_change(move |change| {
         let slice = change.object();

@@ -79,7 +79,7 @@ pub fn start(ctx: &Arc<Context>) {
         }
         q.add(key);
     });
-    enqueue_services_of_pods(ctx, &queue);
+    enqueue_services_of_pods(ctx, &queue, ctx.config.batch_periods.slices);
     let (q, services, pods) = (queue.clone(), me.services.clone(), me.pods.clone());
     me.nodes.on_change(move |change| on_node(&services, &pods, &q, change));
     ctx.run_queue(&queue, WORKERS, move |key| {
@@ -92,8 +92,8 @@ fn is_ours(s: &EndpointSliceView) -> bool {
     s.metadata.labels.get(MANAGED_BY).is_some_and(|m| m == MANAGER)
 }
 
-/// Queues the services whose endpoints a pod's change may concern.
-pub(crate) fn enqueue_services_of_pods(ctx: &Arc<Context>, queue: &WorkQueue<ObjectKey>) {
+/// Queues the services whose endpoints a pod's change may concern, after a time in which more of them may come.
+pub(crate) fn enqueue_services_of_pods(ctx: &Arc<Context>, queue: &WorkQueue<ObjectKey>, wait: Duration) {
     let (services, queue) = (ctx.informers.services.reader(), queue.clone());
     ctx.informers.pods.on_change(move |change| {
         let (old, new) = match change {
@@ -109,7 +109,7 @@ pub(crate) fn enqueue_services_of_pods(ctx: &Arc<Context>, queue: &WorkQueue<Obj
             let Some(selector) = s.spec.selector.as_ref().filter(|s| !s.is_empty()) else { continue };
             let selects = |p: &PodView| selector.iter().all(|(k, v)| p.metadata.labels.get(k) == Some(v));
             if selects(new) || old.is_some_and(|o| selects(o)) {
-                queue.add(s.key());
+                queue.add_after(s.key(), wait);
             }
         }
     });

@@ -1,8 +1,10 @@
 //! Slices and endpoints against the API on a paused clock.
+use std::time::Duration;
+
 use serde_json::json;
 
-use crate::Config;
 use crate::testing::run;
+use crate::{BatchPeriods, Config};
 use kelson_simulation::Api;
 
 #[tokio::test(start_paused = true)]
@@ -53,4 +55,33 @@ async fn follows_pods() {
     api.remove("v1/services", "n", "web").await;
     api.settle().await;
     assert!(api.get("v1/endpoints", "n", "web").await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_pods_are_gathered_as_long_as_is_configured() {
+    let periods =
+        BatchPeriods { endpoints: Duration::from_secs(20), slices: Duration::from_secs(60), mirrored: Duration::ZERO };
+    let config = Config { batch_periods: periods, ..Config::default() };
+    let api = Api::start().await;
+    api.namespace("n").await;
+    let _running = run(&api, &["endpointslice-controller", "endpoints-controller"], config).await;
+    let spec = json!({"selector": {"app": "web"}, "ports": [{"port": 80}]});
+    api.create("v1/services", json!({"metadata": {"name": "web", "namespace": "n"}, "spec": spec})).await;
+    api.settle().await;
+    let status = json!({"phase": "Running", "podIP": "10.42.0.2", "podIPs": [{"ip": "10.42.0.2"}],
+        "conditions": [{"type": "Ready", "status": "True"}]});
+    let (metadata, container) =
+        (json!({"name": "a", "namespace": "n", "labels": {"app": "web"}}), json!([{"name": "c", "image": "c"}]));
+    let spec = json!({"nodeName": "n1", "containers": container});
+    api.create("v1/pods", json!({"metadata": metadata, "spec": spec, "status": status})).await;
+    let shown = async || {
+        let slices = api.list("discovery.k8s.io/v1/endpointslices").await;
+        let legacy = api.get("v1/endpoints", "n", "web").await.unwrap_or_default();
+        let some = |v: &serde_json::Value| v.as_array().is_some_and(|all| !all.is_empty());
+        (some(&legacy["subsets"]), slices.iter().any(|s| some(&s["endpoints"])))
+    };
+    for (seconds, expected) in [(10, (false, false)), (20, (true, false)), (40, (true, true))] {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        assert_eq!(shown().await, expected, "after {seconds} seconds more");
+    }
 }

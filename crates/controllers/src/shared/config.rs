@@ -1,5 +1,6 @@
 //! What the controllers are told at start: which of them run, address ranges, signing material, thresholds. Parsing the
 //! command line is the binary's business; names are those of upstream's `--controllers` flag.
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,6 +94,17 @@ impl Default for SliceSizes {
     }
 }
 
+/// How long endpoints and slices of a service wait after a change of a pod, so that several changes are one write; nothing: they do not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchPeriods {
+    /// Of Endpoints (`--endpoint-updates-batch-period`).
+    pub endpoints: Duration,
+    /// Of EndpointSlices (`--endpointslice-updates-batch-period`).
+    pub slices: Duration,
+    /// Of slices that mirror Endpoints, after a change of those (`--mirroring-endpointslice-updates-batch-period`).
+    pub mirrored: Duration,
+}
+
 /// Settings of all controllers; [`Config::default`] gives upstream's defaults.
 #[derive(Clone)]
 pub struct Config {
@@ -131,6 +143,11 @@ pub struct Config {
     pub autoscaling: AutoscalerRules,
     /// How many endpoints go into one slice.
     pub slices: SliceSizes,
+    /// How long they wait for more changes.
+    pub batch_periods: BatchPeriods,
+    /// By the name of a controller: how many keys it works on at once (`--concurrent-…-syncs`); of others, as many as suits them.
+    /// Queues that are one by design, such as the binder's of volumes, stay that.
+    pub concurrent_syncs: BTreeMap<&'static str, usize>,
     /// Whether garbage is collected (`--enable-garbage-collector`).
     pub collects_garbage: bool,
     /// `--feature-gates`; those in [`FEATURE_GATES`](crate::FEATURE_GATES) are asked.
@@ -160,6 +177,8 @@ impl Default for Config {
             eviction_rates: EvictionRates::default(),
             autoscaling: AutoscalerRules::default(),
             slices: SliceSizes::default(),
+            batch_periods: BatchPeriods::default(),
+            concurrent_syncs: BTreeMap::new(),
             collects_garbage: true,
             feature_gates: Arc::default(),
             time_zone: TimeZone::UTC,

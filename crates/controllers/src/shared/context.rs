@@ -145,7 +145,7 @@ impl Context {
         });
     }
 
-    /// Starts `workers` that hand each queued key to `sync`, once every informer is synced.
+    /// Starts `workers`, or as many as is configured, that hand each queued key to `sync`, once every informer is synced.
     pub fn run_queue<K, F, R>(&self, queue: &WorkQueue<K>, workers: usize, sync: F)
     where
         K: Clone + Eq + Hash + Display + Send + Sync + 'static,
@@ -154,7 +154,8 @@ impl Context {
     {
         let name = self.name;
         self.queues.watch(name, queue);
-        for _ in 0..workers {
+        let asked = self.config.concurrent_syncs.get(name).copied().filter(|_| workers > 1);
+        for _ in 0..asked.unwrap_or(workers) {
             let (queue, sync, informers) = (queue.clone(), sync.clone(), Arc::clone(&self.informers));
             self.tasks.supervise("controller worker", move || {
                 let (queue, sync, informers) = (queue.clone(), sync.clone(), Arc::clone(&informers));
@@ -213,4 +214,40 @@ pub fn enqueue_self<T: Object>(
 ) -> impl Fn(&kelson_client::Change<T>) + Send + Sync + 'static {
     let queue = queue.clone();
     move |change| queue.add(change.object().key())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use kelson_meta::SystemClock;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn as_many_keys_at_once_as_is_configured() {
+        for (usual, asked, expected) in [(4, None, 4), (4, Some(2), 2), (4, Some(7), 7), (1, Some(9), 1)] {
+            let mut config = Config::default();
+            config.concurrent_syncs.extend(asked.map(|n| ("controller-manager", n)));
+            let tasks = Tasks::root("test");
+            let factory = Box::new(|_: &str| -> Client { panic!("nothing is asked") });
+            let ctx = Context::new(config, factory, Arc::new(SystemClock), tasks);
+            let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+            (0..20).for_each(|n| queue.add(ObjectKey::new("", n.to_string())));
+            let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+            let highest = Arc::clone(&most);
+            ctx.run_queue(&queue, usual, move |_| {
+                let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+                async move {
+                    most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    now.fetch_sub(1, Ordering::Relaxed);
+                    Ok(())
+                }
+            });
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            assert_eq!(highest.load(Ordering::Relaxed), expected, "{usual} and {asked:?}");
+        }
+    }
 }

@@ -129,7 +129,8 @@ fn affinity(r: &mut Reader, at: &str, args: &Value) -> InterPodAffinity {
 }
 
 /// A duration in Go's spelling, of at least so much.
-fn duration(r: &mut Reader, at: &str, value: &Value, (least, why): (Duration, &str)) -> Option<Duration> {
+/// A time of at least so much; `why` says that it must be.
+pub(super) fn duration(r: &mut Reader, at: &str, value: &Value, (least, why): (Duration, &str)) -> Option<Duration> {
     let text = r.text(at, value)?;
     match kelson_codec::parse_duration(text).map(u64::try_from) {
         Err(e) => r.fault(at, &e.to_string()),

@@ -2,12 +2,12 @@
 //! pauses between tries. What is written there and has no effect here is a fault, so that nobody relies on it.
 mod arguments;
 mod completed;
+mod component;
 mod extenders;
 mod reader;
 mod rules;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use kelson_meta::Backoff;
@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use arguments::arguments;
 pub use completed::completed;
+pub use component::{ClientConnection, LeaderElection};
 use reader::{Reader, join};
 
 use crate::plugins::table::{DEFAULT, Row};
@@ -78,14 +79,14 @@ impl fmt::Display for Faults {
 impl std::error::Error for Faults {}
 
 /// What a file says.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Configuration {
     /// How to schedule.
     pub config: Config,
-    /// `clientConnection.kubeconfig`.
-    pub kubeconfig: Option<PathBuf>,
-    /// `leaderElection.leaderElect`, where it says.
-    pub leader_elect: Option<bool>,
+    /// How the API server is asked.
+    pub connection: ClientConnection,
+    /// How it becomes the one that works.
+    pub election: LeaderElection,
 }
 
 /// Reads a configuration; `tree` is the document.
@@ -97,7 +98,7 @@ pub fn read(tree: &Value) -> Result<Configuration, Faults> {
     if tree["apiVersion"] != API_VERSION || tree["kind"] != KIND {
         return Err(Faults(vec![format!("apiVersion and kind must be {API_VERSION} and {KIND}")]));
     }
-    // Those of no effect are for tuning a process of upstream's kind: parallelism, rates of its client, debugging.
+    // Those of no effect are for tuning a process of upstream's kind: parallelism, debugging.
     let known = [
         "apiVersion",
         "kind",
@@ -140,9 +141,8 @@ pub fn read(tree: &Value) -> Result<Configuration, Faults> {
     if profiles.is_empty() {
         profiles.push(Profile { percent: usize::try_from(percent).unwrap_or(0), ..Profile::default() });
     }
-    let kubeconfig = r.text("clientConnection.kubeconfig", &tree["clientConnection"]["kubeconfig"]);
-    let kubeconfig = kubeconfig.filter(|k| !k.is_empty()).map(PathBuf::from);
-    let leader_elect = tree["leaderElection"]["leaderElect"].as_bool();
+    let connection = component::connection(&mut r, &tree["clientConnection"]);
+    let election = component::election(&mut r, &tree["leaderElection"]);
     let extenders = extenders::extenders(&mut r, &tree["extenders"]);
     extenders::ignore(&extenders, &mut profiles);
     let extenders = extenders::reach(&mut r, extenders);
@@ -150,7 +150,7 @@ pub fn read(tree: &Value) -> Result<Configuration, Faults> {
         return Err(Faults(r.faults));
     }
     let config = Config { profiles, pauses: Backoff::new(first, longest), extenders, ..Config::default() };
-    Ok(Configuration { config, kubeconfig, leader_elect })
+    Ok(Configuration { config, connection, election })
 }
 
 fn profile(r: &mut Reader, at: &str, value: &Value, percent: i64) -> Profile {

@@ -118,7 +118,7 @@ fn faults_of_configurations() {
     assert_eq!(faults(json!({})), Ok(()));
     let usual = json!({"leaderElection": {"leaderElect": false}, "clientConnection": {"kubeconfig": "/k"}});
     let read = configuration::read(&document(usual)).unwrap();
-    assert_eq!((read.leader_elect, read.kubeconfig), (Some(false), Some("/k".into())));
+    assert_eq!((read.election.leader_elect, read.connection.kubeconfig), (Some(false), Some("/k".into())));
 }
 
 #[test]

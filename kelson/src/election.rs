@@ -1,0 +1,140 @@
+//! How a component of several equal ones becomes the one that works: flags of upstream's, over what a configuration file says.
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{ArgAction, Args};
+use kelson_client::leader::Times;
+use kelson_scheduler::configuration::LeaderElection;
+
+use crate::args::duration;
+
+/// The only kind of object that an election goes by.
+const LEASES: &str = "leases";
+/// Kinds that upstream had.
+const REMOVED: [&str; 4] = ["endpoints", "configmaps", "endpointsleases", "configmapsleases"];
+/// Where the lease is, unless something else is asked for.
+const NAMESPACE: &str = "kube-system";
+
+/// Flags of an election.
+#[derive(Args, Debug, Clone, Default)]
+pub struct ElectionArgs {
+    /// Work only while holding a lease, so that others of this component may stand by [default: true].
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+        action = ArgAction::Set)]
+    pub leader_elect: Option<bool>,
+    /// Kind of the object that is held; `leases` alone [default: leases].
+    #[arg(long, value_name = "KIND")]
+    pub leader_elect_resource_lock: Option<String>,
+    /// Namespace of the lease [default: kube-system].
+    #[arg(long, value_name = "NAMESPACE")]
+    pub leader_elect_resource_namespace: Option<String>,
+    /// Name of the lease [default: the component's].
+    #[arg(long, value_name = "NAME")]
+    pub leader_elect_resource_name: Option<String>,
+    /// How long others respect a lease that is no longer renewed [default: 15s].
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub leader_elect_lease_duration: Option<Duration>,
+    /// How long the leader tries to renew its lease before it gives up [default: 10s].
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub leader_elect_renew_deadline: Option<Duration>,
+    /// Pause between two tries to have the lease [default: 2s].
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub leader_elect_retry_period: Option<Duration>,
+}
+
+/// How a component leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Election {
+    /// Whether it works only while it holds the lease.
+    pub elects: bool,
+    /// Of the lease.
+    pub namespace: String,
+    /// Of the lease.
+    pub name: String,
+    /// How long what takes.
+    pub times: Times,
+}
+
+impl ElectionArgs {
+    /// What the flags say, else `file`, else what is usual for `component`.
+    ///
+    /// # Errors
+    /// What cannot be, in upstream's words.
+    pub fn over(&self, file: &LeaderElection, component: &str) -> anyhow::Result<Election> {
+        let usual = Times::default();
+        let text = |flag: &Option<String>, said: &Option<String>, usual: &str| {
+            flag.as_ref().or(said.as_ref()).filter(|s| !s.is_empty()).map_or_else(|| usual.to_owned(), String::clone)
+        };
+        let election = Election {
+            elects: self.leader_elect.or(file.leader_elect).unwrap_or(true),
+            namespace: text(&self.leader_elect_resource_namespace, &file.resource_namespace, NAMESPACE),
+            name: text(&self.leader_elect_resource_name, &file.resource_name, component),
+            times: Times {
+                lease: self.leader_elect_lease_duration.or(file.lease_duration).unwrap_or(usual.lease),
+                renew: self.leader_elect_renew_deadline.or(file.renew_deadline).unwrap_or(usual.renew),
+                retry: self.leader_elect_retry_period.or(file.retry_period).unwrap_or(usual.retry),
+            },
+        };
+        let lock = text(&self.leader_elect_resource_lock, &file.resource_lock, LEASES);
+        match lock.as_str() {
+            _ if !election.elects => return Ok(election),
+            LEASES => {}
+            gone if REMOVED.contains(&gone) => {
+                bail!("couldn't create resource lock: {gone} lock is removed, migrate to {LEASES}")
+            }
+            other => bail!("couldn't create resource lock: Invalid lock-type {other}"),
+        }
+        election.times.check().map_err(anyhow::Error::msg).context("--leader-elect")?;
+        Ok(election)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_over_a_file_over_what_is_usual() {
+        let second = Duration::from_secs;
+        let file = LeaderElection {
+            lease_duration: Some(second(60)),
+            resource_name: Some("mine".into()),
+            ..LeaderElection::default()
+        };
+        let flags = ElectionArgs {
+            leader_elect_lease_duration: Some(second(90)),
+            leader_elect_retry_period: Some(second(5)),
+            ..ElectionArgs::default()
+        };
+        let got = flags.over(&file, "kube-scheduler").unwrap();
+        assert_eq!((got.elects, got.namespace.as_str(), got.name.as_str()), (true, "kube-system", "mine"));
+        assert_eq!(got.times, Times { lease: second(90), renew: second(10), retry: second(5) });
+        let by_file = ElectionArgs::default().over(&file, "kube-scheduler").unwrap();
+        assert_eq!(by_file.times, Times { lease: second(60), ..Times::default() });
+        let usual = ElectionArgs::default().over(&LeaderElection::default(), "kube-scheduler").unwrap();
+        assert_eq!((usual.name.as_str(), usual.times), ("kube-scheduler", Times::default()));
+    }
+
+    #[test]
+    fn what_cannot_be() {
+        let fails = |lock: &str, lease: u64| {
+            let args = ElectionArgs {
+                leader_elect_resource_lock: Some(lock.into()),
+                leader_elect_lease_duration: Some(Duration::from_secs(lease)),
+                ..ElectionArgs::default()
+            };
+            args.over(&LeaderElection::default(), "c").map(drop).map_err(|e| format!("{e:#}"))
+        };
+        assert_eq!(fails("leases", 15), Ok(()));
+        let gone = "couldn't create resource lock: endpoints lock is removed, migrate to leases";
+        assert_eq!(fails("endpoints", 15), Err(gone.into()));
+        assert_eq!(fails("files", 15), Err("couldn't create resource lock: Invalid lock-type files".into()));
+        assert_eq!(fails("leases", 10), Err("--leader-elect: leaseDuration must be greater than renewDeadline".into()));
+        let off = ElectionArgs {
+            leader_elect: Some(false),
+            leader_elect_resource_lock: Some("files".into()),
+            ..ElectionArgs::default()
+        };
+        assert!(!off.over(&LeaderElection::default(), "c").unwrap().elects, "who does not elect needs no lock");
+    }
+}

@@ -5,18 +5,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kelson_apiserver::{ApiServer, Config as ApiConfig};
 use kelson_auth::{UserInfo, user};
 use kelson_client::Client;
 use kelson_meta::SystemClock;
+use kelson_pki::{Authority, Issued, LeafSpec, Purpose, San, SwappableCertificate};
 use kelson_scheduler::{Running, Scheduler, configuration};
 use kelson_store::{Store, StoreOptions};
 use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 /// Longest wait for something that should happen at once.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,15 +35,31 @@ struct Extension {
 
 impl Extension {
     async fn start(tasks: &Tasks, answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static) -> Self {
+        Self::start_behind(tasks, None, answer).await
+    }
+
+    /// Behind TLS where it has an acceptor.
+    async fn start_behind(
+        tasks: &Tasks,
+        tls: Option<TlsAcceptor>,
+        answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}/ext", listener.local_addr().unwrap());
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let url = format!("{scheme}://{}/ext", listener.local_addr().unwrap());
         let (seen, answer) = (Arc::new(Mutex::new(Vec::new())), Arc::new(answer));
         let (noted, group) = (Arc::clone(&seen), tasks.clone());
         tasks.spawn("extension", OnPanic::Contain, async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (noted, answer) = (Arc::clone(&noted), Arc::clone(&answer));
+                let (noted, answer, tls) = (Arc::clone(&noted), Arc::clone(&answer), tls.clone());
                 group.spawn("extension-connection", OnPanic::Contain, async move {
-                    let _ = serve(stream, &noted, &*answer).await;
+                    let _ = match tls {
+                        None => serve(stream, &noted, &*answer).await,
+                        Some(tls) => match tls.accept(stream).await {
+                            Ok(stream) => serve(stream, &noted, &*answer).await,
+                            Err(e) => Err(e),
+                        },
+                    };
                 });
             }
         });
@@ -50,7 +72,7 @@ impl Extension {
 }
 
 async fn serve(
-    stream: TcpStream,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     seen: &Mutex<Vec<(String, Value)>>,
     answer: &(dyn Fn(&str, &Value) -> (u16, Value) + Send + Sync),
 ) -> std::io::Result<()> {
@@ -228,4 +250,60 @@ async fn an_extender_says_who_makes_room() {
     let going = |pod: &Value| pod["metadata"]["deletionTimestamp"].as_str().map(str::to_owned);
     cluster.until(&on_b, "told to go", going).await;
     assert_eq!(chooser.seen("preempt")[0]["NodeNameToMetaVictims"].as_object().map(serde_json::Map::len), Some(3));
+}
+
+/// Who answers for extenders, and who may ask: certificates of one authority each, as PEM.
+struct Trust {
+    server_ca: String,
+    client: Issued,
+    acceptor: TlsAcceptor,
+}
+
+fn issued(ca: &Authority, name: &str, purpose: Purpose, now: Timestamp) -> Issued {
+    let sans = [San::Ip(std::net::IpAddr::from([127, 0, 0, 1]))];
+    let lifetime = Duration::from_secs(3600);
+    ca.issue(&LeafSpec { common_name: name, organizations: &[], sans: &sans, purpose, lifetime }, now).unwrap()
+}
+
+/// A server that wants a certificate of `clients`.
+fn trust() -> Trust {
+    let now = Timestamp::now();
+    let (servers, clients) = (Authority::create("servers", now).unwrap(), Authority::create("clients", now).unwrap());
+    let server = issued(&servers, "extender", Purpose::Server, now);
+    let client = issued(&clients, "system:kube-scheduler", Purpose::Client, now);
+    let mut roots = RootCertStore::empty();
+    roots.add(kelson_pki::certificates_from_pem(clients.cert_pem()).unwrap().remove(0)).unwrap();
+    let provider = kelson_pki::provider();
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build().unwrap();
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let certificate = SwappableCertificate::new(&server).unwrap();
+    let config = config.with_client_cert_verifier(verifier).with_cert_resolver(certificate);
+    Trust { server_ca: servers.cert_pem().to_owned(), client, acceptor: TlsAcceptor::from(Arc::new(config)) }
+}
+
+#[tokio::test]
+async fn an_extender_behind_tls_knows_who_asks() {
+    let (tasks, trust) = (Tasks::root("test"), trust());
+    let refuses = |_: &str, _: &Value| (200, json!({"Error": "not today"}));
+    let secured = Extension::start_behind(&tasks, Some(trust.acceptor), refuses).await;
+    let data = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
+    let tls = json!({"caData": data(&trust.server_ca), "certData": data(&trust.client.cert_pem),
+        "keyData": data(&trust.client.key.to_pem())});
+    let extender =
+        |tls: Value| json!([{"urlPrefix": secured.url, "bindVerb": "bind", "enableHTTPS": true, "tlsConfig": tls}]);
+    let cluster = Cluster::start(&tasks, extender(tls.clone())).await;
+    cluster.pod("p", "1", 0).await;
+    assert_eq!(cluster.told("p").await, "SchedulerError: binding rejected: not today");
+    assert_eq!(secured.seen("bind")[0]["PodName"], "p");
+    // Without a certificate nobody is heard, and a server of another authority is not believed.
+    let nobody = json!({"caData": data(&trust.server_ca)});
+    let mut elsewhere = tls;
+    elsewhere["caData"] = data(Authority::create("other", Timestamp::now()).unwrap().cert_pem()).into();
+    for tls in [nobody, elsewhere] {
+        let cluster = Cluster::start(&tasks, extender(tls)).await;
+        cluster.pod("q", "1", 0).await;
+        let why = cluster.told("q").await;
+        assert!(why.starts_with("SchedulerError: binding rejected: ") && !why.contains("not today"), "{why}");
+    }
+    assert!(secured.seen("bind").iter().all(|asked| asked["PodName"] == "p"), "nothing else was asked");
 }

@@ -2,17 +2,19 @@
 //! order of pools, slices and devices (upstream `k8s.io/dynamic-resource-allocation/structured`).
 //!
 //! `wish` (what is asked, and what is looked at) ← `counters` (what partitions of a device share) ← `search` ← `request` (what
-//! is judged before it), `outcome` (what is written into the claims).
+//! is judged before it), `outcome` (what is written into the claims), `stock` (what there is of a class).
 mod counters;
 mod outcome;
 mod request;
 mod search;
+mod stock;
 #[cfg(test)]
 mod tests;
 mod wish;
 
 pub use self::outcome::Solution;
 use self::search::{Search, Stop};
+pub use self::stock::Stock;
 pub use self::wish::{Allocator, Classes, Trouble, Wish};
 use crate::inventory::Host;
 use crate::pool::{PoolState, gather};

@@ -36,7 +36,7 @@ impl Capacities {
     /// Learns or forgets what a driver says. Room without a size, or that no node reaches, is none.
     pub fn put_room(&mut self, key: ObjectKey, said: Option<&StorageCapacity>) {
         let room = said.and_then(|said| {
-            let bytes = said.maximum_volume_size.or(said.capacity)?.value();
+            let bytes = said.limit()?.value();
             let nodes = said.node_topology.as_ref()?.selector().ok()?;
             Some(ClassCapacity { class: said.storage_class_name.clone(), nodes, bytes })
         });

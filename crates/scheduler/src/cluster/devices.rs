@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kelson_client::Object as _;
-use kelson_devices::allocate::{Allocator, Classes, Trouble, Wish};
+use kelson_devices::allocate::{Allocator, Classes, Stock, Trouble, Wish};
 use kelson_devices::{
     Allocation, DeviceClassView, ExtendedClaim, Host, Inventory, Readiness, ResourceClaimView, ResourceSliceView,
     Selectors, Taken, by_extended_resource, names, readiness,
@@ -306,6 +306,22 @@ impl Devices {
         self.solve(claims, more, node, |solution| solution.score())
     }
 
+    /// What drivers have on a node of an extended resource, where a class stands for it.
+    pub fn stock(&self, resource: &str, node: &Node) -> Option<Stock> {
+        let class = self.classes.get(self.class_of(resource)?)?;
+        match self.allocator().stock(host(node), class) {
+            Ok(stock) => Some(stock).filter(|stock| stock.devices > 0),
+            Err(why) => {
+                tracing::debug!(node = %node.name, resource, why, "devices cannot be counted");
+                None
+            }
+        }
+    }
+
+    fn allocator(&self) -> Allocator<'_> {
+        Allocator { inventory: &self.inventory, taken: &self.taken, classes: &self.classes, selectors: &self.selectors }
+    }
+
     fn solve<T>(
         &self,
         claims: &[Arc<ResourceClaimView>],
@@ -317,13 +333,7 @@ impl Devices {
             without_devices(claims).map(|c| (format!("{}/{}", c.metadata.namespace, c.metadata.name), &**c)).collect();
         let wishes = named.iter().map(|(claim, c)| Wish { claim, spec: &c.spec });
         let wishes: Vec<Wish<'_>> = wishes.chain(more).collect();
-        let allocator = Allocator {
-            inventory: &self.inventory,
-            taken: &self.taken,
-            classes: &self.classes,
-            selectors: &self.selectors,
-        };
-        let solution = allocator.allocate(host(node), &wishes)?;
+        let solution = self.allocator().allocate(host(node), &wishes)?;
         Ok(solution.as_ref().map(of))
     }
 

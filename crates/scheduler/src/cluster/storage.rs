@@ -273,12 +273,18 @@ impl Storage {
     fn found(&self, namespace: &str, c: &ClaimRef) -> Result<&Arc<ClaimView>, String> {
         let name = &*c.name;
         let Some(claim) = self.claims.get(&ObjectKey::new(namespace, name)) else {
-            return Err(if c.ephemeral {
+            return Err(if c.made_for.is_some() {
                 format!("waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\"")
             } else {
                 format!("persistentvolumeclaim \"{name}\" not found")
             });
         };
+        if let Some((pod, uid)) = &c.made_for
+            && claim.metadata.controller().is_none_or(|owner| *owner.uid != **uid)
+        {
+            let whose = format!("PVC {namespace}/{name} was not created for pod {namespace}/{pod}");
+            return Err(format!("{whose} (pod is not owner)"));
+        }
         if claim.status.phase == "Lost" {
             let volume = &claim.spec.volume_name;
             return Err(format!(

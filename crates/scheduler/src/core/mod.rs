@@ -18,7 +18,7 @@ pub use self::question::{Answer, Question, Room, RoomQuestion};
 pub use self::step::{DeviceBinding, PendingBinding, Preemption, Report, Step};
 use crate::cluster::devices::{ClaimChange, ClaimPlan, DevicePlan, extended_owner};
 use crate::cluster::storage::{Claims, Plan, Progress};
-use crate::cluster::{Cluster, Learnt};
+use crate::cluster::{Cluster, Learnt, NodeState};
 use crate::evaluation::nominations::Nominations;
 use crate::evaluation::preempt::Thoroughness;
 use crate::evaluation::select::{Decision, Selector};
@@ -176,7 +176,8 @@ impl Core {
 
     /// A node was made or changed.
     pub fn put_node(&mut self, node: &Arc<Node>, now: Instant) {
-        let before = self.cluster.position(&node.name).map(|i| self.cluster.nodes()[i].generation);
+        let known = self.cluster.position(&node.name).map(|i| &self.cluster.nodes()[i]);
+        let (before, old) = (known.map(|s| s.generation), known.map(|s| NodeState::new(Arc::clone(&s.node), 0)));
         self.cluster.put_node(Arc::clone(node));
         let Some(i) = self.cluster.position(&node.name) else { return };
         let state = &self.cluster.nodes()[i];
@@ -184,10 +185,24 @@ impl Core {
             return;
         }
         let change = if before.is_none() { Change::NodeAdd } else { Change::NodeUpdate };
-        let deciders = &self.deciders;
+        let (deciders, metrics) = (&self.deciders, &self.metrics);
         self.queue.requeue(now, change.label(), |pod, by| {
             let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
-            by.is_empty() || by.meets(d.table.requeued_by(change)) || d.table.may_fit(&pod.spec, state)
+            // Where it could go now and could not before, or never knew of; else who refused it must see a use in the change.
+            let fits = d.table.may_fit(&pod.spec, state);
+            let newly = fits && old.as_ref().is_none_or(|old| !d.table.may_fit(&pod.spec, old));
+            by.is_empty()
+                || newly
+                || fits && by.meets(PluginSet::EXTENDERS)
+                || by.rows().any(|row| {
+                    let begun = std::time::Instant::now();
+                    let plugin = d.table.rows()[row];
+                    // To plugins that count over many nodes one matters even where the pod itself cannot go.
+                    let matters = fits || plugin.requeues_on(Change::NodeDelete);
+                    let yes = matters && plugin.node_hint(&pod.spec, old.as_ref(), state);
+                    metrics.hinted(plugin.name(), change, yes, begun.elapsed());
+                    yes
+                })
         });
     }
 

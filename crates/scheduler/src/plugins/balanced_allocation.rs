@@ -1,7 +1,8 @@
 //! NodeResourcesBalancedAllocation: nodes whose resources (CPU and memory, where nothing says others) are used more evenly with
 //! the pod are more welcome.
-use super::plugin::{Plugin, SCORE_MAX};
-use crate::cluster::NodeState;
+use super::node_resources_fit::{Stocks, extended_amounts};
+use super::plugin::{PerNode, Plugin, Prepared, SCORE_MAX};
+use crate::cluster::{Cluster, NodeState};
 use crate::view::PodSpec;
 
 /// See the module.
@@ -29,30 +30,70 @@ fn evenness(parts: impl Iterator<Item = f64> + Clone) -> i64 {
     ((1.0 - deviation) * SCORE_MAX as f64) as i64
 }
 
-impl Plugin for NodeResourcesBalancedAllocation {
-    fn name(&self) -> &'static str {
-        "NodeResourcesBalancedAllocation"
+impl NodeResourcesBalancedAllocation {
+    /// Whether a resource counts that drivers may have in the place of a plugin.
+    fn asks_drivers(&self, spec: &PodSpec) -> bool {
+        spec.extended.iter().any(|ask| self.resources.contains(&&*ask.resource))
     }
 
     /// How even the resources are used with the pod, compared to without it: 50 to 100, 75 when it changes nothing.
-    fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
-        let (all, used, want) = (&state.node.allocatable, &state.requested, &spec.requests.asked);
+    fn points(&self, spec: &PodSpec, state: &NodeState, stocks: Stocks<'_>) -> i64 {
+        let want = &spec.requests.asked;
         if self.resources.iter().all(|name| want.amount(name) == 0) {
             return 0;
         }
         // Where the pod does not ask for an extended resource, that says nothing of the node.
-        let counts = |name: &str| matches!(name, "cpu" | "memory" | "ephemeral-storage") || want.amount(name) != 0;
+        let is_own = |name: &str| matches!(name, "cpu" | "memory" | "ephemeral-storage");
         let part = |name: &str, with: i64| {
-            let all = all.amount(name);
-            (all != 0 && counts(name)).then(|| ((used.amount(name) + with) as f64 / all as f64).min(1.0))
+            let (used, all) = match is_own(name) {
+                true => (state.requested.amount(name), state.node.allocatable.amount(name)),
+                false if want.amount(name) == 0 => return None,
+                false => extended_amounts(name, state, stocks),
+            };
+            (all != 0).then(|| ((used + with) as f64 / all as f64).min(1.0))
         };
         let with = evenness(self.resources.iter().filter_map(|name| part(name, want.amount(name))));
         let without = evenness(self.resources.iter().filter_map(|name| part(name, 0)));
         SCORE_MAX / 2 + (SCORE_MAX / 2 + with - without) / 2
     }
+}
+
+impl Plugin for NodeResourcesBalancedAllocation {
+    fn name(&self) -> &'static str {
+        "NodeResourcesBalancedAllocation"
+    }
+
+    fn prepare(&self, spec: &PodSpec, cluster: &mut Cluster) -> Prepared {
+        match self.asks_drivers(spec) {
+            true => Prepared::PerNode(Box::new(BackedBalance { balance: *self, seen: cluster.devices.epoch() })),
+            false => Prepared::Nothing,
+        }
+    }
+
+    fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
+        if self.asks_drivers(spec) { 0 } else { self.points(spec, state, &|_| None) }
+    }
 
     fn weight(&self) -> i64 {
         1
+    }
+}
+
+/// Scores that go by what drivers of devices have.
+#[derive(Debug)]
+struct BackedBalance {
+    balance: NodeResourcesBalancedAllocation,
+    /// The state of devices that scores were reckoned by.
+    seen: u64,
+}
+
+impl PerNode for BackedBalance {
+    fn refresh(&mut self, _: &PodSpec, cluster: &Cluster) -> bool {
+        std::mem::replace(&mut self.seen, cluster.devices.epoch()) != cluster.devices.epoch()
+    }
+
+    fn score(&self, spec: &PodSpec, cluster: &Cluster, state: &NodeState) -> i64 {
+        self.balance.points(spec, state, &|resource| cluster.devices.stock(resource, &state.node))
     }
 }
 

@@ -55,9 +55,15 @@ impl Plugin for DynamicResources {
     }
 
     fn requeues_on(&self, change: Change) -> bool {
-        use Change::{DeviceClassAdd, DeviceClassUpdate, NodeAdd, NodeUpdate, SliceAdd, SliceUpdate};
+        use Change::{DeviceClassAdd, DeviceClassUpdate, SliceAdd, SliceUpdate};
         let claims = matches!(change, Change::ResourceClaimAdd | Change::ResourceClaimUpdate);
-        claims || matches!(change, DeviceClassAdd | DeviceClassUpdate | NodeAdd | NodeUpdate | SliceAdd | SliceUpdate)
+        claims || matches!(change, DeviceClassAdd | DeviceClassUpdate | SliceAdd | SliceUpdate)
+    }
+
+    /// Labels decide which devices a node reaches, and what a plugin has there is not asked of drivers.
+    fn node_hint(&self, _: &PodSpec, old: Option<&NodeState>, new: &NodeState) -> bool {
+        let same = |old: &NodeState| old.node.labels == new.node.labels && old.node.allocatable == new.node.allocatable;
+        !old.is_some_and(same)
     }
 }
 

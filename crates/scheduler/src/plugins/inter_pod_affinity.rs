@@ -104,6 +104,18 @@ impl Plugin for InterPodAffinity {
         matches!(change, NodeDelete | AssignedPodAdd | AssignedPodUpdate | AssignedPodDelete | Namespaces)
     }
 
+    /// Of use is a new node, and one that came to another domain of what the pod wants or hates.
+    fn node_hint(&self, spec: &PodSpec, old: Option<&NodeState>, new: &NodeState) -> bool {
+        let Some(old) = old else { return true };
+        let (was, is) = (&old.node.labels, &new.node.labels);
+        let key = |term: &PodTerm| (was.get(&*term.topology_key), is.get(&*term.topology_key));
+        let joins = spec.affinity.iter().map(key).any(|(was, is)| is.is_some() && was != is);
+        let leaves = spec.anti_affinity.iter().map(key).any(|(was, is)| was.is_some() && was != is);
+        // Without terms of its own it is one that others hate, who may count by any label.
+        let hated = spec.affinity.is_empty() && spec.anti_affinity.is_empty() && was != is;
+        joins || leaves || hated
+    }
+
     /// Of use is a pod that is wanted near now, and one that is not hated any more, or hates no more.
     fn pod_hint(&self, spec: &PodSpec, change: PodChange<'_>) -> bool {
         let matches = |term: &PodTerm, pod: &PodSpec| {

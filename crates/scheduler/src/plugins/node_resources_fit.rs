@@ -1,6 +1,7 @@
 //! NodeResourcesFit: a node takes no more than it has to give; by default emptier nodes are more welcome (LeastAllocated).
 use std::borrow::Cow;
 
+use kelson_devices::allocate::Stock;
 use kelson_devices::names;
 use kelson_meta::ObjectKey;
 
@@ -9,7 +10,7 @@ use super::plugin::{PerNode, Plugin, Prepared, SCORE_MAX};
 use crate::cluster::extended::ExtendedNeeds;
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
-use crate::view::{Capacity, PodSpec};
+use crate::view::{Capacity, Node, PodSpec};
 
 /// How welcome a node is by how much of it is used (`NodeResourcesFitArgs.scoringStrategy`).
 #[derive(Clone, Copy, Debug)]
@@ -69,13 +70,44 @@ impl NodeResourcesFit {
         (!reasons.is_empty()).then(|| Refusal::all(preemptible, reasons))
     }
 
+    fn points(&self, spec: &PodSpec, state: &NodeState, stocks: Stocks<'_>) -> i64 {
+        let (mut sum, mut weights) = (0, 0);
+        for (name, weight) in self.resources {
+            let Some((used, all)) = amounts(name, spec, state, stocks) else { continue };
+            let score = self.strategy.score(used, all);
+            // A resource without points says nothing of the node, as upstream.
+            if matches!(self.strategy, Strategy::RequestedToCapacityRatio(_)) && score == 0 {
+                continue;
+            }
+            sum += score * weight;
+            weights += weight;
+        }
+        match self.strategy {
+            _ if weights == 0 => 0,
+            Strategy::RequestedToCapacityRatio(_) => (sum * 2 + weights) / (weights * 2),
+            _ => sum / weights,
+        }
+    }
+
     fn is_ignored(&self, name: &str) -> bool {
         self.ignored.contains(&name) || name.split_once('/').is_some_and(|(g, _)| self.ignored_groups.contains(&g))
     }
 }
 
+/// What drivers have on a node of an extended resource that no plugin has there.
+pub(super) type Stocks<'a> = &'a dyn Fn(&str) -> Option<Stock>;
+
+/// How much of an extended resource is used on a node, and how much there is.
+pub(super) fn extended_amounts(name: &str, state: &NodeState, stocks: Stocks<'_>) -> (i64, i64) {
+    let own = (state.requested.scalar(name), state.node.allocatable.scalar(name));
+    match own {
+        (_, 0) => stocks(name).map_or(own, |stock| (stock.given, stock.devices)),
+        own => own,
+    }
+}
+
 /// How much of a resource would be used with the pod, and how much there is; `None`: it does not count for this pod.
-fn amounts(name: &str, spec: &PodSpec, state: &NodeState) -> Option<(i64, i64)> {
+fn amounts(name: &str, spec: &PodSpec, state: &NodeState, stocks: Stocks<'_>) -> Option<(i64, i64)> {
     let all = &state.node.allocatable;
     let (used, all) = match name {
         "cpu" => (state.assumed_cpu + spec.requests.assumed_cpu, all.cpu),
@@ -83,7 +115,10 @@ fn amounts(name: &str, spec: &PodSpec, state: &NodeState) -> Option<(i64, i64)> 
         "ephemeral-storage" => (state.requested.ephemeral + spec.requests.asked.ephemeral, all.ephemeral),
         // Where the pod does not ask for it, it says nothing of the node.
         _ if spec.requests.asked.scalar(name) == 0 => return None,
-        _ => (state.requested.scalar(name) + spec.requests.asked.scalar(name), all.scalar(name)),
+        _ => {
+            let (used, all) = extended_amounts(name, state, stocks);
+            (used + spec.requests.asked.scalar(name), all)
+        }
     };
     (all > 0).then_some((used, all))
 }
@@ -129,7 +164,8 @@ impl Plugin for NodeResourcesFit {
             return Prepared::Nothing;
         }
         let extended = cluster.devices.extended_needs(spec);
-        Prepared::PerNode(Box::new(Backed { fit: *self, want: spec.requests.asked.clone(), extended }))
+        let seen = cluster.devices.epoch();
+        Prepared::PerNode(Box::new(Backed { fit: *self, want: spec.requests.asked.clone(), extended, seen }))
     }
 
     fn epoch(&self, spec: &PodSpec, cluster: &Cluster) -> u64 {
@@ -158,23 +194,24 @@ impl Plugin for NodeResourcesFit {
         spec.extended.iter().any(|ask| named(&ask.resource))
     }
 
+    /// Of use is more of something that the pod asks for.
+    fn node_hint(&self, spec: &PodSpec, old: Option<&NodeState>, new: &NodeState) -> bool {
+        let (want, all) = (&spec.requests.asked, &new.node.allocatable);
+        let grew = |old: &Node| {
+            let more = |want: i64, was: i64, is: i64| want > 0 && is > was;
+            let was = &old.allocatable;
+            new.node.pods_max > old.pods_max
+                || more(want.cpu, was.cpu, all.cpu)
+                || more(want.memory, was.memory, all.memory)
+                || more(want.ephemeral, was.ephemeral, all.ephemeral)
+                || want.scalars.iter().any(|(name, n)| more(*n, was.scalar(name), all.scalar(name)))
+        };
+        old.is_none_or(|old| grew(&old.node))
+    }
+
+    /// Where the pod asks for extended resources, [`Backed`] knows what drivers have of them.
     fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
-        let (mut sum, mut weights) = (0, 0);
-        for (name, weight) in self.resources {
-            let Some((used, all)) = amounts(name, spec, state) else { continue };
-            let score = self.strategy.score(used, all);
-            // A resource without points says nothing of the node, as upstream.
-            if matches!(self.strategy, Strategy::RequestedToCapacityRatio(_)) && score == 0 {
-                continue;
-            }
-            sum += score * weight;
-            weights += weight;
-        }
-        match self.strategy {
-            _ if weights == 0 => 0,
-            Strategy::RequestedToCapacityRatio(_) => (sum * 2 + weights) / (weights * 2),
-            _ => sum / weights,
-        }
+        if spec.extended.is_empty() { self.points(spec, state, &|_| None) } else { 0 }
     }
 
     fn weight(&self) -> i64 {
@@ -188,9 +225,23 @@ struct Backed {
     fit: NodeResourcesFit,
     want: Capacity,
     extended: Option<ExtendedNeeds>,
+    /// The state of devices that scores were reckoned by.
+    seen: u64,
 }
 
 impl PerNode for Backed {
+    /// What is given of devices counts only where their resource scores.
+    fn refresh(&mut self, spec: &PodSpec, cluster: &Cluster) -> bool {
+        let scores = |name: &str| self.fit.resources.iter().any(|(n, _)| *n == name);
+        let backed = self.extended.is_some() && spec.extended.iter().any(|ask| scores(&ask.resource));
+        let seen = std::mem::replace(&mut self.seen, cluster.devices.epoch());
+        backed && seen != self.seen
+    }
+
+    fn score(&self, spec: &PodSpec, cluster: &Cluster, state: &NodeState) -> i64 {
+        self.fit.points(spec, state, &|resource| cluster.devices.stock(resource, &state.node))
+    }
+
     fn filter(&self, _: &Cluster, state: &NodeState) -> Option<Refusal> {
         self.fit.short(&self.want, state, self.extended.as_ref())
     }

@@ -108,6 +108,12 @@ pub trait Plugin: Debug + Sync {
         true
     }
 
+    /// Whether what became of a node, which was `old` if it was there, is of use to this spec (QueueingHint). A node
+    /// that the pod could go to now and could not before is of use whatever this says; by default that alone is.
+    fn node_hint(&self, _spec: &PodSpec, _old: Option<&NodeState>, _new: &NodeState) -> bool {
+        false
+    }
+
     /// Whether what became of a placed pod is of use to this spec (QueueingHint).
     fn pod_hint(&self, _spec: &PodSpec, _change: PodChange<'_>) -> bool {
         true

@@ -92,8 +92,18 @@ impl Plugin for PodTopologySpread {
     }
 
     fn requeues_on(&self, change: Change) -> bool {
-        use Change::{AssignedPodAdd, AssignedPodDelete, AssignedPodUpdate, NodeAdd, NodeDelete, NodeUpdate};
-        matches!(change, NodeAdd | NodeUpdate | NodeDelete | AssignedPodAdd | AssignedPodUpdate | AssignedPodDelete)
+        use Change::{AssignedPodAdd, AssignedPodDelete, AssignedPodUpdate, NodeDelete};
+        matches!(change, NodeDelete | AssignedPodAdd | AssignedPodUpdate | AssignedPodDelete)
+    }
+
+    /// Of use is a node that is in a domain of every constraint and was not, or the other way round, or in others, or by other taints.
+    fn node_hint(&self, spec: &PodSpec, old: Option<&NodeState>, new: &NodeState) -> bool {
+        let hard = || spec.spread.iter().filter(|c| c.hard);
+        let value = |state: &NodeState, c: &SpreadConstraint| state.node.labels.get(&*c.topology_key).cloned();
+        let counts = |state: &NodeState| hard().all(|c| value(state, c).is_some());
+        let Some(old) = old else { return counts(new) };
+        let moved = || hard().any(|c| value(old, c) != value(new, c)) || old.node.taints != new.node.taints;
+        counts(old) != counts(new) || counts(new) && moved()
     }
 
     /// Of use is a pod that is counted now and was not, or the other way round.

@@ -42,6 +42,11 @@ impl Plugin for VolumeBinding {
         capacity || matches!(change, ClaimAdd | ClaimUpdate | VolumeAdd | VolumeUpdate | ClassAdd | ClassUpdate)
     }
 
+    /// Labels decide which volumes a node reaches.
+    fn node_hint(&self, _: &PodSpec, old: Option<&NodeState>, new: &NodeState) -> bool {
+        old.is_none_or(|old| old.node.labels != new.node.labels)
+    }
+
     fn hint(&self, spec: &PodSpec, change: Change, about: &ObjectKey) -> bool {
         !matches!(change, Change::ClaimAdd | Change::ClaimUpdate) || spec.has_claim(about)
     }

@@ -182,18 +182,32 @@ fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Store
     });
     let classes = follow::<StorageClassView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_class(c.object().name(), present(c).map(|s| StorageClassView::clone(s)));
+        if matches!(c, Change::Updated { old, new } if old.allowed_topologies == new.allowed_topologies) {
+            return;
+        }
         tell(core, c, [Some(What::ClassAdd), Some(What::ClassUpdate), None], None, now);
     });
     let limits = follow::<CsiNode>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_csi_node(c.object().name(), present(c).map(|n| &**n));
+        if matches!(c, Change::Updated { old, new } if !new.spec.allows_more_than(&old.spec)) {
+            return;
+        }
         tell(core, c, [Some(What::CsiNodeAdd), Some(What::CsiNodeUpdate), Some(What::CsiNodeDelete)], None, now);
     });
     let drivers = follow::<CsiDriver>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_driver(c.object().name(), present(c).map(|d| &**d));
+        // Once a driver says no more how much room it has, nobody is refused for that.
+        let says = |d: &CsiDriver| d.spec.storage_capacity == Some(true);
+        if matches!(c, Change::Updated { old, new } if !says(old) || says(new)) {
+            return;
+        }
         tell(core, c, [None, Some(What::CsiDriverUpdate), None], None, now);
     });
     let capacities = follow::<StorageCapacity>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_capacity(c.object().key(), present(c).map(|s| &**s));
+        if matches!(c, Change::Updated { old, new } if !new.has_more_than(old)) {
+            return;
+        }
         tell(core, c, [Some(What::CapacityAdd), Some(What::CapacityUpdate), None], None, now);
     });
     Stored { claims, volumes, classes, limits, drivers, capacities }

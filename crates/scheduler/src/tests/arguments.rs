@@ -17,7 +17,7 @@ fn told(name: &str, args: &Value) -> Value {
 }
 
 /// Only this plugin scores.
-fn alone(name: &str, args: &Value) -> Core {
+pub fn alone(name: &str, args: &Value) -> Core {
     let plugins = json!({"score": {"disabled": [{"name": "*"}], "enabled": [{"name": name}]}});
     by(json!({"profiles": [{"pluginConfig": [{"name": name, "args": args}], "plugins": plugins}]}))
 }

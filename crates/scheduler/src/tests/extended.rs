@@ -7,6 +7,7 @@ use kelson_meta::ObjectKey;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::arguments::alone;
 use super::devices::{put_claim, slice, step};
 use super::{core, decide, node, pod, useless};
 use crate::core::{Core, DeviceBinding, Step};
@@ -142,4 +143,37 @@ fn a_claim_that_was_made_holds_its_devices() {
     gone["metadata"]["resourceVersion"] = "6".into();
     put_claim(&mut c, &gone);
     assert!(matches!(step(&mut c), Step::BindDevices(_)), "its devices are free");
+}
+
+/// Only this plugin scores, by the resource; `a` has four devices and `b` two.
+fn scored(plugin: &str, args: &Value) -> Core {
+    let mut c = alone(plugin, args);
+    class(&mut c, Some(GPU));
+    slice(&mut c, "a", &["a1", "a2", "a3", "a4"]);
+    slice(&mut c, "b", &["b1", "b2"]);
+    c
+}
+
+#[test]
+fn nodes_are_scored_by_what_drivers_have() {
+    for (strategy, expected) in [("LeastAllocated", "a"), ("MostAllocated", "b")] {
+        let args = json!({"scoringStrategy": {"type": strategy, "resources": [{"name": GPU, "weight": 1}]}});
+        let mut c = scored("NodeResourcesFit", &args);
+        assert_eq!(decide(&mut c, wants("p", GPU, "1")), Err(format!("gives devices on {expected}")), "{strategy}");
+    }
+    // Three of four are given by now: what is left elsewhere is more.
+    let args = json!({"scoringStrategy": {"type": "LeastAllocated", "resources": [{"name": GPU, "weight": 1}]}});
+    let mut c = scored("NodeResourcesFit", &args);
+    let given = |device: &str| json!({"request": "r", "driver": "d.example.com", "pool": "a", "device": device});
+    let results: Vec<Value> = ["a1", "a2", "a3"].map(given).into();
+    put_claim(&mut c, &made("other", &json!({"devices": {"results": results}})));
+    assert_eq!(decide(&mut c, wants("p", GPU, "1")), Err("gives devices on b".into()));
+}
+
+#[test]
+fn an_even_use_counts_what_drivers_have() {
+    let args = json!({"resources": [{"name": "cpu", "weight": 1}, {"name": GPU, "weight": 1}]});
+    let mut c = scored("NodeResourcesBalancedAllocation", &args);
+    // One of four processors and one of four devices are even; one of two is not.
+    assert_eq!(decide(&mut c, wants("p", GPU, "1")), Err("gives devices on a".into()));
 }

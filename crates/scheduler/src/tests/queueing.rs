@@ -190,6 +190,42 @@ fn what_requeues_a_pod() {
     }
 }
 
+/// A pod is refused on nodes `n` and `m` for what plugins see there; then `n` changes.
+#[test]
+fn which_changes_of_a_node_are_of_use() {
+    let term = json!([{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "w"}}}]);
+    let near = json!({"spec": {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}});
+    let even = json!({"metadata": {"labels": {"app": "w"}}, "spec": {"topologySpreadConstraints": [{"maxSkew": 1,
+        "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "w"}}}]}});
+    let large = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]}});
+    let selects = json!({"spec": {"nodeSelector": {"disk": "fast"}}});
+    let label = |k: &str, v: &str| json!({"metadata": {"labels": {k: v}}});
+    let taint = json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}});
+    let cpus = |n: &str| json!({"status": {"allocatable": {"cpu": n}}});
+    let memory = json!({"status": {"allocatable": {"memory": "16Gi"}}});
+    for (what, refused, change, again) in [
+        ("it has the label", &selects, label("disk", "fast"), true),
+        ("it has another label", &selects, label("disk", "slow"), false),
+        ("it has more processors", &large, cpus("8"), true),
+        ("it has more of what is not asked for", &large, memory.clone(), false),
+        ("it has a label that nobody asked for", &large, label("x", "y"), false),
+        ("it is in a zone", &near, label("zone", "a"), true),
+        ("it is elsewhere, by a label that says nothing", &near, label("x", "y"), false),
+        ("it has more memory", &near, memory.clone(), false),
+        ("it is in a zone to spread over", &even, label("zone", "b"), true),
+        ("it has a taint, and no zone", &even, taint.clone(), false),
+    ] {
+        let tainted = |name: &str| node(name, json!({"metadata": {"labels": {"zone": "z"}}, "spec": taint["spec"]}));
+        let full = on("n", asks("full", "2", json!({})));
+        let mut c = core(&[node("n", json!({})), tainted("m")], &[full]);
+        c.put_pod(pod("p", refused.clone()), Instant::now());
+        assert!(matches!(c.step(Instant::now()), Step::Report(_)), "{what}");
+        assert!(waits(&mut c), "{what}");
+        c.put_node(&node("n", change), Instant::now());
+        assert_eq!(c.queue.depth().unschedulable == 0, again, "{what}");
+    }
+}
+
 #[test]
 fn bindings_that_fail() {
     let (mut c, t) = (core(&[node("n", json!({}))], &[]), Instant::now());

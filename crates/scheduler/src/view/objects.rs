@@ -101,6 +101,18 @@ slim_object!(
     ResourceType::namespaced("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity")
 );
 
+impl StorageCapacity {
+    /// The largest volume that finds room.
+    pub fn limit(&self) -> Option<Quantity> {
+        self.maximum_volume_size.or(self.capacity)
+    }
+
+    /// Whether a volume may find room that found none before.
+    pub fn has_more_than(&self, old: &Self) -> bool {
+        self.limit().is_some_and(|now| old.limit().is_none_or(|was| now > was))
+    }
+}
+
 /// What drivers say of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -108,6 +120,15 @@ pub struct CsiNodeSpec {
     /// One entry each; null where there is none.
     #[serde(deserialize_with = "kelson_meta::null_default")]
     pub drivers: Vec<CsiNodeDriver>,
+}
+
+impl CsiNodeSpec {
+    /// Whether the node can have more volumes of some driver.
+    pub fn allows_more_than(&self, old: &Self) -> bool {
+        let most = |d: &CsiNodeDriver| d.allocatable.count.unwrap_or(i64::MAX);
+        let was = |name: &str| old.drivers.iter().find(|d| *d.name == *name).map_or(0, most);
+        self.drivers.iter().any(|d| most(d) > was(&d.name))
+    }
 }
 
 /// What a driver says of a node.

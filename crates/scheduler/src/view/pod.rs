@@ -111,8 +111,10 @@ mod tests {
 
     #[test]
     fn the_claim_of_an_ephemeral_volume_is_named_after_the_pod() {
-        let pod = r#"{"metadata":{"name":"p"},"spec":{"containers":[],"volumes":[{"name":"v","ephemeral":{}}]}}"#;
+        let pod =
+            r#"{"metadata":{"name":"p","uid":"u"},"spec":{"containers":[],"volumes":[{"name":"v","ephemeral":{}}]}}"#;
         let pod: Pod = serde_json::from_str(pod).expect("a pod");
-        assert_eq!((&*pod.name, &*pod.spec.claims[0].name, pod.spec.claims[0].ephemeral), ("p", "p-v", true));
+        let claim = &pod.spec.claims[0];
+        assert_eq!((&*pod.name, &*claim.name, &claim.made_for), ("p", "p-v", &Some(("p".into(), "u".into()))));
     }
 }

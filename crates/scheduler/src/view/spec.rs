@@ -73,8 +73,8 @@ pub struct SpreadConstraint {
 pub struct ClaimRef {
     /// The claim's name; for an ephemeral one the volume's, behind the pod's own name and a dash.
     pub name: Box<str>,
-    /// Made by the ephemeral volume controller from the pod itself.
-    pub ephemeral: bool,
+    /// Made by the ephemeral volume controller from the pod itself: the pod's name and UID, whose the claim must be.
+    pub made_for: Option<(Box<str>, Arc<str>)>,
 }
 
 /// A claim for devices (`spec.resourceClaims[]`).
@@ -166,7 +166,7 @@ impl PodSpec {
             ports: ports(&spec),
             images: images(&spec),
             containers: (spec.containers.len() + spec.init_containers.len()) as i64,
-            claims: claims(&spec, &meta.name),
+            claims: claims(&spec, &meta.name, uid),
             features: features(&spec),
             devices: devices(&spec, status, &meta.name, uid),
             extended: extended(&spec),
@@ -271,10 +271,13 @@ fn images(spec: &RawPodSpec) -> Vec<Box<str>> {
     containers.chain(volumes).map(|i| normalized_image(i).into()).collect()
 }
 
-fn claims(spec: &RawPodSpec, pod: &str) -> Vec<ClaimRef> {
+fn claims(spec: &RawPodSpec, pod: &str, uid: &Arc<str>) -> Vec<ClaimRef> {
     let claim = |v: &super::raw::RawVolume| match (&v.persistent_volume_claim, &v.ephemeral) {
-        (Some(c), _) => Some(ClaimRef { name: c.claim_name.as_str().into(), ephemeral: false }),
-        (None, Some(_)) => Some(ClaimRef { name: format!("{pod}-{}", v.name).into(), ephemeral: true }),
+        (Some(c), _) => Some(ClaimRef { name: c.claim_name.as_str().into(), made_for: None }),
+        (None, Some(_)) => {
+            let made_for = Some((pod.into(), Arc::clone(uid)));
+            Some(ClaimRef { name: format!("{pod}-{}", v.name).into(), made_for })
+        }
         (None, None) => None,
     };
     spec.volumes.iter().filter_map(claim).collect()

@@ -135,6 +135,8 @@ fn keep_running(server: &Arc<Server>, address: Option<SocketAddr>) {
     let of_endpoints = Arc::clone(server);
     let follow = move || bootstrap::kubernetes::follow(Arc::clone(&of_endpoints), address);
     server.tasks.supervise("api-kubernetes-service", follow);
+    let of_namespaces = Arc::clone(server);
+    server.tasks.supervise("api-namespaces", move || bootstrap::follow_namespaces(Arc::clone(&of_namespaces)));
     let of_addresses = Arc::clone(server);
     server.tasks.supervise("api-addresses", move || bootstrap::addresses::follow(Arc::clone(&of_addresses)));
     let of_definitions = Arc::clone(server);

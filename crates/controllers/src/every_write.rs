@@ -111,6 +111,19 @@ async fn a_namespace_goes_with_all_that_is_in_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_namespace_that_every_cluster_has_comes_back() {
+    let api = Api::start().await;
+    let _running = run(&api, &["namespace-controller"], Config::default()).await;
+    let leases = api.get("v1/namespaces", "", "kube-node-lease").await.expect("from the start");
+    api.delete("v1/namespaces", "", "kube-node-lease", json!({})).await;
+    until(&api, "another one", async |api| {
+        let now = api.get("v1/namespaces", "", "kube-node-lease").await;
+        now.is_some_and(|now| now["metadata"]["uid"] != leases["metadata"]["uid"])
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn quotas_are_counted() {
     at_every_request(&DISTURBANCES, async |api: Api| {
         api.namespace("n").await;

@@ -10,6 +10,7 @@ pub mod own;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future;
 use http::Method;
@@ -25,6 +26,8 @@ use crate::config::StartError;
 use crate::shared::Server;
 use client::{SelfClient, collection, is_served};
 
+/// How often it is looked whether they are there.
+const NAMESPACES_EVERY: Duration = Duration::from_secs(60);
 /// Namespaces every cluster has.
 pub const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
@@ -40,11 +43,7 @@ pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<()
         return future::try_join(trust, kubernetes::begin(server, &own, address)).await.map(drop);
     }
     // All at once, so that the store commits them in few batches; namespaces before what lives in them.
-    let namespaces = NAMESPACES.map(|name| {
-        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        own.ensure("/api/v1/namespaces", name, object)
-    });
-    future::try_join_all(namespaces).await?;
+    namespaces(&own).await?;
     // On the heap: together they are larger than what a test's thread has of stack.
     future::try_join(
         future::try_join5(
@@ -58,6 +57,28 @@ pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<()
     )
     .await?;
     Ok(())
+}
+
+async fn namespaces(own: &SelfClient) -> Result<(), StartError> {
+    let each = NAMESPACES.map(|name| {
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        own.ensure("/api/v1/namespaces", name, object)
+    });
+    future::try_join_all(each).await.map(drop)
+}
+
+/// Makes those namespaces anew that somebody deletes, until the server ends (upstream: the controller `system-namespaces`).
+pub async fn follow_namespaces(server: Arc<Server>) {
+    let own = SelfClient::new(&server);
+    loop {
+        tokio::time::sleep(NAMESPACES_EVERY).await;
+        if server.health.is_stopping() {
+            return;
+        }
+        if let Err(why) = namespaces(&own).await {
+            tracing::warn!(%why, "a namespace that every cluster has is missing");
+        }
+    }
 }
 
 async fn roles(own: &SelfClient) -> Result<(), StartError> {

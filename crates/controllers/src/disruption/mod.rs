@@ -13,7 +13,9 @@ use crate::shared::context::{Context, SyncError, WORKERS, enqueue_self, update_v
 use crate::shared::informers::SharedInformer;
 use crate::shared::ownership::controller_key;
 use crate::shared::scale::{Scales, Target};
-use crate::views::{BudgetStatus, BudgetView, DeploymentView, PodView, ReplicaSetView, ReplicationControllerView};
+use crate::views::{
+    BudgetStatus, BudgetView, DeploymentView, PodView, ReplicaSetView, ReplicationControllerView, go_form,
+};
 
 /// The source that this controller's events name.
 const COMPONENT: &str = "controllermanager";
@@ -113,6 +115,7 @@ impl DisruptionController {
             }
         };
         if unmanaged {
+            let selector = b.spec.selector.as_ref().map_or_else(|| "nil".to_owned(), go_form);
             let text = format!(
                 "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value."
             );

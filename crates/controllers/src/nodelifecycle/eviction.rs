@@ -1,12 +1,15 @@
 //! Deletes pods that do not tolerate the `NoExecute` taints of their node, when their time is over. Upstream
 //! `pkg/controller/tainteviction`.
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kelson_client::{
     Change, Client, DeleteOptions, EventRecorder, EventType, ObjectRef, PatchKind, WorkQueue, WriteOptions,
 };
 use kelson_meta::{Clock, ObjectKey, format_seconds};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use super::taints::{Eviction, eviction};
@@ -18,6 +21,9 @@ use crate::views::{NodeView, PodView, Taint};
 /// The source that this controller's events name.
 const COMPONENT: &str = "taint-eviction-controller";
 
+/// Of all its events.
+const REASON: &str = "TaintManagerEviction";
+
 struct TaintEvictionController {
     client: Client,
     recorder: EventRecorder,
@@ -25,6 +31,8 @@ struct TaintEvictionController {
     nodes: SharedInformer<NodeView>,
     pods: SharedInformer<PodView>,
     queue: WorkQueue<ObjectKey>,
+    /// Pods that are to go when their time is over.
+    pending: Mutex<HashSet<ObjectKey>>,
 }
 
 fn executing(taints: &[Taint]) -> Vec<&Taint> {
@@ -42,6 +50,7 @@ pub fn start(ctx: &Arc<Context>) {
         nodes: ctx.informers.nodes.reader(),
         pods: ctx.informers.pods.reader(),
         queue: queue.clone(),
+        pending: Mutex::default(),
     });
     let (q, pods) = (queue.clone(), me.pods.clone());
     me.nodes.on_change(move |change| {
@@ -57,8 +66,13 @@ pub fn start(ctx: &Arc<Context>) {
             }
         }
     });
-    let (q, nodes) = (queue.clone(), me.nodes.clone());
+    let (q, nodes, of) = (queue.clone(), me.nodes.clone(), Arc::downgrade(&me));
     me.pods.on_change(move |change| {
+        if let Change::Deleted(pod) = change
+            && of.upgrade().is_some_and(|me| me.pending.lock().contains(&pod.metadata.key()))
+        {
+            q.add(pod.metadata.key());
+        }
         let (Change::Added(pod) | Change::Updated { new: pod, .. }) = change else { return };
         if let Change::Updated { old, new } = change
             && old.spec.node_name == new.spec.node_name
@@ -78,23 +92,45 @@ pub fn start(ctx: &Arc<Context>) {
 }
 
 impl TaintEvictionController {
+    /// When a pod is to go.
+    fn due(&self, pod: &PodView, now: Timestamp) -> Option<Timestamp> {
+        let node = self.nodes.get(&ObjectKey::new("", &pod.spec.node_name))?;
+        match eviction(&node.spec.taints, &pod.spec.tolerations, now) {
+            Eviction::Never => None,
+            Eviction::At(t) => Some(t),
+        }
+    }
+
+    /// Says that a pod will not go, if it was to.
+    fn cancel(&self, key: &ObjectKey) {
+        if !self.pending.lock().remove(key) {
+            return;
+        }
+        let (namespace, name) = (key.namespace.clone(), key.name.clone());
+        let (api_version, kind) = ("v1".to_owned(), "Pod".to_owned());
+        let about = ObjectRef { api_version, kind, namespace, name, ..ObjectRef::default() };
+        let message = format!("Cancelling deletion of Pod {key}");
+        self.recorder.event(&about, EventType::Normal, REASON, message);
+    }
+
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
-        let Some(pod) = self.pods.get(key).filter(|p| p.is_active()) else { return Ok(()) };
-        let Some(node) = self.nodes.get(&ObjectKey::new("", &pod.spec.node_name)) else { return Ok(()) };
         let now = self.clock.now();
-        let at = match eviction(&node.spec.taints, &pod.spec.tolerations, now) {
-            Eviction::Never => return Ok(()),
-            Eviction::At(t) => t,
+        let pod = self.pods.get(key).filter(|p| p.is_active());
+        let Some((pod, at)) = pod.and_then(|pod| self.due(&pod, now).map(|at| (pod, at))) else {
+            self.cancel(key);
+            return Ok(());
         };
         let left = now.duration_until(at);
         if left.is_positive() {
+            self.pending.lock().insert(key.clone());
             // Should the taint go before, the timer finds nothing to do.
             self.queue.add_after(key.clone(), left.unsigned_abs() + Duration::from_millis(1));
             return Ok(());
         }
+        self.pending.lock().remove(key);
         let about = ObjectRef::of(&*pod);
         let message = format!("Marking for deletion Pod {key}");
-        self.recorder.event(&about, EventType::Normal, "TaintManagerEviction", message);
+        self.recorder.event(&about, EventType::Normal, REASON, message);
         let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
             "message": "Taint manager: deleting due to NoExecute taint", "lastTransitionTime": format_seconds(now)});
         let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}});

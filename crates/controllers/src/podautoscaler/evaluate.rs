@@ -45,10 +45,10 @@ impl Evaluator<'_> {
     /// Why it says nothing.
     pub async fn evaluate(&self, spec: &MetricSpec) -> Result<Proposal, MetricFailure> {
         let fail = |reason: &'static str, what: String| {
-            move |message: String| MetricFailure {
+            move |fault: Fault| MetricFailure {
                 reason,
-                of_all: format!("failed to get {what} value: {message}"),
-                message,
+                of_all: format!("failed to get {what} value: {}{}", fault.of, fault.message),
+                message: fault.message,
             }
         };
         match spec {
@@ -77,14 +77,14 @@ impl Evaluator<'_> {
         }
     }
 
-    async fn resource(&self, source: &ResourceSource, of_container: bool) -> Result<Proposal, String> {
+    async fn resource(&self, source: &ResourceSource, of_container: bool) -> Result<Proposal, Fault> {
         let (name, target) = (&source.name, &source.target);
         let (aim, what) = match (milli(target.average_value.as_ref()), target.average_utilization) {
             (Some(n), _) => (Aim::Average(n), "usage"),
             (None, Some(percent)) => (Aim::Utilization(percent), "utilization"),
             (None, None) => {
                 let text = "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set";
-                return Err(text.to_owned());
+                return Err(text.to_owned().into());
             }
         };
         let failed = |e: String| format!("failed to get {name} {what}: {e}");
@@ -110,7 +110,7 @@ impl Evaluator<'_> {
         Ok(Proposal { replicas: need.replicas, name: shown, status })
     }
 
-    async fn each_pod(&self, source: &CustomSource) -> Result<Proposal, String> {
+    async fn each_pod(&self, source: &CustomSource) -> Result<Proposal, Fault> {
         let name = &source.metric.name;
         let target = milli(source.target.average_value.as_ref()).unwrap_or_default();
         let samples = self.metrics.of_each_pod(self.namespace, self.selector, &source.metric).await;
@@ -121,19 +121,20 @@ impl Evaluator<'_> {
         Ok(Proposal { replicas: need.replicas, name: format!("pods metric {name}"), status })
     }
 
-    async fn object(&self, source: &CustomSource) -> Result<Proposal, String> {
+    async fn object(&self, source: &CustomSource) -> Result<Proposal, Fault> {
         let (name, target) = (&source.metric.name, &source.target);
         let object = source.described_object.clone().unwrap_or_default();
         let kind = &object.kind;
         let (total, share) = (milli(target.value.as_ref()), milli(target.average_value.as_ref()));
         if total.is_none() && share.is_none() {
             let text = "invalid object metric source: neither a value target nor an average value target was set";
-            return Err(text.to_owned());
+            return Err(text.to_owned().into());
         }
         let usage = self.metrics.of_object(self.scales, self.namespace, &object, &source.metric).await;
         let usage = usage.map_err(|e| {
             let text = format!("unable to get metric {name}: {kind} on {} {}/{e}", self.namespace, object.name);
-            if total.is_some() { text } else { format!("failed to get {name} object metric: {text}") }
+            let of = if total.is_some() { String::new() } else { format!("failed to get {name} object metric: ") };
+            Fault { of, message: text }
         })?;
         let (need, current, shown) =
             self.total_or_share(usage, total, share, format!("{kind} metric {name}"), source)?;
@@ -142,23 +143,21 @@ impl Evaluator<'_> {
         Ok(Proposal { replicas: need.replicas, name: shown, status })
     }
 
-    async fn external(&self, source: &CustomSource) -> Result<Proposal, String> {
+    async fn external(&self, source: &CustomSource) -> Result<Proposal, Fault> {
         let (name, target) = (&source.metric.name, &source.target);
         let (total, share) = (milli(target.value.as_ref()), milli(target.average_value.as_ref()));
         if total.is_none() && share.is_none() {
             let text = "invalid external metric source: neither a value target nor an average value target was set";
-            return Err(text.to_owned());
+            return Err(text.to_owned().into());
         }
         // Of the two, a share comes first here, as upstream.
         let total = total.filter(|_| share.is_none());
-        let series = source.metric.query()?;
+        let series = source.metric.series();
         let usage = self.metrics.external(self.namespace, &source.metric).await.map_err(|e| {
             let text = format!("unable to get external metric {}/{name}/{series}: {e}", self.namespace);
-            if total.is_some() {
-                format!("failed to get external metric {name}: {text}")
-            } else {
-                format!("failed to get {name} external metric: {text}")
-            }
+            let what =
+                if total.is_some() { format!("external metric {name}") } else { format!("{name} external metric") };
+            Fault { of: format!("failed to get {what}: "), message: text }
         })?;
         let shown = format!("external metric {name}({series})");
         let (need, current, shown) = self.total_or_share(usage, total, share, shown, source)?;
@@ -180,8 +179,20 @@ impl Evaluator<'_> {
             return Ok((need, json!({"value": quantity("", need.usage)}), shown));
         }
         let need = self.pods.by_share(usage, share.unwrap_or_default());
-        let shown = format!("external metric {}({})", source.metric.name, source.metric.query()?);
+        let shown = format!("external metric {}({})", source.metric.name, source.metric.series());
         Ok((need, json!({"averageValue": quantity("", need.usage)}), shown))
+    }
+}
+
+/// Why a metric says nothing: what the condition and its event have of it, and what stands before that where all metrics are summed up.
+struct Fault {
+    of: String,
+    message: String,
+}
+
+impl From<String> for Fault {
+    fn from(message: String) -> Self {
+        Self { of: String::new(), message }
     }
 }
 

@@ -154,13 +154,19 @@ impl ScaleAssessment<'_> {
         Target { api_version: &t.api_version, kind: &t.kind, namespace: &hpa.metadata.namespace, name: &t.name }
     }
 
+    async fn scale(&self, target: Target<'_>) -> Result<Scale, String> {
+        let found = self.me.scales.get(target).await.map_err(|e| e.to_string())?;
+        let Some(scale) = found else {
+            let resource = self.me.scales.resource_name(target).await.map_err(|e| e.to_string())?;
+            return Err(format!("{resource} {:?} not found", target.name));
+        };
+        Ok(scale)
+    }
+
     async fn run(&mut self) {
         let hpa = Arc::clone(&self.hpa);
         let target = self.target(&hpa);
-        let found = self.me.scales.get(target).await.map_err(|e| e.to_string()).and_then(|scale| {
-            scale.ok_or_else(|| format!("{} {:?} not found", target.kind.to_lowercase(), target.name))
-        });
-        let scale = match found {
+        let scale = match self.scale(target).await {
             Ok(scale) => scale,
             Err(why) => {
                 let text = format!("the HPA controller was unable to get the target's current scale: {why}");

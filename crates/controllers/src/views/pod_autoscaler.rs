@@ -94,6 +94,11 @@ pub struct MetricName {
 }
 
 impl MetricName {
+    /// Which of its series, as messages have it.
+    pub fn series(&self) -> String {
+        self.selector.as_ref().map_or_else(|| "nil".to_owned(), super::selector::go_form)
+    }
+
     /// Which of its series, query form; empty: all.
     ///
     /// # Errors

@@ -115,9 +115,10 @@ fn on_volume(queue: &WorkQueue<BinderKey>, claims: &SharedInformer<ClaimView>, c
         return;
     }
     queue.add(BinderKey::Volume(name.clone()));
-    if volume.spec.claim_ref.is_none() {
-        waiting(claims, |c| c.spec.volume_name == *name || c.class() == volume.class()).for_each(|key| queue.add(key));
-    }
+    // Who asks for this very volume is told where it is another's.
+    let free = volume.spec.claim_ref.is_none();
+    waiting(claims, |c| c.spec.volume_name == *name || free && c.class() == volume.class())
+        .for_each(|key| queue.add(key));
 }
 
 impl Binder {

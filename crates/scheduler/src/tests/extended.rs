@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::arguments::alone;
 use super::devices::{put_claim, slice, step};
-use super::{core, decide, node, pod, useless};
+use super::{asks, core, decide, node, on, pod, useless};
 use crate::core::{Core, DeviceBinding, Step};
 use crate::plugins::change::Change;
 use crate::view::Pod;
@@ -173,7 +173,12 @@ fn nodes_are_scored_by_what_drivers_have() {
 #[test]
 fn an_even_use_counts_what_drivers_have() {
     let args = json!({"resources": [{"name": "cpu", "weight": 1}, {"name": GPU, "weight": 1}]});
+    // Half of the processors of `b` are used, and none of its devices: with the pod that is more even.
     let mut c = scored("NodeResourcesBalancedAllocation", &args);
-    // One of four processors and one of four devices are even; one of two is not.
+    assert_eq!(decide(&mut c, wants("p", GPU, "1")), Err("gives devices on b".into()));
+    // Half of those of `a` instead: one of two devices of `b`, which is empty, is less even.
+    let mut c = scored("NodeResourcesBalancedAllocation", &args);
+    c.remove_pod(&on("b", asks("there", "2", json!({}))), Instant::now());
+    c.put_pod(on("a", asks("here", "2", json!({}))), Instant::now());
     assert_eq!(decide(&mut c, wants("p", GPU, "1")), Err("gives devices on a".into()));
 }

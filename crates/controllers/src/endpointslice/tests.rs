@@ -65,6 +65,7 @@ async fn changes_of_pods_are_gathered_as_long_as_is_configured() {
     let api = Api::start().await;
     api.namespace("n").await;
     let _running = run(&api, &["endpointslice-controller", "endpoints-controller"], config).await;
+    api.create("v1/nodes", json!({"metadata": {"name": "n1"}})).await;
     let spec = json!({"selector": {"app": "web"}, "ports": [{"port": 80}]});
     api.create("v1/services", json!({"metadata": {"name": "web", "namespace": "n"}, "spec": spec})).await;
     api.settle().await;

@@ -222,6 +222,7 @@ mod tests {
     use std::time::Duration;
 
     use kelson_meta::SystemClock;
+    use kelson_simulation::Api;
 
     use super::*;
 
@@ -230,9 +231,10 @@ mod tests {
         for (usual, asked, expected) in [(4, None, 4), (4, Some(2), 2), (4, Some(7), 7), (1, Some(9), 1)] {
             let mut config = Config::default();
             config.concurrent_syncs.extend(asked.map(|n| ("controller-manager", n)));
-            let tasks = Tasks::root("test");
+            let (api, tasks) = (Api::start().await, Tasks::root("test"));
             let factory = Box::new(|_: &str| -> Client { panic!("nothing is asked") });
-            let ctx = Context::new(config, factory, Arc::new(SystemClock), tasks);
+            let ctx = Context::new(config, factory, Arc::new(SystemClock), tasks.clone());
+            ctx.informers.start(&api.client(), &tasks);
             let queue: WorkQueue<ObjectKey> = WorkQueue::default();
             (0..20).for_each(|n| queue.add(ObjectKey::new("", n.to_string())));
             let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

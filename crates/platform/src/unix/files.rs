@@ -50,12 +50,12 @@ pub fn close_to_others(file: &Path, mode: u32) -> io::Result<()> {
     std::fs::set_permissions(file, Permissions::from_mode(mode & !OTHERS))
 }
 
-/// Waits until the data of a file is on the disk, whoever has written it.
+/// A file that is opened for nothing but to wait until its data is on the disk, whoever has written it.
 ///
 /// # Errors
 /// The system's.
-pub fn sync_data(file: &Path) -> io::Result<()> {
-    File::open(file)?.sync_data()
+pub fn open_to_sync(file: &Path) -> io::Result<File> {
+    File::open(file)
 }
 
 /// Makes the names of a directory's new files survive a power cut.
@@ -122,8 +122,8 @@ mod tests {
         std::fs::write(&to, "x").unwrap();
         link(&to, &at).unwrap();
         assert_eq!(std::fs::read(&at).unwrap(), b"x");
-        sync_data(&to).unwrap();
+        open_to_sync(&to).unwrap().sync_data().unwrap();
         sync_names(dir.path()).unwrap();
-        assert_eq!(sync_data(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(open_to_sync(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -1,7 +1,7 @@
 //! Files and directories, which have no modes here: who may read them is inherited from the directory above, as it is for what
 //! Kubernetes' own programs write on Windows. Everything here blocks.
 #![allow(clippy::disallowed_methods, reason = "blocking: callers are in a lane for files, or at start")]
-use std::fs::{Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::path::Path;
 
@@ -44,12 +44,12 @@ pub fn close_to_others(_: &Path, _: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until the data of a file is on the disk, whoever has written it. Only who may write may wait for that here.
+/// A file that is opened for nothing but to wait until its data is on the disk, whoever has written it. Only who may write may wait for that here.
 ///
 /// # Errors
 /// The system's.
-pub fn sync_data(file: &Path) -> io::Result<()> {
-    OpenOptions::new().write(true).open(file)?.sync_data()
+pub fn open_to_sync(file: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).open(file)
 }
 
 /// Names are in the file system's own log; a directory cannot be synced.

@@ -2,7 +2,7 @@
 //! `docs/decisions/0001-embedded-engine.md`. It knows neither revisions nor records; only the committer's thread uses it.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use kelson_platform::files;
@@ -30,7 +30,8 @@ const VACUUM_PAGES: i64 = 256;
 pub struct SqliteEngine {
     path: PathBuf,
     connection: Connection,
-    synchronous: bool,
+    /// The write-ahead log, as soon as there is one. It is the same file for as long as the connection lives.
+    log: Option<File>,
     /// The bytes of a row are put together here.
     row: Vec<u8>,
 }
@@ -67,14 +68,15 @@ impl SqliteEngine {
                 .map_err(fault)?;
             sync_directory(dir)?;
         }
+        // NORMAL leaves the sync of commits to `sync`, and still syncs the log's head, and the log before it is carried over.
         connection
             .execute_batch(&format!(
-                "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA cache_size=-{CACHE_KIB};
+                "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-{CACHE_KIB};
                  PRAGMA temp_store=MEMORY; PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES};
                  PRAGMA journal_size_limit={WAL_BYTES_KEPT};"
             ))
             .map_err(fault)?;
-        Ok(Self { path, connection, synchronous: true, row: Vec::new() })
+        Ok(Self { path, connection, log: None, row: Vec::new() })
     }
 
     /// Opens a store that nobody has open, to read it; every page of the file is checked.
@@ -94,7 +96,7 @@ impl SqliteEngine {
         if found != "ok" {
             return Err(EngineError::Corrupt { path, reason: found });
         }
-        Ok(Self { path, connection, synchronous: false, row: Vec::new() })
+        Ok(Self { path, connection, log: None, row: Vec::new() })
     }
 
     /// Carries the write-ahead log over into the file, syncs it, and closes it: the file is then all there is of the store.
@@ -110,14 +112,21 @@ impl SqliteEngine {
         self.connection.close().map_err(|(_, error)| explain(&path, "close the store", error))
     }
 
-    fn set_synchronous(&mut self, synchronous: bool) -> rusqlite::Result<()> {
-        if self.synchronous != synchronous {
-            // FULL syncs the log at every commit; NORMAL leaves that to the next sync, and never reorders commits.
-            let mode = if synchronous { "FULL" } else { "NORMAL" };
-            self.connection.pragma_update(None, "synchronous", mode)?;
-            self.synchronous = synchronous;
-        }
-        Ok(())
+    /// Syncs the log's data. SQLite would sync its times as well at each commit, for which most file systems write their own log.
+    fn sync_log(&mut self) -> std::io::Result<()> {
+        let log = match self.log.take() {
+            Some(log) => log,
+            // Kept open: what is opened after a failed write-back need not hear of it, if SQLite has. No lock is on this file, so that
+            // closing it some day beside SQLite releases none.
+            None => files::open_to_sync(&self.path.with_file_name(format!("{FILE}-wal")))?,
+        };
+        self.log.insert(log).sync_data()
+    }
+
+    /// A sync that failed, after which the files stay as they are.
+    fn unsynced(&self, source: &std::io::Error) -> EngineError {
+        self.leave_files_alone();
+        EngineError::Sync { context: "sync the store", reason: source.to_string() }
     }
 
     fn write(&mut self, batch: &[Op]) -> rusqlite::Result<()> {
@@ -189,25 +198,21 @@ impl Engine for SqliteEngine {
     }
 
     fn append(&mut self, batch: &[Op], sync: bool) -> Result<(), EngineError> {
-        let written = self.set_synchronous(sync).and_then(|()| self.write(batch));
-        written.map_err(|error| {
+        self.write(batch).map_err(|error| {
             if is_failed_sync(&error) {
                 self.leave_files_alone();
             }
             self.fault("write to the store", error)
-        })
+        })?;
+        if sync { self.sync_log().map_err(|source| self.unsynced(&source)) } else { Ok(()) }
     }
 
     fn sync(&mut self) -> Result<(), EngineError> {
-        // The log holds all that is not yet synced; a checkpoint syncs before it forgets. No lock is on this file, so
-        // opening and closing it beside SQLite releases none.
-        let log = self.path.with_file_name(format!("{FILE}-wal"));
-        match files::sync_data(&log) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                self.leave_files_alone();
-                Err(EngineError::Sync { context: "sync the store", reason: source.to_string() })
-            }
-            _ => Ok(()),
+        match self.sync_log() {
+            // Nothing was written since the store was opened.
+            Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            // The log holds all that is not yet synced; a checkpoint syncs before it forgets.
+            synced => synced.map_err(|source| self.unsynced(&source)),
         }
     }
 

@@ -81,22 +81,14 @@ impl Committer {
     /// The committer's thread: takes batches until the queue is closed and empty.
     pub fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        let mut crowded = false;
         loop {
-            if crowded {
-                // The writers that were just answered are on their way with their next writes: what they bring now shares a sync.
-                std::thread::yield_now();
-            }
             let sync_at = self.unsynced_since.map(|since| since + Duration::from_secs(RELAXED_SYNC_DELAY_S));
             if sync_at.is_some_and(|at| at <= Instant::now()) {
                 self.sync();
                 continue;
             }
             match shared.queue.take(sync_at.into_iter().chain(self.maintain_at).min()) {
-                Taken::Batch(batch) => {
-                    crowded = batch.len() > 1;
-                    self.commit(batch);
-                }
+                Taken::Batch(batch) => self.commit(batch),
                 Taken::Deadline => self.maintain(),
                 Taken::Closed => break,
             }

@@ -56,6 +56,7 @@ pub use key::{Key, Resource};
 pub use meta::{FieldNames, Fields, Labels, RecordMeta, Uid};
 pub use mirror::{Mirror, Seen, SeenValue};
 pub use open::StoreOptions;
+pub use queue::ExpectedWrite;
 pub use record::Record;
 pub use remote::{Answer, PortChange, Remote};
 pub use saved::{Contents, verify};

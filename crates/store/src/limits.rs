@@ -4,6 +4,8 @@
 pub const QUEUE_WRITES_MAX: usize = 2048;
 /// Writes the committer takes into one batch, and so into one sync.
 pub const BATCH_WRITES_MAX: usize = 512;
+/// Longest time, in microseconds, that a batch waits for writes that are being prepared. A sync of a fast disk takes about as long.
+pub const COMPANY_WAIT_MAX_US: u64 = 2000;
 /// Bytes of bodies after which a batch is closed, so that one sync never waits on many megabytes.
 pub const BATCH_BYTES_MAX: usize = 8 << 20;
 /// Largest body of one object. The API server's own request limit (3 MiB) is lower; this is the net below it.

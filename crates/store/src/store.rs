@@ -16,7 +16,7 @@ use crate::error::StoreError;
 use crate::health::Health;
 use crate::key::{Place, Resource};
 use crate::limits::EXPIRY_PASS_EVERY_S;
-use crate::queue::Pending;
+use crate::queue::{ExpectedWrite, Pending};
 use crate::record::Record;
 use crate::remote::{PortChange, Remote};
 use crate::saved::{self, Contents};
@@ -66,6 +66,12 @@ impl Store {
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.shared().identity
+    }
+
+    /// Says that a write is being prepared, until what is returned is dropped: writes that are on their way at the same time
+    /// share a batch, and so a sync. A store that is not told of writes takes each as it comes.
+    pub fn expect_write(&self) -> ExpectedWrite {
+        self.shared().queue.expect()
     }
 
     /// Performs one write. Once this was polled far enough to enter the queue, the write happens even if the future is

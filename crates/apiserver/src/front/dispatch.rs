@@ -5,6 +5,7 @@ use kelson_meta::Status;
 use kelson_webhook::Trace;
 
 use crate::catalog::{Behaviour, Served};
+use crate::front::flow;
 use crate::paths;
 use crate::read::get;
 use crate::read::list;
@@ -68,6 +69,7 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
         let caught_up = Box::pin(cx.server.store.catch_up()).await;
         caught_up.map_err(|error| version_param::of_store(&error))?;
     }
+    let _expected = writes(cx, &served).then(|| cx.server.store.expect_write());
     // The long ways are boxed: their state shall not make that of every small read as large.
     if !i.subresource.is_empty() {
         return Box::pin(subresources::serve(cx, &served, body)).await;
@@ -99,6 +101,12 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
         "deletecollection" => Box::pin(delete::collection(cx, &served, body)).await,
         _ => Err(not_allowed(cx, &served)),
     }
+}
+
+/// Whether the request is one write of a stored object, which will not be long in coming.
+fn writes(cx: &RequestContext, served: &Served) -> bool {
+    let one = matches!(cx.info.verb, "create" | "update" | "patch" | "delete");
+    one && served.options().stored && !flow::is_long_running(&cx.info, &cx.query)
 }
 
 /// Kinds that users define say which verb they have not; single objects of theirs want a name first.

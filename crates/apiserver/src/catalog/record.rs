@@ -1,11 +1,15 @@
 //! Stored records as trees and as protobuf messages.
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kelson_codec::EncodeError;
 use kelson_meta::Status;
 use kelson_store::Record;
+use serde::Deserializer as _;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::catalog::Served;
 
@@ -29,21 +33,44 @@ impl Object {
 
 /// The tree of a stored record.
 pub fn parse(record: &Record) -> Value {
-    serde_json::from_slice(&record.bytes()).unwrap_or_else(|error| {
+    let bytes = record.bytes();
+    // Looked over for UTF-8 once, not text by text.
+    let text = std::str::from_utf8(&bytes).map_err(serde_json::Error::custom);
+    text.and_then(serde_json::from_str).unwrap_or_else(|error| {
         tracing::error!(key = %record.key(), %error, "stored record does not decode");
         Value::Null
     })
 }
 
-/// The JSON of an object's `metadata`, as it stands in the object's; `None` when there is none.
+/// The JSON of an object's `metadata`, as it stands in the object's; `None` when there is none. What follows it is not read.
 pub fn metadata(object: &[u8]) -> Option<&str> {
-    #[derive(serde::Deserialize)]
-    struct StoredDocument<'a> {
-        #[serde(borrow)]
-        metadata: Option<&'a serde_json::value::RawValue>,
+    let mut found = None;
+    let mut document = serde_json::Deserializer::from_str(std::str::from_utf8(object).ok()?);
+    // Ends with an error, which says no more than that the reading ended.
+    let _ended = (&mut document).deserialize_map(UpToMetadata(&mut found));
+    found.map(RawValue::get)
+}
+
+/// Reads an object as far as its member `metadata`.
+struct UpToMetadata<'a, 'de>(&'a mut Option<&'de RawValue>);
+
+impl<'de> Visitor<'de> for UpToMetadata<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
     }
-    let document: StoredDocument<'_> = serde_json::from_slice(object).ok()?;
-    document.metadata.map(serde_json::value::RawValue::get)
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while let Some(key) = members.next_key::<Cow<'de, str>>()? {
+            if key == "metadata" {
+                *self.0 = Some(members.next_value()?);
+                return Err(A::Error::custom("the rest is not wanted"));
+            }
+            members.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
 }
 
 /// The record's protobuf message (no envelope), transcoded once and kept beside the record.

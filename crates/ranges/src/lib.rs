@@ -52,7 +52,7 @@ pub struct Given {
 /// A range somebody uses, and who.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Used {
-    /// The addresses.
+    /// The addresses that are taken.
     pub net: IpNet,
     /// Who, in words that follow "used by".
     pub by: String,

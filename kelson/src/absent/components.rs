@@ -1,7 +1,7 @@
 //! Upstream's components of a node: none is here.
 use crate::flags::Component;
 
-/// None.
+/// None of them can run here.
 pub static COMPONENTS: &[Component] = &[];
 
 /// What `kelson help` says of them: nothing.

@@ -17,7 +17,7 @@ pub fn program(word: &OsStr) -> &str {
 
 /// A component that has a name of its own.
 pub struct Component {
-    /// Upstream's name.
+    /// Upstream's name, which is a link's as well.
     pub name: &'static str,
     /// Kelson's shorter one, as a first word.
     pub alias: &'static str,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{EventType, ObjectRef};
+use super::reference::{EventType, ObjectRef};
 
 /// Distinct events remembered for counting.
 const REMEMBERED_MAX: usize = 4096;
@@ -23,7 +23,7 @@ const COMBINED: &str = "(combined from similar events): ";
 
 /// What somebody tells of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Told {
+pub(super) struct CoreEvent {
     pub about: ObjectRef,
     pub kind: EventType,
     pub reason: String,
@@ -76,7 +76,7 @@ pub(super) struct Correlator {
 
 impl Correlator {
     /// What to write; `None`: nothing, too much is told of the object.
-    pub(super) fn take(&mut self, told: &Told, now: Instant) -> Option<Correlated> {
+    pub(super) fn take(&mut self, told: &CoreEvent, now: Instant) -> Option<Correlated> {
         let mut about = told.about.clone();
         about.resource_version.clear();
         let mut whole = about.clone();
@@ -148,9 +148,9 @@ impl Correlator {
 mod tests {
     use super::*;
 
-    fn told(kind: EventType, message: &str) -> Told {
+    fn told(kind: EventType, message: &str) -> CoreEvent {
         let about = ObjectRef { kind: "Pod".into(), name: "p".into(), ..ObjectRef::default() };
-        Told { about, kind, reason: "Why".into(), message: message.into() }
+        CoreEvent { about, kind, reason: "Why".into(), message: message.into() }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 //! Records Events about objects, of core/v1 and of `events.k8s.io`: repeated ones are counted on one object, floods from one source are
 //! dropped, and nothing a recorder does can hold up its caller (upstream: client-go `tools/record` and `tools/events`).
 mod correlate;
+mod reference;
 mod series;
 
 use std::future::pending;
@@ -10,82 +11,19 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::api::events::v1::Event as ActionEvent;
 use kelson_meta::{Clock, format_seconds};
 use kelson_tasks::Tasks;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use self::correlate::{Correlated, Correlator, Recorded, Told};
+use self::correlate::{CoreEvent, Correlated, Correlator, Recorded};
+pub use self::reference::{EventType, ObjectRef};
 use self::series::{Act, Acts, Written};
-use crate::{Client, ClientError, Object, PatchKind, WriteOptions};
+use crate::{Client, ClientError, PatchKind, WriteOptions};
 
 /// Events waiting to be sent; more are dropped.
 const PENDING_MAX: usize = 1000;
 /// Longest message the API accepts.
 const MESSAGE_MAX_BYTES: usize = 1024;
-
-/// Severity of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EventType {
-    /// Something went as it should.
-    Normal,
-    /// Something to look at.
-    Warning,
-}
-
-impl EventType {
-    /// As `type` names it.
-    fn word(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
-    }
-}
-
-/// `v1.ObjectReference` of what an event is about.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ObjectRef {
-    /// Group and version of the object's kind.
-    pub api_version: String,
-    /// Kind of the object that the event is about.
-    pub kind: String,
-    /// Namespace; empty for cluster-scoped objects (their events go to `default`).
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
-    /// Name of the object that the event is about.
-    pub name: String,
-    /// Its UID, so that a namesake's events are told apart.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub uid: String,
-    /// The version of the object that was looked at.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub resource_version: String,
-    /// Part of the object, e.g. `spec.containers{app}`.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub field_path: String,
-}
-
-impl ObjectRef {
-    /// A reference to a whole object.
-    pub fn of<T: Object>(object: &T) -> Self {
-        Self {
-            api_version: T::TYPE.api_version(),
-            kind: T::TYPE.kind.to_owned(),
-            namespace: object.namespace().to_owned(),
-            name: object.name().to_owned(),
-            uid: object.uid().to_owned(),
-            resource_version: object.resource_version().to_owned(),
-            field_path: String::new(),
-        }
-    }
-    /// The same, of one part.
-    pub fn at(mut self, field_path: impl Into<String>) -> Self {
-        self.field_path = field_path.into();
-        self
-    }
-}
 
 /// Records events of one component; cheap to clone.
 #[derive(Clone)]
@@ -94,8 +32,8 @@ pub struct EventRecorder {
 }
 
 enum Pending {
-    /// Of core/v1.
-    Told(Told),
+    /// One of core/v1, as it was told.
+    Core(CoreEvent),
     /// Of `events.k8s.io`, with its note.
     Done(Act, String),
 }
@@ -132,7 +70,7 @@ impl EventRecorder {
     /// Records an event. Never waits; under a flood it is dropped.
     pub fn event(&self, about: &ObjectRef, kind: EventType, reason: &str, message: impl Into<String>) {
         let message = bounded(message.into());
-        self.send(Pending::Told(Told { about: about.clone(), kind, reason: reason.to_owned(), message }));
+        self.send(Pending::Core(CoreEvent { about: about.clone(), kind, reason: reason.to_owned(), message }));
     }
 
     /// Records what was done (`action`) to an object, and because of which other one; an event of `events.k8s.io`. Never waits; under a
@@ -191,7 +129,7 @@ impl Worker {
             };
             let done = tokio::select! {
                 waiting = receiver.recv() => match waiting {
-                    Some(Pending::Told(told)) => self.tell(&told).await,
+                    Some(Pending::Core(event)) => self.tell(&event).await,
                     Some(Pending::Done(act, note)) => self.act(act, &note).await,
                     None => return,
                 },
@@ -237,7 +175,7 @@ impl Worker {
         self.client.create::<ActionEvent>(text("namespace"), &written.event).await.map(drop)
     }
 
-    async fn tell(&mut self, told: &Told) -> Result<(), ClientError> {
+    async fn tell(&mut self, told: &CoreEvent) -> Result<(), ClientError> {
         let Some(correlated) = self.correlator.take(told, Instant::now()) else { return Ok(()) };
         let Correlated { key, message, combined, before } = correlated;
         let now = format_seconds(self.clock.now());

@@ -8,7 +8,7 @@ use kelson_meta::format_micro;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{EventType, ObjectRef};
+use super::reference::{EventType, ObjectRef};
 
 /// Series remembered at once.
 const REMEMBERED_MAX: usize = 4096;

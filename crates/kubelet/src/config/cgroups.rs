@@ -55,7 +55,7 @@ impl CgroupConfig {
     }
 }
 
-/// `memorySwap.swapBehavior`.
+/// `memorySwap.swapBehavior`: which containers may swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapBehavior {
     /// `NoSwap`: containers have none.

@@ -26,10 +26,10 @@ pub struct LeaderElection {
     pub resource_namespace: Option<String>,
 }
 
-/// `clientConnection`.
+/// `clientConnection`: how the API server is spoken to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientConnection {
-    /// The kubeconfig.
+    /// The kubeconfig that is read; none: the one of the flags.
     pub kubeconfig: Option<PathBuf>,
     /// Requests a second; `None`: it is not said. Zero or less: as many as there are.
     pub qps: Option<f64>,
@@ -37,7 +37,7 @@ pub struct ClientConnection {
     pub burst: Option<u32>,
 }
 
-/// Reads `leaderElection`.
+/// Reads `leaderElection`, and tells what is wrong in it.
 pub(super) fn election(r: &mut Reader, value: &Value) -> LeaderElection {
     const AT: &str = "leaderElection";
     let known = [

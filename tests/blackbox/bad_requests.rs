@@ -26,9 +26,12 @@ fn every_verb(s: &Subject) -> Outcome {
 
 /// Sends all rows, one after the other.
 fn asked(raw: &Raw) -> Outcome {
+    let range = raw.send("GET", "/apis/networking.k8s.io/v1/servicecidrs/kubernetes", &[], b"")?.json();
+    let range = range["spec"]["cidrs"][0].as_str().context("the range of services")?.to_owned();
     let mut differs = Vec::new();
     for line in ROWS.lines() {
-        let row: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        let row: Value =
+            serde_json::from_str(&line.replace("SERVICE_RANGE", &range)).with_context(|| line.to_owned())?;
         let got = answer(raw, &row)?;
         for field in ["code", "reason", "message", "causes"] {
             if got[field] != row[field] {

@@ -110,7 +110,8 @@ pub(super) fn take_ips(
         match asked.get(i) {
             Some(text) => {
                 let Ok(ip) = text.parse::<IpAddr>() else { return };
-                if !had.contains(&ip) {
+                // Another one in the place of one that it has is refused for that by what is checked later, wherever it lies.
+                if i >= had.len() && !had.contains(&ip) {
                     if let Err(why) = ranges.claim(family, ip, &mut used.ips) {
                         errors.invalid(&path, &shown, format!("failed to allocate IP {ip}: {why}"));
                         return;

@@ -354,6 +354,11 @@ mod tests {
         new["spec"]["ports"][0].as_object_mut().unwrap().remove("nodePort");
         s.take(&mut new, Some(&old), false, &[]).unwrap().keep().await;
         assert_eq!(new["spec"]["clusterIP"], old["spec"]["clusterIP"]);
+        // What is checked later refuses another address, which is not taken before.
+        let mut other = new.clone();
+        (other["spec"]["clusterIP"], other["spec"]["clusterIPs"]) = ("1.2.3.4".into(), json!(["1.2.3.4"]));
+        drop(s.take(&mut other, Some(&new), false, &[]).unwrap());
+        assert_eq!(s.used.lock().ips.len(), 1);
         assert!(s.used.lock().ports.is_empty());
         let mut gone = new.clone();
         gone["spec"] = json!({"type": "ExternalName", "externalName": "x"});

@@ -43,7 +43,7 @@ pub fn faults(tree: &Tree) -> Vec<String> {
 
 fn is_portable(file: &File) -> bool {
     let of_node = |krate: &&str| *krate == file.krate;
-    !NODE.iter().chain(TOOLS).any(|krate| of_node(&krate)) && !PLACES.iter().any(|place| file.path.starts_with(place))
+    !NODE.iter().chain(TOOLS).any(of_node) && !PLACES.iter().any(|place| file.path.starts_with(place))
 }
 
 fn names(file: &File) -> Vec<String> {

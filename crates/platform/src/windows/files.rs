@@ -39,7 +39,7 @@ pub fn open_to_others(_: &Path) -> Option<u32> {
 /// Nothing is changed: [`open_to_others`] finds nothing.
 ///
 /// # Errors
-/// None.
+/// Never here; other systems have reasons to fail.
 pub fn close_to_others(_: &Path, _: u32) -> io::Result<()> {
     Ok(())
 }
@@ -55,7 +55,7 @@ pub fn open_to_sync(file: &Path) -> io::Result<File> {
 /// Names are in the file system's own log; a directory cannot be synced.
 ///
 /// # Errors
-/// None.
+/// Never here; other systems have reasons to fail.
 pub fn sync_names(_: &Path) -> io::Result<()> {
     Ok(())
 }

@@ -20,7 +20,7 @@ impl UnixListener {
     /// Never called: nobody has one.
     ///
     /// # Errors
-    /// None.
+    /// Never here; other systems have reasons to fail.
     pub async fn accept(&self) -> io::Result<(UnixStream, ())> {
         match *self {}
     }
@@ -51,18 +51,18 @@ fn unsupported(path: &Path) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
 
-/// Refused.
+/// Refused: sockets have no place in the file system here.
 ///
 /// # Errors
-/// Always.
+/// Always [`io::ErrorKind::Unsupported`].
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Err(unsupported(path))
 }
 
-/// Refused.
+/// Refused: sockets have no place in the file system here.
 ///
 /// # Errors
-/// Always.
+/// Always [`io::ErrorKind::Unsupported`].
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     Err(unsupported(path))
 }

@@ -5,6 +5,9 @@ PORT ?= 6443
 ARGS ?=
 # What `make portable` checks for.
 SYSTEMS ?= x86_64-apple-darwin aarch64-apple-darwin x86_64-pc-windows-gnu x86_64-pc-windows-msvc
+# The release of Kubernetes whose definitions `make definitions` takes, and their modules.
+RELEASE ?= 1.36.2
+DEFINITIONS := api apiextensions-apiserver apimachinery apiserver client-go component-base controller-manager kube-aggregator
 # `make test-clients` alone needs it, for Helm and a controller of controller-runtime.
 GO ?= $(shell command -v go || echo /usr/local/go/bin/go)
 export KELSON_COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
@@ -13,7 +16,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build envtest test unit blackbox clients test-clients lint portable fuzz torture torture-streams bench images deps deps-build deps-run deps-test clean
+.PHONY: help run build envtest test unit blackbox clients test-clients lint portable fuzz torture torture-streams bench definitions images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -81,6 +84,10 @@ bench: deps-test build images ## start, rest, create, get, list, schedule, pull 
 	cargo run --locked --quiet --release --package kelson-credentials --example rates
 	cargo run --locked --quiet --release --package kelson-apiserver --example admission
 	cargo run --locked --quiet --release --package kelson-testing --example clusters
+
+definitions: ## generated tables and facts of RELEASE (1.36.2) of Kubernetes, from its published modules
+	$(GO) mod download k8s.io/kubernetes@v$(RELEASE) $(DEFINITIONS:%=k8s.io/%@v$(RELEASE:1.%=0.%))
+	cargo xtask definitions --sources $$($(GO) env GOMODCACHE) --release $(RELEASE)
 
 images: deps-test ## the test images as tars under .cache/images
 	@mkdir -p .cache/images

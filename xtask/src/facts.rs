@@ -1,6 +1,5 @@
-//! `cargo xtask facts [--reference DIR]`: writes `facts/`, what tests need to know of Kubernetes' published definitions: names,
-//! types, numbers, verbs. No sentence of theirs is taken over. DIR holds `openapi/` and `discovery/` of a reference of the
-//! version that Kelson is.
+//! What tests need to know of Kubernetes' published definitions: names, types, numbers, verbs. No sentence of theirs is taken
+//! over.
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,32 +7,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
-/// Reads the reference and writes the facts.
-pub fn run(args: &[String]) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the repository's root")?.to_owned();
-    let reference = match args {
-        [] => root.join("../shared/reference"),
-        [flag, dir] if flag == "--reference" => PathBuf::from(dir),
-        _ => bail!("unexpected arguments {args:?}"),
-    };
-    fs::create_dir_all(root.join("facts"))?;
-    for (name, text) in [
-        ("discovery.jsonl", discovery(&reference.join("discovery"))?),
-        ("openapi.jsonl", openapi(&reference.join("openapi"))?),
-    ] {
-        println!("facts/{name}: {} lines, {} bytes", text.lines().count(), text.len());
-        fs::write(root.join("facts").join(name), text)?;
-    }
-    Ok(())
-}
-
 fn read(path: &Path) -> Result<Value> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
     serde_json::from_slice(&bytes).with_context(|| path.display().to_string())
 }
 
 /// One line `{"group": …}` for each API group, one `{"list": GROUP_VERSION, "resource": …}` for each resource.
-fn discovery(dir: &Path) -> Result<String> {
+pub fn discovery(dir: &Path) -> Result<String> {
     let mut text = String::new();
     let list = |group_version: &str, file: &str| -> Result<String> {
         let mut lines = String::new();
@@ -55,7 +35,7 @@ fn discovery(dir: &Path) -> Result<String> {
 
 /// One line `{"definition": NAME, "schema": …}` for each definition, and one `{"v3": NAME, "field": …, "schema": …}` for each
 /// field that version 3 of the format says otherwise.
-fn openapi(dir: &Path) -> Result<String> {
+pub fn openapi(dir: &Path) -> Result<String> {
     let mut text = String::new();
     let v2 = bare(&read(&dir.join("swagger.json"))?["definitions"]);
     let v2 = v2.as_object().context("definitions")?;
@@ -67,7 +47,7 @@ fn openapi(dir: &Path) -> Result<String> {
         fs::read_dir(dir.join("v3"))?.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_file()).collect();
     files.sort();
     for file in files {
-        let document = bare(&read(&file)?);
+        let document = as_served(&bare(&read(&file)?), false);
         for (name, schema) in document["components"]["schemas"].as_object().into_iter().flatten() {
             for (field, schema) in schema["properties"].as_object().into_iter().flatten() {
                 let same = v2.get(name).map(|d| in_v3(&d["properties"][field]));
@@ -85,6 +65,24 @@ fn openapi(dir: &Path) -> Result<String> {
         writeln!(text, "{}", json!({"v3": name, "field": field, "schema": schema}))?;
     }
     Ok(text)
+}
+
+/// A published document of version 3 as a server answers with it: without the defaults of lists' and maps' elements, and with
+/// the references of those as they are.
+fn as_served(value: &Value, element: bool) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(k, _)| !(element && *k == "default"));
+            let inner = |k: &str| matches!(k, "items" | "additionalProperties");
+            let served: Map<_, _> = kept.map(|(k, v)| (k.clone(), as_served(v, inner(k)))).collect();
+            match served.get("allOf").and_then(Value::as_array).map(Vec::as_slice) {
+                Some([only]) if element && served.len() == 1 && map.len() == 2 => only.clone(),
+                _ => Value::Object(served),
+            }
+        }
+        Value::Array(list) => list.iter().map(|v| as_served(v, false)).collect(),
+        other => other.clone(),
+    }
 }
 
 /// A schema as version 3 would refer to others.

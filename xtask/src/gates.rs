@@ -1,15 +1,13 @@
-//! `cargo xtask gates --sources DIR [--minor N]`: writes `crates/meta/src/gates/generated.rs`, the feature gates that components of
-//! Kubernetes 1.N know: names, stages, defaults and what each depends on. DIR is a source tree of that version; facts alone are
-//! read from it.
+//! Writes the table of feature gates that components of Kubernetes 1.N know: names, stages, defaults and what each depends on.
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::sources::Sources;
+
 /// Where gates are declared, below the sources. A later file says what an earlier one said of the same gate.
-const FILES: [&str; 8] = [
+pub const FILES: [&str; 8] = [
     "staging/src/k8s.io/component-base/logs/api/v1/kube_features.go",
     "staging/src/k8s.io/component-base/metrics/features/kube_features.go",
     "staging/src/k8s.io/component-base/zpages/features/kube_features.go",
@@ -19,7 +17,6 @@ const FILES: [&str; 8] = [
     "staging/src/k8s.io/apiextensions-apiserver/pkg/features/kube_features.go",
     "pkg/features/kube_features.go",
 ];
-const MINOR: u32 = 36;
 
 /// What one version says of a gate.
 struct Spec {
@@ -28,32 +25,13 @@ struct Spec {
     locked: bool,
 }
 
-/// Reads the sources and writes the table.
-pub fn run(args: &[String]) -> Result<()> {
-    let (mut sources, mut minor) = (None, MINOR);
-    let mut args = args.iter();
-    while let Some(flag) = args.next() {
-        let value = args.next().with_context(|| format!("{flag} wants a value"))?;
-        match flag.as_str() {
-            "--sources" => sources = Some(PathBuf::from(value)),
-            "--minor" => minor = value.parse().context("--minor")?,
-            other => bail!("unexpected argument {other}"),
-        }
-    }
-    let sources = sources.context("--sources is not given")?;
-    let texts: Vec<String> = FILES.iter().map(|file| read(&sources.join(file))).collect::<Result<_>>()?;
-    let text = table(&texts.iter().map(String::as_str).collect::<Vec<_>>(), minor)?;
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the repository's root")?;
-    let path = root.join("crates/meta/src/gates/generated.rs");
-    println!("{}: {} lines", path.display(), text.lines().count());
-    Ok(fs::write(path, text)?)
+/// The text of the generated file.
+pub fn render(sources: &Sources) -> Result<String> {
+    let texts: Vec<String> = FILES.iter().map(|file| sources.read(file)).collect::<Result<_>>()?;
+    table(&texts.iter().map(String::as_str).collect::<Vec<_>>(), sources.release.minor)
 }
 
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| path.display().to_string())
-}
-
-fn table(texts: &[&str], minor: u32) -> Result<String> {
+fn table(texts: &[&str], minor: u16) -> Result<String> {
     // The names of constants, as flags know them.
     let mut names = BTreeMap::new();
     for line in texts.iter().flat_map(|t| t.lines()) {
@@ -83,7 +61,7 @@ fn table(texts: &[&str], minor: u32) -> Result<String> {
     ensure!(!gates.is_empty(), "no gate was found");
     needs.retain(|name, _| gates.contains_key(name));
     let mut out = format!(
-        "//! The feature gates of Kubernetes 1.{minor}. Written by `cargo xtask gates`.\n\
+        "//! The feature gates of Kubernetes 1.{minor}. Written by `cargo xtask definitions`.\n\
          use super::{{Gate, Stage::*}};\n\n\
          #[rustfmt::skip]\npub(super) const GATES: &[Gate] = &[\n"
     );
@@ -136,12 +114,12 @@ fn entries(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// The newest that is not newer than the minor; `None` for a gate of later versions.
-fn spec(body: &str, minor: u32) -> Result<Option<Spec>> {
-    let mut newest: Option<(u32, Spec)> = None;
+fn spec(body: &str, minor: u16) -> Result<Option<Spec>> {
+    let mut newest: Option<(u16, Spec)> = None;
     for line in body.lines().map(|l| l.split("//").next().unwrap_or("")) {
         let Some(at) = line.find("MustParse(\"1.") else { continue };
         let digits = &line[at + "MustParse(\"1.".len()..];
-        let since: u32 = digits.split('"').next().unwrap_or("").parse().with_context(|| line.to_owned())?;
+        let since: u16 = digits.split('"').next().unwrap_or("").parse().with_context(|| line.to_owned())?;
         ensure!(!line.contains("MinCompatibilityVersion"), "a second condition is not known: {line}");
         let stage =
             match line.split("PreRelease:").nth(1).map(|s| last(s.split([',', '}']).next().unwrap_or("").trim())) {
@@ -187,7 +165,7 @@ var needs = map[featuregate.Feature][]featuregate.Feature{
     AlphaThing: {featuregate.Feature(other.Renamed)},
     Renamed: {},
 }"#;
-        let lines = |minor: u32| -> Vec<String> {
+        let lines = |minor: u16| -> Vec<String> {
             let table = table(&[text], minor).expect("a table");
             table.lines().filter_map(|l| l.trim().strip_prefix("Gate(").map(str::to_owned)).collect()
         };

@@ -1,7 +1,7 @@
-//! `cargo xtask schema --openapi DIR --discovery DIR --protos DIR...`: writes `crates/schema/src/generated/`.
-//! DIR of `--protos` are roots of the published API modules (each holds packages with a `generated.proto`).
-use crate::{goapi, model, proto, resources, table};
-use anyhow::{Context, Result, bail};
+//! Reads the published packages of the API into the table of types.
+use crate::sources::Sources;
+use crate::{goapi, model, proto, table};
+use anyhow::{Context, Result};
 use std::{
     collections::BTreeMap,
     fs,
@@ -11,51 +11,39 @@ use std::{
 /// Packages that carry protos but no served or exchanged API.
 const SKIP: &[&str] = &["testapigroup", "runtime/schema"];
 
-struct Args {
-    openapi: PathBuf,
-    discovery: PathBuf,
-    protos: Vec<PathBuf>,
+/// Modules that hold packages with a `generated.proto`.
+const MODULES: [&str; 4] = ["api", "apiextensions-apiserver", "apimachinery", "kube-aggregator"];
+
+/// The packages of the API, by import path.
+pub struct Packages {
+    /// As they are declared.
+    pub packages: BTreeMap<String, goapi::GoPackage>,
+    protos: BTreeMap<String, proto::ProtoFile>,
 }
 
-/// Runs the generator.
-pub fn run(args: &[String]) -> Result<()> {
-    let args = parse(args)?;
-    let mut protos = BTreeMap::new();
-    let mut packages = BTreeMap::new();
-    for root in &args.protos {
+/// Reads all packages.
+pub fn read(sources: &Sources) -> Result<Packages> {
+    let (mut packages, mut protos) = (BTreeMap::new(), BTreeMap::new());
+    for root in MODULES.map(|name| sources.module(name)) {
         let mut dirs = Vec::new();
-        find(root, &mut dirs)?;
+        find(&root, &mut dirs)?;
         for dir in dirs {
             let file = proto::parse(&fs::read_to_string(dir.join("generated.proto"))?)
                 .with_context(|| dir.display().to_string())?;
-            let import_path = import_path(root, &dir)?;
+            let import_path = import_path(&root, &dir)?;
             packages.insert(import_path.clone(), goapi::package(&dir, &import_path)?);
             protos.insert(import_path, file);
         }
     }
-    let openapi = serde_json::from_slice(&fs::read(args.openapi.join("swagger.json"))?)?;
-    let model = model::build(&packages, &protos, &openapi)?;
-    let out = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/schema/src/generated");
-    fs::create_dir_all(&out)?;
-    fs::write(out.join("types.rs"), table::render(&model)?)?;
-    fs::write(out.join("resources.rs"), resources::render(&args.discovery)?)?;
-    println!("{} types, {} kinds", model.types.len(), model.kinds.len());
-    Ok(())
+    Ok(Packages { packages, protos })
 }
 
-fn parse(args: &[String]) -> Result<Args> {
-    let (mut openapi, mut discovery, mut protos) = (None, None, Vec::new());
-    let mut flag = "";
-    for arg in args {
-        match (flag, arg.as_str()) {
-            (_, name @ ("--openapi" | "--discovery" | "--protos")) => flag = name,
-            ("--openapi", dir) => openapi = Some(PathBuf::from(dir)),
-            ("--discovery", dir) => discovery = Some(PathBuf::from(dir)),
-            ("--protos", dir) => protos.push(PathBuf::from(dir)),
-            _ => bail!("unexpected argument {arg}"),
-        }
+impl Packages {
+    /// The text of the generated file `types.rs`; what is published of the types is in `swagger.json` of a directory.
+    pub fn render(&self, openapi: &Path) -> Result<String> {
+        let openapi = serde_json::from_slice(&fs::read(openapi.join("swagger.json"))?)?;
+        table::render(&model::build(&self.packages, &self.protos, &openapi)?)
     }
-    Ok(Args { openapi: openapi.context("--openapi")?, discovery: discovery.context("--discovery")?, protos })
 }
 
 fn find(dir: &Path, out: &mut Vec<PathBuf>) -> Result<()> {

@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn gates_switch_plugins() {
         let workloads = ["PodGroupProtection", "PodGroupWorkloadExists", "JobValidation"];
-        assert_eq!(without(""), workloads, "as upstream's 1.36 has it");
+        assert_eq!(without(""), workloads, "as upstream has it");
         assert_eq!(without("GenericWorkload=true"), [""; 0]);
         for (gates, name) in [
             ("PodTopologyLabelsAdmission=false", "PodTopologyLabels"),

@@ -215,7 +215,7 @@ pub mod sample {
                 impersonation_constraint: "impersonate:user-info".into(),
             }),
             source_ips: vec!["192.0.2.1".parse().expect("an address")],
-            user_agent: "kubectl/v1.36".into(),
+            user_agent: "kubectl/v1.2".into(),
             object_ref: Some(ObjectReference {
                 resource: "secrets".into(),
                 namespace: "a".into(),
@@ -249,7 +249,7 @@ mod tests {
             "user": {"username": "jane", "groups": ["dev", "ops"]},
             "impersonatedUser": {"username": "bot", "groups": ["robots"]},
             "authenticationMetadata": {"impersonationConstraint": "impersonate:user-info"},
-            "sourceIPs": ["192.0.2.1"], "userAgent": "kubectl/v1.36",
+            "sourceIPs": ["192.0.2.1"], "userAgent": "kubectl/v1.2",
             "objectRef": {"resource": "secrets", "namespace": "a", "name": "s", "apiVersion": "v1"},
             "responseStatus": {"metadata": {}, "code": 201},
             "requestObject": {"kind": "Secret"}, "responseObject": {"kind": "Secret", "metadata": {"uid": "1"}},

@@ -48,7 +48,7 @@ mod tests {
             line(&event),
             "2026-01-02T03:04:05.678901Z AUDIT: id=\"id-1\" stage=\"ResponseComplete\" ip=\"192.0.2.1\" \
              method=\"create\" user=\"jane\" groups=\"\\\"dev\\\",\\\"ops\\\"\" as=\"bot\" \
-             asgroups=\"\\\"robots\\\"\" user-agent=\"kubectl/v1.36\" namespace=\"a\" \
+             asgroups=\"\\\"robots\\\"\" user-agent=\"kubectl/v1.2\" namespace=\"a\" \
              uri=\"/api/v1/namespaces/a/secrets?x=1\" response=\"201\"\n"
         );
         event.impersonated_user = None;

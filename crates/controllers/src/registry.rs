@@ -156,7 +156,7 @@ const OLD_NAMES: &[(&str, &str)] = &[
 ];
 
 const CLOUD: &str = "what clouds do is their own controller managers', upstream too (KEP-2395)";
-const GATED: &str = "upstream starts it only behind a feature gate that is off by default in 1.36";
+const GATED: &str = "upstream starts it only behind a feature gate that is off by default";
 
 /// Upstream's controllers that are not here, and why.
 pub const ABSENT: &[(&str, &str)] = &[

@@ -11,6 +11,10 @@ pub struct GroupVersion {
     pub version: &'static str,
     /// Whether clients prefer this version of the group.
     pub preferred: bool,
+    /// What orders groups: `groupPriorityMinimum` of its APIService; 0 where there is none.
+    pub group_priority: u32,
+    /// What orders versions in a group: `versionPriority` of its APIService; 0 where there is none.
+    pub version_priority: u32,
     /// Its resources, by plural name.
     pub resources: &'static [Resource],
 }

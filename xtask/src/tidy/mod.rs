@@ -4,6 +4,7 @@ mod functions;
 mod imports;
 mod invariants;
 mod manifests;
+mod minor;
 mod platforms;
 mod ratchets;
 mod rooms;
@@ -85,6 +86,7 @@ const RULES: &[fn(&Tree) -> Vec<String>] = &[
     limits,
     manifests::declared_elsewhere,
     invariants::faults,
+    minor::faults,
     platforms::faults,
     rooms::faults,
     walks::faults,
@@ -165,6 +167,11 @@ mod tests {
     #[test]
     fn invariants_name_the_tests_that_hold_them() {
         none(invariants::faults);
+    }
+
+    #[test]
+    fn the_minor_version_is_said_in_data_alone() {
+        none(minor::faults);
     }
 
     #[test]

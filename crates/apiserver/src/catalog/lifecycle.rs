@@ -1,65 +1,34 @@
-//! Lifecycle: since which minor version a built-in kind is deprecated, when it goes, and what takes its place.
-use kelson_meta::version::MINOR;
+//! Lifecycle: what each request for a kind is told that is deprecated in the minor version that is served.
+use kelson_meta::version::MINOR_NUMBER;
+use kelson_schema::lifecycle::{Lifecycle, lifecycle};
 
-/// Group, version and kind; deprecated since, gone with (0 where it stays), what to use instead (empty where nothing is said).
-type Row = (&'static str, &'static str, &'static str, u16, u16, &'static str);
-
-const ROWS: &[Row] = &[
-    ("", "v1", "ComponentStatus", 19, 0, ""),
-    ("", "v1", "Endpoints", 33, 0, "discovery.k8s.io/v1 EndpointSlice"),
-    ("admissionregistration.k8s.io", "v1alpha1", "MutatingAdmissionPolicy", 35, 38, ""),
-    ("admissionregistration.k8s.io", "v1alpha1", "MutatingAdmissionPolicyBinding", 35, 38, ""),
-    (
-        "admissionregistration.k8s.io",
-        "v1beta1",
-        "MutatingAdmissionPolicy",
-        37,
-        40,
-        "admissionregistration.k8s.io/v1 MutatingAdmissionPolicy",
-    ),
-    (
-        "admissionregistration.k8s.io",
-        "v1beta1",
-        "MutatingAdmissionPolicyBinding",
-        37,
-        40,
-        "admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding",
-    ),
-    ("certificates.k8s.io", "v1alpha1", "ClusterTrustBundle", 34, 37, ""),
-    ("certificates.k8s.io", "v1beta1", "ClusterTrustBundle", 37, 40, ""),
-    ("certificates.k8s.io", "v1beta1", "PodCertificateRequest", 38, 41, ""),
-    ("coordination.k8s.io", "v1alpha2", "LeaseCandidate", 35, 38, ""),
-    ("coordination.k8s.io", "v1beta1", "LeaseCandidate", 36, 39, ""),
-    ("networking.k8s.io", "v1beta1", "IPAddress", 34, 37, ""),
-    ("networking.k8s.io", "v1beta1", "ServiceCIDR", 34, 37, ""),
-    ("resource.k8s.io", "v1alpha3", "DeviceTaintRule", 36, 39, ""),
-    ("resource.k8s.io", "v1alpha3", "ResourcePoolStatusRequest", 39, 42, ""),
-    ("resource.k8s.io", "v1beta1", "DeviceClass", 35, 38, ""),
-    ("resource.k8s.io", "v1beta1", "ResourceClaim", 35, 38, ""),
-    ("resource.k8s.io", "v1beta1", "ResourceClaimTemplate", 35, 38, ""),
-    ("resource.k8s.io", "v1beta1", "ResourceSlice", 35, 38, ""),
-    ("resource.k8s.io", "v1beta2", "DeviceClass", 36, 39, ""),
-    ("resource.k8s.io", "v1beta2", "DeviceTaintRule", 39, 42, ""),
-    ("resource.k8s.io", "v1beta2", "ResourceClaim", 36, 39, ""),
-    ("resource.k8s.io", "v1beta2", "ResourceClaimTemplate", 36, 39, ""),
-    ("resource.k8s.io", "v1beta2", "ResourceSlice", 36, 39, ""),
-    ("storage.k8s.io", "v1beta1", "VolumeAttributesClass", 34, 37, "storage.k8s.io/v1 VolumeAttributesClass"),
-    ("storagemigration.k8s.io", "v1beta1", "StorageVersionMigration", 38, 41, ""),
+/// Kinds whose handlers say it themselves, upstream too: their version is not deprecated, they are. Group, version, kind, text.
+const OF_HANDLERS: [(&str, &str, &str, &str); 2] = [
+    ("", "v1", "ComponentStatus", "v1 ComponentStatus is deprecated in v1.19+"),
+    ("", "v1", "Endpoints", "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
 ];
 
-/// What each request for a kind is told, if it is deprecated in the minor version that is served.
+/// The warning of a built-in kind, if it is deprecated.
 pub fn warning(group: &str, version: &str, kind: &str) -> Option<String> {
-    let (_, _, _, since, until, instead) = ROWS.iter().find(|row| (row.0, row.1, row.2) == (group, version, kind))?;
-    if MINOR.parse::<u16>().is_ok_and(|minor| minor < *since) {
+    if let Some((.., text)) = OF_HANDLERS.iter().find(|row| (row.0, row.1, row.2) == (group, version, kind)) {
+        return Some((*text).to_owned());
+    }
+    words(lifecycle(group, version, kind)?, MINOR_NUMBER)
+}
+
+/// What is said of a kind in a minor version.
+fn words(life: &Lifecycle, minor: u16) -> Option<String> {
+    if life.deprecated == 0 || minor < life.deprecated {
         return None;
     }
+    let Lifecycle { group, version, kind, .. } = life;
     let slash = if group.is_empty() { "" } else { "/" };
-    let mut text = format!("{group}{slash}{version} {kind} is deprecated in v1.{since}+");
-    if *until > 0 {
-        text.push_str(&format!(", unavailable in v1.{until}+"));
+    let mut text = format!("{group}{slash}{version} {kind} is deprecated in v1.{}+", life.deprecated);
+    if life.removed > 0 {
+        text.push_str(&format!(", unavailable in v1.{}+", life.removed));
     }
-    if !instead.is_empty() {
-        text.push_str(&format!("; use {instead}"));
+    if !life.instead.is_empty() {
+        text.push_str(&format!("; use {}", life.instead));
     }
     Some(text)
 }
@@ -70,27 +39,32 @@ mod tests {
 
     #[test]
     fn words_are_upstreams() {
-        let rows = [
-            (
-                "",
-                "v1",
-                "Endpoints",
-                Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
-            ),
-            (
-                "storage.k8s.io",
-                "v1beta1",
-                "VolumeAttributesClass",
-                Some(
-                    "storage.k8s.io/v1beta1 VolumeAttributesClass is deprecated in v1.34+, unavailable in v1.37+; use \
-                     storage.k8s.io/v1 VolumeAttributesClass",
-                ),
-            ),
-            ("admissionregistration.k8s.io", "v1beta1", "MutatingAdmissionPolicy", None),
-            ("", "v1", "Pod", None),
-        ];
-        for (group, version, kind, want) in rows {
-            assert_eq!(warning(group, version, kind).as_deref(), want, "{kind}");
+        let beta = Lifecycle {
+            group: "storage.k8s.io",
+            version: "v1beta1",
+            kind: "Thing",
+            introduced: 31,
+            deprecated: 34,
+            removed: 37,
+            instead: "storage.k8s.io/v1 Thing",
+        };
+        let want =
+            "storage.k8s.io/v1beta1 Thing is deprecated in v1.34+, unavailable in v1.37+; use storage.k8s.io/v1 Thing";
+        assert_eq!((words(&beta, 33), words(&beta, 34).as_deref()), (None, Some(want)));
+        let stays = Lifecycle { group: "", version: "v1", removed: 0, instead: "", ..beta };
+        assert_eq!(words(&stays, 40).as_deref(), Some("v1 Thing is deprecated in v1.34+"));
+        assert_eq!(words(&Lifecycle { deprecated: 0, ..stays }, 40), None);
+        let told = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice";
+        assert_eq!(warning("", "v1", "Endpoints").as_deref(), Some(told));
+        assert_eq!(warning("", "v1", "Pod"), None);
+    }
+
+    #[test]
+    fn nothing_is_served_that_is_gone() {
+        for served in kelson_schema::resource::resources() {
+            let life = lifecycle(served.group, served.version, served.kind);
+            let gone = life.is_some_and(|l| l.removed != 0 && l.removed <= MINOR_NUMBER);
+            assert!(!gone, "{} {} is served and gone", served.api_version(), served.kind);
         }
     }
 }

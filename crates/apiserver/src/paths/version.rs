@@ -1,5 +1,5 @@
 //! `/version`: which Kubernetes this is. The facts are `kelson_meta::version`'s; here is the form clients read.
-use kelson_meta::version::{GIT_VERSION, MAJOR, MINOR, build, platform};
+use kelson_meta::version::{GIT_VERSION, MAJOR, MINOR, PREVIOUS_MINOR, build, platform};
 use serde_json::{Value, json};
 
 /// `version.Info`.
@@ -10,7 +10,7 @@ pub fn info() -> Value {
         "emulationMajor": MAJOR,
         "emulationMinor": MINOR,
         "minCompatibilityMajor": MAJOR,
-        "minCompatibilityMinor": "35",
+        "minCompatibilityMinor": PREVIOUS_MINOR,
         "gitVersion": GIT_VERSION,
         "gitCommit": build().commit,
         "gitTreeState": "clean",

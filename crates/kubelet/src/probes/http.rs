@@ -16,9 +16,10 @@ use super::words::{address, os_text};
 
 /// Redirects that a probe follows.
 const REDIRECTS_MAX: usize = 10;
-/// As what servers see probes and hooks.
-const PROBE_AGENT: &str = "kube-probe/1.36";
-const HOOK_AGENT: &str = "kube-lifecycle/1.36";
+/// Before the version in the user agent of probes.
+const PROBE_AGENT: &str = "kube-probe";
+/// Before the version in the user agent of lifecycle hooks.
+const HOOK_AGENT: &str = "kube-lifecycle";
 /// Bytes of an answer that are read.
 const BODY_MAX: usize = 10 * 1024;
 
@@ -230,7 +231,7 @@ fn request(a: &HTTPGetAction, at: &At, agent: &str) -> Result<hyper::Request<Emp
         builder = builder.header("host", address(&at.host, at.port));
     }
     if !given("user-agent") {
-        builder = builder.header("user-agent", agent);
+        builder = builder.header("user-agent", format!("{agent}/{}", kelson_meta::version::SHORT));
     }
     if !given("accept") {
         builder = builder.header("accept", "*/*");
@@ -344,7 +345,7 @@ mod tests {
             prober.call(&action, "127.0.0.1", port, LIMIT).await
         };
         assert_eq!(call("/stop", "HTTP").await, Outcome::Success);
-        assert_eq!(asked.lock().clone(), ["/stop kube-lifecycle/1.36"]);
+        assert_eq!(asked.lock().clone(), [format!("/stop kube-lifecycle/{}", kelson_meta::version::SHORT)]);
         let text =
             format!("request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded");
         assert_eq!(call("/stop", "HTTPS").await, Outcome::FellBack(text));

@@ -1,4 +1,4 @@
-//! The feature gates of Kubernetes 1.36. Written by `cargo xtask gates`.
+//! The feature gates of Kubernetes 1.36. Written by `cargo xtask definitions`.
 use super::{Gate, Stage::*};
 
 #[rustfmt::skip]

@@ -1,3 +1,4 @@
-//! What `cargo xtask schema` wrote: the type table and the table of served resources.
+//! What `cargo xtask definitions` wrote: the type table, the table of served resources, and the lifecycles of kinds.
+pub(crate) mod lifecycles;
 pub(crate) mod resources;
 pub(crate) mod types;

@@ -99,7 +99,7 @@ impl Demand {
 
     /// Level and version as metrics have them, where versions are a bounded set.
     pub fn labels(&self) -> (&'static str, Cow<'static, str>) {
-        let newest = |minor: u32| kelson_meta::version::MINOR.parse().is_ok_and(|own: u32| minor <= own);
+        let newest = |minor: u32| minor <= kelson_meta::version::MINOR_NUMBER.into();
         let version = match self.version {
             // Nothing is demanded, in whichever version.
             _ if self.level == Level::Privileged => "latest".into(),

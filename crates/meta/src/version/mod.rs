@@ -1,12 +1,12 @@
 //! The version every component reports: Kubernetes' own, so that clients' skew checks hold, with Kelson's as metadata.
+mod generated;
+
 use std::sync::OnceLock;
+
+pub use generated::{GIT_VERSION, MINOR, MINOR_NUMBER, PREVIOUS_MINOR, SHORT};
 
 /// `major` of `/version`.
 pub const MAJOR: &str = "1";
-/// `minor` of `/version`.
-pub const MINOR: &str = "36";
-/// `gitVersion` of `/version` and `kubeletVersion` of a Node.
-pub const GIT_VERSION: &str = concat!("v1.36.2+kelson.", env!("CARGO_PKG_VERSION"));
 /// Kelson's own version.
 pub const KELSON_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Which build this is. Only the binary knows: a library that read it from the environment would be built anew, with

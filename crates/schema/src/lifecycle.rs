@@ -1,0 +1,43 @@
+//! How long built-in kinds are there: in which minor version of Kubernetes 1 they came, are deprecated, and go.
+use crate::generated::lifecycles::LIFECYCLES;
+
+/// What is published of a kind that is not, or was not, there for good.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lifecycle {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Version, such as `v1beta1`.
+    pub version: &'static str,
+    /// The kind that lives so.
+    pub kind: &'static str,
+    /// The minor version in which it came; 0 where nothing is said.
+    pub introduced: u16,
+    /// The one since which it is deprecated; 0 where it is not.
+    pub deprecated: u16,
+    /// The one that does not serve it any more; 0 where it stays.
+    pub removed: u16,
+    /// What takes its place, as `GROUP/VERSION KIND`; empty where nothing is said.
+    pub instead: &'static str,
+}
+
+/// The lifecycle of a kind, if one is published.
+pub fn lifecycle(group: &str, version: &str, kind: &str) -> Option<&'static Lifecycle> {
+    let key = |row: &Lifecycle| (row.group, row.version, row.kind);
+    let at = LIFECYCLES.binary_search_by(|row| key(row).cmp(&(group, version, kind))).ok()?;
+    LIFECYCLES.get(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found() {
+        for row in LIFECYCLES {
+            assert_eq!(lifecycle(row.group, row.version, row.kind), Some(row));
+        }
+        assert_eq!(lifecycle("", "v1", "Nothing"), None);
+        let life = lifecycle("storage.k8s.io", "v1beta1", "VolumeAttributesClass").expect("a beta has one");
+        assert_eq!((life.introduced, life.instead), (31, "storage.k8s.io/v1 VolumeAttributesClass"));
+    }
+}

@@ -2,6 +2,7 @@
 use kelson_blackbox::{Test, run};
 
 mod admission;
+mod aggregation;
 mod api_concepts;
 mod bad_input;
 mod bad_requests;
@@ -60,6 +61,7 @@ fn main() {
         helm::tests(),
         extended::tests(),
         admission::tests(),
+        aggregation::tests(),
         workloads::tests(),
         devices::tests(),
         jobs::tests(),

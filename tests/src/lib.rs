@@ -4,6 +4,7 @@
 pub mod device_plugin;
 pub mod dra_driver;
 pub mod driver;
+pub mod extension;
 pub mod grpc;
 mod harness;
 pub mod issuer;

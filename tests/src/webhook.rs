@@ -177,11 +177,11 @@ impl Drop for WebhookServer {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn identity(issued: &Issued) -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+pub(crate) fn identity(issued: &Issued) -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
     let chain = CertificateDer::pem_slice_iter(issued.certificate.as_bytes()).collect::<Result<Vec<_>, _>>()?;
     Ok((chain, PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?))
 }

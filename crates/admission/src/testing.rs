@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kelson_auth::{Attributes as Request, Authorizer, Decision, Objects, UserInfo};
 use kelson_meta::{Gvk, Gvr, Status};
-use kelson_webhook::{OwnCall, OwnServer, ServiceResolver};
+use kelson_webhook::{Backend, OwnCall, OwnServer, ServiceResolver};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -119,7 +119,7 @@ impl Versions for Kinds {
 }
 
 impl ServiceResolver for Kinds {
-    fn resolve(&self, _: &str, name: &str, _: u16) -> Result<std::net::SocketAddr, String> {
+    fn resolve(&self, _: &str, name: &str, _: u16) -> Result<Backend, String> {
         Err(format!("service {name:?} not found"))
     }
 }

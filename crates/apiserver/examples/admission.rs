@@ -17,7 +17,7 @@ use kelson_meta::{Gvk, Gvr};
 use kelson_store::{Store, StoreOptions};
 use kelson_transport::Request;
 use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
-use kelson_webhook::{Call, Credentials, Location, ServiceResolver, Target, WebhookClient};
+use kelson_webhook::{Backend, Call, Credentials, Location, ServiceResolver, Target, WebhookClient};
 use serde_json::{Value, json};
 
 const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
@@ -26,7 +26,7 @@ const PASSES: usize = 2000;
 /// No service is looked for.
 struct Nowhere;
 impl ServiceResolver for Nowhere {
-    fn resolve(&self, _: &str, _: &str, _: u16) -> Result<std::net::SocketAddr, String> {
+    fn resolve(&self, _: &str, _: &str, _: u16) -> Result<Backend, String> {
         Err("no services".to_owned())
     }
 }

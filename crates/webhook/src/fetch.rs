@@ -9,6 +9,7 @@ use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::TokioExecutor;
 use kelson_tasks::FILES;
 
+use crate::backend::Backend;
 use crate::connect::{Connector, ServiceResolver};
 use crate::target::Location;
 use crate::tls::{Protocols, client_config};
@@ -57,7 +58,7 @@ async fn get(url: &str, ca_bundle: Vec<u8>, bearer: Option<&str>, bytes_max: usi
 pub struct NoServices;
 
 impl ServiceResolver for NoServices {
-    fn resolve(&self, _: &str, name: &str, _: u16) -> Result<std::net::SocketAddr, String> {
+    fn resolve(&self, _: &str, name: &str, _: u16) -> Result<Backend, String> {
         Err(format!("service {name:?} not found"))
     }
 }

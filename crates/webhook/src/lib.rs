@@ -9,6 +9,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod answer;
+mod backend;
 mod client;
 mod connect;
 mod credentials;
@@ -22,6 +23,7 @@ pub mod test_server;
 mod tls;
 mod trace;
 
+pub use backend::Backend;
 pub use client::{Call, WebhookClient};
 pub use connect::ServiceResolver;
 pub use credentials::Credentials;
@@ -30,5 +32,5 @@ pub use faults::CertificateFaults;
 pub use fetch::{NoServices, fetch};
 pub use own::{OwnCall, OwnServer};
 pub use target::{Location, Target};
-pub use tls::verifier;
+pub use tls::{handshake_fault, verifier};
 pub use trace::Trace;

@@ -2,6 +2,7 @@
 //! operators search for.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
+use std::io;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -14,6 +15,7 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
+use crate::backend::reason;
 use crate::credentials::User;
 use crate::faults::CertificateFaults;
 
@@ -138,8 +140,17 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
+/// Why a handshake failed, in Go's words.
+pub fn handshake_fault(error: &io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(fault) => words(fault),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "EOF".to_owned(),
+        None => reason(error),
+    }
+}
+
 /// A failed handshake in Go's words, as far as they are known to the people who read them.
-pub(crate) fn words(error: &Error) -> String {
+fn words(error: &Error) -> String {
     let Error::InvalidCertificate(why) = error else { return format!("tls: {error}") };
     let why = match why {
         CertificateError::UnknownIssuer => "certificate signed by unknown authority".to_owned(),

@@ -7,14 +7,14 @@ use bytes::Bytes;
 use http::{Version, header};
 use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
 use kelson_webhook::{
-    Call, CallError, Credentials, Location, OwnCall, OwnServer, ServiceResolver, Target, WebhookClient,
+    Backend, Call, CallError, Credentials, Location, OwnCall, OwnServer, ServiceResolver, Target, WebhookClient,
 };
 
 struct To(Result<SocketAddr, String>);
 impl ServiceResolver for To {
-    fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<SocketAddr, String> {
+    fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<Backend, String> {
         assert_eq!((namespace, name, port), ("ns", "svc", 8443));
-        self.0.clone()
+        self.0.clone().map(Backend::from)
     }
 }
 

@@ -1,7 +1,6 @@
 //! One server that answers for a group version: how it is reached, and how a request is carried to it. The user, proven
 //! here, goes along in headers that it believes because of the front proxy's certificate; the client's own credentials do
 //! not. Redirects are not followed and not passed on. Upstream: `kube-aggregator/pkg/apiserver/handler_proxy.go`.
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,12 +21,11 @@ use kelson_meta::url::encode_header_name;
 use kelson_pki::{AnyServerCertificate, SwappableCertificate, provider};
 use kelson_tasks::{OnPanic, Tasks};
 use kelson_transport::TransportError;
-use kelson_webhook::{CertificateFaults, ServiceResolver};
+use kelson_webhook::{Backend, CertificateFaults, ServiceResolver, handshake_fault};
 use parking_lot::{Mutex, RwLock};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::aggregate::service::{ApiService, ApiServiceSpec, ServiceReference};
@@ -117,7 +115,7 @@ impl Remote {
     ///
     /// # Errors
     /// Why its service leads nowhere.
-    pub fn resolve(&self) -> Result<SocketAddr, String> {
+    pub fn resolve(&self) -> Result<Backend, String> {
         self.means.resolver.resolve(&self.service.namespace, &self.service.name, self.service.port())
     }
 
@@ -127,16 +125,18 @@ impl Remote {
     /// See [`Unreachable`].
     pub async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Response<Incoming>, Unreachable> {
         let connector = self.connector.as_ref().map_err(|why| Unreachable::Connection(why.clone()))?;
-        let address = self.resolve().map_err(Unreachable::Service)?;
-        let failed = |e: &dyn std::fmt::Display| Unreachable::Connection(format!("dial tcp {address}: {e}"));
+        let backend = self.resolve().map_err(Unreachable::Service)?;
+        let failed = |e: &dyn std::fmt::Display| Unreachable::Connection(e.to_string());
         let name = format!("{}.{}.svc", self.service.name, self.service.namespace);
         let name = ServerName::try_from(name).map_err(|e| Unreachable::Connection(e.to_string()))?;
         let connect = async {
-            let tcp = TcpStream::connect(address).await.map_err(|e| failed(&e))?;
+            let tcp = backend.dial().await.map_err(|e| failed(&e))?;
             tcp.set_nodelay(true).map_err(|e| failed(&e))?;
-            connector.connect(name, tcp).await.map_err(|e| Unreachable::Connection(e.to_string()))
+            connector.connect(name, tcp).await.map_err(|e| Unreachable::Connection(handshake_fault(&e)))
         };
-        let io = tokio::time::timeout(CONNECT_TIMEOUT, connect).await.map_err(|_| failed(&"i/o timeout"))??;
+        let io = tokio::time::timeout(CONNECT_TIMEOUT, connect)
+            .await
+            .map_err(|_| failed(&format!("dial tcp {backend}: i/o timeout")))??;
         let broken = |e: hyper::Error| Unreachable::Connection(e.to_string());
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(broken)?;
         self.means.tasks.spawn_graceful("api-aggregated", OnPanic::Contain, async move {

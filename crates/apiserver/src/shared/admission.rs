@@ -10,7 +10,7 @@ use kelson_codec::{Budget, Limits};
 use kelson_meta::{Gvk, Gvr, Status};
 use kelson_schema::ListType;
 use kelson_schema::shape::Shape;
-use kelson_webhook::{OwnServer, ServiceResolver};
+use kelson_webhook::{Backend, OwnServer, ServiceResolver};
 use rand::Rng as _;
 use serde_json::Value;
 
@@ -159,11 +159,14 @@ fn atomics(shape: &Shape, value: &Value, path: &mut String, found: &mut Vec<Stri
 pub struct Endpoints(pub Arc<dyn Objects>);
 
 impl ServiceResolver for Endpoints {
-    fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<SocketAddr, String> {
+    fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<Backend, String> {
         let service = self.0.tree("", "services", namespace, name);
         let service = service.ok_or_else(|| format!("service {name:?} not found"))?;
         let spec = &service["spec"];
         let kind = spec["type"].as_str().unwrap_or("ClusterIP");
+        if kind == "ExternalName" {
+            return Ok(Backend::Name(spec["externalName"].as_str().unwrap_or("").to_owned(), port));
+        }
         if !matches!(kind, "ClusterIP" | "LoadBalancer" | "NodePort") {
             return Err(format!("unsupported service type {kind:?}"));
         }
@@ -183,7 +186,7 @@ impl ServiceResolver for Endpoints {
         });
         let none = || format!("no endpoints available for service {name:?}");
         let candidates = candidates.ok_or_else(none)?;
-        Ok(candidates[rand::rng().random_range(0..candidates.len())])
+        Ok(candidates[rand::rng().random_range(0..candidates.len())].into())
     }
 }
 
@@ -292,7 +295,12 @@ mod tests {
         assert_eq!(resolve(plain(), vec![foreign], "s", 443).unwrap_err(), none);
         assert_eq!(resolve(plain(), vec![], "x", 443).unwrap_err(), "service \"x\" not found");
         assert_eq!(resolve(plain(), vec![v4()], "s", 80).unwrap_err(), "no service port 80 found for service \"s\"");
-        let external = service(&|s| s["type"] = json!("ExternalName"));
-        assert_eq!(resolve(external, vec![v4()], "s", 443).unwrap_err(), "unsupported service type \"ExternalName\"");
+        let external = service(&|s| {
+            s["type"] = json!("ExternalName");
+            s["externalName"] = json!("api.example.com");
+        });
+        assert_eq!(resolve(external, vec![v4()], "s", 443).unwrap(), "api.example.com:443");
+        let odd = service(&|s| s["type"] = json!("Odd"));
+        assert_eq!(resolve(odd, vec![v4()], "s", 443).unwrap_err(), "unsupported service type \"Odd\"");
     }
 }

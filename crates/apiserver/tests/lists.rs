@@ -60,6 +60,9 @@ async fn selectors() {
     ] {
         assert_eq!(names(&api.get(&format!("{MAPS}?{query}")).await), expected, "{query}");
     }
+    // A selector of one name narrows the collection of all namespaces; it makes no path of an object of it.
+    assert_eq!(names(&api.get("/api/v1/configmaps?fieldSelector=metadata.name%3Db").await), ["b"]);
+    assert_eq!(api.call("GET", "/api/v1/configmaps/b?fieldSelector=metadata.name%3Db", Value::Null).await.0, 404);
     let (code, refused) = api.call("GET", &format!("{MAPS}?fieldSelector=data.x%3D1"), Value::Null).await;
     assert_eq!(code, 400);
     assert_eq!(

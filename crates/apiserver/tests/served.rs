@@ -342,9 +342,9 @@ async fn running_commands_through_a_node_is_create() {
         let uri = format!("/api/v1/nodes/n/proxy/{path}");
         assert_eq!(through_nodes(&monitoring, "GET", &uri).await, 403, "{path}");
     }
-    // Past authorization: there is no way to kubelets in this server.
-    assert_eq!(through_nodes(&monitoring, "GET", "/api/v1/nodes/n/proxy/metrics").await, 503);
-    assert_eq!(through_nodes(&["create"], "GET", "/api/v1/nodes/n/proxy/exec/ns/pod/c").await, 503);
+    // Past authorization: there is no such node.
+    assert_eq!(through_nodes(&monitoring, "GET", "/api/v1/nodes/n/proxy/metrics").await, 404);
+    assert_eq!(through_nodes(&["create"], "GET", "/api/v1/nodes/n/proxy/exec/ns/pod/c").await, 404);
 }
 
 #[tokio::test]

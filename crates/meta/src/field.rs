@@ -1,4 +1,5 @@
 //! Validation errors by field path, in the words of upstream's `field.Error` (apimachinery `util/validation/field`).
+use std::collections::HashSet;
 use std::fmt;
 
 /// A path such as `spec.containers[0].name` or `metadata.labels[app]`.
@@ -187,20 +188,14 @@ impl FieldErrors {
 }
 
 impl fmt::Display for FieldErrors {
-    /// One error alone; several as `[a, b]`, as upstream's aggregate prints.
+    /// One error alone; several as `[a, b]`, and what was found twice once, as upstream's aggregate prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.as_slice() {
-            [one] => write!(f, "{one}"),
-            many => {
-                f.write_str("[")?;
-                for (i, e) in many.iter().enumerate() {
-                    if i > 0 {
-                        f.write_str(", ")?;
-                    }
-                    write!(f, "{e}")?;
-                }
-                f.write_str("]")
-            }
+        let mut seen = HashSet::new();
+        let texts: Vec<String> =
+            self.0.iter().map(ToString::to_string).filter(|text| seen.insert(text.clone())).collect();
+        match texts.as_slice() {
+            [one] => f.write_str(one),
+            many => write!(f, "[{}]", many.join(", ")),
         }
     }
 }
@@ -214,8 +209,38 @@ pub fn too_many_detail(max: usize) -> String {
     format!("must have at most {max} item{}", if max == 1 { "" } else { "s" })
 }
 
+/// A value as Go prints it: text in Go's quotes, anything else as JSON that a page could hold.
 fn print(value: &impl serde::Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_else(|_| "<unprintable>".to_owned())
+    let json = serde_json::to_string(value).unwrap_or_else(|_| "<unprintable>".to_owned());
+    if json.starts_with('"') {
+        return if json.contains("\\u") || json.contains("\\b") || json.contains("\\f") { quoted(&json) } else { json };
+    }
+    if !json.contains(['<', '>', '&']) {
+        return json;
+    }
+    json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+/// JSON's text in Go's spelling of characters below the space.
+fn quoted(json: &str) -> String {
+    let text: String = serde_json::from_str(json).unwrap_or_default();
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            c if c < ' ' => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out + "\""
 }
 
 #[cfg(test)]
@@ -236,5 +261,26 @@ mod tests {
         let mut e = FieldErrors::new();
         e.not_supported(&FieldPath::new("type"), "X", &["A", "B"]);
         assert_eq!(e.to_string(), "type: Unsupported value: \"X\": supported values: \"A\", \"B\"");
+    }
+
+    #[test]
+    fn what_was_found_twice_is_said_once() {
+        let mut e = FieldErrors::new();
+        for _ in 0..2 {
+            e.forbidden(&FieldPath::new("a"), "no");
+        }
+        assert_eq!((e.0.len(), e.to_string()), (2, "a: Forbidden: no".to_owned()));
+    }
+
+    #[test]
+    fn values_are_spelled_as_in_go() {
+        for (value, want) in [
+            (serde_json::json!("a\u{1}\u{7}\n\"é"), "\"a\\x01\\a\\n\\\"é\""),
+            (serde_json::json!("a < b"), "\"a < b\""),
+            (serde_json::json!({"rule": "a > b && c"}), "{\"rule\":\"a \\u003e b \\u0026\\u0026 c\"}"),
+            (serde_json::json!([1, "x"]), "[1,\"x\"]"),
+        ] {
+            assert_eq!(print(&value), want);
+        }
     }
 }

@@ -1,4 +1,5 @@
 //! Rules for what every object's metadata may hold (apimachinery `api/validation/objectmeta.go`), whatever kind it is of.
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::path::{Errors, Path};
@@ -43,11 +44,24 @@ pub fn annotations(annotations: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
+/// An owner reference, written in the order in which its fields are declared.
+struct Owner<'a>(&'a Value);
+
+impl Serialize for Owner<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const FIELDS: [&str; 6] = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+        let given = FIELDS.iter().filter_map(|field| Some((*field, self.0.get(*field)?)));
+        serializer.collect_map(given)
+    }
+}
+
 fn owners(list: &Value, p: &Path<'_>, e: &mut Errors) {
     let mut controller: Option<String> = None;
     for r in items(list) {
         let (api_version, kind, name) = (text(&r["apiVersion"]), text(&r["kind"]), text(&r["name"]));
-        if api_version.rsplit('/').next().is_none_or(str::is_empty) {
+        // One with two slashes is read as none at all.
+        let parts: Vec<&str> = api_version.split('/').collect();
+        if parts.len() > 2 || parts.last().is_none_or(|version| version.is_empty()) {
             e.invalid(&p.child("apiVersion"), api_version, "version must not be empty");
         }
         for f in ["kind", "name", "uid"] {
@@ -56,14 +70,14 @@ fn owners(list: &Value, p: &Path<'_>, e: &mut Errors) {
             }
         }
         if api_version == "v1" && kind == "Event" {
-            e.invalid(p, r, "/v1, Kind=Event is disallowed from being an owner");
+            e.invalid(p, Owner(r), "/v1, Kind=Event is disallowed from being an owner");
         }
         if flag(&r["controller"]) {
             let current = format!("{kind}/{name}");
             match &controller {
                 Some(first) => e.invalid(
                     p,
-                    list,
+                    items(list).iter().map(Owner).collect::<Vec<_>>(),
                     format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {current}"
                     ),

@@ -70,7 +70,16 @@ pub fn check_custom_update(new: &Value, old: &Value, e: &mut Errors) {
     check_update_by(new, old, false, e);
 }
 
+/// Upstream looks at metadata once for all kinds and once more with the rules of each; clients see every fault twice.
 fn check_update_by(new: &Value, old: &Value, qualified: bool, e: &mut Errors) {
+    let mut found = Errors::new();
+    faults_of_update(new, old, qualified, &mut found);
+    let found = found.finish();
+    e.extend(found.clone());
+    e.extend(found);
+}
+
+fn faults_of_update(new: &Value, old: &Value, qualified: bool, e: &mut Errors) {
     let p = Path::new("metadata");
     let (n, m) = (&new["metadata"], &old["metadata"]);
     if present(&m["deletionTimestamp"]) {

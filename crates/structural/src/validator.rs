@@ -30,10 +30,11 @@ impl Validator {
     }
 
     /// Faults of a new object. `errors` holds what its caller found: rules are asked only when nothing is wrong that they
-    /// could stumble over.
-    pub fn check_create(&self, object: &Value, errors: &mut FieldErrors) {
+    /// could stumble over. `counted` is what is wrong with the numbers of its scale, told behind what the schema says.
+    pub fn check_create(&self, object: &Value, counted: FieldErrors, errors: &mut FieldErrors) {
         let node = self.schema.declared();
         errors.extend(validate(object, node, None, &Path::new("")));
+        errors.extend(counted);
         let mut e = Errors::new();
         check_embedded(object, node, &Path::new(""), &mut e);
         check_lists(object, node, &Path::new(""), &mut e);
@@ -42,9 +43,16 @@ impl Validator {
     }
 
     /// Faults of a change. Answers what users should be warned of: rules that fail for parts which did not change.
-    pub fn check_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) -> Vec<String> {
+    pub fn check_update(
+        &self,
+        new: &Value,
+        old: &Value,
+        counted: FieldErrors,
+        errors: &mut FieldErrors,
+    ) -> Vec<String> {
         let node = self.schema.declared();
         errors.extend(validate(new, node, Some(Old { value: old, node }), &Path::new("")));
+        errors.extend(counted);
         let mut e = Errors::new();
         check_embedded(new, node, &Path::new(""), &mut e);
         errors.extend(e.finish());
@@ -53,12 +61,19 @@ impl Validator {
     }
 
     /// Faults of a change of `status` alone; warnings as of a change.
-    pub fn check_status_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) -> Vec<String> {
+    pub fn check_status_update(
+        &self,
+        new: &Value,
+        old: &Value,
+        counted: FieldErrors,
+        errors: &mut FieldErrors,
+    ) -> Vec<String> {
         let node = self.schema.declared();
         if let (Some(status), Some(schema)) = (new.get("status"), node.property("status")) {
             let old = Old { value: old, node }.key("status");
             errors.extend(validate(status, schema, old, &Path::new("status")));
         }
+        errors.extend(counted);
         self.check_lists_of_update(new, old, errors);
         self.ask(new, Some(old), errors)
     }

@@ -38,10 +38,10 @@ impl Node {
     /// # Errors
     /// 404 without the node, 503 without a way or an address.
     pub fn find(cx: &RequestContext, name: &str) -> Result<Self, Status> {
-        let kubelets = cx.server.kubelets.as_ref();
-        let kubelets = kubelets.ok_or_else(|| Status::unavailable("connections to kubelets are not configured"))?;
         let found = cx.server.store.get(Resource::new("", "nodes"), "", name);
         let node = parse(&*found.ok_or_else(|| Status::not_found(&GroupResource::new("", "nodes"), name))?);
+        let kubelets = cx.server.kubelets.as_ref();
+        let kubelets = kubelets.ok_or_else(|| Status::unavailable("connections to kubelets are not configured"))?;
         let addresses = node["status"]["addresses"].as_array().map_or(&[][..], Vec::as_slice);
         let of = |kind: &String| addresses.iter().find(|a| a["type"] == kind.as_str())?["address"].as_str();
         let host = kubelets.address_types.iter().find_map(of);

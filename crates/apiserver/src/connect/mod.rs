@@ -21,7 +21,7 @@ use crate::connect::target::{Target, check_log_options};
 
 use crate::read::websocket;
 use crate::request::answer::Answer;
-use crate::request::body::RequestBody;
+use crate::request::body::{ApiBody, RequestBody};
 use crate::shared::context::RequestContext;
 use crate::write::admit;
 
@@ -38,7 +38,7 @@ pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody)
                 return Err(Status::bad_request("the path to a node has empty or relative parts"));
             }
             admit::connect(cx, served, "NodeProxyOptions", Value::Null).await?;
-            let (name, _) = proxy::split_scheme(name);
+            let (name, _) = proxy::named(cx, "node")?;
             let node = kubelet::Node::find(cx, name)?;
             proxy::to_kubelet(cx, &node, body).await
         }
@@ -54,24 +54,28 @@ async fn pod(cx: &RequestContext, served: &Arc<Served>, name: &str) -> Result<An
         check_log_options(cx)?;
     }
     let pod = parse(&*cx.stored(served, name)?);
-    let target = Target::new(cx, &pod)?;
+    let container = match cx.info.subresource.as_str() {
+        "portforward" => String::new(),
+        _ => target::container(cx, &pod)?,
+    };
+    // What the query asks wrongly is told behind what is wrong with the node; admission comes before both.
+    let target = Target::new(cx, &pod, &container);
     // Reading a log is a get, and gets are not admitted.
-    if cx.info.subresource != "log" {
+    if let (Ok(target), true) = (&target, cx.info.subresource != "log") {
         admit::connect(cx, served, target.kind, target.options.clone()).await?;
     }
     let node_name = pod["spec"]["nodeName"].as_str().unwrap_or("");
     if node_name.is_empty() {
         if cx.info.subresource == "log" {
             // Nothing was ever written.
-            return Ok(crate::request::answer::answer(
-                http::StatusCode::OK,
-                "text/plain",
-                crate::request::body::ApiBody::empty(),
-            ));
+            let mut nothing = http::Response::new(ApiBody::empty());
+            *nothing.status_mut() = http::StatusCode::NO_CONTENT;
+            return Ok(nothing);
         }
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     }
     let node = kubelet::Node::find(cx, node_name)?;
+    let target = target?;
     if cx.info.subresource == "log" {
         let insecure = cx.query.flag("insecureSkipTLSVerifyBackend");
         let node = if insecure { node.unverified() } else { node };

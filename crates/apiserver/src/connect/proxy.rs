@@ -37,14 +37,24 @@ const HTML: &str = "text/html";
 /// Longest page whose links are rewritten, since it is held whole for that.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
-/// `https:name:port` to its parts; the scheme is empty where none is said.
-pub fn split_scheme(text: &str) -> (&str, &str) {
-    let mut parts = text.splitn(3, ':');
-    match (parts.next(), parts.next(), parts.next()) {
-        (Some("http" | "https" | ""), Some(name), Some(port)) => (name, port),
-        (Some(name), Some(port), None) => (name, port),
-        _ => (text, ""),
-    }
+/// The name and port of `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`; `None` for anything else.
+fn split_scheme(text: &str) -> Option<(&str, &str)> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let (name, port) = match parts[..] {
+        [name] => (name, ""),
+        [name, port] | ["" | "http" | "https", name, port] => (name, port),
+        _ => return None,
+    };
+    (!name.is_empty()).then_some((name, port))
+}
+
+/// Whom a proxy's path names, and which port of it.
+///
+/// # Errors
+/// 400 for a name of another form; `kind` says of what it is none.
+pub fn named<'a>(cx: &'a RequestContext, kind: &str) -> Result<(&'a str, &'a str), Status> {
+    let name = &cx.info.name;
+    split_scheme(name).ok_or_else(|| Status::bad_request(format!("invalid {kind} request {name:?}")))
 }
 
 fn is_https(text: &str) -> bool {
@@ -93,8 +103,8 @@ fn root_redirect(cx: &RequestContext) -> Option<Answer> {
 /// # Errors
 /// 400, 404, 503.
 pub async fn pod(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
-    let (name, port) = split_scheme(&cx.info.name);
     admit::connect(cx, served, "PodProxyOptions", json!({})).await?;
+    let (name, port) = named(cx, "pod")?;
     let pod = parse(&*cx.stored(served, name)?);
     let ip = pod["status"]["podIP"].as_str().and_then(|ip| ip.parse::<IpAddr>().ok());
     let ip = ip.ok_or_else(|| Status::bad_request("address not allowed"))?;
@@ -118,28 +128,39 @@ pub async fn pod(cx: &RequestContext, served: &Served, body: RequestBody) -> Res
 /// # Errors
 /// 400, 404, 503.
 pub async fn service(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
-    let (name, port) = split_scheme(&cx.info.name);
     admit::connect(cx, served, "ServiceProxyOptions", json!({})).await?;
+    let (name, port) = named(cx, "service")?;
     let service = parse(&*cx.stored(served, name)?);
     let ports = service["spec"]["ports"].as_array().map_or(&[][..], Vec::as_slice);
     let chosen = match (port, ports) {
         ("", [only]) => Some(only),
         ("", _) => ports.iter().find(|p| p["name"].as_str().unwrap_or("").is_empty()),
-        (text, _) => {
-            let number: Option<i64> = text.parse().ok();
-            ports.iter().find(|p| p["name"] == text || number.is_some_and(|n| p["port"] == n))
-        }
+        (text, _) => match text.parse::<i64>() {
+            Ok(number) => {
+                let found = ports.iter().find(|p| p["port"] == number);
+                let why = || format!("no service port {number} found for service {name:?}");
+                Some(found.ok_or_else(|| Status::unavailable(why()))?)
+            }
+            Err(_) => ports.iter().find(|p| p["name"] == text),
+        },
     };
-    let none = || Status::unavailable(format!("no endpoints available for service {:?}", cx.info.name));
-    let port_name = chosen.map(|p| p["name"].as_str().unwrap_or("").to_owned()).ok_or_else(none)?;
+    let port_name = chosen.map(|p| p["name"].as_str().unwrap_or(""));
+    to_address(cx, ready_endpoint(cx, served, name, port_name)?, body).await
+}
+
+/// Where a service's port leads; `port` is its name, if the service has such a port at all.
+///
+/// # Errors
+/// 404 where nobody ever said where the service is, 503 where no endpoint is ready.
+fn ready_endpoint(cx: &RequestContext, served: &Served, name: &str, port: Option<&str>) -> Result<SocketAddr, Status> {
     let slices =
         cx.server.store.list(Resource::new("discovery.k8s.io", "endpointslices"), Some(&cx.info.namespace), None, None);
-    for record in slices.iter().filter(|r| r.meta().labels.get("kubernetes.io/service-name") == Some(name)) {
-        if let Some(address) = endpoint(&parse(record), &port_name) {
-            return to_address(cx, address, body).await;
-        }
+    let mut own = slices.iter().filter(|r| r.meta().labels.get("kubernetes.io/service-name") == Some(name)).peekable();
+    if own.peek().is_none() {
+        return Err(Status::not_found(&served.gr, name));
     }
-    Err(none())
+    let found = port.and_then(|port| own.find_map(|record| endpoint(&parse(record), port)));
+    found.ok_or_else(|| Status::unavailable(format!("no endpoints available for service {:?}", cx.info.name)))
 }
 
 fn endpoint(slice: &Value, port_name: &str) -> Option<SocketAddr> {
@@ -354,10 +375,13 @@ mod tests {
 
     #[test]
     fn names() {
-        assert_eq!(split_scheme("a"), ("a", ""));
-        assert_eq!(split_scheme("a:80"), ("a", "80"));
-        assert_eq!(split_scheme("https:a:web"), ("a", "web"));
-        assert_eq!(split_scheme("http:a:"), ("a", ""));
+        assert_eq!(split_scheme("a"), Some(("a", "")));
+        assert_eq!(split_scheme("a:80"), Some(("a", "80")));
+        assert_eq!(split_scheme("https:a:web"), Some(("a", "web")));
+        assert_eq!(split_scheme("http:a:"), Some(("a", "")));
+        for wrong in ["", ":80", "ftp:a:80", "http::80", "a:b:c:d"] {
+            assert_eq!(split_scheme(wrong), None, "{wrong}");
+        }
         assert!(is_https("https:a:1") && !is_https("a:1"));
     }
 }

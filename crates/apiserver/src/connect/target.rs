@@ -15,11 +15,11 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads the query of a log, exec, attach or port-forward of this pod.
+    /// Reads the query of a log, exec, attach or port-forward of this pod, whose container is known.
     ///
     /// # Errors
     /// 400 and 422 for what the query asks wrongly.
-    pub fn new(cx: &RequestContext, pod: &Value) -> Result<Self, Status> {
+    pub fn new(cx: &RequestContext, pod: &Value, container: &str) -> Result<Self, Status> {
         let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
         let (namespace, name, uid) = (&cx.info.namespace, &cx.info.name, text(&pod["metadata"]["uid"]));
         let subresource = cx.info.subresource.as_str();
@@ -29,12 +29,8 @@ impl Target {
             append_query(&mut path, ports.iter().map(|p| ("port", *p)));
             return Ok(Self { path, kind: "PodPortForwardOptions", options: json!({"ports": ports}) });
         }
-        let container = container(cx, pod)?;
         if subresource == "log" {
-            return Ok(Self::log(cx, &container));
-        }
-        if text(&pod["spec"]["nodeName"]).is_empty() {
-            return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
+            return Ok(Self::log(cx, container));
         }
         let mut path = format!("/{subresource}/{namespace}/{name}/{uid}/{container}");
         let (kind, mut pairs) = match subresource {
@@ -116,7 +112,10 @@ pub fn check_log_options(cx: &RequestContext) -> Result<(), Status> {
 }
 
 /// The container that is meant: named, or the only one, or the one the pod's annotation prefers.
-fn container(cx: &RequestContext, pod: &Value) -> Result<String, Status> {
+///
+/// # Errors
+/// 400 where it is none of the pod's, or could be several.
+pub fn container(cx: &RequestContext, pod: &Value) -> Result<String, Status> {
     let names = |list: &str| -> Vec<String> {
         let all = pod["spec"][list].as_array().map_or(&[][..], Vec::as_slice);
         all.iter().filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()

@@ -120,15 +120,16 @@ impl CustomKind {
         metadata: Errors,
         object: &Value,
         spec: bool,
-        check: impl FnOnce(&Validator, &mut FieldErrors),
+        check: impl FnOnce(&Validator, FieldErrors, &mut FieldErrors),
     ) -> FieldErrors {
         let mut errors = metadata.finish();
-        if let Some(validator) = self.schemas.of(&self.version).and_then(|schema| schema.validator()) {
-            check(validator, &mut errors);
+        let mut counted = Errors::new();
+        self.check_scale(object, spec, &mut counted);
+        let counted = counted.finish();
+        match self.schemas.of(&self.version).and_then(|schema| schema.validator()) {
+            Some(validator) => check(validator, counted, &mut errors),
+            None => errors.extend(counted),
         }
-        let mut e = Errors::new();
-        self.check_scale(object, spec, &mut e);
-        errors.extend(e.finish());
         errors
     }
 
@@ -158,8 +159,8 @@ fn mismatch(value: &Value, wanted: &str) -> String {
         Value::Number(n) if n.is_i64() => (n.to_string(), "int64"),
         Value::Number(n) => (n.to_string(), "float64"),
         Value::String(s) => (s.clone(), "string"),
-        Value::Array(_) => (value.to_string(), "[]interface {}"),
-        Value::Object(_) => (value.to_string(), "map[string]interface {}"),
+        Value::Array(_) => (kelson_patch::printed(value), "[]interface {}"),
+        Value::Object(_) => (kelson_patch::printed(value), "map[string]interface {}"),
         Value::Null => ("<nil>".to_owned(), "<nil>"),
     };
     format!(" accessor error: {shown} is of the type {ty}, expected {wanted}")
@@ -170,13 +171,13 @@ fn at<'a>(object: &'a Value, path: &str) -> Result<&'a Value, String> {
     let mut value = object;
     let mut seen = String::new();
     for key in keys(path) {
+        seen.push('.');
+        seen.push_str(&key);
         match value {
             Value::Object(map) => value = map.get(&key).unwrap_or(&Value::Null),
             Value::Null => return Ok(&Value::Null),
             other => return Err(format!("{seen}{}", mismatch(other, "map[string]interface{}"))),
         }
-        seen.push('.');
-        seen.push_str(&key);
     }
     Ok(value)
 }
@@ -220,7 +221,7 @@ impl Strategy for CustomKind {
         if self.check_type(object, &mut e) {
             metadata::check_custom(&self.options, &object["metadata"], &mut e);
         }
-        self.checked(e, object, true, |validator, errors| validator.check_create(object, errors))
+        self.checked(e, object, true, |validator, counted, errors| validator.check_create(object, counted, errors))
     }
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
         if let (true, Some(map)) = (self.options.has_status(), new.as_object_mut()) {
@@ -243,10 +244,10 @@ impl Strategy for CustomKind {
             metadata::check_custom_update(new, old, &mut e);
         }
         let main = subresource.is_empty();
-        self.checked(e, new, main, |validator, errors| {
+        self.checked(e, new, main, |validator, counted, errors| {
             let warnings = match main {
-                true => validator.check_update(new, old, errors),
-                false => validator.check_status_update(new, old, errors),
+                true => validator.check_update(new, old, counted, errors),
+                false => validator.check_status_update(new, old, counted, errors),
             };
             warnings.into_iter().for_each(warn);
         })

@@ -10,7 +10,7 @@ use crate::paths;
 use crate::read::get;
 use crate::read::list;
 use crate::read::watch;
-use crate::request::answer::Answer;
+use crate::request::answer::{Answer, nothing};
 use crate::request::body::RequestBody;
 use crate::request::routes::{RemoteRequest, Route};
 use crate::request::version_param;
@@ -54,16 +54,15 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
         }
         _ if !i.is_resource => return paths::serve(cx, body).await,
         Some(Route::Stored(served)) => Arc::clone(served),
-        None if i.prefix == "apis" && !paths::discovery::has_group(&cx.server, &i.group) => return Ok(paths::nothing()),
+        None if i.prefix == "apis" && !paths::discovery::has_group(&cx.server, &i.group) => return Ok(nothing()),
         None => return Err(Status::no_such_path()),
     };
     if let Some(text) = &served.warning {
         cx.warn(text.as_str());
         cx.annotate(DEPRECATED, || "true".to_owned());
     }
-    let own_namespace = served.options().is_namespace();
-    if !served.namespaced && !i.namespace.is_empty() && !own_namespace {
-        return Err(Status::no_such_path());
+    if let Some(answer) = unrouted(cx, &served) {
+        return answer;
     }
     if cx.server.store.is_mirror() && asks_for_newest(cx) {
         let caught_up = Box::pin(cx.server.store.catch_up()).await;
@@ -84,7 +83,7 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
     } else if !served.has_objects() {
         return Err(Status::no_such_path());
     }
-    if !served.has_verb(i.verb) || cx.method == http::Method::HEAD {
+    if !served.has_verb(i.verb) {
         return Err(not_allowed(cx, &served));
     }
     if !served.options().stored {
@@ -103,6 +102,22 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
     }
 }
 
+/// The answer to a path or a method for which a kind has no route.
+fn unrouted(cx: &RequestContext, served: &Served) -> Option<Result<Answer, Status>> {
+    let i = &cx.info;
+    // Routes of compiled-in kinds name their methods; kinds that users define go by the verb alone.
+    let routed = matches!(served.strategy, Behaviour::Builtin(_));
+    // Objects that live in namespaces have no path outside of them, though their collections do, also narrowed to one name.
+    if served.namespaced && i.namespace.is_empty() && !i.name.is_empty() && !i.selected {
+        return Some(if routed { Err(Status::no_such_path()) } else { Ok(nothing()) });
+    }
+    if !served.namespaced && !i.namespace.is_empty() && !served.options().is_namespace() {
+        return Some(Err(Status::no_such_path()));
+    }
+    let head = cx.method == http::Method::HEAD && routed && i.subresource != "proxy";
+    head.then(|| Err(Status::method_not_allowed()))
+}
+
 /// Whether the request is one write of a stored object, which will not be long in coming.
 fn writes(cx: &RequestContext, served: &Served) -> bool {
     let one = matches!(cx.info.verb, "create" | "update" | "patch" | "delete");
@@ -113,7 +128,6 @@ fn writes(cx: &RequestContext, served: &Served) -> bool {
 fn not_allowed(cx: &RequestContext, served: &Served) -> Status {
     match (&served.strategy, cx.info.verb) {
         (Behaviour::Builtin(_), _) => Status::method_not_allowed(),
-        _ if cx.method == http::Method::HEAD => Status::method_not_allowed(),
         (Behaviour::Dynamic(_), "update" | "patch") => Status::bad_request("name must be provided"),
         (Behaviour::Dynamic(_), verb) => Status::verb_not_supported(&served.gr, verb),
     }

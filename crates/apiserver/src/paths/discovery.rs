@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use crate::aggregate::local::OF_DEFINITIONS;
 use crate::aggregate::remote::Remote;
 use crate::catalog::{Behaviour, ObjectSchema, Served};
-use crate::request::answer::{self, Answer, answer};
+use crate::request::answer::{self, Answer, answer, nothing};
 use crate::request::body::ApiBody;
-use crate::request::negotiate::{Accepted, Clause, clauses};
+use crate::request::negotiate::{self, Clause, OFFERED, View, clauses};
 use crate::request::order::{self, Ordered};
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
@@ -25,31 +25,40 @@ pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     match segments[..] {
         ["api"] => match aggregated(cx) {
             Some(version) => document(cx, true, version),
-            None => plain(cx, api_versions(cx)),
+            None => plain(cx, true, api_versions(cx)),
         },
         ["apis"] => match aggregated(cx) {
             Some(version) => document(cx, false, version),
-            None => plain(cx, group_list(server)),
+            None => plain(cx, true, group_list(server)),
         },
-        ["api", version] => plain(cx, resource_list(server, "", version).ok_or_else(Status::no_such_path)?),
+        ["api", version] => plain(cx, true, resource_list(server, "", version).ok_or_else(Status::no_such_path)?),
         ["apis", group] => {
             let groups = groups(server);
             let found = groups.iter().find(|(g, _)| g == group && !g.is_empty()).ok_or_else(Status::no_such_path)?;
             let mut value = group_value(&found.0, &found.1);
             value["kind"] = "APIGroup".into();
             value["apiVersion"] = "v1".into();
-            plain(cx, value)
+            plain(cx, is_compiled_in(group), value)
         }
-        ["apis", group, version] => plain(cx, resource_list(server, group, version).ok_or_else(Status::no_such_path)?),
+        ["apis", group, version] => match resource_list(server, group, version) {
+            Some(list) => plain(cx, is_compiled_in(group), list),
+            // Versions that a definition does not have are nobody's.
+            None if has_group(server, group) && !is_compiled_in(group) => Ok(nothing()),
+            None => Err(Status::no_such_path()),
+        },
         _ => Err(Status::no_such_path()),
     }
 }
 
-fn plain(cx: &RequestContext, value: Value) -> Result<Answer, Status> {
-    let accepted = cx.accept().unwrap_or(Accepted::JSON);
+/// A document; `compiled_in` says whether all that it is about was there before any definition.
+fn plain(cx: &RequestContext, compiled_in: bool, value: Value) -> Result<Answer, Status> {
+    let accepted = negotiate::settled(&cx.headers, cx.accepted, false, || compiled_in)?;
+    if accepted.view != View::Whole {
+        return Err(Status::not_acceptable(&OFFERED));
+    }
     let text = |k: &str| value[k].as_str().unwrap_or("");
     let schema = ObjectSchema::meta(text("kind"));
-    answer::tree(StatusCode::OK, &Accepted { view: Default::default(), ..accepted }, &schema, value)
+    answer::tree(StatusCode::OK, &accepted, &schema, value)
 }
 
 /// The version of the aggregated form, when the client prefers it.
@@ -99,6 +108,11 @@ fn document(cx: &RequestContext, core: bool, version: &'static str) -> Result<An
     Ok(answer)
 }
 
+/// Whether a group is there without any definition.
+fn is_compiled_in(group: &str) -> bool {
+    kelson_schema::resource::group_versions().iter().any(|gv| gv.group == group)
+}
+
 fn api_versions(cx: &RequestContext) -> Value {
     let c = &cx.server.config;
     let host = match c.advertise_address {
@@ -140,7 +154,7 @@ pub fn groups(server: &Server) -> Vec<(String, Vec<String>)> {
         .iter()
         .take_while(|(group, _)| kelson_schema::resource::group_versions().iter().any(|gv| gv.group == group))
         .count();
-    let rank = |group: &String| std::cmp::Reverse(priorities.get(group).copied().unwrap_or(OF_DEFINITIONS.0));
+    let rank = |group: &String| std::cmp::Reverse(priorities.get(group).copied().unwrap_or(OF_DEFINITIONS.0.into()));
     all[builtin..].sort_by(|(a, _), (b, _)| (rank(a), a).cmp(&(rank(b), b)));
     all
 }

@@ -15,7 +15,7 @@ use kelson_meta::Status;
 use serde_json::json;
 
 use crate::catalog::ObjectSchema;
-use crate::request::answer::{self, Answer, answer};
+use crate::request::answer::{self, Answer, answer, nothing};
 use crate::request::body::{ApiBody, RequestBody};
 use crate::request::negotiate::Accepted;
 use crate::shared::context::RequestContext;
@@ -92,7 +92,7 @@ pub async fn serve(cx: &RequestContext, body: RequestBody) -> Result<Answer, Sta
             Ok(measured(text))
         }
         "metrics" if path == "/metrics/slis" => Ok(measured(cx.server.metrics.indicators())),
-        ".well-known" | "openid" => cx.server.auth.issuer_document(path).ok_or_else(Status::no_such_path),
+        ".well-known" | "openid" => Ok(cx.server.auth.issuer_document(path).unwrap_or_else(nothing)),
         "version" => Err(Status::no_such_path()),
         _ => Ok(nothing()),
     }
@@ -115,11 +115,6 @@ const FIRST: [&str; 14] = [
     "statusz",
     "version",
 ];
-
-/// The answer at a path that nobody serves. It is no `Status`: upstream's routes end there before any of the API.
-pub fn nothing() -> Answer {
-    answer(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", ApiBody::full("404 page not found\n"))
-}
 
 fn measured(text: String) -> Answer {
     const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";

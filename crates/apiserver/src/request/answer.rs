@@ -25,6 +25,11 @@ pub fn answer(code: StatusCode, content_type: &'static str, body: ApiBody) -> An
     response
 }
 
+/// The answer at a path that nobody serves. It is no `Status`: upstream's routes end there before any of the API.
+pub fn nothing() -> Answer {
+    answer(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", ApiBody::full("404 page not found\n"))
+}
+
 /// A `Status` as the answer. Its code is the answer's.
 pub fn status(status: &Status, accepted: &Accepted) -> Answer {
     let mut value = serde_json::to_value(status).unwrap_or_default();

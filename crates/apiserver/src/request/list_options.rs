@@ -72,6 +72,11 @@ fn of_watch(query: &Query, may_list: bool, errors: &mut FieldErrors) {
         let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
         errors.forbidden(&FieldPath::new("sendInitialEvents"), why);
     }
+    // A watch that names no version begins with what there is, as if it had asked for that.
+    let begins = may_list && !initial && matching.is_empty() && matches!(query.text("resourceVersion"), "" | "0");
+    if begins && !query.text("continue").is_empty() {
+        errors.forbidden(&path, "resourceVersionMatch is forbidden when continue is provided");
+    }
     if matching.is_empty() {
         return;
     }
@@ -137,6 +142,11 @@ mod tests {
             ),
             (
                 "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&continue=x",
+                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided",
+            ),
+            ("resourceVersion=5&continue=x", ""),
+            (
+                "continue=x",
                 "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided",
             ),
         ] {

@@ -2,8 +2,8 @@
 //! served wins, quality values ignored as long as they are not zero.
 use http::HeaderMap;
 use kelson_codec::Encoding;
-use kelson_meta::Status;
 use kelson_meta::url::Query;
+use kelson_meta::{Reason, Status};
 
 /// What is to be made of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,20 +107,57 @@ fn view(clause: &Clause<'_>, tables: bool) -> Option<View> {
     }
 }
 
-/// Chooses the form of an object or list.
-///
-/// # Errors
-/// 406 when no clause can be served.
-pub fn accept(headers: &HeaderMap, query: &Query, tables: bool) -> Result<Accepted, Status> {
+/// Chooses the form of an object or list; `None` when no clause can be served.
+pub fn accept(headers: &HeaderMap, query: &Query, tables: bool) -> Option<Accepted> {
     let pretty = pretty(headers, query);
     let clauses = clauses(headers);
     if clauses.is_empty() {
-        return Ok(Accepted { pretty, ..Accepted::JSON });
+        return Some(Accepted { pretty, ..Accepted::JSON });
     }
-    clauses
-        .iter()
-        .find_map(|c| Some(Accepted { encoding: encoding(c.media)?, view: view(c, tables)?, pretty }))
-        .ok_or_else(|| Status::not_acceptable(&OFFERED))
+    clauses.iter().find_map(|c| Some(Accepted { encoding: encoding(c.media)?, view: view(c, tables)?, pretty }))
+}
+
+/// The form of an error, which is never shown in another way: that of the first clause that asks for objects as they are.
+pub fn of_errors(headers: &HeaderMap, accepted: Option<Accepted>) -> Accepted {
+    match accepted {
+        Some(accepted) if accepted.view == View::Whole => accepted,
+        _ => {
+            let whole = |c: &Clause<'_>| c.param("as").is_none().then(|| encoding(c.media)).flatten();
+            let encoding = clauses(headers).iter().find_map(whole).unwrap_or(Encoding::Json);
+            Accepted { encoding, view: View::Whole, pretty: accepted.is_some_and(|a| a.pretty) }
+        }
+    }
+}
+
+/// Whether a route that names what it gives would answer at all: it knows whole names and `*/*`, and looks at no parameter.
+fn is_routed(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(http::header::ACCEPT).iter().peekable();
+    let known = |clause: &str| {
+        let media = clause.split(';').next().unwrap_or("").trim();
+        media == "*/*" || OFFERED.contains(&media)
+    };
+    values.peek().is_none() || values.any(|v| v.to_str().is_ok_and(|v| v.is_empty() || v.split(',').any(known)))
+}
+
+/// The form that was chosen, where the route lets the request pass: those of what is compiled in name what they give, and lists
+/// can be had as watches too.
+///
+/// # Errors
+/// 406, in the words of whoever refuses.
+pub fn settled(
+    headers: &HeaderMap,
+    accepted: Option<Accepted>,
+    list: bool,
+    compiled_in: impl Fn() -> bool,
+) -> Result<Accepted, Status> {
+    const WATCHED: [&str; 2] = ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+    if is_routed(headers) || !compiled_in() {
+        return accepted.ok_or_else(|| Status::not_acceptable(&OFFERED));
+    }
+    let watched = if list { &WATCHED[..] } else { &[] };
+    let given = [&OFFERED[..], watched].concat().join(", ");
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {given}");
+    Err(Status { details: Some(Box::default()), ..Status::failure(406, Reason::NotAcceptable, message) })
 }
 
 /// Whether to indent: asked for, or a person's client with nothing asked.
@@ -143,8 +180,8 @@ mod tests {
             headers.insert("accept", accept_header.parse().unwrap());
         }
         let got = match accept(&headers, &Query::default(), true) {
-            Ok(a) => format!("{:?} {:?}", a.encoding, a.view),
-            Err(s) => s.code.to_string(),
+            Some(a) => format!("{:?} {:?}", a.encoding, a.view),
+            None => "406".to_owned(),
         };
         assert_eq!(got, expected, "{accept_header}");
     }
@@ -163,5 +200,19 @@ mod tests {
         check("application/json;as=Other;v=v1;g=meta.k8s.io,application/yaml", "Yaml Whole");
         check("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "Json Partial(\"v1\")");
         check("text/plain", "406");
+    }
+
+    #[test]
+    fn errors_are_shown_whole() {
+        for (accept_header, expected) in [
+            ("application/yaml;as=Table;v=v1;g=meta.k8s.io", Encoding::Json),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/yaml", Encoding::Yaml),
+            ("application/yaml", Encoding::Yaml),
+            ("text/html", Encoding::Json),
+        ] {
+            let headers = HeaderMap::from_iter([(http::header::ACCEPT, accept_header.parse().unwrap())]);
+            let accepted = accept(&headers, &Query::default(), true);
+            assert_eq!(of_errors(&headers, accepted).encoding, expected, "{accept_header}");
+        }
     }
 }

@@ -26,6 +26,8 @@ pub struct RequestInfo {
     pub subresource: String,
     /// Object name; empty for collections.
     pub name: String,
+    /// Whether the name is that of a field selector: the path names a collection.
+    pub selected: bool,
     /// What follows the subresource (proxy paths), each segment decoded.
     pub tail: Vec<String>,
     /// A legacy `/watch/` path.
@@ -104,6 +106,7 @@ fn refine(info: &mut RequestInfo, query: &Query, selectors: &ParsedSelectors) {
         && kelson_meta::is_path_segment_name(name).is_ok()
     {
         info.name = name.to_owned();
+        info.selected = true;
     }
 }
 
@@ -142,8 +145,16 @@ mod tests {
         let i = route(&method.parse().unwrap(), path, &query, &ParsedSelectors::parse(&query));
         let got = if i.is_resource {
             format!(
-                "{} g={} v={} ns={} r={} n={} s={} t={:?}",
-                i.verb, i.group, i.version, i.namespace, i.resource, i.name, i.subresource, i.tail
+                "{} g={} v={} ns={} r={} n={}{} s={} t={:?}",
+                i.verb,
+                i.group,
+                i.version,
+                i.namespace,
+                i.resource,
+                i.name,
+                if i.selected { " selected" } else { "" },
+                i.subresource,
+                i.tail
             )
         } else {
             format!("{} other", i.verb)
@@ -170,7 +181,13 @@ mod tests {
             "deletecollection g=apps v=v1 ns=a r=deployments n= s= t=[]",
         );
         check("GET", "/api/v1/nodes/n/proxy/a%2Fb/c", "get g= v=v1 ns= r=nodes n=n s=proxy t=[\"a/b\", \"c\"]");
-        check("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dx", "list g= v=v1 ns= r=pods n=x s= t=[]");
+        check("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dx", "list g= v=v1 ns= r=pods n=x selected s= t=[]");
+        check(
+            "GET",
+            "/api/v1/watch/pods?fieldSelector=metadata.name%3Dx",
+            "watch g= v=v1 ns= r=pods n=x selected s= t=[]",
+        );
+        check("GET", "/api/v1/pods/x?fieldSelector=metadata.name%3Dx", "get g= v=v1 ns= r=pods n=x s= t=[]");
         check("GET", "/apis/apps/v1", "get other");
         check("GET", "/apis/apps", "get other");
         check("GET", "/api", "get other");

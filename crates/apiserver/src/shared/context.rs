@@ -8,12 +8,13 @@ use kelson_auth::UserInfo;
 use kelson_auth::token::uses::Remarks;
 use kelson_meta::url::Query;
 use kelson_meta::{FieldErrors, FieldPath, Status};
+use kelson_schema::resource;
 use kelson_store::Record;
 use parking_lot::Mutex;
 
 use crate::catalog::Served;
 use crate::request::answer::warning;
-use crate::request::negotiate::{Accepted, OFFERED};
+use crate::request::negotiate::{self, Accepted};
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
 use crate::request::selectors::ParsedSelectors;
@@ -103,7 +104,10 @@ impl RequestContext {
     /// # Errors
     /// 406.
     pub fn accept(&self) -> Result<Accepted, Status> {
-        self.accepted.ok_or_else(|| Status::not_acceptable(&OFFERED))
+        let list = matches!(self.info.verb, "list" | "watch");
+        let (group, version) = (&self.info.group, &self.info.version);
+        let compiled_in = || resource::group_versions().iter().any(|gv| gv.group == group && gv.version == version);
+        negotiate::settled(&self.headers, self.accepted, list, compiled_in)
     }
     /// Choices for tables.
     ///

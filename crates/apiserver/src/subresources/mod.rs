@@ -23,7 +23,11 @@ use crate::write::update;
 /// 404, 405, and whatever the handler refuses.
 pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
     let i = &cx.info;
-    let sub = served.sub(&i.subresource).ok_or_else(Status::no_such_path)?;
+    let sub = served.sub(&i.subresource).ok_or_else(|| match served.strategy {
+        Behaviour::Builtin(_) => Status::no_such_path(),
+        // Kinds that users define look for the object first.
+        Behaviour::Dynamic(_) => Status::not_found(&served.gr, &i.name),
+    })?;
     // A backend may be asked by any method, also by one that is no verb of the API (OPTIONS): it answers for itself.
     let any_method = i.subresource == "proxy" && cx.method != http::Method::TRACE && cx.method != http::Method::CONNECT;
     if !(any_method || sub.verbs.iter().any(|v| v == i.verb))

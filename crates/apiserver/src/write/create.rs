@@ -124,7 +124,7 @@ async fn finish(
     let mut errors = served.strategy.validate_create(&value);
     errors.extend(privileged::refused(cx, served, &value));
     if !errors.is_empty() {
-        let kind = served.gvk.group_kind();
+        let kind = served.storage.group_kind();
         return Err(fail(Status::invalid(&kind, &name, &errors).into()));
     }
     served.strategy.canonicalize(&mut value);

@@ -292,7 +292,7 @@ async fn once(
         errors = served.strategy.judge_subresource_time(&strategy_cx, change.subresource, &new, old);
     }
     if !errors.is_empty() {
-        return Err(Status::invalid(&served.gvk.group_kind(), name, &errors).into());
+        return Err(Status::invalid(&served.storage.group_kind(), name, &errors).into());
     }
     served.strategy.canonicalize(&mut new);
     if main {

@@ -85,19 +85,18 @@ impl Strategy for DaemonSets {
     fn check(&self, obj: &Value, e: &mut Errors) {
         let (spec, p) = (&obj["spec"], Path::new("spec"));
         let selector = &spec["selector"];
+        let faults = e.len();
         rules::label_selector(selector, &p.child("selector"), e);
         let template = p.child("template");
-        if !present(selector) {
-            e.required(&p.child("selector"), "");
-        } else {
-            let labels = &spec["template"]["metadata"]["labels"];
-            if !rules::selector_matches(selector, labels) {
-                let meta = template.child("metadata");
-                e.invalid(&meta.child("labels"), labels, "`selector` does not match template `labels`");
-            }
-            if rules::selector_empty(selector) {
-                e.invalid(&p.child("selector"), selector, "empty selector is invalid for daemonset");
-            }
+        let labels = &spec["template"]["metadata"]["labels"];
+        // No selector selects nothing; of one that cannot be read no more is said.
+        let unmatched = !present(selector) || e.len() == faults && !rules::selector_matches(selector, labels);
+        if unmatched {
+            let meta = template.child("metadata");
+            e.invalid(&meta.child("labels"), labels, "`selector` does not match template `labels`");
+        }
+        if present(selector) && rules::selector_empty(selector) {
+            e.invalid(&p.child("selector"), selector, "empty selector is invalid for daemonset");
         }
         pod::check_template(&spec["template"], &template, e);
         restart_always(spec, "DaemonSet", &p, e);

@@ -21,14 +21,28 @@ use crate::rules;
 use crate::table;
 use crate::tree::{int0, present, text};
 
-/// A selector that must be there, and a template that must match it and restart always.
-pub(crate) fn selector_and_template(spec: &Value, p: &Path<'_>, empty_why: &str, e: &mut Errors) {
+/// What a kind says of a selector that selects everything, and of one that cannot be read.
+pub(crate) struct SelectorWords {
+    pub(crate) empty: &'static str,
+    pub(crate) unreadable: &'static str,
+}
+
+/// Those of deployments and of what they are made of.
+pub(crate) const OF_DEPLOYMENTS: SelectorWords =
+    SelectorWords { empty: "empty selector is invalid for deployment", unreadable: "invalid label selector" };
+
+/// A selector that must be there, and a template that must match it and restart always. Where the selector cannot be read, the
+/// template is not looked at.
+pub(crate) fn selector_and_template(spec: &Value, p: &Path<'_>, words: &SelectorWords, e: &mut Errors) {
     let selector = &spec["selector"];
     let at = p.child("selector");
+    let faults = e.len();
     if present(selector) {
         rules::label_selector(selector, &at, e);
         if rules::selector_empty(selector) {
-            e.invalid(&at, selector, empty_why);
+            e.invalid(&at, selector, words.empty);
+        } else if e.len() > faults {
+            return e.invalid(&at, selector, words.unreadable);
         }
     } else {
         e.required(&at, "");

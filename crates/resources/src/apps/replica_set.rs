@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{name_warning, replica_counts, restart_always, selector_and_template, wide};
+use super::{OF_DEPLOYMENTS, name_warning, replica_counts, restart_always, selector_and_template, wide};
 use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
 use crate::metadata::immutable;
 use crate::options::{Options, ScalePaths, texts};
@@ -59,7 +59,7 @@ impl Strategy for ReplicaSets {
         let (spec, p) = (&obj["spec"], Path::new("spec"));
         rules::not_negative(&spec["replicas"], &p.child("replicas"), e);
         rules::not_negative(&spec["minReadySeconds"], &p.child("minReadySeconds"), e);
-        selector_and_template(spec, &p, "empty selector is invalid for deployment", e);
+        selector_and_template(spec, &p, &OF_DEPLOYMENTS, e);
         restart_always(spec, "ReplicaSet", &p, e);
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use kelson_meta::is_dns1123_label;
 use serde_json::{Value, json};
 
-use super::{collisions, replica_counts, restart_always, selector_and_template};
+use super::{SelectorWords, collisions, replica_counts, restart_always, selector_and_template};
 use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME};
 use crate::names::NameRule;
 use crate::options::{Options, ScalePaths, columns};
@@ -27,6 +27,8 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     ..Options::of("apps", "statefulsets")
 });
 
+const SELECTOR_WORDS: SelectorWords =
+    SelectorWords { empty: "empty selector is invalid for statefulset", unreadable: "" };
 const FORBIDDEN: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
 const MUTABLE: &[&str] = &[
     "replicas",
@@ -150,10 +152,10 @@ impl StatefulSets {
             }
         }
         if claims.is_empty() {
-            selector_and_template(spec, &p, "empty selector is invalid for statefulset", e);
+            selector_and_template(spec, &p, &SELECTOR_WORDS, e);
         } else {
             let with = with_claims(spec, claims);
-            selector_and_template(&with, &p, "empty selector is invalid for statefulset", e);
+            selector_and_template(&with, &p, &SELECTOR_WORDS, e);
         }
         restart_always(spec, "StatefulSet", &p, e);
     }

@@ -227,7 +227,10 @@ fn scaling_rules(r: &Value, _which: &str, p: &Path<'_>, e: &mut Errors) {
     }
     for (i, x) in policies.iter().enumerate() {
         let at = list.index(i);
-        rules::one_of(&x["type"], &at.child("type"), &["Percent", "Pods"], e);
+        let kind = text(&x["type"]);
+        if !["Percent", "Pods"].contains(&kind) {
+            e.not_supported(&at.child("type"), kind, &["Percent", "Pods"]);
+        }
         for f in ["value", "periodSeconds"] {
             if int0(&x[f]) <= 0 {
                 e.invalid(&at.child(f), int0(&x[f]), "must be greater than zero");

@@ -50,10 +50,10 @@ fn failure(spec: &Value, p: &Path<'_>, e: &mut Errors) {
         if present(codes) {
             exit_codes(codes, spec, &at.child("onExitCodes"), e);
             if !conditions.is_empty() {
-                e.invalid(&at, r, "specifying both OnExitCodes and OnPodConditions is not supported");
+                e.invalid_unseen(&at, "specifying both OnExitCodes and OnPodConditions is not supported");
             }
         } else if conditions.is_empty() {
-            e.invalid(&at, r, "specifying one of OnExitCodes and OnPodConditions is required");
+            e.invalid_unseen(&at, "specifying one of OnExitCodes and OnPodConditions is required");
         }
         let list = at.child("onPodConditions");
         if conditions.len() > CONDITION_PATTERNS_MAX {

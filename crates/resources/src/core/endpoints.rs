@@ -80,6 +80,7 @@ fn subset(s: &Value, p: &Path<'_>, e: &mut Errors) {
         let list = p.child(f);
         for (i, a) in items(&s[f]).iter().enumerate() {
             let at = list.index(i);
+            rules::ip(text(&a["ip"]), &at.child("ip"), e);
             let host = text(&a["hostname"]);
             if !host.is_empty() {
                 e.invalid_each(&at.child("hostname"), host, is_dns1123_label(host));

@@ -32,7 +32,7 @@ use crate::path::{Errors, Path};
 
 /// An address traffic can be sent to: valid, and none of the special ranges.
 pub(crate) fn endpoint_ip(s: &str, p: &Path<'_>, e: &mut Errors) {
-    let Ok(ip) = s.parse::<IpAddr>() else { return crate::rules::ip(s, p, e) };
+    let Ok(ip) = s.parse::<IpAddr>() else { return e.invalid(p, s, "must be a valid IP address") };
     // `::ffff:127.0.0.1` is the loopback address in another spelling.
     let ip = ip.to_canonical();
     if ip.is_unspecified() {

@@ -101,11 +101,10 @@ impl Strategy for Namespaces {
 }
 
 fn finalizers(obj: &Value, p: &Path<'_>, e: &mut Errors) {
-    for (i, f) in items(&obj["spec"]["finalizers"]).iter().map(text).enumerate() {
-        let at = p.index(i);
-        e.invalid_each(&at, f, is_qualified_name(f));
+    for f in items(&obj["spec"]["finalizers"]).iter().map(text) {
+        e.invalid_each(p, f, is_qualified_name(f));
         if !f.contains('/') && !matches!(f, "kubernetes" | "orphan" | "foregroundDeletion") {
-            e.invalid(&at, f, "name is neither a standard finalizer name nor is it fully qualified");
+            e.invalid(p, f, "name is neither a standard finalizer name nor is it fully qualified");
         }
     }
 }

@@ -59,8 +59,13 @@ impl Strategy for ResourceQuotas {
         quantities(&spec["hard"], &p.child("hard"), e);
         let scopes = items(&spec["scopes"]);
         let at = p.child("scopes");
-        if scopes.iter().any(|s| !SCOPES.contains(&text(s))) {
-            e.invalid(&at, scopes, "unsupported scope");
+        for scope in scopes.iter().map(text) {
+            if !SCOPES.contains(&scope) {
+                e.invalid(&at, scopes, "unsupported scope");
+            }
+            for _ in entries(&spec["hard"]).filter(|(k, _)| is_standard(k) && !is_counted_under(scope, k)) {
+                e.invalid(&at, scopes, "unsupported scope applied to resource");
+            }
         }
         conflicts(&|s| holds(&spec["scopes"], s), scopes, &at, e);
         let selector = p.child("scopeSelector");
@@ -91,35 +96,37 @@ impl Strategy for ResourceQuotas {
     }
 }
 
+/// Resources that a quota may name by one word.
+const PLAIN: &[&str] = &[
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "storage",
+    "pods",
+    "services",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+];
+/// What a quota may name of those that have one word; `storage` is no amount of a namespace.
+const PARTS: &[&str] = &[
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
 fn quantities(list: &Value, p: &Path<'_>, e: &mut Errors) {
     for (k, v) in entries(list) {
         let at = p.key(k);
         e.invalid_each(&at, k, is_qualified_name(k));
-        const PLAIN: &[&str] = &[
-            "cpu",
-            "memory",
-            "ephemeral-storage",
-            "storage",
-            "pods",
-            "services",
-            "replicationcontrollers",
-            "resourcequotas",
-            "secrets",
-            "configmaps",
-            "persistentvolumeclaims",
-        ];
-        // What a quota may name of those that have one word; `storage` is no amount of a namespace.
-        const PARTS: &[&str] = &[
-            "requests.cpu",
-            "requests.memory",
-            "requests.storage",
-            "requests.ephemeral-storage",
-            "limits.cpu",
-            "limits.memory",
-            "limits.ephemeral-storage",
-            "services.nodeports",
-            "services.loadbalancers",
-        ];
         if !k.contains('/') {
             let pages = k.starts_with(OVERCOMMIT_EXEMPT) || k.starts_with("requests.hugepages-");
             let known = PLAIN.contains(&k.as_str()) || PARTS.contains(&k.as_str()) || pages;
@@ -141,6 +148,29 @@ fn quantities(list: &Value, p: &Path<'_>, e: &mut Errors) {
             e.invalid(&at, v, "must be an integer");
         }
     }
+}
+
+/// Whether a quota counts a resource under a scope, which is one of pods or of claims.
+fn is_counted_under(scope: &str, resource: &str) -> bool {
+    const COMPUTE: [&str; 7] =
+        ["pods", "cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
+    match scope {
+        "Terminating" | "NotTerminating" | "NotBestEffort" | "PriorityClass" | "CrossNamespacePodAffinity" => {
+            COMPUTE.contains(&resource)
+        }
+        "BestEffort" => resource == "pods",
+        "VolumeAttributesClass" => ["persistentvolumeclaims", "requests.storage"].contains(&resource),
+        _ => true,
+    }
+}
+
+/// Whether a quota knows a resource by one word.
+fn is_standard(resource: &str) -> bool {
+    resource != "storage"
+        && (PLAIN.contains(&resource)
+            || PARTS.contains(&resource)
+            || resource.starts_with("requests.hugepages-")
+            || resource.starts_with("hugepages-"))
 }
 
 fn conflicts(has: &dyn Fn(&str) -> bool, shown: &[Value], p: &Path<'_>, e: &mut Errors) {

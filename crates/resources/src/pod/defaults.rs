@@ -3,8 +3,8 @@ use kelson_meta::Quantity;
 use serde_json::{Value, json};
 
 use crate::tree::{
-    at_mut, default_to, default_zero, empty, ensure, entries, flag, items, items_mut, object_mut, present, remove, set,
-    text,
+    at_mut, default_to, default_zero, empty, ensure, entries, flag, int0, items, items_mut, object_mut, present,
+    remove, set, text,
 };
 
 const DEFAULT_MODE: i32 = 0o644;
@@ -55,6 +55,10 @@ pub fn pod(obj: &mut Value) {
         }
     }
     pod_level_resources(spec);
+    // Templates keep what they were given.
+    if int0(&spec["terminationGracePeriodSeconds"]) < 0 {
+        set(spec, "terminationGracePeriodSeconds", 1);
+    }
     default_to(spec, "enableServiceLinks", true);
     if flag(&spec["hostNetwork"]) {
         for list in ["containers", "initContainers"] {

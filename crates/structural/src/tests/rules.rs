@@ -16,14 +16,15 @@ fn with_rules(properties: Value, rules: Value) -> Value {
 fn create(tree: Value, spec: Value) -> Vec<String> {
     let mut errors = FieldErrors::new();
     let object = json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "n"}, "spec": spec});
-    Validator::new(schema(tree)).check_create(&object, &mut errors);
+    Validator::new(schema(tree)).check_create(&object, FieldErrors::new(), &mut errors);
     errors.0.iter().map(ToString::to_string).collect()
 }
 
 fn update(tree: Value, old: Value, new: Value) -> (Vec<String>, Vec<String>) {
     let mut errors = FieldErrors::new();
     let object = |spec: Value| json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "n"}, "spec": spec});
-    let warnings = Validator::new(schema(tree)).check_update(&object(new), &object(old), &mut errors);
+    let warnings =
+        Validator::new(schema(tree)).check_update(&object(new), &object(old), FieldErrors::new(), &mut errors);
     (errors.0.iter().map(ToString::to_string).collect(), warnings)
 }
 

@@ -167,7 +167,14 @@ fn document(
     make: impl FnOnce() -> Option<Bytes>,
 ) -> Result<Answer, Status> {
     let document = cx.server.openapi.get(name, generation_of(&cx.server.catalog, name), make);
-    Ok(told(cx, form, document.ok_or_else(Status::no_such_path)?))
+    Ok(document.map_or_else(absent, |document| told(cx, form, document)))
+}
+
+/// The answer where no group version has a document: not a word.
+fn absent() -> Answer {
+    let mut answer = Answer::new(ApiBody::empty());
+    *answer.status_mut() = StatusCode::NOT_FOUND;
+    answer
 }
 
 fn told(cx: &RequestContext, form: &'static str, document: Document) -> Answer {

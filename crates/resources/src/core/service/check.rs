@@ -104,7 +104,11 @@ pub(super) fn check_ports(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors
 pub(super) fn check_addresses(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
     let externals = p.child("externalIPs");
     for (i, ip) in items(&spec["externalIPs"]).iter().map(text).enumerate() {
-        crate::core::endpoint_ip(ip, &externals.index(i), e);
+        let at = externals.index(i);
+        match ip.parse::<std::net::IpAddr>() {
+            Ok(_) => crate::core::endpoint_ip(ip, &at, e),
+            Err(_) => rules::ip(ip, &at, e),
+        }
     }
     if kind == "ExternalName" {
         return;

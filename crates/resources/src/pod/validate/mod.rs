@@ -154,7 +154,11 @@ fn last(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     }
     if present(&spec["os"]) {
         let at = p.child("os");
-        rules::one_of(&spec["os"]["name"], &at.child("name"), &["linux", "windows"], e);
+        match text(&spec["os"]["name"]) {
+            "" => e.required(&at.child("name"), ""),
+            "linux" | "windows" => {}
+            other => e.not_supported(&at, other, &["linux", "windows"]),
+        }
         security::os(spec, pod.os, p, e);
     }
     if present(&spec["schedulingGroup"]) {

@@ -115,7 +115,7 @@ fn another_server_answers(s: &Subject) -> Outcome {
     eventually("the group is gone", LIMIT, || {
         let answer = raw.send("GET", &format!("{PATH}/flavours"), &[], b"")?;
         ensure!(answer.code == 404, "{}", answer.code);
-        let groups = k.json(&["get", "--raw", "/apis"])?;
+        let groups = raw.send("GET", "/apis", &[], b"")?.json();
         ensure!(!groups.to_string().contains(GROUP), "{groups}");
         Ok(())
     })
@@ -178,15 +178,15 @@ fn published(s: &Subject) -> Outcome {
         "{resource}"
     );
     ensure!(resource["responseKind"] == json!({"group": "", "version": "", "kind": "Flavour"}), "{resource}");
-    let plain = k.json(&["get", "--raw", &format!("/apis/{GROUP}")])?;
+    let plain = raw.send("GET", &format!("/apis/{GROUP}"), &[], b"")?.json();
     ensure!(
         plain["kind"] == "APIGroup" && plain["preferredVersion"]["groupVersion"] == format!("{GROUP}/v1"),
         "{plain}"
     );
-    let index = k.json(&["get", "--raw", "/openapi/v3"])?;
+    let index = raw.send("GET", "/openapi/v3", &[], b"")?.json();
     ensure!(index["paths"].get(&PATH[1..]).is_some(), "{index}");
     eventually("the whole document has the definition", LIMIT, || {
-        let whole = k.json(&["get", "--raw", "/openapi/v2"])?;
+        let whole = raw.send("GET", "/openapi/v2", &[], b"")?.json();
         ensure!(whole["definitions"]["com.example.flavours.v1.Flavour"]["type"] == "object", "no definition");
         ensure!(whole["paths"].get(format!("{PATH}/flavours")).is_some(), "no path");
         ensure!(whole["definitions"].get("io.k8s.api.core.v1.Pod").is_some(), "the server's own are gone");

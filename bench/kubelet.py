@@ -1,7 +1,7 @@
-"""The measurements of bench/kubelet, over the API alone: URL TOKEN AGENT_PID SCRATCH KUBECTL."""
+"""The measurements of bench/kubelet, over the API alone: URL TOKEN AGENT_PID SCRATCH KUBECTL NETNS."""
 import http.client, json, os, re, ssl, statistics, subprocess, sys, threading, time
 
-url, token, agent, scratch, kubectl = sys.argv[1:6]
+url, token, agent, scratch, kubectl, netns = sys.argv[1:7]
 host, port = re.match(r"https://(.*):(\d+)", url).groups()
 rest_s, pods_max = int(os.environ.get("REST_S", "120")), int(os.environ.get("PODS", "110"))
 exec_mb = int(os.environ.get("EXEC_MB", "2048"))
@@ -99,7 +99,7 @@ class Watch(threading.Thread):
 def rss():
     with open(f"/proc/{agent}/status") as f:
         text = f.read()
-    return [int(re.search(key + r":\s+(\d+)", text).group(1)) / 1024 for key in ("VmRSS", "RssAnon")]
+    return [int(re.search(key + r":\s+(\d+)", text).group(1)) / 1024 for key in ("VmRSS", "RssAnon", "RssFile")]
 
 
 def ticks():
@@ -205,17 +205,28 @@ for count in (10, pods_max):
     used = ticks()
     time.sleep(rest_s if count == pods_max else 30)
     share = (ticks() - used) / os.sysconf("SC_CLK_TCK") / (rest_s if count == pods_max else 30) * 100
-    all_mb, anonymous_mb = rss()
-    row(f"node: memory with {count} pods", f"{all_mb:.0f} MB ({anonymous_mb:.0f} anonymous)")
+    # What is of files is the program itself, all of it that was mapped once: the kernel's cache, which all processes of the
+    # binary share and which goes when memory is short. What is anonymous is the node's alone.
+    all_mb, anonymous_mb, files_mb = rss()
+    row(f"node: memory with {count} pods", f"{all_mb:.0f} MB ({anonymous_mb:.0f} + {files_mb:.0f} of files)")
     row(f"node: CPU at rest with {count} probed pods", f"{share:.2f} % of a core")
 
-# Bytes of one stream, from the runtime through kubelet and API server to kubectl, which takes its share of the processors.
+# Bytes of one stream, from the runtime through kubelet and API server to kubectl, which takes its share of the processors; and beside
+# it what the runtime's own streaming server gives a client that throws them away. A program that writes by its library's buffers (4 KB)
+# gives the runtime more work than one that writes all it has.
 config = f"{scratch}/data/admin.kubeconfig"
-for websockets in ("true", "false"):
-    env = {**os.environ, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": websockets}
-    began = time.time()
-    done = subprocess.run([kubectl, "--kubeconfig", config, "-n", "bench", "exec", "web-0", "--", "head", "-c", f"{exec_mb}m",
-                           "/dev/zero"], stdout=subprocess.DEVNULL, env=env)
-    if done.returncode:
-        sys.exit(f"bench/kubelet: kubectl exec ended with {done.returncode}")
-    row(f"node: exec, one stream (WebSockets {websockets})", f"{exec_mb / (time.time() - began):.0f} MB/s")
+container = ask("GET", PATH + "/web-0")["status"]["containerStatuses"][0]["containerID"].split("//")[1]
+writers = {"4 KB": ["head", "-c", f"{exec_mb}m", "/dev/zero"], "1 MB": ["dd", "if=/dev/zero", "bs=1M", f"count={exec_mb}"]}
+for size, writer in writers.items():
+    for how in ("websocket", "spdy"):
+        env = {**os.environ, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "true" if how == "websocket" else "false"}
+        began = time.time()
+        done = subprocess.run([kubectl, "--kubeconfig", config, "-n", "bench", "exec", "web-0", "--", *writer],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+        if done.returncode:
+            sys.exit(f"bench/kubelet: kubectl exec ended with {done.returncode}")
+        ours = exec_mb / (time.time() - began)
+        alone = subprocess.run(["nsenter", f"--net=/run/netns/{netns}", sys.executable, f"{os.path.dirname(__file__)}/runtime_exec.py",
+                                f"{scratch}/node/containerd/containerd.sock", container, how, str(exec_mb), *writer],
+                               stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        row(f"node: exec, one stream, {how}, by {size}", f"{ours:.0f} MB/s (runtime {alone})")

@@ -6,6 +6,7 @@
 //! serves a request calls [`negotiate`], answers with the response it gets, and hands the upgraded IO over.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub(crate) mod copy;
 pub mod dial;
 pub mod error;
 pub mod exec;
@@ -19,6 +20,7 @@ pub mod spdy;
 pub mod status;
 pub mod ws;
 
+pub use copy::copy_gathered;
 pub use dial::{DialError, Dialed, dial_upgrade};
 pub use error::StreamError;
 pub use exec::{ExecStreams, ResizeStream, TerminalSize};

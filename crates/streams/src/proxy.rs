@@ -2,16 +2,15 @@
 //! WebSocket translated to SPDY, or SPDY taken out of a WebSocket tunnel. Leaves dialling to `dial`.
 //! Upstream: `apiserver/pkg/util/proxy/{streamtranslator,streamtunnel}.go`, `apimachinery/.../upgradeaware.go`.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
+use crate::copy::{copy, copy_noting};
 use crate::error::StreamError;
 use crate::exec::ExecStreams;
 use crate::exec_client::{ExecClient, exec_client};
@@ -21,8 +20,6 @@ use crate::status::ExecResult;
 use crate::ws::Role;
 use crate::ws::tunnel::TunnelStream;
 
-/// Bytes moved at a time in one direction.
-const COPY_BYTES: usize = 32 * 1024;
 /// How long the other direction may go on after one has broken.
 const BROKEN_LINGER: Duration = Duration::from_secs(10);
 
@@ -128,61 +125,10 @@ async fn pump(
     mut to: impl AsyncWrite + Unpin,
     carried: &Activity,
 ) -> io::Result<u64> {
-    let outcome = copy_noting(&mut from, &mut to, carried).await;
+    let outcome = copy_noting(&mut from, &mut to, || carried.note()).await;
     // Whether the copy ended or broke, the target gets no more. One that is gone cannot be shut down, and needs not.
     let _ = to.shutdown().await;
     outcome
-}
-
-async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> io::Result<u64> {
-    copy_noting(from, to, &Activity::begin()).await
-}
-
-async fn copy_noting(
-    from: &mut (impl AsyncRead + Unpin),
-    to: &mut (impl AsyncWrite + Unpin),
-    carried: &Activity,
-) -> io::Result<u64> {
-    let mut buffer = vec![0; COPY_BYTES];
-    let mut copied = 0;
-    let mut unflushed = false;
-    loop {
-        // Flushed where the source pauses, not after each piece: waiting for every piece to be sent would make reading
-        // and sending take turns.
-        let Some(outcome) = read_or_pause(from, &mut buffer, unflushed).await else {
-            to.flush().await?;
-            unflushed = false;
-            continue;
-        };
-        let read = match outcome {
-            Ok(0) => return Ok(copied),
-            Ok(read) => read,
-            // A TLS peer that left without a farewell: its end all the same.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(copied),
-            Err(error) => return Err(error),
-        };
-        to.write_all(&buffer[..read]).await?;
-        unflushed = true;
-        copied += read as u64;
-        carried.note();
-    }
-}
-
-/// Reads; `None`, if `impatient`, where nothing is there to be read right now.
-async fn read_or_pause(
-    from: &mut (impl AsyncRead + Unpin),
-    buffer: &mut [u8],
-    impatient: bool,
-) -> Option<io::Result<usize>> {
-    poll_fn(|cx| {
-        let mut into = ReadBuf::new(buffer);
-        match Pin::new(&mut *from).poll_read(cx, &mut into) {
-            Poll::Ready(outcome) => Poll::Ready(Some(outcome.map(|()| into.filled().len()))),
-            Poll::Pending if impatient => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }
 
 /// Takes SPDY out of a client's WebSocket tunnel and carries it to a backend that speaks SPDY, and back.

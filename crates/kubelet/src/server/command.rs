@@ -1,6 +1,7 @@
-//! Commands that read standard input, where the runtime is a containerd: the client's streams end here and are carried
-//! through named pipes, so that a command that closes its output (`sh -c 'cat > file'`) still gets all its input. See
-//! [`crate::runtime::tasks`]. Everything else is spliced to the runtime's streaming server by `splice`.
+//! Commands without a terminal, where the runtime is a containerd: the client's streams end here and are carried through
+//! named pipes, so that a command that closes its output (`sh -c 'cat > file'`) still gets all its input, and its output is
+//! not carried through one more process by pieces of what the command happened to write. See [`crate::runtime::tasks`].
+//! Everything else is spliced to the runtime's streaming server by `splice`.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use kelson_streams::{ConnectionOptions, ExecOptions, ExecProtocol, ExecResult, E
 use kelson_tasks::{FILES, OnPanic, Tasks};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use serde_json::Value;
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::unix::pipe;
@@ -22,8 +24,11 @@ use super::answer::{Body, refused};
 use super::state::ServerState;
 use crate::runtime::tasks::{Pipes, Process};
 
-/// Bytes carried at a time.
+/// Bytes of input carried at a time.
 const COPY_BYTES: usize = 64 * 1024;
+/// What a pipe of output may hold, so that the runtime's shim goes on while what it wrote is carried; the most that Linux
+/// gives without asking.
+const OUTPUT_PIPE_BYTES: usize = 1 << 20;
 /// Between attempts to open a pipe that the other side has not opened yet; it is about to.
 const READER_WAIT: Duration = Duration::from_millis(2);
 
@@ -42,10 +47,10 @@ pub fn directory(root: &Path) -> PathBuf {
     root.join("exec")
 }
 
-/// Prepares a command; `None` where the runtime must do it: another runtime, a terminal, no input.
+/// Prepares a command; `None` where the runtime must do it: another runtime, a terminal.
 pub async fn prepare(state: &ServerState, container: &str, command: &[String], wanted: ExecOptions) -> Option<Command> {
     let endpoint = &state.config.runtime_endpoint;
-    if wanted.tty || !wanted.stdin || state.runtime_name != "containerd" || endpoint.is_empty() {
+    if wanted.tty || state.runtime_name != "containerd" || endpoint.is_empty() {
         return None;
     }
     let status = state.runtime.container_status(container, true).await.ok()?;
@@ -121,7 +126,8 @@ impl Command {
             let _ = process.delete().await;
             return Err(failed(e));
         }
-        let input = self.tasks.scoped("exec-input", input(streams.stdin.take(), open.paths.stdin, process.clone()));
+        let stdin = streams.stdin.take();
+        let input = stdin.map(|from| self.tasks.scoped("exec-input", input(from, open.paths.stdin, process.clone())));
         let outputs = (output(open.stdout, streams.stdout.take()), output(open.stderr, streams.stderr.take()));
         let ended = async { tokio::join!(process.wait(), outputs.0, outputs.1).0 };
         let code = tokio::select! {
@@ -168,17 +174,33 @@ fn make_pipes(dir: &Path, wanted: ExecOptions) -> std::io::Result<Pipes> {
 
 struct Open {
     paths: Pipes,
-    stdout: Option<pipe::Receiver>,
-    stderr: Option<pipe::Receiver>,
+    stdout: Option<Output>,
+    stderr: Option<Output>,
+}
+
+/// The end of a pipe that is read here.
+struct Output {
+    pipe: pipe::Receiver,
+    /// What it holds while nobody reads.
+    held: usize,
+}
+
+impl Output {
+    fn open(path: &str) -> std::io::Result<Self> {
+        let pipe = pipe::OpenOptions::new().open_receiver(path)?;
+        // Where more is not allowed it stays as it is, which only makes it slower.
+        let held = fcntl_setpipe_size(&pipe, OUTPUT_PIPE_BYTES).or_else(|_| fcntl_getpipe_size(&pipe))?;
+        Ok(Self { pipe, held })
+    }
 }
 
 impl Open {
     /// Opens the ends that are read here, which does not wait for the other side.
     fn new(paths: Pipes) -> std::io::Result<Self> {
-        let receiver = |path: &String| -> std::io::Result<Option<pipe::Receiver>> {
-            if path.is_empty() { Ok(None) } else { pipe::OpenOptions::new().open_receiver(path).map(Some) }
+        let output = |path: &String| -> std::io::Result<Option<Output>> {
+            if path.is_empty() { Ok(None) } else { Output::open(path).map(Some) }
         };
-        Ok(Self { stdout: receiver(&paths.stdout)?, stderr: receiver(&paths.stderr)?, paths })
+        Ok(Self { stdout: output(&paths.stdout)?, stderr: output(&paths.stderr)?, paths })
     }
 }
 
@@ -193,24 +215,23 @@ async fn writer(path: &str) -> std::io::Result<pipe::Sender> {
     }
 }
 
-async fn input(from: Option<Stream>, path: String, process: Process) {
-    match (from, writer(&path).await) {
-        (Some(from), Ok(mut to)) => {
+async fn input(from: Stream, path: String, process: Process) {
+    match writer(&path).await {
+        Ok(mut to) => {
             // A client that breaks off has ended its input too.
             let _ = tokio::io::copy_buf(&mut BufReader::with_capacity(COPY_BYTES, from), &mut to).await;
         }
-        (_, Err(e)) => tracing::debug!(error = %e, "input of an exec not opened"),
-        (None, Ok(_)) => {}
+        Err(e) => tracing::debug!(error = %e, "input of an exec not opened"),
     }
     if let Err(e) = process.close_stdin().await {
         tracing::debug!(error = e, "input of an exec not closed");
     }
 }
 
-async fn output(from: Option<pipe::Receiver>, to: Option<Stream>) {
-    if let (Some(from), Some(mut to)) = (from, to) {
+async fn output(from: Option<Output>, to: Option<Stream>) {
+    if let (Some(mut from), Some(mut to)) = (from, to) {
         // A client that reads no more is noticed by its connection.
-        let _ = tokio::io::copy_buf(&mut BufReader::with_capacity(COPY_BYTES, from), &mut to).await;
+        let _ = kelson_streams::copy_gathered(&mut from.pipe, &mut to, from.held).await;
         let _ = to.shutdown().await;
     }
 }

@@ -14,8 +14,10 @@ use super::table::Phase;
 use super::{ConnectionOptions, Decode, Encode, Inbound, LINGER, Outbound};
 use crate::error::StreamError;
 
-/// How much is read at a time.
-const READ_BYTES: usize = 32 * 1024;
+/// How much is read at a time from a peer that sends little.
+const READ_BYTES: usize = 8 * 1024;
+/// How much is read at a time where the last read was as long as could be.
+const READ_BYTES_MAX: usize = 128 * 1024;
 /// Small frames are gathered up to this before they are written.
 const BATCH_BYTES: usize = 64 * 1024;
 /// How long the orderly end may stand still because the peer does not read.
@@ -53,6 +55,7 @@ async fn read_loop<T: AsyncRead>(mut io: ReadHalf<T>, shared: Arc<Shared>, mut d
     let mut phase = shared.phase.subscribe();
     let mut ended = std::pin::pin!(lingered(shared.phase.subscribe()));
     let mut input = BytesMut::new();
+    let mut room = READ_BYTES;
     let error = 'connection: loop {
         loop {
             match decode.decode(&mut input) {
@@ -65,11 +68,18 @@ async fn read_loop<T: AsyncRead>(mut io: ReadHalf<T>, shared: Arc<Shared>, mut d
                 Err(error) => break 'connection error,
             }
         }
-        input.reserve(READ_BYTES);
+        input.reserve(room);
         tokio::select! {
             read = io.read_buf(&mut input) => match read {
                 Ok(0) => break StreamError::Aborted,
-                Ok(_) => shared.core.lock().heard = Instant::now(),
+                Ok(read) => {
+                    shared.core.lock().heard = Instant::now();
+                    room = match read {
+                        all if all >= room => (room * 2).min(READ_BYTES_MAX),
+                        little if little < room / 4 => READ_BYTES,
+                        _ => room,
+                    };
+                }
                 // TLS peers often leave without a farewell; the framings above have their own.
                 Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => break StreamError::Aborted,
                 Err(error) => break error.into(),

@@ -27,7 +27,7 @@ use crate::spdy::Headers;
 /// Unread bytes one stream may hold before the connection is read no further.
 pub const STREAM_RECEIVE_BYTES_MAX: usize = 256 * 1024;
 /// Unsent bytes one stream may hold before its writer waits.
-pub const STREAM_SEND_BYTES_MAX: usize = 64 * 1024;
+pub const STREAM_SEND_BYTES_MAX: usize = 256 * 1024;
 /// Unread bytes all streams of one connection may hold together: thousands of streams must not add up to the machine's
 /// memory. Beyond it the connection is read no further, as for one full stream.
 pub const CONNECTION_RECEIVE_BYTES_MAX: usize = 8 << 20;
@@ -40,8 +40,8 @@ pub const CONTROL_QUEUE_MAX: usize = 2 * STREAMS_MAX;
 /// How long the rest of what the peer sends is read and thrown away after this side has said farewell, because
 /// closing a socket with unread input destroys output that is still on its way.
 pub const LINGER: Duration = Duration::from_secs(5);
-/// Longest payload of one data frame this side sends.
-const DATA_FRAME_BYTES_MAX: usize = 32 * 1024;
+/// Longest payload of one data frame this side sends: with its header it fills four records of TLS, and no fifth.
+const DATA_FRAME_BYTES_MAX: usize = 4 * 16 * 1024 - 16;
 
 /// What a connection may do and how long.
 #[derive(Debug, Clone)]

@@ -13,11 +13,11 @@ use super::frame::{CLOSE_NORMAL, Decoder, Event, Opcode, put_frame};
 use crate::error::StreamError;
 
 /// Encoded bytes that may wait for the transport before a write has to wait.
-const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
+const SEND_BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// How much is read from the transport at a time.
 const READ_BYTES: usize = 32 * 1024;
-/// Longest message this side writes.
-const MESSAGE_BYTES_MAX: usize = 32 * 1024;
+/// Longest message this side writes: with its header it fills four records of TLS, and no fifth.
+const MESSAGE_BYTES_MAX: usize = 4 * 16 * 1024 - 16;
 /// Pongs owed that may wait; a peer that sends pings and does not read their answers gets no more.
 const PONG_BUFFER_BYTES_MAX: usize = 2 * SEND_BUFFER_BYTES_MAX;
 

@@ -1,0 +1,287 @@
+//! Carries bytes from a reader to a writer by as much as is there: each write costs everyone behind it a turn, so what
+//! has come together goes on together. Leaves both ways of a connection, and how they end, to `proxy`.
+
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{BufMut as _, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::Instant;
+
+/// What a quiet direction holds, as most are most of the time.
+const QUIET_BYTES: usize = 8 * 1024;
+/// Most that is carried at a time.
+const COPY_BYTES_MAX: usize = 256 * 1024;
+/// So many bytes within [`BULK_WITHIN`] are a transfer, and no conversation that waits for its answers.
+const BULK_BYTES: usize = 32 * 1024;
+/// See [`BULK_BYTES`].
+const BULK_WITHIN: Duration = Duration::from_millis(4);
+/// How long the small pieces of a transfer are let gather.
+const GATHER: Duration = Duration::from_millis(1);
+
+/// The bytes on their way: it grows while it is filled, and is let go of when the source pauses.
+struct Carried {
+    bytes: BytesMut,
+    room: usize,
+}
+
+/// What filling came to.
+enum Filled {
+    /// There are bytes, and the buffer is full or the source has no more right now.
+    Some,
+    /// The source has ended; what came before is in the buffer.
+    Ended,
+    /// The source has failed.
+    Failed(io::Error),
+}
+
+impl Carried {
+    fn new() -> Self {
+        Self { bytes: BytesMut::with_capacity(QUIET_BYTES), room: QUIET_BYTES }
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= self.room
+    }
+
+    /// Empty again, with more room where all of it was used.
+    fn clear(&mut self) {
+        if self.is_full() {
+            self.room = (self.room * 2).min(COPY_BYTES_MAX);
+        }
+        self.bytes.clear();
+        self.bytes.reserve(self.room);
+    }
+
+    fn rest(&mut self) {
+        if self.room > QUIET_BYTES {
+            *self = Self::new();
+        }
+    }
+
+    /// Takes what is there. Pending only where nothing is.
+    fn poll_fill(&mut self, from: &mut (impl AsyncRead + Unpin), cx: &mut Context<'_>) -> Poll<Filled> {
+        while !self.is_full() {
+            let left = self.room - self.bytes.len();
+            let mut into = (&mut self.bytes).limit(left);
+            match pin!(from.read_buf(&mut into)).poll(cx) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Filled::Ended),
+                Poll::Ready(Ok(_)) => {}
+                // A TLS peer that left without a farewell: its end all the same.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Poll::Ready(Filled::Ended);
+                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Filled::Failed(error)),
+                Poll::Pending if self.bytes.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(Filled::Some)
+    }
+
+    /// The same; `None`, if `impatient`, where nothing is there to be read right now.
+    async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin), impatient: bool) -> Option<Filled> {
+        poll_fn(|cx| match self.poll_fill(from, cx) {
+            Poll::Ready(filled) => Poll::Ready(Some(filled)),
+            Poll::Pending if impatient => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+}
+
+pub(crate) async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> io::Result<u64> {
+    copy_noting(from, to, || {}).await
+}
+
+/// Carries `from` to its end, and calls `carried` whenever something went on. The end itself is not passed on.
+pub(crate) async fn copy_noting(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    carried: impl Fn(),
+) -> io::Result<u64> {
+    carry(from, to, carried, None).await
+}
+
+/// Carries a source to its end that holds up to `held` bytes while nobody reads it, and whose writer may give what it has by
+/// many small pieces, as one does that writes by its library's buffers (4 KB). The pieces of a transfer are let gather,
+/// since each would be a turn of this process, the API server and the client; what is no transfer is carried at once.
+///
+/// # Errors
+/// The first failure of either end.
+pub async fn copy_gathered(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    held: usize,
+) -> io::Result<u64> {
+    carry(from, to, || {}, Some(Pace::begin(Instant::now(), held / 2))).await
+}
+
+async fn carry(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    carried: impl Fn(),
+    mut pace: Option<Pace>,
+) -> io::Result<u64> {
+    let mut buffer = Carried::new();
+    let mut copied = 0;
+    let mut unflushed = false;
+    loop {
+        // Flushed where the source pauses, not after each piece: waiting for every piece to be sent would make reading
+        // and sending take turns.
+        let Some(filled) = buffer.fill(from, unflushed).await else {
+            to.flush().await?;
+            unflushed = false;
+            if pace.as_mut().is_some_and(|pace| pace.gathers(Instant::now())) {
+                tokio::time::sleep(GATHER).await;
+            } else {
+                buffer.rest();
+            }
+            continue;
+        };
+        if !buffer.bytes.is_empty() {
+            let read = buffer.bytes.len();
+            to.write_all(&buffer.bytes).await?;
+            buffer.clear();
+            unflushed = true;
+            copied += read as u64;
+            carried();
+            if let Some(pace) = &mut pace {
+                pace.bytes += read;
+            }
+        }
+        match filled {
+            Filled::Some => {}
+            Filled::Ended => return Ok(copied),
+            Filled::Failed(error) => return Err(error),
+        }
+    }
+}
+
+/// Tells a transfer by small pieces from everything else.
+struct Pace {
+    since: Instant,
+    bytes: usize,
+    /// A source that gathers so much in one rest is as fast as its reader, and must not be kept waiting.
+    plenty: usize,
+}
+
+impl Pace {
+    fn begin(now: Instant, plenty: usize) -> Self {
+        Self { since: now, bytes: 0, plenty }
+    }
+
+    /// The source has been read empty: whether to wait before it is read again.
+    fn gathers(&mut self, now: Instant) -> bool {
+        let is_quick = now.duration_since(self.since) <= BULK_WITHIN;
+        if is_quick && self.bytes < BULK_BYTES {
+            return false;
+        }
+        let gathers = is_quick && self.bytes < self.plenty;
+        *self = Self::begin(now, self.plenty);
+        gathers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLENTY: usize = 512 * 1024;
+
+    #[test]
+    fn only_a_transfer_by_small_pieces_gathers() {
+        let at = |us| Duration::from_micros(us);
+        // What came until the source was empty, how long after the one before, and whether to wait then.
+        type Round = (usize, Duration, bool);
+        let cases: [(&str, &[Round]); 4] = [
+            ("words", &[(100, at(10), false); 20]),
+            ("pages, slowly", &[(4096, at(1_000), false); 20]),
+            (
+                "pages",
+                &[
+                    (4096, at(10), false),
+                    (4096, at(10), false),
+                    (4096 * 6, at(10), true),
+                    (200_000, at(1_500), true),
+                    (PLENTY, at(1_500), false),
+                    (4096, at(10), false),
+                ],
+            ),
+            ("a conversation with long answers", &[(40_000, at(5_000), false); 5]),
+        ];
+        for (name, rounds) in cases {
+            let mut now = Instant::now();
+            let mut pace = Pace::begin(now, PLENTY);
+            for (n, (bytes, after, expected)) in rounds.iter().enumerate() {
+                now += *after;
+                pace.bytes += bytes;
+                assert_eq!(pace.gathers(now), *expected, "{name}, round {n}");
+            }
+        }
+        // A source that holds little would be kept waiting by any rest.
+        let now = Instant::now();
+        let mut pace = Pace::begin(now, BULK_BYTES);
+        pace.bytes = BULK_BYTES;
+        assert!(!pace.gathers(now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pieces_go_on_together_and_whole() {
+        let (mut source, mut from) = tokio::io::duplex(1 << 20);
+        let (mut to, mut sink) = tokio::io::duplex(1 << 20);
+        let sent: Vec<u8> = (0..3_000_000u32).map(|n| (n / 7) as u8).collect();
+        let write = async {
+            for piece in sent.chunks(4096) {
+                source.write_all(piece).await.expect("written");
+                tokio::task::yield_now().await;
+            }
+            drop(source);
+        };
+        let carry = async {
+            let copied = copy_gathered(&mut from, &mut to, 1 << 20).await.expect("carried");
+            drop(to);
+            copied
+        };
+        let mut got = Vec::new();
+        let mut turns = 0;
+        let read = async {
+            loop {
+                let before = got.len();
+                if sink.read_buf(&mut got).await.expect("read") == 0 {
+                    return;
+                }
+                turns += usize::from(got.len() > before);
+            }
+        };
+        let ((), copied, ()) = tokio::join!(write, carry, read);
+        assert!(got == sent && copied == 3_000_000);
+        assert!(turns < sent.len() / 4096 / 4, "{turns} turns for what came in {} pieces", sent.len() / 4096);
+    }
+
+    #[tokio::test]
+    async fn what_came_before_a_failure_is_carried() {
+        let mut from = fails_later();
+        let mut to = Vec::new();
+        let error = copy(&mut from, &mut to).await.expect_err("it fails");
+        assert_eq!((error.kind(), to), (io::ErrorKind::ConnectionReset, b"before".to_vec()));
+    }
+
+    /// Gives some bytes and then fails.
+    fn fails_later() -> impl AsyncRead + Unpin {
+        struct Fails;
+        impl AsyncRead for Fails {
+            fn poll_read(
+                self: std::pin::Pin<&mut Self>,
+                _: &mut Context<'_>,
+                _: &mut tokio::io::ReadBuf<'_>,
+            ) -> Poll<io::Result<()>> {
+                Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+            }
+        }
+        (&b"before"[..]).chain(Fails)
+    }
+}

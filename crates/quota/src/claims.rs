@@ -1,11 +1,13 @@
 //! What a claim uses: one object, storage, and both again under the name of its class; and what a claim of devices does.
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use kelson_meta::Quantity;
 use kelson_meta::tree::{int, items, text};
 use serde_json::Value;
 
 use crate::amounts::Amounts;
+use crate::extended::ExtendedResources;
 
 const COUNT: &str = "count/persistentvolumeclaims";
 const OBJECTS: &str = "persistentvolumeclaims";
@@ -73,22 +75,31 @@ pub fn counts_devices(name: &str) -> bool {
     name == DEVICE_CLAIMS || name.ends_with(DEVICES_SUFFIX)
 }
 
-/// What a claim of devices uses: of alternatives, the most that one of them needs of each class.
-pub fn device_usage(claim: &Value) -> Amounts {
-    let mut out = Amounts::one_each([DEVICE_CLAIMS.to_owned()]);
+/// What a claim of devices uses: of alternatives, the most that one of them needs of each class; and the same by the names of
+/// extended resources.
+pub fn device_usage(claim: &Value, extended: &ExtendedResources, now: Timestamp) -> Amounts {
+    let mut devices: BTreeMap<&str, i64> = BTreeMap::new();
     for request in items(&claim["spec"]["devices"]["requests"]) {
         let one = |r: &Value| {
             let devices = if r["allocationMode"] == "All" { ALL_DEVICES } else { int(&r["count"]).unwrap_or(1) };
-            (format!("{}{DEVICES_SUFFIX}", text(&r["deviceClassName"])), devices)
+            (text(&r["deviceClassName"]), devices)
         };
-        let mut most: BTreeMap<String, i64> = BTreeMap::new();
+        let mut most: BTreeMap<&str, i64> = BTreeMap::new();
         let exactly = Some(&request["exactly"]).filter(|e| !e.is_null());
-        for (name, devices) in exactly.into_iter().chain(items(&request["firstAvailable"])).map(one) {
-            let slot = most.entry(name).or_default();
-            *slot = (*slot).max(devices);
+        for (class, asked) in exactly.into_iter().chain(items(&request["firstAvailable"])).map(one) {
+            let slot = most.entry(class).or_default();
+            *slot = (*slot).max(asked);
         }
-        out.add(&Amounts(most.into_iter().map(|(n, d)| (n, Quantity::from_i64(d))).collect()));
+        for (class, asked) in most {
+            let slot = devices.entry(class).or_default();
+            *slot = slot.saturating_add(asked);
+        }
     }
+    let mut out = Amounts::one_each([DEVICE_CLAIMS.to_owned()]);
+    for (class, amount) in &devices {
+        out.set(format!("{class}{DEVICES_SUFFIX}"), Quantity::from_i64(*amount));
+    }
+    out.add(&extended.usage(claim, devices.into_iter(), now));
     out
 }
 
@@ -97,6 +108,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::pods::PodLevel;
 
     #[test]
     fn what_claims_use() {
@@ -117,10 +129,15 @@ mod tests {
         }
         let claim = json!({"spec": {"devices": {"requests": [{"exactly": {"deviceClassName": "gpu", "count": 2}},
             {"firstAvailable": [{"deviceClassName": "gpu", "count": 1}, {"deviceClassName": "gpu", "count": 3}]}]}}});
-        assert_eq!(
-            device_usage(&claim).words(),
-            "count/resourceclaims.resource.k8s.io=1,gpu.deviceclass.resource.k8s.io/devices=5"
-        );
+        let used = |extended: &ExtendedResources| {
+            device_usage(&claim, extended, "2026-01-01T00:00:00Z".parse().unwrap()).words()
+        };
+        let plain = "count/resourceclaims.resource.k8s.io=1,gpu.deviceclass.resource.k8s.io/devices=5,\
+            requests.deviceclass.resource.kubernetes.io/gpu=5";
+        assert_eq!(used(&ExtendedResources::default()), plain);
+        let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}});
+        let named = ExtendedResources::of_classes([&class].into_iter(), PodLevel::Counted);
+        assert_eq!(used(&named), format!("{plain},requests.example.com/gpu=5"));
         for (name, want) in [
             ("requests.storage", true),
             ("gold.storageclass.storage.k8s.io/requests.storage", true),

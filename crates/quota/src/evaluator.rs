@@ -1,8 +1,11 @@
 //! How the objects of one resource are counted.
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::amounts::Amounts;
+use crate::extended::ExtendedResources;
 use crate::pods::PodLevel;
 use crate::{claims, pods, services};
 
@@ -22,6 +25,9 @@ const IGNORED: &[(&str, &str)] = &[
 /// Resources of the core group that quotas may also name without `count/`.
 const PLAIN: &[&str] = &["configmaps", "resourcequotas", "replicationcontrollers", "secrets"];
 
+/// Group and plural of claims of devices.
+const DEVICE_CLAIMS: (&str, &str) = ("resource.k8s.io", "resourceclaims");
+
 /// The write that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -40,8 +46,8 @@ pub enum Evaluator {
     Services,
     /// Claims of volumes.
     Claims,
-    /// Claims of devices.
-    DeviceClaims,
+    /// Claims of devices, by the classes and pods beside them.
+    DeviceClaims(Arc<ExtendedResources>),
     /// One of each of these names for every object.
     Count(Vec<String>),
 }
@@ -56,7 +62,7 @@ impl Evaluator {
             ("", "pods") => Self::Pods(level),
             ("", "services") => Self::Services,
             ("", "persistentvolumeclaims") => Self::Claims,
-            ("resource.k8s.io", "resourceclaims") => Self::DeviceClaims,
+            DEVICE_CLAIMS => Self::DeviceClaims(Arc::default()),
             ("", _) => {
                 let plain = PLAIN.contains(&resource).then(|| resource.to_owned());
                 Self::Count([format!("count/{resource}")].into_iter().chain(plain).collect())
@@ -65,8 +71,13 @@ impl Evaluator {
         })
     }
 
-    /// The resource (group and plural) whose objects a quota's name counts.
-    pub fn resource_of(name: &str) -> Option<(String, String)> {
+    /// The resources (group and plural) whose objects a quota's name counts.
+    pub fn resources_of(name: &str) -> Vec<(String, String)> {
+        let claims = pods::counts_extended(name).then(|| (DEVICE_CLAIMS.0.to_owned(), DEVICE_CLAIMS.1.to_owned()));
+        Self::resource_of(name).into_iter().chain(claims).collect()
+    }
+
+    fn resource_of(name: &str) -> Option<(String, String)> {
         if let Some(counted) = name.strip_prefix("count/") {
             let (plural, group) = counted.split_once('.').unwrap_or((counted, ""));
             return Some((group.to_owned(), plural.to_owned()));
@@ -76,7 +87,7 @@ impl Evaluator {
             n if PLAIN.contains(&n) => core(n),
             n if claims::counts(n) => core("persistentvolumeclaims"),
             n if services::NAMES.contains(&n) => core("services"),
-            n if claims::counts_devices(n) => Some(("resource.k8s.io".to_owned(), "resourceclaims".to_owned())),
+            n if claims::counts_devices(n) => Some((DEVICE_CLAIMS.0.to_owned(), DEVICE_CLAIMS.1.to_owned())),
             n if pods::counts(n) => core("pods"),
             _ => None,
         }
@@ -88,9 +99,14 @@ impl Evaluator {
             Self::Pods(_) => pods::counts(name),
             Self::Services => services::NAMES.contains(&name),
             Self::Claims => claims::counts(name),
-            Self::DeviceClaims => claims::counts_devices(name),
+            Self::DeviceClaims(extended) => claims::counts_devices(name) || extended.counts(name),
             Self::Count(names) => names.iter().any(|n| n == name),
         }
+    }
+
+    /// Whether a quota's name may be about these objects, whatever else there is beside them.
+    pub fn may_count(&self, name: &str) -> bool {
+        self.counts(name) || (matches!(self, Self::DeviceClaims(_)) && pods::counts_extended(name))
     }
 
     /// What an object uses at `now`.
@@ -99,7 +115,7 @@ impl Evaluator {
             Self::Pods(level) => pods::usage(object, *level, now),
             Self::Services => services::usage(object),
             Self::Claims => claims::usage(object),
-            Self::DeviceClaims => claims::device_usage(object),
+            Self::DeviceClaims(extended) => claims::device_usage(object, extended, now),
             Self::Count(names) => Amounts::one_each(names.iter().cloned()),
         }
     }
@@ -121,7 +137,7 @@ impl Evaluator {
             (_, Operation::Create, "") => true,
             (Self::Pods(_), Operation::Update, "") => pods::is_terminating(new) != pods::is_terminating(old),
             (Self::Pods(_), Operation::Update, "resize")
-            | (Self::Services | Self::Claims | Self::DeviceClaims, Operation::Update, "") => true,
+            | (Self::Services | Self::Claims | Self::DeviceClaims(_), Operation::Update, "") => true,
             (Self::Claims, Operation::Update, "status") => claims::status_matters(new, old),
             _ => false,
         }
@@ -145,11 +161,12 @@ mod tests {
             ("requests.storage", "", "persistentvolumeclaims"),
             ("gpu.deviceclass.resource.k8s.io/devices", "resource.k8s.io", "resourceclaims"),
         ] {
-            let found = Evaluator::resource_of(name).unwrap();
-            assert_eq!(found, (group.to_owned(), plural.to_owned()), "{name}");
+            assert_eq!(Evaluator::resources_of(name), [(group.to_owned(), plural.to_owned())], "{name}");
             assert!(Evaluator::of(group, plural, PodLevel::Counted).unwrap().counts(name), "{name}");
         }
-        assert_eq!(Evaluator::resource_of("nothing"), None);
+        assert_eq!(Evaluator::resources_of("nothing"), []);
+        let both = [("", "pods"), DEVICE_CLAIMS].map(|(g, p)| (g.to_owned(), p.to_owned()));
+        assert_eq!(Evaluator::resources_of("requests.example.com/gpu"), both);
         assert_eq!(Evaluator::of("", "events", PodLevel::Counted), None);
     }
 }

@@ -1,13 +1,14 @@
 //! Kelson quota: what objects use of a ResourceQuota, which quotas count them, and whether a change still fits. Pure: admission
 //! charges by it, the quota controller counts by it. Upstream `pkg/quota/v1`, `apiserver/pkg/admission/plugin/resourcequota`.
 //!
-//! `amounts` ← `pods`, `claims`, `services` (what one object uses) ← `evaluator` (by resource) ← `scope` ← `quota` ← `check`.
+//! `amounts` ← `pods`, `extended`, `claims`, `services` (what one object uses) ← `evaluator` (by resource) ← `scope` ← `quota` ← `check`.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod amounts;
 mod check;
 mod claims;
 mod evaluator;
+mod extended;
 mod pods;
 mod quota;
 mod scope;
@@ -16,6 +17,7 @@ mod services;
 pub use amounts::Amounts;
 pub use check::{Change, Charge, Limited, Refusal, check};
 pub use evaluator::{Evaluator, Operation};
+pub use extended::ExtendedResources;
 pub use pods::{PodLevel, is_best_effort, wanted};
 pub use quota::Quota;
 pub use scope::Requirement;

@@ -52,10 +52,15 @@ fn is_extended(name: &str) -> bool {
 
 /// Whether a quota's name is about pods.
 pub fn counts(name: &str) -> bool {
-    let requested = name.strip_prefix("requests.");
     NAMES.contains(&name)
         || name.starts_with(HUGE_PAGES)
-        || requested.is_some_and(|r| r.starts_with(HUGE_PAGES) || is_extended(r))
+        || name.strip_prefix("requests.").is_some_and(|r| r.starts_with(HUGE_PAGES))
+        || counts_extended(name)
+}
+
+/// Whether a quota's name is what pods ask for of an extended resource.
+pub fn counts_extended(name: &str) -> bool {
+    name.strip_prefix("requests.").is_some_and(is_extended)
 }
 
 /// Whether it ends by itself within a time.

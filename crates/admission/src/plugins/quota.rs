@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use kelson_auth::Objects;
 use kelson_meta::tree::{items, text};
 use kelson_meta::{Clock, Status, SystemClock};
-use kelson_quota::{Change, Charge, Evaluator, Limited, Operation as Write, PodLevel, Quota, Refusal, check};
+use kelson_quota::{
+    Change, Charge, Evaluator, ExtendedResources, Limited, Operation as Write, PodLevel, Quota, Refusal, check,
+};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -32,6 +34,8 @@ pub struct ResourceQuota {
     limited: Vec<Limited>,
     /// By the gate PodLevelResources.
     pod_level: PodLevel,
+    /// By the gate DRAExtendedResource: whether claims of devices are counted by the names of extended resources too.
+    extended: bool,
     turns: [Mutex<()>; TURNS],
 }
 
@@ -50,6 +54,7 @@ impl ResourceQuota {
             charges: Arc::clone(&d.quotas),
             limited: items(&configuration["limitedResources"]).iter().map(Limited::read).collect(),
             pod_level: PodLevel::of(d.gates.enabled("PodLevelResources")),
+            extended: d.gates.enabled("DRAExtendedResource"),
             turns: [const { Mutex::const_new(()) }; TURNS],
         })
     }
@@ -71,6 +76,16 @@ impl ResourceQuota {
         }
         let evaluator = Evaluator::of(&a.resource.group, &a.resource.resource, self.pod_level)?;
         evaluator.handles(write, a.subresource, a.new_object(), a.stored()).then_some(evaluator)
+    }
+
+    /// What stands beside a claim of devices.
+    fn extended_resources(&self, a: &Attributes<'_>) -> ExtendedResources {
+        let trees = |resource, namespace| self.objects.trees("resource.k8s.io", resource, namespace);
+        let classes = trees("deviceclasses", "");
+        let claims = trees("resourceclaims", a.namespace);
+        let pod = |name: &str| self.objects.tree("", "pods", a.namespace, name).map(|pod| Value::clone(&pod));
+        ExtendedResources::of_classes(classes.iter().map(AsRef::as_ref), self.pod_level)
+            .with_claims(claims.iter().map(AsRef::as_ref).chain([a.new_object()]), pod)
     }
 
     fn judge(&self, a: &Attributes<'_>, evaluator: &Evaluator, quotas: &[Quota]) -> Result<Vec<Charge>, Status> {
@@ -136,7 +151,12 @@ impl Plugin for ResourceQuota {
 #[async_trait]
 impl AsyncPlugin for ResourceQuota {
     async fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
-        let Some(evaluator) = self.evaluator(a) else { return Ok(()) };
+        let Some(mut evaluator) = self.evaluator(a) else { return Ok(()) };
+        if let Evaluator::DeviceClaims(extended) = &mut evaluator
+            && self.extended
+        {
+            *extended = Arc::new(self.extended_resources(a));
+        }
         match tokio::time::timeout(TIMEOUT, self.charge(a, &evaluator)).await {
             Ok(judged) => judged,
             Err(_) => Err(Status::internal("resource quota evaluation timed out")),

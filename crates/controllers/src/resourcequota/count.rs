@@ -1,5 +1,7 @@
 //! Counts what is used of one quota, in the API and not in a cache: what admission charged a moment ago must be seen.
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Method;
@@ -7,7 +9,7 @@ use jiff::Timestamp;
 use kelson_client::Client;
 use kelson_meta::Quantity;
 use kelson_meta::tree::items;
-use kelson_quota::{Amounts, Evaluator, PodLevel, Quota};
+use kelson_quota::{Amounts, Evaluator, ExtendedResources, PodLevel, Quota};
 use serde_json::Value;
 
 use super::watches::Watches;
@@ -27,6 +29,8 @@ pub struct Counter<'a> {
     pub watches: &'a Watches,
     /// What of pods counts.
     pub pod_level: PodLevel,
+    /// Whether claims of devices are counted by the names of extended resources too.
+    pub extended: bool,
     pub now: Timestamp,
 }
 
@@ -36,23 +40,36 @@ impl Counter<'_> {
     pub async fn used(&self, quota: &Quota, namespace: &str) -> Result<(Amounts, Result<(), SyncError>), SyncError> {
         let mut used = quota.used.only(|name| quota.wished.0.contains_key(name));
         let mut complete = Ok(());
-        let resources: BTreeSet<(String, String)> = quota.wished.names().filter_map(Evaluator::resource_of).collect();
+        let resources: BTreeSet<(String, String)> = quota.wished.names().flat_map(Evaluator::resources_of).collect();
+        // A name may count objects of more than one resource.
+        let (mut counted, mut unknown) = (Amounts::default(), BTreeSet::new());
         for (group, plural) in resources {
             let Some(evaluator) = Evaluator::of(&group, &plural, self.pod_level) else { continue };
             let path = self.watches.path(&evaluator, &group, &plural, namespace).await?;
             let Some(path) = path else { continue };
             match self.of_resource(quota, &evaluator, &path).await {
-                Ok(amounts) => amounts.0.iter().for_each(|(name, amount)| used.set(name.clone(), *amount)),
-                Err(e) => complete = Err(e),
+                Ok(amounts) => counted.add(&amounts),
+                Err(e) => {
+                    unknown.extend(quota.wished.names().filter(|n| evaluator.may_count(n)));
+                    complete = Err(e);
+                }
             }
         }
+        let known = counted.0.into_iter().filter(|(name, _)| !unknown.contains(name.as_str()));
+        known.for_each(|(name, amount)| used.set(name, amount));
         Ok((used, complete))
     }
 
     async fn of_resource(&self, quota: &Quota, evaluator: &Evaluator, path: &str) -> Result<Amounts, SyncError> {
         let Evaluator::Count(names) = evaluator else {
             let list = read(self.client, path).await?;
-            return Ok(quota.total(evaluator, items(&list["items"]).iter(), self.now));
+            let objects = items(&list["items"]);
+            let with_classes = match evaluator {
+                Evaluator::DeviceClaims(_) if self.extended => Some(self.extended_resources(path, objects).await?),
+                _ => None,
+            };
+            let evaluator = with_classes.map_or(Cow::Borrowed(evaluator), |e| Cow::Owned(Evaluator::DeviceClaims(e)));
+            return Ok(quota.total(&evaluator, objects.iter(), self.now));
         };
         // Nothing but the number is of interest, and scopes there are none: a scoped quota counts no such object.
         let is_plain = quota.scopes.is_empty();
@@ -62,6 +79,20 @@ impl Counter<'_> {
             out.set(name.clone(), Quantity::from_i64(total));
         }
         Ok(out)
+    }
+
+    /// What stands beside the claims of devices at this path.
+    async fn extended_resources(&self, path: &str, claims: &[Value]) -> Result<Arc<ExtendedResources>, SyncError> {
+        let (version, rest) = path.split_once("/namespaces/").unwrap_or((path, ""));
+        let namespace = rest.split('/').next().unwrap_or_default();
+        let classes = read(self.client, &format!("{version}/deviceclasses")).await?;
+        let extended = ExtendedResources::of_classes(items(&classes["items"]).iter(), self.pod_level);
+        let pods = match claims.is_empty() {
+            true => Value::Null,
+            false => read(self.client, &format!("/api/v1/namespaces/{namespace}/pods")).await?,
+        };
+        let pod = |name: &str| items(&pods["items"]).iter().find(|p| p["metadata"]["name"] == name).cloned();
+        Ok(Arc::new(extended.with_claims(claims.iter(), pod)))
     }
 }
 

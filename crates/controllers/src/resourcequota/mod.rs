@@ -30,6 +30,8 @@ struct ResourceQuotaController {
     quotas: SharedInformer<ResourceQuotaView>,
     watches: Watches,
     pod_level: PodLevel,
+    /// By the gate DRAExtendedResource.
+    extended: bool,
     queue: WorkQueue<ObjectKey>,
 }
 
@@ -44,6 +46,7 @@ pub fn start(ctx: &Arc<Context>) {
         watches: Watches::new(client.clone(), ctx.tasks.clone(), replenish.clone()),
         client,
         pod_level,
+        extended: ctx.config.feature_gates.enabled("DRAExtendedResource"),
         clock: Arc::clone(&ctx.clock),
         quotas: quotas.clone(),
         queue: queue.clone(),
@@ -98,8 +101,13 @@ impl ResourceQuotaController {
         if !quota.used.0.is_empty() {
             tokio::time::sleep(SETTLE).await;
         }
-        let counter =
-            Counter { client: &self.client, watches: &self.watches, pod_level: self.pod_level, now: self.clock.now() };
+        let counter = Counter {
+            client: &self.client,
+            watches: &self.watches,
+            pod_level: self.pod_level,
+            extended: self.extended,
+            now: self.clock.now(),
+        };
         let (used, complete) = counter.used(&quota, &key.namespace).await?;
         let status = json!({"hard": stored["spec"]["hard"].as_object().map_or_else(|| json!({}), |h| json!(h)),
             "used": used.to_value()});

@@ -19,7 +19,7 @@ impl Replenish {
     /// Something of this sort in this namespace may have given back what it used.
     pub fn tell(&self, evaluator: &Evaluator, namespace: &str) {
         for quota in self.quotas.in_namespace(namespace) {
-            let counts = |hard: &Value| hard.as_object().is_some_and(|h| h.keys().any(|n| evaluator.counts(n)));
+            let counts = |hard: &Value| hard.as_object().is_some_and(|h| h.keys().any(|n| evaluator.may_count(n)));
             if counts(&quota.spec["hard"]) {
                 self.queue.add(quota.key());
             }

@@ -98,3 +98,36 @@ async fn many_writers_never_pass_it_while_it_is_counted() {
         assert_eq!(status(&api, "q").await["used"]["count/configmaps"], "0", "exact after the dust settles");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn claims_count_by_the_extended_resource_of_their_class() {
+    let (api, _running) = start(ME).await;
+    let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}});
+    api.create("resource.k8s.io/v1/deviceclasses", class).await;
+    let hard = json!({"requests.example.com/gpu": "3", "requests.deviceclass.resource.kubernetes.io/gpu": "9"});
+    api.create("v1/resourcequotas", json!({"metadata": {"name": "q", "namespace": "n"}, "spec": {"hard": hard}})).await;
+    let mut asking = pod("p", "1");
+    for list in ["requests", "limits"] {
+        asking["spec"]["containers"][0]["resources"][list] = json!({"example.com/gpu": "1"});
+    }
+    api.create("v1/pods", asking).await;
+    let claim = |name: &str, count: i64| {
+        json!({"metadata": {"name": name, "namespace": "n"}, "spec": {"devices": {"requests": [
+            {"name": "r", "exactly": {"deviceClassName": "gpu", "count": count}}]}}})
+    };
+    api.settle().await;
+    api.create("resource.k8s.io/v1/resourceclaims", claim("a", 2)).await;
+    let refused = api.try_create("resource.k8s.io/v1/resourceclaims", claim("b", 1)).await.unwrap_err().to_string();
+    let want = "exceeded quota: q, requested: requests.example.com/gpu=1, used: requests.example.com/gpu=3, limited: requests.example.com/gpu=3";
+    assert!(refused.contains(want), "{refused}");
+    let used = json!({"requests.example.com/gpu": "3", "requests.deviceclass.resource.kubernetes.io/gpu": "2"});
+    assert_eq!(status(&api, "q").await["used"], used, "what the pod asks for and what the claim takes");
+
+    api.remove("v1/pods", "n", "p").await;
+    api.settle().await;
+    assert_eq!(status(&api, "q").await["used"]["requests.example.com/gpu"], "2", "counted again without the pod");
+    api.remove("resource.k8s.io/v1/resourceclaims", "n", "a").await;
+    api.settle().await;
+    assert_eq!(status(&api, "q").await["used"]["requests.example.com/gpu"], "0");
+    api.create("resource.k8s.io/v1/resourceclaims", claim("b", 3)).await;
+}

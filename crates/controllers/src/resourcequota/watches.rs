@@ -69,7 +69,7 @@ impl Watches {
     ) -> Result<Option<String>, SyncError> {
         let Some(resource) = self.find(group, plural).await? else { return Ok(None) };
         // The others are watched by the informers that all controllers share.
-        if matches!(evaluator, Evaluator::Count(_) | Evaluator::DeviceClaims) {
+        if matches!(evaluator, Evaluator::Count(_) | Evaluator::DeviceClaims(_)) {
             self.watch(evaluator, &resource);
         }
         Ok(Some(resource.path(namespace)))

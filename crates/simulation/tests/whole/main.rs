@@ -10,6 +10,7 @@
 
 mod cluster;
 mod invariants;
+mod scaled;
 mod script;
 mod watched;
 mod workloads;

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::cluster::{Cluster, NODES};
 use crate::invariants;
+use crate::scaled;
 use crate::watched::Watched;
 use crate::workloads::{self, ALL, DAEMON_SETS, DEPLOYMENTS, JOBS, STATEFUL_SETS};
 
@@ -47,6 +48,7 @@ async fn play(cluster: &mut Cluster, seed: u64) -> Result<(), String> {
     for name in NAMESPACES.into_iter().chain([DOOMED]) {
         cluster.api.create("v1/namespaces", json!({"metadata": {"name": name}})).await;
     }
+    scaled::serve_metrics(cluster).await;
     // The service account of each namespace, which pods need, and ready nodes.
     tokio::time::sleep(Duration::from_secs(20)).await;
     for (n, namespace) in NAMESPACES.into_iter().chain([DOOMED]).enumerate() {
@@ -57,12 +59,15 @@ async fn play(cluster: &mut Cluster, seed: u64) -> Result<(), String> {
                 cluster.api.create("v1/services", workloads::service(namespace, &name)).await;
             }
         }
+        scaled::begin(cluster, namespace, n, &mut rng).await;
     }
     cluster.faults.set(Rates::BAD);
     for _ in 0..STEPS {
         step(cluster, &mut rng).await;
         tokio::time::sleep(PAUSE_MAX.mul_f64(rng.random())).await;
+        scaled::measure(cluster).await;
         watched.verdict(cluster)?;
+        scaled::within_budgets(cluster).await?;
     }
     cluster.trace.note("test", "faults end");
     cluster.faults.set(Rates::default());
@@ -73,12 +78,19 @@ async fn play(cluster: &mut Cluster, seed: u64) -> Result<(), String> {
     let begun = Instant::now();
     loop {
         watched.verdict(cluster)?;
-        match invariants::settled(cluster, &watched, DOOMED).await {
+        scaled::measure(cluster).await;
+        scaled::within_budgets(cluster).await?;
+        match all_settled(cluster, &watched).await {
             Ok(()) => return Ok(()),
             Err(why) if begun.elapsed() > HEALED_WITHIN => return Err(format!("never: {why}")),
             Err(_) => tokio::time::sleep(LOOK_EVERY).await,
         }
     }
+}
+
+async fn all_settled(cluster: &Cluster, watched: &Watched) -> Result<(), String> {
+    invariants::settled(cluster, watched, DOOMED).await?;
+    scaled::settled(cluster).await
 }
 
 /// One of the objects of a resource, as namespace and name.
@@ -90,7 +102,7 @@ async fn any(cluster: &Cluster, resource: &str, rng: &mut StdRng) -> Option<(Str
 }
 
 async fn step(cluster: &mut Cluster, rng: &mut StdRng) {
-    match rng.random_range(0..27) {
+    match rng.random_range(0..30) {
         0..=2 => scale(cluster, rng).await,
         3..=5 => roll_out(cluster, rng).await,
         6..=7 => delete_workload(cluster, rng).await,
@@ -121,6 +133,7 @@ async fn step(cluster: &mut Cluster, rng: &mut StdRng) {
         }
         23 => cluster.fill_disk(FULL_MAX.mul_f64(rng.random())).await,
         25..=26 => kill_runtime(cluster, rng).await,
+        27..=29 => scaled::evict(cluster, rng).await,
         24 => cluster.jump(rng.random_range(-JUMP_MAX_S..=JUMP_MAX_S)),
         _ => {
             let n = rng.random_range(0..NODES);

@@ -35,6 +35,7 @@ mod pods;
 mod services;
 mod stages;
 mod streaming;
+mod told;
 mod volume_kinds;
 mod volumes;
 mod workloads;
@@ -52,6 +53,7 @@ fn main() {
     let tests: Vec<Test> = [
         api_concepts::tests(),
         columns::tests(),
+        told::tests(),
         bad_input::tests(),
         bad_requests::tests(),
         hostile_requests::tests(),

@@ -78,12 +78,13 @@ pub fn counts_devices(name: &str) -> bool {
 /// What a claim of devices uses: of alternatives, the most that one of them needs of each class; and the same by the names of
 /// extended resources.
 pub fn device_usage(claim: &Value, extended: &ExtendedResources, now: Timestamp) -> Amounts {
+    fn one(request: &Value) -> (&str, i64) {
+        let devices =
+            if request["allocationMode"] == "All" { ALL_DEVICES } else { int(&request["count"]).unwrap_or(1) };
+        (text(&request["deviceClassName"]), devices)
+    }
     let mut devices: BTreeMap<&str, i64> = BTreeMap::new();
     for request in items(&claim["spec"]["devices"]["requests"]) {
-        let one = |r: &Value| {
-            let devices = if r["allocationMode"] == "All" { ALL_DEVICES } else { int(&r["count"]).unwrap_or(1) };
-            (text(&r["deviceClassName"]), devices)
-        };
         let mut most: BTreeMap<&str, i64> = BTreeMap::new();
         let exactly = Some(&request["exactly"]).filter(|e| !e.is_null());
         for (class, asked) in exactly.into_iter().chain(items(&request["firstAvailable"])).map(one) {

@@ -169,9 +169,21 @@ mod tests {
         of_user["metadata"]["annotations"] = json!({});
         for (pod, all, claim, want, why) in [
             (&silent, &[][..], claim("b", late, "1"), rest, "the only claim of the pod"),
-            (&silent, &[other.clone()], claim("b", late, "1"), whole, "an older one is the pod's"),
-            (&silent, &[other.clone()], claim("b", early, "1"), whole, "the first by name of one second is the pod's"),
-            (&silent, &[other.clone()], claim("b", "", "1"), whole, "what is not stored yet is the youngest"),
+            (&silent, std::slice::from_ref(&other), claim("b", late, "1"), whole, "an older one is the pod's"),
+            (
+                &silent,
+                std::slice::from_ref(&other),
+                claim("b", early, "1"),
+                whole,
+                "the first by name of one second is the pod's",
+            ),
+            (
+                &silent,
+                std::slice::from_ref(&other),
+                claim("b", "", "1"),
+                whole,
+                "what is not stored yet is the youngest",
+            ),
             (&silent, &[], claim("b", late, "2"), whole, "another pod of that name"),
             (&silent, &[], of_user, whole, "a claim of a user"),
             (&names_a, &[], claim("b", early, "1"), whole, "the pod names another one"),

@@ -13,9 +13,12 @@ use crate::workloads::DEPLOYMENTS;
 const BUDGETS: &str = "policy/v1/poddisruptionbudgets";
 const AUTOSCALERS: &str = "autoscaling/v2/horizontalpodautoscalers";
 const METRICS: &str = "metrics.k8s.io/v1beta1/pods";
-/// What an autoscaler wants each pod to use, in thousandths of a processor: half of what the pods of all workloads ask for.
-const TARGET: u64 = 5;
-/// The load of all pods of a deployment stands in this annotation, as a number of pods that would bear it just so.
+/// What an autoscaler wants each pod to use, in thousandths of a processor.
+const TARGET: u64 = 500;
+/// So much of it in hundredths is what a pod uses where there are just as many pods as bear the load: what each of them uses is rounded
+/// up to thousandths, and at the whole of it that alone would ask for one more pod.
+const USED: u64 = 95;
+/// The load of all pods of a deployment stands in this annotation, as a number of pods that bear it.
 const LOAD: &str = "example.com/load";
 
 /// Metrics of pods, as if an extension served them.
@@ -49,7 +52,7 @@ fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// How many pods bear the load of a deployment just so; one that was made anew says nothing.
+/// How many pods bear the load of a deployment; one that was made anew says nothing.
 fn load(deployment: &Value) -> u64 {
     deployment["metadata"]["annotations"][LOAD].as_str().and_then(|n| n.parse().ok()).unwrap_or(2)
 }
@@ -66,7 +69,7 @@ pub async fn measure(cluster: &Cluster) {
         if !name.starts_with("elastic") {
             continue;
         }
-        let each = load(&deployment) * TARGET * 1_000_000 / (mine.len() as u64).max(1);
+        let each = load(&deployment) * TARGET * USED * 10_000 / (mine.len() as u64).max(1);
         for pod in mine.into_iter().map(|pod| text(pod, "/metadata/name")) {
             let containers = json!([{"name": "c", "usage": {"cpu": format!("{each}n"), "memory": "1Mi"}}]);
             let metadata = json!({"name": pod, "namespace": namespace, "labels": {"app": name}});

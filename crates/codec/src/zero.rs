@@ -57,7 +57,8 @@ pub(crate) enum Form {
 /// How a field's value is written in canonical form.
 pub(crate) fn form(field: Field, value: &Value) -> Form {
     if field.is_pointer() {
-        return Form::Value;
+        // A zero time is written as null, and null is no pointer: who reads the document again finds nothing there.
+        return if value.is_null() { Form::Absent } else { Form::Value };
     }
     let empty = match value {
         Value::Null => true,

@@ -14,6 +14,7 @@ use crate::etcd_flags::EtcdArgs;
 use crate::flags;
 use crate::identity::IdentityArgs;
 use crate::node::args::{NodeArgs, NodeCommand};
+use crate::tracing_flags::TracingArgs;
 
 /// Kubernetes in one binary.
 #[derive(Parser, Debug)]
@@ -127,6 +128,8 @@ pub struct ServerArgs {
     pub overload: OverloadArgs,
     #[command(flatten)]
     pub audit: AuditArgs,
+    #[command(flatten)]
+    pub tracing: TracingArgs,
     /// EncryptionConfiguration: which resources are encrypted on the disk, and with which keys.
     #[arg(long, value_name = "FILE")]
     pub encryption_provider_config: Option<PathBuf>,

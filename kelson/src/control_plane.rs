@@ -86,6 +86,7 @@ impl ControlPlane {
             let mut config = api_config(args, &ranges, store, &pki, &certificates, address)?;
             config.tasks = tasks.child("apiserver");
             config.audit = kelson_audit::Audit::open(&args.audit.options(), Arc::clone(&clock))?;
+            args.tracing.apply(Arc::clone(&clock), &tasks, &mut config).await?;
             config.snapshots = etcd.is_none().then(|| dir.join("snapshots"));
             config.registries.extend(etcd);
             show(encryption, &mut config);

@@ -42,6 +42,7 @@ mod snapshot;
 mod sync_flags;
 mod test_server;
 mod token;
+mod tracing_flags;
 mod upstream;
 
 use std::process::ExitCode;

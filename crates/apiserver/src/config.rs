@@ -19,6 +19,7 @@ use kelson_pki::{Key, PublicKey, SwappableCertificate};
 use kelson_resources::GatedFields;
 use kelson_store::Store;
 use kelson_tasks::Tasks;
+use kelson_traces::Tracer;
 
 use crate::catalog::{RuntimeConfig, runtime_config};
 
@@ -206,6 +207,8 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Which requests are written down, and where to; `None`: none are. The server closes it when its last request is over.
     pub audit: Option<Arc<Audit>>,
+    /// Records the requests that are sampled; `None`: none are. The server closes it as it closes audit.
+    pub tracer: Option<Arc<Tracer>>,
     /// Connections to kubelets, pods and services that clients may have open through the server, all together.
     pub backends_max: usize,
     /// More checks of `/healthz`, `/livez` and `/readyz`, by name (`kms-providers`).
@@ -280,6 +283,7 @@ impl Config {
             priority_and_fairness: true,
             request_timeout: Duration::from_secs(60),
             audit: None,
+            tracer: None,
             backends_max: 2048,
             checks: Vec::new(),
             registries: Vec::new(),

@@ -258,13 +258,16 @@ impl Running {
     pub fn server(&self) -> &Arc<Server> {
         &self.server
     }
-    /// Refuses new connections, ends watches, waits a while for the rest, and for what audit has still to write. The store stays open: it is its owner's.
+    /// Refuses new connections, ends watches, waits a while for the rest, and for what audit and traces have still to write. The store stays open: it is its owner's.
     pub async fn shutdown(&self) {
         self.server.health.set_stopping();
         bootstrap::kubernetes::leave(&self.server, self.local_addr).await;
         self.server.tasks.shutdown(DRAIN_TIMEOUT).await;
         if let Some(audit) = &self.server.config.audit {
             audit.close().await;
+        }
+        if let Some(tracer) = &self.server.config.tracer {
+            tracer.close().await;
         }
     }
 }

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::{Client as Pool, Error as PoolError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kelson_tasks::FILES;
+use kelson_traces::KeyValue;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -20,7 +21,6 @@ use crate::error::CallError;
 use crate::own::{self, OwnServer};
 use crate::target::{Location, Target};
 use crate::tls::{Protocols, client_config};
-use crate::trace::Trace;
 
 /// Targets remembered; the one not used for the longest time is forgotten for another.
 const TARGETS_MAX: usize = 200;
@@ -211,9 +211,19 @@ impl Known {
         if let Some(authorization) = &self.authorization {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
         }
-        Trace::pass_on(request.headers_mut());
-        let response = self.pool.request(request).await.map_err(|e| failed(cause(&e)))?;
+        let span = kelson_traces::client("HTTP POST", || {
+            vec![KeyValue::text("http.request.method", "POST"), KeyValue::text("url.full", url.as_str())]
+        });
+        span.pass_on(request.headers_mut());
+        let response = self.pool.request(request).await.map_err(|e| {
+            span.fail(&cause(&e));
+            failed(cause(&e))
+        })?;
         let (head, body) = response.into_parts();
+        span.set(|| vec![KeyValue::number("http.response.status_code", head.status.as_u16())]);
+        if head.status.as_u16() >= 400 {
+            span.fail("");
+        }
         let body = read(Response::new(body), call.answer_bytes_max).await?;
         answer::judge(head.status, &head.headers, body)
     }

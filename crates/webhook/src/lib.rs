@@ -21,7 +21,6 @@ mod target;
 #[cfg(feature = "test-server")]
 pub mod test_server;
 mod tls;
-mod trace;
 
 pub use backend::Backend;
 pub use client::{Call, WebhookClient};
@@ -33,4 +32,3 @@ pub use fetch::{NoServices, fetch};
 pub use own::{OwnCall, OwnServer};
 pub use target::{Location, Target};
 pub use tls::{handshake_fault, verifier};
-pub use trace::Trace;

@@ -11,6 +11,7 @@ use crate::args::{OverloadArgs, VerbosityArgs, duration};
 use crate::audit::AuditArgs;
 use crate::etcd_flags::EtcdArgs;
 use crate::identity::IdentityArgs;
+use crate::tracing_flags::TracingArgs;
 
 #[derive(Args, Debug, Clone)]
 pub struct ApiserverArgs {
@@ -60,6 +61,8 @@ pub struct ApiserverArgs {
     pub overload: OverloadArgs,
     #[command(flatten)]
     pub audit: AuditArgs,
+    #[command(flatten)]
+    pub tracing: TracingArgs,
     /// Range of services' addresses; two of different families, divided by a comma, for both.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub service_cluster_ip_range: Vec<IpNet>,

@@ -77,6 +77,7 @@ impl StandaloneServer {
         config.registries.push(files.registry());
         config.tasks = tasks.child("apiserver");
         config.audit = kelson_audit::Audit::open(&args.audit.options(), Arc::clone(&clock))?;
+        args.tracing.apply(Arc::clone(&clock), tasks, &mut config).await?;
         show(encryption, &mut config);
         config.registries.extend(etcd);
         let accounts = config.service_accounts.clone();

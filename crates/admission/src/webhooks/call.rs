@@ -1,7 +1,8 @@
 //! One call of one webhook: sent, answered, and what its failure means for the request.
 use std::time::Instant;
 
-use kelson_meta::Status;
+use kelson_meta::{Gvr, Status};
+use kelson_traces::KeyValue;
 use kelson_webhook::{Call, CallError, WebhookClient};
 
 use super::hook::{Hook, SideEffects};
@@ -30,6 +31,19 @@ pub enum Failure {
 
 fn calling(why: impl Into<String>, code: u16) -> Failure {
     Failure::Calling { why: why.into(), code }
+}
+
+/// What a span says of a call.
+fn attributes(hook: &Hook, a: &Attributes<'_>, uid: &str) -> Vec<KeyValue> {
+    let Gvr { group, version, resource } = a.resource;
+    vec![
+        KeyValue::text("configuration", hook.configuration.as_str()),
+        KeyValue::text("webhook", hook.name.as_str()),
+        KeyValue::text("resource", format!("{group}/{version}, Resource={resource}")),
+        KeyValue::text("subresource", a.subresource),
+        KeyValue::text("operation", a.operation.as_str()),
+        KeyValue::text("UID", uid),
+    ]
 }
 
 /// What a call is made of.
@@ -75,7 +89,11 @@ impl Caller<'_> {
         let body = review::request(version, &uid, a, form, shown);
         let call = Call { body, timeout: hook.timeout, answer_bytes_max: ANSWER_BYTES_MAX };
         let failed = |e: &dyn std::fmt::Display, code| calling(format!("failed to call webhook: {e}"), code);
-        let answered = self.client.call(target, call).await.map_err(|e| match &e {
+        let name = if self.pass == Pass::Admit { "Call mutating webhook" } else { "Call validating webhook" };
+        let span = kelson_traces::child(name, || attributes(hook, a, &uid));
+        let answered = span.scope(self.client.call(target, call)).await;
+        drop(span);
+        let answered = answered.map_err(|e| match &e {
             CallError::Configuration(why) => no_client(why),
             other => failed(other, other.code()),
         })?;

@@ -20,6 +20,7 @@ use kelson_meta::Status;
 use kelson_meta::url::encode_header_name;
 use kelson_pki::{AnyServerCertificate, SwappableCertificate, provider};
 use kelson_tasks::{OnPanic, Tasks};
+use kelson_traces::KeyValue;
 use kelson_transport::TransportError;
 use kelson_webhook::{Backend, CertificateFaults, ServiceResolver, handshake_fault};
 use parking_lot::{Mutex, RwLock};
@@ -169,11 +170,15 @@ impl Remote {
             out.append(name.clone(), value.clone());
         }
         identify(user, out);
-        let host = format!("{}.{}.svc:{}", self.service.name, self.service.namespace, self.service.port());
-        if let Ok(host) = HeaderValue::from_str(&host) {
+        if let Ok(host) = HeaderValue::from_str(&self.authority()) {
             out.insert(header::HOST, host);
         }
         Ok(request)
+    }
+
+    /// Its name and port, as its certificate and URLs have them.
+    fn authority(&self) -> String {
+        format!("{}.{}.svc:{}", self.service.name, self.service.namespace, self.service.port())
     }
 
     /// Reads a document in the server's own name.
@@ -209,7 +214,20 @@ impl Remote {
         } else {
             made.headers_mut().remove(header::UPGRADE);
         }
-        let response = match self.send(made).await {
+        let span = kelson_traces::client(&format!("HTTP {}", request.method), || {
+            let method = KeyValue::text("http.request.method", request.method.as_str());
+            vec![method, KeyValue::text("url.full", format!("https://{}{target}", self.authority()))]
+        });
+        span.pass_on(made.headers_mut());
+        let sent = self.send(made).await;
+        match &sent {
+            Ok(response) => {
+                span.set(|| vec![KeyValue::number("http.response.status_code", response.status().as_u16())]);
+            }
+            Err(Unreachable::Service(why) | Unreachable::Connection(why)) => span.fail(why),
+        }
+        drop(span);
+        let response = match sent {
             Ok(response) => response,
             Err(Unreachable::Service(why)) => {
                 tracing::warn!(service = self.name, %why, "an aggregated server cannot be found");

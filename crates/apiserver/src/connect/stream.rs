@@ -10,8 +10,8 @@ use kelson_meta::{GroupResource, Reason, Status};
 use kelson_streams::dial::Transport;
 use kelson_streams::{ConnectionOptions, DialError, Dialed, ExecOptions, ExecResult, RemoteCommandVersion, negotiate};
 use kelson_tasks::OnPanic;
+use kelson_traces::pass_on;
 use kelson_transport::TransportError;
-use kelson_webhook::Trace;
 
 use crate::connect::kubelet::Node;
 use crate::connect::target::Target;
@@ -49,7 +49,7 @@ pub async fn log(cx: &RequestContext, node: &Node, target: &Target) -> Result<An
         .header(header::HOST, node.authority())
         .body(http_body_util::Empty::<bytes::Bytes>::new())
         .map_err(Status::internal)?;
-    Trace::pass_on(request.headers_mut());
+    pass_on(request.headers_mut());
     let response = sender.send_request(request).await.map_err(Status::internal)?;
     let code = response.status();
     if code != StatusCode::OK {
@@ -176,7 +176,7 @@ async fn dial(
 /// Headers that tell the kubelet which trace the request belongs to.
 fn traced() -> HeaderMap {
     let mut headers = HeaderMap::new();
-    Trace::pass_on(&mut headers);
+    pass_on(&mut headers);
     headers
 }
 
@@ -274,7 +274,7 @@ mod tests {
         assert!(traced().is_empty(), "nobody asked for a trace");
         let trace = HeaderValue::from_static("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
         let asked = HeaderMap::from_iter([(HeaderName::from_static("traceparent"), trace)]);
-        let told = Trace::of(&asked).expect("sound").scope(async { traced() }).await;
+        let told = kelson_traces::Span::passed(&asked).scope(async { traced() }).await;
         assert_eq!(told, asked);
     }
 }

@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 use kelson_meta::{Gvk, Reason, Status};
 use kelson_store::Record;
 use kelson_structural::object::go_type;
+use kelson_traces::KeyValue;
 use serde_json::{Value, json};
 
 use crate::catalog::Converter;
@@ -142,7 +143,13 @@ async fn ask(
         "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects},
     });
     let caller = caller.ok_or("failed: this server calls no webhooks")?;
-    let answer = caller.call(&webhook.client_config, review).await.map_err(|why| format!("failed: {why}"))?;
+    let span = kelson_traces::child("Call conversion webhook", || {
+        let count = KeyValue::number("object-count", objects.len());
+        vec![KeyValue::text("UID", uid.as_str()), KeyValue::text("desired-api-version", wanted), count]
+    });
+    let answer = span.scope(caller.call(&webhook.client_config, review)).await;
+    drop(span);
+    let answer = answer.map_err(|why| format!("failed: {why}"))?;
     let mut objects_back =
         converted(answer, &api_version, &uid, version == "v1").map_err(|why| format!("failed: {why}"))?;
     if objects_back.len() != objects.len() {

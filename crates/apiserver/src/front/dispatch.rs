@@ -1,11 +1,11 @@
 //! Dispatch: from what is asked to the handler that answers.
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use kelson_meta::Status;
-use kelson_webhook::Trace;
 
 use crate::catalog::{Behaviour, Served};
-use crate::front::flow;
+use crate::front::{flow, spans};
 use crate::paths;
 use crate::read::get;
 use crate::read::list;
@@ -25,16 +25,19 @@ use crate::write::update;
 /// Audit annotation: the version that was asked for will not be served for ever (upstream's name).
 const DEPRECATED: &str = "k8s.io/deprecated";
 
-/// Serves an authorized request, within the trace that its headers name.
+/// Serves an authorized request, within its trace: it may be done elsewhere than what went before. Boxed and without its type, since
+/// these are the deepest of all futures and shall not widen those of whoever waits for them.
 ///
 /// # Errors
 /// 404 for what nothing serves, 405 for a verb that is not served, and whatever the handler refuses.
-pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
-    match Trace::of(&cx.headers) {
-        // Rare, and boxed, so that it does not widen other requests.
-        Some(trace) => Box::pin(trace.scope(dispatched(cx, body))).await,
-        None => dispatched(cx, body).await,
-    }
+pub fn dispatch(cx: &RequestContext, body: RequestBody) -> BoxFuture<'_, Result<Answer, Status>> {
+    let handler = spans::of_handler(cx);
+    let within = handler.current();
+    let within = if within.context().is_some() { within } else { cx.trace.clone() };
+    Box::pin(async move {
+        let _ends_with_it = handler;
+        within.scope(dispatched(cx, body)).await
+    })
 }
 
 async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
@@ -142,7 +145,6 @@ fn asks_for_newest(cx: &RequestContext) -> bool {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use futures::future::BoxFuture;
     use http::StatusCode;
     use http_body_util::BodyExt as _;
     use kelson_auth::{UserInfo, user};

@@ -10,13 +10,14 @@ use http::{HeaderMap, HeaderValue};
 use kelson_admission::Notes;
 use kelson_meta::Status;
 use kelson_meta::url::Query;
+use kelson_traces::{Current, child};
 use kelson_transport::TakesObjects;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::front::audit::{self, AuditedRequest, Trail};
 use crate::front::identify::{self, Identity, Proven};
-use crate::front::{authorize, dispatch, flow, heavy};
+use crate::front::{authorize, dispatch, flow, heavy, spans};
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{self, Accepted};
@@ -40,7 +41,8 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
     let route = server.routes.find(&info, parts.uri.path());
     let labels = Labels::new(&info, route.as_ref());
     let audit_id = audit_id(&parts.headers);
-    let head = Head { query, selectors, info, accepted, errors_as, route, audit_id: audit_id.clone() };
+    let trace = Current::default();
+    let mut head = Head { query, selectors, info, accepted, errors_as, route, audit_id: audit_id.clone(), trace };
     let certificate = identity.has_certificate();
     let proven = AssertUnwindSafe(identify::authenticate(server, &mut parts, &identity)).catch_unwind().await;
     let mut answer = match proven.unwrap_or_else(|_| Err(fault())) {
@@ -48,10 +50,16 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
             Trail::unbelieved(server, head.asked(&parts, &identity), certificate).await;
             answer::status(&status, &errors_as)
         }
-        Ok(proven) => match Trail::begin(server, head.asked(&parts, &identity), &proven.user).await {
-            Err(status) => answer::status(&status, &errors_as),
-            Ok(trail) => identified(server, parts, body, head, (proven, &identity), trail).await,
-        },
+        Ok(proven) => {
+            let sender = (&*proven.user, identity.peer());
+            let span = spans::of_request(server, &parts, &head.info, &head.audit_id, sender);
+            head.trace = span.current();
+            let answer = match Trail::begin(server, head.asked(&parts, &identity), &proven.user).await {
+                Err(status) => answer::status(&status, &errors_as),
+                Ok(trail) => identified(server, parts, body, head, (proven, &identity), trail).await,
+            };
+            spans::end(span, answer)
+        }
     };
     answer.headers_mut().insert(audit::AUDIT_ID, audit_id);
     server.metrics.done(&labels, answer.status(), started.elapsed());
@@ -67,6 +75,8 @@ struct Head {
     errors_as: Accepted,
     route: Option<Route>,
     audit_id: HeaderValue,
+    /// The request's span.
+    trace: Current,
 }
 
 impl Head {
@@ -119,6 +129,9 @@ async fn identified(
         accepted: head.accepted,
         route: head.route,
         audit_id: head.audit_id,
+        trace: head.trace,
+        version: parts.version,
+        peer: identity.peer(),
         audited: trail.is_some(),
         user,
         takes_objects,
@@ -142,7 +155,8 @@ async fn serve(
     errors_as: &Accepted,
     mut trail: Option<Trail>,
 ) -> Answer {
-    let outcome = AssertUnwindSafe(filters(cx, body, class, trail.as_mut())).catch_unwind().await;
+    let work = cx.trace.clone().scope(filters(cx, body, class, trail.as_mut()));
+    let outcome = AssertUnwindSafe(work).catch_unwind().await;
     let panicked = outcome.is_err();
     let answered = outcome.unwrap_or_else(|_| Err(fault()));
     let mut answer = answered.unwrap_or_else(|status| answer::status(&status, errors_as));
@@ -171,7 +185,7 @@ async fn filters(
     class: Class,
     trail: Option<&mut Trail>,
 ) -> Result<Answer, Status> {
-    authorize::authorize(cx).await?;
+    child("authorization", Vec::new).scope(authorize::authorize(cx)).await?;
     let mut bytes = cx.server.bodies.enter(Arc::clone(&cx.user), class);
     let body = flow::read_body(cx, body, &mut bytes).await?;
     if let (Some(trail), RequestBody::Whole(bytes)) = (trail, &body) {
@@ -181,11 +195,10 @@ async fn filters(
         if cx.info.verb == "watch" {
             *cx.beginning.lock() = Some(flow::enter(cx, class).await?);
         }
-        // Streams and proxies are the deepest of all futures: boxed, so that they do not widen those of other requests.
-        return Box::pin(dispatch::dispatch(cx, body)).await;
+        return dispatch::dispatch(cx, body).await;
     }
     let limit = time_allowed(cx)?;
-    let permit = flow::enter(cx, class).await?;
+    let permit = child("priorityandfairness", Vec::new).scope(flow::enter(cx, class)).await?;
     match tokio::time::timeout(limit, heavy::dispatch(cx, body)).await {
         Ok(answer) => answer.map(|answer| flow::hold(cx, permit, answer)),
         Err(_) => Err(Status::timeout("request did not complete within the allowed duration", 0)),

@@ -31,7 +31,7 @@ pub async fn dispatch(cx: &Arc<RequestContext>, body: RequestBody) -> Result<Ans
     let large = matches!(&body, RequestBody::Whole(bytes) if bytes.len() >= HEAVY_BODY_BYTES_MIN);
     // One document of all kinds, with the schemas of all definitions.
     if !large && !is_made_whole(cx) && cx.uri.path() != "/openapi/v2" {
-        return Box::pin(dispatch::dispatch(cx, body)).await;
+        return dispatch::dispatch(cx, body).await;
     }
     let cx = Arc::clone(cx);
     let served = HEAVY.drive(async move { dispatch::dispatch(&cx, body).await }).await;

@@ -10,3 +10,4 @@ pub mod identify;
 pub mod inprocess;
 pub mod listen;
 pub mod peers;
+pub mod spans;

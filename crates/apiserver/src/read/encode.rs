@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use kelson_codec::Encoding;
 use kelson_meta::Status;
+use kelson_traces::{KeyValue, child};
 use serde_json::{Value, json};
 
 use crate::catalog::record::{Object, message};
@@ -27,6 +28,7 @@ pub async fn object(
     view: &ViewOptions,
     object: Object,
 ) -> Result<Answer, Status> {
+    let _span = child("SerializeObject", || vec![KeyValue::text("mediaType", accepted.content_type(false))]);
     if let (Object::Record(record), View::Whole) = (&object, accepted.view)
         && served.is_plain(record)
     {

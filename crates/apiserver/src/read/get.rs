@@ -1,6 +1,7 @@
 //! Get: one object as it is stored now, or as new as the client asks for.
 use http::StatusCode;
 use kelson_meta::Status;
+use kelson_traces::{KeyValue, child};
 
 use crate::catalog::Served;
 use crate::catalog::record::Object;
@@ -19,6 +20,9 @@ pub async fn get(cx: &RequestContext, served: &Served) -> Result<Answer, Status>
     if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
         version_param::wait(&cx.server.store, revision).await?;
     }
+    let version = || vec![KeyValue::text("resource-version", cx.query.text("resourceVersion"))];
+    let found = child("cacher.Get", version);
     let record = cx.stored(served, &cx.info.name)?;
+    drop(found);
     encode::object(StatusCode::OK, &accepted, served, &view, Object::Record(record)).await
 }

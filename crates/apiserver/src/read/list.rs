@@ -9,6 +9,7 @@ use kelson_codec::proto::ListEncoder;
 use kelson_codec::{EncodeError, Encoding};
 use kelson_meta::{Gvk, Status};
 use kelson_store::{ListView, Record};
+use kelson_traces::{KeyValue, child};
 use kelson_transport::TransportError;
 use serde_json::{Map, Value, json};
 
@@ -38,11 +39,13 @@ pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, S
     let selectors = Selectors::new(served, &cx.selectors)?;
     let at = ListAt::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
+    let found = child("cacher.GetList", || vec![KeyValue::text("type", served.gr.to_string())]);
     let records = at.view(&cx.server.store, served, namespace).await?;
     let page = match choose::by_object(served, &selectors) {
         true => page_by_object((&at, namespace), records, served, &selectors).await?,
         false => page((&at, namespace), records, selectors),
     };
+    drop(found);
     write(served, accepted, view, page).await
 }
 

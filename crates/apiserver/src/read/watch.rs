@@ -8,6 +8,7 @@ use futures::stream;
 use http::StatusCode;
 use kelson_meta::Status;
 use kelson_store::{Cursor, Event, ListView, StoreError};
+use kelson_traces::{KeyValue, child};
 use kelson_transport::{TransportError, WatchItem, WatchItems};
 use rand::Rng as _;
 use tokio::time::Instant;
@@ -53,6 +54,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
     let start = start(cx)?;
     let namespace = cx.namespace(served).to_owned();
     let store = &cx.server.store;
+    let found = child("cacher.Watch", || vec![KeyValue::text("type", served.gr.to_string())]);
     let (cursor, initial, announce_end) = match start {
         Start::After(revision) => {
             if revision > store.current_revision() {
@@ -68,6 +70,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
             (store.watch(served.store, state.revision()), Some(state), announce_end)
         }
     };
+    drop(found);
     let framer = Framer::new(Arc::clone(served), accepted, view);
     let framer = if cx.takes_objects { framer.sharing() } else { framer };
     let content_type = accepted.content_type(true);

@@ -1,8 +1,9 @@
 //! What the steps of one request share: the request without its body, who asks, what for, and what to tell them beside
 //! the answer.
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use kelson_admission::Notes;
 use kelson_auth::UserInfo;
 use kelson_auth::token::uses::Remarks;
@@ -10,6 +11,7 @@ use kelson_meta::url::Query;
 use kelson_meta::{FieldErrors, FieldPath, Status};
 use kelson_schema::resource;
 use kelson_store::Record;
+use kelson_traces::Current;
 use parking_lot::Mutex;
 
 use crate::catalog::Served;
@@ -52,6 +54,12 @@ pub struct RequestContext {
     pub accepted: Option<Accepted>,
     /// Names the request in logs on both sides.
     pub audit_id: HeaderValue,
+    /// The span of the request, for those who work on its behalf.
+    pub trace: Current,
+    /// The version of HTTP.
+    pub version: Version,
+    /// The other end of the connection.
+    pub peer: IpAddr,
     /// Something of the request is written to an audit log.
     pub audited: bool,
     /// Who asks, after impersonation.
@@ -205,6 +213,9 @@ impl RequestContext {
             selectors: self.selectors.clone(),
             accepted: self.accepted,
             audit_id: self.audit_id.clone(),
+            trace: self.trace.clone(),
+            version: self.version,
+            peer: self.peer,
             audited: self.audited,
             user: Arc::clone(&self.user),
             takes_objects: false,

@@ -9,6 +9,7 @@ use kelson_resources::Observer;
 use kelson_store::{
     Body, Durability, Fields, Key, Labels, Precondition, Record, RecordMeta, Store, StoreError, Uid, Write,
 };
+use kelson_traces::{KeyValue, child};
 use serde_json::Value;
 
 use crate::aggregate::registry::Aggregation;
@@ -166,6 +167,7 @@ impl<'a> Committer<'a> {
         name: &str,
         value: Value,
     ) -> Result<Arc<Record>, Refused> {
+        let _span = child("Create etcd3", || attributes(served, namespace, name));
         let mut value = served.working_to_stored(value).await?;
         let _turn = self.turn(served, Some(&mut value)).await;
         let (body, meta) = self.body(served, &mut value)?;
@@ -178,6 +180,7 @@ impl<'a> Committer<'a> {
     /// # Errors
     /// See [`Refused`].
     pub async fn update(&self, served: &Served, old: &Arc<Record>, value: Value) -> Result<Arc<Record>, Refused> {
+        let _span = child("GuaranteedUpdate etcd3", || attributes(served, &old.key().namespace, &old.key().name));
         let mut value = served.working_to_stored(value).await?;
         let _turn = self.turn(served, Some(&mut value)).await;
         let requests = served.gr.resource == "certificatesigningrequests" && served.gr.group == "certificates.k8s.io";
@@ -218,6 +221,18 @@ impl<'a> Committer<'a> {
         }
         self.commit(served, write).await
     }
+}
+
+/// What a span says of a write.
+fn attributes(served: &Served, namespace: &str, name: &str) -> Vec<KeyValue> {
+    let path = [served.gr.group.as_str(), served.gr.resource.as_str(), namespace, name];
+    let key: String = path.iter().filter(|part| !part.is_empty()).flat_map(|part| ["/", *part]).collect();
+    vec![
+        KeyValue::text("key", key),
+        KeyValue::text("type", served.gvk.kind.as_str()),
+        KeyValue::text("group", served.gr.group.as_str()),
+        KeyValue::text("resource", served.gr.resource.as_str()),
+    ]
 }
 
 /// Why a write did not happen.

@@ -1,0 +1,146 @@
+//! A collector in the process, for tests: it keeps the spans that it gets.
+#![allow(clippy::disallowed_methods, reason = "it belongs to a test's runtime")]
+#![allow(clippy::expect_used, reason = "a test's helper fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message as _;
+use tokio::sync::watch;
+
+use crate::otlp::{EXPORT, ExportTraceServiceRequest, KeyValue, Scalar};
+
+/// Flag and length in front of a message.
+const PREFIX_BYTES: usize = 5;
+
+/// What a collector knows of a span, with names as hexadecimal digits and attributes as text.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
+    /// What is done.
+    pub name: String,
+    /// 1: within the process, 2: a request that came, 3: a request to another server.
+    pub kind: i32,
+    /// The trace that it is part of.
+    pub trace: String,
+    /// Its own name, by which others call it their parent.
+    pub span: String,
+    /// Empty for the first of a trace.
+    pub parent: String,
+    /// What is said of it.
+    pub attributes: BTreeMap<String, String>,
+    /// The code of its status.
+    pub status: i32,
+    /// Traces that it is linked to.
+    pub links: Vec<String>,
+    /// How long it took.
+    pub nanos: u64,
+    /// `service.name` of who recorded it.
+    pub service: String,
+}
+
+/// A running collector, which ends with the runtime of its test.
+pub struct Collector {
+    endpoint: String,
+    spans: watch::Receiver<Vec<Collected>>,
+    refusals: Arc<AtomicUsize>,
+}
+
+impl Collector {
+    /// Listens on a port of its own.
+    pub async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let endpoint = listener.local_addr().expect("its address").to_string();
+        let (told, spans) = watch::channel(Vec::new());
+        let (told, refusals) = (Arc::new(told), Arc::new(AtomicUsize::new(0)));
+        let left = Arc::clone(&refusals);
+        tokio::spawn(async move {
+            while let Ok((io, _)) = listener.accept().await {
+                let (told, left) = (Arc::clone(&told), Arc::clone(&left));
+                let answer = service_fn(move |request| serve(Arc::clone(&told), Arc::clone(&left), request));
+                let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(http.serve_connection(TokioIo::new(io), answer));
+            }
+        });
+        Self { endpoint, spans, refusals }
+    }
+
+    /// `HOST:PORT`.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Refuses so many calls with a status that says that it may be tried again.
+    pub fn refuse(&self, calls: usize) {
+        self.refusals.store(calls, Ordering::SeqCst);
+    }
+
+    /// All spans, as soon as they are what a test waits for.
+    pub async fn when(&mut self, enough: impl FnMut(&Vec<Collected>) -> bool) -> Vec<Collected> {
+        self.spans.wait_for(enough).await.expect("the collector runs").clone()
+    }
+
+    /// All spans so far.
+    pub fn spans(&self) -> Vec<Collected> {
+        self.spans.borrow().clone()
+    }
+}
+
+async fn serve(
+    told: Arc<watch::Sender<Vec<Collected>>>,
+    refusals: Arc<AtomicUsize>,
+    request: Request<Incoming>,
+) -> Result<Response<http_body_util::combinators::BoxBody<Bytes, Infallible>>, Infallible> {
+    assert_eq!(request.uri().path(), EXPORT);
+    let sent = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let refused = refusals.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
+    if !refused {
+        let message = sent.get(PREFIX_BYTES..).unwrap_or_default();
+        let found = spans(&ExportTraceServiceRequest::decode(message).expect("the protocol's message"));
+        told.send_modify(|all| all.extend(found));
+    }
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from_static(if refused { "14" } else { "0" }));
+    let body = Full::new(Bytes::from_static(&[0; PREFIX_BYTES])).with_trailers(async move { Some(Ok(trailers)) });
+    let mut response = Response::new(body.boxed());
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    Ok(response)
+}
+
+fn spans(request: &ExportTraceServiceRequest) -> Vec<Collected> {
+    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let mut found = Vec::new();
+    for of in &request.resource_spans {
+        let resource = of.resource.as_ref().map(|r| texts(&r.attributes)).unwrap_or_default();
+        for span in of.scope_spans.iter().flat_map(|scope| &scope.spans) {
+            found.push(Collected {
+                name: span.name.clone(),
+                kind: span.kind,
+                trace: hex(&span.trace_id),
+                span: hex(&span.span_id),
+                parent: hex(&span.parent_span_id),
+                attributes: texts(&span.attributes),
+                status: span.status.as_ref().map_or(0, |status| status.code),
+                links: span.links.iter().map(|link| hex(&link.trace_id)).collect(),
+                nanos: span.end_time_unix_nano - span.start_time_unix_nano,
+                service: resource.get("service.name").cloned().unwrap_or_default(),
+            });
+        }
+    }
+    found
+}
+
+fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
+    let text = |of: &KeyValue| match of.value.as_ref().and_then(|value| value.value.as_ref()) {
+        Some(Scalar::Text(text)) => text.clone(),
+        Some(Scalar::Int(number)) => number.to_string(),
+        None => String::new(),
+    };
+    attributes.iter().map(|of| (of.key.clone(), text(of))).collect()
+}

@@ -1,6 +1,16 @@
 //! Field paths that cost nothing until a fault is found, and the collector of faults. What they print is `field`'s.
 use crate::field::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+/// A value as it is shown where upstream shows a struct of its own: by the names of Go's fields, in the order of their declaration.
+pub struct GoStruct<'a, const N: usize>(pub [(&'a str, &'a Value); N]);
+
+impl<const N: usize> Serialize for GoStruct<'_, N> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0)
+    }
+}
 
 #[derive(Clone, Copy)]
 enum Segment<'a> {

@@ -124,7 +124,7 @@ impl Query {
     }
     /// A boolean as API machinery reads it: present and neither `false` nor `0`.
     pub fn flag(&self, name: &str) -> bool {
-        self.get(name).is_some_and(|v| !matches!(v, "false" | "0"))
+        self.get(name).is_some_and(|v| v != "0" && !v.eq_ignore_ascii_case("false"))
     }
     /// A boolean as the kubelet's and the runtime's servers read it: `1` or `true`.
     pub fn is_on(&self, name: &str) -> bool {

@@ -122,8 +122,13 @@ impl Patching<'_> {
 
     fn copy(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
         self.budget.steps(steps_of(from))?;
-        let found = get(self.document, from)
-            .ok_or_else(|| refuse(format!("error in copy for from: '{from}': missing value")))?;
+        let absent = Value::Null;
+        // A member that is not there is copied as null, by upstream's library as well; one of nothing is not.
+        let found = get(self.document, from).or_else(|| {
+            let (parent, _) = from.rsplit_once('/')?;
+            get(self.document, parent)?.is_object().then_some(&absent)
+        });
+        let found = found.ok_or_else(|| refuse(format!("error in copy for from: '{from}': missing value")))?;
         self.budget.tree(found)?;
         self.copied += found.to_string().len();
         if self.copied > COPIED_BYTES_MAX {

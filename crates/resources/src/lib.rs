@@ -35,7 +35,7 @@ use kelson_meta::{path, tree};
 pub use column::Column;
 pub use convert::{convert, storage_gvk};
 pub use gated::GatedFields;
-pub use kelson_meta::path::{Errors, Path};
+pub use kelson_meta::path::{Errors, GoStruct, Path};
 pub use names::NameRule;
 pub use options::{Allocation, Connects, Deletion, Durability, Observer, Options, ScalePaths};
 pub use registry::{all, strategy};

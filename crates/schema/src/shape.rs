@@ -17,6 +17,17 @@ pub enum Shape {
     Untyped,
 }
 
+/// What a place holds that is one value and of one type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScalarType {
+    /// A number, whole or not.
+    Numeric,
+    /// Text.
+    Text,
+    /// `true` or `false`.
+    Boolean,
+}
+
 /// A place of a schema that came at run time, as [`Shape`] asks it.
 pub trait DynamicShape: std::fmt::Debug + Send + Sync {
     /// The value under a key: a declared field, or an entry of a map; `None` when the schema says nothing of it.
@@ -37,6 +48,8 @@ pub trait DynamicShape: std::fmt::Debug + Send + Sync {
     fn default_value(&self) -> Option<Value>;
     /// Whether the place is an object of its own, with `apiVersion`, `kind` and `metadata`.
     fn is_embedded(&self) -> bool;
+    /// What the place holds, if that is one value of one type.
+    fn scalar(&self) -> Option<ScalarType>;
 }
 
 /// Nesting allowed in a custom resource's schema.
@@ -133,10 +146,31 @@ impl Shape {
         }
     }
 
-    /// The default at this place, for map keys that a list's element leaves out.
+    /// What this place holds, if that is one value of one type. Times, quantities and what is a number or text are not judged.
+    pub fn scalar(&self) -> Option<ScalarType> {
+        match self {
+            Shape::Dynamic(ty) => ty.scalar(),
+            Shape::Builtin(ty, _) => match ty.kind() {
+                Kind::Int32 | Kind::Int64 | Kind::Double => Some(ScalarType::Numeric),
+                Kind::String | Kind::Bytes => Some(ScalarType::Text),
+                Kind::Bool => Some(ScalarType::Boolean),
+                _ => None,
+            },
+            Shape::Root(_) | Shape::Untyped => None,
+        }
+    }
+
+    /// The default at this place, for map keys that a list's element leaves out. Fields that are always written have the nothing of their
+    /// type as default, as upstream's definitions say.
     pub fn default_value(&self) -> Option<Value> {
         match self {
-            Shape::Builtin(_, Some(f)) => serde_json::from_str(f.default()?).ok(),
+            Shape::Builtin(_, Some(f)) => match (f.default(), self.scalar()) {
+                (Some(default), _) => serde_json::from_str(default).ok(),
+                (None, _) if f.is_pointer() || f.omit_empty() => None,
+                (None, Some(ScalarType::Text)) => Some(Value::from("")),
+                (None, Some(ScalarType::Numeric)) => Some(Value::from(0)),
+                _ => None,
+            },
             Shape::Dynamic(ty) => ty.default_value(),
             _ => None,
         }

@@ -74,7 +74,11 @@ async fn pod(cx: &RequestContext, served: &Arc<Served>, name: &str) -> Result<An
         }
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     }
-    let node = kubelet::Node::find(cx, node_name)?;
+    // Upstream's storage of nodes is asked in the name of the request's resource, and answers in it.
+    let node = kubelet::Node::find(cx, node_name).map_err(|status| match status.code {
+        404 => Status::not_found(&served.gr, node_name),
+        _ => status,
+    })?;
     let target = target?;
     if cx.info.subresource == "log" {
         let insecure = cx.query.flag("insecureSkipTLSVerifyBackend");

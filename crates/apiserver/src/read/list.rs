@@ -151,10 +151,11 @@ fn cut(
 }
 
 impl Page {
-    fn metadata(&self) -> Value {
+    /// `open`: lists of kinds that users define say that there is no more, upstream's as well.
+    fn metadata(&self, open: bool) -> Value {
         let mut meta = Map::new();
         meta.insert("resourceVersion".into(), self.revision.to_string().into());
-        if !self.continue_token.is_empty() {
+        if open || !self.continue_token.is_empty() {
             meta.insert("continue".into(), self.continue_token.as_str().into());
         }
         if let Some(n) = self.remaining {
@@ -183,7 +184,7 @@ async fn write(served: &Arc<Served>, accepted: Accepted, view: ViewOptions, page
 
 /// What stands before the first item.
 fn head(served: &Served, view: View, page: &Page) -> (Vec<u8>, &'static str) {
-    let meta = page.metadata();
+    let meta = page.metadata(is_open(served, view));
     if let View::Table(version) = view {
         let table = table::table_head(served, version, meta, true);
         let mut bytes = serde_json::to_vec(&Value::Object(table)).unwrap_or_default();
@@ -273,6 +274,11 @@ impl Run {
     }
 }
 
+/// Whether a list is one of objects that have no type here, as they are.
+fn is_open(served: &Served, view: View) -> bool {
+    view == View::Whole && served.schema.type_id().is_none()
+}
+
 /// Whether the objects of a list leave out what kind they are: those of built-in kinds as they are do, upstream as well.
 fn says_kind_once(served: &Served, view: View) -> bool {
     view == View::Whole && served.schema.type_id().is_some()
@@ -324,7 +330,7 @@ async fn protobuf(served: &Served, view: View, options: &ViewOptions, page: &Pag
     let ty = list.type_id().ok_or_else(no_proto)?;
     let lengths = messages.iter().map(Bytes::len);
     let encoder =
-        ListEncoder::new(ty, &gvk.api_version(), &gvk.kind, &page.metadata(), lengths).map_err(|_| no_proto())?;
+        ListEncoder::new(ty, &gvk.api_version(), &gvk.kind, &page.metadata(false), lengths).map_err(|_| no_proto())?;
     let mut parts = Vec::with_capacity(messages.len() * 2 + 2);
     parts.push(Bytes::copy_from_slice(encoder.header()));
     for message in messages {
@@ -406,13 +412,13 @@ async fn whole(served: &Served, accepted: Accepted, view: ViewOptions, page: &Pa
     }
     let value = match accepted.view {
         View::Table(version) => {
-            let mut table = table::table_head(served, version, page.metadata(), true);
+            let mut table = table::table_head(served, version, page.metadata(false), true);
             table.insert("rows".into(), items.into());
             Value::Object(table)
         }
         other => {
-            let gvk = table::list_kind(served, other);
-            json!({"kind": gvk.kind, "apiVersion": gvk.api_version(), "metadata": page.metadata(), "items": items})
+            let (gvk, meta) = (table::list_kind(served, other), page.metadata(is_open(served, other)));
+            json!({"kind": gvk.kind, "apiVersion": gvk.api_version(), "metadata": meta, "items": items})
         }
     };
     answer::tree(StatusCode::OK, &accepted, &ObjectSchema::Open, value)

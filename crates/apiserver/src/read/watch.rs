@@ -55,13 +55,10 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
     let namespace = cx.namespace(served).to_owned();
     let store = &cx.server.store;
     let found = child("cacher.Watch", || vec![KeyValue::text("type", served.gr.to_string())]);
+    // A version that is still to come opens a watch that tells of nothing before it.
+    let after = if let Start::After(revision) = start { revision } else { 0 };
     let (cursor, initial, announce_end) = match start {
-        Start::After(revision) => {
-            if revision > store.current_revision() {
-                version_param::wait(store, revision).await?;
-            }
-            (store.watch(served.store, revision), None, false)
-        }
+        Start::After(revision) => (store.watch(served.store, revision.min(store.current_revision())), None, false),
         Start::State { announce_end } => {
             if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
                 version_param::wait(store, revision).await?;
@@ -87,6 +84,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
     let state = State {
         counted: CountedWatch::new(cx, served, initial.is_some()),
         cursor,
+        after,
         initial,
         sent: 0,
         announce_end,
@@ -178,6 +176,8 @@ fn start(cx: &RequestContext) -> Result<Start, Status> {
 /// A running watch.
 struct State {
     cursor: Cursor,
+    /// The version up to which the watcher knows everything.
+    after: u64,
     served: Arc<Served>,
     /// Whether objects must be looked at to know whether they are chosen.
     by_object: bool,
@@ -260,7 +260,10 @@ impl State {
                     return self.framer.error(&version_param::of_store(&error)).ok().map(frame);
                 }
             };
-            let here = |e: &&Arc<Event>| self.namespace.is_empty() || *e.record.key().namespace == *self.namespace;
+            let here = |e: &&Arc<Event>| {
+                let place = self.namespace.is_empty() || *e.record.key().namespace == *self.namespace;
+                place && e.record.revision() > self.after
+            };
             let seen = batch.iter().filter(here);
             let pieces: Vec<Piece> = if self.by_object {
                 let seen: Vec<&Arc<Event>> = seen.collect();
@@ -304,7 +307,7 @@ impl State {
         } else {
             self.end
         };
-        let revision = self.cursor.progress()?;
+        let revision = self.cursor.progress().filter(|revision| *revision >= self.after)?;
         if revision == self.last_bookmark && self.next_bookmark < self.end {
             return None;
         }

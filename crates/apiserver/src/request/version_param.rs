@@ -1,6 +1,7 @@
 //! `resourceVersion`, `resourceVersionMatch` and `continue`: what point in time a read is of.
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
 use jiff::Timestamp;
 use kelson_meta::url::{Query, unread_number};
 use kelson_meta::{Reason, Status};
@@ -9,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::Served;
 use crate::request::list_options::{self, Of};
+
+/// As Go reads such texts, which does not look at the bits that are left over behind the last byte.
+const TOKENS: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
 /// How a `resourceVersion` is meant (`resourceVersionMatch`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +73,7 @@ impl Continue {
         Self { api_version: "meta.k8s.io/v1".into(), revision, start, begun_s }
     }
     pub fn token(&self) -> String {
-        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+        TOKENS.encode(serde_json::to_vec(self).unwrap_or_default())
     }
     /// Reads a token.
     ///
@@ -77,7 +81,7 @@ impl Continue {
     /// 400 for what we did not make.
     pub fn parse(token: &str) -> Result<Self, Status> {
         let bad = |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
-        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|e| {
+        let bytes = TOKENS.decode(token).map_err(|e| {
             use base64::DecodeError::{InvalidByte, InvalidLastSymbol, InvalidLength, InvalidPadding};
             let at = match e {
                 InvalidByte(at, _) | InvalidLastSymbol(at, _) => at,
@@ -288,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_token_of_the_reference_is_read_and_ours_is_as_it_makes_them() {
-        let token = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        let token = |text: &str| TOKENS.encode(text);
         let theirs = r#"{"v":"meta.k8s.io/v1","rv":7,"start":"default/b\u0000"}"#;
         let read = Continue::parse(&token(theirs)).unwrap();
         assert_eq!((read.place(None), read.revision, read.begun_s), (("default", "b"), 7, 0));

@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 use kelson_admission::Notes;
 use kelson_auth::UserInfo;
 use kelson_auth::token::uses::Remarks;
+use kelson_codec::FieldValidation;
 use kelson_meta::url::Query;
 use kelson_meta::{FieldErrors, FieldPath, Status};
 use kelson_schema::resource;
@@ -127,18 +128,20 @@ impl RequestContext {
     /// Whether nothing is to be stored. The first that every write asks, so the other options are judged here too.
     ///
     /// # Errors
-    /// 422 for a `dryRun` that is not `All`, or a `fieldManager` that is long or cannot be printed.
+    /// 422 for a `dryRun` that is not `All`, a `fieldManager` that is long or cannot be printed, and an unknown `fieldValidation`.
     pub fn dry_run(&self) -> Result<bool, Status> {
-        let mut found = false;
-        check_manager(self.query.text("fieldManager")).map_err(|errors| bad_options(self.verb_options(), &errors))?;
-        for value in self.query.all("dryRun").filter(|v| !v.is_empty()) {
-            if value != "All" {
-                let all: Vec<&str> = self.query.all("dryRun").collect();
-                return Err(bad_dry_run(&all, self.verb_options()));
-            }
-            found = true;
+        let mut errors = check_manager(self.query.text("fieldManager")).err().unwrap_or_default();
+        let asked: Vec<&str> = self.query.all("dryRun").collect();
+        if asked.iter().any(|value| !matches!(*value, "" | "All")) {
+            errors.not_supported(&FieldPath::new("dryRun"), &asked, &["All"]);
         }
-        Ok(found)
+        if matches!(self.info.verb, "create" | "update" | "patch") {
+            errors.extend(check_validation(self.query.text("fieldValidation")));
+        }
+        match errors.is_empty() {
+            true => Ok(asked.contains(&"All")),
+            false => Err(bad_options(self.verb_options(), &errors)),
+        }
     }
     /// Notes something for the audit log, if it hears of this request.
     pub fn annotate(&self, key: &'static str, value: impl FnOnce() -> String) {
@@ -228,10 +231,13 @@ impl RequestContext {
     }
 }
 
-fn bad_dry_run(all: &[&str], options: &str) -> Status {
+fn check_validation(word: &str) -> FieldErrors {
     let mut errors = FieldErrors::new();
-    errors.not_supported(&FieldPath::new("dryRun"), all, &["All"]);
-    bad_options(options, &errors)
+    if FieldValidation::parse(word).is_none() {
+        let known = ["", "Ignore", "Strict", "Warn"];
+        errors.not_supported(&FieldPath::new("fieldValidation"), word, &known);
+    }
+    errors
 }
 
 fn bad_options(options: &str, errors: &FieldErrors) -> Status {

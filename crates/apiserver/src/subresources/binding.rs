@@ -1,7 +1,7 @@
 //! Binding: puts a pod on a node (`POST pods/NAME/binding`, or `POST bindings`).
 use http::StatusCode;
 use kelson_admission::Operation;
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Status, format_seconds};
+use kelson_meta::{FieldErrors, FieldPath, Gvk, Reason, Status, format_seconds};
 use serde_json::{Value, json};
 
 use crate::catalog::{ObjectSchema, Served};
@@ -36,7 +36,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
         Admission { cx, served, kind: &gvk, operation: Operation::Create, name: &name, dry_run, options: None };
     let binding = admission.mutate(Some(binding), None).await?;
     let binding = admission.validate(binding, None).await?.unwrap_or_default();
-    check(&binding, &name)?;
+    check(&binding)?;
     let bind = |pod: &mut Value| -> Result<Changed, Status> {
         assign(&pods, &name, pod, &binding, cx.server.clock.now())?;
         Ok(if dry_run { Changed::No } else { Changed::Yes })
@@ -46,7 +46,8 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     answer::tree(StatusCode::CREATED, &accepted, &ObjectSchema::status(), status)
 }
 
-fn check(binding: &Value, name: &str) -> Result<(), Status> {
+/// What is wrong with where the pod is to be: told without a reason, as upstream's storage tells what it does not expect.
+fn check(binding: &Value) -> Result<(), Status> {
     let mut errors = FieldErrors::new();
     let target = FieldPath::new("target");
     let kind = binding["target"]["kind"].as_str().unwrap_or("");
@@ -59,7 +60,7 @@ fn check(binding: &Value, name: &str) -> Result<(), Status> {
     if errors.is_empty() {
         return Ok(());
     }
-    Err(Status::invalid(&GroupKind { group: String::new(), kind: "Binding".into() }, name, &errors))
+    Err(Status::failure(500, Reason::Unknown, errors.to_string()))
 }
 
 fn assign(pods: &Served, name: &str, pod: &mut Value, binding: &Value, now: jiff::Timestamp) -> Result<(), Status> {

@@ -51,6 +51,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     if cx.dry_run()? {
         options.dry_run = vec!["All".into()];
     }
+    options.check()?;
     let dry_run = options.is_dry_run();
     let admission = Admission { cx, served, kind: &gvk, operation: Operation::Create, name, dry_run, options: None };
     let object = admission.mutate(Some(eviction), None).await?;

@@ -31,6 +31,19 @@ pub fn encoding(headers: &HeaderMap) -> Result<Encoding, Status> {
     }
 }
 
+/// Kinds that every group has, and the place where upstream's decoder of options knows them.
+const META_KINDS: [&str; 8] = [
+    "ListOptions",
+    "GetOptions",
+    "DeleteOptions",
+    "CreateOptions",
+    "UpdateOptions",
+    "PatchOptions",
+    "WatchEvent",
+    "Status",
+];
+const META_SCHEME: &str = "pkg/apis/meta/internalversion/scheme/register.go:27";
+
 /// How strict this write is.
 ///
 /// # Errors
@@ -293,7 +306,13 @@ pub fn options(headers: &HeaderMap, kind: &str, body: &Bytes) -> Result<Option<V
         && !given.is_empty()
         && given != kind
     {
-        return Err(Status::bad_request(format!("decoded object cannot be converted to {kind}")));
+        return Err(Status::bad_request(match META_KINDS.contains(&given) {
+            true => format!("decoded object cannot be converted to {kind}"),
+            false => {
+                let version = value["apiVersion"].as_str().unwrap_or("");
+                format!("no kind {given:?} is registered for version {version:?} in scheme {META_SCHEME:?}")
+            }
+        }));
     }
     Ok(Some(value))
 }

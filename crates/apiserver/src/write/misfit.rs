@@ -24,6 +24,11 @@ fn name(value: &Value) -> &'static str {
     }
 }
 
+/// Whether a number is none of the whole ones.
+fn is_broken(n: &serde_json::Number) -> bool {
+    n.as_f64().is_some_and(|n| n.fract() != 0.0)
+}
+
 fn any(kind: Kind, value: &Value, depth: usize) -> Option<String> {
     if value.is_null() || depth > DEPTH_MAX {
         return None;
@@ -45,6 +50,8 @@ fn any(kind: Kind, value: &Value, depth: usize) -> Option<String> {
         (Kind::Bool, Value::Bool(_)) | (Kind::String, Value::String(_)) => None,
         // What Go would convert, but JSON would not, has words of its own.
         (Kind::String, Value::Number(n)) if !n.is_f64() => Some("cannot convert int64 to string".to_owned()),
+        (Kind::Int32, Value::Number(n)) if is_broken(n) => Some("cannot convert float64 to int32".to_owned()),
+        (Kind::Int64, Value::Number(n)) if is_broken(n) => Some("cannot convert float64 to int64".to_owned()),
         (Kind::Int32 | Kind::Int64 | Kind::Double, Value::Number(_)) => None,
         (Kind::Bool, _) => Some("unrecognized type: bool".to_owned()),
         (Kind::String, _) => Some("unrecognized type: string".to_owned()),
@@ -74,6 +81,8 @@ mod tests {
         check(json!({"spec": {"containers": {}}}), "cannot restore slice from map");
         check(json!({"spec": {"hostNetwork": "yes"}}), "unrecognized type: bool");
         check(json!({"spec": {"priority": "high"}}), "unrecognized type: int32");
+        check(json!({"spec": {"priority": 1.5}}), "cannot convert float64 to int32");
+        check(json!({"spec": {"priority": 1.0}}), "");
         check(json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}), "");
     }
 }

@@ -65,7 +65,13 @@ impl Patch {
                 let decoded = decoded.map_err(|e| unreadable(kind, strict, &e))?;
                 check_form(kind, strict, &decoded.value)?;
                 let found = if strict { findings(kind, &decoded.value, decoded.strict) } else { decoded.strict };
-                (decoded.value, found)
+                let body = match (decoded.value, kind) {
+                    (Value::Null, PatchType::Json) => Value::Array(Vec::new()),
+                    (Value::Null, PatchType::Merge) => return Err(Status::bad_request("Invalid JSON Patch")),
+                    (Value::Null, _) => Value::Object(serde_json::Map::new()),
+                    (body, _) => body,
+                };
+                (body, found)
             }
         };
         Ok(Self { kind, body, validation, found })

@@ -149,7 +149,7 @@ async fn create_instead(
 ) -> Result<Object, Status> {
     let uid = meta_text(&value, "uid");
     if !uid.is_empty() {
-        return Err(uid_mismatch(served, &cx.info.name, uid, ""));
+        return Err(Status::conflict(&served.gr, &cx.info.name, &uid_mismatch(uid, "")));
     }
     if names_version(&value) {
         return Err(Status::not_found(&served.gr, &cx.info.name));
@@ -197,7 +197,16 @@ fn check_version(served: &Served, name: &str, basis: Basis, new: &Value, record:
     // What is sent names the object it is meant for; a patch that changes the UID is refused as any change of a field is that
     // cannot change.
     if basis == Basis::Sent && !uid.is_empty() && kelson_store::Uid::new(uid) != record.meta().uid {
-        return Err(uid_mismatch(served, name, uid, &record.meta().uid.to_string()));
+        let why = uid_mismatch(uid, &record.meta().uid.to_string());
+        // Upstream's storage is the one that notices.
+        let key = record.key();
+        let path = kelson_schema::storage::path(&served.gr.group, &served.gr.resource);
+        let parts = [&*path, &*key.namespace, &*key.name].into_iter().filter(|part| !part.is_empty());
+        let key: String = parts.flat_map(|part| ["/", part]).collect();
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: /registry{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+        );
+        return Err(Status::conflict(&served.gr, name, &why));
     }
     let version = text("resourceVersion");
     if version.is_empty() || version == "0" {
@@ -220,9 +229,8 @@ fn check_version(served: &Served, name: &str, basis: Basis, new: &Value, record:
     }
 }
 
-fn uid_mismatch(served: &Served, name: &str, wanted: &str, found: &str) -> Status {
-    let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}");
-    Status::conflict(&served.gr, name, &why)
+fn uid_mismatch(wanted: &str, found: &str) -> String {
+    format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}")
 }
 
 /// What admission is shown in place of the object, and the stored object in that view.

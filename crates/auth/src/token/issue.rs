@@ -329,10 +329,9 @@ fn bind(objects: &dyn Objects, namespace: &str, account: &str, wanted: &BoundRef
             secret.metadata.uid
         }
         kind => {
-            return Err(Status::bad_request(format!(
-                "cannot bind token to object of type {}, Kind={kind}",
-                wanted.api_version
-            )));
+            let (group, version) = wanted.api_version.split_once('/').unwrap_or(("", wanted.api_version.as_str()));
+            let why = format!("cannot bind token to object of type {group}/{version}, Kind={kind}");
+            return Err(Status::bad_request(why));
         }
     };
     if !wanted.uid.is_empty() && wanted.uid != uid {

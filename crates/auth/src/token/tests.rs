@@ -140,7 +140,7 @@ fn requests_refused() {
         (
             json!({"boundObjectRef": {"kind": "ConfigMap", "apiVersion": "v1", "name": "p"}}),
             400,
-            "cannot bind token to object of type v1, Kind=ConfigMap",
+            "cannot bind token to object of type /v1, Kind=ConfigMap",
         ),
     ] {
         let e = w.mint(spec.clone()).unwrap_err();

@@ -9,6 +9,9 @@ mod resolve;
 
 pub use emit::to_yaml;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+
 use crate::{Budget, DOCUMENT_BYTES_MAX, DecodeError, Decoded, Limits, STRICT_ERRORS_MAX};
 use input::{Ahead, INDICATORS_MAX, Text};
 use kelson_schema::TypeId;
@@ -71,6 +74,9 @@ pub fn to_value_within(data: &[u8], limits: Limits) -> Result<(Value, Vec<String
 /// The same by YAML's events alone.
 fn events_to_value(data: &[u8], limits: Limits) -> Result<(Value, Vec<String>), DecodeError> {
     let text = std::str::from_utf8(data).map_err(|_| DecodeError::Yaml("yaml: invalid UTF-8".into()))?;
+    if let Some(line) = tab_before_all(text) {
+        return Err(error(line, "found character that cannot start any token"));
+    }
     let ahead = Ahead::default();
     let mut loader = Loader {
         parser: Parser::new(Text::new(text, ahead.clone())),
@@ -85,6 +91,13 @@ fn events_to_value(data: &[u8], limits: Limits) -> Result<(Value, Vec<String>), 
     };
     let value = loader.document()?;
     Ok((value, loader.duplicates))
+}
+
+/// The line of a tab that stands before anything else in its line, and before the document begins.
+fn tab_before_all(text: &str) -> Option<usize> {
+    let mut lines = text.lines().map(|line| line.trim_start_matches(' ')).enumerate();
+    let (at, first) = lines.find(|(_, line)| !line.is_empty() && !line.starts_with('#'))?;
+    first.starts_with('\t').then_some(at + 1)
 }
 
 struct Loader<'a> {
@@ -306,7 +319,12 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<Cow<'_, Tag>>, line: usize
     let tag = tag.filter(|t| t.is_yaml_core_schema()).map(|t| t.suffix.clone());
     let resolved = match tag.as_deref() {
         Some("str") => Scalar::Text,
-        Some("binary") => return Err(error(line, "!!binary is not supported")),
+        Some("binary") => {
+            let broken = || error(0, "!!binary value contains invalid base64 data");
+            let bytes = BASE64.decode(text.replace(['\n', '\r'], "")).map_err(|_| broken())?;
+            let value = Value::String(String::from_utf8_lossy(&bytes).into_owned());
+            return Ok(Node { value, merge: false, line });
+        }
         None if !plain => Scalar::Text,
         _ => resolve::resolve(text),
     };

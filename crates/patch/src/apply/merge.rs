@@ -1,5 +1,6 @@
 //! The merge of an applied configuration into a live object, by schema.
 use super::fields::PathElement;
+use super::fit::misfit;
 use super::walk::{Atom, array, atom, child, element_of, object};
 use kelson_codec::{Budget, Exceeded};
 use kelson_schema::Shape;
@@ -67,6 +68,9 @@ fn merge_at(
     budget: &mut Budget,
 ) -> Result<Option<Value>, MergeError> {
     let Some(new) = config else { return Ok(live.map(|live| take_over(live, budget)).transpose()?) };
+    if let Some(why) = misfit(shape, new) {
+        return Err(locate(path, &why));
+    }
     match atom(shape, Some(new)) {
         Atom::Scalar | Atom::AtomicList | Atom::AtomicMap => Ok(Some(take_over(new, budget)?)),
         Atom::List => {

@@ -9,6 +9,7 @@ mod added;
 mod changes;
 mod compare;
 mod fields;
+mod fit;
 mod managed;
 mod manager;
 mod merge;

@@ -8,7 +8,7 @@ use super::{OF_DEPLOYMENTS, collisions, name_warning, replica_counts, restart_al
 use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
 use crate::metadata::immutable;
 use crate::options::{Options, ScalePaths, columns, texts};
-use crate::path::{Errors, Path};
+use crate::path::{Errors, GoStruct, Path};
 use crate::pod;
 use crate::rules;
 use crate::strategy::{Context, Strategy, base_status_update, base_update};
@@ -151,7 +151,10 @@ fn check_strategy(s: &Value, p: &Path<'_>, e: &mut Errors) {
             }
             rules::not_over_100_percent(unavailable, &at.child("maxUnavailable"), e);
         }
-        _ => e.not_supported(p, s, &["Recreate", "RollingUpdate"]),
+        _ => {
+            let shown = GoStruct([("Type", &s["type"]), ("RollingUpdate", rolling)]);
+            e.not_supported(p, shown, &["Recreate", "RollingUpdate"]);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::{SelectorWords, collisions, replica_counts, restart_always, selector_
 use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME};
 use crate::names::NameRule;
 use crate::options::{Options, ScalePaths, columns};
-use crate::path::{Errors, Path};
+use crate::path::{Errors, GoStruct, Path};
 use crate::pod;
 use crate::rules;
 use crate::strategy::Strategy;
@@ -203,7 +203,10 @@ fn check_update_strategy(s: &Value, p: &Path<'_>, e: &mut Errors) {
                 rules::not_over_100_percent(unavailable, &m, e);
             }
         }
-        _ => e.invalid(p, s, "must be 'RollingUpdate' or 'OnDelete'"),
+        _ => {
+            let shown = GoStruct([("Type", &s["type"]), ("RollingUpdate", &s["rollingUpdate"])]);
+            e.invalid(p, shown, "must be 'RollingUpdate' or 'OnDelete'");
+        }
     }
 }
 

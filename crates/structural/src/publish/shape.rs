@@ -1,11 +1,11 @@
 //! A schema as those who merge and apply see it.
 use std::sync::Arc;
 
-use kelson_schema::shape::DynamicShape;
+use kelson_schema::shape::{DynamicShape, ScalarType};
 use kelson_schema::{ListType, Shape};
 use serde_json::Value;
 
-use crate::schema::{Child, Flags, Node};
+use crate::schema::{Child, Flags, Node, Type};
 
 /// The shape of a place. Places are shared, so that this costs nothing.
 pub fn shape(node: &Arc<Node>) -> Shape {
@@ -43,5 +43,13 @@ impl DynamicShape for Node {
     }
     fn is_embedded(&self) -> bool {
         self.is(Flags::EMBEDDED)
+    }
+    fn scalar(&self) -> Option<ScalarType> {
+        match self.ty() {
+            Type::Integer | Type::Number => Some(ScalarType::Numeric),
+            Type::String => Some(ScalarType::Text),
+            Type::Boolean => Some(ScalarType::Boolean),
+            Type::None | Type::Object | Type::Array => None,
+        }
     }
 }

@@ -57,7 +57,9 @@ impl DeleteOptions {
         Ok(options)
     }
 
-    pub(super) fn check(&self) -> Result<(), Status> {
+    /// # Errors
+    /// 422 for a word that is none.
+    pub fn check(&self) -> Result<(), Status> {
         let mut errors = FieldErrors::new();
         if let Some(policy) = &self.propagation_policy {
             let path = FieldPath::new("propagationPolicy");

@@ -6,7 +6,7 @@ use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::{Value, json};
 
 use super::spec::{INTERNAL_POLICIES, headless, needs_health_port};
-use crate::path::{Errors, Path};
+use crate::path::{Errors, GoStruct, Path};
 use crate::tree::{empty, int0, items, present, text};
 use crate::{metadata, rules};
 
@@ -96,7 +96,18 @@ pub(super) fn check_ports(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors
             e.duplicate(&at.child("nodePort"), node);
         }
         if !numbers.insert((text(&port["protocol"]), int0(&port["port"]))) {
-            e.duplicate(&at, json!({"protocol": port["protocol"], "port": port["port"]}));
+            let (none, zero) = (Value::Null, json!(0));
+            e.duplicate(
+                &at,
+                GoStruct([
+                    ("Name", &json!("")),
+                    ("Protocol", &port["protocol"]),
+                    ("AppProtocol", &none),
+                    ("Port", &port["port"]),
+                    ("TargetPort", &zero),
+                    ("NodePort", &zero),
+                ]),
+            );
         }
     }
 }

@@ -19,7 +19,7 @@ use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::Value;
 
 use crate::metadata;
-use crate::path::{Errors, Path};
+use crate::path::{Errors, GoStruct, Path};
 use crate::rules;
 use crate::tree::{entries, flag, int, items, present, text};
 
@@ -194,12 +194,16 @@ fn resource_claims(spec: &Value, meta: Option<&Value>, p: &Path<'_>, e: &mut Err
             e.duplicate(&at.child("name"), name);
         }
         let (claim, template) = (&c["resourceClaimName"], &c["resourceClaimTemplateName"]);
+        let shown =
+            GoStruct([("Name", &c["name"]), ("ResourceClaimName", claim), ("ResourceClaimTemplateName", template)]);
         match (present(claim), present(template)) {
-            (true, true) => {
-                e.invalid(&at, c, "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified")
-            }
+            (true, true) => e.invalid(
+                &at,
+                shown,
+                "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified",
+            ),
             (false, false) => {
-                e.invalid(&at, c, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`");
+                e.invalid(&at, shown, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`");
             }
             _ => {}
         }

@@ -19,7 +19,8 @@ pub fn init(level: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(level).with_context(|| format!("--log-level {level:?}"))?;
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
-    let log = log.with_filter_reloading();
+    // Where the log goes may be full. The line is lost then; to say so there would be the process's end.
+    let log = log.log_internal_errors(false).with_filter_reloading();
     let handle = log.reload_handle();
     LOG.get_or_init(|| (level.to_owned(), Box::new(move |filter| handle.reload(filter).map_err(|e| e.to_string()))));
     log.init();

@@ -9,7 +9,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use kelson_blackbox::{Needs::OwnServer, Outcome, Process, Subject, Test, lines_of};
+use kelson_blackbox::{
+    Kubectl, Needs::OwnServer, Outcome, Process, Subject, Test, binary, eventually, free_port, lines_of,
+};
 use serde_json::Value;
 
 /// Kills; each happens after a different number of acknowledged writes.
@@ -23,6 +25,7 @@ pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "durability::kill_9_loses_nothing_acknowledged", needs: OwnServer, run: kill_9 },
         Test { name: "durability::sigterm_and_start_again", needs: OwnServer, run: sigterm },
+        Test { name: "durability::a_log_on_a_full_disk", needs: OwnServer, run: full_log },
     ]
 }
 
@@ -173,4 +176,24 @@ fn sigterm(_: &Subject) -> Outcome {
     server.launch()?;
     ensure!(k.ok(&["get", "cm", "a", "-o", "jsonpath={.data.x}"])? == "1", "after a clean stop");
     server.finish(false)
+}
+
+/// What cannot be logged is lost, and nothing else: the server starts and works.
+fn full_log(_: &Subject) -> Outcome {
+    let scratch = tempfile::tempdir()?;
+    let full = File::options().write(true).open("/dev/full")?;
+    let mut server = Command::new(binary())
+        .args(["server", "--disable-agent", "--log-level", "debug", "--bind-address", "127.0.0.1"])
+        .args(["--secure-port", &free_port()?.to_string(), "--data-dir"])
+        .arg(scratch.path())
+        .stdin(Stdio::null())
+        .stdout(full.try_clone()?)
+        .stderr(full)
+        .spawn()?;
+    let k = Kubectl::new(scratch.path().join("admin.kubeconfig"));
+    let works = || k.ok(&["create", "configmap", "a", "--dry-run=server"]);
+    let outcome = eventually("the server answers", Duration::from_secs(60), works);
+    let _ = server.kill();
+    let ended = server.wait()?;
+    outcome.map(drop).with_context(|| format!("the server ended with {ended}"))
 }

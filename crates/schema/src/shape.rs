@@ -22,7 +22,7 @@ pub enum Shape {
 pub enum ScalarType {
     /// A number, whole or not.
     Numeric,
-    /// Text.
+    /// Text of any form.
     Text,
     /// `true` or `false`.
     Boolean,

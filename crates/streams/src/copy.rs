@@ -17,7 +17,7 @@ const QUIET_BYTES: usize = 8 * 1024;
 const COPY_BYTES_MAX: usize = 256 * 1024;
 /// So many bytes within [`BULK_WITHIN`] are a transfer, and no conversation that waits for its answers.
 const BULK_BYTES: usize = 32 * 1024;
-/// See [`BULK_BYTES`].
+/// Within this time; see [`BULK_BYTES`].
 const BULK_WITHIN: Duration = Duration::from_millis(4);
 /// How long the small pieces of a transfer are let gather.
 const GATHER: Duration = Duration::from_millis(1);

@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use kelson_tasks::{OnPanic, Tasks};
 use prost::Message as _;
 use tokio::sync::watch;
 
@@ -60,18 +61,24 @@ impl Collector {
         let (told, spans) = watch::channel(Vec::new());
         let (told, refusals) = (Arc::new(told), Arc::new(AtomicUsize::new(0)));
         let left = Arc::clone(&refusals);
-        tokio::spawn(async move {
+        let tasks = Tasks::root("collector");
+        let calls = tasks.clone();
+        tasks.spawn("collector", OnPanic::Contain, async move {
             while let Ok((io, _)) = listener.accept().await {
                 let (told, left) = (Arc::clone(&told), Arc::clone(&left));
                 let answer = service_fn(move |request| serve(Arc::clone(&told), Arc::clone(&left), request));
                 let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                tokio::spawn(http.serve_connection(TokioIo::new(io), answer));
+                let connection = http.serve_connection(TokioIo::new(io), answer);
+                calls.spawn("collector-connection", OnPanic::Contain, async move {
+                    // A client that breaks off is none of a test's concern.
+                    let _ = connection.await;
+                });
             }
         });
         Self { endpoint, spans, refusals }
     }
 
-    /// `HOST:PORT`.
+    /// Where it listens, as `HOST:PORT`.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }

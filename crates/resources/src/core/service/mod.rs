@@ -209,7 +209,7 @@ mod tests {
             json!({"spec": {"ports": [{"port": 80}, {"port": 80, "name": "b"}]}}),
             &[
                 "spec.ports[0].name: Required value",
-                "spec.ports[1]: Duplicate value: {\"port\":80,\"protocol\":\"TCP\"}",
+                "spec.ports[1]: Duplicate value: {\"Name\":\"\",\"Protocol\":\"TCP\",\"AppProtocol\":null,\"Port\":80,\"TargetPort\":0,\"NodePort\":0}",
             ],
         );
         check(

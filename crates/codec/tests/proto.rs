@@ -96,7 +96,7 @@ fn a_zero_time_that_may_be_absent_is_absent() {
     let from_json = kelson_codec::json::decode(Some(pod), zero.as_bytes(), false).expect("decodes").value;
     assert_eq!(from_json["metadata"], json!({"name": "p"}));
     // Field 9 of the metadata, with a time of no bytes.
-    let message = [&b"\x0a\x05\x0a\x01p\x4a\x00"[..]].concat();
+    let message = b"\x0a\x05\x0a\x01p\x4a\x00";
     let mut document = b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod\x12".to_vec();
     document.push(u8::try_from(message.len()).expect("short"));
     document.extend(message);

@@ -10,56 +10,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::BytesMut;
+use kelson_pki::AnyServerCertificate;
 use kelson_streams::spdy::frame::{Frame, FrameDecoder, encode, put_data_header};
 use kelson_streams::spdy::headers::{HeaderCompressor, Headers};
 use kelson_streams::{
     ConnectionOptions, ExecOptions, ExecProtocol, ExecResult, ExecStreams, RemoteCommandVersion, copy_gathered, splice,
     translate_websocket_to_spdy,
 };
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 const WANTED: ExecOptions = ExecOptions { stdin: false, stdout: true, stderr: false, tty: false };
 const PROTOCOL: ExecProtocol = ExecProtocol::WebSocket { version: RemoteCommandVersion::V5, base64: false };
-
-/// Believes any certificate: both ends are this process.
-#[derive(Debug)]
-struct Anyone;
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::RSA_PSS_SHA256]
-    }
-}
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -113,8 +77,7 @@ fn tls() -> (ServerConfig, Arc<ClientConfig>) {
     let key = PrivateKeyDer::from_pem_slice(&made.stdout).expect("a key");
     let _ = rustls::crypto::ring::default_provider().install_default();
     let server = ServerConfig::builder().with_no_client_auth().with_single_cert(vec![certificate], key).expect("fits");
-    let client = ClientConfig::builder().dangerous().with_custom_certificate_verifier(Arc::new(Anyone));
-    (server, Arc::new(client.with_no_client_auth()))
+    (server, Arc::new(AnyServerCertificate::client_config().expect("protocol versions")))
 }
 
 fn name() -> ServerName<'static> {

@@ -35,6 +35,7 @@ mod modes;
 mod node;
 mod parent;
 mod process;
+mod program;
 mod rbac;
 mod run;
 mod scheduler;

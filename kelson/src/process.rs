@@ -7,7 +7,7 @@ use kelson_platform::process as system;
 use kelson_platform::signals::EndSignals;
 use kelson_tasks::Tasks;
 
-use crate::{logging, parent};
+use crate::{logging, parent, program};
 
 /// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
 const STACK_BYTES: usize = 2 << 20;
@@ -70,6 +70,7 @@ where
         .context("start the runtime")?;
     let result = runtime.block_on(async {
         let mut process = Process::begin()?;
+        program::give_back_pages(&process.tasks);
         let result = work(&mut process).await;
         process.tasks.shutdown(TASKS_END_MAX).await;
         result

@@ -20,6 +20,8 @@ pub use windows::{files, process};
 #[cfg(all(windows, feature = "tokio"))]
 pub use windows::{signals, sockets};
 
+mod program;
 mod usage;
 
+pub use program::ProgramPages;
 pub use usage::Usage;

@@ -80,7 +80,8 @@ mod tests {
 
     #[test]
     fn only_pages_that_are_as_in_the_file_are_given_back() {
-        let block = |head: &str, own: u32| format!("{head}\nSize: 4 kB\nRss: 4 kB\nAnonymous: {own:>14} kB\nVmFlags: rd mr\n");
+        let block =
+            |head: &str, own: u32| format!("{head}\nSize: 4 kB\nRss: 4 kB\nAnonymous: {own:>14} kB\nVmFlags: rd mr\n");
         let smaps = [
             block("55d0c0000000-55d0c0002000 r--p 00000000 fe:00 123                        /usr/bin/kelson", 0),
             block("55d0c0002000-55d0c0003000 r-xp 00002000 fe:00 123                        /usr/bin/kelson", 0),
@@ -91,7 +92,8 @@ mod tests {
             block("7f00c0000000-7f00c0001000 r-xp 00000000 fe:00 124                        /usr/lib/libc.so.6", 0),
         ]
         .concat();
-        let want = [Range { start: 0x55d0_c000_0000, length: 0x2000 }, Range { start: 0x55d0_c000_2000, length: 0x1000 }];
+        let want =
+            [Range { start: 0x55d0_c000_0000, length: 0x2000 }, Range { start: 0x55d0_c000_2000, length: 0x1000 }];
         assert_eq!(unwritten(&smaps, "/usr/bin/kelson"), want);
         assert_eq!(unwritten(&smaps, "/usr/bin/other"), []);
         assert_eq!(unwritten("no mapping\nAnonymous: 0 kB\n", "mapping"), []);

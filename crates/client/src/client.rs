@@ -171,7 +171,7 @@ impl Client {
     }
 
     /// As [`watch`](Self::watch), of a resource known only at run time by its path, in the form `accept` asks for.
-    pub async fn watch_at<T: DeserializeOwned>(
+    pub async fn watch_at<T: Object>(
         &self,
         path: &str,
         accept: &'static str,
@@ -185,7 +185,7 @@ impl Client {
         }
         let uri = format!("{path}{}", q.0);
         let mut request = self.request(Method::GET, &uri, "", accept, Bytes::new())?;
-        request.extensions_mut().insert(TakesObjects);
+        request.extensions_mut().insert(TakesObjects { managed_fields: T::READS_MANAGED_FIELDS });
         let response = self.transport.send(request).await?;
         let code = response.status();
         if code.is_success() {

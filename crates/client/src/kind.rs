@@ -52,6 +52,9 @@ impl ResourceType {
 pub trait Object: DeserializeOwned + Send + Sync + 'static {
     /// Where it is served.
     const TYPE: ResourceType;
+    /// Whether `metadata.managedFields` are among what it reads. They are often as long as the rest of an object, and a watch
+    /// within the process leaves them out for those that do not.
+    const READS_MANAGED_FIELDS: bool = false;
     /// `metadata.name`, which is unique in a namespace.
     fn name(&self) -> &str;
     /// Namespace; empty for cluster-scoped objects.
@@ -90,6 +93,7 @@ where
         kind: T::KIND,
         namespaced: <T::Scope as Scope>::NAMESPACED,
     };
+    const READS_MANAGED_FIELDS: bool = true;
     fn name(&self) -> &str {
         self.metadata().name.as_deref().unwrap_or_default()
     }
@@ -106,11 +110,13 @@ where
 
 /// Implements [`Object`] for a slim view with a `metadata: kelson_meta::ObjectMeta` field:
 /// `slim_object!(PodView, ResourceType::namespaced("", "v1", "pods", "Pod"));`
+/// One that keeps all of an object says so by a third argument, `whole`.
 #[macro_export]
 macro_rules! slim_object {
-    ($type:ty, $resource:expr) => {
+    ($type:ty, $resource:expr $(, $whole:ident)?) => {
         impl $crate::Object for $type {
             const TYPE: $crate::ResourceType = $resource;
+            $( const READS_MANAGED_FIELDS: bool = stringify!($whole).len() > 0; )?
             fn name(&self) -> &str {
                 &self.metadata.name
             }

@@ -12,7 +12,10 @@ use serde::de::DeserializeOwned;
 
 /// Extension of a request: the watcher reads [`WatchItems`] where the answer has them.
 #[derive(Clone, Copy, Debug)]
-pub struct TakesObjects;
+pub struct TakesObjects {
+    /// Whether `metadata.managedFields` are wanted; objects may come without them else.
+    pub managed_fields: bool,
+}
 
 /// An object as its readers in one process share it: its JSON. Each decodes the few fields that it needs; a tree that all of
 /// them read would take ten times the memory, and be cold when they come to it.
@@ -30,7 +33,12 @@ impl SharedObject {
     /// # Errors
     /// For what the type does not accept.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_slice(&self.0)
+        match std::str::from_utf8(&self.0) {
+            // Looked over for UTF-8 once, not text by text.
+            Ok(text) => serde_json::from_str(text),
+            // Says where it ends to be text.
+            Err(_) => serde_json::from_slice(&self.0),
+        }
     }
 }
 

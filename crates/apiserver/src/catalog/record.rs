@@ -51,6 +51,83 @@ pub fn metadata(object: &[u8]) -> Option<&str> {
     found.map(RawValue::get)
 }
 
+/// An object's JSON without the `managedFields` of its metadata, which are often as long as the rest: for readers who have no use
+/// for them.
+pub fn without_managed_fields(object: Bytes) -> Bytes {
+    let Some((start, end)) = managed_fields(&object) else { return object };
+    let mut rest = Vec::with_capacity(object.len() - (end - start));
+    rest.extend_from_slice(&object[..start]);
+    rest.extend_from_slice(&object[end..]);
+    rest.into()
+}
+
+/// Where `metadata.managedFields` stand in an object's JSON, the comma before them included. Where they come first, which no writer
+/// of ours does, they are not found.
+fn managed_fields(object: &[u8]) -> Option<(usize, usize)> {
+    let (_, metadata) = member(object, 0, b"metadata")?;
+    let (start, value) = member(object, metadata, b"managedFields")?;
+    (object[start] == b',').then(|| Some((start, value_end(object, value)?)))?
+}
+
+/// Of an object that begins at `at` in compact JSON made by an encoder: where the byte before a member stands, and its value.
+fn member(json: &[u8], mut at: usize, name: &[u8]) -> Option<(usize, usize)> {
+    if *json.get(at)? != b'{' {
+        return None;
+    }
+    loop {
+        let key = at + 1;
+        let colon = text_end(json, key)?;
+        if &json[key + 1..colon - 1] == name {
+            return Some((at, colon + 1));
+        }
+        at = value_end(json, colon + 1)?;
+        if *json.get(at)? != b',' {
+            return None;
+        }
+    }
+}
+
+/// Behind the text that begins at `at`.
+fn text_end(json: &[u8], mut at: usize) -> Option<usize> {
+    if *json.get(at)? != b'"' {
+        return None;
+    }
+    loop {
+        at += 1;
+        match json.get(at)? {
+            b'"' => return Some(at + 1),
+            b'\\' => at += 1,
+            _ => {}
+        }
+    }
+}
+
+/// Behind the value that begins at `at`.
+fn value_end(json: &[u8], mut at: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    loop {
+        match json.get(at)? {
+            b'"' => {
+                at = text_end(json, at)?;
+                if depth == 0 {
+                    return Some(at);
+                }
+                continue;
+            }
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' | b',' if depth == 0 => return Some(at),
+            b']' | b'}' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at + 1);
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
 /// Reads an object as far as its member `metadata`.
 struct UpToMetadata<'a, 'de>(&'a mut Option<&'de RawValue>);
 
@@ -88,4 +165,34 @@ pub fn message(served: &Served, record: &Record) -> Result<Bytes, Status> {
     let made = Bytes::from(made);
     record.set_protobuf(&made);
     Ok(made)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn managed_fields_are_left_out_and_nothing_else() {
+        let without = |json: &str| String::from_utf8(without_managed_fields(json.to_owned().into()).to_vec()).unwrap();
+        let entries = r#"[{"manager":"m]},\"","fieldsV1":{"f:a":{"k:{\"x\":[1]}":{}}}},{"manager":"\\\\"}]"#;
+        let pod =
+            |member: &str| format!(r#"{{"kind":"Pod","metadata":{{"name":"a"{member}}},"spec":{{"b":[1,"]"]}}}}"#);
+        assert_eq!(without(&pod(&format!(r#","managedFields":{entries}"#))), pod(""));
+        assert_eq!(without(&pod(&format!(r#","managedFields":{entries},"uid":"u""#))), pod(r#","uid":"u""#));
+        assert_eq!(without(&pod(r#","managedFields":null"#)), pod(""));
+        for same in [
+            pod(""),
+            pod(r#","annotations":{"a":",\"managedFields\":[","managedFields":"x"}"#),
+            r#"{"metadata":{"name":"a","managedFields":[{"#.to_owned(),
+            r#"{"metadata":{"name":"a","managedFields":["#.to_owned(),
+            r#"{"metadata":{"managedFields":[{}],"name":"a"}}"#.to_owned(),
+            r#"{"managedFields":[{}],"metadata":{"name":"a"},"spec":{"metadata":{"name":"a","managedFields":[{}]}}}"#
+                .to_owned(),
+            r#"{"metadata":{},"a":1}"#.to_owned(),
+            "{}".to_owned(),
+            "".to_owned(),
+        ] {
+            assert_eq!(without(&same), same);
+        }
+    }
 }

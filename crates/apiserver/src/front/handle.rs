@@ -115,7 +115,7 @@ async fn identified(
         }
     };
     let in_process = matches!(identity, Identity::Known(_));
-    let takes_objects = in_process && parts.extensions.remove::<TakesObjects>().is_some();
+    let takes_objects = parts.extensions.remove::<TakesObjects>().filter(|_| in_process);
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     let class = Class::of(&user, in_process);
     let cx = RequestContext {

@@ -7,7 +7,7 @@ use kelson_codec::Encoding;
 use kelson_codec::proto;
 use kelson_meta::Status;
 use kelson_store::{Event, EventKind, Frame, Record};
-use kelson_transport::{SharedObject, WatchItem};
+use kelson_transport::{SharedObject, TakesObjects, WatchItem};
 use serde_json::{Value, json};
 
 use crate::catalog::record::{self, parse};
@@ -57,19 +57,20 @@ pub struct Framer {
     view: ViewOptions,
     columns_sent: bool,
     /// The watcher takes objects.
-    shares: bool,
+    shares: Option<TakesObjects>,
 }
 
 impl Framer {
     /// For one watch.
     pub fn new(served: Arc<Served>, accepted: Accepted, view: ViewOptions) -> Self {
-        Self { served, accepted, view, columns_sent: false, shares: false }
+        Self { served, accepted, view, columns_sent: false, shares: None }
     }
 
     /// For a watch of this process: objects that stand as they are stored, or of which metadata is shown, go as they are.
-    pub fn sharing(mut self) -> Self {
+    pub fn sharing(mut self, wanted: Option<TakesObjects>) -> Self {
         let shown = matches!(self.accepted.view, View::Whole | View::Partial(_));
-        self.shares = shown && self.accepted.encoding == Encoding::Json && !self.served.converts();
+        let shares = shown && self.accepted.encoding == Encoding::Json && !self.served.converts();
+        self.shares = wanted.filter(|_| shares);
         self
     }
 
@@ -103,7 +104,7 @@ impl Framer {
 
     /// The event as it happened: in the plain forms its frame is made once for all watchers.
     fn as_it_is(&self, event: &Arc<Event>, kind: &'static str) -> Option<Piece> {
-        if self.shares {
+        if self.shares.is_some() {
             return self.of_record(kind, &event.record);
         }
         let slot = match self.accepted.encoding {
@@ -142,10 +143,11 @@ impl Framer {
 
     /// The record for a watcher that takes objects; `None` for all others.
     fn shared(&self, record: &Record) -> Option<SharedObject> {
+        let wanted = self.shares?;
+        let bytes = if wanted.managed_fields { record.bytes() } else { record::without_managed_fields(record.bytes()) };
         match self.accepted.view {
-            View::Whole if self.shares => Some(SharedObject::new(record.bytes())),
-            View::Partial(version) if self.shares => {
-                let bytes = record.bytes();
+            View::Whole => Some(SharedObject::new(bytes)),
+            View::Partial(version) => {
                 record::metadata(&bytes).map(|metadata| SharedObject::new(partial_json(version, metadata)))
             }
             _ => None,

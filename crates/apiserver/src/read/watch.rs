@@ -68,8 +68,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         }
     };
     drop(found);
-    let framer = Framer::new(Arc::clone(served), accepted, view);
-    let framer = if cx.takes_objects { framer.sharing() } else { framer };
+    let framer = Framer::new(Arc::clone(served), accepted, view).sharing(cx.takes_objects);
     let content_type = accepted.content_type(true);
     let cursor = match cursor {
         Ok(cursor) => cursor,
@@ -101,7 +100,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         over: false,
         _metric: cx.server.metrics.watch_opened(&served.gr),
     };
-    if cx.takes_objects {
+    if cx.takes_objects.is_some() {
         let items = stream::unfold(state, |mut state| async move { Some((state.next_items().await?, state)) });
         let mut answer = answer::answer(StatusCode::OK, content_type, ApiBody::empty());
         answer.extensions_mut().insert(WatchItems::new(items));
@@ -131,7 +130,7 @@ impl CountedWatch {
         let (tasks, limit) = (&cx.server.tasks, cx.server.config.request_timeout);
         let permit = cx.beginning.lock().take().filter(|_| initial);
         let open = || cx.server.watches.open(served.store, cx.namespace(served), &cx.info.name);
-        Self { beginning: permit.map(|p| p.lend(tasks, limit)), _watched: (!cx.takes_objects).then(open) }
+        Self { beginning: permit.map(|p| p.lend(tasks, limit)), _watched: cx.takes_objects.is_none().then(open) }
     }
 }
 

@@ -13,6 +13,7 @@ use kelson_meta::{FieldErrors, FieldPath, Status};
 use kelson_schema::resource;
 use kelson_store::Record;
 use kelson_traces::Current;
+use kelson_transport::TakesObjects;
 use parking_lot::Mutex;
 
 use crate::catalog::Served;
@@ -66,7 +67,7 @@ pub struct RequestContext {
     /// Who asks, after impersonation.
     pub user: Arc<UserInfo>,
     /// A watcher of this process that reads objects instead of frames.
-    pub takes_objects: bool,
+    pub takes_objects: Option<TakesObjects>,
     /// The pending upgrade of the connection, for streaming subresources.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
     /// UIDs of the flow schema and of the priority level that the request was sorted into.
@@ -221,7 +222,7 @@ impl RequestContext {
             peer: self.peer,
             audited: self.audited,
             user: Arc::clone(&self.user),
-            takes_objects: false,
+            takes_objects: None,
             upgrade: Mutex::new(None),
             sorted: Mutex::default(),
             beginning: Mutex::default(),

@@ -14,7 +14,7 @@ pub struct Whole {
 }
 
 // Only ever watched at paths of their own.
-slim_object!(Whole, ResourceType::cluster("", "v1", "", ""));
+slim_object!(Whole, ResourceType::cluster("", "v1", "", ""), whole);
 
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {

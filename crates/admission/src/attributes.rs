@@ -1,4 +1,5 @@
 //! What an admission plugin sees of a request, and what it may leave behind for the client and the audit log.
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use kelson_auth::UserInfo;
@@ -83,6 +84,9 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     /// The new object (create, update), or the connect options; `None` on delete.
     pub object: Option<Value>,
+    /// `metadata.managedFields` of the new object, as JSON, where they are not in it: nearly nobody looks at them, and they are half of
+    /// many an object. They move as the object does.
+    pub managed_fields: Option<String>,
     /// The stored object (update, delete).
     pub old_object: Option<&'a Value>,
     /// Who asks, after impersonation.
@@ -196,7 +200,21 @@ impl Attributes<'_> {
             self.name
         }
     }
-    /// The new object; JSON null where there is none.
+    /// The new object with all that belongs to it.
+    pub fn whole_object(&self) -> Option<Cow<'_, Value>> {
+        let object = self.object.as_ref()?;
+        let Some(managed_fields) = &self.managed_fields else { return Some(Cow::Borrowed(object)) };
+        let mut whole = object.clone();
+        put_into(&mut whole, managed_fields);
+        Some(Cow::Owned(whole))
+    }
+    /// Puts into the new object what stands beside it.
+    pub fn make_whole(&mut self) {
+        if let (Some(managed_fields), Some(object)) = (self.managed_fields.take(), &mut self.object) {
+            put_into(object, &managed_fields);
+        }
+    }
+    /// The new object; JSON null where there is none. What may stand beside it is left out.
     pub fn new_object(&self) -> &Value {
         self.object.as_ref().unwrap_or(&Value::Null)
     }
@@ -215,6 +233,13 @@ impl Attributes<'_> {
             (None, Some(base)) => base.to_owned(),
             _ => "Unknown".to_owned(),
         }
+    }
+}
+
+fn put_into(object: &mut Value, managed_fields: &str) {
+    let entries = serde_json::from_str(managed_fields);
+    if let (Some(metadata), Ok(entries)) = (object.get_mut("metadata").and_then(Value::as_object_mut), entries) {
+        metadata.insert("managedFields".to_owned(), entries);
     }
 }
 

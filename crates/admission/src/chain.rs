@@ -76,7 +76,11 @@ impl Chain {
                 begun = Instant::now();
             }
             let admitted = match plugin.as_async(attributes) {
-                Some(waiting) => waiting.admit(attributes, notes).await,
+                Some(waiting) => {
+                    // It may show the object to others.
+                    attributes.make_whole();
+                    waiting.admit(attributes, notes).await
+                }
                 None => plugin.admit(attributes, notes),
             };
             begun = link.count(&self.metrics, Pass::Admit, operation, begun, admitted.is_err());
@@ -215,6 +219,7 @@ mod tests {
             namespace: "",
             name: "n",
             object: Some(json!({})),
+            managed_fields: None,
             old_object: None,
             user: &user,
             dry_run: true,

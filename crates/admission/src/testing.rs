@@ -220,6 +220,7 @@ impl Ask<'_> {
             namespace: self.namespace,
             name: self.name,
             object: self.object.clone(),
+            managed_fields: None,
             old_object: self.old.as_ref(),
             user: &self.user,
             dry_run: false,

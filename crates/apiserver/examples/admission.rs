@@ -73,6 +73,7 @@ async fn times(chain: &Chain, kind: &str, resource: &str, object: &Value, count:
             namespace: "default",
             name: "x",
             object: Some(object.clone()),
+            managed_fields: None,
             old_object: None,
             user: &user,
             dry_run: false,

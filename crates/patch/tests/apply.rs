@@ -30,6 +30,23 @@ fn create_tracks_the_writer() {
 }
 
 #[test]
+fn entries_of_a_create_as_text_are_those_of_the_tree() {
+    let of_pods = |subresource| FieldManager::builtin("", "v1", "Pod", subresource, FieldSet::of(&[&["status"]]));
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": {"a\n\"b": "c"}},
+        "spec": {"containers": [{"name": "a", "env": [{"name": "A"}]}], "nodeName": "n"}, "status": {"phase": "x"}});
+    for (object, writer, subresource) in
+        [(&pod, "me \"too\"", ""), (&pod, "", "resize"), (&json!({"metadata": {"name": "b"}}), "me", "")]
+    {
+        let manager = of_pods(subresource);
+        let mut tracked = object.clone();
+        manager.update(None, &mut tracked, writer, T1);
+        let text = manager.of_create(object, writer, T1);
+        let entries: Option<Value> = text.map(|text| serde_json::from_str(&text).expect("JSON"));
+        assert_eq!(entries.as_ref(), tracked["metadata"].get("managedFields"), "{object}");
+    }
+}
+
+#[test]
 fn update_moves_ownership() {
     let manager = deployments();
     let mut first = deployment(json!({"replicas":3,"paused":true}));

@@ -25,11 +25,11 @@ async fn show<'a>(
     a: &Attributes<'_>,
     versions: &dyn Versions,
     form: &Match<'_>,
-    object: Option<&'a Value>,
+    object: Option<Cow<'a, Value>>,
 ) -> Result<Option<Cow<'a, Value>>, Status> {
     let Some(object) = object else { return Ok(None) };
-    let shown = versions.show(a.resource, &form.resource, &form.kind, object).await?;
-    Ok(Some(shown.map_or(Cow::Borrowed(object), Cow::Owned)))
+    let shown = versions.show(a.resource, &form.resource, &form.kind, &object).await?;
+    Ok(Some(shown.map_or(object, Cow::Owned)))
 }
 
 impl<'a> Versioned<'a> {
@@ -61,7 +61,7 @@ impl<'a> Shown<'a> {
     /// # Errors
     /// For what cannot be converted.
     pub async fn of(a: &'a Attributes<'_>, versions: &dyn Versions, form: &Match<'_>) -> Result<Self, Status> {
-        let object = show(a, versions, form, a.object.as_ref()).await?;
-        Ok(Self { object, old: show(a, versions, form, a.old_object).await? })
+        let object = show(a, versions, form, a.whole_object()).await?;
+        Ok(Self { object, old: show(a, versions, form, a.old_object.map(Cow::Borrowed)).await? })
     }
 }

@@ -80,7 +80,8 @@ mod tests {
         let plugin = NamespaceAutoProvision::new(&d);
         let waits = |dry_run| {
             Ask::create("/secrets", json!({})).with(|a| {
-                let a = Attributes { dry_run, object: a.object.clone(), rounds: Default::default(), ..*a };
+                let (object, rounds) = (a.object.clone(), Default::default());
+                let a = Attributes { dry_run, object, managed_fields: None, rounds, ..*a };
                 plugin.as_async(&a).is_some()
             })
         };

@@ -189,6 +189,7 @@ mod tests {
             namespace: "n",
             name: "x",
             object: Some(object),
+            managed_fields: None,
             old_object: None,
             user: &user,
             dry_run,

@@ -41,6 +41,7 @@ fn judges(d: &Dependencies, hook: &Hook, namespace: &str, service: &str) -> bool
         namespace,
         name: "",
         object: Some(pod),
+        managed_fields: None,
         old_object: None,
         user: &user,
         dry_run: false,

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::Served;
 use crate::shared::context::RequestContext;
+use crate::write::draft::Draft;
 
 /// The parameter with which a dry run (`dryRun=All`) asks what admission did; the answer comes as warnings
 /// (`docs/admission.md`).
@@ -29,8 +30,8 @@ pub struct Admission<'a> {
 impl Admission<'_> {
     fn attributes<'b>(
         &'b self,
-        object: Option<Value>,
-        old: Option<&'b Value>,
+        (object, managed_fields): (Option<Value>, Option<String>),
+        old_object: Option<&'b Value>,
         options: OperationOptions<'b>,
     ) -> Attributes<'b> {
         Attributes {
@@ -41,7 +42,8 @@ impl Admission<'_> {
             namespace: if self.served.options().is_namespace() { self.name } else { &self.cx.info.namespace },
             name: self.name,
             object,
-            old_object: old,
+            managed_fields,
+            old_object,
             user: &self.cx.user,
             dry_run: self.dry_run,
             explained: self.explained() || self.cx.audited,
@@ -93,23 +95,16 @@ impl Admission<'_> {
     /// # Errors
     /// The refusal of a plugin.
     pub async fn mutate(&self, object: Option<Value>, old: Option<&Value>) -> Result<Option<Value>, Status> {
-        let chain = &self.cx.server.admission;
-        if !chain.handles(self.operation) {
-            return Ok(object);
-        }
-        let mut notes = Notes::default();
-        let make = || self.options();
-        let options = if self.operation == Operation::Connect {
-            OperationOptions::default()
-        } else {
-            OperationOptions::new(&make)
-        };
-        let mut attributes = self.attributes(object, old, options);
-        let outcome = chain.admit(&mut attributes, &mut notes).await;
-        let object = attributes.object.take();
-        drop(attributes);
-        self.done(notes);
-        outcome.map(|()| object)
+        let (object, _) = self.pass(Pass::Admit, (object, None), old).await?;
+        Ok(object)
+    }
+
+    /// The mutating pass of a new object.
+    ///
+    /// # Errors
+    /// The refusal of a plugin.
+    pub async fn mutate_draft(&self, draft: Draft) -> Result<Draft, Status> {
+        self.pass_draft(Pass::Admit, draft).await
     }
 
     /// The validating pass; gives the object back.
@@ -117,6 +112,30 @@ impl Admission<'_> {
     /// # Errors
     /// The refusal of a plugin.
     pub async fn validate(&self, object: Option<Value>, old: Option<&Value>) -> Result<Option<Value>, Status> {
+        let (object, _) = self.pass(Pass::Validate, (object, None), old).await?;
+        Ok(object)
+    }
+
+    /// The validating pass of a new object.
+    ///
+    /// # Errors
+    /// The refusal of a plugin.
+    pub async fn validate_draft(&self, draft: Draft) -> Result<Draft, Status> {
+        self.pass_draft(Pass::Validate, draft).await
+    }
+
+    async fn pass_draft(&self, pass: Pass, draft: Draft) -> Result<Draft, Status> {
+        let (value, managed_fields) = self.pass(pass, (Some(draft.value), draft.managed_fields), None).await?;
+        Ok(Draft { value: value.unwrap_or_default(), managed_fields })
+    }
+
+    /// One pass over an object and the entries beside it.
+    async fn pass(
+        &self,
+        pass: Pass,
+        object: (Option<Value>, Option<String>),
+        old: Option<&Value>,
+    ) -> Result<(Option<Value>, Option<String>), Status> {
         let chain = &self.cx.server.admission;
         if !chain.handles(self.operation) {
             return Ok(object);
@@ -129,12 +148,24 @@ impl Admission<'_> {
             OperationOptions::new(&make)
         };
         let mut attributes = self.attributes(object, old, options);
-        let outcome = chain.validate(&attributes, &mut notes).await;
-        let object = attributes.object.take();
+        let outcome = match pass {
+            Pass::Admit => chain.admit(&mut attributes, &mut notes).await,
+            Pass::Validate => chain.validate(&attributes, &mut notes).await,
+        };
+        let given_back = (attributes.object.take(), attributes.managed_fields.take());
         drop(attributes);
         self.done(notes);
-        outcome.map(|()| object)
+        outcome.map(|()| given_back)
     }
+}
+
+/// The passes of admission.
+#[derive(Clone, Copy)]
+enum Pass {
+    /// Plugins may change the object.
+    Admit,
+    /// They judge it.
+    Validate,
 }
 
 /// Nobody grants by a role or a binding what they do not hold.

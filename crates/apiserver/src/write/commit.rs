@@ -20,6 +20,7 @@ use crate::request::version_param;
 use crate::shared::Server;
 use crate::shared::identity::Auth;
 use crate::shared::issued_metrics::{IssuedLife, IssuedMetrics};
+use crate::write::draft::Draft;
 
 /// What a commit uses of the server.
 pub struct Committer<'a> {
@@ -40,13 +41,14 @@ pub struct Committer<'a> {
 const GUESS_BYTES: usize = 4096;
 
 /// What is stored of a tree: fields in the order in which they are answered, that of their type; sorted for kinds made at run time.
-fn stored(schema: &ObjectSchema, value: &Value) -> Result<Body, StoreError> {
+/// `managed_fields` stand where the tree has null.
+fn stored(schema: &ObjectSchema, value: &Value, managed_fields: Option<&str>) -> Result<Body, StoreError> {
     let Some(ty) = schema.type_id() else {
         let (bytes, at) = sorted(value);
         return Body::new(bytes, at);
     };
     let mut out = Vec::with_capacity(GUESS_BYTES);
-    json::write_declared(ty, value, &mut out);
+    json::write_declared_with(ty, value, managed_fields, &mut out);
     // Metadata comes early, and the revision early in it.
     Body::locate(out)
 }
@@ -100,12 +102,16 @@ impl<'a> Committer<'a> {
     }
 
     /// The bytes and selector values of a tree. Its `resourceVersion` is emptied for the store to fill in.
-    fn body(&self, served: &Served, value: &mut Value) -> Result<(Body, RecordMeta), Status> {
+    fn body(&self, served: &Served, draft: &mut Draft) -> Result<(Body, RecordMeta), Status> {
+        let Draft { value, managed_fields } = draft;
         let fields: Vec<String> = served.field_names.iter().map(|f| served.strategy.field_value(value, f)).collect();
         let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
             return Err(Status::internal("object has no metadata"));
         };
         meta.insert("resourceVersion".into(), Value::String(String::new()));
+        if managed_fields.is_some() {
+            meta.insert("managedFields".into(), Value::Null);
+        }
         let labels = meta.get("labels").and_then(Value::as_object);
         let labels = Labels::new(labels.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?))));
         let record_meta = RecordMeta {
@@ -115,7 +121,7 @@ impl<'a> Committer<'a> {
             deleting: meta.get("deletionTimestamp").is_some_and(|v| !v.is_null()),
             expires_at_s: self.expiry(served),
         };
-        let body = stored(&served.storage_schema, value).map_err(|e| match e {
+        let body = stored(&served.storage_schema, value, managed_fields.as_deref()).map_err(|e| match e {
             StoreError::TooLarge { limit, .. } => Status::too_large(limit),
             other => Status::internal(other),
         })?;
@@ -165,12 +171,12 @@ impl<'a> Committer<'a> {
         served: &Served,
         namespace: &str,
         name: &str,
-        value: Value,
+        mut draft: Draft,
     ) -> Result<Arc<Record>, Refused> {
         let _span = child("Create etcd3", || attributes(served, namespace, name));
-        let mut value = served.working_to_stored(value).await?;
-        let _turn = self.turn(served, Some(&mut value)).await;
-        let (body, meta) = self.body(served, &mut value)?;
+        draft.value = served.working_to_stored(draft.value).await?;
+        let _turn = self.turn(served, Some(&mut draft.value)).await;
+        let (body, meta) = self.body(served, &mut draft)?;
         let write = Write::create(Key::new(served.store, namespace, name), body, meta);
         self.commit(served, write).await
     }
@@ -185,7 +191,7 @@ impl<'a> Committer<'a> {
         let _turn = self.turn(served, Some(&mut value)).await;
         let requests = served.gr.resource == "certificatesigningrequests" && served.gr.group == "certificates.k8s.io";
         let issued = requests.then(|| IssuedLife::of(&parse(old), &value)).flatten();
-        let (body, meta) = self.body(served, &mut value)?;
+        let (body, meta) = self.body(served, &mut value.into())?;
         // Writing the same again is worth it where the disk holds it under another key than is used now.
         if old.same_but_revision(&body) && !self.store.is_stale(old) {
             // The same bytes at another revision than expected are a conflict all the same.
@@ -215,8 +221,8 @@ impl<'a> Committer<'a> {
         let mut write = Write::delete(old.key().clone(), Precondition::AtRevision(old.revision()));
         let _turn = self.turn(served, None).await;
         if let Some(value) = last {
-            let mut value = served.working_to_stored(value).await?;
-            let (body, _) = self.body(served, &mut value)?;
+            let value = served.working_to_stored(value).await?;
+            let (body, _) = self.body(served, &mut value.into())?;
             write.action = kelson_store::Action::Delete { body: Some(body) };
         }
         self.commit(served, write).await

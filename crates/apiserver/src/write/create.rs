@@ -13,6 +13,7 @@ use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::admit::{self, Admission};
 use crate::write::commit::{Committer, Refused};
+use crate::write::draft::Draft;
 use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
 use crate::write::{decode, fields, privileged};
@@ -44,8 +45,8 @@ pub async fn insert(cx: &RequestContext, served: &Served, mut value: Value, dry_
     prepare::set_namespace(cx, served, &mut value)?;
     clean(cx, &mut value, dry_run)?;
     owners::once_each(&mut value, When::Sent).into_iter().for_each(|w| cx.warn(w));
-    fields::note(cx, served, None, &mut value, "").await?;
-    admitted(cx, served, value, dry_run).await
+    let draft = fields::note_new(cx, served, value, dry_run).await?;
+    admitted(cx, served, draft, dry_run).await
 }
 
 /// The same for a merged configuration, whose `managedFields` are right already.
@@ -61,38 +62,39 @@ pub async fn insert_applied(
     value["metadata"]["name"] = cx.info.name.as_str().into();
     prepare::set_namespace(cx, served, &mut value)?;
     clean(cx, &mut value, dry_run)?;
-    admitted(cx, served, value, dry_run).await
+    admitted(cx, served, value.into(), dry_run).await
 }
 
-async fn admitted(cx: &RequestContext, served: &Served, value: Value, dry_run: bool) -> Result<Object, Status> {
-    let name = meta_text(&value, "name").to_owned();
+async fn admitted(cx: &RequestContext, served: &Served, draft: Draft, dry_run: bool) -> Result<Object, Status> {
+    let name = meta_text(&draft.value, "name").to_owned();
     if served.terminating {
         let why = "create not allowed while custom resource definition is terminating";
         return Err(Status::forbidden(&served.gr, &name, why));
     }
     let admission =
         Admission { cx, served, kind: &served.gvk, operation: Operation::Create, name: &name, dry_run, options: None };
-    let mut value = admission.mutate(Some(value), None).await?.unwrap_or_default();
-    owners::once_each(&mut value, When::Admitted).into_iter().for_each(|w| cx.warn(w));
+    let mut draft = admission.mutate_draft(draft).await?;
+    let value = &mut draft.value;
+    owners::once_each(value, When::Admitted).into_iter().for_each(|w| cx.warn(w));
     // A webhook may have given it a name, and may not have moved it.
-    prepare::check_namespace(cx, served, &value)?;
-    let name = meta_text(&value, "name").to_owned();
+    prepare::check_namespace(cx, served, value)?;
+    let name = meta_text(value, "name").to_owned();
     let admission = Admission { name: &name, ..admission };
-    served.strategy.default(served.working_version(), &mut value)?;
-    cx.server.gated.drop_from(&served.gr.group, &served.gr.resource, &mut value, None);
-    let generate = meta_text(&value, "generateName").to_owned();
+    served.strategy.default(served.working_version(), value)?;
+    cx.server.gated.drop_from(&served.gr.group, &served.gr.resource, value, None);
+    let generate = meta_text(value, "generateName").to_owned();
     if !name.is_empty() || generate.is_empty() {
-        served.strategy.prepare_create(&cx.strategy_cx(), &mut value);
-        admit::escalation(cx, served, &value, None)?;
-        let finished = finish(cx, served, &admission, value, dry_run).await;
+        served.strategy.prepare_create(&cx.strategy_cx(), value);
+        admit::escalation(cx, served, value, None)?;
+        let finished = finish(cx, served, &admission, draft, dry_run).await;
         return finished.map_err(|(refused, name)| refused.status(served, &name));
     }
     for attempt in 1.. {
-        let mut candidate = if attempt < GENERATED_NAMES_MAX { value.clone() } else { std::mem::take(&mut value) };
-        candidate["metadata"]["name"] = generate_name(&generate).into();
+        let mut candidate = if attempt < GENERATED_NAMES_MAX { draft.clone() } else { std::mem::take(&mut draft) };
+        candidate.value["metadata"]["name"] = generate_name(&generate).into();
         // What is prepared may be made of the name: a job's labels are.
-        served.strategy.prepare_create(&cx.strategy_cx(), &mut candidate);
-        admit::escalation(cx, served, &candidate, None)?;
+        served.strategy.prepare_create(&cx.strategy_cx(), &mut candidate.value);
+        admit::escalation(cx, served, &candidate.value, None)?;
         match finish(cx, served, &admission, candidate, dry_run).await {
             Err((Refused::Exists, _)) if attempt < GENERATED_NAMES_MAX => {}
             Err((Refused::Exists, name)) => return Err(generated_taken(served, &name)),
@@ -114,31 +116,32 @@ async fn finish(
     cx: &RequestContext,
     served: &Served,
     admission: &Admission<'_>,
-    mut value: Value,
+    mut draft: Draft,
     dry_run: bool,
 ) -> Result<Object, (Refused, String)> {
-    let name = meta_text(&value, "name").to_owned();
+    let value = &mut draft.value;
+    let name = meta_text(value, "name").to_owned();
     let fail = |refused: Refused| (refused, name.clone());
-    let reserved = cx.server.services.before_create(served, &mut value, dry_run).await;
+    let reserved = cx.server.services.before_create(served, value, dry_run).await;
     let reserved = reserved.map_err(|s| fail(s.into()))?;
-    let mut errors = served.strategy.validate_create(&value);
-    errors.extend(privileged::refused(cx, served, &value));
+    let mut errors = served.strategy.validate_create(value);
+    errors.extend(privileged::refused(cx, served, value));
     if !errors.is_empty() {
         let kind = served.storage.group_kind();
         return Err(fail(Status::invalid(&kind, &name, &errors).into()));
     }
-    served.strategy.canonicalize(&mut value);
-    served.strategy.warnings(&value, None).into_iter().for_each(|w| cx.warn(w));
-    let value = admission.validate(Some(value), None).await.map_err(|s| fail(s.into()))?.unwrap_or_default();
+    served.strategy.canonicalize(value);
+    served.strategy.warnings(value, None).into_iter().for_each(|w| cx.warn(w));
+    let draft = admission.validate_draft(draft).await.map_err(|s| fail(s.into()))?;
     let namespace = cx.namespace(served);
     if dry_run {
         if cx.server.store.get(served.store, namespace, &name).is_some() {
             return Err(fail(Refused::Exists));
         }
-        tried_form(served, &value).await.map_err(|s| fail(s.into()))?;
-        return Ok(Object::Tree(value));
+        tried_form(served, &draft.value).await.map_err(|s| fail(s.into()))?;
+        return Ok(Object::Tree(draft.value));
     }
-    let record = Committer::of(&cx.server).create(served, namespace, &name, value).await.map_err(fail)?;
+    let record = Committer::of(&cx.server).create(served, namespace, &name, draft).await.map_err(fail)?;
     reserved.keep().await;
     Ok(Object::Record(record))
 }

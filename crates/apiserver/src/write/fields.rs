@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::catalog::{Conversion, Served};
 use crate::shared::context::RequestContext;
+use crate::write::draft::Draft;
 
 /// The versions in which an object of a kind is served, as its entries name them.
 struct Seen<'a> {
@@ -78,6 +79,23 @@ pub async fn note(
         }
     }
     Ok(())
+}
+
+/// Notes what a create sets. Where nobody has need of the entries as a tree they are put beside the object.
+///
+/// # Errors
+/// As [`note`].
+pub async fn note_new(cx: &RequestContext, served: &Served, mut value: Value, dry_run: bool) -> Result<Draft, Status> {
+    // Those that a client brings are read; a dry run answers with the tree, and an audit log may tell what plugins change in it.
+    let brought = value["metadata"].get("managedFields").is_some();
+    let as_stored = served.works_as_served() && served.storage_schema.type_id().is_some();
+    if brought || dry_run || cx.audited || !as_stored {
+        note(cx, served, None, &mut value, "").await?;
+        return Ok(value.into());
+    }
+    let now = format_seconds(cx.server.clock.now());
+    let managed_fields = served.field_manager("").of_create(&value, &cx.manager(), &now);
+    Ok(Draft { value, managed_fields })
 }
 
 async fn track(cx: &RequestContext, served: &Served, live: Option<&Value>, value: &mut Value, subresource: &str) {

@@ -4,6 +4,7 @@ pub mod commit;
 pub mod create;
 pub mod decode;
 pub mod delete;
+pub mod draft;
 pub mod fields;
 mod misfit;
 mod owners;

@@ -123,6 +123,51 @@ async fn a_validating_webhook_sees_the_request_and_refuses_it() {
 }
 
 #[tokio::test]
+async fn webhooks_see_who_owns_which_fields_and_may_change_it() {
+    let world = World::new(|seen| {
+        let name = request(seen)["name"].clone();
+        if !seen.path.starts_with("/m") || name == "left" {
+            return allow(seen);
+        }
+        let operation = match name == "taken" {
+            true => json!({"op": "remove", "path": "/metadata/managedFields"}),
+            false => json!({"op": "replace", "path": "/metadata/managedFields/0/manager", "value": "hook"}),
+        };
+        patch(seen, json!([operation]))
+    })
+    .await;
+    let names = ["left", "changed", "taken"];
+    for name in names {
+        world.post(name).await;
+    }
+    world.validating("v", vec![world.hook("v", |_| {})]).await;
+    world.post("judged").await;
+    let creates = |hook: &mut Value| hook["rules"][0]["operations"] = json!(["CREATE"]);
+    world.mutating("m", vec![world.hook("m", creates)]).await;
+    let entries = |object: &Value| object["metadata"].get("managedFields").cloned();
+    let plain = entries(&world.api.get(&format!("{MAPS}/judged")).await).expect("entries");
+    assert_eq!(plain[0]["fieldsV1"], json!({"f:data": {".": {}, "f:a": {}}}));
+    assert_eq!(entries(&request(&world.server.seen()[0])["object"]), Some(plain.clone()));
+    for name in names {
+        world.api.call("DELETE", &format!("{MAPS}/{name}"), Value::Null).await;
+        let (code, made) = world.post(name).await;
+        assert_eq!(code, 201, "{made}");
+        let managers = entries(&made).map(|entries| entries[0]["manager"].clone());
+        let expected = match name {
+            "left" => Some(plain[0]["manager"].clone()),
+            "changed" => Some(json!("hook")),
+            _ => None,
+        };
+        assert_eq!(managers, expected, "{name}");
+        let judged = request(world.server.seen().last().expect("asked"));
+        assert_eq!(entries(&judged["object"]), entries(&made), "{name}");
+    }
+    let (_, patched) = world.api.call("PATCH", &format!("{MAPS}/judged"), json!({"data": {"b": "c"}})).await;
+    let judged = request(world.server.seen().last().expect("asked"));
+    assert_eq!((entries(&judged["oldObject"]), entries(&judged["object"])), (Some(plain), entries(&patched)));
+}
+
+#[tokio::test]
 async fn each_verb_shows_its_own_options() {
     let world = World::new(allow).await;
     world.validating("v", vec![world.hook("v", |_| {})]).await;

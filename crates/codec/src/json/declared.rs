@@ -18,8 +18,13 @@ pub fn declared_json(object: &Value) -> Vec<u8> {
 
 /// Appends the JSON of an object of a type.
 pub fn write_declared(ty: TypeId, object: &Value, out: &mut Vec<u8>) {
+    write_declared_with(ty, object, None, out);
+}
+
+/// The same, with `managed_fields`, which is JSON, in the place of the `null` that is `metadata.managedFields`.
+pub fn write_declared_with(ty: TypeId, object: &Value, managed_fields: Option<&str>, out: &mut Vec<u8>) {
     match object {
-        Value::Object(fields) => Writer::default().object(ty, fields, out),
+        Value::Object(fields) => Writer { members: Vec::new(), managed_fields }.object(ty, fields, out),
         other => write(other, out),
     }
 }
@@ -33,16 +38,19 @@ fn own_type(object: &Value) -> Option<TypeId> {
 /// A member on its way out: its place in the declaration (the last one for what is not declared), key, value and type.
 type Entry<'a> = (u8, &'a str, &'a Value, Option<FieldType>);
 
-/// Members of the objects that are being written, the outermost first: one allocation serves them all.
-#[derive(Default)]
-struct Writer<'a>(Vec<Entry<'a>>);
+struct Writer<'a> {
+    /// Members of the objects that are being written, the outermost first: one allocation serves them all.
+    members: Vec<Entry<'a>>,
+    /// What is still to be written in the place of the first `managedFields` that are `null`.
+    managed_fields: Option<&'a str>,
+}
 
 impl<'a> Writer<'a> {
     fn object(&mut self, ty: TypeId, fields: &'a Map<String, Value>, out: &mut Vec<u8>) {
-        let start = self.0.len();
+        let start = self.members.len();
         // Both are sorted by name.
         let mut next = 0;
-        self.0.extend(fields.iter().map(|(key, value)| match ty.position_from(next, key) {
+        self.members.extend(fields.iter().map(|(key, value)| match ty.position_from(next, key) {
             Ok(at) => {
                 next = at + 1;
                 (ty.rank(at), key.as_str(), value, Some(ty.json_field(at).ty()))
@@ -52,10 +60,10 @@ impl<'a> Writer<'a> {
                 (u8::MAX, key.as_str(), value, None)
             }
         }));
-        self.0[start..].sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1)));
+        self.members[start..].sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(b.1)));
         out.push(b'{');
-        for i in start..self.0.len() {
-            let (_, key, value, ty) = self.0[i];
+        for i in start..self.members.len() {
+            let (_, key, value, ty) = self.members[i];
             if i > start {
                 out.push(b',');
             }
@@ -69,10 +77,16 @@ impl<'a> Writer<'a> {
             out.push(b'"');
             out.extend_from_slice(key.as_bytes());
             out.extend_from_slice(b"\":");
-            self.value(ty, value, out);
+            match self.managed_fields {
+                Some(text) if value.is_null() && key == "managedFields" => {
+                    out.extend_from_slice(text.as_bytes());
+                    self.managed_fields = None;
+                }
+                _ => self.value(ty, value, out),
+            }
         }
         out.push(b'}');
-        self.0.truncate(start);
+        self.members.truncate(start);
     }
 
     fn value(&mut self, ty: FieldType, value: &'a Value, out: &mut Vec<u8>) {

@@ -6,6 +6,6 @@ pub(crate) mod decode;
 mod lexer;
 mod write;
 
-pub use declared::{declared_json, indent, write_declared};
+pub use declared::{declared_json, indent, write_declared, write_declared_with};
 pub use decode::{decode, decode_within, peek};
 pub use write::{write, write_text};

@@ -3,9 +3,10 @@
 //! converter of apimachinery `util/managedfields/internal/versionconverter`.
 use super::{
     compare::Comparison,
+    conflict::ApplyError,
     fields::FieldSet,
     managed::{Managed, Owned},
-    manager::{ApplyError, FieldManager},
+    manager::FieldManager,
     walk,
 };
 use serde_json::Value;

@@ -1,125 +1,227 @@
-//! What a new object sets, as FieldsV1 at once: a create has nobody to take fields from, so no sets are compared and none
-//! is kept. The result is that of `compare::compare` with the empty object.
+//! What a new object sets, as a tree of FieldsV1 nodes whose names lie in the object: a create has nobody to take fields from, so no
+//! sets are compared and none is kept. The result is that of `compare::compare` with the empty object.
 use super::{
     compare,
-    fields::{FieldSet, PathElement},
+    fields::{FieldSet, PathElement, Step},
+    managed::ManagerId,
     walk::{self, Atom},
 };
+use kelson_codec::json::write_text;
 use kelson_schema::Shape;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// The fields of `new` that are not as in `base`, which is the empty object of the type.
-pub(super) fn added_to(shape: &Shape, base: &Value, new: &Value) -> Map<String, Value> {
-    match differing(shape, base, new) {
-        Some(Value::Object(mut map)) => {
-            // The root is no path.
-            map.remove(".");
-            map
+/// Most entries of a create are shorter.
+const GUESS_BYTES: usize = 2048;
+
+/// A place that is owned, or has such places below it.
+pub(super) struct Node<'a> {
+    name: Name<'a>,
+    /// Whether the place itself is a path of the set.
+    member: bool,
+    below: Vec<Node<'a>>,
+}
+
+/// The name of a place.
+enum Name<'a> {
+    /// A field, or a key of a map.
+    Field(&'a str),
+    /// Any other, as it is spelled in FieldsV1.
+    Spelled(String),
+}
+
+impl Name<'_> {
+    fn of(element: &PathElement) -> Self {
+        Self::Spelled(element.serialize())
+    }
+
+    fn is(&self, element: &PathElement) -> bool {
+        match (self, element) {
+            (Self::Field(name), PathElement::Field(field)) => name == field,
+            (Self::Field(_), _) => false,
+            (Self::Spelled(text), element) => *text == element.serialize(),
         }
-        _ => Map::new(),
+    }
+
+    fn spelled(self) -> String {
+        match self {
+            Self::Field(name) => ["f:", name].concat(),
+            Self::Spelled(text) => text,
+        }
     }
 }
 
-/// Takes members of `set` out of a FieldsV1 object, and all that is below them.
-pub(super) fn remove_trees(map: &mut Map<String, Value>, set: &FieldSet) {
+/// What is found at a place: whether it is a path itself, and the nodes below it.
+type OfPlace<'a> = (bool, Vec<Node<'a>>);
+
+/// The fields of `new` that are not as in `base`, which is the empty object of the type.
+pub(super) fn added_to<'a>(shape: &Shape, base: &Value, new: &'a Value) -> Vec<Node<'a>> {
+    // The root is no path.
+    differing(shape, base, new).map(|(_, nodes)| nodes).unwrap_or_default()
+}
+
+/// Takes members of `set` out, and all that is below them.
+pub(super) fn remove_trees(nodes: &mut Vec<Node<'_>>, set: &FieldSet) {
+    remove(nodes, set, true);
+}
+
+/// Takes members of `set` out, and leaves what is below them.
+pub(super) fn remove_members(nodes: &mut Vec<Node<'_>>, set: &FieldSet) {
+    remove(nodes, set, false);
+}
+
+fn remove(nodes: &mut Vec<Node<'_>>, set: &FieldSet, trees: bool) {
     for step in set.steps() {
-        let key = step.element.serialize();
-        if step.member {
-            map.remove(&key);
-        } else if let Some(Value::Object(below)) = map.get_mut(&key)
-            && !below.is_empty()
-        {
-            remove_trees(below, &step.below);
-            if below.len() == 1 && below.contains_key(".") {
-                below.clear();
-            } else if below.is_empty() {
-                map.remove(&key);
-            }
+        let Some(at) = nodes.iter().position(|node| node.name.is(&step.element)) else { continue };
+        let node = &mut nodes[at];
+        if step.member && trees {
+            node.below.clear();
+        } else {
+            remove(&mut node.below, &step.below, trees);
+        }
+        node.member &= !step.member;
+        if !node.member && node.below.is_empty() {
+            nodes.remove(at);
         }
     }
+}
+
+/// As a FieldsV1 object.
+pub(super) fn to_map(nodes: Vec<Node<'_>>) -> Map<String, Value> {
+    let value = |node: Node<'_>| {
+        let mut map = to_map(node.below);
+        if node.member && !map.is_empty() {
+            map.insert(".".to_owned(), Value::Object(Map::new()));
+        }
+        (node.name.spelled(), Value::Object(map))
+    };
+    nodes.into_iter().map(value).collect()
+}
+
+/// The JSON of `managedFields` that hold these nodes as the one entry of a plain write; fields stand as their type declares them.
+pub(super) fn entries(nodes: &[Node<'_>], id: &ManagerId, time: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(GUESS_BYTES);
+    let mut field = |before: &str, text: &str| {
+        out.extend_from_slice(before.as_bytes());
+        write_text(text, &mut out);
+    };
+    field("[{\"manager\":", &id.manager);
+    field(",\"operation\":", id.operation.name());
+    field(",\"apiVersion\":", &id.api_version);
+    field(",\"time\":", time);
+    out.extend_from_slice(b",\"fieldsType\":\"FieldsV1\",\"fieldsV1\":");
+    write_node(false, nodes, &mut out);
+    if !id.subresource.is_empty() {
+        out.extend_from_slice(b",\"subresource\":");
+        write_text(&id.subresource, &mut out);
+    }
+    out.extend_from_slice(b"}]");
+    // It is made of texts alone.
+    String::from_utf8(out).ok()
+}
+
+fn write_node(member: bool, below: &[Node<'_>], out: &mut Vec<u8>) {
+    out.push(b'{');
+    let dotted = member && !below.is_empty();
+    if dotted {
+        // Comes before all names.
+        out.extend_from_slice(b"\".\":{}");
+    }
+    for (i, node) in below.iter().enumerate() {
+        if i > 0 || dotted {
+            out.push(b',');
+        }
+        match &node.name {
+            Name::Field(name) => {
+                out.extend_from_slice(b"\"f:");
+                let at = out.len();
+                write_text(name, out);
+                // It stands within the quotes that are there already.
+                out.remove(at);
+            }
+            Name::Spelled(text) => write_text(text, out),
+        }
+        out.push(b':');
+        write_node(node.member, &node.below, out);
+    }
+    out.push(b'}');
 }
 
 /// The node of a place in both objects; `None` when nothing at or below it differs.
-fn differing(shape: &Shape, base: &Value, new: &Value) -> Option<Value> {
+fn differing<'a>(shape: &Shape, base: &Value, new: &'a Value) -> Option<OfPlace<'a>> {
     let kind = walk::atom(shape, Some(new));
     if walk::atom(shape, Some(base)) != kind {
         return compared(shape, base, new);
     }
     match (kind, base, new) {
         (Atom::Map, Value::Object(old), Value::Object(map)) if !old.is_empty() || !map.is_empty() => {
-            let mut out = Map::new();
+            let mut nodes = Vec::with_capacity(map.len());
             for (key, value) in map {
                 let of_field = walk::child(shape, key);
-                let node = match old.get(key) {
+                let found = match old.get(key) {
                     Some(old) => differing(&of_field, old, value),
-                    None => Some(whole(&of_field, value)),
+                    None => Some((true, whole(&of_field, value))),
                 };
-                out.extend(node.map(|node| (field(key), node)));
+                nodes.extend(found.map(|(member, below)| Node { name: Name::Field(key), member, below }));
             }
-            (!out.is_empty()).then_some(Value::Object(out))
+            (!nodes.is_empty()).then_some((false, nodes))
         }
         // The list was empty, so that each element is new, and the list itself is not.
         (Atom::List, Value::Null, Value::Array(items)) if !items.is_empty() => {
-            let Value::Object(mut elements) = whole(shape, new) else { return None };
-            elements.remove(".");
-            (!elements.is_empty()).then_some(Value::Object(elements))
+            let nodes = whole(shape, new);
+            (!nodes.is_empty()).then_some((false, nodes))
         }
-        (Atom::Scalar | Atom::AtomicList | Atom::AtomicMap, ..) => (base != new).then(member),
+        (Atom::Scalar | Atom::AtomicList | Atom::AtomicMap, ..) => (base != new).then_some((true, Vec::new())),
         _ => compared(shape, base, new),
     }
 }
 
 /// The same by sets, for what an empty object hardly has.
-fn compared(shape: &Shape, base: &Value, new: &Value) -> Option<Value> {
+fn compared<'a>(shape: &Shape, base: &Value, new: &Value) -> Option<OfPlace<'a>> {
     let (is_member, set) = compare::changed_or_added(shape, base, new);
-    if !is_member && set.is_empty() {
-        return None;
-    }
-    let Value::Object(mut below) = set.to_fields_v1() else { return None };
-    if is_member && !below.is_empty() {
-        below.insert(".".to_owned(), member());
-    }
-    Some(Value::Object(below))
+    (is_member || !set.is_empty()).then(|| (is_member, nodes_of(&set)))
 }
 
-/// The node of a value that was not there before: a member, and so is all below it.
-fn whole(shape: &Shape, new: &Value) -> Value {
-    let mut out = Map::new();
+fn nodes_of<'a>(set: &FieldSet) -> Vec<Node<'a>> {
+    let node = |step: &Step| Node { name: Name::of(&step.element), member: step.member, below: nodes_of(&step.below) };
+    sorted(set.steps().iter().map(node).collect())
+}
+
+/// In the order in which they are written.
+fn sorted(mut nodes: Vec<Node<'_>>) -> Vec<Node<'_>> {
+    let spelled = |node: &Node<'_>| match &node.name {
+        Name::Spelled(text) => text.clone(),
+        Name::Field(name) => ["f:", name].concat(),
+    };
+    if nodes.len() > 1 {
+        nodes.sort_by_cached_key(spelled);
+    }
+    nodes
+}
+
+/// What is below a value that was not there before: all of it is a member, and so is the value's own place.
+fn whole<'a>(shape: &Shape, new: &'a Value) -> Vec<Node<'a>> {
     match (walk::atom(shape, Some(new)), new) {
-        (Atom::List, Value::Array(items)) if !items.is_empty() => {
+        (Atom::List, Value::Array(items)) => {
             let of_element = shape.element();
-            let mut nodes: BTreeMap<PathElement, Value> = BTreeMap::new();
+            let mut nodes: BTreeMap<PathElement, Vec<Node<'a>>> = BTreeMap::new();
             for item in items {
                 let Ok(element) = walk::element_of(shape, item) else { continue };
                 // Duplicates count as one value.
-                nodes.entry(element).and_modify(|node| *node = member()).or_insert_with(|| whole(&of_element, item));
+                nodes.entry(element).and_modify(Vec::clear).or_insert_with(|| whole(&of_element, item));
             }
-            out.extend(nodes.into_iter().map(|(element, node)| (element.serialize(), node)));
+            let node = |(element, below): (PathElement, _)| Node { name: Name::of(&element), member: true, below };
+            sorted(nodes.into_iter().map(node).collect())
         }
-        (Atom::Map, Value::Object(map)) if !map.is_empty() => {
-            // The least key comes first: nothing is moved to make room for it.
-            out.insert(".".to_owned(), member());
-            for (key, value) in map {
-                out.insert(field(key), whole(&walk::child(shape, key), value));
-            }
-            return Value::Object(out);
+        (Atom::Map, Value::Object(map)) => {
+            let node = |(key, value): (&'a String, &'a Value)| {
+                let below = whole(&walk::child(shape, key), value);
+                Node { name: Name::Field(key), member: true, below }
+            };
+            map.iter().map(node).collect()
         }
-        _ => {}
+        _ => Vec::new(),
     }
-    if !out.is_empty() {
-        out.insert(".".to_owned(), member());
-    }
-    Value::Object(out)
-}
-
-fn field(name: &str) -> String {
-    ["f:", name].concat()
-}
-
-/// What stands for a path that has none below it.
-fn member() -> Value {
-    Value::Object(Map::new())
 }
 
 #[cfg(test)]
@@ -162,7 +264,11 @@ mod tests {
                 for ignored in &ignored {
                     let mut found = added_to(&shape, base, new);
                     remove_trees(&mut found, ignored);
-                    assert_eq!(Value::Object(found), by_sets(&shape, base, new, ignored), "{base} {new}");
+                    let expected = by_sets(&shape, base, new, ignored);
+                    let mut text = Vec::new();
+                    write_node(false, &found, &mut text);
+                    assert_eq!(String::from_utf8(text).unwrap(), expected.to_string(), "{base} {new}");
+                    assert_eq!(Value::Object(to_map(found)), expected, "{base} {new}");
                 }
             }
         }

@@ -4,6 +4,7 @@ use super::{
     added,
     changes::Changes,
     compare::{self, Comparison},
+    conflict::{ApplyError, Conflict, in_words},
     fields::FieldSet,
     managed::{Managed, ManagerId, Operation, Owned},
     merge::{self, MergeError},
@@ -19,48 +20,6 @@ use std::{
 };
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-
-/// One field that another manager owns.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Conflict {
-    /// `"kubectl" using apps/v1 at 2026-01-01T00:00:00Z`.
-    pub manager: String,
-    /// Path of the field, as in `.spec.replicas`.
-    pub field: String,
-}
-
-/// Why an apply was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ApplyError {
-    /// 409 Conflict, a cause per field (`FieldManagerConflict`, message `conflict with …`).
-    #[error("{}", conflict_message(.0))]
-    Conflicts(Vec<Conflict>),
-    /// 400 BadRequest, with the text for the client.
-    #[error("{0}")]
-    BadRequest(String),
-    /// The configuration does not fit the type; upstream answers 500 with this text.
-    #[error("{0}")]
-    Invalid(String),
-    /// 413 RequestEntityTooLarge: the object would take more memory or work than a document may.
-    #[error("{0}")]
-    TooLarge(String),
-}
-
-fn conflict_message(conflicts: &[Conflict]) -> String {
-    if let [only] = conflicts {
-        return format!("Apply failed with 1 conflict: conflict with {}: {}", only.manager, only.field);
-    }
-    let mut managers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for conflict in conflicts {
-        managers.entry(&conflict.manager).or_default().push(&conflict.field);
-    }
-    let mut lines = Vec::new();
-    for (manager, fields) in managers {
-        lines.push(format!("conflicts with {manager}:"));
-        lines.extend(fields.iter().map(|f| format!("- {f}")));
-    }
-    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
-}
 
 /// Manages the fields of objects of one kind in one version, written through one (sub)resource.
 #[derive(Debug, Clone)]
@@ -127,15 +86,32 @@ impl FieldManager {
 
     /// The bookkeeping of a create, where nobody owns anything yet.
     fn create(&self, new: &Value, managed: &mut Managed, manager: &str, now: &str) {
-        let mut set = added::added_to(&self.shape, &self.empty, new);
-        added::remove_trees(&mut set, &self.ignored);
-        let mut fields = OwnedFields::from(set);
-        fields.subtract(server_fields());
-        if !fields.is_empty() {
+        let nodes = self.set_by_create(new);
+        if !nodes.is_empty() {
+            let fields = OwnedFields::from(added::to_map(nodes));
             let id = ManagerId::new(manager, Operation::Update, &self.api_version, &self.subresource);
             let owned = Owned { fields, api_version: self.api_version.clone(), time: Some(now.to_owned()) };
             managed.0.insert(id, owned);
         }
+    }
+
+    /// What a create sets, and is not the server's.
+    fn set_by_create<'a>(&self, new: &'a Value) -> Vec<added::Node<'a>> {
+        let mut nodes = added::added_to(&self.shape, &self.empty, new);
+        added::remove_trees(&mut nodes, &self.ignored);
+        added::remove_members(&mut nodes, server_fields());
+        nodes
+    }
+
+    /// `managedFields` of an object that is created and brings none, as JSON whose fields stand as their type declares them; `None`
+    /// where nothing is set. It is what [`FieldManager::update`] puts into the object, without a tree of it.
+    pub fn of_create(&self, new: &Value, manager: &str, now: &str) -> Option<String> {
+        let nodes = self.set_by_create(new);
+        if nodes.is_empty() {
+            return None;
+        }
+        let id = ManagerId::new(manager, Operation::Update, &self.api_version, &self.subresource);
+        added::entries(&nodes, &id, now)
     }
 
     /// The entries to go on from; those of `new` are taken out of it.
@@ -397,23 +373,6 @@ fn too_large(exceeded: Exceeded) -> ApplyError {
         }
         other => other.to_string(),
     })
-}
-
-fn in_words((id, fields): (&ManagerId, FieldSet)) -> impl Iterator<Item = Conflict> {
-    let manager = describe(id);
-    fields.paths().into_iter().map(move |field| Conflict { manager: manager.clone(), field })
-}
-
-/// How a conflict names a manager.
-fn describe(id: &ManagerId) -> String {
-    let mut out = format!("{:?}", id.manager);
-    if !id.subresource.is_empty() {
-        out.push_str(&format!(" with subresource {:?}", id.subresource));
-    }
-    if id.operation == Operation::Update {
-        out.push_str(&format!(" using {}", id.api_version));
-    }
-    out
 }
 
 /// Fields that belong to nobody.

@@ -3,8 +3,12 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+/// A future on the heap. Tasks take theirs there before anything else: a block of async keeps room for a future that it
+/// captures and once more for where it awaits it, so that each layer around a future as such would double what a task holds.
+pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 /// A future whose panic is its result.
-pub(crate) struct Caught<'a, T>(pub(crate) Pin<Box<dyn Future<Output = T> + Send + 'a>>);
+pub(crate) struct Caught<'a, T>(pub(crate) Boxed<'a, T>);
 
 impl<T> Future for Caught<'_, T> {
     type Output = std::thread::Result<T>;

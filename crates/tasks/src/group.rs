@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::caught::Caught;
+use crate::caught::{Boxed, Caught};
 use crate::scoped::{Scoped, scoped_option};
 use crate::stats::Watch;
 
@@ -69,10 +69,11 @@ impl Tasks {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let stop = self.0.stop.clone();
-        self.start(name, on_panic, async move {
+        let (stop, future) = (self.0.stop.clone(), Box::pin(future));
+        let until_stopped = async move {
             stop.run_until_cancelled(future).await;
-        })
+        };
+        self.start(name, on_panic, Box::pin(until_stopped))
     }
 
     /// Starts a task that looks at [`Tasks::token`] itself and is waited for: it flushes, answers or closes something
@@ -81,7 +82,7 @@ impl Tasks {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.start(name, on_panic, future)
+        self.start(name, on_panic, Box::pin(future))
     }
 
     /// Starts a part that is made anew after each panic, after a pause that grows with panics in a row, until it ends by
@@ -93,7 +94,7 @@ impl Tasks {
     {
         let stop = self.0.stop.clone();
         // The panics of the parts are caught within, so a panic of this task itself is a fault of `make`.
-        self.start(name, OnPanic::EndProcess, async move {
+        let supervised = async move {
             let mut pause = RESTART_AFTER_MIN;
             loop {
                 let begun = Instant::now();
@@ -112,7 +113,8 @@ impl Tasks {
                 }
                 pause = (pause * 2).min(RESTART_AFTER_MAX);
             }
-        })
+        };
+        self.start(name, OnPanic::EndProcess, Box::pin(supervised))
     }
 
     /// Starts a task that belongs to a value of one of the group's tasks: it ends when the handle is dropped or the group
@@ -123,24 +125,22 @@ impl Tasks {
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let (stop, counted) = (self.0.stop.clone(), self.tokens());
-        scoped_option(name, async move {
+        let (stop, counted, future) = (self.0.stop.clone(), self.tokens(), Box::pin(future));
+        let until_stopped = async move {
             let _counted = counted;
             stop.run_until_cancelled(future).await
-        })
+        };
+        scoped_option(name, Box::pin(until_stopped))
     }
 
-    fn start<F>(&self, name: &'static str, on_panic: OnPanic, future: F) -> AbortHandle
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    fn start(&self, name: &'static str, on_panic: OnPanic, future: Boxed<'static, ()>) -> AbortHandle {
         let group = self.clone();
         let counted = self.tokens();
         let watch = Watch::start(name);
         #[expect(clippy::disallowed_methods, reason = "the one place where tasks are started")]
         let task = tokio::spawn(async move {
             let _counted = counted;
-            if let Err(payload) = Caught(Box::pin(future)).await {
+            if let Err(payload) = Caught(future).await {
                 let why = watch.panicked(&*payload);
                 if on_panic == OnPanic::EndProcess {
                     group.fail(&format!("task {name} panicked: {why}"));

@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
 
-use crate::caught::Caught;
+use crate::caught::{Boxed, Caught};
 use crate::stats::Watch;
 
 /// A task that ends when this is dropped. Awaiting it gives the task's result; `None` after a panic, which has been
@@ -18,19 +18,19 @@ where
     F: Future<Output = T> + Send + 'static,
     T: Send + 'static,
 {
-    scoped_option(name, async move { Some(future.await) })
+    let future = Box::pin(future);
+    scoped_option(name, Box::pin(async move { Some(future.await) }))
 }
 
 /// The same for a future that may end without a result.
-pub(crate) fn scoped_option<F, T>(name: &'static str, future: F) -> Scoped<T>
+pub(crate) fn scoped_option<T>(name: &'static str, future: Boxed<'static, Option<T>>) -> Scoped<T>
 where
-    F: Future<Output = Option<T>> + Send + 'static,
     T: Send + 'static,
 {
     let watch = Watch::start(name);
     #[expect(clippy::disallowed_methods, reason = "the one place where scoped tasks are started")]
     let task = tokio::spawn(async move {
-        match Caught(Box::pin(future)).await {
+        match Caught(future).await {
             Ok(result) => result,
             Err(payload) => {
                 watch.panicked(&*payload);

@@ -52,18 +52,37 @@ struct StatusEntry {
     namespace: String,
     name: String,
     /// What the API is known to have.
-    sent: Map<String, Value>,
+    sent: StatusText,
     /// The revision at which it had that.
     revision: u64,
-    wanted: Option<Map<String, Value>>,
+    wanted: Option<StatusText>,
     /// Since when something is wanted that the API has not.
     since: Option<Instant>,
     /// What was last set.
-    last: Map<String, Value>,
+    last: StatusText,
     /// Written to its mirror pod, and not before there is one.
     is_static: bool,
     busy: bool,
     done: Arc<Notify>,
+}
+
+/// A status as its JSON, empty before there is one. It is kept for every pod, and a tree of it takes ten times the room.
+#[derive(Clone, Default, PartialEq)]
+struct StatusText(Arc<str>);
+
+impl StatusText {
+    fn of(status: &PodStatus) -> Self {
+        Self(serde_json::to_string(status).unwrap_or_default().into())
+    }
+
+    fn tree(&self) -> Map<String, Value> {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+
+    /// See [`difference`].
+    fn difference(&self, to: &Self) -> Option<BTreeMap<String, Value>> {
+        if self == to { None } else { difference(&self.tree(), &to.tree()) }
+    }
 }
 
 impl StatusEntry {
@@ -91,24 +110,24 @@ impl StatusWriter {
 
     /// Sets what the pod's status is to be. Nothing happens if the API has it already.
     pub fn set(&self, pod: &Pod, status: &PodStatus) {
-        let wanted = tree(status);
+        let wanted = StatusText::of(status);
         let is_static = pod::is_static(pod);
         let mut pods = self.shared.pods.lock();
         let entry = pods.entry(pod::uid(pod).to_owned()).or_insert_with(|| StatusEntry {
             namespace: pod::namespace(pod).to_owned(),
             name: pod::name(pod).to_owned(),
             // The status in a static pod is this kubelet's own; the API has not confirmed it.
-            sent: pod.status.as_ref().filter(|_| !is_static).map(tree).unwrap_or_default(),
+            sent: pod.status.as_ref().filter(|_| !is_static).map(StatusText::of).unwrap_or_default(),
             revision: if is_static { 0 } else { revision(pod) },
             wanted: None,
             since: None,
-            last: Map::new(),
+            last: StatusText::default(),
             is_static,
             busy: false,
             done: Arc::default(),
         });
         entry.last.clone_from(&wanted);
-        entry.wanted = (difference(&entry.sent, &wanted).is_some()).then_some(wanted);
+        entry.wanted = entry.sent.difference(&wanted).is_some().then_some(wanted);
         if entry.wanted.is_some() {
             entry.since.get_or_insert_with(Instant::now);
             self.shared.wake.notify_one();
@@ -125,8 +144,8 @@ impl StatusWriter {
             return;
         }
         entry.revision = revision(pod);
-        entry.sent = pod.status.as_ref().map(tree).unwrap_or_default();
-        entry.wanted = difference(&entry.sent, &entry.last).is_some().then(|| entry.last.clone());
+        entry.sent = pod.status.as_ref().map(StatusText::of).unwrap_or_default();
+        entry.wanted = entry.sent.difference(&entry.last).is_some().then(|| entry.last.clone());
         if entry.wanted.is_some() {
             self.shared.wake.notify_one();
         }
@@ -165,8 +184,8 @@ impl StatusWriter {
             return;
         }
         if let Some(e) = self.shared.pods.lock().get_mut(uid) {
-            e.sent.clear();
-            e.wanted = Some(e.last.clone()).filter(|l| !l.is_empty());
+            e.sent = StatusText::default();
+            e.wanted = Some(e.last.clone()).filter(|last| !last.0.is_empty());
         }
         self.shared.wake.notify_one();
     }
@@ -248,7 +267,7 @@ async fn write(shared: Arc<SharedStatus>, uid: String) {
             };
             (e.namespace.clone(), e.name.clone(), e.sent.clone(), wanted)
         };
-        let Some(change) = difference(&sent, &wanted) else {
+        let Some(change) = sent.difference(&wanted) else {
             settle(&shared, &uid, wanted, 0);
             continue;
         };
@@ -299,7 +318,7 @@ fn is_invalid(e: &ClientError) -> bool {
 }
 
 /// Leaves a refused status unwritten; what the API has stays what it is compared with.
-fn give_up(shared: &SharedStatus, uid: &str, refused: &Map<String, Value>) {
+fn give_up(shared: &SharedStatus, uid: &str, refused: &StatusText) {
     if let Some(e) = shared.pods.lock().get_mut(uid)
         && e.wanted.as_ref() == Some(refused)
     {
@@ -308,11 +327,11 @@ fn give_up(shared: &SharedStatus, uid: &str, refused: &Map<String, Value>) {
 }
 
 /// The API has this now, at a revision (0: unknown). What was set meanwhile may be another, even one that it had before.
-fn settle(shared: &SharedStatus, uid: &str, written: Map<String, Value>, revision: u64) {
+fn settle(shared: &SharedStatus, uid: &str, written: StatusText, revision: u64) {
     let mut pods = shared.pods.lock();
     let Some(e) = pods.get_mut(uid) else { return };
     e.revision = e.revision.max(revision);
-    e.wanted = difference(&written, &e.last).is_some().then(|| e.last.clone());
+    e.wanted = written.difference(&e.last).is_some().then(|| e.last.clone());
     e.sent = written;
     if e.wanted.is_none()
         && let Some(since) = e.since.take()
@@ -326,13 +345,6 @@ fn settle(shared: &SharedStatus, uid: &str, written: Map<String, Value>, revisio
 /// The revision of an object, 0 where it has none. Revisions of one resource can be compared (`k8s.io/apimachinery/pkg/util/resourceversion`).
 fn revision(pod: &Pod) -> u64 {
     pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
-}
-
-fn tree(status: &PodStatus) -> Map<String, Value> {
-    match serde_json::to_value(status) {
-        Ok(Value::Object(o)) => o,
-        _ => Map::new(),
-    }
 }
 
 /// A condition to merge over the one there is: what that has and this has not must go, or the merge would keep it.

@@ -105,6 +105,26 @@ async fn what_the_api_has_instead_is_put_right() {
 }
 
 #[test]
+fn the_text_of_a_status_stands_for_its_tree() {
+    let text = |status: Value| StatusText(status.to_string().into());
+    let (one, other) = (
+        text(json!({"conditions":[{"type":"Ready","status":"True"},{"type":"PodScheduled","status":"True"}]})),
+        text(json!({"conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"True"}]})),
+    );
+    assert!(
+        one != other && one.difference(&other).is_none(),
+        "conditions are known by their types, not by their places"
+    );
+    assert_eq!(
+        StatusText::default().difference(&StatusText::of(&PodStatus::default())),
+        None,
+        "nothing, and nothing said"
+    );
+    let all = StatusText::default().difference(&one).expect("all of it");
+    assert_eq!(all["conditions"], json!([{"type":"Ready","status":"True"}]), "of what is the kubelet's to say");
+}
+
+#[test]
 fn only_what_changed_is_sent() {
     let map = |v: Value| v.as_object().cloned().expect("object");
     let a = map(

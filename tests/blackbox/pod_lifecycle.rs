@@ -18,6 +18,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "pods::ephemeral_containers", needs: Node, run: ephemeral },
         Test { name: "pods::termination_messages_and_oom", needs: Node, run: endings },
         Test { name: "pods::empty_dir_over_its_limit_is_evicted", needs: Node, run: evicted },
+        Test { name: "pods::critical_pods_make_room", needs: Node, run: critical },
         Test { name: "pods::static_pods_and_their_mirrors", needs: OwnServer, run: static_pods },
     ]
 }
@@ -222,6 +223,45 @@ fn evicted(s: &Subject) -> Outcome {
     ensure!(status == "Evicted: Usage of EmptyDir volume \"cache\" exceeds the limit \"1Mi\". ", "{status}");
     let events = k.ok(&["events", "--for", "pod/greedy"])?;
     ensure!(events.contains("Evicted"), "{events}");
+    Ok(())
+}
+
+/// Of a resource that only this case uses, so that nobody else's pods are ended.
+fn critical(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("p-critical")?;
+    let node = k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
+    let offered = |amount: &str| {
+        let patch = format!(
+            r#"{{"status":{{"capacity":{{"example.com/room":{amount}}},"allocatable":{{"example.com/room":{amount}}}}}}}"#
+        );
+        k.ok(&["patch", "node", &node, "--subresource=status", "-p", &patch])
+    };
+    offered("\"2\"")?;
+    let pod = |name: &str, requests: &str, more: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  nodeName: {node}\n  terminationGracePeriodSeconds: 1\n{more}  containers:\n  - name: c\n    image: {IMAGE}\n    command: [sleep, '6000']\n    resources: {{limits: {{example.com/room: 1}}, requests: {{example.com/room: 1{requests}}}}}\n"
+        )
+    };
+    k.apply(&pod("kept", ", cpu: 1m", ""))?;
+    k.apply(&pod("given", "", ""))?;
+    ready(&k, "kept")?;
+    ready(&k, "given")?;
+    k.apply(&pod("refused", "", ""))?;
+    k.ok(&["wait", "pod/refused", "--for=jsonpath={.status.phase}=Failed", "--timeout=60s"])?;
+    k.apply(&pod("critical", "", "  priorityClassName: system-cluster-critical\n"))?;
+    ready(&k, "critical")?;
+    let status = &k.json(&["get", "pod", "given"])?["status"];
+    ensure!(status["phase"] == "Failed" && status["reason"] == "Preempting", "{status}");
+    ensure!(status["message"] == "Preempted in order to admit critical pod", "{status}");
+    let conditions = status["conditions"].as_array().context("conditions")?;
+    let target = conditions.iter().find(|c| c["type"] == "DisruptionTarget").context("a disruption")?;
+    ensure!(target["reason"] == "TerminationByKubelet", "{target}");
+    ensure!(target["message"] == "Pod was preempted by Kubelet to accommodate a critical pod.", "{target}");
+    let events = k.ok(&["events", "--for", "pod/given"])?;
+    ensure!(events.contains("Preempting"), "{events}");
+    let kept = k.ok(&["get", "pod", "kept", "-o", "jsonpath={.status.phase}"])?;
+    ensure!(kept == "Running", "the pod that asked for more promises is {kept}");
+    offered("null")?;
     Ok(())
 }
 

@@ -6,6 +6,10 @@ use kelson_meta::Quantity;
 
 /// `status.reason` of an evicted pod, and the reason of its event.
 pub const EVICTED: &str = "Evicted";
+/// `status.reason` of a pod that made room for a critical one, and the reason of its event.
+pub const PREEMPTED: &str = "Preempting";
+/// What the condition `DisruptionTarget` of such a pod says.
+pub const PREEMPTED_CONDITION: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
 
 /// `evictionHard`, `evictionSoft` and what belongs to them.
 #[derive(Clone, Debug)]

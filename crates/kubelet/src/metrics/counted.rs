@@ -25,6 +25,7 @@ pub struct Metrics {
     pod_start_seconds: Histogram,
     pod_work_seconds: HistogramVec,
     evictions: IntCounterVec,
+    preemptions: IntCounterVec,
     running_pods: IntGauge,
     running_containers: IntGaugeVec,
     requests: Requests,
@@ -85,6 +86,11 @@ impl Metrics {
                 "kubelet_evictions",
                 "Evictions, by the signal that led to them.",
                 &["eviction_signal"],
+            ),
+            preemptions: r.counters(
+                "kubelet_preemptions",
+                "Pods that were ended for one that the system depends on, by the resource that was short.",
+                &["preemption_signal"],
             ),
             running_pods: r.gauge("kubelet_running_pods", "Pods with a sandbox that is ready."),
             running_containers: r.gauges(
@@ -189,6 +195,11 @@ impl Metrics {
         self.evictions.with_label_values(&[signal]).inc();
     }
 
+    /// A pod is ended for a critical one; `signal` is the first resource that was short, e.g. `memory`.
+    pub fn preempted(&self, signal: &str) {
+        self.preemptions.with_label_values(&[signal]).inc();
+    }
+
     /// A hook over HTTPS was answered in plain HTTP and was called so.
     pub fn hook_fell_back(&self) {
         self.hook_fallbacks.inc();
@@ -261,6 +272,7 @@ mod tests {
         m.container_started(Role::Sidecar, None);
         m.container_started(Role::App, Some("ErrImagePull"));
         m.evicted("memory.available");
+        m.preempted("cpu");
         m.pod_runs(Duration::from_millis(700));
         m.set_running(2, &[("running", 3), ("exited", 1)]);
         m.set_running(1, &[("running", 2)]);
@@ -277,6 +289,7 @@ mod tests {
                 "kubelet_started_containers_total{container_type=\"init_container\"} 1",
                 "kubelet_started_containers_errors_total{code=\"ErrImagePull\",container_type=\"container\"} 1",
                 "kubelet_evictions{eviction_signal=\"memory.available\"} 1",
+                "kubelet_preemptions{preemption_signal=\"cpu\"} 1",
                 "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} 0",
                 "kubelet_pod_start_duration_seconds_bucket{le=\"1\"} 1",
                 "kubelet_running_pods 1",

@@ -11,8 +11,36 @@ use crate::config::thresholds::Pressure;
 use crate::node::runtime::RuntimeState;
 use crate::pod;
 
-/// Why not: reason and message of the failed pod.
+/// The resource of which every pod takes one.
+const PODS: &str = "pods";
+
+/// Reason of a pod that fails at once, and what its event says; its status says before it that the pod was rejected.
 pub type Rejection = (String, String);
+
+/// Why a pod may not run here.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The pod does not suit the node, however empty that is.
+    Unfit(Rejection),
+    /// There is too little of these, of at least one.
+    Short(Vec<Short>),
+}
+
+impl Refusal {
+    /// What the pod is told: of several resources the first.
+    pub fn rejection(self) -> Rejection {
+        match self {
+            Self::Unfit(rejection) => rejection,
+            Self::Short(short) => short.into_iter().next().map(Short::rejection).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<Rejection> for Refusal {
+    fn from(rejection: Rejection) -> Self {
+        Self::Unfit(rejection)
+    }
+}
 
 /// What of the node decides.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +62,15 @@ pub struct Here<'a> {
 /// Whether `pod` may run beside `others` here.
 ///
 /// # Errors
-/// The rejection.
-pub fn admit(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+/// Why not. What room could help with is looked at last, so that nothing is ended for a pod that cannot run anyway.
+pub fn admit(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Refusal> {
+    suits(here, pod, others)?;
+    let short = here.node.map(|node| shortages(pod, others, node, here.devices)).unwrap_or_default();
+    if short.is_empty() { Ok(()) } else { Err(Refusal::Short(short)) }
+}
+
+/// Whether `pod` may run here where there is room for it.
+fn suits(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Rejection> {
     if here.shuts_down {
         return Err(("NodeShutdown".into(), "Pod was rejected as the node is shutting down.".into()));
     }
@@ -54,17 +89,14 @@ pub fn admit(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Reje
         return Err(("PodOSNotSupported".into(), "Failed to admit pod as the OS field doesn't match node OS".into()));
     }
     if !matches_affinity(pod, labels, node.metadata.name.as_deref().unwrap_or_default()) {
-        let message =
-            "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+        let message = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
         return Err(("NodeAffinity".into(), message.into()));
     }
     if ports_taken(pod, others) {
-        let message =
-            "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+        let message = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
         return Err(("NodePorts".into(), message.into()));
     }
-    fits(pod, others, node, here.devices)
-        .map_err(|short| (format!("OutOf{}", short.resource), format!("Pod was rejected: {}", short.message)))
+    Ok(())
 }
 
 /// Whether another pod that lives here has a port of the node that this one wants.
@@ -102,6 +134,14 @@ pub struct Short {
     pub resource: String,
     /// What was wanted and what there is; CPU in thousandths.
     pub message: String,
+    /// How much more there would have to be, in the same unit.
+    pub missing: i64,
+}
+
+impl Short {
+    fn rejection(self) -> Rejection {
+        (format!("OutOf{}", self.resource), self.message)
+    }
 }
 
 /// Isolation that was promised must be given: a pod that asks for what the runtime cannot do does not run without it.
@@ -112,7 +152,7 @@ fn refused_by_runtime(pod: &Pod, runtime: &RuntimeState) -> Result<(), Rejection
         return Ok(());
     }
     if pod::has_own_users(pod) && pod::runtime_class(pod).is_empty() && !runtime.has_user_namespaces("") {
-        let message = "Pod was rejected: hostUsers is false and the container runtime does not support user namespaces";
+        let message = "hostUsers is false and the container runtime does not support user namespaces";
         return Err(("UserNamespacesNotSupported".into(), message.into()));
     }
     if pod::has_strict_groups(pod) && !runtime.supplemental_groups_policy {
@@ -144,45 +184,50 @@ fn refused_by_pressure(pod: &Pod, pressure: Pressure) -> Option<String> {
     Some(format!("The node had condition: [{}]. ", held.join(" ")))
 }
 
-/// Whether a pod's requests fit beside those of `others`, of which the pod itself does not count. Of `devices` their own table
-/// decides when it gives them, and it alone knows: the Node object may be older than what plugins have said, and the scheduler
-/// may have heard of a device before this kubelet reads its own report of it again.
+/// Whether a pod's requests fit beside those of `others`; see [`shortages`].
 ///
 /// # Errors
 /// The first resource of which there is too little.
 pub fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node, devices: &BTreeSet<String>) -> Result<(), Short> {
+    shortages(pod, others, node, devices).into_iter().next().map_or(Ok(()), Err)
+}
+
+/// The resources of which there is too little for a pod beside `others`, of which the pod itself does not count. Of `devices`
+/// their own table decides when it gives them, and it alone knows: the Node object may be older than what plugins have said,
+/// and the scheduler may have heard of a device before this kubelet reads its own report of it again.
+fn shortages(pod: &Pod, others: &[Arc<Pod>], node: &Node, devices: &BTreeSet<String>) -> Vec<Short> {
     let none = BTreeMap::new();
-    let status = node.status.as_ref();
-    let allocatable = status.and_then(|s| s.allocatable.as_ref()).unwrap_or(&none);
-    let active = || others.iter().filter(|p| !pod::is_terminal(p) && pod::uid(p) != pod::uid(pod));
-    let out_of = |resource: &str, requested: i64, used: i64, capacity: i64| {
-        let message = format!(
-            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
-        );
-        Err(Short { resource: resource.to_owned(), message })
-    };
-    let count = i64::try_from(active().count()).unwrap_or(i64::MAX);
-    if let Some(max) = allocatable.get("pods").map(|q| pod::quantity(q).value())
-        && count + 1 > max
-    {
-        return out_of("pods", 1, count, max);
-    }
-    let mut resources: Vec<&str> = vec!["cpu", "memory", "ephemeral-storage"];
+    let allocatable = node.status.as_ref().and_then(|s| s.allocatable.as_ref()).unwrap_or(&none);
+    let active: Vec<_> = others.iter().filter(|p| !pod::is_terminal(p) && pod::uid(p) != pod::uid(pod)).collect();
+    let mut resources: Vec<&str> = vec![PODS, "cpu", "memory", "ephemeral-storage"];
     let is_counted = |k: &&str| k.starts_with("hugepages-") || k.contains('/') && !devices.contains(*k);
     resources.extend(allocatable.keys().map(String::as_str).filter(is_counted));
+    let mut short = Vec::new();
     for r in resources {
         let Some(capacity) = allocatable.get(r).map(pod::quantity) else { continue };
-        let wanted = pod::pod_request(pod, r);
-        if wanted.is_zero() {
+        let (wanted, capacity) = (wanted(pod, r), number(r, capacity));
+        if wanted == 0 {
             continue;
         }
-        let used = active().fold(Quantity::default(), |sum, p| sum.plus(pod::pod_request(p, r)));
-        if used.plus(wanted) > capacity {
-            let number = |q: Quantity| if r == "cpu" { q.milli_value() } else { q.value() };
-            return out_of(r, number(wanted), number(used), number(capacity));
+        let used = active.iter().fold(0i64, |sum, p| sum.saturating_add(self::wanted(p, r)));
+        let missing = used.saturating_add(wanted).saturating_sub(capacity);
+        if missing > 0 {
+            let message = format!(
+                "Node didn't have enough resource: {r}, requested: {wanted}, used: {used}, capacity: {capacity}"
+            );
+            short.push(Short { resource: r.to_owned(), message, missing });
         }
     }
-    Ok(())
+    short
+}
+
+/// How much of a resource a pod asks for, itself being one of `pods`; CPU in thousandths.
+pub fn wanted(pod: &Pod, resource: &str) -> i64 {
+    if resource == PODS { 1 } else { number(resource, pod::pod_request(pod, resource)) }
+}
+
+fn number(resource: &str, amount: Quantity) -> i64 {
+    if resource == "cpu" { amount.milli_value() } else { amount.value() }
 }
 
 fn matches_affinity(pod: &Pod, labels: &BTreeMap<String, String>, name: &str) -> bool {
@@ -240,7 +285,7 @@ mod tests {
         let pressure = Pressure::default();
         let here = Here { node: Some(&node), ..nowhere(&runtime, pressure) };
         let cpu = |n: &str| json!({"containers":[{"name":"a","resources":{"requests":{"cpu":n}}}]});
-        let reason = |p: &Pod, others: &[Arc<Pod>]| admit(&here, p, others).map_err(|(r, _)| r);
+        let reason = |p: &Pod, others: &[Arc<Pod>]| admit(&here, p, others).map_err(|r| r.rejection().0);
         let port = |ip: &str, protocol: &str, host: i32| {
             let port = json!({"containerPort":80,"hostPort":host,"hostIP":ip,"protocol":protocol});
             json!({"containers":[{"name":"a","ports":[port, {"containerPort":81}]}]})
@@ -269,12 +314,9 @@ mod tests {
         assert_eq!(reason(&pod("a", affinity("In")), &[]), Ok(()));
         assert_eq!(reason(&pod("a", affinity("NotIn")), &[]), Err("NodeAffinity".into()));
         let down = Here { shuts_down: true, ..here };
-        assert_eq!(admit(&down, &pod("a", json!({})), &[]).expect_err("too late").0, "NodeShutdown");
-        let (_, message) = admit(&here, &pod("a", cpu("3")), &[]).expect_err("too much");
-        assert_eq!(
-            message,
-            "Pod was rejected: Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000"
-        );
+        assert_eq!(admit(&down, &pod("a", json!({})), &[]).expect_err("too late").rejection().0, "NodeShutdown");
+        let (_, message) = admit(&here, &pod("a", cpu("3")), &[]).expect_err("too much").rejection();
+        assert_eq!(message, "Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000");
     }
 
     #[test]
@@ -287,7 +329,7 @@ mod tests {
         };
         let (runtime, others) = (RuntimeState::default(), [pod("o", wants("2"))]);
         let here = Here { node: Some(&node), ..nowhere(&runtime, Pressure::default()) };
-        let reason = |here: &Here<'_>| admit(here, &pod("a", wants("1")), &others).map_err(|(reason, _)| reason);
+        let reason = |here: &Here<'_>| admit(here, &pod("a", wants("1")), &others).map_err(|r| r.rejection().0);
         let offered = BTreeSet::from(["example.com/gpu".to_owned()]);
         assert_eq!(reason(&Here { devices: &offered, ..here }), Ok(()), "a third has come");
         assert_eq!(reason(&here), Err("OutOfexample.com/gpu".into()), "what no plugin offers the object says");
@@ -297,7 +339,7 @@ mod tests {
     fn promised_isolation_is_given_or_the_pod_refused() {
         let refused = |spec: Value, runtime: &RuntimeState| {
             let pressure = Pressure::default();
-            admit(&nowhere(runtime, pressure), &pod("a", spec), &[]).err().map(|(reason, _)| reason)
+            admit(&nowhere(runtime, pressure), &pod("a", spec), &[]).err().map(|r| r.rejection().0)
         };
         let users = json!({"hostUsers": false});
         let groups = json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}});
@@ -318,7 +360,8 @@ mod tests {
         let runtime = RuntimeState::default();
         let refused = |spec: Value, memory: bool, disk: bool| {
             let pressure = Pressure { memory, disk, pid: false };
-            admit(&nowhere(&runtime, pressure), &pod("a", spec), &[]).err().map(|(reason, message)| {
+            admit(&nowhere(&runtime, pressure), &pod("a", spec), &[]).err().map(|refusal| {
+                let (reason, message) = refusal.rejection();
                 assert_eq!(reason, "Evicted");
                 message
             })

@@ -88,10 +88,10 @@ impl Start {
     }
 }
 
-/// A pod must go because the node is short of something, or goes down itself.
+/// A pod must go because the node is short of something, goes down itself, or has to take a pod that the system depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
-    /// `status.reason`: `Evicted` or `Terminated`.
+    /// `status.reason`: `Evicted`, `Terminated` or `Preempting`.
     pub reason: &'static str,
     /// The text of status and event.
     pub message: String,

@@ -1,6 +1,7 @@
 //! Starts and feeds the workers: pods from the API and from manifests, changes in the runtime, what an earlier kubelet left
 //! behind. A worker that panics is started again with what is known of its pod.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+mod judge;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use kelson_client::{Change, Client, EventType, Informer, InformerConfig, Informe
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
 
-use super::admit::{self, Rejection};
 use super::event::{Start, WorkerInbox};
 use super::inbox::{ManagerInbox, Pending, PodChange};
 use super::known::Known;
 use super::mirror::{MirrorInbox, MirrorManager};
 use super::parts::Parts;
 use super::resize::{self, Granted, ResizePending};
+use super::room::{LeavingPods, Wait};
 use super::worker::Worker;
 use crate::config::thresholds::Pressure;
 use crate::pod;
@@ -57,6 +58,8 @@ pub struct PodManager {
     statics: Option<HashMap<(String, String), Arc<Pod>>>,
     /// Static pods that wait until the one of the same name before them has ended.
     waiting: HashMap<(String, String), Arc<Pod>>,
+    /// What is left for pods that wait for it, by their UIDs.
+    rooms: HashMap<String, LeavingPods>,
     mirrors: MirrorInbox,
 }
 
@@ -110,6 +113,7 @@ impl PodManager {
             synced: false,
             statics,
             waiting: HashMap::new(),
+            rooms: HashMap::new(),
             mirrors,
         }
     }
@@ -124,6 +128,7 @@ impl PodManager {
                 () = tokio::time::sleep(RESIZE_RETRY), if waits => Pending::default(),
             };
             self.take(pending).await;
+            self.rooms_left();
             self.retry_deferred();
         }
     }
@@ -188,12 +193,14 @@ impl PodManager {
         let adopted = self.found.as_ref().is_some_and(|f| f.contains_key(&uid));
         if adopted {
             let before = resize::remembered(&pod);
-            self.start(Start::of(Arc::clone(&before)));
+            self.start(Start::of(Arc::clone(&before)), None);
             return self.grant(&uid, &before, pod);
         }
         self.parts.effects.metrics.lives().came(pod.spec.as_ref().map_or(0, |s| s.containers.len()));
-        let rejected = if pod::is_deleted(&pod) || pod::is_terminal(&pod) { None } else { self.judge(&pod) };
-        self.start(Start { rejected, ..Start::of(pod) });
+        let ends = pod::is_deleted(&pod) || pod::is_terminal(&pod);
+        let judged = if ends { Ok(None) } else { self.judge(&pod) };
+        let (wait, rejected) = judged.map_or_else(|rejection| (None, Some(rejection)), |wait| (wait, None));
+        self.start(Start { rejected, ..Start::of(pod) }, wait);
     }
 
     /// Gives a pod with a worker what its newest state wants, where the node has it.
@@ -249,8 +256,9 @@ impl PodManager {
         }
     }
 
+    /// The pods that take something of the node; one that was refused takes nothing, whatever the API says of it yet.
     fn others(&self) -> Vec<Arc<Pod>> {
-        self.workers.values().map(|e| Arc::clone(&e.start.pod)).collect()
+        self.workers.values().filter(|e| e.start.rejected.is_none()).map(|e| Arc::clone(&e.start.pod)).collect()
     }
 
     fn gone(&mut self, uid: &str) {
@@ -300,43 +308,30 @@ impl PodManager {
         entry.panics = entry.panics.saturating_add(1);
         tracing::error!(pod = %pod::format_pod(&entry.start.pod), ?pause, "the pod's worker panicked and starts again");
         let (start, inbox) = (entry.start.clone(), entry.inbox.clone());
-        self.spawn(start, inbox, pause);
+        self.spawn(start, inbox, tokio::time::sleep(pause));
     }
 
-    fn judge(&self, pod: &Arc<Pod>) -> Option<Rejection> {
-        let others = self.others();
-        let (node, runtime) = (self.node.borrow().clone(), self.parts.runtime_state.borrow().clone());
-        let devices = self.parts.devices.offered();
-        let here = admit::Here {
-            allowed_unsafe_sysctls: &self.parts.config.allowed_unsafe_sysctls,
-            node: node.as_deref(),
-            pressure: *self.pressure.borrow(),
-            shuts_down: *self.shutdown.borrow(),
-            runtime: &runtime,
-            devices: &devices,
-        };
-        let (reason, message) = admit::admit(&here, pod, &others).err()?;
-        self.parts.effects.metrics.lives().rejected(&reason);
-        self.parts.effects.tell.pod(pod, EventType::Warning, &reason, message.clone());
-        Some((reason, message))
-    }
-
-    fn start(&mut self, start: Start) {
+    fn start(&mut self, start: Start, wait: Option<Wait>) {
         let uid = pod::uid(&start.pod).to_owned();
         let inbox = WorkerInbox::default();
         self.known.put(&start.pod);
         let wanted = Arc::clone(&start.pod);
         self.workers.insert(uid, PodEntry { inbox: inbox.clone(), start: start.clone(), wanted, panics: 0 });
-        self.spawn(start, inbox, Duration::ZERO);
+        self.spawn(start, inbox, async move {
+            if let Some(wait) = wait {
+                wait.over().await;
+            }
+        });
     }
 
-    fn spawn(&self, start: Start, inbox: WorkerInbox, pause: Duration) {
+    /// Starts a worker once something is over.
+    fn spawn(&self, start: Start, inbox: WorkerInbox, first: impl Future<Output = ()> + Send + 'static) {
         let uid = pod::uid(&start.pod).to_owned();
         let ending = Ending { uid, by_itself: false, to: self.inbox.clone(), tasks: self.parts.tasks.clone() };
         let parts = Arc::clone(&self.parts);
         self.parts.tasks.spawn("pod-worker", OnPanic::Contain, async move {
             let mut ending = ending;
-            tokio::time::sleep(pause).await;
+            first.await;
             Worker::new(parts, start, inbox).run().await;
             ending.by_itself = true;
             drop(ending);
@@ -351,7 +346,7 @@ impl PodManager {
         pod.metadata.namespace = Some(p.namespace);
         pod.metadata.uid = Some(p.uid);
         pod.spec = Some(PodSpec::default());
-        self.start(Start { gone: true, ..Start::of(Arc::new(pod)) });
+        self.start(Start { gone: true, ..Start::of(Arc::new(pod)) }, None);
     }
 
     /// Ends pods that the runtime has and the API has not, and removes directories of unknown pods.

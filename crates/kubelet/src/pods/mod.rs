@@ -1,6 +1,7 @@
 //! Pods on this node: one worker task per pod. [`manager`] starts workers, [`worker`] keeps a pod's state and turns
 //! events into decisions ([`plan`], pure), [`execute`] and [`terminate`] carry them out. Pods of this node's own
-//! manifests come from [`manifests`]. Which resources a pod may use here says [`resize`].
+//! manifests come from [`manifests`]. Which resources a pod may use here says [`resize`], and which
+//! pods make room for others [`preempt`], for which those wait ([`room`]).
 pub mod admit;
 pub mod backoff;
 pub mod event;
@@ -15,8 +16,10 @@ pub mod parts;
 pub mod pinning;
 mod place;
 pub mod plan;
+pub mod preempt;
 pub mod resize;
 mod resizing;
+pub mod room;
 pub mod shares;
 mod terminate;
 pub mod worker;

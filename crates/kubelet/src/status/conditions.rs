@@ -2,6 +2,8 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::config::shutdown::TERMINATED;
+use crate::config::thresholds::{EVICTED, PREEMPTED, PREEMPTED_CONDITION};
 use crate::pod::{self, Role};
 
 /// Types of conditions that are the kubelet's.
@@ -165,9 +167,14 @@ pub fn resize(pending: Option<(&'static str, &str)>, in_progress: Option<&str>) 
     pending.into_iter().chain(running).collect()
 }
 
-/// The condition of a pod that the kubelet ends before its time.
-pub fn disrupted(message: &str) -> PodCondition {
-    condition("DisruptionTarget", true, "TerminationByKubelet", message.to_owned())
+/// The condition of a pod that the kubelet ends before its time, if the reason of its end is such a one.
+pub fn disrupted(reason: &str, message: &str) -> Option<PodCondition> {
+    let message = match reason {
+        EVICTED | TERMINATED => message,
+        PREEMPTED => PREEMPTED_CONDITION,
+        _ => return None,
+    };
+    Some(condition("DisruptionTarget", true, "TerminationByKubelet", message.to_owned()))
 }
 
 /// Gives each condition its transition time: the old one while the status stays the same.

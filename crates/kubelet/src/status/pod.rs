@@ -5,8 +5,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::container::{self, Circumstances};
 use super::{conditions, phase, resources};
-use crate::config::shutdown::TERMINATED;
-use crate::config::thresholds::EVICTED;
 use crate::pod::{self, Role};
 use crate::runtime::snapshot::RuntimePod;
 
@@ -90,10 +88,10 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     own.extend(
         before.into_iter().filter(|c| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget"),
     );
-    if let Some((_, message)) = about.verdict.filter(|(reason, _)| matches!(*reason, EVICTED | TERMINATED))
+    if let Some(disrupted) = about.verdict.and_then(|(reason, message)| conditions::disrupted(reason, message))
         && own.iter().all(|c| c.type_ != "DisruptionTarget")
     {
-        let mut evicted = [conditions::disrupted(message)];
+        let mut evicted = [disrupted];
         conditions::keep_times(&mut evicted, &[], about.now, generation);
         own.extend(evicted);
     }

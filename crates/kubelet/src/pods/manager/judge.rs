@@ -1,0 +1,86 @@
+//! Whether a pod that comes may run here, and the room that is made for one that the system depends on.
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kelson_client::EventType;
+
+use super::PodManager;
+use crate::config::thresholds::PREEMPTED;
+use crate::pod;
+use crate::pods::admit::{self, Refusal, Rejection, Short};
+use crate::pods::event::Eviction;
+use crate::pods::preempt::{self, Missing};
+use crate::pods::room::{LeavingPods, Wait};
+
+/// The text of status and event of a pod that makes room.
+const PREEMPTED_MESSAGE: &str = "Preempted in order to admit critical pod";
+/// The least that pods get to make room before the other one starts all the same.
+const LEAVE_MIN: Duration = Duration::from_secs(10);
+
+impl PodManager {
+    /// Judges a pod that nobody has judged yet.
+    pub(super) fn judge(&mut self, pod: &Arc<Pod>) -> Result<Option<Wait>, Rejection> {
+        let others = self.others();
+        let (node, runtime) = (self.node.borrow().clone(), self.parts.runtime_state.borrow().clone());
+        let devices = self.parts.devices.offered();
+        let here = admit::Here {
+            allowed_unsafe_sysctls: &self.parts.config.allowed_unsafe_sysctls,
+            node: node.as_deref(),
+            pressure: *self.pressure.borrow(),
+            shuts_down: *self.shutdown.borrow(),
+            runtime: &runtime,
+            devices: &devices,
+        };
+        let judged = match admit::admit(&here, pod, &others) {
+            Ok(()) => Ok(None),
+            Err(Refusal::Short(short)) if pod::is_critical(pod) => self.preempt(pod, &short).map(Some).map_err(|why| {
+                let why = format!("preemption: error finding a set of pods to preempt: {why}");
+                let why = format!("Unexpected error while attempting to recover from admission failure: {why}");
+                ("UnexpectedAdmissionError".to_owned(), why)
+            }),
+            Err(refusal) => Err(refusal.rejection()),
+        };
+        judged.map_err(|(reason, message)| {
+            self.parts.effects.metrics.lives().rejected(&reason);
+            let told = format!("Pod was rejected: {message}");
+            self.parts.effects.tell.pod(pod, EventType::Warning, &reason, message);
+            (reason, told)
+        })
+    }
+
+    /// Ends the pods that make room for a critical one. What others leave already counts, and is waited for too.
+    fn preempt(&mut self, pod: &Arc<Pod>, short: &[Short]) -> Result<Wait, String> {
+        let active = self.workers.values().filter(|e| !pod::is_terminal(&e.start.pod) && e.start.rejected.is_none());
+        let (leaving, staying): (Vec<_>, Vec<_>) = active.partition(|e| e.start.evicted.is_some());
+        let pods = |entries: &[&super::PodEntry]| -> Vec<Arc<Pod>> {
+            entries.iter().map(|e| Arc::clone(&e.start.pod)).collect()
+        };
+        let (leaving, staying) = (pods(&leaving), pods(&staying));
+        let chosen = preempt::victims(pod, &staying, &Missing::of(short).without(&leaving))?;
+        for victim in &chosen {
+            tracing::info!(pod = %pod::format_pod(victim), critical = %pod::format_pod(pod), "ended for a critical pod");
+            self.parts.effects.tell.pod(victim, EventType::Warning, PREEMPTED, PREEMPTED_MESSAGE);
+            self.parts.effects.metrics.preempted(short.first().map_or("", |s| s.resource.as_str()));
+            let eviction = Eviction { reason: PREEMPTED, message: PREEMPTED_MESSAGE.into(), grace: pod::grace(victim) };
+            if let Some(entry) = self.workers.get_mut(pod::uid(victim)) {
+                entry.start.evicted = Some(eviction.clone());
+                entry.inbox.evict(eviction);
+            }
+        }
+        let gone = || leaving.iter().chain(&chosen);
+        let longest = gone().map(|p| pod::grace(p)).max().unwrap_or_default();
+        let limit = (longest + longest / 2).max(LEAVE_MIN);
+        let (room, wait) = LeavingPods::left_by(gone().map(|p| pod::uid(p).to_owned()).collect(), limit);
+        self.rooms.insert(pod::uid(pod).to_owned(), room);
+        Ok(wait)
+    }
+
+    /// Lets those start whose room has been left, and those end that are wanted no more while they wait.
+    pub(super) fn rooms_left(&mut self) {
+        let workers = &self.workers;
+        let runs = |uid: &String| workers.get(uid).is_some_and(|e| !pod::is_terminal(&e.start.pod));
+        let wanted = |uid: &String| workers.get(uid).is_some_and(|e| !e.start.gone && !pod::is_deleted(&e.start.pod));
+        self.rooms.retain(|uid, room| wanted(uid) && room.is_taken(runs));
+    }
+}

@@ -1,0 +1,66 @@
+//! Room on the node that some pods leave and another one waits for.
+use std::collections::HashSet;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+/// Pods on their way out, for whose resources another waits.
+pub struct LeavingPods {
+    leaving: HashSet<String>,
+    /// Dropped when they have left.
+    _made: oneshot::Sender<()>,
+}
+
+/// What a pod waits for before it starts: that others have left, but no longer than they have reason to take.
+pub struct Wait {
+    made: oneshot::Receiver<()>,
+    limit: Duration,
+}
+
+impl LeavingPods {
+    /// Room that the pods with these UIDs leave, and who waits for it, for so long at most.
+    pub fn left_by(leaving: HashSet<String>, limit: Duration) -> (Self, Wait) {
+        let (sender, made) = oneshot::channel();
+        (Self { leaving, _made: sender }, Wait { made, limit })
+    }
+
+    /// Whether one of them, by its UID, still `runs`.
+    pub fn is_taken(&mut self, runs: impl Fn(&String) -> bool) -> bool {
+        self.leaving.retain(runs);
+        !self.leaving.is_empty()
+    }
+}
+
+impl Wait {
+    /// Returns when the room is given up, or the limit has passed.
+    pub async fn over(self) {
+        // Resolves by the end of the sender, which sends nothing.
+        let _ = tokio::time::timeout(self.limit, self.made).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_goes_on_when_all_have_left_or_take_too_long() {
+        let limit = Duration::from_secs(45);
+        let leaving = || HashSet::from(["a".to_owned(), "b".to_owned()]);
+        let (mut room, wait) = LeavingPods::left_by(leaving(), limit);
+        assert!(room.is_taken(|_| true) && room.is_taken(|uid| uid == "b"));
+        let begun = Instant::now();
+        let waits = kelson_tasks::scoped("waits", wait.over());
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(!waits.is_finished());
+        assert!(!room.is_taken(|_| false));
+        drop(room);
+        waits.await.expect("over");
+        assert_eq!(begun.elapsed(), Duration::from_secs(5));
+        let (_room, wait) = LeavingPods::left_by(leaving(), limit);
+        let begun = Instant::now();
+        wait.over().await;
+        assert_eq!(begun.elapsed(), limit);
+    }
+}

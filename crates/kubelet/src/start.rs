@@ -239,6 +239,7 @@ fn parts(
                 tell.clone(),
             ),
             usages: VolumeUsages::default(),
+            metrics: Arc::clone(&channels.storage),
             mounts: Arc::clone(&deps.mounts),
             node: node.clone(),
             clock,

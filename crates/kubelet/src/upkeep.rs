@@ -48,6 +48,7 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         dir: config.dirs().plugins_registry(),
         drivers: channels.csi.drivers.clone(),
         others: Arc::new(channels.dra.clone()),
+        metrics: Arc::clone(&channels.storage),
     };
     tasks.supervise("plugin-registration", move || registration.clone().run());
     claims(tasks, deps, parts, channels);

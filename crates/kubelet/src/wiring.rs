@@ -16,7 +16,7 @@ use crate::csi::in_use::InUse;
 use crate::devices::Devices;
 use crate::dra::DynamicResources;
 use crate::dra::drivers::DraDrivers;
-use crate::metrics::{self, ClaimMetrics, DeviceMetrics, Metrics, PlacementMetrics};
+use crate::metrics::{self, ClaimMetrics, DeviceMetrics, Metrics, PlacementMetrics, StorageMetrics};
 use crate::node::facts::{self, NodeFacts};
 use crate::node::runtime::RuntimeState;
 use crate::placement::Placement;
@@ -66,6 +66,7 @@ pub(crate) struct Channels {
     pub dra: DraDrivers,
     pub claims: DynamicResources,
     pub metrics: Arc<Metrics>,
+    pub storage: Arc<StorageMetrics>,
     pub names: (watch::Sender<Vec<San>>, watch::Receiver<Vec<San>>),
     pub certificates: CertificateMetrics,
 }
@@ -97,6 +98,7 @@ impl Channels {
         metrics.registry().on_scrape(move |families| {
             let pods = shown.list();
             metrics::pods(families, pods.iter().map(|p| &**p));
+            metrics::resizes(families, pods.iter().map(|p| &**p));
             metrics::claims_in_use(families, &used.in_use());
         });
         Ok(Self {
@@ -104,6 +106,7 @@ impl Channels {
             placement,
             dra,
             claims,
+            storage: Arc::new(StorageMetrics::new(metrics.registry())),
             metrics,
             facts: watch::channel(Arc::new(facts)),
             runtime: watch::channel(Arc::default()),

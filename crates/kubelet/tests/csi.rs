@@ -21,7 +21,7 @@ use kelson_kubelet::csi::in_use::InUse;
 use kelson_kubelet::csi::registration::Registration;
 use kelson_kubelet::dra::drivers::DraDrivers;
 use kelson_kubelet::effects::Tell;
-use kelson_kubelet::metrics::ClaimMetrics;
+use kelson_kubelet::metrics::{ClaimMetrics, StorageMetrics};
 use kelson_kubelet::objects::Objects;
 use kelson_kubelet::objects::tokens::Tokens;
 use kelson_kubelet::volumes::csi::{CsiVolumes, VolumeGrowth};
@@ -185,6 +185,7 @@ fn volumes(api: &Api, config: &Config, driver: &Arc<FakeDriver>, csi: CsiVolumes
         growth: VolumeGrowth::new(api.client(), clock.clone(), config.dirs(), csi.clone(), tell),
         csi,
         usages: VolumeUsages::default(),
+        metrics: Arc::new(StorageMetrics::new(&Registry::new())),
         mounts: Arc::clone(driver) as _,
         node: watch::channel(Arc::default()).1,
         clock,
@@ -226,7 +227,7 @@ async fn from_the_socket_to_the_last_pod() {
     *driver.endpoint.lock() = endpoint.display().to_string();
     driver.listen(&endpoint);
 
-    let (drivers, in_use) = (Drivers::default(), InUse::default());
+    let (drivers, in_use, counted) = (Drivers::default(), InUse::default(), Registry::new());
     let others = Arc::new(DraDrivers::new(Arc::new(ClaimMetrics::new(&Registry::new())), Tasks::root("drivers")));
     let registration = Registration {
         client: api.client(),
@@ -234,6 +235,7 @@ async fn from_the_socket_to_the_last_pod() {
         dir: registry.clone(),
         drivers: drivers.clone(),
         others,
+        metrics: Arc::new(StorageMetrics::new(&counted)),
     };
     tokio::spawn(registration.run());
     let entries = async || {
@@ -307,6 +309,12 @@ async fn from_the_socket_to_the_last_pod() {
     std::fs::remove_file(registry.join("d-reg.sock")).expect("removed");
     eventually("the driver is forgotten", async || entries().await.is_empty()).await;
     assert!(drivers.get("d.example.com").is_err());
+    for (method, code) in [("NodeGetInfo", "OK"), ("NodePublishVolume", "OK"), ("NodeUnstageVolume", "OK")] {
+        let labels =
+            format!("driver_name=\"d.example.com\",grpc_status_code=\"{code}\",method_name=\"/csi.v1.Node/{method}\"");
+        let line = format!("csi_operations_seconds_count{{{labels},migrated=\"false\"}}");
+        assert!(counted.text().contains(&line), "{line} in\n{}", counted.text());
+    }
 }
 
 /// The controller's part of a claim's growth is done; the node's is not.

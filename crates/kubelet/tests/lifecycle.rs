@@ -256,7 +256,7 @@ async fn a_pod_is_resized_while_it_runs() {
     let granted: Pod = serde_json::from_value(of("100m")).expect("pod");
     life.inbox.pod(Granted {
         pod: Arc::new(granted),
-        deferred: Some(ResizePending { reason: "Deferred", message: "no room".into() }),
+        deferred: Some(ResizePending { reason: "Deferred", message: "no room".into(), detail: "" }),
     });
     life.until(5, |w| condition(w, "PodResizePending") == "True").await;
     assert_eq!(life.world.runtime.resizes.lock().len(), 0);

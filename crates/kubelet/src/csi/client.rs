@@ -1,10 +1,12 @@
 //! What is said to one plugin: its registration, and the node's half of the container storage interface. Secrets are in the
 //! requests, so requests are never printed.
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_cri::channel::{connect, unary};
 use kelson_cri::{Code, CriError, CriResult};
+use tokio::time::Instant;
 use tonic::Request;
 use tonic::transport::Channel;
 
@@ -14,6 +16,7 @@ pub use super::messages::{
     SINGLE_NODE_MULTI_WRITER, STAGE_UNSTAGE_VOLUME, SizeRange, Stage, Unpublish, Unstage, VOLUME_MOUNT_GROUP,
     VolumeCapability,
 };
+use crate::metrics::StorageMetrics;
 
 /// How long a driver may take (upstream `csiTimeout`).
 const DRIVER_MAX: Duration = Duration::from_secs(120);
@@ -24,6 +27,8 @@ const REGISTRATION_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct PluginClient {
     channel: Channel,
+    /// Where its answers are counted, and under which name.
+    counted: Option<(Arc<StorageMetrics>, String)>,
 }
 
 macro_rules! calls {
@@ -34,7 +39,12 @@ macro_rules! calls {
             /// # Errors
             /// What the plugin says, or that it could not be reached in time.
             pub async fn $name(&self, request: $request) -> CriResult<$answer> {
-                unary(&self.channel, $call, $path, Some($limit), Request::new(request)).await
+                let began = Instant::now();
+                let answer = unary(&self.channel, $call, $path, Some($limit), Request::new(request)).await;
+                if let Some((metrics, driver)) = &self.counted {
+                    metrics.called(driver, $path, answer.as_ref().err(), began.elapsed());
+                }
+                answer
             })*
         }
     };
@@ -71,7 +81,13 @@ impl PluginClient {
         let path = socket
             .to_str()
             .ok_or_else(|| CriError::new("Connect", Code::InvalidArgument, "the path of the socket is not UTF-8"))?;
-        Ok(Self { channel: connect(&format!("unix://{path}"))? })
+        Ok(Self { channel: connect(&format!("unix://{path}"))?, counted: None })
+    }
+
+    /// The same, whose answers are counted as those of this driver.
+    #[must_use]
+    pub fn counted(self, metrics: Arc<StorageMetrics>, driver: &str) -> Self {
+        Self { counted: Some((metrics, driver.to_owned())), ..self }
     }
 
     /// Asks what kind of plugin it is.

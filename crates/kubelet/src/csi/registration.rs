@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::client::{NodeInfo, PluginClient, PluginInfo};
 use super::drivers::{Driver, Drivers, Made};
 use crate::logs::notify::Watch;
+use crate::metrics::StorageMetrics;
 
 /// Pauses before a driver that could not be registered is tried again.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
@@ -55,6 +56,8 @@ pub struct Registration {
     pub drivers: Drivers,
     /// Receives plugins that are no drivers of volumes.
     pub others: Arc<dyn PluginHandler>,
+    /// What counts drivers' answers.
+    pub metrics: Arc<StorageMetrics>,
 }
 
 /// What is entered for a driver.
@@ -207,6 +210,7 @@ impl Registration {
         judge(info)?;
         let endpoint = if info.endpoint.is_empty() { socket } else { Path::new(&info.endpoint) };
         let client = PluginClient::new(endpoint).map_err(|e| e.to_string())?;
+        let client = client.counted(Arc::clone(&self.metrics), &info.name);
         let node = client.node().await.map_err(|e| e.to_string())?;
         let entry = entry(&info.name, node)?;
         self.enter(&entry).await.map_err(|e| e.to_string())?;

@@ -8,6 +8,7 @@ use super::bounds::{START_BOUNDS, USUAL_BOUNDS};
 use super::calls::Calls;
 use super::lives::LifeMetrics;
 use super::requests::{OpenRequest, Requests};
+use super::resizes::ResizeMetrics;
 use super::streams::StreamMetrics;
 use crate::pod::{self, Role};
 
@@ -31,6 +32,7 @@ pub struct Metrics {
     requests: Requests,
     streams: StreamMetrics,
     lives: LifeMetrics,
+    resizes: ResizeMetrics,
     probe_seconds: HistogramVec,
     hook_fallbacks: IntCounter,
 }
@@ -53,6 +55,7 @@ impl Metrics {
             requests: Requests::new(r),
             streams: StreamMetrics::new(r),
             lives: LifeMetrics::new(r),
+            resizes: ResizeMetrics::new(r),
             probe_seconds: probe_registry.histograms(
                 "prober_probe_duration_seconds",
                 "Seconds that attempts of probes took.",
@@ -141,6 +144,11 @@ impl Metrics {
     /// How pods come, start and leave.
     pub fn lives(&self) -> &LifeMetrics {
         &self.lives
+    }
+
+    /// Changes of the resources of pods that run.
+    pub fn resizes(&self) -> &ResizeMetrics {
+        &self.resizes
     }
 
     /// Streams that clients ask for.

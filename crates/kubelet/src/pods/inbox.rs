@@ -43,6 +43,20 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// What may let pods have resources that they wait for, as `kubelet_pod_deferred_accepted_resizes_total` names it.
+    pub fn retry_trigger(&self) -> &'static str {
+        let is = |which: &dyn Fn(&PodChange) -> bool| self.changes.values().any(which);
+        if !self.ended.is_empty() || is(&|c| matches!(c, PodChange::Gone(_))) {
+            "pods_removed"
+        } else if is(&|c| matches!(c, PodChange::Is(p) if crate::pod::is_terminal(p))) {
+            "pod_terminated"
+        } else if self.changes.is_empty() {
+            "periodic_retry"
+        } else {
+            "pod_updated"
+        }
+    }
+
     /// Changes of pods in the API, in the order in which the pods first changed: one that takes the name of another
     /// comes after it.
     pub fn changes(&mut self) -> Vec<PodChange> {

@@ -127,9 +127,10 @@ impl PodManager {
                 pending = self.inbox.next() => pending,
                 () = tokio::time::sleep(RESIZE_RETRY), if waits => Pending::default(),
             };
+            let trigger = pending.retry_trigger();
             self.take(pending).await;
             self.rooms_left();
-            self.retry_deferred();
+            self.retry_deferred(trigger);
         }
     }
 
@@ -217,11 +218,18 @@ impl PodManager {
         let tell = |kind, reason, what, why: &str| {
             self.parts.effects.tell.pod(&wanted, kind, reason, resize::message(what, &wanted, why));
         };
+        let metrics = self.parts.effects.metrics.resizes();
+        if !resize::same_resources(&entry.wanted, &wanted) {
+            metrics.requested(&entry.wanted, &wanted);
+        }
         let generation = |p: &Pod| p.metadata.generation;
         match &granted.deferred {
             Some(why) if entry.start.deferred.is_none() || generation(&wanted) != generation(&entry.wanted) => {
                 let reason = if why.reason == "Deferred" { "ResizeDeferred" } else { "ResizeInfeasible" };
                 tell(EventType::Warning, reason, why.reason, &why.message);
+                if !why.detail.is_empty() {
+                    metrics.infeasible(why.detail);
+                }
             }
             Some(_) => {}
             None if !resize::same_resources(before, &granted.pod) => {
@@ -237,7 +245,7 @@ impl PodManager {
     }
 
     /// Looks again at the pods that wait for resources: first those with the highest priority.
-    fn retry_deferred(&mut self) {
+    fn retry_deferred(&mut self, trigger: &str) {
         let may_come = |p: &ResizePending| p.reason == "Deferred";
         let waiting = self.workers.iter().filter(|(_, e)| e.start.deferred.as_ref().is_some_and(may_come));
         let priority = |p: &Pod| p.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
@@ -251,6 +259,7 @@ impl PodManager {
         for (uid, before, wanted) in waiting {
             let here = (node.as_deref(), &self.parts.config.placement, &devices);
             if resize::grant(here, &self.others(), &before, &wanted).deferred.is_none() {
+                self.parts.effects.metrics.resizes().accepted_later(trigger);
                 self.grant(&uid, &before, wanted);
             }
         }

@@ -12,6 +12,10 @@ use super::admit;
 use crate::config::placement::PlacementConfig;
 use crate::pod::{self, Role};
 
+/// Why what a pod has to itself does not change, as the metric names it.
+const OWN_CPUS: &str = "guaranteed_pod_cpu_manager_static_policy";
+const OWN_MEMORY: &str = "guaranteed_pod_memory_manager_static_policy";
+
 /// Why a pod does not get what its spec wants now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResizePending {
@@ -19,6 +23,8 @@ pub struct ResizePending {
     pub reason: &'static str,
     /// In upstream's words.
     pub message: String,
+    /// What of the node stands against it for good, as `kubelet_pod_infeasible_resizes_total` names it; else empty.
+    pub detail: &'static str,
 }
 
 /// A pod with the resources it may use here.
@@ -42,21 +48,21 @@ pub fn grant(
         let pod = if same_resources(known, wanted) { Arc::clone(wanted) } else { with_resources_of(wanted, known) };
         return Granted { pod, deferred: None };
     }
-    let pending = |reason, message| Granted {
+    let pending = |reason, message, detail| Granted {
         pod: with_resources_of(wanted, known),
-        deferred: Some(ResizePending { reason, message }),
+        deferred: Some(ResizePending { reason, message, detail }),
     };
-    if let Some(message) = infeasible(placement, known, wanted) {
-        return pending("Infeasible", message);
+    if let Some((message, detail)) = infeasible(placement, known, wanted) {
+        return pending("Infeasible", message, detail);
     }
     match node.map_or(Ok(()), |node| admit::fits(wanted, others, node, devices)) {
         Ok(()) => Granted { pod: Arc::clone(wanted), deferred: None },
-        Err(short) => pending("Deferred", short.message),
+        Err(short) => pending("Deferred", short.message, ""),
     }
 }
 
 /// Why a guaranteed pod never gets what it wants here: what it has to itself cannot be changed while it runs.
-fn infeasible(placement: &PlacementConfig, known: &Pod, wanted: &Pod) -> Option<String> {
+fn infeasible(placement: &PlacementConfig, known: &Pod, wanted: &Pod) -> Option<(String, &'static str)> {
     if pod::qos_class(wanted) != "Guaranteed" {
         return None;
     }
@@ -68,11 +74,11 @@ fn infeasible(placement: &PlacementConfig, known: &Pod, wanted: &Pod) -> Option<
         of(known) != of(wanted)
     };
     let policies = [
-        (placement.has_own_cpus, "cpu", "CPU Manager policy \"static\""),
-        (placement.has_own_memory, "memory", "Memory Manager policy \"Static\""),
+        (placement.has_own_cpus, "cpu", "CPU Manager policy \"static\"", OWN_CPUS),
+        (placement.has_own_memory, "memory", "Memory Manager policy \"Static\"", OWN_MEMORY),
     ];
-    let first = policies.into_iter().find(|(is_on, resource, _)| *is_on && changes(resource));
-    first.map(|(.., policy)| format!("Resize is infeasible for Guaranteed Pods alongside {policy}"))
+    let first = policies.into_iter().find(|(is_on, resource, ..)| *is_on && changes(resource));
+    first.map(|(.., policy, detail)| (format!("Resize is infeasible for Guaranteed Pods alongside {policy}"), detail))
 }
 
 /// The grant of a pod that an earlier kubelet ran, as the API's status remembers it.

@@ -1,5 +1,6 @@
 //! Holds a pod and its running containers to what it was granted (KEP-1287), as one step of its execution.
 use kelson_cri::proto as cri;
+use tokio::time::Instant;
 
 use super::event::Step;
 use super::execute::Executor;
@@ -12,7 +13,9 @@ impl Executor {
     /// child that may use more than its parent.
     pub(super) async fn resize(&self, containers: &[(String, String)]) {
         let mut held = Vec::new();
+        let began = Instant::now();
         let error = self.try_resize(containers, &mut held).await.err();
+        self.parts.effects.metrics.resizes().carried_out(error.is_none(), began.elapsed());
         self.tell(Step::Resized { held, error }).await;
     }
 

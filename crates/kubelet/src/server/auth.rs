@@ -9,6 +9,7 @@ use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kelson_client::Client;
 use kelson_meta::Clock;
+use kelson_metrics::Registry;
 use kelson_pki::{CertInfo, ClientChains};
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
@@ -16,6 +17,8 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+
+use crate::metrics::ReviewMetrics;
 
 /// How long a yes is kept.
 const ALLOWED_FOR: Duration = Duration::from_secs(300);
@@ -62,14 +65,21 @@ pub struct Auth {
     tokens: Mutex<HashMap<TokenDigest, (Option<User>, Instant)>>,
     reviews: Semaphore,
     decisions: Mutex<HashMap<(User, &'static str, &'static str), (bool, Instant)>>,
+    metrics: ReviewMetrics,
 }
 
 impl Auth {
-    /// Trusting client certificates of `cas`.
+    /// Trusting client certificates of `cas`; what is asked of the API server is shown by `registry`, once.
     ///
     /// # Errors
     /// When a certificate of `cas` cannot be used.
-    pub fn new(client: Client, clock: Arc<dyn Clock>, node_name: &str, cas: &[&str]) -> Result<Self, String> {
+    pub fn new(
+        client: Client,
+        clock: Arc<dyn Clock>,
+        node_name: &str,
+        cas: &[&str],
+        registry: &Registry,
+    ) -> Result<Self, String> {
         let chains = if cas.is_empty() { None } else { Some(ClientChains::new(cas).map_err(|e| e.to_string())?) };
         Ok(Self {
             client,
@@ -79,6 +89,7 @@ impl Auth {
             tokens: Mutex::default(),
             reviews: Semaphore::new(REVIEWS_MAX),
             decisions: Mutex::default(),
+            metrics: ReviewMetrics::new(registry),
         })
     }
 
@@ -122,7 +133,10 @@ impl Auth {
             return known;
         }
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
-        let answer = match self.client.create::<TokenReview>("", &review).await {
+        let began = Instant::now();
+        let answer = self.client.create::<TokenReview>("", &review).await;
+        self.metrics.authentication.asked(&answer, began.elapsed());
+        let answer = match answer {
             Ok(a) => a.status.unwrap_or_default(),
             Err(e) => {
                 // Not kept: it says nothing of the token.
@@ -184,7 +198,10 @@ impl Auth {
         let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
             "user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra, "resourceAttributes": {
                 "verb": verb, "version": "v1", "resource": "nodes", "subresource": sub, "name": self.node_name}}});
-        let answer = match self.client.create::<SubjectAccessReview>("", &review).await {
+        let began = Instant::now();
+        let answer = self.client.create::<SubjectAccessReview>("", &review).await;
+        self.metrics.authorization.asked(&answer, began.elapsed());
+        let answer = match answer {
             Ok(r) => r.status.is_some_and(|s| s.allowed),
             Err(e) => {
                 // Not kept: the next caller asks again.
@@ -264,7 +281,7 @@ mod tests {
         let clock = Arc::new(TokioClock::starting_at(Timestamp::from_second(1_800_000_000).expect("time")));
         let reviews = Arc::new(Reviews::default());
         let client = Client::new(Arc::new(Wire(Arc::clone(&reviews))), "test");
-        (reviews, Auth::new(client, clock, "n1", &[]).expect("auth"))
+        (reviews, Auth::new(client, clock, "n1", &[], &Registry::new()).expect("auth"))
     }
 
     fn bearer(token: &str) -> HeaderMap {
@@ -300,6 +317,25 @@ mod tests {
         // Of another, of whom less is known, it is asked anew.
         let other = User { extra: BTreeMap::new(), ..user };
         assert!(auth.authorize(&other, "create", &["proxy"]).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn questions_are_counted_by_the_codes_of_their_answers() {
+        let (registry, clock) = (Registry::new(), Arc::new(TokioClock::default()));
+        let client = Client::new(Arc::new(Wire(Arc::default())), "test");
+        let auth = Auth::new(client, clock, "n1", &[], &registry).expect("auth");
+        let user = auth.authenticate(&[], &bearer("good")).await.expect("known");
+        auth.authorize(&user, "get", &["metrics"]).await.expect("allowed");
+        auth.authorize(&user, "get", &["metrics"]).await.expect("allowed, as it was before");
+        let text = registry.text();
+        for line in [
+            "apiserver_delegated_authn_request_total{code=\"201\"} 1",
+            "apiserver_delegated_authn_request_duration_seconds_bucket{code=\"201\",le=\"0.25\"} 1",
+            "apiserver_delegated_authz_request_total{code=\"201\"} 1",
+            "apiserver_delegated_authz_request_duration_seconds_count{code=\"201\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,7 +47,7 @@ fn world() -> World {
     let (asked, now) = (Arc::default(), clock.now());
     let ca = Authority::create("ca", now).expect("ca");
     let client = Client::new(Arc::new(ReviewWire(Arc::clone(&asked))), "test");
-    let auth = Auth::new(client, clock, "n1", &[ca.cert_pem()]).expect("auth");
+    let auth = Auth::new(client, clock, "n1", &[ca.cert_pem()], &kelson_metrics::Registry::new()).expect("auth");
     World { asked, ca, now, auth }
 }
 

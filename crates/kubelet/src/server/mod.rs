@@ -109,7 +109,8 @@ impl Server {
         let ca = String::from_utf8_lossy(&settings.client_ca_pem).into_owned();
         let cas: Vec<&str> = if ca.is_empty() { vec![] } else { vec![&ca] };
         let tls = acceptor(&cas, &certificate).map_err(ServerError::Certificate)?;
-        let auth = Auth::new(client, Arc::clone(&state.clock), &state.config.node_name, &cas);
+        let registry = state.metrics.registry();
+        let auth = Auth::new(client, Arc::clone(&state.clock), &state.config.node_name, &cas, registry);
         let serving = Arc::new(Serving {
             listener,
             tls: RwLock::new(tls),

@@ -17,6 +17,7 @@ mod nfs;
 mod ownership;
 mod parts;
 pub mod persistent;
+mod plugin;
 mod projected;
 mod render;
 mod secret;
@@ -32,12 +33,15 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use kelson_tasks::Lane;
+use tokio::time::Instant;
 
 pub use parts::Volumes;
 pub use source::Ready;
 
 use mounts::Mounts;
 use source::{Request, Source};
+
+use crate::pod;
 
 /// The kinds of volumes. A volume without a kind here is refused.
 const SOURCES: &[&dyn Source] = &[
@@ -121,7 +125,11 @@ impl Volumes {
             let unbound = |reason| VolumeError::Claim { volume: volume.name.clone(), reason };
             let persistent = self.claims.resolve(pod, volume).await.map_err(unbound)?;
             let request = Request { volumes: self, pod, volume, persistent };
-            let done = source.set_up(&request).await.map_err(fail)?;
+            let plugin = plugin::plugin_name(volume, request.persistent.as_deref());
+            let work = self.metrics.mount(pod::uid(pod), &volume.name, plugin);
+            let done = source.set_up(&request).await;
+            work.ended(done.is_ok());
+            let done = done.map_err(fail)?;
             out.renew_at = out.renew_at.into_iter().chain(done.renew_at).min();
             out.ready.insert(volume.name.clone(), done.ready);
         }
@@ -137,6 +145,13 @@ impl Volumes {
         if uid.is_empty() || uid.contains('/') || uid.starts_with('.') {
             return Err(io::Error::other("not a pod's UID"));
         }
+        let began = Instant::now();
+        let done = self.take_down(uid).await;
+        self.metrics.unmounted(uid, done.is_ok(), began.elapsed());
+        done
+    }
+
+    async fn take_down(&self, uid: &str) -> io::Result<()> {
         self.csi.tear_down(&self.dirs, uid).await.map_err(io::Error::other)?;
         self.claims.forget(uid);
         self.usages.forget(uid);

@@ -10,6 +10,7 @@ use super::mounts::Mounts;
 use super::persistent::Claims;
 use super::usage::VolumeUsages;
 use crate::config::PodDirs;
+use crate::metrics::StorageMetrics;
 use crate::node::facts::NodeFacts;
 use crate::objects::Objects;
 use crate::objects::tokens::Tokens;
@@ -33,6 +34,8 @@ pub struct Volumes {
     pub growth: VolumeGrowth,
     /// How full they are.
     pub usages: VolumeUsages,
+    /// How long work on them takes.
+    pub metrics: Arc<StorageMetrics>,
     /// Mounts and unmounts, as the machine does it or a test notes it.
     pub mounts: Arc<dyn Mounts>,
     /// What pods may see of their node.

@@ -26,7 +26,7 @@ use kelson_kubelet::effects::{PodEffects, Tell};
 use kelson_kubelet::env::resolve::Environment;
 use kelson_kubelet::env::services::ServiceView;
 use kelson_kubelet::images::Images;
-use kelson_kubelet::metrics::{ClaimMetrics, DeviceMetrics, Metrics, PlacementMetrics};
+use kelson_kubelet::metrics::{ClaimMetrics, DeviceMetrics, Metrics, PlacementMetrics, StorageMetrics};
 use kelson_kubelet::node::runtime::RuntimeState;
 use kelson_kubelet::objects::Objects;
 use kelson_kubelet::objects::tokens::Tokens;
@@ -255,6 +255,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             csi: csi.clone(),
             growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), csi, tell.clone()),
             usages: VolumeUsages::default(),
+            metrics: Arc::new(StorageMetrics::new(&registry)),
             mounts: Arc::new(NoMounts),
             node: node.clone(),
             clock: Arc::clone(&clock),

@@ -1,0 +1,195 @@
+//! Changes of the resources of pods that run, under upstream's names.
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kelson_meta::Quantity;
+use kelson_metrics::{Families, HistogramVec, IntCounterVec, Registry};
+
+use crate::pod::{self, Role};
+
+/// Milliseconds that carrying one out takes.
+const BOUNDS_MS: [f64; 14] = [10.0, 50.0, 100.0, 500.0, 1e3, 2e3, 5e3, 10e3, 20e3, 30e3, 60e3, 120e3, 300e3, 600e3];
+
+/// What is counted of them.
+#[derive(Debug)]
+pub struct ResizeMetrics {
+    requested: IntCounterVec,
+    milliseconds: HistogramVec,
+    infeasible: IntCounterVec,
+    accepted_later: IntCounterVec,
+}
+
+impl ResizeMetrics {
+    /// Nothing counted yet; shown by `r`, once.
+    pub fn new(r: &Registry) -> Self {
+        Self {
+            requested: r.counters(
+                "kubelet_container_requested_resizes_total",
+                "Changes of containers' requests and limits that were asked for, each resource of each container by itself.",
+                &["resource", "requirement", "operation"],
+            ),
+            milliseconds: r.histograms(
+                "kubelet_pod_resize_duration_milliseconds",
+                "Milliseconds that it took to hold a pod and its containers to other resources.",
+                &["success"],
+                &BOUNDS_MS,
+            ),
+            infeasible: r.counters(
+                "kubelet_pod_infeasible_resizes_total",
+                "Changes of resources that this node never grants.",
+                &["reason_detail"],
+            ),
+            accepted_later: r.counters(
+                "kubelet_pod_deferred_accepted_resizes_total",
+                "Changes of resources that were granted after they had waited.",
+                &["retry_trigger"],
+            ),
+        }
+    }
+
+    /// A pod's spec wants other resources than it did before.
+    pub fn requested(&self, before: &Pod, now: &Pod) {
+        type Of = fn(&Container, &str) -> Option<Quantity>;
+        let resizable = |m: &pod::Member<'_>| matches!(m.role, Role::App | Role::Sidecar);
+        for old in pod::members(before).filter(resizable) {
+            let Some(new) = pod::member(now, &old.container.name).filter(|m| m.role == old.role) else { continue };
+            let amounts: [(&str, &str, Of); 4] = [
+                ("memory", "requests", pod::request),
+                ("memory", "limits", pod::limit),
+                ("cpu", "requests", pod::request),
+                ("cpu", "limits", pod::limit),
+            ];
+            for (resource, requirement, of) in amounts {
+                let amount = |c: &Container| of(c, resource).unwrap_or_default();
+                if let Some(operation) = operation(amount(&old.container), amount(&new.container)) {
+                    self.requested.with_label_values(&[resource, requirement, operation]).inc();
+                }
+            }
+        }
+    }
+
+    /// A pod and its containers were held to other resources, or could not be.
+    pub fn carried_out(&self, success: bool, took: Duration) {
+        let success = if success { "true" } else { "false" };
+        self.milliseconds.with_label_values(&[success]).observe(took.as_secs_f64() * 1000.0);
+    }
+
+    /// What a pod wants is never granted here; `detail` is why.
+    pub fn infeasible(&self, detail: &str) {
+        self.infeasible.with_label_values(&[detail]).inc();
+    }
+
+    /// What a pod wanted was granted after it had waited; `trigger` is what it was looked at for.
+    pub fn accepted_later(&self, trigger: &str) {
+        self.accepted_later.with_label_values(&[trigger]).inc();
+    }
+}
+
+fn operation(old: Quantity, new: Quantity) -> Option<&'static str> {
+    match (old.is_zero(), new.is_zero()) {
+        (false, true) => Some("remove"),
+        (true, false) => Some("add"),
+        _ if new < old => Some("decrease"),
+        _ if new > old => Some("increase"),
+        _ => None,
+    }
+}
+
+/// Shows how many of these pods wait for resources, by the reason, and how many are being held to others.
+pub fn resizes<'p>(families: &mut Families, pods: impl Iterator<Item = &'p Pod>) {
+    let mut waiting = std::collections::BTreeMap::<String, u32>::new();
+    let mut running = 0_u32;
+    for c in pods.flat_map(|p| p.status.iter().flat_map(|s| s.conditions.iter().flatten())) {
+        match c.type_.as_str() {
+            "PodResizePending" => {
+                *waiting.entry(c.reason.as_deref().unwrap_or_default().to_lowercase()).or_default() += 1;
+            }
+            "PodResizeInProgress" => running += 1,
+            _ => {}
+        }
+    }
+    let mut gauge = families.gauge(
+        "kubelet_pod_pending_resizes",
+        "Pods that do not have the resources that their specs want, by the reason.",
+    );
+    for (reason, count) in waiting {
+        gauge.sample(&[("reason", &reason)], f64::from(count));
+    }
+    families
+        .gauge("kubelet_pod_in_progress_resizes", "Pods that are being held to other resources.")
+        .sample(&[], f64::from(running));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(resources: Value, conditions: Value) -> Pod {
+        serde_json::from_value(json!({
+            "spec": {"initContainers": [{"name": "i", "resources": resources}],
+                "containers": [{"name": "a", "resources": resources}, {"name": "b"}]},
+            "status": {"conditions": conditions}}))
+        .expect("a pod")
+    }
+
+    fn check(text: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(text.lines().any(|l| l == *line), "{line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn each_resource_of_each_container_is_a_change() {
+        let registry = Registry::new();
+        let m = ResizeMetrics::new(&registry);
+        let before = pod(json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}), json!([]));
+        let now = pod(json!({"requests": {"cpu": "2", "memory": "512Mi"}, "limits": {"cpu": "4"}}), json!([]));
+        m.requested(&before, &before);
+        assert!(!registry.text().contains("requested_resizes_total{"), "nothing changed");
+        m.requested(&before, &now);
+        m.carried_out(true, Duration::from_millis(70));
+        m.infeasible("guaranteed_pod_cpu_manager_static_policy");
+        m.accepted_later("pods_removed");
+        let of = |resource: &str, requirement: &str, operation: &str| {
+            format!(
+                "kubelet_container_requested_resizes_total{{operation=\"{operation}\",requirement=\"{requirement}\",resource=\"{resource}\"}} 1"
+            )
+        };
+        check(
+            &registry.text(),
+            &[
+                &of("cpu", "requests", "increase"),
+                &of("memory", "requests", "decrease"),
+                &of("memory", "limits", "remove"),
+                &of("cpu", "limits", "add"),
+                "kubelet_pod_resize_duration_milliseconds_bucket{success=\"true\",le=\"50\"} 0",
+                "kubelet_pod_resize_duration_milliseconds_bucket{success=\"true\",le=\"100\"} 1",
+                "kubelet_pod_infeasible_resizes_total{reason_detail=\"guaranteed_pod_cpu_manager_static_policy\"} 1",
+                "kubelet_pod_deferred_accepted_resizes_total{retry_trigger=\"pods_removed\"} 1",
+            ],
+        );
+    }
+
+    #[test]
+    fn pods_that_wait_and_pods_that_change() {
+        let of = |kind: &str, reason: &str| pod(json!({}), json!([{"type": kind, "status": "True", "reason": reason}]));
+        let pods = [
+            of("PodResizePending", "Deferred"),
+            of("PodResizePending", "Deferred"),
+            of("PodResizePending", "Infeasible"),
+            of("PodResizeInProgress", ""),
+            of("Ready", ""),
+        ];
+        let mut families = Families::default();
+        resizes(&mut families, pods.iter());
+        check(
+            &families.text(),
+            &[
+                "kubelet_pod_pending_resizes{reason=\"deferred\"} 2",
+                "kubelet_pod_pending_resizes{reason=\"infeasible\"} 1",
+                "kubelet_pod_in_progress_resizes 1",
+            ],
+        );
+    }
+}

@@ -1,0 +1,164 @@
+//! Volumes that are set up and taken down, and what drivers are asked for them, under the names of upstream's `pkg/volume/util`.
+use std::collections::HashMap;
+use std::time::Duration;
+
+use kelson_cri::CriError;
+use kelson_metrics::{HistogramVec, Registry};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Upper bounds of the seconds that such work takes.
+const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
+/// No volume here is of a plugin that became a driver.
+const NOT_MIGRATED: &str = "false";
+
+/// What is counted of them.
+#[derive(Debug)]
+pub struct StorageMetrics {
+    operations: HistogramVec,
+    whole: HistogramVec,
+    calls: HistogramVec,
+    /// By the pod's UID, then by the volume's name in the pod. As many as the node's pods have volumes.
+    volumes: Mutex<HashMap<String, HashMap<String, MountedVolume>>>,
+}
+
+#[derive(Debug)]
+struct MountedVolume {
+    plugin: String,
+    /// The first try, until it is there.
+    wanted: Option<Instant>,
+}
+
+/// A volume that is being set up.
+#[derive(Debug)]
+pub struct MountWork<'a> {
+    metrics: &'a StorageMetrics,
+    pod: &'a str,
+    volume: &'a str,
+    began: Instant,
+}
+
+impl StorageMetrics {
+    /// Nothing counted yet; shown by `r`, once.
+    pub fn new(r: &Registry) -> Self {
+        Self {
+            operations: r.histograms(
+                "storage_operation_duration_seconds",
+                "Seconds that work on volumes took, by the plugin and by how it ended.",
+                &["volume_plugin", "operation_name", "status", "migrated"],
+                &BOUNDS,
+            ),
+            whole: r.histograms(
+                "volume_operation_total_seconds",
+                "Seconds from the first try of such work until it was done.",
+                &["plugin_name", "operation_name"],
+                &BOUNDS,
+            ),
+            calls: r.histograms(
+                "csi_operations_seconds",
+                "Seconds that drivers of volumes took to answer.",
+                &["driver_name", "method_name", "grpc_status_code", "migrated"],
+                &BOUNDS,
+            ),
+            volumes: Mutex::default(),
+        }
+    }
+
+    /// A pod's volume is to be there, of this plugin. What is given back and dropped unended was given up, and counts as nothing.
+    pub fn mount<'a>(&'a self, pod: &'a str, volume: &'a str, plugin: String) -> MountWork<'a> {
+        let began = Instant::now();
+        let mut volumes = self.volumes.lock();
+        let known = volumes.entry(pod.to_owned()).or_default();
+        known.entry(volume.to_owned()).or_insert(MountedVolume { plugin, wanted: Some(began) });
+        MountWork { metrics: self, pod, volume, began }
+    }
+
+    /// A pod's volumes were taken down together, or not all of them.
+    pub fn unmounted(&self, pod: &str, success: bool, took: Duration) {
+        let mut volumes = self.volumes.lock();
+        for v in volumes.get(pod).into_iter().flat_map(HashMap::values) {
+            self.worked(&v.plugin, "volume_unmount", success, took);
+        }
+        if success {
+            volumes.remove(pod);
+        }
+    }
+
+    /// A driver answered a call, by its full path, or did not.
+    pub fn called(&self, driver: &str, method: &str, fault: Option<&CriError>, took: Duration) {
+        let code = match fault.map(|e| format!("{:?}", e.code)) {
+            None => "OK".to_owned(),
+            // The one name that is spelt otherwise there.
+            Some(code) if code == "Cancelled" => "Canceled".to_owned(),
+            Some(code) => code,
+        };
+        let labels = [driver, method, &code, NOT_MIGRATED];
+        self.calls.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+
+    fn worked(&self, plugin: &str, operation: &str, success: bool, took: Duration) {
+        let status = if success { "success" } else { "fail-unknown" };
+        let labels = [plugin, operation, status, NOT_MIGRATED];
+        self.operations.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+}
+
+impl MountWork<'_> {
+    /// It is there, or could not be had.
+    pub fn ended(self, success: bool) {
+        let mut volumes = self.metrics.volumes.lock();
+        let Some(volume) = volumes.get_mut(self.pod).and_then(|of| of.get_mut(self.volume)) else { return };
+        self.metrics.worked(&volume.plugin, "volume_mount", success, self.began.elapsed());
+        if let Some(wanted) = volume.wanted.take_if(|_| success) {
+            let labels = [volume.plugin.as_str(), "overall_volume_mount"];
+            self.metrics.whole.with_label_values(&labels).observe(wanted.elapsed().as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(text.lines().any(|l| l == *line), "{line} in\n{text}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn from_the_first_try_to_the_last_pod() {
+        let registry = Registry::new();
+        let m = StorageMetrics::new(&registry);
+        let plugin = || "kubernetes.io/csi:d.example.com".to_owned();
+        let of = |operation: &str, status: &str| {
+            format!(
+                "storage_operation_duration_seconds_count{{migrated=\"false\",operation_name=\"{operation}\",status=\"{status}\",volume_plugin=\"kubernetes.io/csi:d.example.com\"}}"
+            )
+        };
+        let whole = "volume_operation_total_seconds_bucket{operation_name=\"overall_volume_mount\",plugin_name=\"kubernetes.io/csi:d.example.com\"";
+        m.mount("u", "v", plugin()).ended(false);
+        tokio::time::advance(Duration::from_secs(4)).await;
+        let work = m.mount("u", "v", plugin());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        work.ended(true);
+        m.mount("u", "v", plugin()).ended(true);
+        drop(m.mount("u", "v", plugin()));
+        let (failed, done) = (of("volume_mount", "fail-unknown"), of("volume_mount", "success"));
+        check(
+            &registry.text(),
+            &[
+                &format!("{failed} 1"),
+                &format!("{done} 2"),
+                &format!("{whole},le=\"5\"}} 0"),
+                &format!("{whole},le=\"10\"}} 1"),
+                &format!("{whole},le=\"+Inf\"}} 1"),
+            ],
+        );
+        m.unmounted("u", false, Duration::from_secs(1));
+        m.unmounted("u", true, Duration::from_secs(1));
+        m.unmounted("u", true, Duration::from_secs(1));
+        let (failed, done) = (of("volume_unmount", "fail-unknown"), of("volume_unmount", "success"));
+        check(&registry.text(), &[&format!("{failed} 1"), &format!("{done} 1")]);
+    }
+}

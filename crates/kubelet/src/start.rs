@@ -2,12 +2,13 @@
 //! Containers go on. With `wiring` and `upkeep` this is what knows all rooms.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use kelson_bootstrap::serving;
-use kelson_client::{API_HOST, Change, Client, EventRecorder, Informer, InformerConfig, Metered};
+use kelson_client::{API_HOST, Change, Client, EventRecorder, Informer, InformerConfig, Metered, RateLimit};
 use kelson_cri::{Runtime, proto as cri};
 use kelson_metrics::Registry;
 use kelson_pki::San;
@@ -18,6 +19,7 @@ use crate::cgroups::Cgroups;
 use crate::cgroups::swap::{SwapControl, SwapRules};
 use crate::config::Config;
 use crate::config::cgroups::{CgroupDriver, SwapBehavior};
+use crate::config::process::Pacing;
 use crate::effects::{PodEffects, Tell};
 use crate::env::resolve::Environment;
 use crate::env::services::ServiceView;
@@ -117,16 +119,14 @@ impl Kubelet {
         if config.node_name.is_empty() || config.node_ips.is_empty() {
             return Err(KubeletError::Config("a node name and at least one node IP are needed".into()));
         }
-        let behavior = config.swap_behavior;
-        let swap = FILES.run(move || facts::swap_rules(behavior)).await.unwrap_or_default();
-        refuse_swap(&config, &swap).map_err(KubeletError::Config)?;
+        let swap = settle(&config).await.map_err(KubeletError::Config)?;
         let config = Arc::new(config);
         let made = Arc::clone(&config);
         let made = FILES.run(move || directories(&made)).await;
         made.map_err(|e| KubeletError::Config(e.to_string()))??;
         let tasks = deps.tasks.child("kubelet");
         let metrics = Arc::new(Metrics::new(&config.node_name));
-        deps.client = deps.client.counted(&Metered::new(metrics.registry(), API_HOST));
+        deps.client = paced(deps.client, config.process.api).counted(&Metered::new(metrics.registry(), API_HOST));
         deps.runtime = Arc::new(MeteredRuntime::new(deps.runtime, Arc::clone(&metrics)));
         let (name, version) = runtime_version(&*deps.runtime).await;
         let channels = Channels::new(&config, &deps.client, &deps.clock, metrics, &tasks).await;
@@ -169,6 +169,28 @@ impl Kubelet {
     }
 }
 
+/// Makes this process what it is to be, on a machine that it may run on; gives what containers may have of the machine's swap.
+async fn settle(config: &Config) -> Result<SwapRules, String> {
+    let behavior = config.swap_behavior;
+    let swap = FILES.run(move || facts::swap_rules(behavior)).await.unwrap_or_default();
+    refuse_swap(config, &swap)?;
+    let process = config.process.clone();
+    let settled = FILES
+        .run(move || process.suits(Path::new("/proc/sys"), Path::new("/sys/fs/cgroup")).map(|()| process.settle()));
+    for fault in settled.await.map_err(|e| e.to_string())?? {
+        tracing::warn!(fault, "the kernel does not let this process have what the configuration says");
+    }
+    Ok(swap)
+}
+
+/// The way to the API, at this pace where there is one.
+fn paced(client: Client, pacing: Option<Pacing>) -> Client {
+    match pacing {
+        Some(pacing) => client.limited(&RateLimit::new(pacing.per_second, pacing.burst)),
+        None => client,
+    }
+}
+
 /// Whether the node runs on a machine with this swap.
 fn refuse_swap(config: &Config, swap: &SwapRules) -> Result<(), String> {
     if config.swap_behavior == SwapBehavior::LimitedSwap && swap.control == SwapControl::WithMemory {
@@ -196,6 +218,12 @@ async fn cgroups(config: &Config, runtime: &dyn Runtime, registry: &Registry) ->
     Cgroups::open(wanted.as_ref(), config.pod_max_pids).await.counted(registry)
 }
 
+/// Tells events, as fast as the configuration lets it.
+fn recorder(tasks: &Tasks, config: &Config, deps: &Dependencies) -> EventRecorder {
+    let client = paced(deps.client.clone(), config.process.events);
+    EventRecorder::start_in(tasks, client, Arc::clone(&deps.clock), "kubelet", &config.node_name)
+}
+
 /// What pods are run with.
 fn parts(
     tasks: &Tasks,
@@ -204,8 +232,8 @@ fn parts(
     channels: &Channels,
     (runtime_name, cgroups, swap): (String, Cgroups, SwapRules),
 ) -> Result<Parts, KubeletError> {
-    let (client, clock) = (deps.client.clone(), Arc::clone(&deps.clock));
-    let recorder = EventRecorder::start_in(tasks, client.clone(), Arc::clone(&clock), "kubelet", &config.node_name);
+    let (client, clock, node) = (deps.client.clone(), Arc::clone(&deps.clock), channels.facts.1.clone());
+    let recorder = recorder(tasks, config, deps);
     let tell = Tell::new(recorder.clone(), &config.node_name);
     let images = Images::open(config, client.clone(), recorder, Arc::clone(&clock), channels.metrics.registry())?;
     let follow = images.clone();
@@ -213,7 +241,6 @@ fn parts(
     let changed = channels.manager.clone();
     let objects = Objects::new(tasks, client.clone(), move |uid| changed.objects(uid));
     let real = || Arc::new(Handlers::new(Arc::clone(&deps.runtime))) as Arc<dyn crate::probes::ProbeRunner>;
-    let node = channels.facts.1.clone();
     Ok(Parts {
         tasks: tasks.clone(),
         dirs: config.dirs(),
@@ -297,7 +324,8 @@ fn pods(
     let inbox = channels.manager.clone();
     if let Some(dir) = parts.config.pod_manifest_path.clone() {
         let (node_name, to) = (parts.config.node_name.clone(), inbox.clone());
-        tasks.supervise("manifests", move || manifests::run(dir.clone(), node_name.clone(), to.clone()));
+        let period = parts.config.manifests_every;
+        tasks.supervise("manifests", move || manifests::run(dir.clone(), period, node_name.clone(), to.clone()));
     }
     let (runtime, group, to) = (Arc::clone(&deps.runtime), tasks.clone(), inbox.clone());
     let endpoint = parts.config.runtime_endpoint.clone();

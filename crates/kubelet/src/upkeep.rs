@@ -73,6 +73,7 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         bytes_max: config.log_max_bytes,
         files_max: config.log_max_files,
         look_every: config.log_look_every,
+        workers: config.log_workers,
     };
     tasks.supervise("log-rotation", move || rotation.clone().run());
     shutdown(tasks, deps, parts, channels);
@@ -163,6 +164,7 @@ fn claims(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
 /// evicted before the kernel kills (upstream: `addAllocatableThresholds`).
 fn thresholds(config: &Config) -> EvictionConfig {
     let mut out = config.eviction.clone();
+    out.own_limits &= config.isolates_storage;
     if config.cgroups.as_ref().is_some_and(|c| c.enforced.pods) {
         let of_memory = out.thresholds.iter().filter(|t| t.signal == Signal::MemoryAvailable && t.is_hard());
         let of_pods: Vec<Threshold> =

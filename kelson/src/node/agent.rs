@@ -25,6 +25,7 @@ use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
 
 use super::args::{AgentArgs, NodeArgs};
+use super::fields::FieldArgs;
 use super::kubelet::configure;
 use super::trust::{self, Trust};
 use super::{credentials, discovery};
@@ -113,7 +114,7 @@ impl Node {
         let dependencies = Dependencies {
             tasks: kelson_tasks::Tasks::root("node"),
             client: client("kubelet")?,
-            runtime: Arc::new(CriClient::new(&endpoint, Limits::default())?),
+            runtime: Arc::new(CriClient::new(&endpoint, Limits { request: config.process.runtime_request })?),
             clock: Arc::clone(&clock),
             mounts: Arc::new(KernelMounts),
             prober: None,
@@ -240,14 +241,15 @@ fn kubelet_config(
     config.server.client_ca_file = Some(trust.ca_file());
     config.server.serving_demands = Some(trust.demands().1);
     config.server.tls_bootstrap = true;
-    configure(&mut config, "--kubelet-config", args.kubelet_config.as_deref(), &args.images)?;
+    configure(&mut config, ("--kubelet-config", args.kubelet_config.as_deref()), &FieldArgs::default(), &args.images)?;
     Ok(config)
 }
 
 /// Whether what the command line says of the node can be followed, before anything is started.
 pub fn check(args: &NodeArgs) -> anyhow::Result<()> {
     let mut config = kelson_kubelet::Config::new("", Path::new("/"));
-    configure(&mut config, "--kubelet-config", args.kubelet_config.as_deref(), &args.images).map(drop)
+    configure(&mut config, ("--kubelet-config", args.kubelet_config.as_deref()), &FieldArgs::default(), &args.images)
+        .map(drop)
 }
 
 /// The port, or 0 (any) where another server of this machine has it: the node's status tells which one it became.

@@ -20,10 +20,13 @@ use kelson_meta::{Clock, SystemClock};
 
 use super::args::ImageArgs;
 use super::credentials;
+use super::fields::FieldArgs;
 use super::placement::PlacementArgs;
 use crate::args::{VerbosityArgs, pair};
 use crate::host;
 
+/// How soon the kernel ends a kubelet when memory is short: after nearly everything else.
+const OOM_SCORE: i32 = -999;
 /// Where upstream's kubelet looks for the runtime when nobody says.
 const RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
 
@@ -92,6 +95,8 @@ pub struct KubeletArgs {
     #[command(flatten)]
     pub placement: PlacementArgs,
     #[command(flatten)]
+    pub fields: FieldArgs,
+    #[command(flatten)]
     pub images: ImageArgs,
     #[command(flatten)]
     pub verbosity: VerbosityArgs,
@@ -114,15 +119,20 @@ fn taint(text: &str) -> Result<RegisterTaint, String> {
 }
 
 /// Lays the configuration file and the image flags over `config`, and looks whether the credential providers are sound.
-/// `flag` is what the file was given by.
+/// `flag` is what the file was given by, and `fields` are what other flags say in place of some of its fields.
 ///
 /// # Errors
 /// Every fault of all of it at once, each by its field's path.
-pub fn configure(config: &mut Config, flag: &str, file: Option<&Path>, images: &ImageArgs) -> anyhow::Result<Laid> {
+pub fn configure(
+    config: &mut Config,
+    (flag, file): (&str, Option<&Path>),
+    fields: &FieldArgs,
+    images: &ImageArgs,
+) -> anyhow::Result<Laid> {
     let mut faults = Vec::new();
     let mut laid = Laid { cgroups_per_qos: true, ..Laid::default() };
-    if let Some(file) = file {
-        match configuration::load(file, config) {
+    if file.is_some() || !fields.0.is_empty() {
+        match configuration::load(file, &fields.0, config) {
             Ok(l) => laid = l,
             Err(e) => faults.extend(e.0.into_iter().map(|fault| format!("{flag}: {fault}"))),
         }
@@ -138,7 +148,8 @@ pub fn configure(config: &mut Config, flag: &str, file: Option<&Path>, images: &
     }
     if faults.is_empty() {
         for field in &laid.ignored {
-            tracing::warn!(field, "the kubelet configuration sets a field that has no effect here yet");
+            let why = configuration::reason(field);
+            tracing::warn!(field, why, "the kubelet configuration sets a field that has no effect here");
         }
         return Ok(laid);
     }
@@ -169,7 +180,8 @@ impl Plan {
         config.server.tls_bootstrap = false;
         config.fail_swap_on = true;
         config.server.healthz = Some(SocketAddr::from(([127, 0, 0, 1], HEALTHZ_PORT)));
-        let laid = configure(&mut config, "--config", args.config.as_deref(), &args.images)?;
+        config.process.oom_score = Some(OOM_SCORE);
+        let laid = configure(&mut config, ("--config", args.config.as_deref()), &args.fields, &args.images)?;
         flags(args, &mut config);
         args.placement.lay(&mut config)?;
         config.cgroups = laid.cgroups_per_qos.then(|| config.cgroups.take().unwrap_or_default());
@@ -209,7 +221,7 @@ impl Plan {
         let dependencies = Dependencies {
             tasks: kelson_tasks::Tasks::root("node"),
             client: Client::new(connection, "kubelet"),
-            runtime: Arc::new(CriClient::new(&self.endpoint, Limits::default())?),
+            runtime: Arc::new(CriClient::new(&self.endpoint, Limits { request: self.config.process.runtime_request })?),
             clock,
             mounts: Arc::new(KernelMounts),
             prober: None,

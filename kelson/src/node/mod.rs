@@ -7,6 +7,7 @@ pub mod components;
 mod credentials;
 mod discovery;
 mod dns;
+mod fields;
 mod image;
 mod kube_proxy;
 mod kubelet;

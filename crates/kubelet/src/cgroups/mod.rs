@@ -126,14 +126,14 @@ impl Cgroups {
         self.inner.as_ref().map(|i| format!("/{}", i.path(&i.name(pod)))).unwrap_or_default()
     }
 
-    /// Makes the pod's cgroup and sets its limits. One of whose containers has processors alone is not bounded in time.
+    /// Makes the pod's cgroup and sets its limits; with `unbound_cpu` none in the time of processors.
     ///
     /// # Errors
     /// When the kernel or systemd does not make it.
-    pub async fn ensure(&self, pod: &Pod, has_own_cpus: bool) -> Result<(), String> {
+    pub async fn ensure(&self, pod: &Pod, unbound_cpu: bool) -> Result<(), String> {
         let Some(inner) = &self.inner else { return Ok(()) };
         let mut bounds = Bounds::of_pod(pod, inner.pids_max, &inner.page_sizes);
-        if has_own_cpus {
+        if unbound_cpu {
             bounds.quota = bounds.quota.map(|_| 0);
         }
         let (name, began) = (inner.name(pod), Instant::now());

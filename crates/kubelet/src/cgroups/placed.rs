@@ -1,7 +1,7 @@
 //! Where a container runs, told to the runtime.
 use kelson_cri::proto as cri;
 
-use super::resources::PERIOD;
+use super::resources::unbound_cpu;
 
 /// Where one container runs; empty: wherever.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ impl Placed {
         resources.cpuset_cpus.clone_from(&self.cpus);
         resources.cpuset_mems.clone_from(&self.memory_nodes);
         if self.has_own_cpus {
-            (resources.cpu_period, resources.cpu_quota) = (PERIOD, -1);
+            unbound_cpu(resources);
         }
     }
 }

@@ -151,6 +151,11 @@ pub fn container_resources(
     }
 }
 
+/// Bounds nothing in the time that it has processors.
+pub fn unbound_cpu(resources: &mut cri::LinuxContainerResources) {
+    (resources.cpu_period, resources.cpu_quota) = (PERIOD, -1);
+}
+
 /// The size of a huge page as the kernel writes it.
 pub fn page_size(bytes: i64) -> String {
     match bytes {

@@ -3,6 +3,7 @@ pub mod cgroups;
 pub mod cpuset;
 pub mod file;
 pub mod placement;
+pub mod process;
 pub mod shutdown;
 pub mod thresholds;
 
@@ -17,6 +18,7 @@ use kelson_meta::Quantity;
 
 use cgroups::{CgroupConfig, SwapBehavior};
 use placement::PlacementConfig;
+use process::ProcessConfig;
 use shutdown::ShutdownPeriod;
 use thresholds::EvictionConfig;
 
@@ -38,6 +40,33 @@ pub struct CredentialProviderFiles {
     pub config: PathBuf,
     /// `--image-credential-provider-bin-dir`: the executables.
     pub bin_dir: PathBuf,
+}
+
+/// What is asked of the API server about callers, and how long its answers hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReviewRules {
+    /// `authentication.webhook.enabled`: whether it is asked who the bearer of a token is; if not, none is accepted.
+    pub takes_tokens: bool,
+    /// `authentication.webhook.cacheTTL`: how long a good token is believed.
+    pub token_for: Duration,
+    /// `authorization.webhook.cacheAuthorizedTTL`: how long a yes holds.
+    pub allowed_for: Duration,
+    /// `authorization.webhook.cacheUnauthorizedTTL`: how long a no does.
+    pub denied_for: Duration,
+}
+
+impl Default for ReviewRules {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { takes_tokens: true, token_for: seconds(120), allowed_for: seconds(300), denied_for: seconds(30) }
+    }
+}
+
+impl ReviewRules {
+    /// How long a decision holds.
+    pub fn decision(&self, allowed: bool) -> Duration {
+        if allowed { self.allowed_for } else { self.denied_for }
+    }
 }
 
 /// How the kubelet's own server proves itself and whom it lets in.
@@ -64,6 +93,10 @@ pub struct ServerConfig {
     pub system_logs: bool,
     /// `enableSystemLogQuery`: whether the logs of its services may be asked for.
     pub system_log_query: bool,
+    /// What is asked of the API server about callers, and how long its answers hold.
+    pub reviews: ReviewRules,
+    /// `tlsMinVersion` is `VersionTLS13`: nothing older is spoken.
+    pub tls13_only: bool,
     /// `--streaming-connection-idle-timeout`: an exec, attach or port-forward that carries nothing for so long is ended.
     pub streaming_idle: Duration,
 }
@@ -81,6 +114,8 @@ impl Default for ServerConfig {
             debugging_handlers: true,
             system_logs: true,
             system_log_query: false,
+            reviews: ReviewRules::default(),
+            tls13_only: false,
             streaming_idle: Duration::from_secs(4 * 60 * 60),
         }
     }
@@ -130,6 +165,16 @@ pub struct Config {
     pub image_pulls: PullOptions,
     /// `--image-credential-provider-config` and `--image-credential-provider-bin-dir`; `None`: no plugins.
     pub image_credential_provider: Option<CredentialProviderFiles>,
+    /// `providerID`: how the machine is known to who provides it; empty: it is not said.
+    pub provider_id: String,
+    /// `nodeStatusMaxImages`: as many images the node lists, the largest first; `None`: all.
+    pub status_images_max: Option<usize>,
+    /// `localStorageCapacityIsolation`: whether what pods take of the node's disk is counted and bounded.
+    pub isolates_storage: bool,
+    /// `cpuCFSQuota`: whether limits of processors hold.
+    pub cpu_quota: bool,
+    /// The kubelet as a process.
+    pub process: ProcessConfig,
     /// `--register-node`: whether the Node object is made; if not, it must be made by other means.
     pub register_node: bool,
     /// `--node-status-update-frequency`: how often the node's status is looked at.
@@ -154,6 +199,8 @@ pub struct Config {
     pub volume_stats_every: Duration,
     /// `containerLogMonitorInterval`: how often the sizes of logs are looked at.
     pub log_look_every: Duration,
+    /// `containerLogMaxWorkers`: as many logs are rotated at once.
+    pub log_workers: usize,
     /// `crashLoopBackOff.maxContainerRestartPeriod`: the longest that a container waits to be started again (KEP-4603).
     pub restart_period_max: Duration,
     /// `--eviction-hard`, `--eviction-soft` and what belongs to them.
@@ -165,6 +212,8 @@ pub struct Config {
     pub kept_images: Vec<String>,
     /// `--pod-manifest-path`: a directory of static pods' manifests; `None`: none.
     pub pod_manifest_path: Option<PathBuf>,
+    /// `fileCheckFrequency`: how often it is looked at where no change is heard of.
+    pub manifests_every: Duration,
     /// `--enforce-node-allocatable` aside: `--seccomp-default`.
     pub seccomp_default: bool,
     /// `memorySwap.swapBehavior`: what containers may have of the machine's swap.
@@ -209,6 +258,11 @@ impl Config {
             placement: PlacementConfig::default(),
             image_pulls: PullOptions::default(),
             image_credential_provider: None,
+            provider_id: String::new(),
+            status_images_max: Some(50),
+            isolates_storage: true,
+            cpu_quota: true,
+            process: ProcessConfig::default(),
             register_node: true,
             node_status_update: Duration::from_secs(10),
             node_status_report: Duration::from_secs(300),
@@ -221,11 +275,13 @@ impl Config {
             image_gc_age_max: None,
             volume_stats_every: Duration::from_secs(60),
             log_look_every: Duration::from_secs(10),
+            log_workers: 1,
             restart_period_max: Duration::from_secs(300),
             eviction: EvictionConfig::default(),
             shutdown: Vec::new(),
             kept_images: Vec::new(),
             pod_manifest_path: None,
+            manifests_every: Duration::from_secs(20),
             seccomp_default: false,
             swap_behavior: SwapBehavior::NoSwap,
             fail_swap_on: false,

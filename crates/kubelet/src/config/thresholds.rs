@@ -20,11 +20,18 @@ pub struct EvictionConfig {
     pub transition: Duration,
     /// `--eviction-max-pod-grace-period`, for soft thresholds.
     pub max_pod_grace: Duration,
+    /// Whether pods go that pass limits of their own (`localStorageCapacityIsolation`).
+    pub own_limits: bool,
 }
 
 impl Default for EvictionConfig {
     fn default() -> Self {
-        Self { thresholds: DEFAULT_HARD.to_vec(), transition: Duration::from_secs(300), max_pod_grace: Duration::ZERO }
+        Self {
+            thresholds: DEFAULT_HARD.to_vec(),
+            transition: Duration::from_secs(300),
+            max_pod_grace: Duration::ZERO,
+            own_limits: true,
+        }
     }
 }
 

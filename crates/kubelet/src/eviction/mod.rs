@@ -84,6 +84,9 @@ impl<E: Effects> EvictionManager<E> {
 
     /// Ends pods over a limit of their own; true when there was one.
     async fn own_limits(&self) -> bool {
+        if !self.config.own_limits {
+            return false;
+        }
         let limited: Vec<Arc<Pod>> =
             self.effects.active().into_iter().filter(|p| rank::has_storage_limits(p) && !pod::is_critical(p)).collect();
         if limited.is_empty() {

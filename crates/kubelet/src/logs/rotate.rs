@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use kelson_cri::{Runtime, proto as cri};
 use kelson_meta::Clock;
 use kelson_tasks::FILES;
@@ -27,6 +28,8 @@ pub struct LogRotation {
     pub files_max: u32,
     /// How often sizes are looked at (`containerLogMonitorInterval`).
     pub look_every: Duration,
+    /// As many are rotated at once (`containerLogMaxWorkers`).
+    pub workers: usize,
 }
 
 impl LogRotation {
@@ -35,11 +38,14 @@ impl LogRotation {
         loop {
             tokio::time::sleep(self.look_every).await;
             let (dir, max) = (self.dir.clone(), self.bytes_max);
-            for path in FILES.run(move || large(&dir, max)).await.unwrap_or_default() {
-                if let Err(e) = self.rotate(&path).await {
+            let large = FILES.run(move || large(&dir, max)).await.unwrap_or_default();
+            let me = &self;
+            let rotate = |path: PathBuf| async move {
+                if let Err(e) = me.rotate(&path).await {
                     tracing::warn!(log = %path.display(), error = %e, "log not rotated");
                 }
-            }
+            };
+            futures::stream::iter(large).for_each_concurrent(self.workers.max(1), rotate).await;
         }
     }
 

@@ -80,7 +80,7 @@ pub fn capacity(config: &Config) -> BTreeMap<String, Quantity> {
         ("memory".to_owned(), Quantity::binary(machine_memory().total)),
         ("pods".to_owned(), Quantity::from_i64(pods_max(config, cpus))),
     ]);
-    if let Some(u) = DiskUsage::of(&config.root_dir) {
+    if let Some(u) = DiskUsage::of(&config.root_dir).filter(|_| config.isolates_storage) {
         out.insert("ephemeral-storage".into(), Quantity::binary(i64::try_from(u.capacity).unwrap_or(i64::MAX)));
     }
     for entry in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {

@@ -92,6 +92,9 @@ async fn once(client: &Client, config: &Config, status: &Value) -> Result<Node, 
     if !taints.is_empty() {
         node["spec"]["taints"] = json!(taints);
     }
+    if !config.provider_id.is_empty() {
+        node["spec"]["providerID"] = json!(config.provider_id);
+    }
     match client.create::<Node>("", &node).await {
         Err(e) if e.status().is_some_and(|s| s.code == 409) => client.get::<Node>("", name).await,
         other => other,

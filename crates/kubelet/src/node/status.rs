@@ -9,8 +9,6 @@ use serde_json::{Value, json};
 use super::runtime::{HandlerFeatures, RuntimeState};
 use crate::config::thresholds::Pressure;
 
-/// Images the node lists, the largest first.
-pub const IMAGES_MAX: usize = 50;
 /// What this kubelet can and pods may need, by name (KEP-5328).
 const DECLARED_FEATURES: [&str; 4] = [
     "ExtendWebSocketsToKubelet",
@@ -42,6 +40,8 @@ pub struct Found {
     pub shuts_down: bool,
     /// Images: names and size.
     pub images: Vec<(Vec<String>, u64)>,
+    /// As many of them are listed, the largest first; `None`: all.
+    pub images_max: Option<usize>,
     /// Volumes of drivers that pods have or are about to have.
     pub volumes_in_use: Vec<String>,
     /// What the runtime can do.
@@ -83,7 +83,7 @@ pub fn status(f: &Found, old: &Value, now: Timestamp) -> NodeStatus {
     images.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     let images: Vec<Value> = images
         .into_iter()
-        .take(IMAGES_MAX)
+        .take(f.images_max.unwrap_or(usize::MAX))
         .map(|(mut names, size)| {
             names.truncate(IMAGE_NAMES_MAX);
             json!({"names": names, "sizeBytes": size})
@@ -161,7 +161,8 @@ mod tests {
             info: NodeSystemInfo::default(),
             pressure: Pressure::default(),
             shuts_down: false,
-            images: vec![(vec!["a".into()], 1), (vec!["b".into()], 2)],
+            images: vec![(vec!["a".into()], 1), (vec!["b".into()], 2), (vec!["c".into()], 3)],
+            images_max: Some(2),
             volumes_in_use: vec!["v".into()],
             runtime: RuntimeState::default(),
         };
@@ -171,7 +172,9 @@ mod tests {
         assert!(a.ready);
         let a = a.tree;
         assert_eq!(a["conditions"][3]["reason"], "KubeletReady");
-        assert_eq!(a["images"][0]["sizeBytes"], 2);
+        assert_eq!((&a["images"][0]["sizeBytes"], a["images"].as_array().map(Vec::len)), (&json!(3), Some(2)));
+        let all = status(&Found { images_max: None, ..f.clone() }, &Value::Null, t0).tree;
+        assert_eq!(all["images"].as_array().map(Vec::len), Some(3));
         assert_eq!(a["volumesInUse"], json!(["v"]));
         let b = status(&f, &a["conditions"], t1).tree;
         assert!(!differ(&a, &b) && a != b);

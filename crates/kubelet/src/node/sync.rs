@@ -161,6 +161,7 @@ impl NodeSync {
             pressure: *self.pressure.borrow(),
             shuts_down: *self.shutdown.borrow(),
             images,
+            images_max: self.config.status_images_max,
             volumes_in_use: self.in_use.all(),
             runtime,
         };

@@ -119,7 +119,7 @@ impl Executor {
                 return Err(message);
             }
         }
-        if let Err(message) = parts.cgroups.ensure(pod, parts.placement.has_own_cpus(pod::uid(pod))).await {
+        if let Err(message) = parts.cgroups.ensure(pod, parts.unbound_cpu(pod)).await {
             let text = format!("unable to ensure pod container exists: {message}");
             self.event(EventType::Warning, "FailedToCreatePodContainer", text);
             return Err(message);
@@ -395,6 +395,7 @@ impl Executor {
             security,
             placed: parts.placement.placed(pod::uid(pod), &c.name),
             swap: parts.swap,
+            cpu_quota: parts.config.cpu_quota,
             machine_memory: memory,
             may_lower_oom: terminate::may_lower_oom(),
         })

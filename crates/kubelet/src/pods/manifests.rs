@@ -20,8 +20,6 @@ use kelson_tasks::FILES;
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// Manifests of one directory.
 const MANIFESTS_MAX: usize = 512;
-/// Between looks at the directory when no change is notified (`fileCheckFrequency`).
-const PERIOD: Duration = Duration::from_secs(20);
 /// A file that was just made is read when its writer has likely finished.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -134,8 +132,9 @@ async fn is_dir(dir: &Path) -> bool {
     FILES.run(move || dir.is_dir()).await.unwrap_or(false)
 }
 
-/// Watches the directory and gives the manager all its pods whenever they change, and once at the start.
-pub async fn run(dir: PathBuf, node: String, to: ManagerInbox) {
+/// Watches the directory and gives the manager all its pods whenever they change, and once at the start. It is looked at every
+/// `period` where no change is heard of (`fileCheckFrequency`).
+pub async fn run(dir: PathBuf, period: Duration, node: String, to: ManagerInbox) {
     let mut told: BTreeMap<PathBuf, Result<Pod, String>> = BTreeMap::new();
     let mut first = true;
     loop {
@@ -155,7 +154,7 @@ pub async fn run(dir: PathBuf, node: String, to: ManagerInbox) {
                 told = found;
             }
             let Some(watch) = &watch else { break };
-            match tokio::time::timeout(PERIOD, watch.changed()).await {
+            match tokio::time::timeout(period, watch.changed()).await {
                 Ok(Ok(())) => tokio::time::sleep(SETTLE).await,
                 Ok(Err(_)) => break,
                 // The watch says nothing of a directory that was removed.
@@ -163,7 +162,7 @@ pub async fn run(dir: PathBuf, node: String, to: ManagerInbox) {
                 Err(_) => {}
             }
         }
-        tokio::time::sleep(PERIOD).await;
+        tokio::time::sleep(period).await;
     }
 }
 
@@ -209,7 +208,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("tempdir");
         std::fs::write(dir.path().join(".hidden"), POD).expect("write");
         let heard = ManagerInbox::default();
-        let _task = kelson_tasks::scoped("manifests", run(dir.path().to_owned(), "n".into(), heard.clone()));
+        let _task = kelson_tasks::scoped(
+            "manifests",
+            run(dir.path().to_owned(), Duration::from_secs(20), "n".into(), heard.clone()),
+        );
         let next = async || {
             let next = tokio::time::timeout(Duration::from_secs(10), heard.next()).await.expect("in time");
             next.statics.expect("pods").iter().map(|p| pod::name(p).to_owned()).collect::<Vec<_>>()

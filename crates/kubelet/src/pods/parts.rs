@@ -1,7 +1,7 @@
 //! What pod workers work with. Only this room takes all of it together.
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use kelson_client::Client;
 use kelson_tasks::Tasks;
 use tokio::sync::watch;
@@ -85,6 +85,11 @@ impl Parts {
         }
         let handler = handler.await?;
         Ok(self.runtime_state.borrow().has_recursive_read_only(&handler))
+    }
+
+    /// Whether the pod is not bounded in the time of processors: it has some alone, or nobody here is.
+    pub fn unbound_cpu(&self, pod: &Pod) -> bool {
+        !self.config.cpu_quota || self.placement.has_own_cpus(crate::pod::uid(pod))
     }
 
     /// What an image takes.

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use super::event::Step;
 use super::execute::Executor;
 use super::terminate;
-use crate::cgroups::resources::{Limits, container_resources};
+use crate::cgroups::resources::{Limits, container_resources, unbound_cpu};
 use crate::pod::{self, Member};
 
 impl Executor {
@@ -35,6 +35,9 @@ impl Executor {
         for (id, m) in &members {
             let mut linux = container_resources(pod, m.role, &m.container, memory, terminate::may_lower_oom());
             parts.placement.placed(pod::uid(pod), &m.container.name).bind(&mut linux);
+            if !parts.config.cpu_quota {
+                unbound_cpu(&mut linux);
+            }
             parts.swap.bind(pod, &m.container, &mut linux);
             let request = cri::UpdateContainerResourcesRequest {
                 container_id: (*id).clone(),
@@ -45,7 +48,7 @@ impl Executor {
             updated.map_err(|e| format!("container {:?}: {}", m.container.name, e.message))?;
             held.push(((*id).clone(), Limits::of(pod, &m.container)));
         }
-        parts.cgroups.ensure(pod, parts.placement.has_own_cpus(pod::uid(pod))).await
+        parts.cgroups.ensure(pod, parts.unbound_cpu(pod)).await
     }
 
     /// A bound below what the container uses would get it killed at once: then it keeps the one it has.

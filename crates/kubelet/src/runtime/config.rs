@@ -38,6 +38,8 @@ pub struct ContainerParts<'a> {
     pub placed: Placed,
     /// What it may have of the machine's swap.
     pub swap: SwapRules,
+    /// Whether its limit of processors holds.
+    pub cpu_quota: bool,
     /// Memory of the machine, bytes, for the OOM score.
     pub machine_memory: i64,
     /// Whether this process may set OOM scores below its own.
@@ -72,6 +74,9 @@ pub fn config(mut parts: ContainerParts<'_>) -> Result<cri::ContainerConfig, Str
     let mut resources =
         resources::container_resources(parts.pod, parts.role, c, parts.machine_memory, parts.may_lower_oom);
     parts.placed.bind(&mut resources);
+    if !parts.cpu_quota {
+        resources::unbound_cpu(&mut resources);
+    }
     parts.swap.bind(parts.pod, c, &mut resources);
     Ok(cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: c.name.clone(), attempt }),

@@ -18,14 +18,9 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use crate::config::{Config, ReviewRules};
 use crate::metrics::ReviewMetrics;
 
-/// How long a yes is kept.
-const ALLOWED_FOR: Duration = Duration::from_secs(300);
-/// How long a no is kept.
-const DENIED_FOR: Duration = Duration::from_secs(30);
-/// How long a token that was found good is kept.
-const TOKEN_FOR: Duration = Duration::from_secs(120);
 /// How long a token that was found bad is: callers without a good one must not become requests to the API server.
 const BAD_TOKEN_FOR: Duration = Duration::from_secs(10);
 /// Tokens in review at once; a caller waits [`REVIEW_WAIT`] for his turn.
@@ -61,6 +56,7 @@ pub struct Auth {
     client: Client,
     clock: Arc<dyn Clock>,
     node_name: String,
+    kept: ReviewRules,
     chains: Option<ClientChains>,
     tokens: Mutex<HashMap<TokenDigest, (Option<User>, Instant)>>,
     reviews: Semaphore,
@@ -76,7 +72,7 @@ impl Auth {
     pub fn new(
         client: Client,
         clock: Arc<dyn Clock>,
-        node_name: &str,
+        config: &Config,
         cas: &[&str],
         registry: &Registry,
     ) -> Result<Self, String> {
@@ -84,7 +80,8 @@ impl Auth {
         Ok(Self {
             client,
             clock,
-            node_name: node_name.to_owned(),
+            node_name: config.node_name.clone(),
+            kept: config.server.reviews,
             chains,
             tokens: Mutex::default(),
             reviews: Semaphore::new(REVIEWS_MAX),
@@ -119,7 +116,7 @@ impl Auth {
         if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
             return None;
         }
-        self.review(token).await
+        if self.kept.takes_tokens { self.review(token).await } else { None }
     }
 
     async fn review(&self, token: &str) -> Option<User> {
@@ -153,7 +150,7 @@ impl Auth {
         });
         let mut tokens = self.tokens.lock();
         if tokens.len() >= KEPT_MAX {
-            tokens.retain(|_, (user, at)| at.elapsed() < kept_for(user.as_ref()));
+            tokens.retain(|_, (user, at)| at.elapsed() < self.kept_for(user.as_ref()));
         }
         if tokens.len() >= KEPT_MAX {
             tokens.clear();
@@ -162,11 +159,15 @@ impl Auth {
         user
     }
 
+    fn kept_for(&self, user: Option<&User>) -> Duration {
+        if user.is_some() { self.kept.token_for } else { BAD_TOKEN_FOR }
+    }
+
     /// What is known of a token, if anything.
     fn known(&self, digest: &TokenDigest) -> Option<Option<User>> {
         let tokens = self.tokens.lock();
         let (user, at) = tokens.get(digest)?;
-        (at.elapsed() < kept_for(user.as_ref())).then(|| user.clone())
+        (at.elapsed() < self.kept_for(user.as_ref())).then(|| user.clone())
     }
 
     /// Whether the caller may do `verb` with any of the node's `subresources`; the error says what not.
@@ -192,7 +193,7 @@ impl Auth {
     async fn allowed(&self, user: &User, verb: &'static str, sub: &'static str) -> bool {
         let key = (user.clone(), verb, sub);
         let kept = self.decisions.lock().get(&key).copied();
-        if let Some((answer, _)) = kept.filter(|(a, at)| at.elapsed() < if *a { ALLOWED_FOR } else { DENIED_FOR }) {
+        if let Some((answer, _)) = kept.filter(|(a, at)| at.elapsed() < self.kept.decision(*a)) {
             return answer;
         }
         let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
@@ -216,10 +217,6 @@ impl Auth {
         decisions.insert(key, (answer, Instant::now()));
         answer
     }
-}
-
-fn kept_for(user: Option<&User>) -> Duration {
-    if user.is_some() { TOKEN_FOR } else { BAD_TOKEN_FOR }
 }
 
 /// The sum of a certificate, by which others find it.
@@ -277,11 +274,18 @@ mod tests {
         }
     }
 
+    fn clock() -> Arc<TokioClock> {
+        Arc::new(TokioClock::starting_at(Timestamp::from_second(1_800_000_000).expect("time")))
+    }
+
+    fn config() -> Config {
+        Config::new("n1", std::path::Path::new("/"))
+    }
+
     fn auth() -> (Arc<Reviews>, Auth) {
-        let clock = Arc::new(TokioClock::starting_at(Timestamp::from_second(1_800_000_000).expect("time")));
         let reviews = Arc::new(Reviews::default());
         let client = Client::new(Arc::new(Wire(Arc::clone(&reviews))), "test");
-        (reviews, Auth::new(client, clock, "n1", &[], &Registry::new()).expect("auth"))
+        (reviews, Auth::new(client, clock(), &config(), &[], &Registry::new()).expect("auth"))
     }
 
     fn bearer(token: &str) -> HeaderMap {
@@ -320,10 +324,33 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn answers_hold_as_long_as_the_configuration_says() {
+        let reviews = Arc::new(Reviews::default());
+        let mut config = config();
+        let seconds = Duration::from_secs;
+        config.server.reviews =
+            ReviewRules { token_for: seconds(5), allowed_for: seconds(7), ..ReviewRules::default() };
+        let of = |config: &Config| {
+            let client = Client::new(Arc::new(Wire(Arc::clone(&reviews))), "test");
+            Auth::new(client, clock(), config, &[], &Registry::new()).expect("auth")
+        };
+        let auth = of(&config);
+        let user = auth.authenticate(&[], &bearer("good")).await.expect("known");
+        auth.authorize(&user, "get", &["metrics"]).await.expect("allowed");
+        tokio::time::sleep(seconds(6)).await;
+        auth.authenticate(&[], &bearer("good")).await.expect("known");
+        auth.authorize(&user, "get", &["metrics"]).await.expect("allowed");
+        assert_eq!(reviews.asked.load(Ordering::SeqCst), 3, "the token alone was asked about again");
+        config.server.reviews.takes_tokens = false;
+        assert_eq!(of(&config).authenticate(&[], &bearer("good")).await, None, "nobody is asked");
+        assert_eq!(reviews.asked.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn questions_are_counted_by_the_codes_of_their_answers() {
-        let (registry, clock) = (Registry::new(), Arc::new(TokioClock::default()));
+        let registry = Registry::new();
         let client = Client::new(Arc::new(Wire(Arc::default())), "test");
-        let auth = Auth::new(client, clock, "n1", &[], &registry).expect("auth");
+        let auth = Auth::new(client, clock(), &config(), &[], &registry).expect("auth");
         let user = auth.authenticate(&[], &bearer("good")).await.expect("known");
         auth.authorize(&user, "get", &["metrics"]).await.expect("allowed");
         auth.authorize(&user, "get", &["metrics"]).await.expect("allowed, as it was before");

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::auth::Auth;
 use super::routes::judged;
+use crate::config::Config;
 
 /// An API server that knows the token `good` as `u`, who may read `nodes/pods` and nothing else. What it was asked is kept.
 struct ReviewWire(Arc<Mutex<Vec<Value>>>);
@@ -47,7 +48,14 @@ fn world() -> World {
     let (asked, now) = (Arc::default(), clock.now());
     let ca = Authority::create("ca", now).expect("ca");
     let client = Client::new(Arc::new(ReviewWire(Arc::clone(&asked))), "test");
-    let auth = Auth::new(client, clock, "n1", &[ca.cert_pem()], &kelson_metrics::Registry::new()).expect("auth");
+    let auth = Auth::new(
+        client,
+        clock,
+        &Config::new("n1", std::path::Path::new("/")),
+        &[ca.cert_pem()],
+        &kelson_metrics::Registry::new(),
+    )
+    .expect("auth");
     World { asked, ca, now, auth }
 }
 

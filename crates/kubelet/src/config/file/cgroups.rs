@@ -1,7 +1,7 @@
 //! The part of the file about cgroups and what the node keeps for itself.
 use std::collections::BTreeMap;
 
-use kelson_meta::Quantity;
+use kelson_meta::{FieldPath, Quantity};
 
 use super::fields::Fields;
 use super::{Laid, Layer};
@@ -27,6 +27,7 @@ impl Layer<'_> {
         let kube = cgroup(f, "kubeReservedCgroup", self.faults);
         let wanted = f.strings("enforceNodeAllocatable", self.faults);
         let mut enforced = Enforced { pods: wanted.is_empty(), ..Enforced::default() };
+        self.contradictions(&wanted, laid.cgroups_per_qos);
         for (path, key) in &wanted {
             let (of, only_cpu) = match *key {
                 "system-reserved" => (Some((&system, &mut enforced.system)), false),
@@ -50,6 +51,23 @@ impl Layer<'_> {
         }
         let before = self.config.cgroups.take().unwrap_or_default();
         self.config.cgroups = Some(CgroupConfig { root: root.unwrap_or(before.root), driver, enforced });
+    }
+
+    /// What cannot be enforced together.
+    fn contradictions(&mut self, wanted: &[(FieldPath, &str)], cgroups_per_qos: bool) {
+        for (n, (path, key)) in wanted.iter().enumerate() {
+            let has = |other: &str| wanted.iter().any(|(_, key)| *key == other);
+            if wanted.iter().take(n).any(|(_, before)| before == key) {
+                self.faults.duplicate(path, *key);
+            } else if *key == "none" && wanted.len() > 1 {
+                self.faults.invalid(path, *key, "may not contain additional enforcements when \"none\" is specified");
+            } else if key.ends_with("-compressible") && has(key.trim_end_matches("-compressible")) {
+                let whole = key.trim_end_matches("-compressible");
+                self.faults.invalid(path, *key, format!("cannot be specified together with {whole:?}"));
+            } else if *key != "none" && KEYS.contains(key) && !cgroups_per_qos {
+                self.faults.invalid(path, *key, "cgroupsPerQOS must be set to true");
+            }
+        }
     }
 
     pub(super) fn reserved(&mut self, f: &mut Fields<'_>) {

@@ -110,6 +110,28 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A field of this shape; what is shaped otherwise is a fault and no value.
+    pub fn shaped(&mut self, name: &'static str, shape: Shape, faults: &mut FieldErrors) -> Option<&'a Value> {
+        let before = faults.0.len();
+        let value = self.get(name)?;
+        match shape {
+            Shape::Text => drop(self.string(name, faults)),
+            Shape::Truth => drop(self.boolean(name, faults)),
+            Shape::Whole(min, max) => drop(self.integer(name, (min, max), faults)),
+            Shape::Span => drop(self.duration(name, faults)),
+            Shape::Texts => drop(self.strings(name, faults)),
+            Shape::Numbers => {
+                for (path, other) in self.list(name, faults).into_iter().filter(|(_, v)| !v.is_number()) {
+                    wrong_type(faults, &path, other, "a number");
+                }
+            }
+            Shape::Number if !value.is_number() => wrong_type(faults, &self.at(name), value, "a number"),
+            Shape::Object if !value.is_object() => wrong_type(faults, &self.at(name), value, "an object"),
+            Shape::Number | Shape::Object => {}
+        }
+        (faults.0.len() == before).then_some(value)
+    }
+
     /// The elements of a list, each with its path.
     pub fn list(&mut self, name: &'static str, faults: &mut FieldErrors) -> Vec<(FieldPath, &'a Value)> {
         let Some(value) = self.get(name) else { return Vec::new() };
@@ -163,8 +185,22 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// What a value must look like.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Shape {
+    Text,
+    Truth,
+    /// A whole number within bounds.
+    Whole(i64, i64),
+    Number,
+    Span,
+    Texts,
+    Numbers,
+    Object,
+}
+
 /// Whether a value is what an unset field is written as.
-fn is_zero(v: &Value) -> bool {
+pub(super) fn is_zero(v: &Value) -> bool {
     match v {
         Value::Null => true,
         Value::Bool(b) => !b,

@@ -5,7 +5,9 @@
 mod cgroups;
 mod eviction;
 mod fields;
+mod idle;
 mod placement;
+mod process;
 mod server;
 mod swap;
 
@@ -19,6 +21,7 @@ use serde_json::Value;
 
 use crate::config::{Config, RegisterTaint};
 use fields::Fields;
+pub use idle::reason;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
@@ -26,63 +29,12 @@ const I32_MAX: i64 = i32::MAX as i64;
 /// What `crashLoopBackOff.maxContainerRestartPeriod` may be.
 const RESTART_PERIOD_MIN: Duration = Duration::from_secs(1);
 const RESTART_PERIOD_MAX: Duration = Duration::from_secs(300);
+/// The shortest `containerLogMonitorInterval`.
+const LOG_LOOK_MIN: Duration = Duration::from_secs(3);
 /// Port of the kubelet's server where the file names an address alone.
 pub const PORT_DEFAULT: u16 = 10250;
 /// Port at which it says that it lives.
 pub const HEALTHZ_PORT: u16 = 10248;
-
-/// Fields of the published type that have no effect here yet.
-const WITHOUT_EFFECT: &[&str] = &[
-    "configMapAndSecretChangeDetectionStrategy",
-    "containerLogMaxWorkers",
-    "contentType",
-    "cpuCFSQuota",
-    "cpuCFSQuotaPeriod",
-    "enableContentionProfiling",
-    "enableControllerAttachDetach",
-    "enableDebugFlagsHandler",
-    "enableProfilingHandler",
-    "eventBurst",
-    "eventRecordQPS",
-    "failCgroupV1",
-    "featureGates",
-    "fileCheckFrequency",
-    "hairpinMode",
-    "httpCheckFrequency",
-    "imageServiceEndpoint",
-    "iptablesDropBit",
-    "iptablesMasqueradeBit",
-    "kernelMemcgNotification",
-    "kubeAPIBurst",
-    "kubeAPIQPS",
-    "kubeletCgroups",
-    "localStorageCapacityIsolation",
-    "logging",
-    "makeIPTablesUtilChains",
-    "maxOpenFiles",
-    "memoryReservationPolicy",
-    "memoryThrottlingFactor",
-    "nodeStatusMaxImages",
-    "oomScoreAdj",
-    "podCIDR",
-    "protectKernelDefaults",
-    "providerID",
-    "qosReserved",
-    "runOnce",
-    "runtimeRequestTimeout",
-    "showHiddenMetricsForVersion",
-    "singleProcessOOMKill",
-    "staticPodURL",
-    "staticPodURLHeader",
-    "syncFrequency",
-    "systemCgroups",
-    "tlsCipherSuites",
-    "tlsCurvePreferences",
-    "tlsMinVersion",
-    "tracing",
-    "userNamespaces",
-    "volumePluginDir",
-];
 
 /// Why a configuration is refused: every fault at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,18 +54,28 @@ pub struct Laid {
     pub cgroups_per_qos: bool,
 }
 
-/// Lays the file at `path` over `config`.
+/// Lays the file at `path` over `config`, with what the command line says in place of some of its fields: each by its path,
+/// part by part.
 ///
 /// # Errors
 /// When it cannot be read or is not sound; `config` may then be changed in part.
-pub fn load(path: &Path, config: &mut Config) -> Result<Laid, ConfigurationError> {
+pub fn load(
+    path: Option<&Path>,
+    flags: &[(&'static str, Value)],
+    config: &mut Config,
+) -> Result<Laid, ConfigurationError> {
+    let document =
+        path.map_or_else(|| Ok(format!("{{apiVersion: {API_VERSION}, kind: {KIND}}}").into_bytes()), read)?;
+    lay_under(&document, flags, config)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ConfigurationError> {
     let fail = |why: String| ConfigurationError(vec![format!("{}: {why}", path.display())]);
     let length = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.len();
     if length > kelson_codec::DOCUMENT_BYTES_MAX as u64 {
         return Err(fail(format!("larger than {} bytes", kelson_codec::DOCUMENT_BYTES_MAX)));
     }
-    let data = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
-    lay(&data, config)
+    std::fs::read(path).map_err(|e| fail(e.to_string()))
 }
 
 /// Lays a document over `config`.
@@ -121,12 +83,40 @@ pub fn load(path: &Path, config: &mut Config) -> Result<Laid, ConfigurationError
 /// # Errors
 /// As [`load`].
 pub fn lay(document: &[u8], config: &mut Config) -> Result<Laid, ConfigurationError> {
-    let (tree, duplicates) = kelson_codec::yaml::to_value(document)
+    lay_under(document, &[], config)
+}
+
+fn lay_under(
+    document: &[u8],
+    flags: &[(&'static str, Value)],
+    config: &mut Config,
+) -> Result<Laid, ConfigurationError> {
+    let (mut tree, duplicates) = kelson_codec::yaml::to_value(document)
         .map_err(|e| ConfigurationError(vec![format!("error decoding config: {e}")]))?;
+    for (path, value) in flags {
+        put(&mut tree, path, value);
+    }
     let mut faults = FieldErrors::new();
     let laid = Layer { config, faults: &mut faults, ignored: Vec::new() }.document(&tree);
     let all: Vec<String> = duplicates.into_iter().chain(faults.0.iter().map(ToString::to_string)).collect();
     if all.is_empty() { Ok(laid) } else { Err(ConfigurationError(all)) }
+}
+
+/// Puts a value at a path of fields, whose names are parted by dots.
+fn put(tree: &mut Value, path: &str, value: &Value) {
+    let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
+    // What is no object is a fault of the file, which is told when it is read.
+    let Some(fields) = tree.as_object_mut() else { return };
+    match rest {
+        None => drop(fields.insert(first.to_owned(), value.clone())),
+        Some(rest) => {
+            let below = fields.entry(first).or_insert(Value::Null);
+            if below.is_null() {
+                *below = Value::Object(serde_json::Map::new());
+            }
+            put(below, rest, value);
+        }
+    }
 }
 
 /// A duration of the command line, as Go writes them (`1m30s`).
@@ -190,9 +180,11 @@ impl Layer<'_> {
         self.placement(&mut f);
         self.config.settle_reserved_cpus();
         self.server(&mut f, &mut laid);
+        self.process(&mut f);
+        self.reported(&mut f);
         laid.runtime_endpoint = f.string("containerRuntimeEndpoint", self.faults).map(str::to_owned);
         laid.ignored.append(&mut self.ignored);
-        laid.ignored.extend(f.finish(WITHOUT_EFFECT, self.faults));
+        laid.ignored.extend(self.idle(f));
         laid
     }
 
@@ -258,6 +250,10 @@ impl Layer<'_> {
             faults.invalid(&f.at("imageMaximumGCAge"), format!("{max:?}"), "must be greater than imageMinimumGCAge");
         }
         if let Some(period) = age(f.duration("containerLogMonitorInterval", faults)) {
+            if period < LOG_LOOK_MIN {
+                let why = "must be a positive time duration greater than or equal to 3s";
+                faults.invalid(&f.at("containerLogMonitorInterval"), format!("{period:?}"), why);
+            }
             config.log_look_every = period;
         }
         let every = f.duration("volumeStatsAggPeriod", faults);
@@ -275,6 +271,12 @@ impl Layer<'_> {
             if !Path::new(dir).is_absolute() {
                 faults.invalid(&f.at("podLogsDir"), dir, "must be an absolute path");
             }
+            if dir.len() > 1 && dir.split('/').skip(1).any(|part| matches!(part, "" | "." | "..")) {
+                faults.invalid(&f.at("podLogsDir"), dir, "must be normalized");
+            }
+            if !dir.is_ascii() {
+                faults.invalid(&f.at("podLogsDir"), dir, "must contain ASCII characters only");
+            }
             config.pod_logs_dir = dir.into();
         }
     }
@@ -284,8 +286,11 @@ impl Layer<'_> {
         config.register_node = f.boolean("registerNode", faults).unwrap_or(config.register_node);
         config.rotate_certificates = f.boolean("rotateCertificates", faults).unwrap_or(config.rotate_certificates);
         let or = |found: Option<Duration>, old: Duration| found.unwrap_or(old);
-        config.node_status_update = or(f.duration("nodeStatusUpdateFrequency", faults), config.node_status_update);
-        config.node_status_report = or(f.duration("nodeStatusReportFrequency", faults), config.node_status_report);
+        let update = f.duration("nodeStatusUpdateFrequency", faults);
+        // As upstream: who says how often the status is looked at has it written as often, unless he says that too.
+        config.node_status_report =
+            or(f.duration("nodeStatusReportFrequency", faults).or(update), config.node_status_report);
+        config.node_status_update = or(update, config.node_status_update);
         if let Some(seconds) = f.integer("nodeLeaseDurationSeconds", (0, I32_MAX), faults).filter(|n| *n > 0) {
             config.lease_duration = Duration::from_secs(seconds.unsigned_abs());
         }
@@ -304,7 +309,10 @@ impl Layer<'_> {
             if !effects.contains(&taint.effect.as_str()) {
                 faults.not_supported(&t.at("effect"), &taint.effect, &effects);
             }
-            t.finish(&["timeAdded"], faults);
+            if t.get("timeAdded").is_some() {
+                faults.forbidden(&t.at("timeAdded"), "a node is not registered with taints of the past");
+            }
+            t.finish(&[], faults);
             config.register_with_taints.push(taint);
         }
     }
@@ -354,5 +362,7 @@ impl Layer<'_> {
     }
 }
 
+#[cfg(test)]
+mod fields_tests;
 #[cfg(test)]
 mod tests;

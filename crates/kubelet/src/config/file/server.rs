@@ -85,17 +85,19 @@ impl Layer<'_> {
         }
         anonymous.finish(&[], faults);
         let mut webhook = authentication.below("webhook", faults);
-        if webhook.boolean("enabled", faults) == Some(false) {
-            laid.ignored.push(webhook.at("enabled").to_string());
-        }
-        laid.ignored.extend(webhook.finish(&["cacheTTL"], faults));
+        let reviews = &mut self.config.server.reviews;
+        reviews.takes_tokens = webhook.boolean("enabled", faults).unwrap_or(reviews.takes_tokens);
+        reviews.token_for = webhook.duration("cacheTTL", faults).unwrap_or(reviews.token_for);
+        webhook.finish(&[], faults);
         authentication.finish(&[], faults);
         let mut authorization = f.below("authorization", faults);
         if let Some(mode) = authorization.string("mode", faults).filter(|m| *m != "Webhook") {
             faults.not_supported(&authorization.at("mode"), mode, &["Webhook"]);
         }
-        let webhook = authorization.below("webhook", faults);
-        laid.ignored.extend(webhook.finish(&["cacheAuthorizedTTL", "cacheUnauthorizedTTL"], faults));
+        let mut webhook = authorization.below("webhook", faults);
+        reviews.allowed_for = webhook.duration("cacheAuthorizedTTL", faults).unwrap_or(reviews.allowed_for);
+        reviews.denied_for = webhook.duration("cacheUnauthorizedTTL", faults).unwrap_or(reviews.denied_for);
+        webhook.finish(&[], faults);
         authorization.finish(&[], faults);
     }
 }

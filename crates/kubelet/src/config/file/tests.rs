@@ -8,19 +8,19 @@ use crate::config::placement::{AlignmentPolicy, AlignmentScope, CpuOptions, Plac
 use crate::config::shutdown::ShutdownPeriod;
 use crate::config::thresholds::Threshold;
 
-const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+pub(super) const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
 fn config() -> Config {
     Config::new("n", Path::new("/var/lib/kubelet"))
 }
 
-fn laid(text: &str) -> (Config, Laid) {
+pub(super) fn laid(text: &str) -> (Config, Laid) {
     let mut c = config();
     let laid = lay(format!("{HEAD}{text}").as_bytes(), &mut c).expect(text);
     (c, laid)
 }
 
-fn faults(text: &str) -> Vec<String> {
+pub(super) fn faults(text: &str) -> Vec<String> {
     lay(text.as_bytes(), &mut config()).expect_err(text).0
 }
 

@@ -1,0 +1,181 @@
+//! Every field of the published type: known, judged, and with its effect where it has one.
+use std::net::SocketAddr;
+
+use super::tests::{HEAD, faults, laid};
+use super::*;
+use crate::config::ReviewRules;
+use crate::config::process::Pacing;
+use serde_json::json;
+
+/// The fields of `KubeletConfiguration` of Kubernetes 1.36.
+const PUBLISHED: &str = "enableServer staticPodPath podLogsDir syncFrequency fileCheckFrequency httpCheckFrequency staticPodURL \
+    staticPodURLHeader address port readOnlyPort tlsCertFile tlsPrivateKeyFile tlsCipherSuites tlsCurvePreferences tlsMinVersion \
+    rotateCertificates serverTLSBootstrap authentication authorization registryPullQPS registryBurst \
+    imagePullCredentialsVerificationPolicy preloadedImagesVerificationAllowlist eventRecordQPS eventBurst enableDebuggingHandlers \
+    enableContentionProfiling healthzPort healthzBindAddress oomScoreAdj clusterDomain clusterDNS streamingConnectionIdleTimeout \
+    nodeStatusUpdateFrequency nodeStatusReportFrequency nodeLeaseDurationSeconds imageMinimumGCAge imageMaximumGCAge \
+    imageGCHighThresholdPercent imageGCLowThresholdPercent volumeStatsAggPeriod kubeletCgroups systemCgroups cgroupRoot \
+    cgroupsPerQOS cgroupDriver cpuManagerPolicy singleProcessOOMKill cpuManagerPolicyOptions cpuManagerReconcilePeriod \
+    memoryManagerPolicy topologyManagerPolicy topologyManagerScope topologyManagerPolicyOptions qosReserved runtimeRequestTimeout \
+    hairpinMode maxPods podCIDR podPidsLimit resolvConf runOnce cpuCFSQuota cpuCFSQuotaPeriod nodeStatusMaxImages maxOpenFiles \
+    contentType kubeAPIQPS kubeAPIBurst serializeImagePulls maxParallelImagePulls evictionHard evictionSoft evictionSoftGracePeriod \
+    evictionPressureTransitionPeriod evictionMaxPodGracePeriod evictionMinimumReclaim mergeDefaultEvictionSettings podsPerCore \
+    enableControllerAttachDetach protectKernelDefaults makeIPTablesUtilChains iptablesMasqueradeBit iptablesDropBit featureGates \
+    failSwapOn memorySwap containerLogMaxSize containerLogMaxFiles containerLogMaxWorkers containerLogMonitorInterval \
+    configMapAndSecretChangeDetectionStrategy systemReserved kubeReserved reservedSystemCPUs showHiddenMetricsForVersion \
+    systemReservedCgroup kubeReservedCgroup enforceNodeAllocatable allowedUnsafeSysctls volumePluginDir providerID \
+    kernelMemcgNotification logging enableSystemLogHandler enableSystemLogQuery shutdownGracePeriod shutdownGracePeriodCriticalPods \
+    shutdownGracePeriodByPodPriority crashLoopBackOff reservedMemory enableProfilingHandler enableDebugFlagsHandler seccompDefault \
+    memoryThrottlingFactor memoryReservationPolicy registerWithTaints registerNode tracing localStorageCapacityIsolation \
+    containerRuntimeEndpoint imageServiceEndpoint failCgroupV1 userNamespaces";
+
+#[test]
+fn every_published_field_is_known_and_no_other() {
+    assert_eq!(PUBLISHED.split_whitespace().count(), 125);
+    for field in PUBLISHED.split_whitespace() {
+        laid(&format!("{field}: null\n"));
+        let shout = field.to_uppercase();
+        let found = faults(&format!("{HEAD}{shout}: 1\n"));
+        assert_eq!(found, [format!("{shout}: Forbidden: unknown field")]);
+    }
+    let published: Vec<&str> = PUBLISHED.split_whitespace().collect();
+    for (field, ..) in idle::IDLE {
+        assert!(published.contains(field) && !reason(field).is_empty(), "{field}");
+    }
+}
+
+#[test]
+fn a_field_of_another_type_is_refused_whether_it_has_an_effect_or_not() {
+    for field in PUBLISHED.split_whitespace() {
+        // No field is a list of lists.
+        let found = faults(&format!("{HEAD}{field}: [[]]\n"));
+        assert!(found.iter().any(|f| f.starts_with(field) && f.contains("must be")), "{field}: {found:?}");
+    }
+}
+
+#[test]
+fn what_says_nothing_new_is_not_named() {
+    let (_, found) = laid(
+        "hairpinMode: promiscuous-bridge\ncontentType: application/vnd.kubernetes.protobuf\nsyncFrequency: 60s\n\
+         enableControllerAttachDetach: true\nenableProfilingHandler: false\niptablesDropBit: 15\ncpuCFSQuotaPeriod: 100ms\n\
+         userNamespaces: {idsPerPod: 65536}\nfeatureGates: {}\n",
+    );
+    assert_eq!(found.ignored, Vec::<String>::new());
+    let (_, found) = laid(
+        "hairpinMode: none\nsyncFrequency: 10s\nfeatureGates: {NodeSwap: true}\nstaticPodURL: https://example.com/pods\n\
+         tlsCipherSuites: [TLS_AES_128_GCM_SHA256]\nuserNamespaces: {idsPerPod: 131072}\nmemoryThrottlingFactor: 0.8\n",
+    );
+    let named = ["featureGates", "hairpinMode", "memoryThrottlingFactor", "staticPodURL", "syncFrequency"];
+    let mut all: Vec<&str> = named.into_iter().chain(["tlsCipherSuites", "userNamespaces"]).collect();
+    all.sort_unstable();
+    let mut ignored = found.ignored.clone();
+    ignored.sort();
+    assert_eq!(ignored, all);
+    assert!(ignored.iter().all(|field| !reason(field).is_empty()));
+}
+
+#[test]
+fn the_process_and_its_ways_to_others() {
+    let (c, found) = laid(
+        "oomScoreAdj: -999\nmaxOpenFiles: 4096\nkubeAPIQPS: 20\neventRecordQPS: 5\neventBurst: 7\nruntimeRequestTimeout: 3m\n\
+         protectKernelDefaults: true\nfailCgroupV1: true\nrunOnce: false\n",
+    );
+    let p = &c.process;
+    assert_eq!((p.oom_score, p.open_files, p.runtime_request.as_secs()), (Some(-999), Some(4096), 180));
+    assert_eq!(p.api, Some(Pacing { per_second: 20.0, burst: 100 }));
+    assert_eq!(p.events, Some(Pacing { per_second: 5.0, burst: 7 }));
+    assert!(p.protects_kernel && p.refuses_cgroup_v1 && found.ignored.is_empty());
+    let (c, _) = laid("kubeAPIQPS: 0\nkubeAPIBurst: 3\neventRecordQPS: 0\n");
+    assert_eq!(c.process.api, Some(Pacing { per_second: 5.0, burst: 3 }), "as client-go takes zero");
+    assert_eq!(c.process.events, None, "no limit");
+    let (c, _) = laid("kubeAPIBurst: 0\neventBurst: 0\nmaxOpenFiles: 0\n");
+    assert_eq!(c.process, crate::config::process::ProcessConfig::default(), "what kubeadm writes says nothing");
+}
+
+#[test]
+fn what_the_node_reports_and_holds_pods_to() {
+    let (c, found) = laid(
+        "providerID: cloud://7\nnodeStatusMaxImages: -1\nlocalStorageCapacityIsolation: false\ncpuCFSQuota: false\n\
+         fileCheckFrequency: 5s\ncontainerLogMaxWorkers: 4\ntlsMinVersion: VersionTLS13\nnodeStatusUpdateFrequency: 4s\n\
+         authentication: {webhook: {enabled: false, cacheTTL: 1m}}\n\
+         authorization: {webhook: {cacheAuthorizedTTL: 2m, cacheUnauthorizedTTL: 3s}}\n",
+    );
+    assert_eq!((c.provider_id.as_str(), c.status_images_max, c.log_workers), ("cloud://7", None, 4));
+    assert!(!c.isolates_storage && !c.cpu_quota && c.server.tls13_only && found.ignored.is_empty(), "{found:?}");
+    assert_eq!((c.manifests_every.as_secs(), c.node_status_report.as_secs()), (5, 4));
+    let seconds = Duration::from_secs;
+    let wanted =
+        ReviewRules { takes_tokens: false, token_for: seconds(60), allowed_for: seconds(120), denied_for: seconds(3) };
+    assert_eq!(c.server.reviews, wanted);
+    let (c, _) = laid("nodeStatusUpdateFrequency: 4s\nnodeStatusReportFrequency: 1m\ntlsMinVersion: VersionTLS12\n");
+    assert_eq!((c.node_status_report.as_secs(), c.server.tls13_only), (60, false));
+}
+
+#[test]
+fn faults_that_upstream_finds() {
+    for (text, wanted) in [
+        ("oomScoreAdj: 1001", "oomScoreAdj: Invalid value: 1001"),
+        ("kubeAPIQPS: -1", "kubeAPIQPS: Invalid value: -1"),
+        ("eventBurst: -1", "eventBurst: Invalid value: -1"),
+        ("maxOpenFiles: -1", "maxOpenFiles: Invalid value: -1"),
+        ("nodeStatusMaxImages: -2", "nodeStatusMaxImages: Invalid value: -2"),
+        ("containerLogMaxWorkers: 0", "containerLogMaxWorkers: Invalid value: 0"),
+        ("containerLogMonitorInterval: 2s", "containerLogMonitorInterval: Invalid value"),
+        ("runOnce: true", "runOnce: Invalid value: true: Runonce mode has been deprecated"),
+        ("tlsMinVersion: TLS1.2", "tlsMinVersion: Unsupported value: \"TLS1.2\""),
+        ("iptablesDropBit: 32", "iptablesDropBit: Invalid value: 32"),
+        ("iptablesMasqueradeBit: -1", "iptablesMasqueradeBit: Invalid value: -1"),
+        ("hairpinMode: on-demand", "hairpinMode: Unsupported value"),
+        ("configMapAndSecretChangeDetectionStrategy: Poll", "configMapAndSecretChangeDetectionStrategy: Unsupported"),
+        ("memoryThrottlingFactor: 1.1", "memoryThrottlingFactor: Invalid value: 1.1"),
+        ("memoryReservationPolicy: All", "memoryReservationPolicy: Unsupported value"),
+        ("memoryReservationPolicy: TieredReservation", "memoryReservationPolicy: Invalid value"),
+        ("systemCgroups: /system", "cgroupRoot: Required value"),
+        ("cpuCFSQuotaPeriod: 10ms", "requires feature gate CustomCPUCFSQuotaPeriod"),
+        ("featureGates: {CustomCPUCFSQuotaPeriod: true}\ncpuCFSQuotaPeriod: 2s", "must be between 1ms and 1sec"),
+        ("featureGates: {NodeSwap: 'yes'}", "featureGates[NodeSwap]: Invalid value"),
+        ("userNamespaces: {idsPerPod: 65537}", "userNamespaces.idsPerPod: Invalid value: 65537"),
+        ("podLogsDir: logs", "podLogsDir: Invalid value: \"logs\": must be an absolute path"),
+        ("podLogsDir: /var//log", "must be normalized"),
+        ("podLogsDir: /var/log/../pods", "must be normalized"),
+        ("podLogsDir: /var/log/pöds", "must contain ASCII characters only"),
+        (
+            "registerWithTaints: [{key: k, effect: NoSchedule, timeAdded: '2026-01-01T00:00:00Z'}]",
+            "timeAdded: Forbidden",
+        ),
+        ("enforceNodeAllocatable: [pods, pods]", "enforceNodeAllocatable[1]: Duplicate value"),
+        ("enforceNodeAllocatable: [none, pods]", "may not contain additional enforcements"),
+        ("cgroupsPerQOS: false\nenforceNodeAllocatable: [pods]", "cgroupsPerQOS must be set to true"),
+        (
+            "kubeReservedCgroup: /k\nenforceNodeAllocatable: [kube-reserved, kube-reserved-compressible]",
+            "cannot be specified together with \"kube-reserved\"",
+        ),
+    ] {
+        let found = faults(&format!("{HEAD}{text}\n"));
+        assert!(found.len() == 1 && found[0].contains(wanted), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn flags_go_before_the_file() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let file = dir.path().join("kubelet.yaml");
+    std::fs::write(&file, format!("{HEAD}maxPods: 7\nevictionHard: {{pid.available: '5'}}\nhealthzPort: 1\n"))
+        .expect("written");
+    let flags = [
+        ("evictionHard", json!({"memory.available": "1Gi"})),
+        ("authentication.webhook.cacheTTL", json!("9s")),
+        ("healthzPort", json!(2)),
+    ];
+    let mut config = Config::new("n", Path::new("/"));
+    load(Some(&file), &flags, &mut config).expect("sound");
+    assert_eq!((config.max_pods, config.server.reviews.token_for.as_secs()), (7, 9));
+    assert_eq!(config.server.healthz, Some(SocketAddr::from(([127, 0, 0, 1], 2))));
+    let hard: Vec<String> = config.eviction.thresholds.iter().map(|t| t.signal.name().to_owned()).collect();
+    assert_eq!(hard, ["memory.available"], "a flag that is a map stands for the whole field");
+    let mut config = Config::new("n", Path::new("/"));
+    load(None, &flags, &mut config).expect("sound");
+    assert_eq!(config.server.reviews.token_for.as_secs(), 9);
+    std::fs::write(&file, format!("{HEAD}authentication: [1]\n")).expect("written");
+    assert!(load(Some(&file), &flags, &mut config).is_err_and(|e| e.0.iter().any(|f| f.contains("must be an object"))));
+}

@@ -1,0 +1,74 @@
+//! The part of the file about the kubelet as a process: what it is on its machine, how often it asks others, what it says of the node.
+use kelson_meta::FieldErrors;
+
+use super::fields::Fields;
+use super::{I32_MAX, Layer};
+use crate::config::process::Pacing;
+
+/// Requests a second and at once, where the file says one of both (upstream's defaults of both).
+const USUAL: Pacing = Pacing { per_second: 50.0, burst: 100 };
+/// Requests a second of a client that is told zero of them, as client-go has it.
+const LEAST: f64 = 5.0;
+/// Versions of TLS by which one says the oldest that is spoken. The first two never are.
+const TLS_VERSIONS: [&str; 4] = ["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
+
+fn pacing(
+    f: &mut Fields<'_>,
+    (per_second, burst): (&'static str, &'static str),
+    faults: &mut FieldErrors,
+) -> Option<Pacing> {
+    let per_second = f.integer(per_second, (0, I32_MAX), faults);
+    // Zero is an unset field in the published form, which kubeadm writes.
+    let burst = f.integer(burst, (0, I32_MAX), faults).filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok());
+    if per_second.is_none() && burst.is_none() {
+        return None;
+    }
+    let per_second = per_second.map_or(USUAL.per_second, |n| n as f64);
+    Some(Pacing { per_second, burst: burst.unwrap_or(USUAL.burst) })
+}
+
+impl Layer<'_> {
+    pub(super) fn process(&mut self, f: &mut Fields<'_>) {
+        let (process, faults) = (&mut self.config.process, &mut *self.faults);
+        let score = f.integer("oomScoreAdj", (-1000, 1000), faults).and_then(|n| i32::try_from(n).ok());
+        process.oom_score = score.or(process.oom_score);
+        let files = f.integer("maxOpenFiles", (0, i64::MAX), faults).filter(|n| *n > 0);
+        process.open_files = files.and_then(|n| u64::try_from(n).ok()).or(process.open_files);
+        if let Some(mut api) = pacing(f, ("kubeAPIQPS", "kubeAPIBurst"), faults) {
+            api.per_second = if api.per_second > 0.0 { api.per_second } else { LEAST };
+            process.api = Some(api);
+        }
+        if let Some(events) = pacing(f, ("eventRecordQPS", "eventBurst"), faults) {
+            process.events = Some(events).filter(|e| e.per_second > 0.0);
+        }
+        process.runtime_request = f.duration("runtimeRequestTimeout", faults).unwrap_or(process.runtime_request);
+        process.protects_kernel = f.boolean("protectKernelDefaults", faults).unwrap_or(process.protects_kernel);
+        process.refuses_cgroup_v1 = f.boolean("failCgroupV1", faults).unwrap_or(process.refuses_cgroup_v1);
+        if f.boolean("runOnce", faults) == Some(true) {
+            faults.invalid(&f.at("runOnce"), true, "Runonce mode has been deprecated and should not be set");
+        }
+    }
+
+    /// What the node reports of itself, and how its pods are held to what they asked for.
+    pub(super) fn reported(&mut self, f: &mut Fields<'_>) {
+        let (config, faults) = (&mut *self.config, &mut *self.faults);
+        if let Some(id) = f.string("providerID", faults) {
+            config.provider_id = id.to_owned();
+        }
+        if let Some(max) = f.integer("nodeStatusMaxImages", (-1, I32_MAX), faults) {
+            config.status_images_max = usize::try_from(max).ok();
+        }
+        let isolates = f.boolean("localStorageCapacityIsolation", faults);
+        config.isolates_storage = isolates.unwrap_or(config.isolates_storage);
+        config.cpu_quota = f.boolean("cpuCFSQuota", faults).unwrap_or(config.cpu_quota);
+        config.manifests_every = f.duration("fileCheckFrequency", faults).unwrap_or(config.manifests_every);
+        let workers = f.integer("containerLogMaxWorkers", (1, I32_MAX), faults);
+        config.log_workers = workers.and_then(|n| usize::try_from(n).ok()).unwrap_or(config.log_workers);
+        if let Some(version) = f.string("tlsMinVersion", faults) {
+            if !TLS_VERSIONS.contains(&version) {
+                faults.not_supported(&f.at("tlsMinVersion"), version, &TLS_VERSIONS);
+            }
+            config.server.tls13_only = version == "VersionTLS13";
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Flags of upstream's kubelet that say what a field of its configuration file says, and go before it. Those whose field has no effect
+//! here are not among them: they are accepted and named as every such flag.
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use serde_json::{Map, Value, json};
+
+/// What a flag's value looks like.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Text,
+    Truth,
+    Whole,
+    /// Parted by commas, or given again.
+    List,
+    /// Pairs of a name and a text, parted by this.
+    Pairs(char),
+}
+
+/// Flag, field, form, and what it says.
+const FLAGS: &[(&str, &str, Form, &str)] = &[
+    ("allowed-unsafe-sysctls", "allowedUnsafeSysctls", Form::List, "Sysctls beyond the safe ones that pods may set."),
+    ("anonymous-auth", "authentication.anonymous.enabled", Form::Truth, "Whether anybody may ask; refused."),
+    (
+        "authentication-token-webhook",
+        "authentication.webhook.enabled",
+        Form::Truth,
+        "Ask the API server whose a token is.",
+    ),
+    (
+        "authentication-token-webhook-cache-ttl",
+        "authentication.webhook.cacheTTL",
+        Form::Text,
+        "How long a good token is believed.",
+    ),
+    ("authorization-mode", "authorization.mode", Form::Text, "Webhook: the API server says who may do what."),
+    (
+        "authorization-webhook-cache-authorized-ttl",
+        "authorization.webhook.cacheAuthorizedTTL",
+        Form::Text,
+        "How long a yes of the API server holds.",
+    ),
+    (
+        "authorization-webhook-cache-unauthorized-ttl",
+        "authorization.webhook.cacheUnauthorizedTTL",
+        Form::Text,
+        "How long a no of the API server holds.",
+    ),
+    ("cgroup-driver", "cgroupDriver", Form::Text, "cgroupfs or systemd."),
+    ("cgroup-root", "cgroupRoot", Form::Text, "The cgroup below which those of pods are made."),
+    ("cgroups-per-qos", "cgroupsPerQOS", Form::Truth, "Whether pods have cgroups of their own."),
+    ("container-log-max-files", "containerLogMaxFiles", Form::Whole, "Log files that are kept of a container."),
+    ("container-log-max-size", "containerLogMaxSize", Form::Text, "Size at which a container's log is rotated."),
+    ("cpu-cfs-quota", "cpuCFSQuota", Form::Truth, "Whether limits of processors hold."),
+    ("enable-debugging-handlers", "enableDebuggingHandlers", Form::Truth, "Serve commands, streams and logs."),
+    ("enable-server", "enableServer", Form::Truth, "Serve the kubelet's API."),
+    ("enforce-node-allocatable", "enforceNodeAllocatable", Form::List, "Cgroups that are held to what is reserved."),
+    ("event-burst", "eventBurst", Form::Whole, "Events that are written at once."),
+    ("event-qps", "eventRecordQPS", Form::Whole, "Events that are written a second; 0: no limit."),
+    ("eviction-hard", "evictionHard", Form::Pairs('<'), "What the node keeps free; below it pods are evicted."),
+    (
+        "eviction-max-pod-grace-period",
+        "evictionMaxPodGracePeriod",
+        Form::Whole,
+        "Seconds that evicted pods get at most.",
+    ),
+    (
+        "eviction-minimum-reclaim",
+        "evictionMinimumReclaim",
+        Form::Pairs('='),
+        "How far above a threshold the node must come back.",
+    ),
+    (
+        "eviction-pressure-transition-period",
+        "evictionPressureTransitionPeriod",
+        Form::Text,
+        "How long pressure is told after it ended.",
+    ),
+    ("eviction-soft", "evictionSoft", Form::Pairs('<'), "What the node keeps free, with a grace period."),
+    (
+        "eviction-soft-grace-period",
+        "evictionSoftGracePeriod",
+        Form::Pairs('='),
+        "How long below it until pods are evicted.",
+    ),
+    ("fail-cgroupv1", "failCgroupV1", Form::Truth, "Refuse to run on a machine with cgroups of version 1."),
+    ("file-check-frequency", "fileCheckFrequency", Form::Text, "How often manifests of static pods are looked at."),
+    ("healthz-bind-address", "healthzBindAddress", Form::Text, "Where this machine is told that the kubelet lives."),
+    ("healthz-port", "healthzPort", Form::Whole, "Port of that; 0: nowhere."),
+    (
+        "image-gc-high-threshold",
+        "imageGCHighThresholdPercent",
+        Form::Whole,
+        "Use of the disk from which images are removed.",
+    ),
+    (
+        "image-gc-low-threshold",
+        "imageGCLowThresholdPercent",
+        Form::Whole,
+        "Use of the disk until which images are removed.",
+    ),
+    ("kube-api-burst", "kubeAPIBurst", Form::Whole, "Requests to the API server at once."),
+    (
+        "kube-api-qps",
+        "kubeAPIQPS",
+        Form::Whole,
+        "Requests to the API server a second; as many as needed when not given.",
+    ),
+    ("kube-reserved-cgroup", "kubeReservedCgroup", Form::Text, "The cgroup of Kubernetes' own parts."),
+    (
+        "local-storage-capacity-isolation",
+        "localStorageCapacityIsolation",
+        Form::Truth,
+        "Count and bound what pods take of the disk.",
+    ),
+    ("max-open-files", "maxOpenFiles", Form::Whole, "Files that the kubelet may have open."),
+    ("minimum-image-ttl-duration", "imageMinimumGCAge", Form::Text, "Images unused for less are never removed."),
+    ("node-status-max-images", "nodeStatusMaxImages", Form::Whole, "Images that the node lists; -1: all."),
+    (
+        "node-status-update-frequency",
+        "nodeStatusUpdateFrequency",
+        Form::Text,
+        "How often the node's status is looked at.",
+    ),
+    ("oom-score-adj", "oomScoreAdj", Form::Whole, "How soon the kernel ends the kubelet when memory is short."),
+    ("pod-manifest-path", "staticPodPath", Form::Text, "Directory of static pods' manifests."),
+    ("pod-max-pids", "podPidsLimit", Form::Whole, "Processes of a pod; -1: as many as the node allows."),
+    ("pods-per-core", "podsPerCore", Form::Whole, "Pods for each processor; 0: as many as --max-pods."),
+    (
+        "protect-kernel-defaults",
+        "protectKernelDefaults",
+        Form::Truth,
+        "Refuse a kernel that is set otherwise than kubelets count on.",
+    ),
+    ("provider-id", "providerID", Form::Text, "How the machine is known to who provides it."),
+    ("read-only-port", "readOnlyPort", Form::Whole, "0: there is no unauthenticated port; others are refused."),
+    ("registry-burst", "registryBurst", Form::Whole, "Image pulls at once."),
+    ("registry-qps", "registryPullQPS", Form::Whole, "Image pulls a second; 0: no limit."),
+    ("rotate-server-certificates", "serverTLSBootstrap", Form::Truth, "Ask the cluster for the serving certificate."),
+    ("runonce", "runOnce", Form::Truth, "Refused, as by upstream's kubelet."),
+    (
+        "runtime-request-timeout",
+        "runtimeRequestTimeout",
+        Form::Text,
+        "How long the runtime may take for an ordinary call.",
+    ),
+    (
+        "seccomp-default",
+        "seccompDefault",
+        Form::Truth,
+        "Containers have the runtime's seccomp profile unless they say otherwise.",
+    ),
+    ("serialize-image-pulls", "serializeImagePulls", Form::Truth, "Pull one image at a time."),
+    (
+        "streaming-connection-idle-timeout",
+        "streamingConnectionIdleTimeout",
+        Form::Text,
+        "A stream that carries nothing for so long is ended.",
+    ),
+    ("system-reserved-cgroup", "systemReservedCgroup", Form::Text, "The cgroup of the system's own parts."),
+    ("tls-cert-file", "tlsCertFile", Form::Text, "Serving certificate."),
+    ("tls-min-version", "tlsMinVersion", Form::Text, "The oldest TLS that is spoken, such as VersionTLS13."),
+    ("tls-private-key-file", "tlsPrivateKeyFile", Form::Text, "Key of the serving certificate."),
+    ("volume-stats-agg-period", "volumeStatsAggPeriod", Form::Text, "How often it is measured how full volumes are."),
+];
+
+/// What these flags say, by the paths of their fields.
+#[derive(Clone, Debug, Default)]
+pub struct FieldArgs(pub Vec<(&'static str, Value)>);
+
+impl Args for FieldArgs {
+    fn augment_args(command: Command) -> Command {
+        FLAGS.iter().fold(command, |command, (flag, _, form, help)| {
+            let arg = Arg::new(*flag).long(*flag).help(*help);
+            command.arg(match form {
+                Form::Text => arg.value_name("TEXT"),
+                Form::Truth => arg.value_name("BOOL").num_args(0..=1).default_missing_value("true"),
+                Form::Whole => arg.value_name("N").allow_negative_numbers(true),
+                Form::List => arg.value_name("A,B,…").action(ArgAction::Append),
+                Form::Pairs(_) => arg.value_name("NAME=VALUE,…").action(ArgAction::Append),
+            })
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for FieldArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut found = Self::default();
+        found.update_from_arg_matches(matches)?;
+        Ok(found)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for (flag, path, form, _) in FLAGS {
+            let Some(words) = matches.get_many::<String>(flag) else { continue };
+            let words: Vec<&str> = words.map(String::as_str).collect();
+            let value = value(*form, &words).map_err(|why| {
+                let why = format!("invalid value {:?} for '--{flag}': {why}\n", words.join(","));
+                clap::Error::raw(ErrorKind::InvalidValue, why)
+            })?;
+            self.0.push((path, value));
+        }
+        Ok(())
+    }
+}
+
+/// The value of the field; of a flag that takes one word, the last counts.
+fn value(form: Form, words: &[&str]) -> Result<Value, String> {
+    let last = words.last().copied().unwrap_or_default();
+    let parts = || words.iter().flat_map(|w| w.split(',')).map(str::trim).filter(|p| !p.is_empty());
+    Ok(match form {
+        Form::Text => json!(last),
+        Form::Truth => match last {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => json!(true),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => json!(false),
+            _ => return Err("must be true or false".to_owned()),
+        },
+        Form::Whole => json!(last.parse::<i64>().map_err(|e| e.to_string())?),
+        Form::List => json!(parts().collect::<Vec<_>>()),
+        Form::Pairs(between) => {
+            let pair = |part: &str| {
+                let (name, value) = part.split_once(between).ok_or_else(|| format!("expected NAME{between}VALUE"))?;
+                Ok::<_, String>((name.trim().to_owned(), json!(value.trim())))
+            };
+            Value::Object(parts().map(pair).collect::<Result<Map<String, Value>, String>>()?)
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kelson_kubelet::Config;
+    use kelson_kubelet::config::file as configuration;
+
+    use super::*;
+
+    fn read(words: &[&str]) -> Result<FieldArgs, String> {
+        let command = FieldArgs::augment_args(Command::new("kubelet").no_binary_name(true));
+        let matches = command.try_get_matches_from(words).map_err(|e| e.to_string())?;
+        FieldArgs::from_arg_matches(&matches).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn flags_say_what_fields_say() {
+        let args = read(&[
+            "--eviction-hard=memory.available<1Gi,nodefs.available<10%",
+            "--oom-score-adj=-500",
+            "--cpu-cfs-quota=false",
+            "--enable-server",
+            "--enforce-node-allocatable=none",
+            "--allowed-unsafe-sysctls=a.b,c.*",
+            "--allowed-unsafe-sysctls=d",
+            "--authentication-token-webhook-cache-ttl=5s",
+        ])
+        .expect("sound");
+        let mut config = Config::new("n", Path::new("/"));
+        configuration::load(None, &args.0, &mut config).expect("sound");
+        let mut hard: Vec<String> =
+            config.eviction.thresholds.iter().map(|t| format!("{}<{}", t.signal.name(), t.value)).collect();
+        hard.sort();
+        assert_eq!(hard, ["memory.available<1Gi", "nodefs.available<10%"]);
+        assert_eq!((config.process.oom_score, config.cpu_quota), (Some(-500), false));
+        assert_eq!(config.allowed_unsafe_sysctls, ["a.b", "c.*", "d"]);
+        assert_eq!(config.server.reviews.token_for.as_secs(), 5);
+        assert!(!config.cgroups.expect("made").enforced.pods);
+    }
+
+    #[test]
+    fn every_flag_is_of_a_field_that_has_an_effect() {
+        for (flag, path, form, _) in FLAGS {
+            let word = match form {
+                Form::Pairs(between) => format!("--{flag}=a{between}b"),
+                Form::Text | Form::List => format!("--{flag}=a"),
+                Form::Truth | Form::Whole => format!("--{flag}=1"),
+            };
+            let args = read(&[&word]).expect(flag);
+            let mut config = Config::new("n", Path::new("/"));
+            let told = match configuration::load(None, &args.0, &mut config) {
+                Ok(laid) => laid.ignored,
+                Err(e) => e.0.into_iter().filter(|f| f.contains("unknown field")).collect(),
+            };
+            assert_eq!(told, Vec::<String>::new(), "--{flag} says {path}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_is_told_by_the_flag() {
+        for (word, wanted) in [
+            ("--oom-score-adj=low", "--oom-score-adj"),
+            ("--cpu-cfs-quota=perhaps", "must be true or false"),
+            ("--eviction-soft=memory.available", "expected NAME<VALUE"),
+        ] {
+            assert!(read(&[word]).is_err_and(|e| e.contains(wanted)), "{word}");
+        }
+    }
+}

@@ -10,6 +10,7 @@ use kelson_transport::{TakesObjects, WatchItems};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::params::{DeleteOptions, List, ListParams, PatchKind, Query, WriteOptions};
+use crate::traced::TracedTransport;
 use crate::{
     ClientError, Metered, Object, RateLimit, Request, ResourceType, Response, Transport, TransportError, WatchStream,
 };
@@ -43,6 +44,11 @@ impl Client {
     /// The same client, whose requests are counted from now on.
     pub fn counted(self, metered: &Metered) -> Self {
         Self { transport: metered.over(self.transport), ..self }
+    }
+
+    /// The same client, whose requests are parts of the traces in which they are made from now on.
+    pub fn traced(self) -> Self {
+        Self { transport: Arc::new(TracedTransport(self.transport)), ..self }
     }
 
     /// The same client, whose requests keep to a limit from now on.

@@ -20,6 +20,7 @@ mod params;
 mod queue;
 mod queue_metrics;
 pub mod remote;
+mod traced;
 mod watch;
 
 pub use client::{Client, METADATA_ONLY, METADATA_ONLY_LIST};

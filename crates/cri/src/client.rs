@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use http::HeaderMap;
+use kelson_traces::KeyValue;
+use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
@@ -66,7 +69,21 @@ impl CriClient {
         Q: prost::Message + Send + Sync + 'static,
         A: prost::Message + Default + Send + Sync + 'static,
     {
-        unary(&self.channel, method.name, method.path, limit, Request::new(request)).await
+        let called = method.path.trim_start_matches('/');
+        let span = kelson_traces::client(called, || {
+            vec![KeyValue::text("rpc.system.name", "grpc"), KeyValue::text("rpc.method", called)]
+        });
+        let mut request = Request::new(request);
+        let mut headers = HeaderMap::new();
+        span.pass_on(&mut headers);
+        *request.metadata_mut() = MetadataMap::from_headers(headers);
+        let answer = unary(&self.channel, method.name, method.path, limit, request).await;
+        let code = answer.as_ref().err().map_or("OK", CriError::code_name);
+        span.set(|| vec![KeyValue::text("rpc.response.status_code", code)]);
+        if let Err(e) = &answer {
+            span.fail(&e.message);
+        }
+        answer
     }
 
     async fn ask<Q, A>(&self, method: Method, request: Q) -> CriResult<A>

@@ -43,6 +43,11 @@ impl CriError {
         Self { call, code, message }
     }
 
+    /// The code as gRPC's own texts have it, e.g. `NotFound`.
+    pub fn code_name(&self) -> &'static str {
+        code_name(self.code)
+    }
+
     /// The sandbox, container or image does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code == Code::NotFound

@@ -11,6 +11,7 @@ use kelson_meta::Clock;
 use crate::metrics::Metrics;
 use crate::pod::{self, Role};
 use crate::probes::{Handler, Outcome, ProbeRunner, Target};
+use crate::spans::Spans;
 
 /// Records events about pods, their containers and the node; cheap to clone.
 #[derive(Clone)]
@@ -71,6 +72,8 @@ pub struct PodEffects {
     pub clock: Arc<dyn Clock>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// Who is told where the time of work on pods goes.
+    pub spans: Spans,
 }
 
 impl PodEffects {

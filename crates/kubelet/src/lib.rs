@@ -26,6 +26,7 @@ pub mod probes;
 pub mod runtime;
 pub mod server;
 pub mod shutdown;
+pub mod spans;
 pub mod start;
 pub mod status;
 pub mod systemd;

@@ -41,6 +41,7 @@ use crate::runtime::events::{self, RuntimeNotice};
 use crate::runtime::userns::UserNamespaces;
 use crate::server::state::ServerState;
 use crate::server::{Server, ServerError, command};
+use crate::spans::Spans;
 use crate::status::writer::StatusWriter;
 use crate::upkeep::upkeep;
 use crate::volumes::Volumes;
@@ -83,6 +84,7 @@ pub struct Running {
     ready: watch::Receiver<bool>,
     port: u16,
     known: Known,
+    spans: Spans,
 }
 
 impl Running {
@@ -101,6 +103,7 @@ impl Running {
     /// Ends all of the kubelet's tasks, pod workers, probes and streams among them, and waits for them. Containers go on.
     pub async fn shutdown(self) {
         self.tasks.shutdown(SHUTDOWN_MAX).await;
+        self.spans.close().await;
     }
 }
 
@@ -126,10 +129,13 @@ impl Kubelet {
         made.map_err(|e| KubeletError::Config(e.to_string()))??;
         let tasks = deps.tasks.child("kubelet");
         let metrics = Arc::new(Metrics::new(&config.node_name));
-        deps.client = paced(deps.client, config.process.api).counted(&Metered::new(metrics.registry(), API_HOST));
+        deps.client =
+            paced(deps.client, config.process.api).counted(&Metered::new(metrics.registry(), API_HOST)).traced();
         deps.runtime = Arc::new(MeteredRuntime::new(deps.runtime, Arc::clone(&metrics)));
         let (name, version) = runtime_version(&*deps.runtime).await;
-        let channels = Channels::new(&config, &deps.client, &deps.clock, metrics, &tasks).await;
+        let spans = Spans::start(config.tracing.as_ref(), &config.node_name, &deps.clock, &deps.tasks);
+        let spans = spans.map_err(KubeletError::Config)?;
+        let channels = Channels::new(&config, &deps.client, &deps.clock, (metrics, spans), &tasks).await;
         let channels = channels.map_err(KubeletError::Config)?;
         let (seen, dirs) = (channels.csi.clone(), config.dirs());
         // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
@@ -165,7 +171,7 @@ impl Kubelet {
             tasks.supervise("client-certificate", move || certificate.clone().run(metrics.clone()));
         }
         pods(&tasks, &deps, parts, node, &channels);
-        Ok(Running { tasks, ready: channels.ready.1, port, known: channels.known })
+        Ok(Running { tasks, ready: channels.ready.1, port, known: channels.known, spans: channels.spans.0 })
     }
 }
 
@@ -250,6 +256,7 @@ fn parts(
             tell: tell.clone(),
             clock: Arc::clone(&clock),
             metrics: Arc::clone(&channels.metrics),
+            spans: channels.spans.0.clone(),
         },
         volumes: Volumes {
             dirs: config.dirs(),
@@ -306,6 +313,8 @@ fn server(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
         clock: Arc::clone(&deps.clock),
         cgroups: parts.cgroups.clone(),
         metrics: Arc::clone(&channels.metrics),
+        spans: channels.spans.0.clone(),
+        traced: channels.spans.1.clone(),
         certificates: channels.certificates.clone(),
         volumes: parts.volumes.usages.clone(),
         pipes_dir: command::directory(&parts.config.root_dir),

@@ -64,6 +64,7 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         age_min: config.image_gc_age_min,
         age_max: config.image_gc_age_max,
         metrics: Arc::clone(&channels.metrics),
+        spans: parts.effects.spans.clone(),
     };
     tasks.supervise("image-collection", move || collection.clone().run());
     let rotation = LogRotation {

@@ -5,6 +5,7 @@ use kelson_bootstrap::{CertificateMetrics, ClientCertificate};
 use kelson_client::Client;
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
+use kelson_metrics::Registry;
 use kelson_pki::San;
 use kelson_tasks::{FILES, Tasks};
 use tokio::sync::watch;
@@ -24,6 +25,7 @@ use crate::placement::manager::Kept;
 use crate::pods::inbox::ManagerInbox;
 use crate::pods::known::Known;
 use crate::probes::ProbeRunner;
+use crate::spans::Spans;
 use crate::volumes::csi::CsiVolumes;
 use crate::volumes::mounts::Mounts;
 
@@ -67,6 +69,8 @@ pub(crate) struct Channels {
     pub claims: DynamicResources,
     pub metrics: Arc<Metrics>,
     pub storage: Arc<StorageMetrics>,
+    /// Who traces, and what is counted of that.
+    pub spans: (Spans, Option<Registry>),
     pub names: (watch::Sender<Vec<San>>, watch::Receiver<Vec<San>>),
     pub certificates: CertificateMetrics,
 }
@@ -78,7 +82,7 @@ impl Channels {
         config: &Config,
         client: &Client,
         clock: &Arc<dyn Clock>,
-        metrics: Arc<Metrics>,
+        (metrics, spans): (Arc<Metrics>, (Spans, Option<Registry>)),
         tasks: &Tasks,
     ) -> Result<Self, String> {
         let placing = Arc::new(PlacementMetrics::new(metrics.registry()));
@@ -107,6 +111,7 @@ impl Channels {
             dra,
             claims,
             storage: Arc::new(StorageMetrics::new(metrics.registry())),
+            spans,
             metrics,
             facts: watch::channel(Arc::new(facts)),
             runtime: watch::channel(Arc::default()),

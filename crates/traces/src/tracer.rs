@@ -5,7 +5,7 @@ use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::{SpanContext, random, state_text};
-use crate::otlp::{Link, SERVER};
+use crate::otlp::{INTERNAL, Link, SERVER};
 use crate::sink::Sink;
 use crate::span::{Begun, Span};
 
@@ -93,6 +93,25 @@ impl Tracer {
         Span::begin(&self.sink, context, begun)
     }
 
+    /// The first span of work that no request asked for. Nothing is recorded of it unless its trace is sampled.
+    pub fn work(&self, name: &str, attributes: impl FnOnce() -> Vec<crate::KeyValue>) -> Span {
+        let trace = random();
+        let sampled = self.samples(&trace);
+        let context = SpanContext { trace, span: random(), sampled, state: None };
+        if !sampled {
+            return Span::unrecorded(context);
+        }
+        let begun = Begun {
+            name: name.to_owned(),
+            kind: INTERNAL,
+            attributes: attributes(),
+            links: Vec::new(),
+            parent: None,
+            remote: false,
+        };
+        Span::begin(&self.sink, context, begun)
+    }
+
     /// As OpenTelemetry's `TraceIDRatioBased`, so that servers that see the same trace decide alike.
     fn samples(&self, trace: &[u8; 16]) -> bool {
         let [.., a, b, c, d, e, f, g, h] = *trace;
@@ -113,6 +132,20 @@ mod tests {
         let dropped = kelson_metrics::Registry::new().counter("dropped", "Dropped.");
         let sink = Sink { queue, dropped, clock: Arc::new(SystemClock) };
         (Tracer::new(per_million, sink, End::default()), spans)
+    }
+
+    #[tokio::test]
+    async fn work_begins_a_trace_of_its_own() {
+        let (tracer, mut spans) = tracer(1_000_000, 9);
+        let work = tracer.work("syncPod", || vec![crate::KeyValue::text("k8s.pod.name", "p")]);
+        work.scope(async { drop(crate::client("call", Vec::new)) }).await;
+        drop(work);
+        let (call, work) = (spans.try_recv().expect("the call"), spans.try_recv().expect("the work"));
+        assert_eq!((work.name.as_str(), work.kind, work.parent_span_id.len()), ("syncPod", INTERNAL, 0));
+        assert_eq!((&call.parent_span_id, &call.trace_id), (&work.span_id, &work.trace_id));
+        let (silent, mut spans) = self::tracer(0, 9);
+        drop(silent.work("syncPod", || unreachable!("nothing is recorded")));
+        assert!(spans.try_recv().is_err());
     }
 
     #[test]

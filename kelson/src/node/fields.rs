@@ -201,7 +201,7 @@ impl FromArgMatches for FieldArgs {
                 let why = format!("invalid value {:?} for '--{flag}': {why}\n", words.join(","));
                 clap::Error::raw(ErrorKind::InvalidValue, why)
             })?;
-            self.0.push((path, value));
+            self.0.push((*path, value));
         }
         Ok(())
     }

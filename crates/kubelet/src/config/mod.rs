@@ -15,6 +15,7 @@ use std::time::Duration;
 use kelson_bootstrap::Demands;
 use kelson_credentials::PullOptions;
 use kelson_meta::Quantity;
+use kelson_traces::TracingConfiguration;
 
 use cgroups::{CgroupConfig, SwapBehavior};
 use placement::PlacementConfig;
@@ -175,6 +176,8 @@ pub struct Config {
     pub cpu_quota: bool,
     /// The kubelet as a process.
     pub process: ProcessConfig,
+    /// `tracing`: the collector of spans, and how much is recorded; `None`: nobody traces.
+    pub tracing: Option<TracingConfiguration>,
     /// `--register-node`: whether the Node object is made; if not, it must be made by other means.
     pub register_node: bool,
     /// `--node-status-update-frequency`: how often the node's status is looked at.
@@ -263,6 +266,7 @@ impl Config {
             isolates_storage: true,
             cpu_quota: true,
             process: ProcessConfig::default(),
+            tracing: None,
             register_node: true,
             node_status_update: Duration::from_secs(10),
             node_status_report: Duration::from_secs(300),

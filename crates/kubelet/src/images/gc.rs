@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::Images;
 use crate::metrics::{ImageRemoval, Metrics};
 use crate::node::disk::DiskUsage;
+use crate::spans::Spans;
 
 /// How often the disk is looked at.
 pub const PERIOD: Duration = Duration::from_secs(300);
@@ -58,6 +59,8 @@ pub struct ImageCollection {
     pub age_max: Option<Duration>,
     /// Counts what is removed.
     pub metrics: Arc<Metrics>,
+    /// Who is told that it looks.
+    pub spans: Spans,
 }
 
 impl ImageCollection {
@@ -66,7 +69,9 @@ impl ImageCollection {
         let mut seen: HashMap<String, (Instant, Instant)> = HashMap::new();
         loop {
             tokio::time::sleep(PERIOD).await;
-            if let Err(e) = once(&self, &mut seen).await {
+            let span = self.spans.node("Images/GarbageCollect");
+            if let Err(e) = span.scope(once(&self, &mut seen)).await {
+                span.fail(&e.message);
                 tracing::warn!(error = %e, "image garbage collection failed");
             }
         }

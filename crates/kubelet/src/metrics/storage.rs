@@ -86,13 +86,8 @@ impl StorageMetrics {
 
     /// A driver answered a call, by its full path, or did not.
     pub fn called(&self, driver: &str, method: &str, fault: Option<&CriError>, took: Duration) {
-        let code = match fault.map(|e| format!("{:?}", e.code)) {
-            None => "OK".to_owned(),
-            // The one name that is spelt otherwise there.
-            Some(code) if code == "Cancelled" => "Canceled".to_owned(),
-            Some(code) => code,
-        };
-        let labels = [driver, method, &code, NOT_MIGRATED];
+        let code = fault.map_or("OK", CriError::code_name);
+        let labels = [driver, method, code, NOT_MIGRATED];
         self.calls.with_label_values(&labels).observe(took.as_secs_f64());
     }
 
@@ -143,7 +138,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(2)).await;
         work.ended(true);
         m.mount("u", "v", plugin()).ended(true);
-        drop(m.mount("u", "v", plugin()));
+        let _given_up = m.mount("u", "v", plugin());
         let (failed, done) = (of("volume_mount", "fail-unknown"), of("volume_mount", "success"));
         check(
             &registry.text(),

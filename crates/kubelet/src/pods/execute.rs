@@ -59,30 +59,42 @@ impl Executor {
     /// Does all of it, in order; a failed start does not keep others from being tried.
     pub async fn run(self, actions: Vec<Action>) {
         let (began, new) = (Instant::now(), self.runtime.sandboxes.is_empty());
-        self.carry_out(actions).await;
+        let update = if new { "create" } else { "update" };
+        let span = self.parts.effects.spans.pod("syncPod", &self.pod, Some(update));
+        if let Err(why) = span.scope(self.carry_out(actions)).await {
+            span.fail(&why);
+        }
         self.parts.effects.metrics.pod_worked(if new { "create" } else { "sync" }, began.elapsed());
     }
 
-    async fn carry_out(&self, actions: Vec<Action>) {
+    /// Tells each step; what is given back is the first that failed.
+    async fn carry_out(&self, actions: Vec<Action>) -> Result<(), String> {
         let needs_volumes =
             actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. } | Action::StartContainer { .. }));
         let mut volumes = PodVolumes::default();
         if needs_volumes {
             let anew = actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
             if let Err(why) = place(&self.parts, &self.pod, anew).await {
-                return self.tell(Step::Refused(why)).await;
+                let text = why.message.clone();
+                self.tell(Step::Refused(why)).await;
+                return Err(text);
             }
             match self.prepare().await {
                 Ok(v) => {
                     self.tell(Step::Prepared(v.clone())).await;
                     volumes = v;
                 }
-                Err(message) => return self.tell(Step::NotPrepared(message)).await,
+                Err(message) => {
+                    self.tell(Step::NotPrepared(message.clone())).await;
+                    return Err(message);
+                }
             }
             if let Err(message) = self.claims(anew).await {
-                return self.tell(Step::NotPrepared(message)).await;
+                self.tell(Step::NotPrepared(message.clone())).await;
+                return Err(message);
             }
         }
+        let mut failed = Ok(());
         for action in actions {
             match action {
                 Action::StopSandbox { id } => self.stop_sandbox(&id).await,
@@ -93,7 +105,11 @@ impl Executor {
                     self.count(&name, outcome.as_ref().err());
                     self.tell(match outcome {
                         Ok(()) => Step::Started { name, restarted_after },
-                        Err(error) => Step::StartFailed { name, error, restarted_after },
+                        Err(error) => {
+                            let why = format!("failed to start container {name:?}: {}", error.reason.as_str());
+                            failed = failed.and(Err(why));
+                            Step::StartFailed { name, error, restarted_after }
+                        }
                     })
                     .await;
                 }
@@ -101,6 +117,7 @@ impl Executor {
                 Action::Resize { containers } => self.resize(&containers).await,
             }
         }
+        failed
     }
 
     fn count(&self, name: &str, fault: Option<&StartError>) {

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
 use kelson_client::EventType;
 use kelson_cri::CriResult;
 use kelson_tasks::FILES;
+use kelson_traces::Span;
 
 use super::parts::Parts;
 use crate::effects::PodEffects;
@@ -167,6 +168,14 @@ fn gone(e: kelson_cri::CriError) -> CriResult<()> {
 
 /// Removes instances that neither status nor `logs --previous` needs: all but the newest two of each container.
 pub async fn collect(effects: &PodEffects, runtime: &RuntimePod) {
+    let dead = |c: &Arc<Instance>| c.state != State::Running;
+    let has_more = runtime.containers.iter().filter(|c| dead(c)).count() > 2 || runtime.sandboxes.len() > 1;
+    // Most pods have nothing to collect, which is no work to tell of.
+    let span = if has_more { effects.spans.node("Containers/GarbageCollect") } else { Span::default() };
+    span.scope(remove_dead(effects, runtime)).await;
+}
+
+async fn remove_dead(effects: &PodEffects, runtime: &RuntimePod) {
     let mut seen: std::collections::HashMap<&str, u32> = std::collections::HashMap::new();
     for c in &runtime.containers {
         let n = seen.entry(c.name.as_str()).or_default();

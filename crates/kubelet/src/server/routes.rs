@@ -12,6 +12,7 @@ use super::auth::Auth;
 use super::endpoint::{Call, Endpoint, segments, verb};
 use super::state::ServerState;
 use super::{configz, exec, forward, health, local_volumes, logs, metrics, node_logs, pods, run};
+use crate::spans;
 
 const fn reads(root: &'static str, subresources: &'static [&'static str], serve: Serve) -> Endpoint {
     Endpoint { root, subresources, acts: false, debugs: false, serve }
@@ -102,14 +103,52 @@ pub async fn handle(
     if endpoint.debugs && !state.config.server.debugging_handlers {
         return text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.\n");
     }
+    let (parts, body) = request.into_parts();
+    let span = state.spans.request(&parts, &route(&segments));
+    let request = Request::from_parts(parts, body);
     segments.remove(0);
     let query = Query::parse(request.uri().query());
-    (endpoint.serve)(state, Call { below: segments, query, request }).await
+    let answer = span.scope((endpoint.serve)(state, Call { below: segments, query, request })).await;
+    spans::answered(&span, answer.status());
+    answer
+}
+
+/// The path with placeholders for what it names, as upstream's routes have it.
+fn route(segments: &[String]) -> String {
+    let mut parts = segments.iter().map(String::as_str);
+    let root = parts.next().unwrap_or_default();
+    let below: Vec<&str> = parts.collect();
+    let named = match (root, below.as_slice()) {
+        ("exec" | "attach" | "run" | "containerLogs", [_, _, _]) => {
+            "/{podNamespace}/{podID}/{containerName}".to_owned()
+        }
+        ("exec" | "attach" | "run", [_, _, _, _]) => "/{podNamespace}/{podID}/{uid}/{containerName}".to_owned(),
+        ("portForward", [_, _]) => "/{podNamespace}/{podID}".to_owned(),
+        ("portForward", [_, _, _]) => "/{podNamespace}/{podID}/{uid}".to_owned(),
+        ("metrics", ["cadvisor" | "probes" | "resource"]) | ("stats", ["summary"]) => format!("/{}", below.concat()),
+        ("logs", [_, ..]) => "/{logpath:*}".to_owned(),
+        _ => String::new(),
+    };
+    format!("/{root}{named}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn routes_do_not_say_what_they_name() {
+        for (path, wanted) in [
+            ("/pods", "/pods"),
+            ("/metrics/resource", "/metrics/resource"),
+            ("/metrics/other", "/metrics"),
+            ("/exec/n/p/c", "/exec/{podNamespace}/{podID}/{containerName}"),
+            ("/portForward/n/p/u", "/portForward/{podNamespace}/{podID}/{uid}"),
+            ("/logs/a/b", "/logs/{logpath:*}"),
+        ] {
+            assert_eq!(route(&segments(path).expect("a path")), wanted);
+        }
+    }
 
     #[test]
     fn judged_by_what_is_served() {

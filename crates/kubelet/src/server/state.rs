@@ -6,12 +6,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kelson_bootstrap::CertificateMetrics;
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
+use kelson_metrics::Registry;
 use kelson_tasks::Tasks;
 
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pods::known::Known;
+use crate::spans::Spans;
 use crate::status::writer::StatusWriter;
 use crate::volumes::usage::VolumeUsages;
 
@@ -35,6 +37,10 @@ pub struct ServerState {
     pub cgroups: Cgroups,
     /// What the kubelet counts.
     pub metrics: Arc<Metrics>,
+    /// Who is told of requests.
+    pub spans: Spans,
+    /// What is counted of that.
+    pub traced: Option<Registry>,
     /// The numbers of the node's certificates.
     pub certificates: CertificateMetrics,
     /// How full pods' volumes are.

@@ -35,6 +35,7 @@ use kelson_kubelet::pods::parts::Parts;
 use kelson_kubelet::probes::{Handler, Outcome, ProbeRunner, Target};
 use kelson_kubelet::runtime::dns::HostDns;
 use kelson_kubelet::runtime::userns::UserNamespaces;
+use kelson_kubelet::spans::Spans;
 use kelson_kubelet::status::writer::StatusWriter;
 use kelson_kubelet::volumes::Volumes;
 use kelson_kubelet::volumes::csi::{CsiVolumes, VolumeGrowth};
@@ -245,6 +246,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             tell: tell.clone(),
             clock: Arc::clone(&clock),
             metrics: Arc::new(Metrics::new("n1")),
+            spans: Spans::default(),
         },
         volumes: Volumes {
             dirs: config.dirs(),

@@ -115,11 +115,21 @@ impl<'a> Fields<'a> {
         let before = faults.0.len();
         let value = self.get(name)?;
         match shape {
-            Shape::Text => drop(self.string(name, faults)),
-            Shape::Truth => drop(self.boolean(name, faults)),
-            Shape::Whole(min, max) => drop(self.integer(name, (min, max), faults)),
-            Shape::Span => drop(self.duration(name, faults)),
-            Shape::Texts => drop(self.strings(name, faults)),
+            Shape::Text => {
+                self.string(name, faults);
+            }
+            Shape::Truth => {
+                self.boolean(name, faults);
+            }
+            Shape::Whole(min, max) => {
+                self.integer(name, (min, max), faults);
+            }
+            Shape::Span => {
+                self.duration(name, faults);
+            }
+            Shape::Texts => {
+                self.strings(name, faults);
+            }
             Shape::Numbers => {
                 for (path, other) in self.list(name, faults).into_iter().filter(|(_, v)| !v.is_number()) {
                     wrong_type(faults, &path, other, "a number");

@@ -5,6 +5,7 @@ use super::tests::{HEAD, faults, laid};
 use super::*;
 use crate::config::ReviewRules;
 use crate::config::process::Pacing;
+use kelson_traces::TracingConfiguration;
 use serde_json::json;
 
 /// The fields of `KubeletConfiguration` of Kubernetes 1.36.
@@ -112,6 +113,16 @@ fn what_the_node_reports_and_holds_pods_to() {
 }
 
 #[test]
+fn where_spans_go() {
+    assert_eq!(laid("maxPods: 1\n").0.tracing, None);
+    assert_eq!(laid("tracing: {}\n").0.tracing, Some(TracingConfiguration::default()));
+    let (c, found) = laid("tracing: {endpoint: 'collector:4317', samplingRatePerMillion: 100}\n");
+    let tracing = c.tracing.expect("somebody traces");
+    assert_eq!(tracing.endpoint.as_deref(), Some("collector:4317"));
+    assert!(tracing.sampling_rate_per_million == Some(100) && found.ignored.is_empty());
+}
+
+#[test]
 fn faults_that_upstream_finds() {
     for (text, wanted) in [
         ("oomScoreAdj: 1001", "oomScoreAdj: Invalid value: 1001"),
@@ -135,6 +146,13 @@ fn faults_that_upstream_finds() {
         ("featureGates: {CustomCPUCFSQuotaPeriod: true}\ncpuCFSQuotaPeriod: 2s", "must be between 1ms and 1sec"),
         ("featureGates: {NodeSwap: 'yes'}", "featureGates[NodeSwap]: Invalid value"),
         ("userNamespaces: {idsPerPod: 65537}", "userNamespaces.idsPerPod: Invalid value: 65537"),
+        (
+            "tracing: {samplingRatePerMillion: -1}",
+            "tracing.samplingRatePerMillion: Invalid value: -1: sampling rate must be positive",
+        ),
+        ("tracing: {samplingRatePerMillion: 1000001}", "less than or equal to one million"),
+        ("tracing: {endpoint: 'http://collector:4317'}", "tracing.endpoint: Invalid value"),
+        ("tracing: {collector: x}", "tracing.collector: Forbidden: unknown field"),
         ("podLogsDir: logs", "podLogsDir: Invalid value: \"logs\": must be an absolute path"),
         ("podLogsDir: /var//log", "must be normalized"),
         ("podLogsDir: /var/log/../pods", "must be normalized"),

@@ -47,7 +47,6 @@ pub(super) const IDLE: &[(&str, Shape, &str, &str)] = &[
     ("systemCgroups", Shape::Text, "\"\"", CGROUPS_STAY),
     ("tlsCipherSuites", Shape::Texts, "[]", SUITES),
     ("tlsCurvePreferences", Shape::Numbers, "[]", SUITES),
-    ("tracing", Shape::Object, "{}", "nothing is traced"),
     ("userNamespaces", Shape::Object, "{\"idsPerPod\":65536}", "each pod with users of its own has 65536 IDs"),
     ("volumePluginDir", Shape::Text, "\"\"", "there are no FlexVolumes"),
 ];

@@ -182,6 +182,7 @@ impl Layer<'_> {
         self.server(&mut f, &mut laid);
         self.process(&mut f);
         self.reported(&mut f);
+        self.tracing(&mut f);
         laid.runtime_endpoint = f.string("containerRuntimeEndpoint", self.faults).map(str::to_owned);
         laid.ignored.append(&mut self.ignored);
         laid.ignored.extend(self.idle(f));

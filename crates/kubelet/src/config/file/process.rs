@@ -1,5 +1,6 @@
 //! The part of the file about the kubelet as a process: what it is on its machine, how often it asks others, what it says of the node.
 use kelson_meta::FieldErrors;
+use kelson_traces::TracingConfiguration;
 
 use super::fields::Fields;
 use super::{I32_MAX, Layer};
@@ -46,6 +47,26 @@ impl Layer<'_> {
         process.refuses_cgroup_v1 = f.boolean("failCgroupV1", faults).unwrap_or(process.refuses_cgroup_v1);
         if f.boolean("runOnce", faults) == Some(true) {
             faults.invalid(&f.at("runOnce"), true, "Runonce mode has been deprecated and should not be set");
+        }
+    }
+
+    /// Where spans go; an empty object stands for the usual collector.
+    pub(super) fn tracing(&mut self, f: &mut Fields<'_>) {
+        let Some(tree) = f.get("tracing") else { return };
+        let mut fields = Fields::of(tree, f.at("tracing"), self.faults);
+        let before = self.faults.0.len();
+        fields.string("endpoint", self.faults);
+        fields.integer("samplingRatePerMillion", (i64::from(i32::MIN), I32_MAX), self.faults);
+        fields.finish(&[], self.faults);
+        if self.faults.0.len() > before || !tree.is_object() {
+            return;
+        }
+        match TracingConfiguration::of(tree) {
+            Ok(found) => {
+                self.faults.0.extend(found.check(Some(&f.at("tracing"))).0);
+                self.config.tracing = Some(found);
+            }
+            Err(why) => self.faults.invalid(&f.at("tracing"), tree.clone(), why),
         }
     }
 

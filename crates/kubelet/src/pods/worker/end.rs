@@ -54,6 +54,8 @@ impl Worker {
             self.job_grace = Some(grace);
             let work =
                 terminate::pod(self.parts.effects.clone(), Arc::clone(&self.pod), Arc::clone(&self.runtime), grace);
+            let span = self.parts.effects.spans.pod("syncTerminatingPod", &self.pod, None);
+            let work = async move { span.scope(work).await };
             self.job = Some(self.parts.tasks.scoped("pod-end", work));
         }
         if self.verdict.is_none() {
@@ -62,6 +64,12 @@ impl Worker {
     }
 
     pub(super) async fn clean(&mut self, now: Instant) {
+        let span = self.parts.effects.spans.pod("syncTerminatedPod", &self.pod, None);
+        span.scope(self.give_back(now)).await;
+    }
+
+    /// Gives back what the pod has of the node.
+    async fn give_back(&mut self, now: Instant) {
         let uid = pod::uid(&self.pod).to_owned();
         if let Err(error) = self.parts.claims.unprepare(&uid).await {
             tracing::warn!(pod = %pod::format_pod(&self.pod), error, "claims not given back yet");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use http::{Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::proto as cri;
-use kelson_metrics::{CONTENT_TYPE, Families};
+use kelson_metrics::{CONTENT_TYPE, Families, Registry};
 
 use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
@@ -38,7 +38,8 @@ pub async fn own(state: &ServerState) -> Response<Body> {
     }
     let states: Vec<(&str, usize)> = states.into_iter().collect();
     state.metrics.set_running(sandboxes.iter().filter(|s| s.state == ready).count(), &states);
-    answer(state.metrics.registry().text() + &state.certificates.text())
+    let traced = state.traced.as_ref().map(Registry::text).unwrap_or_default();
+    answer(state.metrics.registry().text() + &state.certificates.text() + &traced)
 }
 
 /// `/metrics/resource`, what metrics-server reads.

@@ -1,0 +1,158 @@
+//! What traces say of the kubelet's work, under upstream's names: pods that are brought to what their specs say and that end, what is
+//! collected, and requests to its server. Calls to the runtime and to the API server are parts of these.
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{StatusCode, header};
+use k8s_openapi::api::core::v1::Pod;
+use kelson_meta::Clock;
+use kelson_metrics::Registry;
+use kelson_tasks::Tasks;
+use kelson_traces::{Exporter, ExporterOptions, KeyValue, Origin, Pace, Span, Tracer, TracingConfiguration};
+
+use crate::pod;
+
+/// Who traces, if anybody does; cheap to clone.
+#[derive(Clone, Default)]
+pub struct Spans(Option<Arc<Tracer>>);
+
+impl Spans {
+    /// As `tracing` of the configuration says, for this node; gives what is counted of it as well.
+    ///
+    /// # Errors
+    /// The collector's name cannot be used.
+    pub fn start(
+        configuration: Option<&TracingConfiguration>,
+        node_name: &str,
+        clock: &Arc<dyn Clock>,
+        tasks: &Tasks,
+    ) -> Result<(Self, Option<Registry>), String> {
+        let Some(configuration) = configuration.cloned() else { return Ok((Self::default(), None)) };
+        let resource = vec![KeyValue::text("service.name", "kubelet"), KeyValue::text("host.name", node_name)];
+        let options = ExporterOptions {
+            configuration,
+            resource,
+            clock: Arc::clone(clock),
+            pace: Pace::default(),
+            tasks: tasks.clone(),
+        };
+        let (tracer, counted) = Exporter::start(options).map_err(|e| format!("tracing: {e}"))?;
+        Ok((Self(Some(tracer)), Some(counted)))
+    }
+
+    /// Has the last spans sent.
+    pub async fn close(&self) {
+        if let Some(tracer) = &self.0 {
+            tracer.close().await;
+        }
+    }
+
+    /// Work on all of the node, such as `Images/GarbageCollect`.
+    pub fn node(&self, name: &str) -> Span {
+        self.work(name, Vec::new)
+    }
+
+    /// Work on one pod, such as `syncPod`; `update` is what it is about, where upstream says that (`create`, `update`).
+    pub fn pod(&self, name: &str, pod: &Pod, update: Option<&str>) -> Span {
+        self.work(name, || {
+            let mut attributes = vec![
+                KeyValue::text("k8s.pod.uid", pod::uid(pod)),
+                KeyValue::text("k8s.pod", format!("{}/{}", pod::namespace(pod), pod::name(pod))),
+                KeyValue::text("k8s.pod.name", pod::name(pod)),
+                KeyValue::text("k8s.namespace.name", pod::namespace(pod)),
+            ];
+            attributes.extend(update.map(|update| KeyValue::text("k8s.pod.update_type", update)));
+            attributes
+        })
+    }
+
+    fn work(&self, name: &str, attributes: impl FnOnce() -> Vec<KeyValue>) -> Span {
+        self.0.as_ref().map_or_else(Span::default, |tracer| tracer.work(name, attributes))
+    }
+
+    /// A request to the kubelet's server, for this route, of somebody who may make it: the trace that he names goes on.
+    pub fn request(&self, parts: &Parts, route: &str) -> Span {
+        let Some(tracer) = &self.0 else { return Span::passed(&parts.headers) };
+        let attributes = || {
+            let text = |name| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
+            let mut attributes = vec![
+                KeyValue::text("http.request.method", parts.method.as_str()),
+                KeyValue::text("url.scheme", "https"),
+                KeyValue::text("url.path", parts.uri.path()),
+                KeyValue::text("server.address", "kubelet"),
+            ];
+            let agent = text(header::USER_AGENT);
+            if !agent.is_empty() {
+                attributes.push(KeyValue::text("user_agent.original", agent));
+            }
+            if !route.is_empty() {
+                attributes.push(KeyValue::text("http.route", route));
+            }
+            attributes
+        };
+        let name = || if route.is_empty() { parts.method.as_str() } else { route }.to_owned();
+        tracer.request(&parts.headers, Origin::Trusted, name, attributes)
+    }
+}
+
+/// Says how a request ended.
+pub fn answered(span: &Span, code: StatusCode) {
+    span.set(|| vec![KeyValue::number("http.response.status_code", code.as_u16())]);
+    if code.is_server_error() {
+        span.fail("");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use kelson_meta::SystemClock;
+    use kelson_traces::collector::Collector;
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_collector_gets_upstreams_names() {
+        let mut collector = Collector::start().await;
+        let configuration = TracingConfiguration {
+            endpoint: Some(collector.endpoint().to_owned()),
+            sampling_rate_per_million: Some(1_000_000),
+        };
+        let (clock, tasks): (Arc<dyn Clock>, _) = (Arc::new(SystemClock), Tasks::root("spans"));
+        let (spans, counted) = Spans::start(Some(&configuration), "n1", &clock, &tasks).expect("a collector");
+        let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let work = spans.pod("syncPod", &pod, Some("create"));
+        work.fail("no image");
+        drop(work);
+        drop(spans.node("Images/GarbageCollect"));
+        let (parts, ()) = Request::get("/metrics/resource").body(()).expect("a request").into_parts();
+        let request = spans.request(&parts, "/metrics/resource");
+        answered(&request, StatusCode::OK);
+        drop(request);
+        spans.close().await;
+        let all = collector.when(|all| all.len() == 3).await;
+        let names: Vec<(&str, i32, i32)> = all.iter().map(|s| (s.name.as_str(), s.kind, s.status)).collect();
+        assert_eq!(names, [("syncPod", 1, 2), ("Images/GarbageCollect", 1, 0), ("/metrics/resource", 2, 0)]);
+        let said = |n: usize, key: &str| all[n].attributes.get(key).cloned().unwrap_or_default();
+        assert_eq!((said(0, "k8s.pod"), said(0, "k8s.pod.update_type")), ("n/p".into(), "create".into()));
+        assert_eq!((said(0, "k8s.pod.uid"), said(0, "k8s.namespace.name")), ("u".into(), "n".into()));
+        assert_eq!(
+            (said(2, "http.route"), said(2, "http.response.status_code")),
+            ("/metrics/resource".into(), "200".into())
+        );
+        assert!(all.iter().all(|s| s.service == "kubelet" && s.parent.is_empty()));
+        let text = counted.expect("counted").text();
+        assert!(text.contains("kelson_tracing_spans_total{result=\"exported\"} 3"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn nobody_traces_where_nobody_is_told_to() {
+        let (spans, counted) =
+            Spans::start(None, "n1", &(Arc::new(SystemClock) as Arc<dyn Clock>), &Tasks::root("spans"))
+                .expect("nothing");
+        assert!(counted.is_none() && spans.node("Containers/GarbageCollect").current().context().is_none());
+        spans.close().await;
+    }
+}

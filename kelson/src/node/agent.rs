@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use super::args::{AgentArgs, NodeArgs};
 use super::fields::FieldArgs;
-use super::kubelet::configure;
+use super::kubelet::{configure, tell_idle};
 use super::trust::{self, Trust};
 use super::{credentials, discovery};
 use crate::cluster::ClusterSettings;
@@ -241,7 +241,8 @@ fn kubelet_config(
     config.server.client_ca_file = Some(trust.ca_file());
     config.server.serving_demands = Some(trust.demands().1);
     config.server.tls_bootstrap = true;
-    configure(&mut config, ("--kubelet-config", args.kubelet_config.as_deref()), &FieldArgs::default(), &args.images)?;
+    let file = ("--kubelet-config", args.kubelet_config.as_deref());
+    tell_idle(&configure(&mut config, file, &FieldArgs::default(), &args.images)?);
     Ok(config)
 }
 

@@ -147,13 +147,17 @@ pub fn configure(
         config.image_credential_provider = Some(CredentialProviderFiles { config: path, bin_dir });
     }
     if faults.is_empty() {
-        for field in &laid.ignored {
-            let why = configuration::reason(field);
-            tracing::warn!(field, why, "the kubelet configuration sets a field that has no effect here");
-        }
         return Ok(laid);
     }
     bail!("the node's configuration is not sound:\n  {}", faults.join("\n  "))
+}
+
+/// Names the fields of the file that say something and have no effect, each with the reason.
+pub fn tell_idle(laid: &Laid) {
+    for field in &laid.ignored {
+        let why = configuration::reason(field);
+        tracing::warn!(field, why, "the kubelet configuration sets a field that has no effect here");
+    }
 }
 
 /// What is to be started.
@@ -182,6 +186,7 @@ impl Plan {
         config.server.healthz = Some(SocketAddr::from(([127, 0, 0, 1], HEALTHZ_PORT)));
         config.process.oom_score = Some(OOM_SCORE);
         let laid = configure(&mut config, ("--config", args.config.as_deref()), &args.fields, &args.images)?;
+        tell_idle(&laid);
         flags(args, &mut config);
         args.placement.lay(&mut config)?;
         config.cgroups = laid.cgroups_per_qos.then(|| config.cgroups.take().unwrap_or_default());

@@ -113,6 +113,50 @@ async fn a_sampled_request_tells_where_its_time_goes() {
 }
 
 #[tokio::test]
+async fn spans_name_their_steps() {
+    let collector = Collector::start().await;
+    let api = traced(&collector).await;
+    let one = format!("{MAPS}/a");
+    assert_eq!(ask(&api, "POST", MAPS, SAMPLED, json!({"metadata": {"name": "a"}})).await, 201);
+    assert_eq!(ask(&api, "GET", &one, SAMPLED, Value::Null).await, 200);
+    assert_eq!(ask(&api, "GET", &format!("{MAPS}?limit=5"), SAMPLED, Value::Null).await, 200);
+    assert_eq!(ask(&api, "PUT", &one, SAMPLED, json!({"metadata": {"name": "a", "uid": "other"}})).await, 409);
+    assert_eq!(ask(&api, "PUT", &one, SAMPLED, json!({"metadata": {"name": "a"}, "data": {"x": "y"}})).await, 200);
+    assert_eq!(ask(&api, "DELETE", &one, SAMPLED, Value::Null).await, 200);
+    api.running.shutdown().await;
+    let spans = collector.spans();
+    let check = |name: &str, nth: usize, want: &[&str]| {
+        let span = spans.iter().filter(|s| s.name == name).nth(nth).unwrap();
+        let alike = span.events.len() == want.len() && span.events.iter().zip(want).all(|(e, w)| e.starts_with(w));
+        assert!(alike, "{name}: {:?}, not {want:?}", span.events);
+    };
+    let answered = ["About to write a response", "Writing http response done"];
+    let taken = ["limitedReadBody succeeded len=25", "About to convert to expected version", "Conversion done"];
+    let stored = ["About to store object in database", "Write to database call succeeded len=25"];
+    check("Create", 0, &[&taken[..], &stored, &answered].concat());
+    check("Create etcd3", 0, &["About to Encode", "Encode succeeded len=", "Txn call succeeded"]);
+    check("SerializeObject", 0, &["About to start writing response size="]);
+    check("Get", 0, &["About to Get from storage", answered[0], answered[1]]);
+    check("cacher.Get", 0, &["About to fetch object from cache"]);
+    check("cacher.GetList", 0, &["Listed items from cache count=1", "Filtered items count=1"]);
+    check(
+        "Update",
+        0,
+        &[
+            "limitedReadBody succeeded len=39",
+            taken[1],
+            taken[2],
+            stored[0],
+            "Write to database call failed err=Operation cannot be fulfilled on configmaps \"a\": ",
+        ],
+    );
+    let written = ["About to Encode", "Encode succeeded len=", "Transaction prepared", "Transaction committed"];
+    check("GuaranteedUpdate etcd3", 0, &written);
+    let removed = ["About to delete object from database", "Object deleted from database"];
+    check("Delete", 0, &[&["limitedReadBody succeeded len=0", "Decoded delete options"][..], &removed].concat());
+}
+
+#[tokio::test]
 async fn webhooks_are_told_of_the_span_that_calls_them() {
     let allow = |seen: &Seen| {
         let review: Value = serde_json::from_slice(&seen.body).unwrap();

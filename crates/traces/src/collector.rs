@@ -16,7 +16,7 @@ use kelson_tasks::{OnPanic, Tasks};
 use prost::Message as _;
 use tokio::sync::watch;
 
-use crate::otlp::{EXPORT, ExportTraceServiceRequest, KeyValue, Scalar};
+use crate::otlp::{EXPORT, ExportTraceServiceRequest, KeyValue, Scalar, SpanEvent};
 
 /// Flag and length in front of a message.
 const PREFIX_BYTES: usize = 5;
@@ -36,6 +36,8 @@ pub struct Collected {
     pub parent: String,
     /// What is said of it.
     pub attributes: BTreeMap<String, String>,
+    /// The names of its steps, each with what is said of it: `NAME key=value`.
+    pub events: Vec<String>,
     /// The code of its status.
     pub status: i32,
     /// Traces that it is linked to.
@@ -133,6 +135,7 @@ fn spans(request: &ExportTraceServiceRequest) -> Vec<Collected> {
                 span: hex(&span.span_id),
                 parent: hex(&span.parent_span_id),
                 attributes: texts(&span.attributes),
+                events: span.events.iter().map(step).collect(),
                 status: span.status.as_ref().map_or(0, |status| status.code),
                 links: span.links.iter().map(|link| hex(&link.trace_id)).collect(),
                 nanos: span.end_time_unix_nano - span.start_time_unix_nano,
@@ -141,6 +144,12 @@ fn spans(request: &ExportTraceServiceRequest) -> Vec<Collected> {
         }
     }
     found
+}
+
+/// `NAME key=value …` of an event.
+fn step(event: &SpanEvent) -> String {
+    let said = texts(&event.attributes);
+    said.iter().fold(event.name.clone(), |all, (key, value)| format!("{all} {key}={value}"))
 }
 
 fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {

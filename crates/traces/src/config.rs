@@ -94,22 +94,35 @@ impl TracingConfiguration {
     ///
     /// # Errors
     /// What is right for upstream and cannot be connected to here.
-    pub(crate) fn target(&self) -> Result<String, String> {
+    pub(crate) fn target(&self) -> Result<Target, String> {
         let endpoint = self.endpoint.as_deref().filter(|e| !e.is_empty()).unwrap_or(DEFAULT_ENDPOINT);
-        if endpoint.starts_with("unix-abstract:") {
-            return Err(format!("{endpoint}: abstract sockets are not supported"));
+        if let Some(rest) = endpoint.strip_prefix("unix-abstract:") {
+            return match rest.strip_prefix("//") {
+                None => Ok(Target::Abstract(rest.to_owned())),
+                Some(path) if path.starts_with('/') => Ok(Target::Abstract(path.to_owned())),
+                Some(_) => Err(format!("{endpoint}: invalid (non-empty) authority")),
+            };
         }
         if endpoint.starts_with("unix:") {
-            return Ok(endpoint.to_owned());
+            return Ok(Target::Uri(endpoint.to_owned()));
         }
-        let Some(rest) = endpoint.strip_prefix("dns:") else { return Ok(format!("http://{endpoint}")) };
+        let Some(rest) = endpoint.strip_prefix("dns:") else { return Ok(Target::Uri(format!("http://{endpoint}"))) };
         // An authority would be a name server; the name is behind it.
         let name = match rest.strip_prefix("//").and_then(|rest| rest.split_once('/')) {
             Some((_, name)) => name,
             None => rest.trim_start_matches('/'),
         };
-        Ok(format!("http://{name}"))
+        Ok(Target::Uri(format!("http://{name}")))
     }
+}
+
+/// Where a collector is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// An address, or a socket in the file system.
+    Uri(String),
+    /// A socket by a name that is no path.
+    Abstract(String),
 }
 
 /// What a value is that is of another type than its field, in the words of Go's decoder.
@@ -241,17 +254,20 @@ mod tests {
 
     #[test]
     fn collectors_are_named_as_grpc_names_them() {
+        let uri = |uri: &str| Target::Uri(uri.to_owned());
         for (endpoint, want) in [
-            (None, Ok("http://localhost:4317")),
-            (Some("a:1"), Ok("http://a:1")),
-            (Some("dns:///a:1"), Ok("http://a:1")),
-            (Some("dns://8.8.8.8/a:1"), Ok("http://a:1")),
-            (Some("dns:a:1"), Ok("http://a:1")),
-            (Some("unix:///run/otel.sock"), Ok("unix:///run/otel.sock")),
-            (Some("unix-abstract:x"), Err("unix-abstract:x: abstract sockets are not supported")),
+            (None, Ok(uri("http://localhost:4317"))),
+            (Some("a:1"), Ok(uri("http://a:1"))),
+            (Some("dns:///a:1"), Ok(uri("http://a:1"))),
+            (Some("dns://8.8.8.8/a:1"), Ok(uri("http://a:1"))),
+            (Some("dns:a:1"), Ok(uri("http://a:1"))),
+            (Some("unix:///run/otel.sock"), Ok(uri("unix:///run/otel.sock"))),
+            (Some("unix-abstract:x"), Ok(Target::Abstract("x".to_owned()))),
+            (Some("unix-abstract:///x/y"), Ok(Target::Abstract("/x/y".to_owned()))),
+            (Some("unix-abstract://x/y"), Err("unix-abstract://x/y: invalid (non-empty) authority")),
         ] {
             let of = TracingConfiguration { endpoint: endpoint.map(str::to_owned), ..TracingConfiguration::default() };
-            assert_eq!(of.target(), want.map(str::to_owned).map_err(str::to_owned), "{endpoint:?}");
+            assert_eq!(of.target(), want.map_err(str::to_owned), "{endpoint:?}");
         }
     }
 }

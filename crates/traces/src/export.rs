@@ -1,19 +1,27 @@
 //! The way of spans to a collector: a bounded queue, batches, calls that are tried again (OTLP over gRPC, without TLS, as upstream
 //! has it).
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use http::Uri;
 use http::uri::PathAndQuery;
+use hyper_util::rt::TokioIo;
 use kelson_meta::Clock;
 use kelson_metrics::{IntCounterVec, Registry};
+use kelson_platform::sockets::{self, UnixStream};
 use kelson_tasks::{OnPanic, Tasks};
-use tokio::sync::mpsc::{Receiver, channel};
+use tokio::sync::mpsc::{self, Receiver};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
+use tower_service::Service;
 
-use crate::config::TracingConfiguration;
+use crate::config::{Target, TracingConfiguration};
 use crate::otlp::{
     EXPORT, ExportTraceServiceRequest, ExportTraceServiceResponse, InstrumentationScope, KeyValue, Resource,
     ResourceSpans, ScopeSpans, SpanData,
@@ -81,8 +89,7 @@ impl Exporter {
     /// # Errors
     /// The collector's name cannot be used.
     pub fn start(options: ExporterOptions) -> Result<(Arc<Tracer>, Registry), String> {
-        let target = options.configuration.target()?;
-        let to = Endpoint::from_shared(target).map_err(|e| e.to_string())?;
+        let channel = channel_to(options.configuration.target()?)?;
         let registry = Registry::new();
         let spans = registry.counters(
             "kelson_tracing_spans_total",
@@ -90,18 +97,13 @@ impl Exporter {
              or dropped (too many waited).",
             &["result"],
         );
-        let (queue, waiting) = channel(QUEUE_MAX);
+        let (queue, waiting) = mpsc::channel(QUEUE_MAX);
         let per_million = options.configuration.sampling_rate_per_million.unwrap_or(0);
         let end = End::default();
         let sink = Sink { queue, dropped: spans.with_label_values(&["dropped"]), clock: options.clock };
         let tracer = Tracer::new(per_million, sink, end.clone());
-        let exporter = Self {
-            pace: options.pace,
-            channel: to.connect_timeout(CALL_MAX).connect_lazy(),
-            resource: Resource { attributes: options.resource },
-            end,
-            spans,
-        };
+        let exporter =
+            Self { pace: options.pace, channel, resource: Resource { attributes: options.resource }, end, spans };
         options.tasks.spawn_graceful("traces", OnPanic::Contain, exporter.run(waiting));
         Ok((Arc::new(tracer), registry))
     }
@@ -215,6 +217,39 @@ impl Exporter {
             )
             .await?;
         Ok(answer.into_inner())
+    }
+}
+
+/// A connection that is made when there is something to send.
+fn channel_to(target: Target) -> Result<Channel, String> {
+    match target {
+        Target::Uri(uri) => {
+            let to = Endpoint::from_shared(uri).map_err(|e| e.to_string())?;
+            Ok(to.connect_timeout(CALL_MAX).connect_lazy())
+        }
+        Target::Abstract(name) => {
+            let to = Endpoint::from_static("http://localhost").connect_timeout(CALL_MAX);
+            Ok(to.connect_with_connector_lazy(Abstract(name)))
+        }
+    }
+}
+
+/// Connects to the socket of a name that is no path.
+struct Abstract(String);
+
+impl Service<Uri> for Abstract {
+    type Response = TokioIo<UnixStream>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        // What begins with a zero is no path; where the system has no such names it says so.
+        let name = format!("\0{}", self.0);
+        Box::pin(async move { Ok(TokioIo::new(sockets::connect(Path::new(&name)).await?)) })
     }
 }
 

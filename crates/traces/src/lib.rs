@@ -20,5 +20,5 @@ pub use config::TracingConfiguration;
 pub use context::SpanContext;
 pub use export::{Exporter, ExporterOptions, Pace};
 pub use otlp::KeyValue;
-pub use span::{Current, Span, child, client, pass_on};
+pub use span::{Current, Span, child, client, event, pass_on};
 pub use tracer::{Origin, Tracer};

@@ -84,12 +84,27 @@ pub(crate) struct SpanData {
     pub end_time_unix_nano: u64,
     #[prost(message, repeated, tag = "9")]
     pub attributes: Vec<KeyValue>,
+    #[prost(message, repeated, tag = "11")]
+    pub events: Vec<SpanEvent>,
+    #[prost(uint32, tag = "12")]
+    pub dropped_events_count: u32,
     #[prost(message, repeated, tag = "13")]
     pub links: Vec<Link>,
     #[prost(message, optional, tag = "15")]
     pub status: Option<SpanStatus>,
     #[prost(fixed32, tag = "16")]
     pub flags: u32,
+}
+
+/// `Event` of the protocol: a step within a span.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct SpanEvent {
+    #[prost(fixed64, tag = "1")]
+    pub time_unix_nano: u64,
+    #[prost(string, tag = "2")]
+    pub name: String,
+    #[prost(message, repeated, tag = "3")]
+    pub attributes: Vec<KeyValue>,
 }
 
 /// A span of another trace that has to do with this one.

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::context::{SpanContext, random, state_text};
-use crate::otlp::{CLIENT, FAILED, INTERNAL, KeyValue, Link, REMOTE, REMOTE_KNOWN, SpanData, SpanStatus};
+use crate::otlp::{CLIENT, FAILED, INTERNAL, KeyValue, Link, REMOTE, REMOTE_KNOWN, SpanData, SpanEvent, SpanStatus};
 use crate::sink::Sink;
 
 tokio::task_local! {
@@ -17,6 +17,8 @@ tokio::task_local! {
 
 /// Attributes of one span, of which the first are kept.
 const ATTRIBUTES_MAX: usize = 128;
+/// Events of one span, of which the last are kept.
+const EVENTS_MAX: usize = 128;
 
 /// A span of this process, which may be recorded.
 struct Place {
@@ -74,6 +76,8 @@ impl Span {
             start_time_unix_nano: u64::try_from(now).unwrap_or(0),
             end_time_unix_nano: 0,
             attributes: begun.attributes,
+            events: Vec::new(),
+            dropped_events_count: 0,
             links: begun.links,
             status: None,
             flags: u32::from(context.sampled) | REMOTE_KNOWN | remote,
@@ -95,6 +99,13 @@ impl Span {
         });
     }
 
+    /// A step of the work is done, or begins.
+    pub fn event(&self, name: &str, attributes: impl FnOnce() -> Vec<KeyValue>) {
+        if let Some(place) = &self.0 {
+            place.event(name, attributes);
+        }
+    }
+
     /// Says that the work failed, and why where there is something to say.
     pub fn fail(&self, why: &str) {
         self.change(|data| data.status = Some(SpanStatus { message: why.to_owned(), code: FAILED }));
@@ -114,9 +125,8 @@ impl Span {
     }
 
     fn change(&self, change: impl FnOnce(&mut SpanData)) {
-        let Some(recording) = self.0.as_ref().and_then(|place| place.recording.as_ref()) else { return };
-        if let Some(data) = recording.data.lock().as_mut() {
-            change(data);
+        if let Some(place) = &self.0 {
+            place.change(|data, _| change(data));
         }
     }
 }
@@ -125,8 +135,7 @@ impl Drop for Span {
     fn drop(&mut self) {
         let Some(recording) = self.0.as_ref().and_then(|place| place.recording.as_ref()) else { return };
         let Some(mut data) = recording.data.lock().take() else { return };
-        let took = u64::try_from(recording.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        data.end_time_unix_nano = data.start_time_unix_nano.saturating_add(took);
+        data.end_time_unix_nano = recording.now(&data);
         recording.sink.ended(data);
     }
 }
@@ -152,7 +161,34 @@ impl Current {
     }
 }
 
+impl Recording {
+    /// Now, in nanoseconds of the time in which the span began: no change of the clock comes between them.
+    fn now(&self, data: &SpanData) -> u64 {
+        let took = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        data.start_time_unix_nano.saturating_add(took)
+    }
+}
+
 impl Place {
+    /// Changes what is recorded, if it is and has not ended; the time goes along.
+    fn change(&self, change: impl FnOnce(&mut SpanData, u64)) {
+        let Some(recording) = &self.recording else { return };
+        if let Some(data) = recording.data.lock().as_mut() {
+            let now = recording.now(data);
+            change(data, now);
+        }
+    }
+
+    fn event(&self, name: &str, attributes: impl FnOnce() -> Vec<KeyValue>) {
+        self.change(|data, now| {
+            if data.events.len() == EVENTS_MAX {
+                data.events.remove(0);
+                data.dropped_events_count += 1;
+            }
+            data.events.push(SpanEvent { time_unix_nano: now, name: name.to_owned(), attributes: attributes() });
+        });
+    }
+
     fn part(&self, name: &str, kind: i32, attributes: impl FnOnce() -> Vec<KeyValue>) -> Span {
         let Some(recording) = &self.recording else { return Span::default() };
         let context = SpanContext { span: random(), ..self.context.clone() };
@@ -166,6 +202,11 @@ impl Place {
 /// A part of the work that is being done, in the span in whose scope it is; nothing where nothing is recorded.
 pub fn child(name: &str, attributes: impl FnOnce() -> Vec<KeyValue>) -> Span {
     CURRENT.try_with(|place| place.part(name, INTERNAL, attributes)).unwrap_or_default()
+}
+
+/// A step of the work that is being done, in the span in whose scope it is.
+pub fn event(name: &str, attributes: impl FnOnce() -> Vec<KeyValue>) {
+    let _absent = CURRENT.try_with(|place| place.event(name, attributes));
 }
 
 /// A request to another server, as [`child`].

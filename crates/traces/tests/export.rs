@@ -7,9 +7,9 @@ use std::time::Duration;
 use http::HeaderMap;
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
-use kelson_tasks::Tasks;
+use kelson_tasks::{OnPanic, Tasks};
 use kelson_traces::collector::Collector;
-use kelson_traces::{Exporter, ExporterOptions, KeyValue, Origin, Pace, Tracer, TracingConfiguration, child};
+use kelson_traces::{Exporter, ExporterOptions, KeyValue, Origin, Pace, Tracer, TracingConfiguration, child, event};
 
 fn start(endpoint: &str, pace: Pace, tasks: &Tasks) -> (Arc<Tracer>, Registry) {
     let options = ExporterOptions {
@@ -36,7 +36,13 @@ async fn request(tracer: &Arc<Tracer>, name: &str) {
     let span = tracer.request(&HeaderMap::new(), Origin::Public, || name, attributes);
     span.scope(async {
         let get = child("Get", || vec![KeyValue::number("len", 5u64)]);
-        get.scope(async { drop(child("cacher.Get", Vec::new)) }).await;
+        get.event("begins", Vec::new);
+        get.scope(async {
+            event("in its scope", || vec![KeyValue::text("by", "free")]);
+            let part = child("cacher.Get", Vec::new);
+            (0..130).for_each(|n| part.event("step", || vec![KeyValue::number("n", n)]));
+        })
+        .await;
         get.fail("gone");
     })
     .await;
@@ -57,6 +63,15 @@ async fn spans_reach_the_collector_as_a_tree() {
     assert_eq!((&stored.parent, &get.parent, request.parent.as_str()), (&get.span, &request.span, ""));
     assert!(spans.iter().all(|s| s.trace == request.trace && s.service == "apiserver" && s.nanos <= request.nanos));
     assert_eq!((get.attributes["len"].as_str(), get.status, request.status), ("5", 2, 0));
+    assert_eq!(
+        (get.events.as_slice(), request.events.len()),
+        (&["begins", "in its scope by=free"].map(String::from)[..], 0)
+    );
+    // The first make room for the last.
+    assert_eq!(
+        (stored.events.len(), stored.events[0].as_str(), stored.events[127].as_str()),
+        (128, "step n=2", "step n=129")
+    );
     assert_eq!(request.attributes["http.request.method"], "GET");
     assert_eq!(request.attributes["http.response.status_code"], "200");
     assert_eq!((counted(&registry, "exported"), counted(&registry, "dropped")), (3, 0));
@@ -79,5 +94,25 @@ async fn a_call_that_may_do_better_later_is_tried_again() {
     collector.when(|spans| spans.len() == 3).await;
     drop(tracer);
     assert!(tasks.shutdown(Duration::from_secs(60)).await, "it ends when nobody has spans for it any more");
+    assert_eq!((counted(&registry, "exported"), counted(&registry, "failed")), (3, 0));
+}
+
+#[tokio::test]
+async fn a_collector_may_listen_at_a_name_that_is_no_path() {
+    let mut collector = Collector::start().await;
+    let name = format!("kelson-traces-{}", std::process::id());
+    let listener = kelson_platform::sockets::UnixListener::bind(format!("\0{name}")).unwrap();
+    let tasks = Tasks::root("test");
+    let to = collector.endpoint().to_owned();
+    tasks.spawn("splice", OnPanic::Contain, async move {
+        let (mut here, _) = listener.accept().await.unwrap();
+        let mut there = tokio::net::TcpStream::connect(to).await.unwrap();
+        // Ends with the test.
+        let _ = tokio::io::copy_bidirectional(&mut here, &mut there).await;
+    });
+    let (tracer, registry) = start(&format!("unix-abstract:{name}"), Pace::default(), &tasks);
+    request(&tracer, "GET /api").await;
+    tracer.close().await;
+    collector.when(|spans| spans.len() == 3).await;
     assert_eq!((counted(&registry, "exported"), counted(&registry, "failed")), (3, 0));
 }

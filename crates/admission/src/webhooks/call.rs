@@ -92,6 +92,9 @@ impl Caller<'_> {
         let name = if self.pass == Pass::Admit { "Call mutating webhook" } else { "Call validating webhook" };
         let span = kelson_traces::child(name, || attributes(hook, a, &uid));
         let answered = span.scope(self.client.call(target, call)).await;
+        if answered.is_ok() {
+            span.event("Request completed", Vec::new);
+        }
         drop(span);
         let answered = answered.map_err(|e| match &e {
             CallError::Configuration(why) => no_client(why),

@@ -2,9 +2,10 @@
 //! stored is copied, not decoded. Lists are `list`'s, watch frames `frames`'.
 use bytes::Bytes;
 use http::StatusCode;
+use http_body::Body as _;
 use kelson_codec::Encoding;
 use kelson_meta::Status;
-use kelson_traces::{KeyValue, child};
+use kelson_traces::{KeyValue, child, event};
 use serde_json::{Value, json};
 
 use crate::catalog::record::{Object, message};
@@ -28,7 +29,24 @@ pub async fn object(
     view: &ViewOptions,
     object: Object,
 ) -> Result<Answer, Status> {
-    let _span = child("SerializeObject", || vec![KeyValue::text("mediaType", accepted.content_type(false))]);
+    event("About to write a response", Vec::new);
+    let span = child("SerializeObject", || vec![KeyValue::text("mediaType", accepted.content_type(false))]);
+    let answered = serialized(code, accepted, served, view, object).await?;
+    if let Some(size) = answered.body().size_hint().exact() {
+        span.event("About to start writing response", || vec![KeyValue::number("size", size)]);
+    }
+    drop(span);
+    event("Writing http response done", Vec::new);
+    Ok(answered)
+}
+
+async fn serialized(
+    code: StatusCode,
+    accepted: &Accepted,
+    served: &Served,
+    view: &ViewOptions,
+    object: Object,
+) -> Result<Answer, Status> {
     if let (Object::Record(record), View::Whole) = (&object, accepted.view)
         && served.is_plain(record)
     {

@@ -1,7 +1,7 @@
 //! Get: one object as it is stored now, or as new as the client asks for.
 use http::StatusCode;
 use kelson_meta::Status;
-use kelson_traces::{KeyValue, child};
+use kelson_traces::{KeyValue, child, event};
 
 use crate::catalog::Served;
 use crate::catalog::record::Object;
@@ -17,11 +17,13 @@ use crate::shared::context::RequestContext;
 pub async fn get(cx: &RequestContext, served: &Served) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
+    event("About to Get from storage", Vec::new);
     if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
         version_param::wait(&cx.server.store, revision).await?;
     }
     let version = || vec![KeyValue::text("resource-version", cx.query.text("resourceVersion"))];
     let found = child("cacher.Get", version);
+    found.event("About to fetch object from cache", Vec::new);
     let record = cx.stored(served, &cx.info.name)?;
     drop(found);
     encode::object(StatusCode::OK, &accepted, served, &view, Object::Record(record)).await

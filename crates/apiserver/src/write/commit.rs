@@ -9,7 +9,7 @@ use kelson_resources::Observer;
 use kelson_store::{
     Body, Durability, Fields, Key, Labels, Precondition, Record, RecordMeta, Store, StoreError, Uid, Write,
 };
-use kelson_traces::{KeyValue, child};
+use kelson_traces::{KeyValue, Span, child};
 use serde_json::Value;
 
 use crate::aggregate::registry::Aggregation;
@@ -128,6 +128,17 @@ impl<'a> Committer<'a> {
         Ok((body, record_meta))
     }
 
+    /// [`Self::body`], as a step of the span of a write.
+    fn encoded(&self, span: &Span, served: &Served, draft: &mut Draft) -> Result<(Body, RecordMeta), Status> {
+        span.event("About to Encode", Vec::new);
+        let encoded = self.body(served, draft);
+        match &encoded {
+            Ok((body, _)) => span.event("Encode succeeded", || vec![KeyValue::number("len", body.len())]),
+            Err(why) => span.event("Encode failed", || vec![KeyValue::text("err", why.message.as_str())]),
+        }
+        encoded
+    }
+
     fn expiry(&self, served: &Served) -> u64 {
         if !served.options().expires || self.event_ttl.is_zero() {
             return 0;
@@ -173,12 +184,14 @@ impl<'a> Committer<'a> {
         name: &str,
         mut draft: Draft,
     ) -> Result<Arc<Record>, Refused> {
-        let _span = child("Create etcd3", || attributes(served, namespace, name));
+        let span = child("Create etcd3", || attributes(served, namespace, name));
         draft.value = served.working_to_stored(draft.value).await?;
         let _turn = self.turn(served, Some(&mut draft.value)).await;
-        let (body, meta) = self.body(served, &mut draft)?;
+        let (body, meta) = self.encoded(&span, served, &mut draft)?;
         let write = Write::create(Key::new(served.store, namespace, name), body, meta);
-        self.commit(served, write).await
+        let stored = self.commit(served, write).await;
+        span.event(if stored.is_ok() { "Txn call succeeded" } else { "Txn call failed" }, Vec::new);
+        stored
     }
 
     /// Replaces an object; writing what is there already is left out, unless it is to be encrypted anew.
@@ -186,12 +199,12 @@ impl<'a> Committer<'a> {
     /// # Errors
     /// See [`Refused`].
     pub async fn update(&self, served: &Served, old: &Arc<Record>, value: Value) -> Result<Arc<Record>, Refused> {
-        let _span = child("GuaranteedUpdate etcd3", || attributes(served, &old.key().namespace, &old.key().name));
+        let span = child("GuaranteedUpdate etcd3", || attributes(served, &old.key().namespace, &old.key().name));
         let mut value = served.working_to_stored(value).await?;
         let _turn = self.turn(served, Some(&mut value)).await;
         let requests = served.gr.resource == "certificatesigningrequests" && served.gr.group == "certificates.k8s.io";
         let issued = requests.then(|| IssuedLife::of(&parse(old), &value)).flatten();
-        let (body, meta) = self.body(served, &mut value.into())?;
+        let (body, meta) = self.encoded(&span, served, &mut value.into())?;
         // Writing the same again is worth it where the disk holds it under another key than is used now.
         if old.same_but_revision(&body) && !self.store.is_stale(old) {
             // The same bytes at another revision than expected are a conflict all the same.
@@ -203,7 +216,10 @@ impl<'a> Committer<'a> {
             };
         }
         let write = Write::update(old.key().clone(), old.revision(), body, meta);
-        let stored = self.commit(served, write).await?;
+        span.event("Transaction prepared", Vec::new);
+        let stored = self.commit(served, write).await;
+        span.event(if stored.is_ok() { "Transaction committed" } else { "Txn call failed" }, Vec::new);
+        let stored = stored?;
         issued.iter().for_each(|issued| self.issued.count(issued));
         Ok(stored)
     }

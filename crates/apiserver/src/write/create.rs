@@ -16,7 +16,7 @@ use crate::write::commit::{Committer, Refused};
 use crate::write::draft::Draft;
 use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
-use crate::write::{decode, fields, privileged};
+use crate::write::{decode, fields, privileged, steps};
 
 /// Names tried for a `generateName` before giving up (upstream tries as often).
 const GENERATED_NAMES_MAX: usize = 8;
@@ -30,10 +30,17 @@ pub async fn create(cx: &RequestContext, served: &Served, body: RequestBody) -> 
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
+    let len = bytes.len();
+    steps::body_read(len);
+    steps::at("About to convert to expected version");
     let value = decode::object(cx, &served.gvk, &served.schema, &bytes)?;
     drop(bytes);
     let value = prepare::to_working(served, value).await?;
-    let object = insert(cx, served, value, dry_run).await?;
+    steps::at("Conversion done");
+    steps::at("About to store object in database");
+    let object = insert(cx, served, value, dry_run).await;
+    steps::written(len, &object);
+    let object = object?;
     encode::object(StatusCode::CREATED, &accepted, served, &view, object).await
 }
 

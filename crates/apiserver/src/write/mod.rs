@@ -13,4 +13,5 @@ pub mod prepare;
 mod privileged;
 pub mod quota;
 pub mod retry;
+mod steps;
 pub mod update;

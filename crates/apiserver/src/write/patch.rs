@@ -15,7 +15,7 @@ use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::prepare::{self, meta_text};
 use crate::write::update::{self, Basis, Change, Form, Make, Ownership};
-use crate::write::{create, decode, fields, misfit};
+use crate::write::{create, decode, fields, misfit, steps};
 
 const ACCEPTED: [&str; 4] = [
     "application/json-patch+json",
@@ -297,7 +297,11 @@ pub async fn patch(
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
-    let patch = Patch::new(cx, served, &body.read().await?)?;
+    let bytes = body.read().await?;
+    steps::body_read(bytes.len());
+    let patch = Patch::new(cx, served, &bytes)?;
+    drop(bytes);
+    steps::at("About to apply patch");
     let name = &cx.info.name;
     let change = Change {
         subresource,
@@ -311,6 +315,7 @@ pub async fn patch(
     };
     if patch.is_apply() {
         let (object, created) = apply(cx, served, &patch, &change).await?;
+        steps::at("Object stored in database");
         let code = if created { StatusCode::CREATED } else { StatusCode::OK };
         return encode::object(code, &accepted, served, &view, object).await;
     }
@@ -322,6 +327,7 @@ pub async fn patch(
         Ok(new)
     };
     let object = update::run(cx, served, name, &change, &make).await?;
+    steps::at("Object stored in database");
     encode::object(StatusCode::OK, &accepted, served, &view, object).await
 }
 

@@ -20,7 +20,7 @@ use crate::write::admit::{self, Admission};
 use crate::write::commit::{Committer, Refused};
 use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
-use crate::write::{create, decode, delete, fields, privileged, retry};
+use crate::write::{create, decode, delete, fields, privileged, retry, steps};
 
 /// Whose word `managedFields` follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,15 +102,23 @@ pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: 
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
+    let len = bytes.len();
+    steps::body_read(len);
+    steps::at("About to convert to expected version");
     let value = decode::object(cx, &served.gvk, &served.schema, &bytes)?;
     drop(bytes);
     let mut value = prepare::to_working(served, value).await?;
+    steps::at("Conversion done");
     prepare::same_name(cx, meta_text(&value, "name"))?;
     value["metadata"]["name"] = cx.info.name.as_str().into();
     prepare::set_namespace(cx, served, &mut value)?;
+    steps::at("About to store object in database");
     if subresource.is_empty() && served.options().allow_create_on_update && cx.stored(served, &cx.info.name).is_err() {
         match create_instead(cx, served, value.clone(), dry_run).await {
-            Ok(object) => return encode::object(StatusCode::CREATED, &accepted, served, &view, object).await,
+            Ok(object) => {
+                steps::written(len, &Ok(()));
+                return encode::object(StatusCode::CREATED, &accepted, served, &view, object).await;
+            }
             // Somebody was faster: it is an update after all.
             Err(status) if status.is(Reason::AlreadyExists) => {}
             Err(status) => return Err(status),
@@ -133,7 +141,9 @@ pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: 
         let mut wanted = wanted.lock();
         Ok(if once { std::mem::take(&mut *wanted) } else { wanted.clone() })
     };
-    let object = run(cx, served, &cx.info.name, &change, &make).await?;
+    let object = run(cx, served, &cx.info.name, &change, &make).await;
+    steps::written(len, &object);
+    let object = object?;
     encode::object(StatusCode::OK, &accepted, served, &view, object).await
 }
 

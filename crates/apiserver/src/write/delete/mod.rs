@@ -29,7 +29,7 @@ use crate::shared::Server;
 use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
 use crate::write::commit::{Committer, Refused};
-use crate::write::retry;
+use crate::write::{retry, steps};
 
 pub use mark::ends_with_update;
 pub use options::{DeleteOptions, check_preconditions};
@@ -41,8 +41,13 @@ pub use options::{DeleteOptions, check_preconditions};
 pub async fn delete(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
-    let options = DeleteOptions::new(cx, &body.read().await?)?;
+    let bytes = body.read().await?;
+    steps::body_read(bytes.len());
+    let options = DeleteOptions::new(cx, &bytes)?;
+    steps::at("Decoded delete options");
+    steps::at("About to delete object from database");
     let outcome = run(cx, served, &cx.info.name, &options, Admitted::Ask).await?;
+    steps::at("Object deleted from database");
     let code = match &outcome {
         // The old way to ask for cascading deletion is told that it is not over.
         Outcome::Marked(_) if options.orphan_dependents == Some(false) => StatusCode::ACCEPTED,
@@ -250,7 +255,9 @@ async fn definition(
 /// Whatever the steps refuse; what was deleted before stays so.
 pub async fn collection(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
-    let options = DeleteOptions::new(cx, &body.read().await?)?;
+    let bytes = body.read().await?;
+    steps::body_read(bytes.len());
+    let options = DeleteOptions::new(cx, &bytes)?;
     let selectors = Selectors::new(served, &cx.selectors)?;
     let at = ListAt::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());

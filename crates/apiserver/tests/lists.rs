@@ -332,3 +332,75 @@ async fn objects_are_answered_in_the_order_in_which_their_types_are_declared() {
         "{listed}"
     );
 }
+
+#[tokio::test]
+async fn an_indented_list_is_the_list_indented() {
+    let api = Api::start().await;
+    let definition = json!({"metadata": {"name": "widgets.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "widgets", "kind": "Widget"}, "versions": [{"name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
+    api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
+    let widgets = "/apis/example.com/v1/namespaces/default/widgets";
+    let text = "{\"[,]\": \\}".repeat(900);
+    for i in 0..40 {
+        let name = format!("m{i:02}");
+        api.create(MAPS, json!({"metadata": {"name": name}, "data": {"t": text, "empty": ""}})).await;
+        let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "a": text, "b": [[], {}]});
+        api.create(widgets, widget).await;
+    }
+    let plain = async |uri: String, accept: &str| {
+        let body = api.raw("GET", &uri, &[("accept", accept)], "").await.into_body();
+        let mut pieces: Vec<bytes::Bytes> = body.into_data_stream().map(|piece| piece.unwrap()).collect().await;
+        let largest = pieces.iter().map(bytes::Bytes::len).max();
+        assert!(largest < Some(512 * 1024), "{uri} comes in pieces of {largest:?} bytes");
+        String::from_utf8(pieces.drain(..).flatten().collect()).unwrap()
+    };
+    let json = "application/json";
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let partial = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+    let said = |kind: &str, version: &str| {
+        format!(r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{{"resourceVersion":"#)
+    };
+    for (path, query, accept, head, tail) in [
+        (MAPS, "", json, said("ConfigMapList", "v1"), "}}]}\n"),
+        (MAPS, "limit=2&", json, said("ConfigMapList", "v1"), "}}]}\n"),
+        (MAPS, "", table, said("Table", "meta.k8s.io/v1"), "}}]}\n"),
+        (MAPS, "includeObject=Object&", table, said("Table", "meta.k8s.io/v1"), "}}]}\n"),
+        (MAPS, "", partial, said("PartialObjectMetadataList", "meta.k8s.io/v1"), "}}]}\n"),
+        (
+            "/api/v1/pods",
+            "",
+            json,
+            said("PodList", "v1"),
+            r#"},"items":[]}
+"#,
+        ),
+        (
+            "/api/v1/pods",
+            "",
+            table,
+            said("Table", "meta.k8s.io/v1"),
+            r#"],"rows":[]}
+"#,
+        ),
+        // What has no type here is sorted, upstream as well.
+        (
+            widgets,
+            "",
+            json,
+            r#"{"apiVersion":"example.com/v1","items":[{"a":"#.to_owned(),
+            r#""}}
+"#,
+        ),
+        (widgets, "", table, said("Table", "meta.k8s.io/v1"), "}}]}\n"),
+    ] {
+        let compact = plain(format!("{path}?{query}"), accept).await;
+        assert!(compact.starts_with(&head) && compact.ends_with(tail), "{path} {query} {accept}: {compact}");
+        let indented = plain(format!("{path}?{query}pretty=true"), accept).await;
+        // Revisions do not move in between.
+        assert!(
+            indented.as_bytes() == kelson_codec::json::indent(compact.trim_end().as_bytes()),
+            "{path} {query} {accept}: {indented}"
+        );
+    }
+}

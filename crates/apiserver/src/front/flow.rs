@@ -34,7 +34,7 @@ pub async fn enter(cx: &RequestContext, class: Class) -> Result<Permit, Status> 
             path: cx.uri.path(),
             query: &cx.query,
             route: cx.route.as_ref(),
-            streamed: cx.accepted.is_some_and(|a| a.encoding == Encoding::Json && !a.pretty),
+            streamed: cx.accepted.is_some_and(|a| a.encoding == Encoding::Json),
         };
         let admittance = cx.server.flow.admit(&request);
         *cx.sorted.lock() = admittance.sorted;

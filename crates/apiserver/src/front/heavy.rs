@@ -17,10 +17,10 @@ const HEAVY_BODY_BYTES_MIN: usize = 64 * 1024;
 /// As many as a small machine has cores; the others wait for their turn within their own time limit.
 static HEAVY: Lane = Lane::new("heavy requests", 2);
 
-/// Whether the answer is a list that is built as one tree (YAML, indented JSON): it takes as long as a large body.
+/// Whether the answer is a list that is built as one tree (YAML): it takes as long as a large body.
 fn is_made_whole(cx: &RequestContext) -> bool {
     let form = cx.accepted.filter(|_| cx.info.verb == "list");
-    form.is_some_and(|a| a.pretty || a.encoding == Encoding::Yaml)
+    form.is_some_and(|a| a.encoding == Encoding::Yaml)
 }
 
 /// Serves an authorized request whose body has been read.

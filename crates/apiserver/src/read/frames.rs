@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::catalog::record::{self, parse};
 use crate::catalog::{ObjectSchema, Served};
 use crate::read::table;
+use crate::request::answer;
 use crate::request::negotiate::{Accepted, View};
 use crate::request::selectors::Selectors;
 use crate::request::view::ViewOptions;
@@ -217,7 +218,7 @@ impl Framer {
     /// A frame around a finished tree.
     fn value(&self, kind: &str, value: &Value) -> Result<Bytes, Status> {
         match self.accepted.encoding {
-            Encoding::Json => Ok(json_frame(kind, &kelson_codec::declared_json(value))),
+            Encoding::Json => Ok(json_frame(kind, &answer::compact(value))),
             Encoding::Yaml => {
                 let text = kelson_codec::encode(Encoding::Yaml, None, &json!({"type": kind, "object": value}));
                 let mut out = BytesMut::from(&b"---\n"[..]);
@@ -294,8 +295,8 @@ fn partial_json_frame(kind: &str, version: &str, metadata: &str) -> Bytes {
 
 /// A `PartialObjectMetadata` with the JSON of an object's metadata.
 fn partial_json(version: &str, metadata: &str) -> String {
-    let head = r#"{"apiVersion":"meta.k8s.io/"#;
-    [head, version, r#"","kind":"PartialObjectMetadata","metadata":"#, metadata, "}"].concat()
+    let head = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/"#;
+    [head, version, r#"","metadata":"#, metadata, "}"].concat()
 }
 
 fn proto_record(served: &Served, kind: &str, record: &Record) -> Option<Bytes> {

@@ -5,28 +5,28 @@ use std::sync::Arc;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::{StreamExt as _, stream};
 use http::StatusCode;
+use kelson_codec::json::Indenter;
 use kelson_codec::proto::ListEncoder;
 use kelson_codec::{EncodeError, Encoding};
 use kelson_meta::{Gvk, Status};
-use kelson_store::{ListView, Record};
+use kelson_store::Record;
 use kelson_traces::{KeyValue, child};
 use kelson_transport::TransportError;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::catalog::record::{self, parse};
 use crate::catalog::{ObjectSchema, Served};
+use crate::read::page::{PIECE_BYTES, Page, Records, page, page_by_object, pieces};
 use crate::read::{choose, table};
 use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
 use crate::request::selectors::Selectors;
-use crate::request::version_param::{Continue, ListAt};
+use crate::request::version_param::ListAt;
 use crate::request::view::ViewOptions;
 use crate::shared::context::RequestContext;
 
-/// Bytes gathered before a piece of a list is handed to the connection.
-const PIECE_BYTES: usize = 64 * 1024;
-/// Objects of a table that is built whole to be written as YAML.
+/// Objects of a list that is built whole to be written as YAML.
 const WHOLE_ITEMS_MAX: usize = 50_000;
 
 /// Lists objects.
@@ -41,128 +41,17 @@ pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, S
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
     let found = child("cacher.GetList", || vec![KeyValue::text("type", served.gr.to_string())]);
     let records = at.view(&cx.server.store, served, namespace).await?;
+    found.event("Listed items from cache", || vec![KeyValue::number("count", records.len())]);
     let page = match choose::by_object(served, &selectors) {
         true => page_by_object((&at, namespace), records, served, &selectors).await?,
         false => page((&at, namespace), records, selectors),
     };
+    // A list without a limit is filtered while it is sent.
+    if let Records::Some(chosen) = &page.records {
+        found.event("Filtered items", || vec![KeyValue::number("count", chosen.len())]);
+    }
     drop(found);
     write(served, accepted, view, page).await
-}
-
-/// The records of one answer.
-struct Page {
-    revision: u64,
-    continue_token: String,
-    remaining: Option<usize>,
-    records: Records,
-}
-
-enum Records {
-    /// The chosen ones.
-    Some(Vec<Arc<Record>>),
-    /// A whole view, filtered on the way.
-    All(ListView, Selectors),
-}
-
-impl Records {
-    /// The records from position `from` of the underlying run on, and the position after each.
-    fn from(&self, from: usize) -> Box<dyn Iterator<Item = (usize, &Arc<Record>)> + '_> {
-        match self {
-            Self::Some(list) => Box::new(list.iter().enumerate().skip(from).map(|(i, r)| (i + 1, r))),
-            Self::All(view, selectors) => {
-                let everything = selectors.is_everything();
-                let run = view.iter_from(from).enumerate().map(move |(i, r)| (from + i + 1, r));
-                Box::new(run.filter(move |(_, r)| everything || selectors.matches(r)))
-            }
-        }
-    }
-    fn iter(&self) -> impl Iterator<Item = &Arc<Record>> {
-        self.from(0).map(|(_, r)| r)
-    }
-}
-
-/// What was asked for, and the namespace where it is one.
-type PageRequest<'a> = (&'a ListAt, Option<&'a str>);
-
-fn page(of: PageRequest<'_>, view: ListView, selectors: Selectors) -> Page {
-    let (at, revision) = (of.0, view.revision());
-    if at.limit == 0 {
-        return Page {
-            revision,
-            continue_token: String::new(),
-            remaining: None,
-            records: Records::All(view, selectors),
-        };
-    }
-    let everything = selectors.is_everything();
-    let mut chosen: Vec<Arc<Record>> = Vec::with_capacity(at.limit.min(view.len()));
-    let mut more = false;
-    for record in view.iter().filter(|r| everything || selectors.matches(r)) {
-        if chosen.len() == at.limit {
-            more = true;
-            break;
-        }
-        chosen.push(Arc::clone(record));
-    }
-    let remaining = (more && everything).then(|| view.len() - chosen.len());
-    cut(of, revision, chosen, more, remaining)
-}
-
-/// The same where objects must be looked at: a piece of them after the other.
-async fn page_by_object(
-    of: PageRequest<'_>,
-    view: ListView,
-    served: &Served,
-    selectors: &Selectors,
-) -> Result<Page, Status> {
-    let limit = if of.0.limit == 0 { usize::MAX } else { of.0.limit };
-    let records: Vec<Arc<Record>> = view.iter().cloned().collect();
-    let mut chosen: Vec<Arc<Record>> = Vec::new();
-    for piece in pieces(&records) {
-        let verdicts = choose::chosen(served, selectors, piece).await?;
-        for (record, _) in piece.iter().zip(verdicts).filter(|(_, chosen)| *chosen) {
-            if chosen.len() == limit {
-                return Ok(cut(of, view.revision(), chosen, true, None));
-            }
-            chosen.push(Arc::clone(record));
-        }
-    }
-    Ok(cut(of, view.revision(), chosen, false, None))
-}
-
-/// A page of chosen records, behind which there may be more.
-fn cut(
-    (at, namespace): PageRequest<'_>,
-    revision: u64,
-    chosen: Vec<Arc<Record>>,
-    more: bool,
-    remaining: Option<usize>,
-) -> Page {
-    // An inconsistent rest goes on at the newest revision.
-    let continue_token = match chosen.last().filter(|_| more) {
-        Some(last) => {
-            let key = last.key();
-            let of = if namespace.is_some() { "" } else { &*key.namespace };
-            Continue::after(revision as i64, of, &key.name, at.begun_s()).token()
-        }
-        None => String::new(),
-    };
-    Page { revision, continue_token, remaining, records: Records::Some(chosen) }
-}
-
-impl Page {
-    /// `open`: lists of kinds that users define say that there is no more, upstream's as well.
-    fn metadata(&self, open: bool) -> Value {
-        let mut meta = Map::new();
-        meta.insert("resourceVersion".into(), self.revision.to_string().into());
-        if open || !self.continue_token.is_empty() {
-            meta.insert("continue".into(), self.continue_token.as_str().into());
-        }
-        if let Some(n) = self.remaining {
-            meta.insert("remainingItemCount".into(), n.into());
-        }
-        meta.into()
-    }
 }
 
 async fn write(served: &Arc<Served>, accepted: Accepted, view: ViewOptions, page: Page) -> Result<Answer, Status> {
@@ -175,27 +64,30 @@ async fn write(served: &Arc<Served>, accepted: Accepted, view: ViewOptions, page
             let body = protobuf(served, accepted.view, &view, &page).await?;
             Ok(answer::answer(StatusCode::OK, content_type, body))
         }
-        Encoding::Json if !accepted.pretty => {
-            Ok(answer::answer(StatusCode::OK, content_type, json_stream(served, accepted.view, view, page).await?))
+        Encoding::Json => {
+            Ok(answer::answer(StatusCode::OK, content_type, json_stream(served, accepted, view, page).await?))
         }
-        _ => whole(served, accepted, view, &page).await,
+        Encoding::Yaml => whole(served, accepted, view, &page).await,
     }
 }
 
-/// What stands before the first item.
-fn head(served: &Served, view: View, page: &Page) -> (Vec<u8>, &'static str) {
+/// What stands before the first item of a list's JSON, and what behind the last, with fields in upstream's order.
+fn around(served: &Served, view: View, page: &Page) -> (Vec<u8>, Vec<u8>) {
     let meta = page.metadata(is_open(served, view));
-    if let View::Table(version) = view {
-        let table = table::table_head(served, version, meta, true);
-        let mut bytes = serde_json::to_vec(&Value::Object(table)).unwrap_or_default();
-        bytes.pop();
-        bytes.extend_from_slice(b",\"rows\":[");
-        return (bytes, "]}\n");
-    }
-    let gvk = table::list_kind(served, view);
-    let head =
-        format!("{{\"kind\":{:?},\"apiVersion\":{:?},\"metadata\":{meta},\"items\":[", gvk.kind, gvk.api_version());
-    (head.into_bytes(), "]}\n")
+    let (mut list, items) = match view {
+        View::Table(version) => (Value::Object(table::table_head(served, version, meta, true)), "rows"),
+        _ => {
+            let gvk = table::list_kind(served, view);
+            (json!({"kind": gvk.kind, "apiVersion": gvk.api_version(), "metadata": meta}), "items")
+        }
+    };
+    list[items] = json!([]);
+    let mut head = answer::compact(&list);
+    // Found nowhere but where it belongs: within a text no quote stands without a backslash.
+    let empty = format!("\"{items}\":[]");
+    let at = head.windows(empty.len()).position(|w| w == empty.as_bytes()).unwrap_or_default();
+    let tail = head.split_off(at + empty.len() - 1);
+    (head, tail)
 }
 
 /// A list that is written in pieces: what is left to write, and how.
@@ -212,7 +104,9 @@ struct Run {
     pending: Vec<u8>,
     /// What built-in objects begin with and say in lists no more, since the list says it: `{"kind":…,"apiVersion":…,`.
     said: Vec<u8>,
-    tail: &'static str,
+    tail: Vec<u8>,
+    /// Makes it indented.
+    indenter: Option<Indenter>,
     done: bool,
 }
 
@@ -250,7 +144,10 @@ impl Run {
             let objects = records.iter().map(|r| parse(r)).collect();
             for item in table::items(&self.served, self.view, &self.options, objects).await? {
                 self.comma(&mut out);
-                let bytes = kelson_codec::declared_json(&item);
+                let bytes = match self.view {
+                    View::Table(_) => table::row_json(&item),
+                    View::Whole | View::Partial(_) => kelson_codec::declared_json(&item),
+                };
                 match bytes.strip_prefix(&self.said[..]).filter(|_| !self.said.is_empty()) {
                     Some(rest) => {
                         out.put_u8(b'{');
@@ -261,10 +158,17 @@ impl Run {
             }
         }
         if ended {
-            out.extend_from_slice(self.tail.as_bytes());
+            out.extend_from_slice(&self.tail);
             self.done = true;
         }
-        Ok(Some(out.freeze()))
+        Ok(Some(match &mut self.indenter {
+            Some(indenter) => {
+                let mut indented = Vec::with_capacity(out.len() * 2);
+                indenter.write(&out, &mut indented);
+                indented.into()
+            }
+            None => out.freeze(),
+        }))
     }
 
     fn comma(&mut self, out: &mut BytesMut) {
@@ -291,11 +195,21 @@ fn beginning(gvk: &Gvk) -> Vec<u8> {
 
 /// The first piece is made before the answer begins, so that a kind that cannot be converted is a refusal. When a later
 /// piece cannot be made, the body breaks off: no client takes what it has for the whole list.
-async fn json_stream(served: &Arc<Served>, view: View, options: ViewOptions, page: Page) -> Result<ApiBody, Status> {
-    let (pending, tail) = head(served, view, &page);
+async fn json_stream(
+    served: &Arc<Served>,
+    accepted: Accepted,
+    options: ViewOptions,
+    page: Page,
+) -> Result<ApiBody, Status> {
+    let view = accepted.view;
+    let (pending, mut tail) = around(served, view, &page);
+    if !accepted.pretty {
+        tail.push(b'\n');
+    }
     let said = if says_kind_once(served, view) { beginning(&served.gvk) } else { Vec::new() };
     let served = Arc::clone(served);
-    let mut run = Run { served, view, options, page, next: 0, first: true, pending, said, tail, done: false };
+    let indenter = accepted.pretty.then(Indenter::default);
+    let mut run = Run { served, view, options, page, next: 0, first: true, pending, said, tail, indenter, done: false };
     let begin = run.piece().await?;
     if run.done {
         return Ok(ApiBody::parts(begin));
@@ -364,20 +278,6 @@ async fn messages(
     Ok(messages)
 }
 
-/// Runs of records of about [`PIECE_BYTES`] each.
-fn pieces(mut records: &[Arc<Record>]) -> impl Iterator<Item = &[Arc<Record>]> {
-    std::iter::from_fn(move || {
-        let mut bytes = 0;
-        let full = records.iter().position(|r| {
-            bytes += r.len();
-            bytes >= PIECE_BYTES
-        });
-        let (piece, rest) = records.split_at(full.map_or(records.len(), |at| at + 1));
-        records = rest;
-        Some(piece).filter(|p| !p.is_empty())
-    })
-}
-
 /// Gathers many small parts into pieces as they are taken.
 fn coalesce(parts: Vec<Bytes>) -> ApiBody {
     ApiBody::stream(stream::unfold(parts.into_iter(), |mut parts| async move {
@@ -393,7 +293,7 @@ fn coalesce(parts: Vec<Bytes>) -> ApiBody {
     }))
 }
 
-/// A list built as one tree: YAML and indented JSON, which people read.
+/// A list built as one tree, to be written as YAML, which people read.
 async fn whole(served: &Served, accepted: Accepted, view: ViewOptions, page: &Page) -> Result<Answer, Status> {
     let records: Vec<Arc<Record>> = page.records.iter().take(WHOLE_ITEMS_MAX + 1).cloned().collect();
     if records.len() > WHOLE_ITEMS_MAX {

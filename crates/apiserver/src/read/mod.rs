@@ -4,6 +4,7 @@ pub mod encode;
 pub mod frames;
 pub mod get;
 pub mod list;
+mod page;
 pub mod table;
 pub mod watch;
 pub mod websocket;

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::catalog::Served;
 use crate::request::negotiate::View;
+use crate::request::order::Ordered;
 use crate::request::view::{Include, ViewOptions};
 
 /// `PartialObjectMetadata` of an object.
@@ -55,7 +56,7 @@ async fn rows(
 ) -> Result<Vec<Value>, Status> {
     let mut rows: Vec<Map<String, Value>> = objects.iter().map(|o| row(served, options, o)).collect();
     let shown = match options.include {
-        Include::None => Vec::new(),
+        Include::None => objects.iter().map(|_| Value::Null).collect(),
         Include::Metadata => objects.into_iter().map(|o| partial(version, o)).collect(),
         Include::Object => served.to_served(objects).await?,
     };
@@ -74,6 +75,11 @@ fn row(served: &Served, options: &ViewOptions, object: &Value) -> Map<String, Va
         row.insert("conditions".into(), conditions.into());
     }
     row
+}
+
+/// A row's JSON.
+pub fn row_json(row: &Value) -> Vec<u8> {
+    serde_json::to_vec(&Ordered::row(row)).unwrap_or_default()
 }
 
 /// The kind's name of a list of partial metadata or of whole objects.

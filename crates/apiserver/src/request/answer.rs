@@ -76,7 +76,11 @@ pub fn tree(code: StatusCode, accepted: &Accepted, schema: &ObjectSchema, value:
 /// 406 as [`tree`].
 pub fn encode(accepted: &Accepted, schema: &ObjectSchema, value: &Value) -> Result<Bytes, Status> {
     if accepted.encoding == Encoding::Json {
-        let mut bytes = json(value, accepted.pretty);
+        let mut bytes = compact(value);
+        if accepted.pretty {
+            // Without an end of the last line, upstream as well.
+            return Ok(kelson_codec::json::indent(&bytes).into());
+        }
         bytes.push(b'\n');
         return Ok(bytes.into());
     }
@@ -89,15 +93,12 @@ pub fn encode(accepted: &Accepted, schema: &ObjectSchema, value: &Value) -> Resu
     }
 }
 
-/// JSON, indented or not, with fields in upstream's order.
-fn json(value: &Value, pretty: bool) -> Vec<u8> {
-    let order = value["kind"].as_str().and_then(order::of_kind).unwrap_or_default();
-    let compact = if order.is_empty() {
-        kelson_codec::declared_json(value)
-    } else {
-        serde_json::to_vec(&order::Ordered::new(value, order)).unwrap_or_default()
-    };
-    if pretty { kelson_codec::json::indent(&compact) } else { compact }
+/// Compact JSON with fields in upstream's order.
+pub fn compact(value: &Value) -> Vec<u8> {
+    match order::of(value) {
+        Some(order) => serde_json::to_vec(&order::Ordered::new(value, order)).unwrap_or_default(),
+        None => kelson_codec::declared_json(value),
+    }
 }
 
 /// A `Warning: 299` header value; control characters are dropped and quotes escaped.

@@ -1,8 +1,9 @@
 //! The order of fields in documents that people and scripts read as text: trees are sorted by name, upstream's encoders
 //! write fields as its types declare them.
-use serde::ser::{SerializeMap as _, SerializeSeq as _};
+use serde::ser::{Error as _, SerializeMap as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// For the objects below a key (that of the list they stand in; empty for the document): their fields in order.
 pub type Order = &'static [(&'static str, &'static [&'static str])];
@@ -20,9 +21,29 @@ const RESOURCE: &[&str] = &[
     "categories",
     "storageVersionHash",
 ];
+const TABLE: Order = &[
+    ("", &["kind", "apiVersion", "metadata", "columnDefinitions", ROWS]),
+    ("metadata", &["resourceVersion", "continue", "remainingItemCount"]),
+    ("columnDefinitions", &["name", "type", "format", "description", "priority"]),
+    (ROWS, &["cells", "conditions", OBJECT]),
+    ("conditions", &["type", "status", "reason", "message"]),
+];
+const ROWS: &str = "rows";
+/// What a row of a table is about: an object that says of which type it is.
+const OBJECT: &str = "object";
 const RESPONSE_KIND: (&str, &[&str]) = ("responseKind", &["group", "version", "kind"]);
 
-/// The order of the kinds that are no objects of a store; `None` for other kinds.
+/// The order of a document of a kind that is no object of a store; `None` for others.
+pub fn of(document: &Value) -> Option<Order> {
+    let text = |member: &str| document[member].as_str();
+    match text("kind")? {
+        // A name that users give their own kinds, too.
+        "Table" => text("apiVersion")?.starts_with("meta.k8s.io/").then_some(TABLE),
+        kind => of_kind(kind),
+    }
+}
+
+/// The order of the kinds of discovery, and of statuses; `None` for others.
 pub fn of_kind(kind: &str) -> Option<Order> {
     Some(match kind {
         "APIVersions" => &[
@@ -77,6 +98,11 @@ impl<'a> Ordered<'a> {
     pub fn new(value: &'a Value, order: Order) -> Self {
         Self { value, below: "", order }
     }
+
+    /// A row of a table.
+    pub fn row(value: &'a Value) -> Self {
+        Self { value, below: ROWS, order: TABLE }
+    }
 }
 
 impl Serialize for Ordered<'_> {
@@ -88,6 +114,10 @@ impl Serialize for Ordered<'_> {
                     list.serialize_element(&Self { value, ..*self })?;
                 }
                 list.end()
+            }
+            object @ Value::Object(_) if self.below == OBJECT => {
+                let text = String::from_utf8(kelson_codec::declared_json(object)).map_err(S::Error::custom)?;
+                RawValue::from_string(text).map_err(S::Error::custom)?.serialize(serializer)
             }
             Value::Object(fields) => {
                 let names = self.order.iter().find(|(key, _)| *key == self.below).map_or(&[][..], |(_, names)| names);
@@ -119,5 +149,21 @@ mod tests {
             text,
             r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"apps/v1","resources":[{"name":"deployments","namespaced":true,"kind":"Deployment","verbs":["get"]}],"zz":{"a":2,"b":1}}"#
         );
+    }
+
+    #[test]
+    fn tables_stand_as_declared_with_the_objects_of_their_rows() {
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "spec": {"nodeName": "x", "containers": []}, "metadata": {"uid": "u", "name": "a"}});
+        let condition = json!({"message": "m", "reason": "r", "status": "True", "type": "Completed"});
+        let table = json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"continue": "c", "resourceVersion": "1"},
+            "columnDefinitions": [{"name": "n", "type": "string", "format": "", "description": "", "priority": 0}],
+            "rows": [{"cells": ["a", 1], "conditions": [condition], "object": pod}]});
+        let order = of(&table).expect("known");
+        let text = serde_json::to_string(&Ordered::new(&table, order)).expect("text");
+        let row = r#"{"cells":["a",1],"conditions":[{"type":"Completed","status":"True","reason":"r","message":"m"}],"object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","uid":"u"},"spec":{"containers":[],"nodeName":"x"}}}"#;
+        assert_eq!(serde_json::to_string(&Ordered::row(&table["rows"][0])).expect("text"), row);
+        let head = r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1","continue":"c"},"columnDefinitions":[{"name":"n","type":"string","format":"","description":"","priority":0}],"rows":["#;
+        assert_eq!(text, [head, row, "]}"].concat());
+        assert!(of(&json!({"kind": "Table", "apiVersion": "furniture.example.com/v1"})).is_none(), "a user's own kind");
     }
 }

@@ -115,50 +115,6 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Compact JSON with a line for each member and element, indented by two blanks a level.
-pub fn indent(compact: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(compact.len() * 2);
-    let (mut depth, mut in_text, mut escaped) = (0, false, false);
-    let line = |depth: usize, out: &mut Vec<u8>| {
-        out.push(b'\n');
-        out.resize(out.len() + depth * 2, b' ');
-    };
-    for (i, byte) in compact.iter().enumerate() {
-        if in_text {
-            in_text = escaped || *byte != b'"';
-            escaped = !escaped && *byte == b'\\';
-            out.push(*byte);
-            continue;
-        }
-        match byte {
-            b'{' | b'[' => {
-                out.push(*byte);
-                depth += 1;
-                if !matches!(compact.get(i + 1), Some(b'}' | b']')) {
-                    line(depth, &mut out);
-                }
-            }
-            b'}' | b']' => {
-                depth = depth.saturating_sub(1);
-                if !matches!(compact.get(i.wrapping_sub(1)), Some(b'{' | b'[')) {
-                    line(depth, &mut out);
-                }
-                out.push(*byte);
-            }
-            b',' => {
-                out.push(b',');
-                line(depth, &mut out);
-            }
-            b':' => out.extend_from_slice(b": "),
-            _ => {
-                in_text = *byte == b'"';
-                out.push(*byte);
-            }
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -198,19 +154,5 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(r#""additionalProperties":{"description":"d","type":"object"}"#), "{text}");
-    }
-
-    #[test]
-    fn an_indented_text_is_what_an_encoder_would_have_made() {
-        for value in [
-            json!({}),
-            json!([]),
-            json!({"a": [], "b": {}, "c": [1, "x,{}[]:\\\"\\", {"d": null}], "e": {"f": [[true]]}}),
-            json!("alone"),
-        ] {
-            let compact = serde_json::to_vec(&value).expect("JSON");
-            let want = serde_json::to_string_pretty(&value).expect("JSON");
-            assert_eq!(String::from_utf8(indent(&compact)).expect("text"), want);
-        }
     }
 }

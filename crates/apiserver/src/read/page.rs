@@ -1,0 +1,145 @@
+//! Page: which records a list answers with, and what its metadata says of those that it leaves out.
+use std::sync::Arc;
+
+use kelson_meta::Status;
+use kelson_store::{ListView, Record};
+use serde_json::{Map, Value};
+
+use crate::catalog::Served;
+use crate::read::choose;
+use crate::request::selectors::Selectors;
+use crate::request::version_param::{Continue, ListAt};
+
+/// Bytes gathered before a piece of a list is handed to the connection.
+pub(super) const PIECE_BYTES: usize = 64 * 1024;
+
+/// The records of one answer.
+pub(super) struct Page {
+    pub revision: u64,
+    continue_token: String,
+    remaining: Option<usize>,
+    pub records: Records,
+}
+
+pub(super) enum Records {
+    /// The chosen ones.
+    Some(Vec<Arc<Record>>),
+    /// A whole view, filtered on the way.
+    All(ListView, Selectors),
+}
+
+impl Records {
+    /// The records from position `from` of the underlying run on, and the position after each.
+    pub fn from(&self, from: usize) -> Box<dyn Iterator<Item = (usize, &Arc<Record>)> + '_> {
+        match self {
+            Self::Some(list) => Box::new(list.iter().enumerate().skip(from).map(|(i, r)| (i + 1, r))),
+            Self::All(view, selectors) => {
+                let everything = selectors.is_everything();
+                let run = view.iter_from(from).enumerate().map(move |(i, r)| (from + i + 1, r));
+                Box::new(run.filter(move |(_, r)| everything || selectors.matches(r)))
+            }
+        }
+    }
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Record>> {
+        self.from(0).map(|(_, r)| r)
+    }
+}
+
+/// What was asked for, and the namespace where it is one.
+pub(super) type PageRequest<'a> = (&'a ListAt, Option<&'a str>);
+
+/// The records that a list asks for.
+pub(super) fn page(of: PageRequest<'_>, view: ListView, selectors: Selectors) -> Page {
+    let (at, revision) = (of.0, view.revision());
+    if at.limit == 0 {
+        return Page {
+            revision,
+            continue_token: String::new(),
+            remaining: None,
+            records: Records::All(view, selectors),
+        };
+    }
+    let everything = selectors.is_everything();
+    let mut chosen: Vec<Arc<Record>> = Vec::with_capacity(at.limit.min(view.len()));
+    let mut more = false;
+    for record in view.iter().filter(|r| everything || selectors.matches(r)) {
+        if chosen.len() == at.limit {
+            more = true;
+            break;
+        }
+        chosen.push(Arc::clone(record));
+    }
+    let remaining = (more && everything).then(|| view.len() - chosen.len());
+    cut(of, revision, chosen, more, remaining)
+}
+
+/// The same where objects must be looked at: a piece of them after the other.
+pub(super) async fn page_by_object(
+    of: PageRequest<'_>,
+    view: ListView,
+    served: &Served,
+    selectors: &Selectors,
+) -> Result<Page, Status> {
+    let limit = if of.0.limit == 0 { usize::MAX } else { of.0.limit };
+    let records: Vec<Arc<Record>> = view.iter().cloned().collect();
+    let mut chosen: Vec<Arc<Record>> = Vec::new();
+    for piece in pieces(&records) {
+        let verdicts = choose::chosen(served, selectors, piece).await?;
+        for (record, _) in piece.iter().zip(verdicts).filter(|(_, chosen)| *chosen) {
+            if chosen.len() == limit {
+                return Ok(cut(of, view.revision(), chosen, true, None));
+            }
+            chosen.push(Arc::clone(record));
+        }
+    }
+    Ok(cut(of, view.revision(), chosen, false, None))
+}
+
+/// A page of chosen records, behind which there may be more.
+fn cut(
+    (at, namespace): PageRequest<'_>,
+    revision: u64,
+    chosen: Vec<Arc<Record>>,
+    more: bool,
+    remaining: Option<usize>,
+) -> Page {
+    // An inconsistent rest goes on at the newest revision.
+    let continue_token = match chosen.last().filter(|_| more) {
+        Some(last) => {
+            let key = last.key();
+            let of = if namespace.is_some() { "" } else { &*key.namespace };
+            Continue::after(revision as i64, of, &key.name, at.begun_s()).token()
+        }
+        None => String::new(),
+    };
+    Page { revision, continue_token, remaining, records: Records::Some(chosen) }
+}
+
+impl Page {
+    /// `open`: lists of kinds that users define say that there is no more, upstream's as well.
+    pub fn metadata(&self, open: bool) -> Value {
+        let mut meta = Map::new();
+        meta.insert("resourceVersion".into(), self.revision.to_string().into());
+        if open || !self.continue_token.is_empty() {
+            meta.insert("continue".into(), self.continue_token.as_str().into());
+        }
+        if let Some(n) = self.remaining {
+            meta.insert("remainingItemCount".into(), n.into());
+        }
+        meta.into()
+    }
+}
+
+/// Runs of records of about [`PIECE_BYTES`] each.
+pub(super) fn pieces(mut records: &[Arc<Record>]) -> impl Iterator<Item = &[Arc<Record>]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let full = records.iter().position(|r| {
+            bytes += r.len();
+            bytes >= PIECE_BYTES
+        });
+        let (piece, rest) = records.split_at(full.map_or(records.len(), |at| at + 1));
+        records = rest;
+        Some(piece).filter(|p| !p.is_empty())
+    })
+}

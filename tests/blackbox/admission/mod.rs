@@ -21,6 +21,7 @@ pub fn tests() -> Vec<Test> {
         test("admission::what_plugins_say", Api, plugins::what_plugins_say),
         test("admission::limits_of_a_namespace", Api, plugins::limits),
         test("admission::quotas_of_a_namespace", Api, plugins::quotas),
+        test("admission::quotas_by_extended_resources", Api, plugins::extended_quotas),
         test("admission::pod_security_of_a_namespace", Api, plugins::pod_security),
         test("admission::what_nodes_may_not", Api, plugins::nodes),
         test("admission::policies_of_a_policy_engine", Api, policies::of_an_engine),

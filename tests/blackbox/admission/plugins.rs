@@ -169,6 +169,48 @@ pub fn quotas(s: &Subject) -> Outcome {
     creating(&k, &cpu("r", "400m"), &forbidden(both))
 }
 
+/// ResourceQuota: what claims of devices take counts by the names of extended resources, beside what pods ask for.
+pub fn extended_quotas(s: &Subject) -> Outcome {
+    let k = namespace(s, "adm-extended")?;
+    let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "adm-gpu"},
+        "spec": {"extendedResourceName": "adm.example.com/gpu"}});
+    k.apply(&class.to_string())?;
+    let named = "requests.adm.example.com/gpu";
+    let implicit = "requests.deviceclass.resource.kubernetes.io/adm-gpu";
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"},
+        "spec": {"hard": {named: "3", implicit: "9"}}});
+    k.apply(&quota.to_string())?;
+    let used = |what: &str, of_name: &str, of_class: &str| {
+        eventually(what, Duration::from_secs(60), || {
+            let used = k.json(&["get", "resourcequota", "q"])?["status"]["used"].clone();
+            ensure!(used == json!({named: of_name, implicit: of_class}), "{used}");
+            Ok(())
+        })
+    };
+    used("counted", "0", "0")?;
+    let claim = |name: &str, count: u64| {
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": {"devices":
+            {"requests": [{"name": "r", "exactly": {"deviceClassName": "adm-gpu", "count": count}}]}}})
+    };
+    creating(&k, &claim("a", 2), "resourceclaim.resource.k8s.io/a created")?;
+    let asked = json!({"adm.example.com/gpu": "1"});
+    let asking = pod("p", |p| p["containers"][0]["resources"] = json!({"requests": asked, "limits": asked}));
+    creating(&k, &asking, "pod/p created")?;
+    used("the pod's and the claim's", "3", "2")?;
+    let full = format!("exceeded quota: q, requested: {named}=1, used: {named}=3, limited: {named}=3");
+    creating(&k, &claim("b", 1), &forbidden(&format!("resourceclaims.resource.k8s.io \"b\" is forbidden: {full}")))?;
+    k.ok(&["delete", "pod", "p", "--force"])?;
+    used("the claim's alone", "2", "2")?;
+    creating(&k, &claim("b", 1), "resourceclaim.resource.k8s.io/b created")?;
+    used("both claims'", "3", "3")?;
+    let half = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "h"},
+        "spec": {"hard": {"adm.example.com/gpu": "500m", named: "500m"}}});
+    let why = "spec.hard[adm.example.com/gpu]: Invalid value: \"500m\": must be an integer";
+    let said = said(&k, &["create", "-f", "-"], &half)?;
+    ensure!(said == format!("The ResourceQuota \"h\" is invalid: {why}"), "{said}");
+    k.ok(&["delete", "deviceclass", "adm-gpu"]).map(drop)
+}
+
 /// PodSecurity: refusals, warnings of pods and of what makes pods, of labels, and about pods that are there already.
 pub fn pod_security(s: &Subject) -> Outcome {
     let k = namespace(s, "adm-security")?;

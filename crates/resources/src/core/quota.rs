@@ -141,13 +141,18 @@ fn quantities(list: &Value, p: &Path<'_>, e: &mut Errors) {
         if q.signum() < 0 {
             e.invalid(&at, v, rules::NOT_NEGATIVE);
         }
-        let counted = k.starts_with("count/")
-            || k.starts_with("services.")
-            || (PLAIN[4..].contains(&k.as_str()) && !k.contains('.'));
-        if counted && q.nanos() % 1_000_000_000 != 0 {
+        if is_counted(k) && q.nanos() % 1_000_000_000 != 0 {
             e.invalid(&at, v, "must be an integer");
         }
     }
+}
+
+/// Whether a name stands for objects or devices, of which there are no parts.
+fn is_counted(name: &str) -> bool {
+    let of_others = name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.");
+    PLAIN[4..].contains(&name)
+        || matches!(name, "services.nodeports" | "services.loadbalancers")
+        || (of_others && is_qualified_name(&format!("requests.{name}")).is_ok())
 }
 
 /// Whether a quota counts a resource under a scope, which is one of pods or of claims.
@@ -348,5 +353,28 @@ impl Strategy for PodTemplates {
     fn row(&self, obj: &Value, _now: Timestamp) -> Vec<Value> {
         let (names, images) = crate::table::containers(&obj["template"]["spec"]);
         vec![name(obj), names, images, json!(label_map(&obj["template"]["metadata"]["labels"]))]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_and_devices_are_counted_whole() {
+        for (name, want) in [
+            ("example.com/gpu", true),
+            ("limits.example.com/gpu", true),
+            ("gpu.deviceclass.resource.k8s.io/devices", true),
+            ("count/deployments.apps", true),
+            ("services.nodeports", true),
+            ("pods", true),
+            ("requests.example.com/gpu", false),
+            ("deviceclass.resource.kubernetes.io/gpu", false),
+            ("requests.cpu", false),
+            ("cpu", false),
+        ] {
+            assert_eq!(is_counted(name), want, "{name}");
+        }
     }
 }

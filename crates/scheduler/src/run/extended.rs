@@ -28,7 +28,8 @@ impl Writer {
         });
         let created = self.client.create::<ResourceClaimView>(namespace, &claim).await;
         self.metrics.claim_created(created.is_ok());
-        let whose = || format!("create claim for extended resources {namespace}/<extended-resources>");
+        // It has no name yet.
+        let whose = || format!("create claim for extended resources {namespace}/");
         let claim = created.map_err(|e| format!("{}: {e}", whose()))?;
         let (key, uid) = (claim.metadata.key(), claim.metadata.uid.clone());
         self.shared.core.lock().cluster.devices.made_claim(claim);

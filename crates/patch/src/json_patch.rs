@@ -209,10 +209,6 @@ fn parent<'a>(document: &'a mut Value, path: &str, op: &str) -> Result<(&'a mut 
 }
 
 fn add(document: &mut Value, path: &str, value: Value, op: &str, budget: &mut Budget) -> Result<(), PatchError> {
-    if path.is_empty() {
-        *document = value;
-        return Ok(());
-    }
     let (container, last) = parent(document, path, op)?;
     match container {
         Value::Object(map) => {
@@ -263,6 +259,9 @@ fn remove(document: &mut Value, path: &str, op: &str, budget: &mut Budget) -> Re
 
 fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
     if path.is_empty() {
+        if !value.is_object() && !value.is_array() {
+            return Err(refuse("replace operation value must be object or array".to_owned()));
+        }
         *document = value;
         return Ok(());
     }
@@ -308,7 +307,7 @@ mod tests {
         check(json!({"a":{"b":1}}), json!([{"op":"move","from":"/a/b","path":"/c"}]), Ok(json!({"a":{},"c":1})));
         check(json!({"a":[1,2]}), json!([{"op":"copy","from":"/a/1","path":"/a/0"}]), Ok(json!({"a":[2,1,2]})));
         check(json!({"a":[1,2]}), json!([{"op":"test","path":"/a/-1","value":2}]), Ok(json!({"a":[1,2]})));
-        check(json!({"a":1}), json!([{"op":"add","path":"","value":{"b":2}}]), Ok(json!({"b":2})));
+        check(json!({"a":1}), json!([{"op":"replace","path":"","value":{"b":2}}]), Ok(json!({"b":2})));
     }
 
     #[test]
@@ -327,6 +326,17 @@ mod tests {
             json!({}),
             json!([{"op":"add","path":"/a/b","value":1}]),
             Err("add operation does not apply: doc is missing path: \"/a/b\": missing value"),
+        );
+        // The whole is replaced by what can be one, and nothing is added to it but members.
+        check(
+            json!({}),
+            json!([{"op":"add","path":"","value":{}}]),
+            Err("add operation does not apply: doc is missing path: \"\": missing value"),
+        );
+        check(
+            json!({}),
+            json!([{"op":"replace","path":"","value":1}]),
+            Err("replace operation value must be object or array"),
         );
         check(
             json!({"a":1}),

@@ -66,6 +66,18 @@ fn is_zero(n: &i64) -> bool {
     *n == 0
 }
 
+/// Why bytes are no token, in Go's words, which reads them byte by byte.
+fn unread(json: &[u8], error: &serde_json::Error) -> String {
+    match json.first() {
+        Some(byte @ 0x80..0xa0) => format!("invalid character '\\u{byte:04x}' looking for beginning of value"),
+        Some(byte @ 0xa0..) => format!("invalid character '{}' looking for beginning of value", char::from(*byte)),
+        _ => match kelson_codec::json::decode(None, json, false) {
+            Err(why) => why.to_string(),
+            Ok(_) => error.to_string(),
+        },
+    }
+}
+
 impl Continue {
     /// A position after an object, in a list that began then. `namespace` is the object's where the list is of all of them, else empty.
     pub fn after(revision: i64, namespace: &str, name: &str, begun_s: i64) -> Self {
@@ -91,7 +103,7 @@ impl Continue {
             };
             bad(&format!("illegal base64 data at input byte {at}"))
         })?;
-        let token: Self = serde_json::from_slice(&bytes).map_err(|e| bad(&e.to_string()))?;
+        let token: Self = serde_json::from_slice(&bytes).map_err(|e| bad(&unread(&bytes, &e)))?;
         if token.api_version != "meta.k8s.io/v1" {
             return Err(bad(&format!("server does not recognize this encoded version {}", token.api_version)));
         }
@@ -298,6 +310,14 @@ mod tests {
         assert_eq!((read.place(None), read.revision, read.begun_s), (("default", "b"), 7, 0));
         assert_eq!(read.token(), token(theirs));
         assert_eq!(Continue::after(7, "default", "b", 0).token(), token(theirs));
+        for (garbage, why) in [
+            ("garbage", "invalid character '\\u0081' looking for beginning of value"),
+            ("eA", "invalid character 'x' looking for beginning of value"),
+            ("ew", "unexpected end of JSON input"),
+        ] {
+            let refused = Continue::parse(garbage).unwrap_err().message;
+            assert_eq!(refused, format!("invalid continue token: continue key is not valid: {why}"));
+        }
         for start in ["../secrets/a", "a//b", "a/./b", "/"] {
             let text = json!({"v": "meta.k8s.io/v1", "rv": 7, "start": start}).to_string();
             let refused = Continue::parse(&token(&text)).unwrap_err();

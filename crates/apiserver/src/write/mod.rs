@@ -13,5 +13,6 @@ pub mod prepare;
 mod privileged;
 pub mod quota;
 pub mod retry;
+mod shown;
 mod steps;
 pub mod update;

@@ -15,7 +15,7 @@ use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::prepare::{self, meta_text};
 use crate::write::update::{self, Basis, Change, Form, Make, Ownership};
-use crate::write::{create, decode, fields, misfit, steps};
+use crate::write::{create, decode, fields, misfit, shown, steps};
 
 const ACCEPTED: [&str; 4] = [
     "application/json-patch+json",
@@ -89,7 +89,7 @@ impl Patch {
         found.0.extend(decoded.strict.0);
         match self.validation {
             FieldValidation::Strict if !found.is_empty() => {
-                return Err(self.invalid(&self.patched(schema, old)?, &found.to_string()));
+                return Err(self.invalid(schema, &self.patched(schema, old)?, &found.to_string()));
             }
             FieldValidation::Warn => found.0.into_iter().for_each(|text| cx.warn(text)),
             FieldValidation::Strict | FieldValidation::Ignore => {}
@@ -109,7 +109,7 @@ impl Patch {
             let stored = |field: &str| old[field].as_str().unwrap_or_default();
             let (group, version) = stored("apiVersion").split_once('/').unwrap_or(("", stored("apiVersion")));
             let why = decode::other_kind(text("apiVersion"), text("kind"), &Gvk::new(group, version, stored("kind")));
-            return Err(self.invalid(&self.patched(schema, old)?, &why));
+            return Err(self.invalid(schema, &self.patched(schema, old)?, &why));
         }
         for field in ["apiVersion", "kind"] {
             value[field] = old[field].clone();
@@ -142,13 +142,13 @@ impl Patch {
         };
         let strategic = schema.type_id().filter(|_| self.kind == PatchType::StrategicMerge);
         let why = strategic.and_then(|ty| misfit::of_type(ty, &patched));
-        self.invalid(&patched, &why.unwrap_or_else(|| error.to_string()))
+        self.invalid(schema, &patched, &why.unwrap_or_else(|| error.to_string()))
     }
     /// The refusal of a patch whose result is no object: what is shown is the patch of a strategic merge, else the result.
-    fn invalid(&self, patched: &Value, why: &str) -> Status {
+    fn invalid(&self, schema: &ObjectSchema, patched: &Value, why: &str) -> Status {
         let shown = match self.kind {
             PatchType::StrategicMerge => kelson_patch::printed(&self.body),
-            _ => format!("{patched}\n"),
+            kind => shown::patched(kind, &self.body, schema.type_id(), patched),
         };
         let mut errors = FieldErrors::new();
         errors.invalid(&FieldPath::new("patch"), shown, why);

@@ -81,6 +81,8 @@ fn events_to_value(data: &[u8], limits: Limits) -> Result<(Value, Vec<String>), 
     let mut loader = Loader {
         parser: Parser::new(Text::new(text, ahead.clone())),
         ahead,
+        text,
+        alias_at: 0,
         tape: Vec::new(),
         open_anchors: 0,
         anchors: HashMap::new(),
@@ -103,6 +105,9 @@ fn tab_before_all(text: &str) -> Option<usize> {
 struct Loader<'a> {
     parser: Parser<'a, Text<'a>>,
     ahead: Ahead,
+    text: &'a str,
+    /// Where the last alias stands in the text, in characters.
+    alias_at: usize,
     /// The events of all anchored nodes, with their lines.
     tape: Vec<(Event<'a>, usize)>,
     /// Anchored nodes that are being read; the tape runs while there are any.
@@ -169,7 +174,12 @@ impl<'a> Loader<'a> {
             )));
         }
         let (event, line) = match event {
-            Some(Ok((event, span))) => (event, span.start.line()),
+            Some(Ok((event, span))) => {
+                if matches!(event, Event::Alias(_)) {
+                    self.alias_at = span.start.index();
+                }
+                (event, span.start.line())
+            }
             Some(Err(e)) => return Err(malformed(e.marker().line(), e.info())),
             None => (Event::StreamEnd, 0),
         };
@@ -224,7 +234,7 @@ impl<'a> Loader<'a> {
         let collection = |value| Node { value, merge: false, line };
         match event {
             Event::Alias(id) => {
-                let events = self.anchors.get(&id).ok_or_else(|| error(line, "anchor value contains itself"))?;
+                let events = self.anchors.get(&id).ok_or_else(|| self.contains_itself())?;
                 self.replays.push(events.clone());
                 let (event, line) = self.next()?;
                 let node = self.content(event, line)?;
@@ -240,6 +250,14 @@ impl<'a> Loader<'a> {
             Event::MappingStart(..) => self.mapping().map(collection),
             _ => Err(error(line, "did not find expected node content")),
         }
+    }
+
+    /// The anchor that the last alias names is not known yet: the alias stands within it.
+    fn contains_itself(&self) -> DecodeError {
+        let from = self.text.chars().skip(self.alias_at).skip_while(|c| *c == '*');
+        let name: String =
+            from.take_while(|c| !c.is_whitespace() && !matches!(c, ',' | '[' | ']' | '{' | '}')).collect();
+        error(0, &format!("anchor '{name}' value contains itself"))
     }
 
     fn sequence(&mut self) -> Result<Value, DecodeError> {
@@ -276,11 +294,9 @@ impl<'a> Loader<'a> {
             let name = key_name(&key)?;
             self.budget.member(map.len(), &name)?;
             if map.contains_key(&name) && self.duplicates.len() < STRICT_ERRORS_MAX {
-                self.duplicates.push(format!(
-                    "line {}: key {} already set in map",
-                    key.line,
-                    crate::scalar::go_quote(&name)
-                ));
+                // Shown as Go shows the key that was read, of which JSON makes a text only later.
+                let shown = if key.value.is_string() { crate::scalar::go_quote(&name) } else { name.clone() };
+                self.duplicates.push(format!("line {}: key {shown} already set in map", key.line));
             }
             map.insert(name, value.value);
         }

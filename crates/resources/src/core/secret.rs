@@ -100,9 +100,24 @@ fn docker_config(obj: &Value, key: &str, data: &Path<'_>, e: &mut Errors) {
         return;
     };
     let decoded = STANDARD.decode(text(encoded)).unwrap_or_default();
-    if serde_json::from_slice::<serde_json::Map<String, Value>>(&decoded).is_err() {
-        e.invalid(&data.key(key), "<secret contents redacted>", "must be a valid JSON object");
+    if let Some(why) = no_object(&decoded) {
+        e.invalid(&data.key(key), "<secret contents redacted>", why);
     }
+}
+
+/// Why bytes are no JSON object, as Go says it.
+fn no_object(json: &[u8]) -> Option<String> {
+    let found = match kelson_codec::json::decode(None, json, false) {
+        Ok(decoded) => match decoded.value {
+            Value::Object(_) | Value::Null => return None,
+            Value::Array(_) => "array",
+            Value::String(_) => "string",
+            Value::Number(_) => "number",
+            Value::Bool(_) => "bool",
+        },
+        Err(why) => return Some(why.to_string()),
+    };
+    Some(format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"))
 }
 
 #[cfg(test)]
@@ -125,10 +140,17 @@ mod tests {
             assert_eq!(got, want);
         };
         check(json!({"type": "kubernetes.io/tls", "data": {"tls.crt": ""}}), &["data[tls.key]: Required value"]);
-        check(
-            json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "eA=="}}),
-            &["data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": must be a valid JSON object"],
-        );
+        for (written, why) in [
+            ("eA==", "invalid character 'x' looking for beginning of value"),
+            ("W10=", "json: cannot unmarshal array into Go value of type map[string]interface {}"),
+            ("", "unexpected end of JSON input"),
+        ] {
+            check(
+                json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": written}}),
+                &[&format!("data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": {why}")],
+            );
+        }
+        check(json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "e30="}}), &[]);
         check(json!({"data": {"ok": "eA=="}}), &[]);
     }
 }

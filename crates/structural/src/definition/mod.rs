@@ -3,6 +3,7 @@
 mod conversion;
 mod costs;
 mod defaults;
+mod held;
 mod names;
 mod options;
 mod patterns;

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kelson_meta::path::{Errors, Path};
+use kelson_meta::path::{Errors, GoStruct, Path};
 use kelson_meta::tree::{flag, items, present, text};
 use kelson_meta::{FieldError, FieldErrorKind, FieldErrors};
 use serde_json::Value;
@@ -195,18 +195,15 @@ impl RuleCheck {
 
 /// A fault of a rule, which is shown whole, with the names that upstream has for its parts.
 fn shown(e: &mut Errors, path: &Path<'_>, rule: &Value, why: &str) {
-    let quoted = |key: &str| Value::from(text(&rule[key])).to_string();
-    let value = format!(
-        "{{\"Rule\":{},\"Message\":{},\"MessageExpression\":{},\"Reason\":{},\"FieldPath\":{},\"OptionalOldSelf\":{}}}",
-        quoted("rule"),
-        quoted("message"),
-        quoted("messageExpression"),
-        rule["reason"],
-        quoted("fieldPath"),
-        rule["optionalOldSelf"],
-    );
-    let mut found = FieldErrors::new();
-    let path = path.field().to_string();
-    found.0.push(FieldError { kind: FieldErrorKind::Invalid, path, value: Some(value), detail: why.to_owned() });
-    e.extend(found);
+    let [text_of_rule, message, expression, field] =
+        ["rule", "message", "messageExpression", "fieldPath"].map(|key| Value::from(text(&rule[key])));
+    let parts = [
+        ("Rule", &text_of_rule),
+        ("Message", &message),
+        ("MessageExpression", &expression),
+        ("Reason", &rule["reason"]),
+        ("FieldPath", &field),
+        ("OptionalOldSelf", &rule["optionalOldSelf"]),
+    ];
+    e.invalid(path, GoStruct(parts), why);
 }

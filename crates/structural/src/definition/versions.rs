@@ -7,6 +7,7 @@ use kelson_meta::tree::{flag, items, present, text};
 use regex::Regex;
 use serde_json::Value;
 
+use super::held;
 use super::names::label;
 use super::options::{Options, schema_of};
 use super::schema::{self, DefinitionPlace};
@@ -53,20 +54,12 @@ pub(super) fn check(
 /// What must hold for all versions together.
 pub(super) fn check_all(spec: &Spec<'_>, p: &Path<'_>, e: &mut Errors) {
     let path = p.child("versions");
-    // Schemas are large, and say nothing of the fault.
-    let shown = || -> Vec<Value> {
-        let mut versions = spec.versions.to_vec();
-        for version in versions.iter_mut().filter_map(Value::as_object_mut) {
-            version.remove("schema");
-        }
-        versions
-    };
     let names: HashSet<&str> = spec.versions.iter().map(|v| text(&v["name"])).collect();
     if names.len() != spec.versions.len() {
-        e.invalid(&path, shown(), "must contain unique version names");
+        e.invalid(&path, held::versions(spec), "must contain unique version names");
     }
     if spec.versions.iter().filter(|v| flag(&v["storage"])).count() != 1 {
-        e.invalid(&path, shown(), "must have exactly one version marked as storage version");
+        e.invalid(&path, held::versions(spec), "must have exactly one version marked as storage version");
     }
     if let Some(first) = spec.versions.first().map(|v| text(&v["name"])).filter(|n| !n.is_empty()) {
         label(first, &p.child("version"), e);

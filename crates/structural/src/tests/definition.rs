@@ -98,7 +98,13 @@ fn versions_and_what_is_stored() {
     };
     check("/spec/versions/1", version("v2", false), &[]);
     let two = with("/spec/versions/1", version("v2", true));
-    assert!(two[0].ends_with("must have exactly one version marked as storage version"), "{two:?}");
+    let held = |name: &str| {
+        format!(
+            "{{\"Name\":\"{name}\",\"Served\":true,\"Storage\":true,\"Deprecated\":false,\"DeprecationWarning\":null,\"Schema\":null,\"Subresources\":null,\"AdditionalPrinterColumns\":null,\"SelectableFields\":null}}"
+        )
+    };
+    let shown = format!("spec.versions: Invalid value: [{},{}]: ", held("v1"), held("v2"));
+    assert_eq!(two[0], format!("{shown}must have exactly one version marked as storage version"));
     assert!(two[1].ends_with("must have the storage version v2"), "{two:?}");
     assert!(with("/spec/versions/1", version("v1", false))[0].ends_with("must contain unique version names"));
     check("/spec/versions/0/schema", json!(null), &["spec.versions[0].schema.openAPIV3Schema: Required value"]);

@@ -163,6 +163,7 @@ impl Services {
         let mut under_way = self.used.lock();
         let mut taken = Reservation::default();
         taken.stored = self.store.is_mirror();
+        taken.dry_run = dry_run;
         let mut with_stored = taken.stored.then(|| under_way.clone());
         if let Some(used) = &mut with_stored {
             add_stored(&self.store, used);
@@ -282,6 +283,7 @@ mod tests {
         assert!(s.take(&mut w, None, false, &[]).err().unwrap().message.contains("provided port is already allocated"));
         let mut w = service(json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": 80}]}));
         assert!(s.take(&mut w, None, false, &[]).err().unwrap().message.contains("30000-32767"));
+        assert!(s.take(&mut w, None, true, &[]).is_ok(), "a dry run takes nothing out of the range");
     }
 
     fn refusal(services: &Services, service: &mut Value, old: Option<&Value>) -> Status {

@@ -32,6 +32,8 @@ pub struct Reservation {
     /// Given back when the write did happen.
     pub(super) old_ips: Vec<IpAddr>,
     pub(super) old_ports: Vec<u16>,
+    /// Nothing is to be had in the end: a port that is named may lie outside of the range then, upstream as well.
+    pub(super) dry_run: bool,
     /// The storage says what is in use: the write being in it is enough.
     pub(super) stored: bool,
     /// What was entered for the Service, and where.
@@ -140,9 +142,9 @@ impl Used {
     }
 
     /// Takes a port that a Service names, or says why it cannot have it.
-    pub fn claim_port(&mut self, number: u16) -> Result<(), String> {
+    pub fn claim_port(&mut self, number: u16, dry_run: bool) -> Result<(), String> {
         let (low, high) = self.port_range;
-        if number < low || number > high {
+        if !dry_run && (number < low || number > high) {
             return Err(format!("provided port is not in the valid range. The range of valid ports is {low}-{high}"));
         }
         if self.ports.insert(number) { Ok(()) } else { Err("provided port is already allocated".to_owned()) }

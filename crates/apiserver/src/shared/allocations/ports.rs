@@ -103,7 +103,7 @@ fn take_more_ports(
 
 /// Takes the port that the Service names in this place.
 fn claim(used: &mut Used, number: u16, place: usize, name: &str, taken: &mut Reservation) -> Result<u16, Status> {
-    if let Err(why) = used.claim_port(number) {
+    if let Err(why) = used.claim_port(number, taken.dry_run) {
         let path = FieldPath::new("spec").child("ports").index(place).child("nodePort");
         let mut errors = FieldErrors::new();
         errors.invalid(&path, number, why);
@@ -125,7 +125,7 @@ fn take_health_port(used: &mut Used, spec: &mut Value, had: &[u16], taken: &mut 
     match number(&spec["healthCheckNodePort"]) {
         Some(asked) if had.contains(&asked) => {}
         Some(asked) => {
-            used.claim_port(asked).map_err(|why| {
+            used.claim_port(asked, taken.dry_run).map_err(|why| {
                 Status::internal(format!("failed to allocate requested HealthCheck NodePort {asked}: {why}"))
             })?;
             taken.ports.push(asked);

@@ -2,6 +2,7 @@
 //! server's; here is what must hold before and after it.
 mod check;
 mod spec;
+mod warnings;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -128,22 +129,8 @@ impl Strategy for Services {
             }
         }
     }
-    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        let mut out = Vec::new();
-        if new["metadata"]["annotations"].get("service.kubernetes.io/topology-aware-hints").is_some() {
-            out.push("annotation service.kubernetes.io/topology-aware-hints is deprecated, please use service.kubernetes.io/topology-mode instead".to_owned());
-        }
-        if old.is_none() && !text(&new["spec"]["loadBalancerIP"]).is_empty() {
-            out.push("spec.loadBalancerIP: deprecated in v1.24+".to_owned());
-        }
-        let external = text(&new["spec"]["externalName"]);
-        if text(&new["spec"]["type"]) != "ExternalName" && !external.is_empty() {
-            out.push("spec.externalName is ignored when spec.type is not \"ExternalName\"".to_owned());
-        }
-        if text(&new["spec"]["trafficDistribution"]) == "PreferClose" {
-            out.push("spec.trafficDistribution: \"PreferClose\" is deprecated; use \"PreferSameZone\"".to_owned());
-        }
-        out
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        warnings::of(new)
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let spec = &obj["spec"];

@@ -397,10 +397,14 @@ async fn an_indented_list_is_the_list_indented() {
         let compact = plain(format!("{path}?{query}"), accept).await;
         assert!(compact.starts_with(&head) && compact.ends_with(tail), "{path} {query} {accept}: {compact}");
         let indented = plain(format!("{path}?{query}pretty=true"), accept).await;
-        // Revisions do not move in between.
-        assert!(
-            indented.as_bytes() == kelson_codec::json::indent(compact.trim_end().as_bytes()),
-            "{path} {query} {accept}: {indented}"
-        );
+        let wanted = String::from_utf8(kelson_codec::json::indent(compact.trim_end().as_bytes())).unwrap();
+        assert!(ageless(&indented) == ageless(&wanted), "{path} {query} {accept}: {indented}");
     }
+}
+
+/// A text without the ages in the cells of its rows: time goes on between two answers.
+fn ageless(text: &str) -> String {
+    let is_age = |part: &str| part.strip_suffix('s').is_some_and(|n| n.parse::<u32>().is_ok());
+    let parts: Vec<&str> = text.split('"').map(|part| if is_age(part) { "AGE" } else { part }).collect();
+    parts.join("\"")
 }

@@ -9,7 +9,7 @@ use super::view::Spec;
 /// One version. Schemas that differ between versions are left out: they are large, and say nothing of the fault.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Held<'a> {
+pub(super) struct HeldVersion<'a> {
     name: &'a str,
     served: bool,
     storage: bool,
@@ -55,8 +55,8 @@ struct HeldField<'a> {
 }
 
 /// All versions of a definition.
-pub(super) fn versions<'a>(spec: &Spec<'a>) -> Vec<Held<'a>> {
-    let one = |version: &'a Value| Held {
+pub(super) fn versions<'a>(spec: &Spec<'a>) -> Vec<HeldVersion<'a>> {
+    let one = |version: &'a Value| HeldVersion {
         name: text(&version["name"]),
         served: flag(&version["served"]),
         storage: flag(&version["storage"]),

@@ -208,7 +208,7 @@ fn rules_compile_and_are_affordable() {
     x(
         rules(json!([{"rule": "self.n > 0", "messageExpression": "self.n"}])),
         &[
-            "x.x-kubernetes-validations[0].messageExpression: Invalid value: {\"Rule\":\"self.n > 0\",\"Message\":\"\",\"MessageExpression\":\"self.n\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}: messageExpression must evaluate to a string",
+            "x.x-kubernetes-validations[0].messageExpression: Invalid value: {\"Rule\":\"self.n \\u003e 0\",\"Message\":\"\",\"MessageExpression\":\"self.n\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}: messageExpression must evaluate to a string",
         ],
     );
     x(

@@ -266,13 +266,8 @@ fn lifecycle(pod: &Pod) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::testing::check;
     use serde_json::json;
-
-    fn check(text: &str, lines: &[&str]) {
-        for line in lines {
-            assert!(text.lines().any(|l| l == *line), "{line} in\n{text}");
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_counted_is_shown_by_upstreams_names() {

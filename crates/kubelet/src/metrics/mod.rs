@@ -14,6 +14,8 @@ mod runtime;
 mod shutdown;
 mod storage;
 mod streams;
+#[cfg(test)]
+mod testing;
 mod volumes;
 
 pub use bounds::USUAL_BOUNDS;

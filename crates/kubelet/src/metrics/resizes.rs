@@ -123,6 +123,7 @@ pub fn resizes<'p>(families: &mut Families, pods: impl Iterator<Item = &'p Pod>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::testing::check;
     use serde_json::{Value, json};
 
     fn pod(resources: Value, conditions: Value) -> Pod {
@@ -131,12 +132,6 @@ mod tests {
                 "containers": [{"name": "a", "resources": resources}, {"name": "b"}]},
             "status": {"conditions": conditions}}))
         .expect("a pod")
-    }
-
-    fn check(text: &str, lines: &[&str]) {
-        for line in lines {
-            assert!(text.lines().any(|l| l == *line), "{line} in\n{text}");
-        }
     }
 
     #[test]

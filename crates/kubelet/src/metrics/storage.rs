@@ -114,12 +114,7 @@ impl MountWork<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn check(text: &str, lines: &[&str]) {
-        for line in lines {
-            assert!(text.lines().any(|l| l == *line), "{line} in\n{text}");
-        }
-    }
+    use crate::metrics::testing::check;
 
     #[tokio::test(start_paused = true)]
     async fn from_the_first_try_to_the_last_pod() {

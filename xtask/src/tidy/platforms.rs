@@ -37,6 +37,7 @@ pub fn faults(tree: &Tree) -> Vec<String> {
     let mut found: Vec<String> = tree.code().filter(|f| is_portable(f)).flat_map(names).collect();
     for (path, text) in manifests::all(tree) {
         found.extend(dependencies(path, &text));
+        found.extend(tree.code().filter_map(|file| without_runtime(path, &text, file)));
     }
     found
 }
@@ -50,6 +51,20 @@ fn names(file: &File) -> Vec<String> {
     let lines = file.own.lines().enumerate();
     let found = lines.filter_map(|(line, text)| Some((line + 1, NAMES.iter().find(|name| text.contains(**name))?)));
     found.map(|(line, name)| format!("{}:{line}: {name} belongs into crates/platform", file.path)).collect()
+}
+
+/// A file that names what `kelson-platform` has with a runtime alone, in a crate that does not ask for it: the workspace as a whole
+/// compiles, because another crate asks, and a command for this crate alone does not.
+fn without_runtime(path: &str, text: &str, file: &File) -> Option<String> {
+    let folder = path.strip_suffix("Cargo.toml")?;
+    let names = ["sockets", "signals"].map(|part| format!("kelson_platform::{part}"));
+    let wanted = names.iter().find(|name| file.own.contains(name.as_str()))?;
+    let tables = manifests::tables(text);
+    let mut lines = tables.iter().flat_map(|(_, lines)| lines.iter());
+    let asked = lines.any(|line| manifests::name(line) == "kelson-platform" && line.contains("\"tokio\""));
+    let inside = file.path.strip_prefix(folder).is_some_and(|rest| rest.starts_with("src/"));
+    (inside && !asked)
+        .then(|| format!("{path}: {} names {wanted}, which is a feature of kelson-platform: \"tokio\"", file.path))
 }
 
 /// What a manifest takes on every system and should not.
@@ -89,6 +104,16 @@ mod tests {
         assert!(portable.iter().all(|path| is_portable(&file(path, ""))));
         let others = ["crates/platform/src/unix/files.rs", "kelson/src/node/run.rs", "crates/kubelet/src/lib.rs"];
         assert!(!others.iter().any(|path| is_portable(&file(path, ""))));
+    }
+
+    #[test]
+    fn what_needs_a_runtime_is_asked_for() {
+        let user = file("crates/traces/src/export.rs", "use kelson_platform::sockets::UnixStream;\n");
+        let without = "[dependencies]\nkelson-platform = { workspace = true }\n";
+        let with = "[dependencies]\nkelson-platform = { workspace = true, features = [\"tokio\"] }\n";
+        assert!(without_runtime("crates/traces/Cargo.toml", without, &user).is_some());
+        assert_eq!(without_runtime("crates/traces/Cargo.toml", with, &user), None);
+        assert_eq!(without_runtime("crates/pki/Cargo.toml", without, &user), None, "the file of another crate");
     }
 
     #[test]

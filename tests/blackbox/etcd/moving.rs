@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 
 use super::place::{Place, Server};
 
-/// Revisions that one object gets, so that there is a past.
-const UPDATES: usize = 200;
+/// Revisions that are made before each move, so that there is a past; `KELSON_REVISIONS` for both moves together.
+const REVISIONS: usize = 200;
+/// So many of them at most are of one round, each of an object of its own.
+const ROUND: usize = 1000;
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 
 /// Resources and names of what each server writes anew of itself.
@@ -211,11 +213,9 @@ fn fill(server: &Server, by: &str) -> Outcome {
 }
 
 /// Objects with a past: many revisions, managers of their own, a deletion that waits, a status.
-fn live(server: &Server, by: &str) -> Outcome {
+fn live(server: &Server, by: &str, revisions: usize) -> Outcome {
     let map = format!("/api/v1/namespaces/default/configmaps/{by}");
-    for n in 0..UPDATES {
-        server.patch("application/merge-patch+json", &map, &json!({"data": {"n": n.to_string()}}))?;
-    }
+    past(server, by, revisions)?;
     let applied = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": by}, "data": {"applied": by}});
     server.patch("application/apply-patch+yaml", &format!("{map}?fieldManager={by}"), &applied)?;
     let widget = format!("{WIDGETS}/{by}");
@@ -231,6 +231,33 @@ fn live(server: &Server, by: &str) -> Outcome {
     )?;
     let (code, answer) = server.call("DELETE", &widget, &Value::Null)?;
     ensure!(code == 200 && !answer["metadata"]["deletionTimestamp"].is_null(), "{widget}: {code} {answer}");
+    Ok(())
+}
+
+/// Revisions of leases and of a custom resource, as the heartbeats of nodes and the reports of an operator make them.
+fn past(server: &Server, by: &str, wanted: usize) -> Outcome {
+    let objects = ROUND.min(wanted / 2).max(1);
+    let of = |n: &str| format!("/apis/coordination.k8s.io/v1/namespaces/default/leases/{by}-{n}?fieldManager=past");
+    let spec = |n: usize| json!({"spec": {"holderIdentity": "h", "leaseDurationSeconds": 40, "leaseTransitions": n}});
+    let begun = server.revision()?;
+    for n in 1..=objects {
+        let name = format!("{by}-{n}");
+        let mut lease = spec(0);
+        lease["apiVersion"] = "coordination.k8s.io/v1".into();
+        lease["kind"] = "Lease".into();
+        lease["metadata"] = json!({"name": name});
+        server.create("/apis/coordination.k8s.io/v1/namespaces/default/leases", &lease)?;
+    }
+    let every = of(&format!("[1-{objects}]"));
+    for n in 1.. {
+        server.patch_all("application/merge-patch+json", &every, objects, &spec(n))?;
+        let widget = json!({"status": {"round": n}});
+        server.patch("application/merge-patch+json", &format!("{WIDGETS}/{by}/status"), &widget)?;
+        if server.revision()?.saturating_sub(begun) >= wanted as u64 {
+            break;
+        }
+    }
+    println!("{by}: revisions {begun} to {}", server.revision()?);
     Ok(())
 }
 
@@ -272,12 +299,15 @@ pub fn there_and_back(_: &Subject) -> Outcome {
     fs::write(&encryption, config.to_string())?;
     let flag = format!("--encryption-provider-config={}", encryption.display());
     let flags = [&*flag, "--advertise-address=192.0.2.1"];
+    let asked: Option<usize> =
+        std::env::var("KELSON_REVISIONS").ok().map(|n| n.parse()).transpose().context("KELSON_REVISIONS")?;
+    let before_a_move = asked.map_or(REVISIONS, |both| both / 2);
 
     let theirs = place.reference("theirs", &flags)?;
     theirs.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition())?;
     theirs.until_served(WIDGETS)?;
     fill(&theirs, "theirs")?;
-    live(&theirs, "theirs")?;
+    live(&theirs, "theirs", before_a_move)?;
     let made = everything(&theirs)?;
     theirs.running.stop()?;
 
@@ -285,7 +315,7 @@ pub fn there_and_back(_: &Subject) -> Outcome {
     the_same("from the reference to ours", &made, &everything(&ours)?)?;
     take_over(&ours, "theirs")?;
     fill(&ours, "ours")?;
-    live(&ours, "ours")?;
+    live(&ours, "ours", before_a_move)?;
     for (kind, begins) in [("secrets", "k8s:enc:kms:v2:tests:"), ("configmaps", "k8s:enc:aescbc:v1:one:")] {
         let stored = place.stored(&format!("/registry/{kind}/default/ours"))?;
         ensure!(stored.starts_with(begins), "{kind}: {stored}");
@@ -300,7 +330,7 @@ pub fn there_and_back(_: &Subject) -> Outcome {
     let beside = place.server_with("beside", &[&flag, "--advertise-address=192.0.2.2"])?;
     fill(&theirs, "side")?;
     beside.get(&format!("{WIDGETS}/side"))?;
-    live(&beside, "side")?;
+    live(&beside, "side", REVISIONS)?;
     let named = json!([{"ip": "192.0.2.1"}, {"ip": "192.0.2.2"}]);
     for server in [&theirs, &beside] {
         kelson_blackbox::eventually("both are named", crate::envtest::PATIENCE, || {

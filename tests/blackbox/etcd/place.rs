@@ -128,6 +128,28 @@ impl Server {
         Ok(serde_json::from_str(&text)?)
     }
 
+    /// One patch of many objects, whose paths are a pattern of curl's: each must be answered.
+    pub fn patch_all(&self, kind: &str, paths: &str, count: usize, patch: &Value) -> Outcome {
+        const AT_ONCE: &str = "16";
+        let url = format!("https://127.0.0.1:{}{paths}", self.port);
+        let (kind, body) = (format!("Content-Type: {kind}"), patch.to_string());
+        let out = Command::new("curl")
+            .args(["-sSk", "-Z", "--parallel-max", AT_ONCE, "-m", "600", "-o", "/dev/null", "-w", "%{http_code}\n"])
+            .args(["-X", "PATCH", "-H", "Authorization: Bearer t0k3n", "-H", &kind, "-d", &body, &url])
+            .output()?;
+        let codes = String::from_utf8_lossy(&out.stdout);
+        let done = codes.lines().filter(|code| *code == "200").count();
+        let said = String::from_utf8_lossy(&out.stderr);
+        ensure!(done == count, "{done} of {count} patches of {paths} were done; {}", said.lines().next().unwrap_or(""));
+        Ok(())
+    }
+
+    /// The revision that the cluster is at.
+    pub fn revision(&self) -> anyhow::Result<u64> {
+        let list = self.get("/api/v1/namespaces?limit=1")?;
+        Ok(list["metadata"]["resourceVersion"].as_str().context("a list's revision")?.parse()?)
+    }
+
     /// Until a kind that was defined is served.
     pub fn until_served(&self, path: &str) -> Outcome {
         kelson_blackbox::eventually(path, crate::envtest::PATIENCE, || self.get(path).map(drop))

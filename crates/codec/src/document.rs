@@ -30,6 +30,18 @@ impl TypeMeta {
     }
 }
 
+/// What Go's decoder calls a value that does not fit. How it calls null differs from place to place, so the caller says it.
+pub fn go_kind(value: &Value, null: &'static str) -> &'static str {
+    match value {
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+        Value::Null => null,
+    }
+}
+
 /// Compact JSON with sorted keys: one text for every tree.
 pub fn canonical_json(value: &Value) -> Vec<u8> {
     // Values serialise without fail: their maps have string keys only.

@@ -18,7 +18,7 @@ pub mod yaml;
 mod zero;
 
 pub use budget::{Budget, Exceeded, Limits};
-pub use document::{Decoded, TypeMeta, canonical_json};
+pub use document::{Decoded, TypeMeta, canonical_json, go_kind};
 pub use error::{DecodeError, EncodeError, StrictErrors};
 pub use json::declared_json;
 pub use limits::{DOCUMENT_BYTES_MAX, NESTING_DEPTH_MAX, STRICT_ERRORS_MAX};

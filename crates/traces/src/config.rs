@@ -56,14 +56,14 @@ impl TracingConfiguration {
         let endpoint = match &tree["endpoint"] {
             Value::Null => None,
             Value::String(text) => Some(text.clone()),
-            other => return Err(misfit("endpoint", json_type(other), "string")),
+            other => return Err(misfit("endpoint", kelson_codec::go_kind(other, "object"), "string")),
         };
         let rate = &tree["samplingRatePerMillion"];
         let sampling_rate_per_million = match rate.as_i64().map(i32::try_from) {
             _ if rate.is_null() => None,
             Some(Ok(rate)) => Some(rate),
             _ if rate.is_number() => return Err(misfit("samplingRatePerMillion", &format!("number {rate}"), "int32")),
-            _ => return Err(misfit("samplingRatePerMillion", json_type(rate), "int32")),
+            _ => return Err(misfit("samplingRatePerMillion", kelson_codec::go_kind(rate, "object"), "int32")),
         };
         Ok(Self { endpoint, sampling_rate_per_million })
     }
@@ -128,16 +128,6 @@ pub(crate) enum Target {
 /// What a value is that is of another type than its field, in the words of Go's decoder.
 fn misfit(field: &str, shown: &str, wanted: &str) -> String {
     format!("json: cannot unmarshal {shown} into Go struct field {KIND}.{field} of type {wanted}")
-}
-
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) | Value::Null => "object",
-    }
 }
 
 /// Whether an URL can be read and has a scheme that gRPC's names have, in the words of Go's `net/url`.

@@ -247,23 +247,21 @@ fn no_kind(encoding: Encoding, body: &[u8], unread: &str) -> String {
     let Ok(json) = json else { return unread.to_owned() };
     const HEAD: &str =
         r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
-    let type_of = |value: &Value| match value {
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-        Value::String(_) => "string",
-        Value::Number(_) => "number",
-        Value::Bool(_) | Value::Null => "bool",
-    };
     let why = match kelson_codec::decode(Encoding::Json, None, &json, false).map(|decoded| decoded.value) {
         Err(_) => unread.to_owned(),
         Ok(Value::Object(fields)) => {
             let wrong = ["apiVersion", "kind"].into_iter().filter_map(|name| Some((name, fields.get(name)?)));
             let wrong = wrong.into_iter().find(|(_, value)| !value.is_string() && !value.is_null());
             wrong.map_or(unread.to_owned(), |(name, value)| {
-                format!("json: cannot unmarshal {} into Go struct field .{name} of type string", type_of(value))
+                format!(
+                    "json: cannot unmarshal {} into Go struct field .{name} of type string",
+                    kelson_codec::go_kind(value, "bool")
+                )
             })
         }
-        Ok(other) => format!("json: cannot unmarshal {} into Go value of type {HEAD}", type_of(&other)),
+        Ok(other) => {
+            format!("json: cannot unmarshal {} into Go value of type {HEAD}", kelson_codec::go_kind(&other, "bool"))
+        }
     };
     format!("couldn't get version/kind; json parse error: {why}")
 }

@@ -189,20 +189,8 @@ fn configuration(cx: &RequestContext, validation: FieldValidation, body: &[u8]) 
         Value::Null => Ok(Value::Object(serde_json::Map::new())),
         other => Err(undecoded(format!(
             "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-            form(&other)
+            kelson_codec::go_kind(&other, "null")
         ))),
-    }
-}
-
-/// What upstream's decoder calls a value.
-fn form(value: &Value) -> &'static str {
-    match value {
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-        Value::String(_) => "string",
-        Value::Number(_) => "number",
-        Value::Bool(_) => "bool",
-        Value::Null => "null",
     }
 }
 
@@ -212,7 +200,7 @@ fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status>
     if body.is_null() {
         return Ok(());
     }
-    let found = form(body);
+    let found = kelson_codec::go_kind(body, "null");
     let (wanted, ty) = match (kind, strict) {
         (PatchType::Json, true) => ("array", "[]handlers.jsonPatchOp"),
         (PatchType::Json, false) => ("array", "jsonpatch.Patch"),
@@ -231,12 +219,12 @@ fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status>
 /// Why an element of a JSON patch is no operation.
 fn no_operation(element: &Value) -> Option<String> {
     let Some(fields) = element.as_object() else {
-        let found = Some(form(element)).filter(|_| !element.is_null())?;
+        let found = Some(kelson_codec::go_kind(element, "null")).filter(|_| !element.is_null())?;
         return Some(format!("json: cannot unmarshal {found} into Go value of type handlers.jsonPatchOp"));
     };
     let texts = ["op", "path", "from"].into_iter().filter_map(|key| Some((key, fields.get(key)?)));
     let (key, odd) = texts.into_iter().find(|(_, value)| !value.is_string() && !value.is_null())?;
-    let found = form(odd);
+    let found = kelson_codec::go_kind(odd, "null");
     Some(format!("json: cannot unmarshal {found} into Go struct field jsonPatchOp.{key} of type string"))
 }
 

@@ -110,10 +110,7 @@ fn no_object(json: &[u8]) -> Option<String> {
     let found = match kelson_codec::json::decode(None, json, false) {
         Ok(decoded) => match decoded.value {
             Value::Object(_) | Value::Null => return None,
-            Value::Array(_) => "array",
-            Value::String(_) => "string",
-            Value::Number(_) => "number",
-            Value::Bool(_) => "bool",
+            other => kelson_codec::go_kind(&other, "null"),
         },
         Err(why) => return Some(why.to_string()),
     };

@@ -1,9 +1,10 @@
 //! Approves the client certificates of nodes, as upstream does, and their serving certificates when every name and
 //! address asked for is the node's own, which upstream leaves to somebody else (kubernetes#73356).
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kelson_client::{Client, ClientError, ResourceType, WorkQueue};
-use kelson_meta::{Clock, ObjectKey, format_seconds};
+use kelson_meta::{Clock, ObjectKey, Reason, format_seconds};
 use kelson_pki::{
     CertificateRequest, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, validate_kubelet_client,
     validate_kubelet_serving,
@@ -69,6 +70,8 @@ struct Approver {
     csrs: SharedInformer<CsrView>,
     nodes: SharedInformer<NodeView>,
     config: Arc<Config>,
+    /// Set once the log says that the cluster lets this controller approve nothing.
+    forbidden: AtomicBool,
 }
 
 /// Starts the approving controller.
@@ -80,6 +83,7 @@ pub fn start(ctx: &Arc<Context>) {
         csrs: ctx.informers.csrs.reader(),
         nodes: ctx.informers.nodes.reader(),
         config: Arc::clone(&ctx.config),
+        forbidden: AtomicBool::new(false),
     });
     me.csrs.on_change(crate::shared::context::enqueue_self(&queue));
     // A node that learns its addresses may make its waiting request good; one that falls silent may be set up anew.
@@ -159,7 +163,20 @@ impl Approver {
                 "Auto approving kubelet serving certificate: every name and address is the node's own."
             }
         };
-        self.approve(&csr, message).await
+        self.approve(&csr, message).await.map_err(|error| self.told(error))
+    }
+
+    /// A cluster whose roles are somebody else's may forbid it, of every request and at every turn alike: the log says so once.
+    fn told(&self, error: SyncError) -> SyncError {
+        match error {
+            SyncError::Client(e) if e.is(Reason::Forbidden) => {
+                if !self.forbidden.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(error = %e, "certificates of nodes are not approved here: the cluster's roles forbid it");
+                }
+                SyncError::Logged(e.to_string())
+            }
+            other => other,
+        }
     }
 
     fn refused(&self, key: &ObjectKey, permission: &str) -> Result<(), SyncError> {

@@ -30,13 +30,20 @@ pub enum SyncError {
     /// Something else, worth another try.
     #[error("{0}")]
     Other(String),
+    /// The same, of which a line of the log tells already.
+    #[error("{0}")]
+    Logged(String),
 }
 
 impl SyncError {
-    /// Whether it is what happens when others work on the same objects, and needs no attention: the object changed or
-    /// went since it was seen.
+    /// Whether it needs no attention: the object changed or went since it was seen, as happens when others work on the same
+    /// objects, or it was told before.
     pub fn is_ordinary(&self) -> bool {
-        matches!(self, Self::Client(e) if e.is_conflict() || e.is_not_found())
+        match self {
+            Self::Client(e) => e.is_conflict() || e.is_not_found(),
+            Self::Logged(_) => true,
+            Self::Other(_) => false,
+        }
     }
 }
 

@@ -365,6 +365,8 @@ fn api_config(
 ) -> anyhow::Result<Config> {
     let certificate = Arc::clone(certificates.serving.certificate());
     let mut config = Config::new(store);
+    config.advertise_port = args.secure_port;
+    config.identity_host = Some(kelson_platform::process::host_name());
     config.serving = Some(ServingConfig { bind: SocketAddr::new(args.bind_address, args.secure_port), certificate });
     config.client_ca_pem = pki.ca_bundle();
     config.request_header_ca_pem = pki.front_proxy_bundle();

@@ -193,6 +193,8 @@ pub struct Config {
     pub advertise_address: IpAddr,
     /// Port that the `kubernetes` endpoints say; 0: the bound one.
     pub advertise_port: u16,
+    /// The machine's name, under which this server keeps a Lease of its identity; `None`: it keeps none, and writes nothing at rest.
+    pub identity_host: Option<String>,
     /// Whom the `kubernetes` endpoints name.
     pub endpoints: EndpointReconciler,
     /// `--event-ttl`.
@@ -234,8 +236,14 @@ pub struct Config {
 }
 
 /// The feature gates that change what the server does, beside those of kinds, fields and admission's plugins.
-const FEATURE_GATES: [&str; 5] =
-    ["ComponentFlagz", "ComponentStatusz", "PodLogsQuerySplitStreams", "StorageVersionHash", "WatchList"];
+const FEATURE_GATES: [&str; 6] = [
+    "APIServerIdentity",
+    "ComponentFlagz",
+    "ComponentStatusz",
+    "PodLogsQuerySplitStreams",
+    "StorageVersionHash",
+    "WatchList",
+];
 
 /// Whether a feature gate changes something here: what the server does, which kinds it serves or which of their fields it keeps.
 pub fn asks_for(gate: &str) -> bool {
@@ -276,6 +284,7 @@ impl Config {
             node_ports: (30000, 32767),
             advertise_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             advertise_port: 0,
+            identity_host: None,
             endpoints: EndpointReconciler::default(),
             event_ttl: Duration::from_secs(kelson_store::limits::EVENT_TTL_S),
             reads_in_flight_max: 400,

@@ -20,7 +20,7 @@ use crate::bootstrap::own::Own;
 use crate::catalog::Catalog;
 use crate::config::{AuthorizationMode, Config, StartError, Trusted};
 use crate::custom::registrar::Definitions;
-use crate::extend::{availability, cleanup, fairness, legacy_tokens, local, others};
+use crate::extend::{availability, cleanup, fairness, identity_lease, legacy_tokens, local, others};
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
 use crate::request::routes::Routes;
@@ -145,6 +145,9 @@ fn keep_running(server: &Arc<Server>, address: Option<SocketAddr>) {
     server.tasks.supervise("api-availability", move || availability::run(Arc::clone(&of_services)));
     let of_local = Arc::clone(server);
     server.tasks.supervise("api-local-services", move || local::follow(Arc::clone(&of_local)));
+    let (of_identity, of_expired) = (Arc::clone(server), Arc::clone(server));
+    server.tasks.supervise("api-identity", move || identity_lease::renew(Arc::clone(&of_identity)));
+    server.tasks.supervise("api-identities", move || identity_lease::collect(Arc::clone(&of_expired)));
     if server.store.is_mirror() {
         let of_others = Arc::clone(server);
         let of_ports = Arc::clone(server);
@@ -262,6 +265,7 @@ impl Running {
     pub async fn shutdown(&self) {
         self.server.health.set_stopping();
         bootstrap::kubernetes::leave(&self.server, self.local_addr).await;
+        identity_lease::leave(&self.server).await;
         self.server.tasks.shutdown(DRAIN_TIMEOUT).await;
         if let Some(audit) = &self.server.config.audit {
             audit.close().await;

@@ -1,0 +1,204 @@
+//! Which API servers there are: each keeps a Lease of its own in `kube-system` (the gate `APIServerIdentity`), and those whose server
+//! has not renewed them are taken away. Upstream `component-helpers/apimachinery/lease` and `controlplane/controller/apiserverleasegc`.
+//!
+//! A server that was not told its machine's name keeps none: clusters in memory, of which there may be a thousand in a process that nobody
+//! asks who serves them, write nothing when nobody writes to them.
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use kelson_meta::format_micro;
+use kelson_meta::url::encode;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::bootstrap::client::SelfClient;
+use crate::shared::Server;
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+const COMPONENT_LABEL: &str = "apiserver.kubernetes.io/identity";
+const COMPONENT: &str = "kube-apiserver";
+const HOST_LABEL: &str = "kubernetes.io/hostname";
+/// For how long a server is taken for alive that does not renew its Lease.
+const LEASE_SECONDS: i64 = 3600;
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+const LOOK_FOR_EXPIRED_EVERY: Duration = Duration::from_secs(3600);
+
+/// The Lease of one server.
+struct OwnLease {
+    own: SelfClient,
+    server: Arc<Server>,
+    host: String,
+    name: String,
+    /// The process, where the name is the machine's.
+    holder: String,
+    /// As it was stored last.
+    latest: Option<Value>,
+}
+
+/// Whether this server is to keep a Lease, and on which machine it is.
+fn host(server: &Server) -> Option<&str> {
+    server.config.identity_host.as_deref().filter(|_| server.config.feature_gates.enabled("APIServerIdentity"))
+}
+
+/// The name that a machine's API server has wherever it is written down.
+fn name_of(host: &str) -> String {
+    let mut named = Sha256::new();
+    for part in [host, COMPONENT] {
+        // A machine's name has 64 characters at most.
+        named.update(u16::try_from(part.len()).unwrap_or(u16::MAX).to_be_bytes());
+        named.update(part);
+    }
+    format!("apiserver-{}", base32(&named.finalize()[..16]))
+}
+
+/// RFC 4648 in small letters, without padding.
+fn base32(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    let bit = |i: usize| bytes.get(i / 8).map_or(0, |byte| usize::from(byte >> (7 - i % 8) & 1));
+    let letter = |i: usize| char::from(LETTERS[(0..5).fold(0, |value, of| value * 2 + bit(i * 5 + of))]);
+    (0..(bytes.len() * 8).div_ceil(5)).map(letter).collect()
+}
+
+/// Keeps the Lease. One of a former process of this name goes first, so that nobody takes it for this one's.
+pub async fn renew(server: Arc<Server>) {
+    let Some(host) = host(&server).map(str::to_owned) else { return };
+    let name = name_of(&host);
+    let holder = format!("{name}_{}", uuid::Uuid::new_v4());
+    let own = SelfClient::new(&server);
+    let mut identity = OwnLease { own, server, host, name, holder, latest: None };
+    identity.withdraw().await;
+    loop {
+        if let Err(error) = identity.step().await {
+            tracing::warn!(%error, lease = identity.name, "the lease of this server's identity is not renewed");
+        }
+        tokio::time::sleep(RENEW_EVERY).await;
+    }
+}
+
+/// Takes this server's Lease away when it ends.
+pub async fn leave(server: &Arc<Server>) {
+    let Some(host) = host(server) else { return };
+    let path = format!("{LEASES}/{}", name_of(host));
+    if let Err(error) = SelfClient::new(server).call(Method::DELETE, &path, &Value::Null).await {
+        tracing::debug!(%error, "the lease of this server's identity stays until it expires");
+    }
+}
+
+impl OwnLease {
+    fn path(&self) -> String {
+        format!("{LEASES}/{}", self.name)
+    }
+
+    async fn withdraw(&self) {
+        match self.own.call(Method::DELETE, &self.path(), &Value::Null).await {
+            Err(error) if error.code != 404 => tracing::warn!(%error, lease = self.name, "an old lease stays"),
+            _ => {}
+        }
+    }
+
+    /// Renews the Lease as it was last; where somebody changed it meanwhile, as it is.
+    async fn step(&mut self) -> Result<(), kelson_meta::Status> {
+        if let Some(latest) = self.latest.take()
+            && let Ok(stored) = self.put(latest).await
+        {
+            self.latest = Some(stored);
+            return Ok(());
+        }
+        let stored = match self.own.call(Method::GET, &self.path(), &Value::Null).await {
+            Ok(stored) => self.put(stored).await?,
+            // It was taken away for good.
+            Err(status) if status.code == 404 && self.server.health.is_stopping() => return Ok(()),
+            Err(status) if status.code == 404 => {
+                let mut lease = json!({
+                    "apiVersion": "coordination.k8s.io/v1",
+                    "kind": "Lease",
+                    "metadata": {"name": self.name, "namespace": "kube-system"},
+                    "spec": {"holderIdentity": self.holder, "leaseDurationSeconds": LEASE_SECONDS},
+                });
+                self.describe(&mut lease);
+                self.own.call(Method::POST, LEASES, &lease).await?
+            }
+            Err(status) => return Err(status),
+        };
+        self.latest = Some(stored);
+        Ok(())
+    }
+
+    async fn put(&self, mut lease: Value) -> Result<Value, kelson_meta::Status> {
+        self.describe(&mut lease);
+        self.own.call(Method::PUT, &self.path(), &lease).await
+    }
+
+    fn describe(&self, lease: &mut Value) {
+        lease["metadata"]["labels"][COMPONENT_LABEL] = COMPONENT.into();
+        lease["metadata"]["labels"][HOST_LABEL] = self.host.as_str().into();
+        lease["spec"]["renewTime"] = format_micro(self.server.clock.now()).into();
+    }
+}
+
+/// Takes Leases of servers away that have not renewed them in time.
+pub async fn collect(server: Arc<Server>) {
+    if host(&server).is_none() {
+        return;
+    }
+    let own = SelfClient::new(&server);
+    loop {
+        if let Err(error) = remove_expired(&server, &own).await {
+            tracing::warn!(%error, "leases of API servers that are gone stay");
+        }
+        tokio::time::sleep(LOOK_FOR_EXPIRED_EVERY).await;
+    }
+}
+
+async fn remove_expired(server: &Server, own: &SelfClient) -> Result<(), kelson_meta::Status> {
+    let selector = format!("{COMPONENT_LABEL}={COMPONENT}");
+    let selector = encode(&selector);
+    let list = own.call(Method::GET, &format!("{LEASES}?labelSelector={selector}"), &Value::Null).await?;
+    for lease in list["items"].as_array().into_iter().flatten().filter(|lease| is_expired(lease, server.clock.now())) {
+        let m = &lease["metadata"];
+        let path = format!("{LEASES}/{}", m["name"].as_str().unwrap_or_default());
+        // Nobody's who renewed it since.
+        let only_this = json!({"preconditions": {"uid": m["uid"], "resourceVersion": m["resourceVersion"]}});
+        match own.call(Method::DELETE, &path, &only_this).await {
+            Err(error) if !matches!(error.code, 404 | 409) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// One that does not say until when it holds has no server.
+fn is_expired(lease: &Value, now: jiff::Timestamp) -> bool {
+    let spec = &lease["spec"];
+    let renewed = spec["renewTime"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
+    let (Some(renewed), Some(seconds)) = (renewed, spec["leaseDurationSeconds"].as_i64()) else { return true };
+    renewed.as_second().saturating_add(seconds) < now.as_second()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_the_name_that_the_reference_gives_it() {
+        assert_eq!(base32(b"foobar"), "mzxw6ytboi");
+        assert_eq!(base32(b"f"), "my");
+        // Seen on a reference whose machine is called so.
+        assert_eq!(name_of("vm"), "apiserver-wlv32tlttr4jl3gtroqexyxapa");
+    }
+
+    #[test]
+    fn a_lease_that_says_nothing_or_was_not_renewed_has_expired() {
+        let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap_or_default();
+        let check = |spec: Value, wanted: bool| {
+            let lease = json!({"spec": spec});
+            assert_eq!(is_expired(&lease, at("2026-01-01T01:00:00Z")), wanted, "{lease}");
+        };
+        let spec = |renewed: &str| json!({"leaseDurationSeconds": 3600, "renewTime": renewed});
+        check(spec("2026-01-01T00:00:00.000000Z"), false);
+        check(spec("2025-12-31T23:59:58.999999Z"), true);
+        check(json!({"leaseDurationSeconds": 3600}), true);
+        check(json!({"renewTime": "2026-01-01T00:59:59.000000Z"}), true);
+    }
+}

@@ -393,3 +393,22 @@ async fn a_job_with_a_generated_name_is_labelled_with_it() {
     assert_eq!(&job["spec"]["template"]["metadata"]["labels"]["job-name"], name);
     assert_eq!(job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]);
 }
+
+/// Only kinds that count what they are asked for have a generation of the server's; with others it is the client's, as upstream has it.
+#[tokio::test]
+async fn a_generation_is_the_servers_where_a_kind_counts_it() {
+    let api = Api::start().await;
+    let map = |generation: i64| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "g", "generation": generation}});
+    let (code, refused) = api.call("POST", MAPS, map(-1)).await;
+    assert_eq!(code, 422, "{refused}");
+    assert_eq!(
+        refused["message"],
+        r#"ConfigMap "g" is invalid: metadata.generation: Invalid value: -1: must be greater than or equal to 0"#
+    );
+    assert_eq!(api.create(MAPS, map(4)).await["metadata"]["generation"], 4);
+    let claimed = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "g", "generation": -7}, "spec": {
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    assert_eq!(api.create(deployments, claimed).await["metadata"]["generation"], 1);
+}

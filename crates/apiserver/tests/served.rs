@@ -181,6 +181,11 @@ async fn discovery_is_written_in_the_order_of_upstream() {
             any,
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods \"none\" not found","reason":"NotFound","details":{"name":"none","kind":"pods"},"code":404}"#,
         ),
+        (
+            "/version",
+            any,
+            "{\n  \"major\": \"1\",\n  \"minor\": \"36\",\n  \"emulationMajor\": \"1\",\n  \"emulationMinor\": \"36\",\n  \"minCompatibilityMajor\": \"1\",\n  \"minCompatibilityMinor\": \"35\",\n  \"gitVersion\": \"",
+        ),
     ] {
         let got = text(&api, uri, header).await;
         assert!(got.starts_with(begin), "{uri}: {got}");

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
@@ -16,6 +17,11 @@ use parking_lot::Mutex;
 /// Largest request body, bytes (upstream `MaxRequestBodyBytes`).
 pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
+/// So much of a larger one is taken and thrown away before it is refused.
+const DISCARDED_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// For at most so long.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// What a client is told that finds no room.
 pub const TOO_MANY: &str = "Too many requests, please try again later.";
 /// Seconds after which it may try again.
@@ -27,6 +33,26 @@ pub enum RequestBody {
     Network(hyper::body::Incoming),
     /// Bytes that were read before.
     Whole(Bytes),
+}
+
+/// Takes what a client still sends of a body that is too large, within bounds: most read an answer only when they have sent
+/// everything, and a connection that is closed before that loses the answer.
+async fn discard(incoming: &mut hyper::body::Incoming) {
+    if incoming.size_hint().lower() > DISCARDED_BYTES_MAX {
+        return;
+    }
+    let all = async {
+        let mut left = DISCARDED_BYTES_MAX;
+        while let Some(Ok(frame)) = incoming.frame().await {
+            let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+            match left.checked_sub(bytes) {
+                Some(rest) => left = rest,
+                None => return,
+            }
+        }
+    };
+    // A client that sends no more meanwhile reads.
+    let _in_time = tokio::time::timeout(DISCARD_TIMEOUT, all).await;
 }
 
 impl RequestBody {
@@ -58,6 +84,7 @@ impl RequestBody {
             Self::Whole(bytes) => Ok(bytes),
             Self::Network(mut incoming) => {
                 if incoming.size_hint().lower() > REQUEST_BODY_BYTES_MAX as u64 {
+                    discard(&mut incoming).await;
                     return Err(Status::too_large(REQUEST_BODY_BYTES_MAX));
                 }
                 let mut first: Option<Bytes> = None;
@@ -68,6 +95,8 @@ impl RequestBody {
                     let Ok(data) = frame.into_data() else { continue };
                     let have = rest.len() + first.as_ref().map_or(0, Bytes::len);
                     if have + data.len() > REQUEST_BODY_BYTES_MAX {
+                        drop((first, rest));
+                        discard(&mut incoming).await;
                         return Err(Status::too_large(REQUEST_BODY_BYTES_MAX));
                     }
                     if !room(data.len()) {
@@ -203,6 +232,44 @@ impl Body for ApiBody {
         match &self.inner {
             Inner::Parts(parts) => SizeHint::with_exact(parts.iter().map(|p| p.len() as u64).sum()),
             Inner::Stream(_) => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// Most clients look for an answer when they have sent everything.
+    #[tokio::test]
+    async fn who_sends_too_much_sends_it_and_is_answered() {
+        for length in ["content-length: 4194304\r\n", "transfer-encoding: chunked\r\n"] {
+            let (mut client, server) = tokio::io::duplex(64 * 1024);
+            let handle = hyper::service::service_fn(|request: http::Request<hyper::body::Incoming>| async move {
+                let read = RequestBody::Network(request.into_body()).read().await;
+                let code = if read.is_err_and(|status| status.code == 413) { 413 } else { 200 };
+                http::Response::builder().status(code).body(http_body_util::Empty::<Bytes>::new())
+            });
+            let io = hyper_util::rt::TokioIo::new(server);
+            let serve = hyper::server::conn::http1::Builder::new().serve_connection(io, handle);
+            let ask = async move {
+                let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{length}\r\n");
+                client.write_all(head.as_bytes()).await.unwrap();
+                let body = vec![b' '; 4 * 1024 * 1024];
+                if length.contains("chunked") {
+                    client.write_all(b"400000\r\n").await.unwrap();
+                    client.write_all(&body).await.unwrap();
+                    client.write_all(b"\r\n0\r\n\r\n").await.unwrap();
+                } else {
+                    client.write_all(&body).await.unwrap();
+                }
+                let mut answer = [0; 12];
+                client.read_exact(&mut answer).await.unwrap();
+                assert_eq!(&answer, b"HTTP/1.1 413");
+            };
+            let (served, ()) = tokio::join!(serve, ask);
+            served.unwrap();
         }
     }
 }

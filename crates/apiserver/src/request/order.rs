@@ -28,6 +28,24 @@ const TABLE: Order = &[
     (ROWS, &["cells", "conditions", OBJECT]),
     ("conditions", &["type", "status", "reason", "message"]),
 ];
+const VERSION: Order = &[(
+    "",
+    &[
+        "major",
+        "minor",
+        "emulationMajor",
+        "emulationMinor",
+        "minCompatibilityMajor",
+        "minCompatibilityMinor",
+        "gitVersion",
+        "gitCommit",
+        "gitTreeState",
+        "buildDate",
+        "goVersion",
+        "compiler",
+        "platform",
+    ],
+)];
 const ROWS: &str = "rows";
 /// What a row of a table is about: an object that says of which type it is.
 const OBJECT: &str = "object";
@@ -36,7 +54,9 @@ const RESPONSE_KIND: (&str, &[&str]) = ("responseKind", &["group", "version", "k
 /// The order of a document of a kind that is no object of a store; `None` for others.
 pub fn of(document: &Value) -> Option<Order> {
     let text = |member: &str| document[member].as_str();
-    match text("kind")? {
+    // Which version a server is says no kind.
+    let Some(kind) = text("kind") else { return document.get("gitVersion").map(|_| VERSION) };
+    match kind {
         // A name that users give their own kinds, too.
         "Table" => text("apiVersion")?.starts_with("meta.k8s.io/").then_some(TABLE),
         kind => of_kind(kind),

@@ -177,7 +177,7 @@ fn clean(cx: &RequestContext, value: &mut Value, dry_run: bool) -> Result<(), St
         ));
     }
     let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return Ok(()) };
-    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         meta.remove(field);
     }
     if !dry_run {

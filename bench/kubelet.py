@@ -143,6 +143,60 @@ watch = Watch()
 watch.start()
 watch.started.wait(30)
 
+# At rest, each pod with two probes of HTTP at the usual ten seconds. First of all on a kubelet that has done nothing else yet, then
+# with the larger number, and then with what is left of them, which tells what a kubelet keeps of pods that are gone.
+serves = ["sh", "-c", "mkdir /w; echo ok > /w/index.html; exec httpd -f -p 8080 -h /w"]
+# The kubelet gives back every 30 seconds what it does not use: the memory is read after two of them.
+SETTLE_S = 65
+
+
+def at_rest(count, watched_s, when=""):
+    time.sleep(SETTLE_S)
+    used = ticks()
+    time.sleep(watched_s)
+    share = (ticks() - used) / os.sysconf("SC_CLK_TCK") / watched_s * 100
+    # What is of files is the program itself, all of it that was mapped once: the kernel's cache, which all processes of the
+    # binary share and which goes when memory is short. What is anonymous is the node's alone.
+    all_mb, anonymous_mb, files_mb = rss()
+    row(f"node: memory with {count} pods{when}", f"{all_mb:.0f} MB ({anonymous_mb:.0f} + {files_mb:.0f} of files)")
+    row(f"node: CPU at rest with {count} probed pods{when}", f"{share:.2f} % of a core")
+
+
+made = 0
+for count, watched_s in ((10, 30), (pods_max, rest_s)):
+    while made < count:
+        ask("POST", PATH, pod(f"web-{made}", serves, probe=True))
+        made += 1
+    ready(count)
+    at_rest(count, watched_s)
+for n in range(10, pods_max):
+    ask("DELETE", f"{PATH}/web-{n}")
+wait("10 pods", lambda: (n := len(ask("GET", PATH)["items"])) == 10 or f"{n} are there", 300)
+at_rest(10, 30, ", after more")
+
+# Bytes of one stream, from the runtime through kubelet and API server to kubectl, which takes its share of the processors; and beside
+# it what the runtime's own streaming server gives a client that throws them away. A program that writes by its library's buffers (4 KB)
+# gives the runtime more work than one that writes all it has.
+config = f"{scratch}/data/admin.kubeconfig"
+container = ask("GET", PATH + "/web-0")["status"]["containerStatuses"][0]["containerID"].split("//")[1]
+writers = {"4 KB": ["head", "-c", f"{exec_mb}m", "/dev/zero"], "1 MB": ["dd", "if=/dev/zero", "bs=1M", f"count={exec_mb}"]}
+for size, writer in writers.items():
+    for how in ("websocket", "spdy"):
+        env = {**os.environ, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "true" if how == "websocket" else "false"}
+        began = time.time()
+        done = subprocess.run([kubectl, "--kubeconfig", config, "-n", "bench", "exec", "web-0", "--", *writer],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
+        if done.returncode:
+            sys.exit(f"bench/kubelet: kubectl exec ended with {done.returncode}")
+        ours = exec_mb / (time.time() - began)
+        alone = subprocess.run(["nsenter", f"--net=/run/netns/{netns}", sys.executable, f"{os.path.dirname(__file__)}/runtime_exec.py",
+                                f"{scratch}/node/containerd/containerd.sock", container, how, str(exec_mb), *writer],
+                               stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+        row(f"node: exec, one stream, {how}, by {size}", f"{ours:.0f} MB/s (runtime {alone})")
+for n in range(10):
+    ask("DELETE", f"{PATH}/web-{n}")
+empty()
+
 # One at a time: from the binding (the pod is made bound) to Running, and what of it was the runtime's.
 beyond, whole = [], []
 for n in range(22):
@@ -192,41 +246,3 @@ for n in range(4):
     for i in range(25):
         ask("DELETE", f"{PATH}/many-{n}-{i}")
 empty()
-
-# At rest, each pod with two probes of HTTP at the usual ten seconds.
-serves = ["sh", "-c", "mkdir /w; echo ok > /w/index.html; exec httpd -f -p 8080 -h /w"]
-made = 0
-for count in (10, pods_max):
-    while made < count:
-        ask("POST", PATH, pod(f"web-{made}", serves, probe=True))
-        made += 1
-    ready(count)
-    time.sleep(20)
-    used = ticks()
-    time.sleep(rest_s if count == pods_max else 30)
-    share = (ticks() - used) / os.sysconf("SC_CLK_TCK") / (rest_s if count == pods_max else 30) * 100
-    # What is of files is the program itself, all of it that was mapped once: the kernel's cache, which all processes of the
-    # binary share and which goes when memory is short. What is anonymous is the node's alone.
-    all_mb, anonymous_mb, files_mb = rss()
-    row(f"node: memory with {count} pods", f"{all_mb:.0f} MB ({anonymous_mb:.0f} + {files_mb:.0f} of files)")
-    row(f"node: CPU at rest with {count} probed pods", f"{share:.2f} % of a core")
-
-# Bytes of one stream, from the runtime through kubelet and API server to kubectl, which takes its share of the processors; and beside
-# it what the runtime's own streaming server gives a client that throws them away. A program that writes by its library's buffers (4 KB)
-# gives the runtime more work than one that writes all it has.
-config = f"{scratch}/data/admin.kubeconfig"
-container = ask("GET", PATH + "/web-0")["status"]["containerStatuses"][0]["containerID"].split("//")[1]
-writers = {"4 KB": ["head", "-c", f"{exec_mb}m", "/dev/zero"], "1 MB": ["dd", "if=/dev/zero", "bs=1M", f"count={exec_mb}"]}
-for size, writer in writers.items():
-    for how in ("websocket", "spdy"):
-        env = {**os.environ, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "true" if how == "websocket" else "false"}
-        began = time.time()
-        done = subprocess.run([kubectl, "--kubeconfig", config, "-n", "bench", "exec", "web-0", "--", *writer],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
-        if done.returncode:
-            sys.exit(f"bench/kubelet: kubectl exec ended with {done.returncode}")
-        ours = exec_mb / (time.time() - began)
-        alone = subprocess.run(["nsenter", f"--net=/run/netns/{netns}", sys.executable, f"{os.path.dirname(__file__)}/runtime_exec.py",
-                                f"{scratch}/node/containerd/containerd.sock", container, how, str(exec_mb), *writer],
-                               stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-        row(f"node: exec, one stream, {how}, by {size}", f"{ours:.0f} MB/s (runtime {alone})")

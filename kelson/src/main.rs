@@ -37,6 +37,7 @@ mod parent;
 mod process;
 mod program;
 mod rbac;
+mod rest;
 mod run;
 mod scheduler;
 mod snapshot;

@@ -7,7 +7,7 @@ use kelson_platform::process as system;
 use kelson_platform::signals::EndSignals;
 use kelson_tasks::Tasks;
 
-use crate::{logging, parent, program};
+use crate::{logging, parent, program, rest};
 
 /// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
 const STACK_BYTES: usize = 2 << 20;
@@ -66,12 +66,17 @@ where
         .enable_all()
         .thread_stack_size(STACK_BYTES)
         .thread_name("kelson")
+        .on_thread_unpark(rest::wakes)
+        .on_thread_park(rest::sleeps)
         .build()
         .context("start the runtime")?;
     let result = runtime.block_on(async {
         let mut process = Process::begin()?;
         program::give_back_pages(&process.tasks);
-        let result = work(&mut process).await;
+        let result = tokio::select! {
+            result = work(&mut process) => result,
+            never = rest::first_thread() => never,
+        };
         process.tasks.shutdown(TASKS_END_MAX).await;
         result
     });

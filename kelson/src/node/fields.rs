@@ -158,6 +158,7 @@ const FLAGS: &[(&str, &str, Form, &str)] = &[
     ),
     ("system-reserved-cgroup", "systemReservedCgroup", Form::Text, "The cgroup of the system's own parts."),
     ("tls-cert-file", "tlsCertFile", Form::Text, "Serving certificate."),
+    ("tls-cipher-suites", "tlsCipherSuites", Form::List, "Suites of TLS 1.2 that are offered, by Go's names."),
     ("tls-min-version", "tlsMinVersion", Form::Text, "The oldest TLS that is spoken, such as VersionTLS13."),
     ("tls-private-key-file", "tlsPrivateKeyFile", Form::Text, "Key of the serving certificate."),
     ("volume-stats-agg-period", "volumeStatsAggPeriod", Form::Text, "How often it is measured how full volumes are."),

@@ -1,5 +1,6 @@
 //! The kubelet's typed configuration; each field names the upstream flag or `KubeletConfiguration` field it stands for.
 pub mod cgroups;
+pub mod ciphers;
 pub mod cpuset;
 pub mod file;
 pub mod placement;
@@ -98,6 +99,8 @@ pub struct ServerConfig {
     pub reviews: ReviewRules,
     /// `tlsMinVersion` is `VersionTLS13`: nothing older is spoken.
     pub tls13_only: bool,
+    /// `tlsCipherSuites`, by Go's names, each known: what is offered of TLS 1.2; empty: all that is there.
+    pub tls_suites: Vec<String>,
     /// `--streaming-connection-idle-timeout`: an exec, attach or port-forward that carries nothing for so long is ended.
     pub streaming_idle: Duration,
 }
@@ -117,6 +120,7 @@ impl Default for ServerConfig {
             system_log_query: false,
             reviews: ReviewRules::default(),
             tls13_only: false,
+            tls_suites: Vec::new(),
             streaming_idle: Duration::from_secs(4 * 60 * 60),
         }
     }

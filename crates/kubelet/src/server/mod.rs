@@ -49,7 +49,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::Config;
+use crate::config::{Config, ServerConfig, ciphers};
 use auth::Auth;
 pub use routes::judged;
 use state::ServerState;
@@ -108,7 +108,7 @@ impl Server {
         }
         let ca = String::from_utf8_lossy(&settings.client_ca_pem).into_owned();
         let cas: Vec<&str> = if ca.is_empty() { vec![] } else { vec![&ca] };
-        let tls = acceptor(&cas, &certificate, settings.tls13_only).map_err(ServerError::Certificate)?;
+        let tls = acceptor(&cas, &certificate, &settings).map_err(ServerError::Certificate)?;
         let registry = state.metrics.registry();
         let auth = Auth::new(client, Arc::clone(&state.clock), &state.config, &cas, registry);
         let serving = Arc::new(Serving {
@@ -160,7 +160,7 @@ struct Serving {
 impl Serving {
     /// Trusts these authorities, on open connections too, and asks new ones for certificates of theirs.
     fn trust(&self, ca_pem: &str) -> Result<(), String> {
-        let tls = acceptor(&[ca_pem], &self.certificate, self.state.config.server.tls13_only)?;
+        let tls = acceptor(&[ca_pem], &self.certificate, &self.state.config.server)?;
         self.auth.trust(ca_pem)?;
         *self.tls.write() = tls;
         Ok(())
@@ -168,11 +168,15 @@ impl Serving {
 }
 
 /// Shows this certificate, and asks for one of these authorities.
-fn acceptor(cas: &[&str], certificate: &Arc<SwappableCertificate>, tls13_only: bool) -> Result<TlsAcceptor, String> {
+fn acceptor(
+    cas: &[&str],
+    certificate: &Arc<SwappableCertificate>,
+    settings: &ServerConfig,
+) -> Result<TlsAcceptor, String> {
     let verifier = AnyClientCertificate::new(cas).map_err(|e| e.to_string())?;
     let versions: &[&rustls::SupportedProtocolVersion] =
-        if tls13_only { &[&rustls::version::TLS13] } else { rustls::DEFAULT_VERSIONS };
-    let mut tls = rustls::ServerConfig::builder_with_provider(kelson_pki::provider())
+        if settings.tls13_only { &[&rustls::version::TLS13] } else { rustls::DEFAULT_VERSIONS };
+    let mut tls = rustls::ServerConfig::builder_with_provider(ciphers::provider(&settings.tls_suites))
         .with_protocol_versions(versions)
         .map_err(|e| e.to_string())?
         .with_client_cert_verifier(verifier)

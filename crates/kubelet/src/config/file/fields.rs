@@ -127,9 +127,6 @@ impl<'a> Fields<'a> {
             Shape::Span => {
                 self.duration(name, faults);
             }
-            Shape::Texts => {
-                self.strings(name, faults);
-            }
             Shape::Numbers => {
                 for (path, other) in self.list(name, faults).into_iter().filter(|(_, v)| !v.is_number()) {
                     wrong_type(faults, &path, other, "a number");
@@ -204,7 +201,6 @@ pub(super) enum Shape {
     Whole(i64, i64),
     Number,
     Span,
-    Texts,
     Numbers,
     Object,
 }

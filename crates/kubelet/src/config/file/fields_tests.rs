@@ -64,15 +64,25 @@ fn what_says_nothing_new_is_not_named() {
     assert_eq!(found.ignored, Vec::<String>::new());
     let (_, found) = laid(
         "hairpinMode: none\nsyncFrequency: 10s\nfeatureGates: {NodeSwap: true}\nstaticPodURL: https://example.com/pods\n\
-         tlsCipherSuites: [TLS_AES_128_GCM_SHA256]\nuserNamespaces: {idsPerPod: 131072}\nmemoryThrottlingFactor: 0.8\n",
+         tlsCipherSuites: [TLS_AES_128_GCM_SHA256, TLS_RSA_WITH_AES_128_CBC_SHA]\nuserNamespaces: {idsPerPod: 131072}\nmemoryThrottlingFactor: 0.8\n",
     );
     let named = ["featureGates", "hairpinMode", "memoryThrottlingFactor", "staticPodURL", "syncFrequency"];
-    let mut all: Vec<&str> = named.into_iter().chain(["tlsCipherSuites", "userNamespaces"]).collect();
+    let mut all: Vec<&str> = named.into_iter().chain(["tlsCipherSuites[1]", "userNamespaces"]).collect();
     all.sort_unstable();
     let mut ignored = found.ignored.clone();
     ignored.sort();
     assert_eq!(ignored, all);
     assert!(ignored.iter().all(|field| !reason(field).is_empty()));
+}
+
+#[test]
+fn suites_of_tls_are_offered_by_their_names() {
+    let (c, found) = laid("tlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256]\n");
+    assert_eq!(c.server.tls_suites, ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]);
+    assert_eq!(found.ignored, Vec::<String>::new());
+    let found = faults(&format!("{HEAD}tlsCipherSuites: [TLS_AES_128_GCM_SHA256, TLS_NEW]\n"));
+    let why = "Cipher suite not supported or doesn't exist";
+    assert_eq!(found, [format!("tlsCipherSuites[1]: Invalid value: \"TLS_NEW\": {why}")]);
 }
 
 #[test]

@@ -45,7 +45,6 @@ pub(super) const IDLE: &[(&str, Shape, &str, &str)] = &[
     ("staticPodURLHeader", Shape::Object, "{}", FILES_ALONE),
     ("syncFrequency", Shape::Span, "\"1m\"", "pods are looked at when something changes"),
     ("systemCgroups", Shape::Text, "\"\"", CGROUPS_STAY),
-    ("tlsCipherSuites", Shape::Texts, "[]", SUITES),
     ("tlsCurvePreferences", Shape::Numbers, "[]", SUITES),
     ("userNamespaces", Shape::Object, "{\"idsPerPod\":65536}", "each pod with users of its own has 65536 IDs"),
     ("volumePluginDir", Shape::Text, "\"\"", "there are no FlexVolumes"),
@@ -56,6 +55,9 @@ pub fn reason(path: &str) -> &'static str {
     let of = |(name, ..): &&(&str, Shape, &str, &str)| {
         path.strip_prefix(name).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
     };
+    if path.starts_with("tlsCipherSuites[") {
+        return SUITES;
+    }
     IDLE.iter().find(of).map_or("", |(.., why)| why)
 }
 

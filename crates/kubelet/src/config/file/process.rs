@@ -4,6 +4,7 @@ use kelson_traces::TracingConfiguration;
 
 use super::fields::Fields;
 use super::{I32_MAX, Layer};
+use crate::config::ciphers::{self, Named};
 use crate::config::process::Pacing;
 
 /// Requests a second and at once, where the file says one of both (upstream's defaults of both).
@@ -90,6 +91,23 @@ impl Layer<'_> {
                 faults.not_supported(&f.at("tlsMinVersion"), version, &TLS_VERSIONS);
             }
             config.server.tls13_only = version == "VersionTLS13";
+        }
+        self.suites(f);
+    }
+
+    /// A suite that is known and never offered is named: whoever lists it finds out why a client of theirs does not connect.
+    fn suites(&mut self, f: &mut Fields<'_>) {
+        let mut listed = Vec::new();
+        for (at, name) in f.strings("tlsCipherSuites", self.faults) {
+            match ciphers::named(name) {
+                Named::Offered => {}
+                Named::Never => self.ignored.push(at.to_string()),
+                Named::Unknown => self.faults.invalid(&at, name, "Cipher suite not supported or doesn't exist"),
+            }
+            listed.push(name.to_owned());
+        }
+        if !listed.is_empty() {
+            self.config.server.tls_suites = listed;
         }
     }
 }

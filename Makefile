@@ -16,7 +16,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build envtest test unit blackbox clients test-clients lint portable fuzz torture torture-streams bench definitions images deps deps-build deps-run deps-test clean
+.PHONY: help run build pgo envtest test unit blackbox clients test-clients lint portable fuzz torture torture-streams bench definitions images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ run: deps-run build ## a single-node cluster in the foreground (root); DATA_DIR,
 
 build: deps-build ## the release binary, target/release/kelson
 	cargo build --locked --release --package kelson
+
+pgo: deps-test images ## target/pgo/kelson: a release that the loads of bench/ have trained, in half an hour; a node's too as root
+	scripts/pgo
 
 envtest: build ## assets for test environments in target/envtest/bin, their archive and index beside it; URL says where that will be served
 	scripts/envtest assets target/release/kelson target/envtest/bin

@@ -138,7 +138,11 @@ async fn spans_name_their_steps() {
     check("SerializeObject", 0, &["About to start writing response size="]);
     check("Get", 0, &["About to Get from storage", answered[0], answered[1]]);
     check("cacher.Get", 0, &["About to fetch object from cache"]);
-    check("cacher.GetList", 0, &["Listed items from cache count=1", "Filtered items count=1"]);
+    check(
+        "cacher.GetList",
+        0,
+        &["watchCache fresh enough", "Listed items from cache count=1", "Filtered items count=1"],
+    );
     check(
         "Update",
         0,
@@ -154,6 +158,28 @@ async fn spans_name_their_steps() {
     check("GuaranteedUpdate etcd3", 0, &written);
     let removed = ["About to delete object from database", "Object deleted from database"];
     check("Delete", 0, &[&["limitedReadBody succeeded len=0", "Decoded delete options"][..], &removed].concat());
+}
+
+#[tokio::test]
+async fn a_list_by_watch_ends_with_its_bookmark_and_not_with_the_watch() {
+    let collector = Collector::start().await;
+    let api = traced(&collector).await;
+    let listing = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1";
+    assert_eq!(ask(&api, "GET", &format!("{MAPS}?watch=1&{listing}"), SAMPLED, Value::Null).await, 200);
+    // A watch without a list has no span but the store's.
+    assert_eq!(ask(&api, "GET", &format!("{MAPS}?watch=1&timeoutSeconds=1"), SAMPLED, Value::Null).await, 200);
+    api.running.shutdown().await;
+    let spans = collector.spans();
+    let roots = spans.iter().filter(|s| s.parent == "00f067aa0ba902b7");
+    let told: Vec<String> = roots.map(|root| tree(&spans, root)).collect();
+    let own = "GET /api/v1/namespaces/{:namespace}/configmaps (authorization";
+    assert_eq!(
+        told,
+        [format!("{own}, WatchList (cacher.Watch, WatchServer.HandleHTTP))"), format!("{own}, cacher.Watch)")]
+    );
+    let sent = spans.iter().find(|s| s.name == "WatchServer.HandleHTTP").unwrap();
+    assert_eq!(sent.events, ["About to start writing response", "Writing initial events done"]);
+    assert_eq!(sent.attributes.get("mediaType").map(String::as_str), Some("application/json"));
 }
 
 #[tokio::test]

@@ -34,9 +34,11 @@ pub fn dispatch(cx: &RequestContext, body: RequestBody) -> BoxFuture<'_, Result<
     let handler = spans::of_handler(cx);
     let within = handler.current();
     let within = if within.context().is_some() { within } else { cx.trace.clone() };
+    *cx.handler_span.lock() = Some(handler);
     Box::pin(async move {
-        let _ends_with_it = handler;
-        within.scope(dispatched(cx, body)).await
+        let answer = within.scope(dispatched(cx, body)).await;
+        drop(cx.handler_span.lock().take());
+        answer
     })
 }
 

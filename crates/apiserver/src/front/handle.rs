@@ -138,6 +138,7 @@ async fn identified(
         upgrade: Mutex::new(upgrade),
         sorted: Mutex::default(),
         beginning: Mutex::default(),
+        handler_span: Mutex::default(),
         warnings: Mutex::default(),
         notes: Mutex::default(),
     };

@@ -68,7 +68,7 @@ pub fn of_handler(cx: &RequestContext) -> Span {
     let name = match cx.info.verb {
         "get" => "Get",
         "list" => "List",
-        "watch" if cx.query.flag("sendInitialEvents") => "WatchList",
+        "watch" if cx.query.flag("sendInitialEvents") && cx.query.flag("allowWatchBookmarks") => "WatchList",
         "create" => "Create",
         "update" => "Update",
         "patch" => "Patch",

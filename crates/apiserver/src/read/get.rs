@@ -21,7 +21,10 @@ pub async fn get(cx: &RequestContext, served: &Served) -> Result<Answer, Status>
     if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
         version_param::wait(&cx.server.store, revision).await?;
     }
-    let version = || vec![KeyValue::text("resource-version", cx.query.text("resourceVersion"))];
+    let version = || {
+        let asked = KeyValue::text("resource-version", cx.query.text("resourceVersion"));
+        vec![KeyValue::text("audit-id", cx.audit_id.to_str().unwrap_or("")), asked]
+    };
     let found = child("cacher.Get", version);
     found.event("About to fetch object from cache", Vec::new);
     let record = cx.stored(served, &cx.info.name)?;

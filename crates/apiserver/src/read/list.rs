@@ -39,8 +39,9 @@ pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, S
     let selectors = Selectors::new(served, &cx.selectors)?;
     let at = ListAt::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
-    let found = child("cacher.GetList", || vec![KeyValue::text("type", served.gr.to_string())]);
+    let found = child("cacher.GetList", || cx.traced_storage(served));
     let records = at.view(&cx.server.store, served, namespace).await?;
+    found.event("watchCache fresh enough", Vec::new);
     found.event("Listed items from cache", || vec![KeyValue::number("count", records.len())]);
     let page = match choose::by_object(served, &selectors) {
         true => page_by_object((&at, namespace), records, served, &selectors).await?,

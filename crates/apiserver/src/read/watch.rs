@@ -8,7 +8,7 @@ use futures::stream;
 use http::StatusCode;
 use kelson_meta::Status;
 use kelson_store::{Cursor, Event, ListView, StoreError};
-use kelson_traces::{KeyValue, child};
+use kelson_traces::{KeyValue, Span, child};
 use kelson_transport::{TransportError, WatchItem, WatchItems};
 use rand::Rng as _;
 use tokio::time::Instant;
@@ -54,15 +54,18 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
     let start = start(cx)?;
     let namespace = cx.namespace(served).to_owned();
     let store = &cx.server.store;
-    let found = child("cacher.Watch", || vec![KeyValue::text("type", served.gr.to_string())]);
+    let found = child("cacher.Watch", || cx.traced_storage(served));
     // A version that is still to come opens a watch that tells of nothing before it.
     let after = if let Start::After(revision) = start { revision } else { 0 };
     let (cursor, initial, announce_end) = match start {
         Start::After(revision) => (store.watch(served.store, revision.min(store.current_revision())), None, false),
         Start::State { announce_end } => {
-            if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
-                version_param::wait(store, revision).await?;
+            if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))?
+                && let Err(status) = version_param::wait(store, revision).await
+            {
+                return untold(cx, served, &status);
             }
+            found.event("watchCache fresh enough", Vec::new);
             let state = store.list(served.store, Some(namespace.as_str()).filter(|n| !n.is_empty()), None, None);
             (store.watch(served.store, state.revision()), Some(state), announce_end)
         }
@@ -72,14 +75,11 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
     let content_type = accepted.content_type(true);
     let cursor = match cursor {
         Ok(cursor) => cursor,
-        Err(error @ StoreError::Compacted { .. }) => {
-            // As upstream's cacher: the watch opens, and its only event says that it cannot.
-            let frame = framer.error(&version_param::of_store(&error))?;
-            return Ok(answer::answer(StatusCode::OK, content_type, ApiBody::full(frame)));
-        }
+        Err(error @ StoreError::Compacted { .. }) => return untold(cx, served, &version_param::of_store(&error)),
         Err(error) => return Err(version_param::of_store(&error)),
     };
     let (timeout, now) = (timeout(cx)?, Instant::now());
+    let listing = announce_end.then(|| Listing::new(cx, content_type));
     let state = State {
         counted: CountedWatch::new(cx, served, initial.is_some()),
         cursor,
@@ -87,6 +87,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         initial,
         sent: 0,
         announce_end,
+        listing,
         namespace,
         by_object: choose::by_object(served, &selectors),
         served: Arc::clone(served),
@@ -131,6 +132,35 @@ impl CountedWatch {
         let permit = cx.beginning.lock().take().filter(|_| initial);
         let open = || cx.server.watches.open(served.store, cx.namespace(served), &cx.info.name);
         Self { beginning: permit.map(|p| p.lend(tasks, limit)), _watched: cx.takes_objects.is_none().then(open) }
+    }
+}
+
+/// A watch that cannot tell what was asked: it opens, and its only event says why, as upstream's cacher has it.
+fn untold(cx: &RequestContext, served: &Arc<Served>, why: &Status) -> Result<Answer, Status> {
+    let accepted = cx.accept()?;
+    let frame = Framer::new(Arc::clone(served), accepted, cx.view()?).sharing(cx.takes_objects).error(why)?;
+    Ok(answer::answer(StatusCode::OK, accepted.content_type(true), ApiBody::full(frame)))
+}
+
+/// What traces say of a watch that begins with a list: both spans end with the list, not with the watch, which may last for hours.
+struct Listing {
+    sending: Span,
+    /// That of the request's handler.
+    _whole: Option<Span>,
+}
+
+impl Listing {
+    fn new(cx: &RequestContext, media_type: &str) -> Self {
+        let sending = child("WatchServer.HandleHTTP", || {
+            vec![
+                KeyValue::text("audit-id", cx.audit_id.to_str().unwrap_or("")),
+                KeyValue::text("method", cx.method.as_str()),
+                KeyValue::text("url", cx.uri.path()),
+                KeyValue::text("mediaType", media_type),
+            ]
+        });
+        sending.event("About to start writing response", Vec::new);
+        Self { sending, _whole: cx.handler_span.lock().take() }
     }
 }
 
@@ -183,6 +213,7 @@ struct State {
     initial: Option<ListView>,
     sent: usize,
     announce_end: bool,
+    listing: Option<Listing>,
     namespace: String,
     selectors: Selectors,
     framer: Framer,
@@ -342,6 +373,9 @@ impl State {
             && let Some(frame) = self.framer.bookmark(view.revision(), true)
         {
             pieces.push(Piece::Frame(frame));
+            if let Some(listing) = self.listing.take() {
+                listing.sending.event("Writing initial events done", Vec::new);
+            }
         }
         Ok(pieces)
     }

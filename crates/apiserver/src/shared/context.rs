@@ -12,7 +12,7 @@ use kelson_meta::url::Query;
 use kelson_meta::{FieldErrors, FieldPath, Status};
 use kelson_schema::resource;
 use kelson_store::Record;
-use kelson_traces::Current;
+use kelson_traces::{Current, KeyValue, Span};
 use kelson_transport::TakesObjects;
 use parking_lot::Mutex;
 
@@ -74,6 +74,8 @@ pub struct RequestContext {
     pub sorted: Mutex<Option<[HeaderValue; 2]>>,
     /// What lets a watch begin; it gives that back when it has.
     pub beginning: Mutex<Option<Permit>>,
+    /// The span of whoever makes the answer; who is not done with it when the answer begins takes it.
+    pub handler_span: Mutex<Option<Span>>,
     /// Texts for `Warning` headers.
     pub warnings: Mutex<Vec<String>>,
     /// What authorization and admission left behind for the audit event: annotations, who refused, who changed the object.
@@ -184,6 +186,11 @@ impl RequestContext {
         }
         if name.is_empty() { "unknown".to_owned() } else { name }
     }
+    /// What spans of the store's work say of it.
+    pub fn traced_storage(&self, served: &Served) -> Vec<KeyValue> {
+        let audit_id = KeyValue::text("audit-id", self.audit_id.to_str().unwrap_or(""));
+        vec![audit_id, KeyValue::text("type", served.gr.to_string())]
+    }
     /// The namespace as the store keys it.
     pub fn namespace<'a>(&'a self, served: &Served) -> &'a str {
         if served.namespaced { &self.info.namespace } else { "" }
@@ -226,6 +233,7 @@ impl RequestContext {
             upgrade: Mutex::new(None),
             sorted: Mutex::default(),
             beginning: Mutex::default(),
+            handler_span: Mutex::default(),
             warnings: Mutex::default(),
             notes: Mutex::default(),
         }

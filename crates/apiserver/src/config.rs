@@ -191,6 +191,8 @@ pub struct Config {
     pub node_ports: (u16, u16),
     /// `--advertise-address`: what the `kubernetes` endpoints say.
     pub advertise_address: IpAddr,
+    /// `--external-hostname`: what discovery says instead, with or without a port.
+    pub external_host: Option<String>,
     /// Port that the `kubernetes` endpoints say; 0: the bound one.
     pub advertise_port: u16,
     /// The machine's name, under which this server keeps a Lease of its identity; `None`: it keeps none, and writes nothing at rest.
@@ -283,6 +285,7 @@ impl Config {
             service_cidrs: IpNet::new(any, 16).map(|n| vec![n]).unwrap_or_default(),
             node_ports: (30000, 32767),
             advertise_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            external_host: None,
             advertise_port: 0,
             identity_host: None,
             endpoints: EndpointReconciler::default(),

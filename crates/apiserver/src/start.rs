@@ -1,6 +1,6 @@
 //! Start: the one file that knows every part. It builds them from the configuration, joins them, and ends them.
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kelson_auth::authenticate::jwt::Issuer;
@@ -78,8 +78,7 @@ impl ApiServer {
         let routes = Arc::new(Routes::new(Arc::clone(&catalog)));
         let resolver: Arc<dyn ServiceResolver> = Arc::new(admission::Endpoints(Arc::clone(&objects)));
         let webhooks = ConversionWebhooks(WebhookClient::new(Arc::clone(&resolver), Credentials::default()));
-        let certificate = config.front_proxy_client.clone();
-        let means = Means { resolver, certificate, tasks: tasks.clone() };
+        let means = Means { resolver, certificate: config.front_proxy_client.clone(), tasks: tasks.clone() };
         let server = Arc::new(Server {
             aggregation: Aggregation::new(Arc::clone(&routes), means),
             routes,
@@ -107,6 +106,7 @@ impl ApiServer {
             tasks,
             store,
             config,
+            listens_at: OnceLock::new(),
         });
         charges.connect(&server);
         own.connect(&server);
@@ -117,7 +117,7 @@ impl ApiServer {
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
         // Boxed: many requests side by side, each with all its steps, are more than the stack of a runtime's thread should hold.
-        Box::pin(bootstrap::run(&server, local_addr)).await?;
+        Box::pin(bootstrap::run(&server)).await?;
         if server.fairness.is_some() {
             fairness::begin(&server).await;
         }
@@ -125,15 +125,15 @@ impl ApiServer {
         if let Some(listener) = listener {
             server.tasks.spawn("api-listener", OnPanic::EndProcess, listener.run(Arc::clone(&server)));
         }
-        keep_running(&server, local_addr);
+        keep_running(&server);
         Ok(Running { server, local_addr })
     }
 }
 
 /// Starts what the server does of itself, for as long as it runs.
-fn keep_running(server: &Arc<Server>, address: Option<SocketAddr>) {
+fn keep_running(server: &Arc<Server>) {
     let of_endpoints = Arc::clone(server);
-    let follow = move || bootstrap::kubernetes::follow(Arc::clone(&of_endpoints), address);
+    let follow = move || bootstrap::kubernetes::follow(Arc::clone(&of_endpoints));
     server.tasks.supervise("api-kubernetes-service", follow);
     let of_namespaces = Arc::clone(server);
     server.tasks.supervise("api-namespaces", move || bootstrap::follow_namespaces(Arc::clone(&of_namespaces)));
@@ -264,7 +264,7 @@ impl Running {
     /// Refuses new connections, ends watches, waits a while for the rest, and for what audit and traces have still to write. The store stays open: it is its owner's.
     pub async fn shutdown(&self) {
         self.server.health.set_stopping();
-        bootstrap::kubernetes::leave(&self.server, self.local_addr).await;
+        bootstrap::kubernetes::leave(&self.server).await;
         identity_lease::leave(&self.server).await;
         self.server.tasks.shutdown(DRAIN_TIMEOUT).await;
         if let Some(audit) = &self.server.config.audit {

@@ -95,6 +95,10 @@ pub struct ServingArgs {
     /// Address at which others reach the API [default: --bind-address, else that of the default route]
     #[arg(long, value_name = "IP")]
     pub advertise_address: Option<IpAddr>,
+    /// Name, and port if it is another one, at which clients from elsewhere reach the API, as discovery tells them
+    /// [default: --advertise-address]
+    #[arg(long, value_name = "HOST", default_value = "")]
+    pub external_hostname: String,
     /// Where apiserver.crt and apiserver.key are, unless the two flags below say otherwise; made there when they are not. Empty:
     /// made in memory.
     #[arg(long, value_name = "DIR", default_value = "/var/run/kubernetes")]

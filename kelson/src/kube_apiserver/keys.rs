@@ -167,6 +167,7 @@ mod tests {
             bind_address: IpAddr::from([127, 0, 0, 1]),
             secure_port: 6443,
             advertise_address: None,
+            external_hostname: String::new(),
             cert_dir: dir.display().to_string(),
             tls_cert_file: None,
             tls_private_key_file: None,

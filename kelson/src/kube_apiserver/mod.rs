@@ -160,6 +160,7 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.service_cidrs = if range.is_empty() { vec![IpNet::V4(SERVICES)] } else { range };
     config.node_ports = args.service_node_port_range;
     config.advertise_address = advertised(args);
+    config.external_host = Some(args.serving.external_hostname.clone());
     config.advertise_port = args.serving.secure_port;
     config.identity_host = Some(kelson_platform::process::host_name());
     config.endpoints = endpoints(args)?;

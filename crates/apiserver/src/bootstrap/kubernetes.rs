@@ -1,6 +1,6 @@
 //! The `kubernetes` service and its endpoints, which name the API servers that live: made at start and looked at from time to time, so
 //! that what others spoil or delete comes back. Servers that share a storage know of each other by leases there.
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,9 +36,9 @@ const NOBODY: &str =
 ///
 /// # Errors
 /// [`StartError::Bootstrap`].
-pub async fn begin(server: &Arc<Server>, own: &SelfClient, address: Option<SocketAddr>) -> Result<(), StartError> {
+pub async fn begin(server: &Arc<Server>, own: &SelfClient) -> Result<(), StartError> {
     let fault = |why: String| StartError::Bootstrap(format!("the kubernetes service: {why}"));
-    let port = port(server, address);
+    let port = server.port();
     service(server, own, port).await.map_err(fault)?;
     let writer = EndpointWriter { server, own, port };
     if !server.store.is_mirror() {
@@ -51,9 +51,9 @@ pub async fn begin(server: &Arc<Server>, own: &SelfClient, address: Option<Socke
 }
 
 /// Looks after service and endpoints until the server ends.
-pub async fn follow(server: Arc<Server>, address: Option<SocketAddr>) {
+pub async fn follow(server: Arc<Server>) {
     let own = SelfClient::new(&server);
-    let writer = EndpointWriter { server: &server, own: &own, port: port(&server, address) };
+    let writer = EndpointWriter { server: &server, own: &own, port: server.port() };
     // What is told at the start was made right before, unless it waited for the server to be ready.
     let mut wait = if server.store.is_mirror() { Duration::ZERO } else { EVERY };
     loop {
@@ -74,13 +74,13 @@ pub async fn follow(server: Arc<Server>, address: Option<SocketAddr>) {
 }
 
 /// Takes this server out of the endpoints, where others remain to be named.
-pub async fn leave(server: &Arc<Server>, address: Option<SocketAddr>) {
+pub async fn leave(server: &Arc<Server>) {
     let leases = server.config.endpoints == EndpointReconciler::Lease && server.store.is_mirror();
     if !leases || server.config.advertise_address.is_loopback() {
         return;
     }
     let own = SelfClient::new(server);
-    let writer = EndpointWriter { server, own: &own, port: port(server, address) };
+    let writer = EndpointWriter { server, own: &own, port: server.port() };
     let left = async {
         writer.withdraw().await?;
         writer.write(writer.named().await?.unwrap_or_default(), Ports::Ours).await
@@ -101,14 +101,6 @@ enum Ports {
     Any,
     /// There is this server's.
     Ours,
-}
-
-fn port(server: &Server, address: Option<SocketAddr>) -> u16 {
-    const DEFAULT: u16 = 6443;
-    match server.config.advertise_port {
-        0 => address.map_or(DEFAULT, |a| a.port()),
-        given => given,
-    }
 }
 
 async fn service(server: &Server, own: &SelfClient, port: u16) -> Result<(), String> {

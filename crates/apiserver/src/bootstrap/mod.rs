@@ -8,7 +8,6 @@ pub mod node_ports;
 pub mod own;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,12 +34,12 @@ pub const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-leas
 ///
 /// # Errors
 /// [`StartError::Bootstrap`].
-pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<(), StartError> {
+pub async fn run(server: &Arc<Server>) -> Result<(), StartError> {
     let own = SelfClient::new(server);
     let (client_ca, front_proxy_ca) = (&server.config.client_ca_pem, &server.config.request_header_ca_pem);
     let trust = publish_authorities(&own, client_ca, front_proxy_ca);
     if server.config.prepared {
-        return future::try_join(trust, kubernetes::begin(server, &own, address)).await.map(drop);
+        return future::try_join(trust, kubernetes::begin(server, &own)).await.map(drop);
     }
     // All at once, so that the store commits them in few batches; namespaces before what lives in them.
     namespaces(&own).await?;
@@ -51,7 +50,7 @@ pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<()
             Box::pin(roles(&own)),
             Box::pin(priority_classes(&own)),
             Box::pin(trust),
-            Box::pin(kubernetes::begin(server, &own, address)),
+            Box::pin(kubernetes::begin(server, &own)),
         ),
         Box::pin(api_services(&own)),
     )

@@ -70,6 +70,7 @@ impl Listener {
         let failed = |source| StartError::Bind { address, source };
         let tcp = sockets::listen_tcp(address, BACKLOG).map_err(failed)?;
         let address = tcp.local_addr().map_err(failed)?;
+        server.listens_at.get_or_init(|| address);
         let tls = tls(server, Arc::clone(&serving.certificate) as _)?;
         Ok(Some(Self { tcp, tls, address }))
     }

@@ -102,6 +102,9 @@ fn document(cx: &RequestContext, core: bool, version: &'static str) -> Result<An
         answer(StatusCode::OK, content_type, ApiBody::full(document.body.clone()))
     };
     let headers = answer.headers_mut();
+    if unchanged {
+        headers.remove(header::CONTENT_TYPE);
+    }
     headers.insert(header::ETAG, document.etag.clone());
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
     headers.insert(header::VARY, HeaderValue::from_static("Accept"));
@@ -114,11 +117,7 @@ fn is_compiled_in(group: &str) -> bool {
 }
 
 fn api_versions(cx: &RequestContext) -> Value {
-    let c = &cx.server.config;
-    let host = match c.advertise_address {
-        std::net::IpAddr::V4(a) => format!("{a}:{}", c.advertise_port),
-        std::net::IpAddr::V6(a) => format!("[{a}]:{}", c.advertise_port),
-    };
+    let host = cx.server.external_address();
     json!({
         "kind": "APIVersions",
         "versions": ["v1"],

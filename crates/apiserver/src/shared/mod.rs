@@ -23,7 +23,8 @@ pub mod stream_metrics;
 pub mod token_uses;
 pub mod watches;
 
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use kelson_admission::Chain;
@@ -105,4 +106,37 @@ pub struct Server {
     pub rejections: LogLimit,
     /// Background work, connections and streams.
     pub tasks: Tasks,
+    /// Where it listens, once it does.
+    pub listens_at: OnceLock<SocketAddr>,
+}
+
+impl Server {
+    /// The port at which others reach it: as told, else the one that it was given.
+    pub fn port(&self) -> u16 {
+        const DEFAULT: u16 = 6443;
+        match self.config.advertise_port {
+            0 => self.listens_at.get().map_or(DEFAULT, SocketAddr::port),
+            given => given,
+        }
+    }
+
+    /// Where clients from elsewhere reach it: host and port.
+    pub fn external_address(&self) -> String {
+        let host = self.config.external_host.as_deref().filter(|host| !host.is_empty());
+        match (host, self.config.advertise_address) {
+            // One that names a port is taken as it is.
+            (Some(host), _) if host.rsplit_once(':').is_some_and(|(host, port)| names_a_port(host, port)) => {
+                host.to_owned()
+            }
+            (Some(host), _) if host.contains(':') => format!("[{host}]:{}", self.port()),
+            (Some(host), _) => format!("{host}:{}", self.port()),
+            (None, IpAddr::V4(address)) => format!("{address}:{}", self.port()),
+            (None, IpAddr::V6(address)) => format!("[{address}]:{}", self.port()),
+        }
+    }
+}
+
+/// Whether what stands before and behind a colon are a host and a port.
+fn names_a_port(host: &str, port: &str) -> bool {
+    port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
 }

@@ -290,7 +290,10 @@ async fn roles_decide_at_once() {
     let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"user": "jane",
         "resourceAttributes": {"namespace": "default", "verb": "delete", "resource": "pods"}}});
     let done = api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review).await;
-    assert_eq!(done["status"]["allowed"], false);
+    assert_eq!(
+        (&done["status"]["allowed"], &done["metadata"]["managedFields"][0]["manager"]),
+        (&json!(false), &json!("test"))
+    );
     let whoami = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
     let me = api.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", whoami).await;
     assert_eq!(me["status"]["userInfo"]["username"], "admin");

@@ -1,5 +1,7 @@
 //! What is wrong with a review of access (upstream `pkg/apis/authorization/validation`).
 use kelson_meta::{FieldErrors, FieldPath, is_label_value, is_qualified_name};
+use kelson_schema::Schema;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 /// Of whom a review asks.
@@ -64,8 +66,21 @@ fn metadata(metadata: &Value, whose: Whose, e: &mut FieldErrors) {
     let odd = metadata.as_object().is_some_and(|all| all.iter().any(|(k, v)| !may_be(k) && !is_nothing(v)));
     if odd {
         let why = if here { "must be empty except for namespace" } else { "must be empty" };
-        e.invalid(&FieldPath::new("metadata"), metadata, why);
+        e.invalid(&FieldPath::new("metadata"), declared(metadata), why);
     }
+}
+
+/// Metadata as they are shown, fields in the order of their declaration.
+fn declared(metadata: &Value) -> Box<RawValue> {
+    let mut text = Vec::new();
+    match Schema::builtin().by_name("k8s.io/apimachinery/pkg/apis/meta/v1", "ObjectMeta") {
+        Some(ty) => kelson_codec::json::write_declared(ty, metadata, &mut text),
+        None => text = kelson_codec::canonical_json(metadata),
+    }
+    String::from_utf8(text)
+        .ok()
+        .and_then(|text| RawValue::from_string(text).ok())
+        .unwrap_or_else(|| RawValue::NULL.to_owned())
 }
 
 fn selector(selector: &Value, p: &FieldPath, of_labels: bool, e: &mut FieldErrors) {

@@ -4,7 +4,7 @@ pub mod component_status;
 
 use http::StatusCode;
 use kelson_auth::{Attributes, Decision, UserInfo};
-use kelson_meta::{FieldSelector, LabelSelector, LabelSelectorSpec, Status};
+use kelson_meta::{FieldSelector, LabelSelector, LabelSelectorSpec, Status, format_seconds};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ use crate::request::body::RequestBody;
 use crate::request::negotiate::{Accepted, View};
 use crate::shared::context::RequestContext;
 use crate::subresources::binding;
-use crate::write::decode;
+use crate::write::{decode, fields, prepare};
 
 /// Serves them.
 ///
@@ -32,13 +32,24 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     if !review["metadata"].is_object() {
         review["metadata"] = json!({});
     }
+    fields::note(cx, served, None, &mut review, "").await?;
     match served.gvk.kind.as_str() {
         "SelfSubjectAccessReview" => access(cx, &mut review, Whose::Requester).await?,
         "SubjectAccessReview" => access(cx, &mut review, Whose::Named).await?,
-        "LocalSubjectAccessReview" => access(cx, &mut review, Whose::NamedHere).await?,
-        "SelfSubjectRulesReview" => rules(cx, &mut review)?,
+        "LocalSubjectAccessReview" => {
+            prepare::set_namespace(cx, served, &mut review)?;
+            access(cx, &mut review, Whose::NamedHere).await?;
+        }
+        "SelfSubjectRulesReview" => {
+            let status = rules(cx, &review)?;
+            // The answer is another object, which says nothing of what was asked.
+            review = json!({"apiVersion": served.api_version, "kind": served.gvk.kind, "metadata": {}, "spec": {}, "status": status});
+        }
         "TokenReview" => token(cx, &mut review).await?,
-        "SelfSubjectReview" => review["status"] = json!({"userInfo": user_value(&cx.user)}),
+        "SelfSubjectReview" => {
+            review["metadata"] = json!({"creationTimestamp": format_seconds(cx.server.clock.now())});
+            review["status"] = json!({"userInfo": user_value(&cx.user)});
+        }
         _ => return Err(Status::no_such_path()),
     }
     answer::tree(StatusCode::CREATED, &accepted, &served.schema, review)
@@ -151,7 +162,7 @@ fn fields(selector: &Selector) -> Option<FieldSelector> {
     selector.requirements.iter().map(one).collect::<Option<Vec<_>>>().map(FieldSelector)
 }
 
-fn rules(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
+fn rules(cx: &RequestContext, review: &Value) -> Result<Value, Status> {
     let namespace = review["spec"]["namespace"].as_str().unwrap_or("");
     if namespace.is_empty() {
         return Err(Status::bad_request("no namespace on request"));
@@ -178,8 +189,7 @@ fn rules(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
     if !found.errors.is_empty() {
         status["evaluationError"] = found.errors.join(", ").into();
     }
-    review["status"] = status;
-    Ok(())
+    Ok(status)
 }
 
 async fn token(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {

@@ -1,7 +1,8 @@
 //! Token: `POST serviceaccounts/NAME/token`, answered by the token issuer.
 use http::StatusCode;
 use kelson_admission::Operation;
-use kelson_meta::{Gvk, Status};
+use kelson_meta::{Gvk, Status, format_seconds};
+use kelson_patch::{FieldManager, FieldSet};
 
 use crate::catalog::{ObjectSchema, Served};
 use crate::request::answer::{self, Answer};
@@ -9,6 +10,9 @@ use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
 use crate::write::decode;
+
+/// How long a token is good for whose request does not say.
+const EXPIRATION_DEFAULT_SECONDS: i64 = 3600;
 
 /// Serves a token request.
 ///
@@ -19,13 +23,18 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let issuer = cx.server.auth.issuer.as_ref().ok_or_else(Status::no_such_path)?;
     let gvk = Gvk::new("authentication.k8s.io", "v1", "TokenRequest");
     let schema = ObjectSchema::builtin(&gvk.group, &gvk.version, &gvk.kind);
-    let request = decode::object(cx, &gvk, &schema, &body.read().await?)?;
+    let mut request = decode::object(cx, &gvk, &schema, &body.read().await?)?;
+    let now = cx.server.clock.now();
+    if request["spec"]["expirationSeconds"].is_null() {
+        request["spec"]["expirationSeconds"] = EXPIRATION_DEFAULT_SECONDS.into();
+    }
+    let manager = FieldManager::new(schema.shape(), &gvk.api_version(), &gvk.kind, "token", FieldSet::default());
+    manager.update(None, &mut request, &cx.manager(), &format_seconds(now));
     // NodeRestriction above all: which tokens a node may ask for is its to say.
     let (name, dry_run) = (&cx.info.name, cx.dry_run()?);
     let admission = Admission { cx, served, kind: &gvk, operation: Operation::Create, name, dry_run, options: None };
     let request = admission.mutate(Some(request), None).await?;
     let request = admission.validate(request, None).await?.unwrap_or_default();
-    let now = cx.server.clock.now();
     let minted = issuer.answer(cx.server.objects.as_ref(), &cx.info.namespace, &cx.info.name, &request, now)?;
     minted.warnings.iter().for_each(|w| cx.warn(w.clone()));
     answer::tree(StatusCode::CREATED, &accepted, &schema, minted.response)

@@ -412,3 +412,34 @@ async fn a_generation_is_the_servers_where_a_kind_counts_it() {
     let deployments = "/apis/apps/v1/namespaces/default/deployments";
     assert_eq!(api.create(deployments, claimed).await["metadata"]["generation"], 1);
 }
+
+#[tokio::test]
+async fn who_deletes_a_job_and_says_nothing_of_its_pods_leaves_them() {
+    const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+    let api = Api::start().await;
+    let spec = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});
+    for (name, options, left) in [("a", Value::Null, true), ("b", json!({"propagationPolicy": "Background"}), false)] {
+        api.create(JOBS, json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}))
+            .await;
+        let body = if options.is_null() { String::new() } else { options.to_string() };
+        let answer = api.raw("DELETE", &format!("{JOBS}/{name}"), &[("content-type", "application/json")], body).await;
+        let warned = answer.headers().get("warning").map(|w| w.to_str().unwrap().to_owned()).unwrap_or_default();
+        assert_eq!(warned.contains("child pods are preserved by default when jobs are deleted"), left, "{warned}");
+        let (code, job) = api.call("GET", &format!("{JOBS}/{name}"), Value::Null).await;
+        assert_eq!(code == 200, left);
+        if left {
+            assert_eq!(job["metadata"]["finalizers"], json!(["orphan"]));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_status_may_stand_alone() {
+    const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
+    let api = Api::start().await;
+    let spec = json!({"attacher": "a.example", "nodeName": "n", "source": {"persistentVolumeName": "v"}});
+    api.create(ATTACHMENTS, json!({"metadata": {"name": "a"}, "spec": spec})).await;
+    let change = json!({"metadata": {"labels": {"a": "b"}}, "status": {"attached": true}});
+    let (code, now) = api.call("PATCH", &format!("{ATTACHMENTS}/a/status"), change).await;
+    assert_eq!((code, &now["status"]["attached"], &now["metadata"]["labels"]), (200, &json!(true), &Value::Null));
+}

@@ -58,12 +58,12 @@ impl Strategy for CustomResourceDefinitions {
     }
     fn validate_update(&self, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();
-        metadata::check_update(new, old, &mut e);
+        metadata::check_update(&OPTIONS, "", new, old, &mut e);
         with(e, definition::validate_update(new, old))
     }
-    fn validate_subresource_update(&self, _subresource: &str, new: &Value, old: &Value) -> FieldErrors {
+    fn validate_subresource_update(&self, subresource: &str, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();
-        metadata::check_update(new, old, &mut e);
+        metadata::check_update(&OPTIONS, subresource, new, old, &mut e);
         with(e, definition::validate_status_update(new))
     }
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

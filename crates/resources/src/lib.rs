@@ -24,6 +24,7 @@ mod pod;
 mod policy;
 mod rbac;
 mod registry;
+mod rejudged;
 mod rules;
 mod storage;
 mod strategy;

@@ -15,23 +15,21 @@ pub const IMMUTABLE: &str = "field is immutable";
 
 /// Faults of a new object's metadata.
 pub fn check(o: &Options, meta: &Value, e: &mut Errors) {
-    check_at(o.name, o.namespaced, meta, &Path::new("metadata"), e);
-}
-
-/// Faults of a new custom resource's metadata: its finalizers need no domain.
-pub fn check_custom(o: &Options, meta: &Value, e: &mut Errors) {
     let p = Path::new("metadata");
     check_but_finalizers(o.name, o.namespaced, meta, &p, e);
-    finalizers(&meta["finalizers"], false, &p.child("finalizers"), e);
-}
-
-/// Faults of metadata at any path (pod templates' objects, claim templates).
-pub fn check_at(rule: NameRule, namespaced: bool, meta: &Value, p: &Path<'_>, e: &mut Errors) {
-    check_but_finalizers(rule, namespaced, meta, p, e);
-    finalizers(&meta["finalizers"], true, &p.child("finalizers"), e);
+    finalizers(&meta["finalizers"], &p.child("finalizers"), e);
+    if o.rejudged.qualified {
+        qualified_finalizers(&meta["finalizers"], &p.child("finalizers"), e);
+    }
 }
 
 fn check_but_finalizers(rule: NameRule, namespaced: bool, meta: &Value, p: &Path<'_>, e: &mut Errors) {
+    names(rule, namespaced, meta, p, e);
+    common(meta, p, e);
+}
+
+/// Faults of what names an object, and of its generation.
+fn names(rule: NameRule, namespaced: bool, meta: &Value, p: &Path<'_>, e: &mut Errors) {
     let generate = text(&meta["generateName"]);
     if !generate.is_empty() {
         e.invalid_each(&p.child("generateName"), generate, rule.check(generate, true));
@@ -57,31 +55,51 @@ fn check_but_finalizers(rule: NameRule, namespaced: bool, meta: &Value, p: &Path
     {
         e.invalid(&p.child("generation"), g, "must be greater than or equal to 0");
     }
-    common(meta, p, e);
 }
 
-/// Faults of an update's metadata.
-pub fn check_update(new: &Value, old: &Value, e: &mut Errors) {
-    check_update_by(new, old, true, e);
-}
-
-/// Faults of a custom resource's metadata on update.
-pub fn check_custom_update(new: &Value, old: &Value, e: &mut Errors) {
-    check_update_by(new, old, false, e);
-}
-
-/// Upstream looks at metadata once for all kinds and once more with the rules of each; clients see every fault twice.
-fn check_update_by(new: &Value, old: &Value, qualified: bool, e: &mut Errors) {
-    let mut found = Errors::new();
-    faults_of_update(new, old, qualified, &mut found);
-    let found = found.finish();
-    e.extend(found.clone());
-    e.extend(found);
-}
-
-fn faults_of_update(new: &Value, old: &Value, qualified: bool, e: &mut Errors) {
+/// Faults of an update's metadata, of the object or of one of its views. Upstream looks at metadata as at that of a new object of any
+/// name and as at that of a changed one, and once more with the rules of each kind; clients see every fault as often.
+pub fn check_update(o: &Options, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
     let p = Path::new("metadata");
-    let (n, m) = (&new["metadata"], &old["metadata"]);
+    let meta = &new["metadata"];
+    let own = if subresource.is_empty() { o.rejudged } else { o.rejudged_in_views };
+    let found = |look: &dyn Fn(&mut Errors)| {
+        let mut found = Errors::new();
+        look(&mut found);
+        found.finish()
+    };
+    let at = p.child("finalizers");
+    let list = &meta["finalizers"];
+    let any_name = found(&|e| names(NameRule::PathSegment, o.namespaced, meta, &p, e));
+    let own_name = found(&|e| {
+        if own.new > 0 {
+            names(o.name, o.namespaced, meta, &p, e);
+        }
+    });
+    let changed = found(&|e| faults_of_change(meta, &old["metadata"], &p, e));
+    let shared = found(&|e| common(meta, &p, e));
+    let held = found(&|e| finalizers(list, &at, e));
+    let unqualified = found(&|e| {
+        if own.qualified {
+            qualified_finalizers(list, &at, e);
+        }
+    });
+    if [&any_name, &own_name, &changed, &shared, &held, &unqualified].iter().all(|found| found.is_empty()) {
+        return;
+    }
+    for part in [&any_name, &shared, &held, &changed, &shared] {
+        e.extend(part.clone());
+    }
+    for _ in 0..own.changed {
+        [&changed, &shared, &unqualified].into_iter().for_each(|part| e.extend(part.clone()));
+    }
+    for _ in 0..own.new {
+        [&own_name, &shared, &held, &unqualified].into_iter().for_each(|part| e.extend(part.clone()));
+    }
+}
+
+/// Faults that an object has only in view of what it was.
+fn faults_of_change(n: &Value, m: &Value, p: &Path<'_>, e: &mut Errors) {
     if present(&m["deletionTimestamp"]) {
         let extra: Vec<&str> =
             items(&n["finalizers"]).iter().map(text).filter(|f| !crate::tree::holds(&m["finalizers"], f)).collect();
@@ -106,10 +124,6 @@ fn faults_of_update(new: &Value, old: &Value, qualified: bool, e: &mut Errors) {
         if n[f] != m[f] {
             e.invalid(&p.child(f), &n[f], IMMUTABLE);
         }
-    }
-    common(n, &p, e);
-    if n["finalizers"] != m["finalizers"] {
-        finalizers(&n["finalizers"], qualified, &p.child("finalizers"), e);
     }
 }
 
@@ -160,20 +174,24 @@ pub fn finalizer_warnings(meta: &Value, old: Option<&Value>) -> Vec<String> {
     out
 }
 
-fn finalizers(list: &Value, qualified: bool, p: &Path<'_>, e: &mut Errors) {
+fn finalizers(list: &Value, p: &Path<'_>, e: &mut Errors) {
     let (mut orphan, mut foreground) = (false, false);
-    for (i, f) in items(list).iter().map(text).enumerate() {
-        let at = p.index(i);
+    for f in items(list).iter().map(text) {
         e.invalid_each(p, f, is_qualified_name(f));
         orphan |= f == "orphan";
         foreground |= f == "foregroundDeletion";
-        // Upstream's core kinds want a domain unless the name is one of the three old ones.
-        if qualified && !f.contains('/') && !is_standard_finalizer(f) {
-            e.invalid(&at, f, "name is neither a standard finalizer name nor is it fully qualified");
-        }
     }
     if orphan && foreground {
         e.invalid(p, list, "finalizer orphan and foregroundDeletion cannot be both set");
+    }
+}
+
+/// Upstream's core kinds want a domain unless the name is one of the three old ones.
+fn qualified_finalizers(list: &Value, p: &Path<'_>, e: &mut Errors) {
+    for (i, f) in items(list).iter().map(text).enumerate() {
+        if !f.contains('/') && !is_standard_finalizer(f) {
+            e.invalid(&p.index(i), f, "name is neither a standard finalizer name nor is it fully qualified");
+        }
     }
 }
 
@@ -181,5 +199,53 @@ fn finalizers(list: &Value, qualified: bool, p: &Path<'_>, e: &mut Errors) {
 pub fn immutable(new: &Value, old: &Value, p: &Path<'_>, e: &mut Errors) {
     if !same(new, old) {
         e.invalid(p, new, IMMUTABLE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// So many faults has an object of a kind, or of its view, whose metadata become these.
+    fn faults(group: &'static str, resource: &'static str, view: &str, change: Value) -> usize {
+        let o = Options::of(group, resource);
+        let mut old = json!({"metadata": {"name": "a", "resourceVersion": "1", "uid": "u"}});
+        if o.namespaced {
+            old["metadata"]["namespace"] = "n".into();
+        }
+        let mut new = old.clone();
+        for (key, value) in change.as_object().expect("an object") {
+            new["metadata"][key.as_str()] = value.clone();
+        }
+        let mut e = Errors::new();
+        check_update(&o, view, &new, &old, &mut e);
+        e.len()
+    }
+
+    #[test]
+    fn faults_are_told_as_often_as_the_reference_finds_them() {
+        for (group, resource, view, labels, finalizers, generated) in [
+            ("", "configmaps", "", 4, 2, 2),
+            ("apps", "deployments", "", 3, 1, 1),
+            ("apps", "controllerrevisions", "", 4, 2, 2),
+            ("", "persistentvolumes", "", 4, 2, 3),
+            ("", "persistentvolumes", "status", 3, 1, 1),
+            ("", "limitranges", "", 3, 1, 2),
+            ("", "events", "", 2, 0, 1),
+            ("events.k8s.io", "events", "", 3, 1, 1),
+            ("policy", "poddisruptionbudgets", "", 2, 0, 1),
+            ("policy", "poddisruptionbudgets", "status", 2, 0, 1),
+            ("coordination.k8s.io", "leases", "", 3, 0, 1),
+            ("certificates.k8s.io", "certificatesigningrequests", "approval", 4, 2, 1),
+        ] {
+            let at = format!("{group}/{resource}/{view}");
+            assert_eq!(faults(group, resource, view, json!({})), 0, "{at}");
+            assert_eq!(faults(group, resource, view, json!({"labels": {"a b": "c"}})), labels, "{at}");
+            // Not all kinds want a domain.
+            assert_eq!(faults(group, resource, view, json!({"finalizers": ["z"]})), finalizers, "{at}");
+            assert_eq!(faults(group, resource, view, json!({"generateName": "a/b"})), generated, "{at}");
+        }
     }
 }

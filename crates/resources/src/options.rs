@@ -8,6 +8,7 @@ use kelson_schema::resource::{self, Resource};
 
 use crate::column::{Column, NAME_CREATED};
 use crate::names::NameRule;
+use crate::rejudged::{self, Rejudged};
 use crate::text::{Text, Texts};
 
 /// A compiled-in list of texts: `texts!["spec", "replicas"]`.
@@ -145,6 +146,14 @@ pub struct Options {
     pub grants_permissions: bool,
     /// Who must know of a write before it is answered.
     pub observer: Observer,
+    /// Whether a delete that says nothing of dependents leaves them.
+    pub orphans_dependents: bool,
+    /// How often the kind's rules look at the metadata of a changed object.
+    pub rejudged: Rejudged,
+    /// The same when one of its views is written.
+    pub rejudged_in_views: Rejudged,
+    /// Whether a write of the status keeps metadata as it was.
+    pub status_stands_alone: bool,
 }
 
 impl Options {
@@ -156,7 +165,13 @@ impl Options {
         let stored_form = Gvk::new(group, version, kind);
         let namespaced = published.is_some_and(|r| r.namespaced);
         let subresources = published.map(views).unwrap_or_default().into();
-        Self { subresources, ..Self::of_kind(group, plural, stored_form, namespaced) }
+        Self {
+            subresources,
+            rejudged: Rejudged::of(group, plural),
+            rejudged_in_views: Rejudged::of_views(group, plural),
+            status_stands_alone: rejudged::status_stands_alone(group, plural),
+            ..Self::of_kind(group, plural, stored_form, namespaced)
+        }
     }
 
     /// Any resource, with what most kinds do: no subresources, no counting of generations, deleted at once.
@@ -183,6 +198,10 @@ impl Options {
             connects: Connects::Nowhere,
             grants_permissions: false,
             observer: Observer::None,
+            orphans_dependents: false,
+            rejudged: Rejudged::CUSTOM,
+            rejudged_in_views: Rejudged::CUSTOM,
+            status_stands_alone: false,
         }
     }
 

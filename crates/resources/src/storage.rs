@@ -63,13 +63,7 @@ impl Strategy for StorageClasses {
         default_to(obj, "volumeBindingMode", "Immediate");
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
-        let provisioner = text(&obj["provisioner"]);
-        let p = Path::new("provisioner");
-        if provisioner.is_empty() {
-            e.required(&p, "");
-        } else {
-            e.invalid_each(&p, provisioner, is_qualified_name(&provisioner.to_lowercase()));
-        }
+        provisioner(text(&obj["provisioner"]), &Path::new("provisioner"), e);
         parameters(&obj["parameters"], &Path::new("parameters"), e);
         rules::optional_one_of(&obj["reclaimPolicy"], &Path::new("reclaimPolicy"), &["Delete", "Retain"], e);
         let modes = &["Immediate", "WaitForFirstConsumer"];
@@ -325,6 +319,15 @@ impl Strategy for VolumeAttachments {
     }
 }
 
+/// Who makes the volumes of a class.
+fn provisioner(name: &str, p: &Path<'_>, e: &mut Errors) {
+    if name.is_empty() {
+        e.required(p, "");
+    } else {
+        e.invalid_each(p, name, is_qualified_name(&name.to_lowercase()));
+    }
+}
+
 /// The volumeattributesclasses resource.
 pub struct VolumeAttributesClasses;
 
@@ -339,7 +342,7 @@ impl Strategy for VolumeAttributesClasses {
         &ATTRIBUTES
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
-        pod::driver_name(text(&obj["driverName"]), &Path::new("driverName"), e);
+        provisioner(text(&obj["driverName"]), &Path::new("driverName"), e);
         let p = Path::new("parameters");
         if empty(&obj["parameters"]) {
             e.required(&p, "must contain at least one key/value pair");

@@ -99,15 +99,18 @@ pub trait Strategy: Send + Sync {
     /// All faults of an update.
     fn validate_update(&self, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();
-        metadata::check_update(new, old, &mut e);
+        metadata::check_update(self.options(), "", new, old, &mut e);
         self.check_update(new, old, &mut e);
         e.finish()
     }
 
     /// Same for a subresource that is a view of the object; the base treats every one as `status`.
     fn prepare_subresource_update(&self, cx: &Context<'_>, subresource: &str, new: &mut Value, old: &Value) {
-        let _ = (cx, subresource);
+        let _ = cx;
         base_status_update(new, old);
+        if subresource == "status" && self.options().status_stands_alone {
+            keep_metadata(new, old);
+        }
     }
     /// Faults of a subresource update apart from metadata.
     fn check_subresource_update(&self, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
@@ -126,7 +129,7 @@ pub trait Strategy: Send + Sync {
     /// All faults of a subresource update.
     fn validate_subresource_update(&self, subresource: &str, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();
-        metadata::check_update(new, old, &mut e);
+        metadata::check_update(self.options(), subresource, new, old, &mut e);
         self.check_subresource_update(subresource, new, old, &mut e);
         e.finish()
     }
@@ -162,6 +165,7 @@ pub trait Strategy: Send + Sync {
     fn reset_fields(&self, subresource: &str) -> Vec<Texts> {
         match subresource {
             "" if self.options().has_status() => vec![texts!["status"]],
+            "status" if self.options().status_stands_alone => vec![texts!["spec"], texts!["metadata"]],
             "status" => vec![texts!["spec"]],
             _ => Vec::new(),
         }
@@ -228,6 +232,15 @@ fn spec_changed(new: &Value, old: &Value) -> bool {
 }
 
 /// The base of a status update: everything but status and metadata comes from the old object.
+/// What a write of the status alone leaves of the metadata that clients write.
+fn keep_metadata(new: &mut Value, old: &Value) {
+    if let Some(meta) = new.get_mut("metadata") {
+        for field in ["labels", "annotations", "finalizers", "ownerReferences", "deletionGracePeriodSeconds"] {
+            restore(meta, &old["metadata"], field);
+        }
+    }
+}
+
 pub(crate) fn base_status_update(new: &mut Value, old: &Value) {
     let keys: Vec<String> = match (new.as_object(), old.as_object()) {
         (Some(n), Some(o)) => n.keys().chain(o.keys()).cloned().collect(),

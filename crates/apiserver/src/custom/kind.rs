@@ -219,7 +219,7 @@ impl Strategy for CustomKind {
     fn validate_create(&self, object: &Value) -> FieldErrors {
         let mut e = Errors::new();
         if self.check_type(object, &mut e) {
-            metadata::check_custom(&self.options, &object["metadata"], &mut e);
+            metadata::check(&self.options, &object["metadata"], &mut e);
         }
         self.checked(e, object, true, |validator, counted, errors| validator.check_create(object, counted, errors))
     }
@@ -241,7 +241,7 @@ impl Strategy for CustomKind {
     fn judge_update(&self, subresource: &str, new: &Value, old: &Value, warn: &mut dyn FnMut(String)) -> FieldErrors {
         let mut e = Errors::new();
         if self.check_type(new, &mut e) {
-            metadata::check_custom_update(new, old, &mut e);
+            metadata::check_update(&self.options, subresource, new, old, &mut e);
         }
         let main = subresource.is_empty();
         self.checked(e, new, main, |validator, counted, errors| {

@@ -22,6 +22,7 @@ pub enum Of {
 /// 400 for what is no number, 422 as upstream.
 pub fn check(query: &Query, of: Of) -> Result<(), Status> {
     query.integer("timeoutSeconds")?;
+    query.integer("limit")?;
     let mut errors = FieldErrors::new();
     match of {
         Of::List => of_list(query, &mut errors),

@@ -83,11 +83,15 @@ pub fn object(cx: &RequestContext, expected: &Gvk, schema: &ObjectSchema, body: 
         return Err(unrecognized(expected, &format!("unexpected GroupVersion string: {odd}"), body));
     }
     if is_dynamic {
-        check_named(&value, expected, body)?;
+        if value.get("kind").and_then(Value::as_str).unwrap_or("").is_empty() {
+            return Err(unrecognized(expected, &kind_missing(body), body));
+        }
+        strictness(cx, validation, expected, &decoded.strict)?;
+        check_named(&value, expected)?;
     } else {
         check_kind(&value, expected)?;
+        strictness(cx, validation, expected, &decoded.strict)?;
     }
-    strictness(cx, validation, expected, &decoded.strict)?;
     if let Some(o) = value.as_object_mut() {
         // Bodies may leave these out where the path says them.
         if o.get("apiVersion").and_then(Value::as_str).unwrap_or("").is_empty() {
@@ -125,12 +129,9 @@ pub fn strictness(
 }
 
 /// Objects of kinds that users define say themselves what they are.
-fn check_named(value: &Value, expected: &Gvk, body: &[u8]) -> Result<(), Status> {
+fn check_named(value: &Value, expected: &Gvk) -> Result<(), Status> {
     let text = |k: &str| value.get(k).and_then(Value::as_str).unwrap_or("");
     let (api_version, kind) = (text("apiVersion"), text("kind"));
-    if kind.is_empty() {
-        return Err(unrecognized(expected, &kind_missing(body), body));
-    }
     if api_version != expected.api_version() {
         return Err(other_version(api_version, expected));
     }

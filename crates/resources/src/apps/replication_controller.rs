@@ -21,6 +21,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     scale: Some(ScalePaths::usual()),
     columns: super::replica_set::COLUMNS.into(),
     fields: texts!["status.replicas"],
+    orphans_dependents: true,
     ..Options::of("", "replicationcontrollers")
 });
 

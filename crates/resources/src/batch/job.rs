@@ -42,6 +42,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
         SELECTOR,
     ],
     fields: texts!["status.successful"],
+    orphans_dependents: true,
     ..Options::of("batch", "jobs")
 });
 

@@ -17,6 +17,7 @@ use crate::path::{Errors, Path};
 use crate::rules;
 use crate::strategy::{Context, Strategy, base_status_update};
 use crate::table::{age, human_duration, name, or_none};
+use crate::text::Texts;
 use crate::tree::{default_zero, ensure, int, items, items_mut, present, remove, restore, same, set, text};
 
 const LIFETIME_SECONDS_MIN: i64 = 600;
@@ -92,6 +93,14 @@ impl Strategy for CertificateSigningRequests {
         }
         if !user.extra.is_empty() {
             set(spec, "extra", json!(user.extra));
+        }
+    }
+    fn reset_fields(&self, subresource: &str) -> Vec<Texts> {
+        match subresource {
+            // A client that asks again owns nothing of what it asked, as upstream has it.
+            "" => vec![texts!["spec"], texts!["status"]],
+            "approval" => vec![texts!["spec"], texts!["status", "certificate"]],
+            _ => vec![texts!["spec"], texts!["status", "conditions"]],
         }
     }
     fn check_create(&self, obj: &Value, e: &mut Errors) {

@@ -11,9 +11,9 @@ use crate::metadata::immutable;
 use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::Strategy;
+use crate::strategy::{Context, Strategy, base_update};
 use crate::table::{NONE, UNSET, age, list_with_more, name};
-use crate::tree::{default_to, default_zero, int, int0, items, items_mut, same, text};
+use crate::tree::{default_to, default_zero, int, int0, items, items_mut, same, set, text};
 
 const ENDPOINTS_MAX: usize = 1000;
 const PORTS_MAX: usize = 20_000;
@@ -151,6 +151,16 @@ impl Strategy for EndpointSlices {
             endpoint(x, kind, &at.index(i), e);
         }
         slice_ports(&obj["ports"], &Path::new("ports"), e);
+    }
+    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        base_update(&SLICES, new, old);
+        // Labels say whose endpoints these are.
+        if !same(&new["metadata"]["labels"], &old["metadata"]["labels"]) {
+            let generation = old["metadata"]["generation"].as_i64().unwrap_or(0);
+            if let Some(meta) = new.get_mut("metadata") {
+                set(meta, "generation", generation + 1);
+            }
+        }
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         self.check(new, e);

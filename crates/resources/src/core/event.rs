@@ -115,9 +115,9 @@ impl Strategy for Events {
     }
     fn validate_update(&self, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();
+        metadata::check_update(self.options(), "", new, old, &mut e);
         self.legacy(new, &mut e);
         if self.strict {
-            metadata::check_update(new, old, &mut e);
             if !same(&new["series"], &old["series"]) {
                 series(new, &mut e);
             }

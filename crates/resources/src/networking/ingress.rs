@@ -265,7 +265,9 @@ impl Strategy for IngressClasses {
         let (spec, p) = (&obj["spec"], Path::new("spec"));
         let controller = text(&spec["controller"]);
         let at = p.child("controller");
-        if !controller.is_empty() {
+        if controller.is_empty() {
+            e.required(&at, "");
+        } else {
             if controller.len() > 250 {
                 e.too_long(&at, 250);
             }

@@ -93,14 +93,14 @@ pub(super) fn set_finalizers(new: &mut Value, finalizers: &[String]) {
 }
 
 /// The finalizers with those of the garbage collector as the options want them.
-pub(super) fn finalizers(old: &Value, options: &DeleteOptions) -> Vec<String> {
+pub(super) fn finalizers(old: &Value, options: &DeleteOptions, orphans_by_default: bool) -> Vec<String> {
     let list = old["metadata"]["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
     let has = |name: &str| list.iter().any(|f| f == name);
     let policy = options.propagation_policy.as_deref();
     let orphan = match (options.orphan_dependents, policy) {
         (Some(orphan), _) => orphan,
         (None, Some(policy)) => policy == "Orphan",
-        (None, None) => has(ORPHAN),
+        (None, None) => has(ORPHAN) || (orphans_by_default && !has(FOREGROUND)),
     };
     let foreground = match (options.orphan_dependents, policy) {
         (Some(_), _) => false,
@@ -136,13 +136,17 @@ mod tests {
     use super::*;
 
     fn after(existing: &[&str], orphan: Option<bool>, policy: Option<&str>) -> Vec<String> {
+        of_kind(false, existing, orphan, policy)
+    }
+
+    fn of_kind(orphans: bool, existing: &[&str], orphan: Option<bool>, policy: Option<&str>) -> Vec<String> {
         let old = json!({"metadata": {"finalizers": existing}});
         let options = DeleteOptions {
             orphan_dependents: orphan,
             propagation_policy: policy.map(str::to_owned),
             ..DeleteOptions::default()
         };
-        finalizers(&old, &options)
+        finalizers(&old, &options, orphans)
     }
 
     #[test]
@@ -154,5 +158,9 @@ mod tests {
         assert_eq!(after(&[ORPHAN], None, None), [ORPHAN]);
         assert_eq!(after(&[], Some(true), None), [ORPHAN]);
         assert_eq!(after(&[ORPHAN], Some(false), None), Vec::<String>::new());
+        assert_eq!(of_kind(true, &[], None, None), [ORPHAN]);
+        assert_eq!(of_kind(true, &[], None, Some("Background")), Vec::<String>::new());
+        assert_eq!(of_kind(true, &[], Some(false), None), Vec::<String>::new());
+        assert_eq!(of_kind(true, &[FOREGROUND], None, None), [FOREGROUND]);
     }
 }

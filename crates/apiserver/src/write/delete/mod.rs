@@ -43,7 +43,7 @@ pub async fn delete(cx: &RequestContext, served: &Served, body: RequestBody) -> 
     let view = cx.view()?;
     let bytes = body.read().await?;
     steps::body_read(bytes.len());
-    let options = DeleteOptions::new(cx, &bytes)?;
+    let options = DeleteOptions::new(cx, served, &bytes)?;
     steps::at("Decoded delete options");
     steps::at("About to delete object from database");
     let outcome = run(cx, served, &cx.info.name, &options, Admitted::Ask).await?;
@@ -152,7 +152,7 @@ pub async fn once(
     if let Some(outcome) = special {
         return Ok(outcome);
     }
-    let finalizers = finalizers(&old, options);
+    let finalizers = finalizers(&old, options, served.options().orphans_dependents);
     let grace = grace(served, &old, options);
     let mut new = old;
     match grace {
@@ -210,7 +210,7 @@ async fn namespace(
             meta.remove("deletionGracePeriodSeconds");
         }
         new["status"]["phase"] = "Terminating".into();
-        set_finalizers(&mut new, &finalizers(old, options));
+        set_finalizers(&mut new, &finalizers(old, options, false));
         if !held && new["metadata"]["finalizers"].is_null() {
             return Ok(None);
         }
@@ -257,7 +257,7 @@ pub async fn collection(cx: &RequestContext, served: &Served, body: RequestBody)
     let accepted = cx.accept()?;
     let bytes = body.read().await?;
     steps::body_read(bytes.len());
-    let options = DeleteOptions::new(cx, &bytes)?;
+    let options = DeleteOptions::new(cx, served, &bytes)?;
     let selectors = Selectors::new(served, &cx.selectors)?;
     let at = ListAt::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());

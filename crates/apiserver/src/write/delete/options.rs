@@ -9,6 +9,10 @@ use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 use crate::write::decode;
 
+/// What clients are told that delete a job and do not say what becomes of its pods.
+const PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them \
+                         or set propagationPolicy=Orphan to suppress this warning";
+
 /// `metav1.DeleteOptions`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -40,7 +44,7 @@ impl DeleteOptions {
     ///
     /// # Errors
     /// 400 and 422.
-    pub fn new(cx: &RequestContext, body: &Bytes) -> Result<Self, Status> {
+    pub fn new(cx: &RequestContext, served: &Served, body: &Bytes) -> Result<Self, Status> {
         let mut options = match decode::options(&cx.headers, "DeleteOptions", body)? {
             Some(value) => serde_json::from_value(value).map_err(|e| Status::bad_request(e.to_string()))?,
             None => Self {
@@ -54,6 +58,13 @@ impl DeleteOptions {
             options.dry_run = vec!["All".to_owned()];
         }
         options.check()?;
+        if served.options().orphans_dependents
+            && served.gr.resource == "jobs"
+            && options.propagation_policy.is_none()
+            && options.orphan_dependents.is_none()
+        {
+            cx.warn(PODS_STAY.to_owned());
+        }
         Ok(options)
     }
 

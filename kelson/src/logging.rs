@@ -1,8 +1,17 @@
 //! Log output: one line an event on standard error, level by `--log-level`; how much is logged may be changed while the process runs.
+use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
+use jiff::Timestamp;
+use kelson_meta::{Clock as _, SystemClock};
+use serde_json::{Map, Value, json};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, format};
+use tracing_subscriber::registry::LookupSpan;
 
 /// Verbosities of upstream from which on our levels log more than the process was started with.
 const DEBUG_FROM: u32 = 4;
@@ -13,6 +22,8 @@ type Reload = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
 /// What the process was started with, and the way to change it.
 static LOG: OnceLock<(String, Reload)> = OnceLock::new();
+/// Whether lines are objects of JSON.
+static JSON: AtomicBool = AtomicBool::new(false);
 
 /// Sets up logging for the whole process. The error names what is wrong with the filter.
 pub fn init(level: &str) -> anyhow::Result<()> {
@@ -20,11 +31,95 @@ pub fn init(level: &str) -> anyhow::Result<()> {
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
     // Where the log goes may be full. The line is lost then; to say so there would be the process's end.
-    let log = log.log_internal_errors(false).with_filter_reloading();
+    let log = log.log_internal_errors(false).event_format(Lines { text: format::format() }).with_filter_reloading();
     let handle = log.reload_handle();
     LOG.get_or_init(|| (level.to_owned(), Box::new(move |filter| handle.reload(filter).map_err(|e| e.to_string()))));
     log.init();
     Ok(())
+}
+
+/// Logs as a configuration file says, from now on: with this verbosity, where it says one, and one object of JSON a line.
+///
+/// # Errors
+/// When nothing is logged yet.
+pub fn follow(verbosity: Option<u32>, json: bool) -> Result<(), String> {
+    JSON.store(json, Ordering::Relaxed);
+    verbosity.map_or(Ok(()), |v| set_verbosity(&v.to_string()).map(drop))
+}
+
+/// A line of text, or the same as upstream's JSON (`logging.format: json`).
+struct Lines {
+    text: format::Format,
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: tracing::Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, c: &FmtContext<'_, S, N>, mut to: format::Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        if !JSON.load(Ordering::Relaxed) {
+            return self.text.format_event(c, to, event);
+        }
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let about = event.metadata();
+        writeln!(to, "{}", fields.line(*about.level(), about.file().zip(about.line()), SystemClock.now()))
+    }
+}
+
+/// What an event says, by name.
+#[derive(Default)]
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// The line: when (milliseconds), who, what, and at which verbosity; errors are at none.
+    fn line(mut self, level: Level, place: Option<(&str, u32)>, now: Timestamp) -> String {
+        let mut line = Map::new();
+        line.insert("ts".to_owned(), json!(now.as_nanosecond() as f64 / 1e6));
+        if let Some((file, number)) = place {
+            let mut parts = file.rsplitn(3, '/');
+            let (name, dir) = (parts.next().unwrap_or_default(), parts.next());
+            let short = dir.map_or_else(|| name.to_owned(), |dir| format!("{dir}/{name}"));
+            line.insert("caller".to_owned(), json!(format!("{short}:{number}")));
+        }
+        line.insert("msg".to_owned(), self.0.remove("message").unwrap_or_else(|| json!("")));
+        match level {
+            Level::ERROR => {
+                if let Some(error) = self.0.remove("error") {
+                    line.insert("err".to_owned(), error);
+                }
+            }
+            Level::DEBUG => drop(line.insert("v".to_owned(), json!(DEBUG_FROM))),
+            Level::TRACE => drop(line.insert("v".to_owned(), json!(TRACE_FROM))),
+            _ => drop(line.insert("v".to_owned(), json!(0))),
+        }
+        for (name, value) in self.0 {
+            line.entry(name).or_insert(value);
+        }
+        Value::Object(line).to_string()
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name().to_owned(), json!(format!("{value:?}")));
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.0.insert(field.name().to_owned(), json!(value));
+    }
 }
 
 /// Logs as much as upstream's verbosity `text` asks for, from now on: from 4 on what is for debugging, from 8 on everything; below that
@@ -55,6 +150,27 @@ fn level(text: &str) -> Result<Option<&'static str>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_of_json() {
+        let line = |level, place| {
+            let said = json!({"message": "it \"runs\"", "error": "no", "node": "n", "port": 7});
+            let Value::Object(said) = said else { panic!("an object") };
+            let now = Timestamp::from_microsecond(1_580_306_777_047_280).expect("a time");
+            let text = Fields(said).line(level, place, now);
+            assert!(!text.contains('\n'), "{text}");
+            serde_json::from_str::<Value>(&text).expect("JSON")
+        };
+        let told = line(Level::INFO, Some(("kelson/src/node/run.rs", 12)));
+        let wanted = json!({"ts": 1_580_306_777_047.28, "caller": "node/run.rs:12", "msg": "it \"runs\"", "v": 0, "error": "no", "node": "n", "port": 7});
+        assert_eq!(told, wanted);
+        let told = line(Level::ERROR, None);
+        assert_eq!((&told["err"], told.get("v"), told.get("caller")), (&json!("no"), None, None));
+        assert_eq!(
+            (line(Level::DEBUG, None)["v"].clone(), line(Level::TRACE, None)["v"].clone()),
+            (json!(4), json!(8))
+        );
+    }
 
     #[test]
     fn levels_of_verbosities() {

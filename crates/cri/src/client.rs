@@ -34,6 +34,8 @@ impl Default for Limits {
 #[derive(Debug, Clone)]
 pub struct CriClient {
     channel: Channel,
+    /// Where images are asked for, which may be elsewhere.
+    images: Channel,
     limits: Limits,
 }
 
@@ -42,6 +44,9 @@ struct Method {
     name: &'static str,
     path: &'static str,
 }
+
+/// What paths of methods about images begin with.
+const IMAGES: &str = "/runtime.v1.ImageService/";
 
 macro_rules! runtime_method {
     ($name:literal) => {
@@ -61,7 +66,16 @@ impl CriClient {
     /// # Errors
     /// `InvalidArgument` for an endpoint of another scheme.
     pub fn new(endpoint: &str, limits: Limits) -> CriResult<Self> {
-        Ok(Self { channel: connect(endpoint)?, limits })
+        let channel = connect(endpoint)?;
+        Ok(Self { images: channel.clone(), channel, limits })
+    }
+
+    /// The same, which asks for images at another socket (`--image-service-endpoint`).
+    ///
+    /// # Errors
+    /// As [`CriClient::new`].
+    pub fn with_images(self, endpoint: &str) -> CriResult<Self> {
+        Ok(Self { images: connect(endpoint)?, ..self })
     }
 
     async fn call<Q, A>(&self, method: Method, limit: Option<Duration>, request: Q) -> CriResult<A>
@@ -77,7 +91,8 @@ impl CriClient {
         let mut headers = HeaderMap::new();
         span.pass_on(&mut headers);
         *request.metadata_mut() = MetadataMap::from_headers(headers);
-        let answer = unary(&self.channel, method.name, method.path, limit, request).await;
+        let channel = if method.path.starts_with(IMAGES) { &self.images } else { &self.channel };
+        let answer = unary(channel, method.name, method.path, limit, request).await;
         let code = answer.as_ref().err().map_or("OK", CriError::code_name);
         span.set(|| vec![KeyValue::text("rpc.response.status_code", code)]);
         if let Err(e) = &answer {
@@ -290,7 +305,7 @@ impl Runtime for CriClient {
     }
 
     async fn transfers(&self) -> CriResult<Option<BTreeMap<String, u64>>> {
-        crate::transfers::transfers(&self.channel).await
+        crate::transfers::transfers(&self.images).await
     }
 
     async fn image_fs_info(&self) -> CriResult<ImageFsInfoResponse> {
@@ -324,6 +339,28 @@ mod tests {
             let err = CriClient::new(bad, Limits::default()).expect_err(bad);
             assert_eq!(err.code, Code::InvalidArgument, "{bad}");
         }
+    }
+
+    #[tokio::test]
+    async fn images_are_asked_for_where_they_are() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        let listen = |name: &str| tokio::net::UnixListener::bind(at(name)).expect("a socket");
+        let (runtime, images) = (listen("runtime"), listen("images"));
+        let client = CriClient::new(&at("runtime"), Limits::default()).expect("client").with_images(&at("images"));
+        let client = client.expect("another socket");
+        tokio::select! {
+            biased;
+            asked = images.accept() => drop(asked.expect("asked for images")),
+            asked = runtime.accept() => panic!("the runtime was asked: {asked:?}"),
+            answer = client.image_fs_info() => panic!("somebody answered: {answer:?}"),
+        }
+        tokio::select! {
+            biased;
+            asked = runtime.accept() => drop(asked.expect("asked for its version")),
+            answer = client.version() => panic!("somebody answered: {answer:?}"),
+        }
+        assert!(client.with_images("tcp://127.0.0.1:1").is_err());
     }
 
     #[tokio::test]

@@ -16,6 +16,7 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 
 use crate::cgroups::Cgroups;
+use crate::cgroups::memory::MemoryRules;
 use crate::cgroups::swap::{SwapControl, SwapRules};
 use crate::config::Config;
 use crate::config::cgroups::{CgroupDriver, SwapBehavior};
@@ -32,13 +33,12 @@ use crate::node::sync::NodeSync;
 use crate::objects::Objects;
 use crate::objects::tokens::Tokens;
 use crate::pods::known::Known;
-use crate::pods::manager::{PodManager, source};
-use crate::pods::manifests;
+use crate::pods::manager::{PodManager, read_manifests, source};
 use crate::pods::parts::Parts;
 use crate::probes::handlers::Handlers;
 use crate::runtime::dns::HostDns;
 use crate::runtime::events::{self, RuntimeNotice};
-use crate::runtime::userns::UserNamespaces;
+use crate::runtime::userns::{self, UserNamespaces};
 use crate::server::state::ServerState;
 use crate::server::{Server, ServerError, command};
 use crate::spans::Spans;
@@ -122,7 +122,7 @@ impl Kubelet {
         if config.node_name.is_empty() || config.node_ips.is_empty() {
             return Err(KubeletError::Config("a node name and at least one node IP are needed".into()));
         }
-        let swap = settle(&config).await.map_err(KubeletError::Config)?;
+        let (swap, memory) = settle(&config).await.map_err(KubeletError::Config)?;
         let config = Arc::new(config);
         let made = Arc::clone(&config);
         let made = FILES.run(move || directories(&made)).await;
@@ -142,7 +142,7 @@ impl Kubelet {
         let _ = FILES.run(move || seen.remember(&dirs)).await;
         let node = watch_node(&tasks, &deps.client, &config, (deps.on_pod_cidrs.take(), channels.names.0.clone()));
         let cgroups = cgroups(&config, &*deps.runtime, channels.metrics.registry()).await;
-        let parts = Arc::new(parts(&tasks, &config, &deps, &channels, (name.clone(), cgroups, swap))?);
+        let parts = Arc::new(parts(&tasks, &config, &deps, &channels, (name.clone(), cgroups, swap, memory))?);
         let port = server(&tasks, &deps, &parts, &channels).start().await?;
         let sync = NodeSync {
             config: Arc::clone(&config),
@@ -175,18 +175,21 @@ impl Kubelet {
     }
 }
 
-/// Makes this process what it is to be, on a machine that it may run on; gives what containers may have of the machine's swap.
-async fn settle(config: &Config) -> Result<SwapRules, String> {
-    let behavior = config.swap_behavior;
+/// Makes this process what it is to be, on a machine that it may run on; gives what containers may have of the machine's swap and
+/// memory.
+async fn settle(config: &Config) -> Result<(SwapRules, MemoryRules), String> {
+    let (behavior, own) = (config.swap_behavior, config.clone());
     let swap = FILES.run(move || facts::swap_rules(behavior)).await.unwrap_or_default();
     refuse_swap(config, &swap)?;
+    userns::enough(config.ids_per_pod, config.max_pods)?;
+    let memory = FILES.run(move || facts::memory_rules(&own)).await.map_err(|e| e.to_string())??;
     let process = config.process.clone();
     let settled = FILES
         .run(move || process.suits(Path::new("/proc/sys"), Path::new("/sys/fs/cgroup")).map(|()| process.settle()));
     for fault in settled.await.map_err(|e| e.to_string())?? {
         tracing::warn!(fault, "the kernel does not let this process have what the configuration says");
     }
-    Ok(swap)
+    Ok((swap, memory))
 }
 
 /// The way to the API, at this pace where there is one.
@@ -221,7 +224,7 @@ async fn cgroups(config: &Config, runtime: &dyn Runtime, registry: &Registry) ->
             wanted.driver = theirs;
         }
     }
-    Cgroups::open(wanted.as_ref(), config.pod_max_pids).await.counted(registry)
+    Cgroups::open(wanted.as_ref(), config.pod_max_pids, config.memory).await.counted(registry)
 }
 
 /// Tells events, as fast as the configuration lets it.
@@ -236,9 +239,10 @@ fn parts(
     config: &Arc<Config>,
     deps: &Dependencies,
     channels: &Channels,
-    (runtime_name, cgroups, swap): (String, Cgroups, SwapRules),
+    (runtime_name, cgroups, swap, memory): (String, Cgroups, SwapRules, MemoryRules),
 ) -> Result<Parts, KubeletError> {
     let (client, clock, node) = (deps.client.clone(), Arc::clone(&deps.clock), channels.facts.1.clone());
+    let csi = &channels.csi;
     let recorder = recorder(tasks, config, deps);
     let tell = Tell::new(recorder.clone(), &config.node_name);
     let images = Images::open(config, client.clone(), recorder, Arc::clone(&clock), channels.metrics.registry())?;
@@ -264,14 +268,8 @@ fn parts(
             tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
             claims: Claims::new(client.clone()),
             local_volumes: config.local_volumes_dir.clone(),
-            csi: channels.csi.clone(),
-            growth: VolumeGrowth::new(
-                client.clone(),
-                Arc::clone(&clock),
-                config.dirs(),
-                channels.csi.clone(),
-                tell.clone(),
-            ),
+            csi: csi.clone(),
+            growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), csi.clone(), tell.clone()),
             usages: VolumeUsages::default(),
             metrics: Arc::clone(&channels.storage),
             mounts: Arc::clone(&deps.mounts),
@@ -291,7 +289,8 @@ fn parts(
         claims: channels.claims.clone(),
         cgroups,
         swap,
-        user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
+        memory,
+        user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods, config.ids_per_pod),
         statuses: StatusWriter::start(client.clone(), tasks, Arc::clone(&channels.metrics)),
         node,
         runtime_state: channels.runtime.1.clone(),
@@ -331,11 +330,7 @@ fn pods(
     channels: &Channels,
 ) {
     let inbox = channels.manager.clone();
-    if let Some(dir) = parts.config.pod_manifest_path.clone() {
-        let (node_name, to) = (parts.config.node_name.clone(), inbox.clone());
-        let period = parts.config.manifests_every;
-        tasks.supervise("manifests", move || manifests::run(dir.clone(), period, node_name.clone(), to.clone()));
-    }
+    read_manifests(tasks, &parts.config, &inbox);
     let (runtime, group, to) = (Arc::clone(&deps.runtime), tasks.clone(), inbox.clone());
     let endpoint = parts.config.runtime_endpoint.clone();
     let effects = parts.effects.clone();

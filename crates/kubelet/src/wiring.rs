@@ -105,12 +105,15 @@ impl Channels {
             metrics::resizes(families, pods.iter().map(|p| &**p));
             metrics::claims_in_use(families, &used.in_use());
         });
+        let storage = Arc::new(StorageMetrics::new(metrics.registry()));
+        let csi = CsiVolumes::new(client.clone(), &config.node_name, Drivers::default(), InUse::default());
         Ok(Self {
             devices,
             placement,
             dra,
             claims,
-            storage: Arc::new(StorageMetrics::new(metrics.registry())),
+            csi: csi.counted(Arc::clone(&storage)),
+            storage,
             spans,
             metrics,
             facts: watch::channel(Arc::new(facts)),
@@ -122,7 +125,6 @@ impl Channels {
             known,
             names: watch::channel(Vec::new()),
             certificates: CertificateMetrics::new(Arc::clone(clock)),
-            csi: CsiVolumes::new(client.clone(), &config.node_name, Drivers::default(), InUse::default()),
         })
     }
 }

@@ -12,8 +12,8 @@ use kelson_bootstrap::{ClientCertificate, Discovery, Paths};
 use kelson_client::Client;
 use kelson_client::kubeconfig::{self, Credentials};
 use kelson_cri::containerd::{Containerd, ContainerdConfig};
-use kelson_cri::{CriClient, Limits};
 use kelson_kubelet::config::cgroups::CgroupConfig;
+use kelson_kubelet::config::file::LogFormat;
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Dependencies, Kubelet};
 use kelson_meta::{Clock, SystemClock};
@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use super::args::{AgentArgs, NodeArgs};
 use super::fields::FieldArgs;
-use super::kubelet::{configure, tell_idle};
+use super::kubelet::{configure, runtime_client, tell_idle};
 use super::trust::{self, Trust};
 use super::{credentials, discovery};
 use crate::cluster::ClusterSettings;
@@ -114,7 +114,7 @@ impl Node {
         let dependencies = Dependencies {
             tasks: kelson_tasks::Tasks::root("node"),
             client: client("kubelet")?,
-            runtime: Arc::new(CriClient::new(&endpoint, Limits { request: config.process.runtime_request })?),
+            runtime: Arc::new(runtime_client(&endpoint, &config)?),
             clock: Arc::clone(&clock),
             mounts: Arc::new(KernelMounts),
             prober: None,
@@ -242,7 +242,12 @@ fn kubelet_config(
     config.server.serving_demands = Some(trust.demands().1);
     config.server.tls_bootstrap = true;
     let file = ("--kubelet-config", args.kubelet_config.as_deref());
-    tell_idle(&configure(&mut config, file, &FieldArgs::default(), &args.images)?);
+    let laid = configure(&mut config, file, &FieldArgs::default(), &args.images)?;
+    tell_idle(&laid);
+    if laid.logging.format == Some(LogFormat::Json) || laid.logging.verbosity.is_some_and(|v| v > 0) {
+        let why = "the log is the whole process's, and its command line says what is logged";
+        tracing::warn!(field = "logging", why, "the kubelet configuration sets a field that has no effect here");
+    }
     Ok(config)
 }
 

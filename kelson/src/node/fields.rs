@@ -1,5 +1,7 @@
 //! Flags of upstream's kubelet that say what a field of its configuration file says, and go before it. Those whose field has no effect
 //! here are not among them: they are accepted and named as every such flag.
+use std::collections::BTreeMap;
+
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use serde_json::{Map, Value, json};
@@ -14,6 +16,10 @@ enum Form {
     List,
     /// Pairs of a name and a text, parted by this.
     Pairs(char),
+    /// Pairs of a name and a text, parted by a colon; a name may come again.
+    Lists,
+    /// Pairs of a name and whether it is so.
+    Truths,
 }
 
 /// Flag, field, form, and what it says.
@@ -83,6 +89,12 @@ const FLAGS: &[(&str, &str, Form, &str)] = &[
         "How long below it until pods are evicted.",
     ),
     ("fail-cgroupv1", "failCgroupV1", Form::Truth, "Refuse to run on a machine with cgroups of version 1."),
+    (
+        "feature-gates",
+        "featureGates",
+        Form::Truths,
+        "Gates of features; those that are here anyway are named, and change nothing.",
+    ),
     ("file-check-frequency", "fileCheckFrequency", Form::Text, "How often manifests of static pods are looked at."),
     ("healthz-bind-address", "healthzBindAddress", Form::Text, "Where this machine is told that the kubelet lives."),
     ("healthz-port", "healthzPort", Form::Whole, "Port of that; 0: nowhere."),
@@ -98,6 +110,13 @@ const FLAGS: &[(&str, &str, Form, &str)] = &[
         Form::Whole,
         "Use of the disk until which images are removed.",
     ),
+    ("http-check-frequency", "httpCheckFrequency", Form::Text, "How often --manifest-url is looked at."),
+    (
+        "image-service-endpoint",
+        "imageServiceEndpoint",
+        Form::Text,
+        "Socket at which images are asked for; that of the runtime when not given.",
+    ),
     ("kube-api-burst", "kubeAPIBurst", Form::Whole, "Requests to the API server at once."),
     (
         "kube-api-qps",
@@ -111,6 +130,13 @@ const FLAGS: &[(&str, &str, Form, &str)] = &[
         "localStorageCapacityIsolation",
         Form::Truth,
         "Count and bound what pods take of the disk.",
+    ),
+    ("manifest-url", "staticPodURL", Form::Text, "Where more static pods are published."),
+    (
+        "manifest-url-header",
+        "staticPodURLHeader",
+        Form::Lists,
+        "HTTP headers with which that is asked; may be given again.",
     ),
     ("max-open-files", "maxOpenFiles", Form::Whole, "Files that the kubelet may have open."),
     ("minimum-image-ttl-duration", "imageMinimumGCAge", Form::Text, "Images unused for less are never removed."),
@@ -132,6 +158,12 @@ const FLAGS: &[(&str, &str, Form, &str)] = &[
         "Refuse a kernel that is set otherwise than kubelets count on.",
     ),
     ("provider-id", "providerID", Form::Text, "How the machine is known to who provides it."),
+    (
+        "qos-reserved",
+        "qosReserved",
+        Form::Pairs('='),
+        "Part of what pods ask for that those of lesser classes cannot have (memory=50%; gate QOSReserved).",
+    ),
     ("read-only-port", "readOnlyPort", Form::Whole, "0: there is no unauthenticated port; others are refused."),
     ("registry-burst", "registryBurst", Form::Whole, "Image pulls at once."),
     ("registry-qps", "registryPullQPS", Form::Whole, "Image pulls a second; 0: no limit."),
@@ -178,6 +210,8 @@ impl Args for FieldArgs {
                 Form::Whole => arg.value_name("N").allow_negative_numbers(true),
                 Form::List => arg.value_name("A,B,…").action(ArgAction::Append),
                 Form::Pairs(_) => arg.value_name("NAME=VALUE,…").action(ArgAction::Append),
+                Form::Lists => arg.value_name("NAME:VALUE,…").action(ArgAction::Append),
+                Form::Truths => arg.value_name("NAME=BOOL,…").action(ArgAction::Append),
             })
         })
     }
@@ -214,11 +248,7 @@ fn value(form: Form, words: &[&str]) -> Result<Value, String> {
     let parts = || words.iter().flat_map(|w| w.split(',')).map(str::trim).filter(|p| !p.is_empty());
     Ok(match form {
         Form::Text => json!(last),
-        Form::Truth => match last {
-            "1" | "t" | "T" | "true" | "TRUE" | "True" => json!(true),
-            "0" | "f" | "F" | "false" | "FALSE" | "False" => json!(false),
-            _ => return Err("must be true or false".to_owned()),
-        },
+        Form::Truth => json!(truth(last)?),
         Form::Whole => json!(last.parse::<i64>().map_err(|e| e.to_string())?),
         Form::List => json!(parts().collect::<Vec<_>>()),
         Form::Pairs(between) => {
@@ -228,7 +258,31 @@ fn value(form: Form, words: &[&str]) -> Result<Value, String> {
             };
             Value::Object(parts().map(pair).collect::<Result<Map<String, Value>, String>>()?)
         }
+        Form::Lists => {
+            let mut lists: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+            for part in parts() {
+                let (name, value) = part.split_once(':').ok_or("expected NAME:VALUE")?;
+                lists.entry(name.trim().to_owned()).or_default().push(value.trim());
+            }
+            json!(lists)
+        }
+        Form::Truths => {
+            let pair = |part: &str| {
+                let (name, value) = part.split_once('=').ok_or("expected NAME=BOOL")?;
+                Ok::<_, String>((name.trim().to_owned(), json!(truth(value.trim())?)))
+            };
+            Value::Object(parts().map(pair).collect::<Result<Map<String, Value>, String>>()?)
+        }
     })
+}
+
+/// As Go reads it.
+fn truth(word: &str) -> Result<bool, String> {
+    match word {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("must be true or false".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -272,14 +326,41 @@ mod tests {
     }
 
     #[test]
+    fn gates_and_headers() {
+        let args = read(&[
+            "--feature-gates=MemoryQoS=true,QOSReserved=t",
+            "--qos-reserved=memory=50%",
+            "--manifest-url=https://example.com/pods",
+            "--manifest-url-header=a:hello,b:again,a:world",
+            "--manifest-url-header=b:beautiful",
+            "--http-check-frequency=5s",
+        ])
+        .expect("sound");
+        let mut config = Config::new("n", Path::new("/"));
+        let laid = configuration::load(None, &args.0, &mut config).expect("sound");
+        assert_eq!(laid.ignored, Vec::<String>::new());
+        assert!(config.memory.qos.is_some() && config.memory.reserved_percent == Some(50));
+        let published = config.published_pods.expect("a URL");
+        let sent: Vec<String> = published.headers.iter().map(|(name, value)| format!("{name}:{value}")).collect();
+        assert_eq!((published.every.as_secs(), sent.join(" ")), (5, "a:hello a:world b:again b:beautiful".to_owned()));
+        assert!(read(&["--feature-gates=MemoryQoS"]).is_err_and(|e| e.contains("expected NAME=BOOL")));
+        assert!(read(&["--manifest-url-header=a"]).is_err_and(|e| e.contains("expected NAME:VALUE")));
+    }
+
+    #[test]
     fn every_flag_is_of_a_field_that_has_an_effect() {
         for (flag, path, form, _) in FLAGS {
             let word = match form {
                 Form::Pairs(between) => format!("--{flag}=a{between}b"),
                 Form::Text | Form::List => format!("--{flag}=a"),
                 Form::Truth | Form::Whole => format!("--{flag}=1"),
+                Form::Lists => format!("--{flag}=a:b"),
+                Form::Truths => format!("--{flag}=MemoryQoS=true"),
             };
-            let args = read(&[&word]).expect(flag);
+            // Headers and times of a URL say nothing without one.
+            let url = "--manifest-url=http://example.com/";
+            let words = if *flag == "manifest-url" { vec![word.as_str()] } else { vec![word.as_str(), url] };
+            let args = read(&words).expect(flag);
             let mut config = Config::new("n", Path::new("/"));
             let told = match configuration::load(None, &args.0, &mut config) {
                 Ok(laid) => laid.ignored,

@@ -13,7 +13,7 @@ use kelson_bootstrap::{ClientCertificate, Paths};
 use kelson_client::remote::Remote;
 use kelson_client::{Client, Transport};
 use kelson_cri::{CriClient, Limits};
-use kelson_kubelet::config::file::{self as configuration, HEALTHZ_PORT, Laid, PORT_DEFAULT};
+use kelson_kubelet::config::file::{self as configuration, HEALTHZ_PORT, Laid, LoggingWanted, PORT_DEFAULT};
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
 use kelson_meta::{Clock, SystemClock};
@@ -162,6 +162,8 @@ pub fn tell_idle(laid: &Laid) {
 
 /// What is to be started.
 pub struct Plan {
+    /// What the file says of the log.
+    pub logging: LoggingWanted,
     config: Config,
     endpoint: String,
     paths: Paths,
@@ -203,7 +205,10 @@ impl Plan {
             bootstrap: args.bootstrap_kubeconfig.clone(),
             cert_dir: args.cert_dir.clone(),
         };
-        Ok(Self { config, endpoint, paths, images: args.images.clone() })
+        let mut logging = laid.logging;
+        // The flag goes before the file.
+        logging.verbosity = logging.verbosity.filter(|_| args.verbosity.v == 0);
+        Ok(Self { logging, config, endpoint, paths, images: args.images.clone() })
     }
 
     /// Joins the cluster and starts the kubelet.
@@ -226,7 +231,7 @@ impl Plan {
         let dependencies = Dependencies {
             tasks: kelson_tasks::Tasks::root("node"),
             client: Client::new(connection, "kubelet"),
-            runtime: Arc::new(CriClient::new(&self.endpoint, Limits { request: self.config.process.runtime_request })?),
+            runtime: Arc::new(runtime_client(&self.endpoint, &self.config)?),
             clock,
             mounts: Arc::new(KernelMounts),
             prober: None,
@@ -237,6 +242,15 @@ impl Plan {
         tracing::info!(node = name, port = running.port(), "the kubelet runs");
         Ok(running)
     }
+}
+
+/// The runtime at `endpoint`, and images where the configuration says.
+pub fn runtime_client(endpoint: &str, config: &Config) -> anyhow::Result<CriClient> {
+    let client = CriClient::new(endpoint, Limits { request: config.process.runtime_request })?;
+    Ok(match &config.image_endpoint {
+        Some(images) => client.with_images(images).context("imageServiceEndpoint")?,
+        None => client,
+    })
 }
 
 /// Flags take precedence over the file, as upstream's do.

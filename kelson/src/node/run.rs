@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
+use kelson_kubelet::config::file::LogFormat;
 use kelson_net::ranges;
 use kelson_ranges::{Given, Ranges};
 
@@ -121,6 +122,8 @@ pub fn kubelet(args: KubeletArgs, spoken: &Spoken) -> anyhow::Result<()> {
     logging::init(args.log_level())?;
     spoken.log();
     let plan = kubelet::Plan::of(&args)?;
+    let wanted = plan.logging;
+    logging::follow(wanted.verbosity, wanted.format == Some(LogFormat::Json)).map_err(anyhow::Error::msg)?;
     need_root("")?;
     let _lock = DataDirLock::make(&args.root_dir)?;
     process::run(async |process| {

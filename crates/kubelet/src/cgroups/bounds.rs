@@ -9,6 +9,11 @@ use super::resources::{PERIOD, SHARES_MIN, page_size, quota, shares, weight};
 use crate::pod;
 use crate::systemd::units::Property;
 
+/// The file of what is kept for a cgroup at all events.
+pub const MEMORY_MIN: &str = "memory.min";
+/// The file of what is kept for it as long as there is other memory to be had.
+pub const MEMORY_LOW: &str = "memory.low";
+
 /// Bounds of one cgroup; what is not there stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
@@ -20,8 +25,45 @@ pub struct Bounds {
     pub memory: Option<i64>,
     /// Processes and threads.
     pub pids: Option<u64>,
+    /// Bytes of memory that are kept for it at all events. Only the unified tree keeps any, here and below.
+    pub memory_min: Option<i64>,
+    /// Bytes that are kept for it as long as there are others to be had.
+    pub memory_low: Option<i64>,
     /// Bytes of huge pages, by the size of a page in bytes.
     pub huge_pages: BTreeMap<i64, i64>,
+}
+
+/// What the running pods of the two better classes ask for of the memory, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassMemory {
+    /// By pods of the class Guaranteed.
+    pub guaranteed: i64,
+    /// By pods of the class Burstable.
+    pub burstable: i64,
+}
+
+impl ClassMemory {
+    /// Of these pods.
+    pub fn of(pods: &[Arc<Pod>]) -> Self {
+        let mut sum = Self::default();
+        for pod in pods.iter().filter(|p| !pod::is_terminal(p)) {
+            let of_class = match pod::qos_class(pod) {
+                "Guaranteed" => &mut sum.guaranteed,
+                "Burstable" => &mut sum.burstable,
+                _ => continue,
+            };
+            *of_class = of_class.saturating_add(pod::pod_request(pod, "memory").value());
+        }
+        sum
+    }
+
+    /// What burstable pods and those that ask for nothing may use, of this much for all pods, where this percentage of what the
+    /// better classes ask for is not theirs (`qosReserved`).
+    pub fn limits(self, allocatable: i64, percent: u8) -> (i64, i64) {
+        let part = |asked: i64| asked.saturating_mul(i64::from(percent)) / 100;
+        let burstable = allocatable.saturating_sub(part(self.guaranteed));
+        (burstable, burstable.saturating_sub(part(self.burstable)))
+    }
 }
 
 /// Bytes of huge pages that are no bound.
@@ -44,6 +86,17 @@ impl Bounds {
             memory: pod::pod_limit(pod, "memory").map(|l| l.value()),
             pids,
             huge_pages: huge_pages.collect(),
+            ..Self::default()
+        }
+    }
+
+    /// The same, with what the pod asks for of the memory kept for it: for a guaranteed pod at all events.
+    #[must_use]
+    pub fn keeping_memory(self, pod: &Pod) -> Self {
+        let asked = Some(pod::pod_request(pod, "memory").value()).filter(|asked| *asked > 0);
+        match pod::qos_class(pod) {
+            "Guaranteed" => Self { memory_min: asked, ..self },
+            _ => Self { memory_low: asked, ..self },
         }
     }
 
@@ -101,6 +154,11 @@ impl Bounds {
         if let Some(n) = self.memory {
             add("memory", if unified { "memory.max" } else { "memory.limit_in_bytes" }, n.to_string());
         }
+        for (name, n) in [(MEMORY_MIN, self.memory_min), (MEMORY_LOW, self.memory_low)] {
+            if let Some(n) = n.filter(|_| unified) {
+                add("memory", name, n.to_string());
+            }
+        }
         if let Some(n) = self.pids {
             add("pids", "pids.max", n.to_string());
         }
@@ -125,6 +183,9 @@ impl Bounds {
         }
         if let Some(n) = self.memory {
             out.push((if unified { "MemoryMax" } else { "MemoryLimit" }, number(n)));
+        }
+        for (name, n) in [("MemoryMin", self.memory_min), ("MemoryLow", self.memory_low)] {
+            out.extend(n.filter(|_| unified).map(|n| (name, number(n))));
         }
         out.extend(self.pids.map(|n| ("TasksMax", n.max(1))));
         out
@@ -196,6 +257,26 @@ mod tests {
         let free = Bounds { quota: Some(0), pids: Some(0), ..Bounds::default() };
         assert_eq!(free.properties(true), [("CPUQuotaPerSecUSec", u64::MAX), ("TasksMax", 1)]);
         assert!(Bounds::default().properties(true).is_empty());
+    }
+
+    #[test]
+    fn memory_that_is_kept_and_memory_that_is_not_theirs() {
+        const MIB: i64 = 1 << 20;
+        let guaranteed = Arc::new(pod(json!({"limits": {"cpu": "1", "memory": "64Mi"}})));
+        let burstable = Arc::new(pod(json!({"requests": {"memory": "32Mi"}})));
+        let kept = |pod: &Pod| Bounds::default().keeping_memory(pod);
+        assert_eq!(text(&kept(&guaranteed).files(true)), "memory/memory.min=67108864 ");
+        assert_eq!(text(&kept(&burstable).files(true)), "memory/memory.low=33554432 ");
+        assert_eq!(kept(&burstable).properties(true), [("MemoryLow", 32 << 20)]);
+        assert_eq!(kept(&guaranteed).properties(true), [("MemoryMin", 64 << 20)]);
+        assert!(kept(&guaranteed).files(false).is_empty() && kept(&guaranteed).properties(false).is_empty());
+        assert_eq!(kept(&pod(json!({}))), Bounds::default());
+        let mut over = Pod::clone(&guaranteed);
+        over.status = serde_json::from_value(json!({"phase": "Failed"})).expect("a status");
+        let asked = ClassMemory::of(&[guaranteed, burstable, Arc::new(over), Arc::new(pod(json!({})))]);
+        assert_eq!(asked, ClassMemory { guaranteed: 64 * MIB, burstable: 32 * MIB });
+        assert_eq!(asked.limits(1000 * MIB, 50), (968 * MIB, 952 * MIB));
+        assert_eq!(asked.limits(1000 * MIB, 0), (1000 * MIB, 1000 * MIB));
     }
 
     #[test]

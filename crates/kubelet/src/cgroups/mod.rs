@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 
 pub mod bounds;
+pub mod memory;
 pub mod name;
 pub mod node;
 pub mod placed;
@@ -17,16 +18,16 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::leftovers::end_in_cgroups;
-use kelson_metrics::{HistogramVec, Registry};
+use kelson_metrics::{HistogramVec, IntGauge, Registry};
 use kelson_tasks::FILES;
 use tokio::time::Instant;
 
-use crate::config::cgroups::{CgroupConfig, CgroupDriver};
+use crate::config::cgroups::{CgroupConfig, CgroupDriver, MemoryConfig};
 use crate::metrics::USUAL_BOUNDS;
 use crate::pod;
 use crate::systemd::bus::Bus;
 use crate::systemd::units::Slices;
-use bounds::Bounds;
+use bounds::{Bounds, ClassMemory};
 use name::CgroupName;
 use pressure::ResourcePressures;
 use resources::quota;
@@ -43,6 +44,8 @@ pub struct Cgroups {
     inner: Option<Arc<Inner>>,
     /// How long it takes to make, change and remove one.
     seconds: Option<HistogramVec>,
+    /// Bytes that are kept at all events, and as long as there are others.
+    keeps: Option<[IntGauge; 2]>,
 }
 
 #[derive(Debug)]
@@ -53,6 +56,7 @@ struct Inner {
     pods: CgroupName,
     pids_max: Option<u64>,
     page_sizes: Vec<i64>,
+    memory: MemoryConfig,
     /// Makes the cgroups, where systemd does.
     slices: Option<Slices>,
 }
@@ -60,17 +64,22 @@ struct Inner {
 impl Cgroups {
     /// No cgroups of pods' own.
     pub fn none() -> Self {
-        Self { inner: None, seconds: None }
+        Self { inner: None, seconds: None, keeps: None }
     }
 
     /// Cgroups in the machine's tree; logs and does without where that fails.
-    pub async fn open(config: Option<&CgroupConfig>, pids_max: Option<u64>) -> Self {
+    pub async fn open(config: Option<&CgroupConfig>, pids_max: Option<u64>, memory: MemoryConfig) -> Self {
         let Some(config) = config else { return Self::none() };
         let slices = (config.driver == CgroupDriver::Systemd).then(|| Slices::new(&Bus::system()));
-        Self::at(Path::new(MOUNT), config, pids_max, slices).await
+        Self::at(Path::new(MOUNT), config, (pids_max, memory), slices).await
     }
 
-    async fn at(mount: &Path, config: &CgroupConfig, pids_max: Option<u64>, slices: Option<Slices>) -> Self {
+    async fn at(
+        mount: &Path,
+        config: &CgroupConfig,
+        (pids_max, memory): (Option<u64>, MemoryConfig),
+        slices: Option<Slices>,
+    ) -> Self {
         let tree = match Tree::detect(mount) {
             Ok(tree) => tree,
             Err(why) => {
@@ -85,6 +94,7 @@ impl Cgroups {
             pods: CgroupName::parse(&config.root, driver).join("kubepods"),
             pids_max,
             page_sizes: tree::page_sizes(),
+            memory,
             slices,
         };
         let inner = Arc::new(inner);
@@ -97,7 +107,7 @@ impl Cgroups {
                 return Self::none();
             }
         }
-        Self { inner: Some(inner), seconds: None }
+        Self { inner: Some(inner), seconds: None, keeps: None }
     }
 
     /// The same, which shows by `r` which version the machine's tree has and how long work on it takes.
@@ -112,7 +122,23 @@ impl Cgroups {
             &["operation_type"],
             &USUAL_BOUNDS,
         );
-        Self { seconds: Some(seconds), ..self }
+        let keeps = inner.memory.qos.filter(|_| inner.tree.is_unified()).map(|_| {
+            let guaranteed = "Bytes of memory that are kept for guaranteed pods at all events (memory.min).";
+            let burstable =
+                "Bytes of memory that are kept for burstable pods as long as there are others (memory.low).";
+            [
+                r.gauge("kubelet_memory_qos_node_memory_min_bytes", guaranteed),
+                r.gauge("kubelet_memory_qos_node_memory_low_bytes", burstable),
+            ]
+        });
+        Self { seconds: Some(seconds), keeps, ..self }
+    }
+
+    fn kept(&self, asked: ClassMemory) {
+        if let Some([min, low]) = &self.keeps {
+            min.set(asked.guaranteed);
+            low.set(asked.burstable);
+        }
     }
 
     fn took(&self, what: &str, since: Instant) {
@@ -133,6 +159,9 @@ impl Cgroups {
     pub async fn ensure(&self, pod: &Pod, unbound_cpu: bool) -> Result<(), String> {
         let Some(inner) = &self.inner else { return Ok(()) };
         let mut bounds = Bounds::of_pod(pod, inner.pids_max, &inner.page_sizes);
+        if inner.memory.qos.is_some_and(|qos| qos.is_tiered) {
+            bounds = bounds.keeping_memory(pod);
+        }
         if unbound_cpu {
             bounds.quota = bounds.quota.map(|_| 0);
         }

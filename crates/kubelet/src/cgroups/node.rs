@@ -9,22 +9,43 @@ use k8s_openapi::api::core::v1::Pod;
 use kelson_meta::Quantity;
 use kelson_tasks::FILES;
 
-use super::bounds::Bounds;
+use super::bounds::{Bounds, ClassMemory};
 use super::name::CgroupName;
 use super::{CLASSES, Cgroups, Inner};
 
 impl Cgroups {
-    /// Gives each class its weight among the pods that run.
-    pub async fn share_out(&self, pods: &[Arc<Pod>]) {
+    /// Gives each class its weight among the pods that run, and of the memory what is kept for it and what is not for it;
+    /// `allocatable` is how much of that all pods may use together.
+    pub async fn share_out(&self, pods: &[Arc<Pod>], allocatable: i64) {
         let Some(inner) = &self.inner else { return };
-        let classes = [
+        let asked = ClassMemory::of(pods);
+        let mut classes = [
             (CLASSES[0], Bounds::of_burstable(pods, &inner.page_sizes)),
             (CLASSES[1], Bounds::of_best_effort(&inner.page_sizes)),
         ];
-        for (class, bounds) in classes {
-            if let Err(error) = inner.ensure(inner.pods.join(class), bounds).await {
+        if let Some(qos) = inner.memory.qos.filter(|_| inner.tree.is_unified()) {
+            // What is kept for the pods below must be kept for the whole, or it is not kept at all.
+            let (all, burstable) = if qos.is_tiered {
+                (asked.guaranteed.saturating_add(asked.burstable), asked.burstable)
+            } else {
+                (0, 0)
+            };
+            classes[0].1.memory_low = Some(burstable);
+            let whole = Bounds { memory_min: Some(all), ..Bounds::default() };
+            if let Err(error) = inner.hold(inner.pods.clone(), whole).await {
+                tracing::warn!(error, "no memory is kept for pods");
+            }
+            self.kept(if qos.is_tiered { asked } else { ClassMemory::default() });
+        }
+        for (class, bounds) in &classes {
+            if let Err(error) = inner.ensure(inner.pods.join(*class), bounds.clone()).await {
                 tracing::warn!(class, error, "the cgroup of a class of pods is not as it should be");
             }
+        }
+        if let Some(percent) = inner.memory.reserved_percent.filter(|_| allocatable > 0) {
+            let (burstable, best_effort) = asked.limits(allocatable, percent);
+            inner.bound_class(CLASSES[0], burstable).await;
+            inner.bound_class(CLASSES[1], best_effort).await;
         }
     }
 
@@ -81,6 +102,24 @@ impl Inner {
         let stat = read("memory.stat")?;
         let idle = stat.lines().find_map(|l| l.strip_prefix(idle)?.trim().parse::<u64>().ok()).unwrap_or(0);
         Some(PodsMemory { limit: u64::try_from(limit).ok()?, used: used.saturating_sub(idle) })
+    }
+
+    /// Bounds the memory of a class; one that uses more already gets no more than that.
+    async fn bound_class(self: &Arc<Self>, class: &'static str, bytes: i64) {
+        let name = self.pods.join(class);
+        let bound = |bytes: i64| Bounds { memory: Some(bytes.max(0)), ..Bounds::default() };
+        let Err(why) = self.hold(name.clone(), bound(bytes)).await else { return };
+        let current = if self.tree.is_unified() { "memory.current" } else { "memory.usage_in_bytes" };
+        let file = self.tree.file(&self.path(&name), "memory", current);
+        let used = FILES.run(move || std::fs::read_to_string(file)).await.ok().and_then(Result::ok);
+        let used = used.and_then(|text| text.trim().parse::<i64>().ok());
+        let again = match used.filter(|used| *used > bytes) {
+            Some(used) => self.hold(name, bound(used)).await,
+            None => Err(why),
+        };
+        if let Err(error) = again {
+            tracing::warn!(class, error, "the memory of a class of pods is not bounded");
+        }
     }
 
     /// Holds a cgroup that is there, and says when that fails.

@@ -26,7 +26,7 @@ fn split() -> tempfile::TempDir {
 
 async fn open(dir: &Path, driver: CgroupDriver) -> Cgroups {
     let config = CgroupConfig { driver, ..CgroupConfig::below("k") };
-    Cgroups::at(dir, &config, Some(100), None).await
+    Cgroups::at(dir, &config, (Some(100), MemoryConfig::default()), None).await
 }
 
 #[tokio::test]
@@ -83,7 +83,7 @@ async fn classes_and_the_node_are_held_too() {
     let cgroups = open(dir.path(), CgroupDriver::Cgroupfs).await;
     let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).expect(file);
     assert_eq!(read("cpu/k/kubepods/besteffort/cpu.shares"), "2");
-    cgroups.share_out(&[Arc::new(limited())]).await;
+    cgroups.share_out(&[Arc::new(limited())], 0).await;
     assert_eq!(read("cpu/k/kubepods/burstable/cpu.shares"), "512");
     let amounts = |all: &[(&str, &str)]| {
         all.iter().map(|(name, q)| ((*name).to_owned(), q.parse().expect("a quantity"))).collect()

@@ -55,6 +55,28 @@ impl CgroupConfig {
     }
 }
 
+/// How the kernel is to treat pods' memory where it is short of it (KEP-2570, `MemoryQoS`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemoryQos {
+    /// `memoryThrottlingFactor`: at which part of the way from what a container asks for to what it may use it is slowed down.
+    pub throttling: f64,
+    /// `memoryReservationPolicy: TieredReservation`: what pods ask for is kept for them, for guaranteed ones at all events.
+    pub is_tiered: bool,
+}
+
+/// How memory is shared out beyond the limits of pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MemoryConfig {
+    /// `singleProcessOOMKill`: whether a container that has no memory left loses one process, and not all. `None`: all, on the
+    /// unified tree, where that can be had.
+    pub kills_one: Option<bool>,
+    /// The gate `MemoryQoS`; `None`: it is off, as it is by default.
+    pub qos: Option<MemoryQos>,
+    /// `qosReserved` of memory: this percentage of what pods of the better classes ask for the others cannot have. `None`: they
+    /// can (the gate `QOSReserved` is off, or nothing is said).
+    pub reserved_percent: Option<u8>,
+}
+
 /// `memorySwap.swapBehavior`: which containers may swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapBehavior {

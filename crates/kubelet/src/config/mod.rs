@@ -18,11 +18,14 @@ use kelson_credentials::PullOptions;
 use kelson_meta::Quantity;
 use kelson_traces::TracingConfiguration;
 
-use cgroups::{CgroupConfig, SwapBehavior};
+use cgroups::{CgroupConfig, MemoryConfig, SwapBehavior};
 use placement::PlacementConfig;
 use process::ProcessConfig;
 use shutdown::ShutdownPeriod;
 use thresholds::EvictionConfig;
+
+/// IDs of a pod with users of its own, unless it is said otherwise; what is said is a multiple of it.
+pub const IDS_PER_POD: u32 = 65_536;
 
 /// A taint to register with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +36,24 @@ pub struct RegisterTaint {
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
+}
+
+/// Where static pods are published, and how they are asked for.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PublishedPods {
+    /// Where they are (`staticPodURL`): one pod, or a list.
+    pub url: String,
+    /// `staticPodURLHeader`: what is sent along, which may be secret.
+    pub headers: Vec<(String, String)>,
+    /// `httpCheckFrequency`: how often it is looked at.
+    pub every: Duration,
+}
+
+impl std::fmt::Debug for PublishedPods {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("PublishedPods").field("url", &self.url).field("headers", &names).finish_non_exhaustive()
+    }
 }
 
 /// Where the credential provider plugins are.
@@ -139,6 +160,8 @@ pub struct Config {
     pub cert_dir: PathBuf,
     /// `--node-ip`: addresses the node reports; the first is what host-network pods and `status.hostIP` show.
     pub node_ips: Vec<IpAddr>,
+    /// `imageServiceEndpoint`: whom images are asked of; `None`: the runtime that runs them.
+    pub image_endpoint: Option<String>,
     /// `--container-runtime-endpoint`, to hear the runtime's events beside CRI. Empty: only CRI is used.
     pub runtime_endpoint: String,
     /// `--cluster-dns`.
@@ -159,6 +182,10 @@ pub struct Config {
     pub pod_max_pids: Option<u64>,
     /// Pods' cgroups; `None`: pods have none of their own (`--cgroups-per-qos=false`).
     pub cgroups: Option<CgroupConfig>,
+    /// How memory is shared out beyond the limits of pods.
+    pub memory: MemoryConfig,
+    /// `userNamespaces.idsPerPod`: as many IDs has each pod with users of its own.
+    pub ids_per_pod: u32,
     /// `--system-reserved`, by resource.
     pub system_reserved: BTreeMap<String, Quantity>,
     /// `--kube-reserved`, by resource.
@@ -221,6 +248,8 @@ pub struct Config {
     pub pod_manifest_path: Option<PathBuf>,
     /// `fileCheckFrequency`: how often it is looked at where no change is heard of.
     pub manifests_every: Duration,
+    /// `staticPodURL`: where more static pods are published; `None`: nowhere.
+    pub published_pods: Option<PublishedPods>,
     /// `--enforce-node-allocatable` aside: `--seccomp-default`.
     pub seccomp_default: bool,
     /// `memorySwap.swapBehavior`: what containers may have of the machine's swap.
@@ -250,6 +279,7 @@ impl Config {
             pod_logs_dir: dir.join("pod-logs"),
             cert_dir: dir.join("pki"),
             node_ips: Vec::new(),
+            image_endpoint: None,
             runtime_endpoint: String::new(),
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".into(),
@@ -260,6 +290,8 @@ impl Config {
             pod_max_pids: None,
             pods_per_core: None,
             cgroups: None,
+            memory: MemoryConfig::default(),
+            ids_per_pod: IDS_PER_POD,
             system_reserved: BTreeMap::new(),
             kube_reserved: BTreeMap::new(),
             placement: PlacementConfig::default(),
@@ -290,6 +322,7 @@ impl Config {
             kept_images: Vec::new(),
             pod_manifest_path: None,
             manifests_every: Duration::from_secs(20),
+            published_pods: None,
             seccomp_default: false,
             swap_behavior: SwapBehavior::NoSwap,
             fail_swap_on: false,

@@ -38,6 +38,11 @@ pub struct MountWork<'a> {
     began: Instant,
 }
 
+/// How the plugin of drivers' volumes is named.
+fn of_driver(driver: &str) -> String {
+    format!("kubernetes.io/csi:{driver}")
+}
+
 impl StorageMetrics {
     /// Nothing counted yet; shown by `r`, once.
     pub fn new(r: &Registry) -> Self {
@@ -89,6 +94,16 @@ impl StorageMetrics {
         let code = fault.map_or("OK", CriError::code_name);
         let labels = [driver, method, code, NOT_MIGRATED];
         self.calls.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+
+    /// The node has let go of a driver's volume, or could not.
+    pub fn let_go(&self, driver: &str, success: bool, took: Duration) {
+        self.worked(&of_driver(driver), "unmount_device", success, took);
+    }
+
+    /// A driver's volume that is to be larger is, or could not be made so.
+    pub fn grown(&self, driver: &str, success: bool, took: Duration) {
+        self.worked(&of_driver(driver), "volume_fs_resize", success, took);
     }
 
     fn worked(&self, plugin: &str, operation: &str, success: bool, took: Duration) {
@@ -150,5 +165,9 @@ mod tests {
         m.unmounted("u", true, Duration::from_secs(1));
         let (failed, done) = (of("volume_unmount", "fail-unknown"), of("volume_unmount", "success"));
         check(&registry.text(), &[&format!("{failed} 1"), &format!("{done} 1")]);
+        m.let_go("d.example.com", true, Duration::from_secs(1));
+        m.grown("d.example.com", false, Duration::from_secs(1));
+        let (gone, small) = (of("unmount_device", "success"), of("volume_fs_resize", "fail-unknown"));
+        check(&registry.text(), &[&format!("{gone} 1"), &format!("{small} 1")]);
     }
 }

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{NodeSwapStatus, NodeSystemInfo};
 use kelson_meta::Quantity;
 
 use super::disk::DiskUsage;
+use crate::cgroups::memory::MemoryRules;
 use crate::cgroups::swap::{SwapControl, SwapRules};
 use crate::config::Config;
 use crate::config::cgroups::SwapBehavior;
@@ -64,6 +65,16 @@ pub fn swap_rules(behavior: SwapBehavior) -> SwapRules {
     let memory = machine_memory();
     let control = SwapControl::detect(Path::new("/sys/fs/cgroup"), &file("/proc/self/cgroup"));
     SwapRules { behavior, control, memory: memory.total, swap: memory.swap }
+}
+
+/// How the memory of this machine's containers is looked after.
+///
+/// # Errors
+/// The machine cannot do what the configuration says.
+pub fn memory_rules(config: &Config) -> Result<MemoryRules, String> {
+    let for_pods = for_pods(&capacity(config), &config.reserved());
+    let allocatable = for_pods.get("memory").map_or(0, |q| q.value());
+    MemoryRules::detect(Path::new("/sys/fs/cgroup"), config.memory, allocatable)
 }
 
 /// How many pods the node takes.

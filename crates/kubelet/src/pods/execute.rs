@@ -412,6 +412,7 @@ impl Executor {
             security,
             placed: parts.placement.placed(pod::uid(pod), &c.name),
             swap: parts.swap,
+            memory: parts.memory,
             cpu_quota: parts.config.cpu_quota,
             machine_memory: memory,
             may_lower_oom: terminate::may_lower_oom(),

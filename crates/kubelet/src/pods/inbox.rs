@@ -1,6 +1,6 @@
 //! What the manager has not looked at yet: the newest state of each pod, kept by UID. It is as large as the node has pods,
 //! however often they change.
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -17,6 +17,15 @@ pub enum PodChange {
     Is(Arc<Pod>),
     /// It is gone; this was the last state.
     Gone(Arc<Pod>),
+}
+
+/// Where manifests of static pods are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ManifestSource {
+    /// Files of a directory of this node.
+    Files,
+    /// What is published at a URL.
+    Url,
 }
 
 /// Everything that happened since the manager last looked.
@@ -36,8 +45,8 @@ pub struct Pending {
     pub health: HashSet<String>,
     /// Workers that ended, and whether by themselves.
     pub ended: HashMap<String, bool>,
-    /// The manifests of this node.
-    pub statics: Option<Vec<Arc<Pod>>>,
+    /// The manifests of this node, by where they are from.
+    pub statics: BTreeMap<ManifestSource, Vec<Arc<Pod>>>,
     /// Pods that must go for the node's sake.
     pub evictions: HashMap<String, Eviction>,
 }
@@ -119,9 +128,9 @@ impl ManagerInbox {
             p.ended.insert(uid, by_itself);
         });
     }
-    /// The manifests of this node are these.
-    pub fn statics(&self, pods: Vec<Arc<Pod>>) {
-        self.put(|p| p.statics = Some(pods));
+    /// The manifests of this node are these, as far as they are from there.
+    pub fn statics(&self, source: ManifestSource, pods: Vec<Arc<Pod>>) {
+        self.put(|p| drop(p.statics.insert(source, pods)));
     }
     /// A pod must go for the node's sake.
     pub fn evict(&self, uid: &str, eviction: Eviction) {

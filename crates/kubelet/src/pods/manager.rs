@@ -2,6 +2,7 @@
 //! behind. A worker that panics is started again with what is known of its pod.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 mod judge;
+mod statics;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
 
 use super::event::{Start, WorkerInbox};
-use super::inbox::{ManagerInbox, Pending, PodChange};
+use super::inbox::{ManagerInbox, ManifestSource, Pending, PodChange};
 use super::known::Known;
 use super::mirror::{MirrorInbox, MirrorManager};
 use super::parts::Parts;
@@ -23,6 +24,8 @@ use super::worker::Worker;
 use crate::config::thresholds::Pressure;
 use crate::pod;
 use crate::runtime::events::RunningPod;
+pub use statics::read_manifests;
+use statics::{Statics, name};
 
 /// Before a worker that panicked is started again: the first time, and the longest after panics in a row.
 const RESTART_MIN: Duration = Duration::from_secs(1);
@@ -54,8 +57,8 @@ pub struct PodManager {
     /// Pods found in the runtime at start that the API has not named yet.
     found: Option<HashMap<String, RunningPod>>,
     synced: bool,
-    /// Static pods by namespace and name; `None` until the manifests have been read.
-    statics: Option<HashMap<(String, String), Arc<Pod>>>,
+    /// Static pods, by where they are from.
+    statics: Statics,
     /// Static pods that wait until the one of the same name before them has ended.
     waiting: HashMap<(String, String), Arc<Pod>>,
     /// What is left for pods that wait for it, by their UIDs.
@@ -70,8 +73,8 @@ pub fn source(tasks: &Tasks, client: &Client, node_name: &str, to: ManagerInbox)
     let handle = Informer::new(client.clone(), config)
         .on_change(move |change: &Change<Pod>| {
             tell.pod(match change {
-                Change::Added(p) | Change::Updated { new: p, .. } => PodChange::Is(Arc::clone(p)),
-                Change::Deleted(p) => PodChange::Gone(Arc::clone(p)),
+                Change::Added(p) | Change::Updated { new: p, .. } => PodChange::Is(of_the_api(p)),
+                Change::Deleted(p) => PodChange::Gone(of_the_api(p)),
             });
         })
         .start_in(tasks);
@@ -83,8 +86,14 @@ pub fn source(tasks: &Tasks, client: &Client, node_name: &str, to: ManagerInbox)
     handle
 }
 
-fn name(pod: &Pod) -> (String, String) {
-    (pod::namespace(pod).to_owned(), pod::name(pod).to_owned())
+/// A pod of the API is no manifest of this node, whatever its annotations say: only those are never evicted.
+fn of_the_api(pod: &Arc<Pod>) -> Arc<Pod> {
+    if !pod::is_static(pod) || pod::is_mirror(pod) {
+        return Arc::clone(pod);
+    }
+    let mut pod = Pod::clone(pod);
+    pod.metadata.annotations.get_or_insert_default().insert(pod::CONFIG_SOURCE.to_owned(), "api".to_owned());
+    Arc::new(pod)
 }
 
 impl PodManager {
@@ -99,8 +108,8 @@ impl PodManager {
         let mirrors = MirrorInbox::default();
         let manager = MirrorManager::new(parts.client.clone(), node.clone(), parts.statuses.clone(), mirrors.clone());
         parts.tasks.supervise("mirror-pods", move || manager.clone().run());
-        // Without a directory of manifests there is nothing to wait for.
-        let statics = parts.config.pod_manifest_path.is_none().then(HashMap::new);
+        let statics = Statics::new(&parts.config);
+        mirrors.wanted(Vec::new(), statics.complete());
         Self {
             parts,
             node,
@@ -149,8 +158,8 @@ impl PodManager {
                 PodChange::Gone(pod) => self.gone(pod::uid(&pod)),
             }
         }
-        if let Some(pods) = pending.statics.take() {
-            self.manifests(pods);
+        for (source, pods) in std::mem::take(&mut pending.statics) {
+            self.manifests(source, pods);
             settled = true;
         }
         if pending.synced {
@@ -279,12 +288,12 @@ impl PodManager {
 
     /// Whether API and manifests have both been read once.
     fn complete(&self) -> bool {
-        self.synced && self.statics.is_some()
+        self.synced && self.statics.complete()
     }
 
-    fn manifests(&mut self, pods: Vec<Arc<Pod>>) {
-        let wanted: HashMap<_, _> = pods.iter().map(|p| (name(p), Arc::clone(p))).collect();
-        let before = self.statics.replace(wanted.clone()).unwrap_or_default();
+    fn manifests(&mut self, source: ManifestSource, pods: Vec<Arc<Pod>>) {
+        let (before, wanted) = self.statics.put(source, pods);
+        let all: Vec<_> = wanted.values().cloned().collect();
         let same = |a: &Pod, b: Option<&Arc<Pod>>| b.is_some_and(|b| pod::uid(a) == pod::uid(b));
         for (n, pod) in before.iter().filter(|(n, p)| !same(p, wanted.get(*n))) {
             self.waiting.remove(n);
@@ -298,7 +307,7 @@ impl PodManager {
                 self.pod(pod);
             }
         }
-        self.mirrors.wanted(pods);
+        self.mirrors.wanted(all, self.statics.complete());
     }
 
     fn ended(&mut self, uid: &str) {

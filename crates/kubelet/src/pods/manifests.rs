@@ -1,4 +1,4 @@
-//! Static pods: the manifests of a directory, as pods of this node. Pure but for reading the directory; who runs them and
+//! Static pods: manifests, and those of a directory, as pods of this node. Pure but for reading the directory; who runs them and
 //! shows them in the API is the manager's and `mirror`'s work (upstream: `pkg/kubelet/config/file.go`, `common.go`).
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 
@@ -11,15 +11,15 @@ use k8s_openapi::api::core::v1::{Pod, Toleration};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use super::inbox::ManagerInbox;
+use super::inbox::{ManagerInbox, ManifestSource};
 use crate::logs::notify::Watch;
 use crate::pod;
 use kelson_tasks::FILES;
 
 /// Longest manifest that is read.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
-/// Manifests of one directory.
-const MANIFESTS_MAX: usize = 512;
+/// Manifests of one source.
+pub(super) const MANIFESTS_MAX: usize = 512;
 /// A file that was just made is read when its writer has likely finished.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -28,7 +28,19 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// # Errors
 /// What is wrong with it, for the operator.
 pub fn parse(text: &[u8], source: &Path, node: &str) -> Result<Pod, String> {
-    let (mut value, _) = kelson_codec::yaml::to_value(text).map_err(|e| e.to_string())?;
+    let (value, _) = kelson_codec::yaml::to_value(text).map_err(|e| e.to_string())?;
+    of(value, Origin::File(source), node)
+}
+
+/// Where a manifest is from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Origin<'a> {
+    File(&'a Path),
+    Url(&'a str),
+}
+
+/// The same of a decoded one.
+pub(super) fn of(mut value: Value, origin: Origin<'_>, node: &str) -> Result<Pod, String> {
     if value["kind"] != "Pod" || value["apiVersion"] != "v1" {
         return Err(format!("not a v1 Pod but {} {}", value["apiVersion"], value["kind"]));
     }
@@ -39,7 +51,7 @@ pub fn parse(text: &[u8], source: &Path, node: &str) -> Result<Pod, String> {
     let strategy = kelson_resources::strategy("", "pods").ok_or("pods are not known")?;
     let uid = match value["metadata"]["uid"].as_str() {
         Some(uid) if !uid.is_empty() => uid.to_owned(),
-        _ => digest(&value, source, node),
+        _ => digest(&value, origin, node),
     };
     value["metadata"]["name"] = format!("{name}-{}", node.to_lowercase()).into();
     if value["metadata"]["namespace"].as_str().unwrap_or_default().is_empty() {
@@ -55,23 +67,33 @@ pub fn parse(text: &[u8], source: &Path, node: &str) -> Result<Pod, String> {
     allowed(&pod)?;
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(pod::CONFIG_HASH.into(), uid.clone());
-    annotations.insert(pod::CONFIG_SOURCE.into(), "file".into());
+    let source = if matches!(origin, Origin::File(_)) { "file" } else { "http" };
+    annotations.insert(pod::CONFIG_SOURCE.into(), source.into());
     pod.metadata.uid = Some(uid);
-    // Node problems do not evict it: nothing would bring it back.
-    let always = Toleration { operator: Some("Exists".into()), effect: Some("NoExecute".into()), ..Default::default() };
-    let tolerations = pod.spec.get_or_insert_default().tolerations.get_or_insert_default();
-    if !tolerations.contains(&always) {
-        tolerations.push(always);
+    if matches!(origin, Origin::File(_)) {
+        stays(&mut pod);
     }
     pod.status = None;
     Ok(pod)
 }
 
+/// Node problems do not evict it: nothing would bring it back.
+fn stays(pod: &mut Pod) {
+    let always = Toleration { operator: Some("Exists".into()), effect: Some("NoExecute".into()), ..Default::default() };
+    let tolerations = pod.spec.get_or_insert_default().tolerations.get_or_insert_default();
+    if !tolerations.contains(&always) {
+        tolerations.push(always);
+    }
+}
+
 /// A digest of what the manifest says and where it lies: it changes when they do.
-fn digest(value: &Value, source: &Path, node: &str) -> String {
+fn digest(value: &Value, origin: Origin<'_>, node: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(value.to_string());
-    hash.update(format!("host:{node}file:{}", source.display()));
+    hash.update(match origin {
+        Origin::File(path) => format!("host:{node}file:{}", path.display()),
+        Origin::Url(url) => format!("url:{url}"),
+    });
     hash.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
@@ -150,7 +172,7 @@ pub async fn run(dir: PathBuf, period: Duration, node: String, to: ManagerInbox)
                     }
                 }
                 let pods = found.values().filter_map(|r| r.as_ref().ok().cloned().map(Arc::new)).collect();
-                to.statics(pods);
+                to.statics(ManifestSource::Files, pods);
                 told = found;
             }
             let Some(watch) = &watch else { break };
@@ -214,7 +236,7 @@ mod tests {
         );
         let next = async || {
             let next = tokio::time::timeout(Duration::from_secs(10), heard.next()).await.expect("in time");
-            next.statics.expect("pods").iter().map(|p| pod::name(p).to_owned()).collect::<Vec<_>>()
+            next.statics[&ManifestSource::Files].iter().map(|p| pod::name(p).to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(next().await, Vec::<String>::new());
         std::fs::write(dir.path().join("w.yaml"), POD).expect("write");

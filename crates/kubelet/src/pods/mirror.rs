@@ -30,9 +30,11 @@ enum MirrorAction {
     Delete,
 }
 
-fn decide(wanted: Option<&Pod>, mirror: Option<&Pod>) -> MirrorAction {
+fn decide(wanted: Option<&Pod>, mirror: Option<&Pod>, complete: bool) -> MirrorAction {
     match (wanted, mirror) {
         (None, None) => MirrorAction::Nothing,
+        // It may be of a source that has not been read yet.
+        (None, Some(_)) if !complete => MirrorAction::Nothing,
         (None, Some(_)) => MirrorAction::Delete,
         (Some(_), None) => MirrorAction::Create,
         (Some(w), Some(m)) => {
@@ -79,6 +81,8 @@ struct Mirrors {
     mirrors: HashMap<Name, Arc<Pod>>,
     /// The API has been read whole.
     synced: bool,
+    /// Every source of manifests has been read: a mirror of none of them is nobody's.
+    complete: bool,
 }
 
 impl MirrorInbox {
@@ -87,9 +91,12 @@ impl MirrorInbox {
         self.0.wake.notify_one();
     }
 
-    /// These are all static pods.
-    pub fn wanted(&self, pods: Vec<Arc<Pod>>) {
-        self.put(|s| s.wanted = pods.into_iter().map(|p| (name(&p), p)).collect());
+    /// These are the static pods; `complete`: all there are.
+    pub fn wanted(&self, pods: Vec<Arc<Pod>>, complete: bool) {
+        self.put(|s| {
+            s.wanted = pods.into_iter().map(|p| (name(&p), p)).collect();
+            s.complete = complete;
+        });
     }
     /// The API has this mirror pod.
     pub fn seen(&self, pod: Arc<Pod>) {
@@ -153,7 +160,7 @@ impl MirrorManager {
         let mut fine = true;
         for n in names {
             let (wanted, mirror) = (now.wanted.get(&n).cloned(), now.mirrors.get(&n).cloned());
-            let action = decide(wanted.as_deref(), mirror.as_deref());
+            let action = decide(wanted.as_deref(), mirror.as_deref(), now.complete);
             if let Some(w) = &wanted {
                 let shown = mirror.as_ref().filter(|_| action == MirrorAction::Nothing).map(|m| pod::uid(m).to_owned());
                 self.statuses.mirrored(pod::uid(w), shown);
@@ -213,16 +220,17 @@ mod tests {
         let old = pod(pod::CONFIG_MIRROR, "0");
         let mut leaving = mine.clone();
         leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
-        assert_eq!(decide(Some(&wanted), None), MirrorAction::Create);
-        assert_eq!(decide(Some(&wanted), Some(&mine)), MirrorAction::Nothing);
-        assert_eq!(decide(Some(&wanted), Some(&old)), MirrorAction::Delete);
+        assert_eq!(decide(Some(&wanted), None, false), MirrorAction::Create);
+        assert_eq!(decide(Some(&wanted), Some(&mine), true), MirrorAction::Nothing);
+        assert_eq!(decide(Some(&wanted), Some(&old), false), MirrorAction::Delete);
         assert_eq!(
-            decide(Some(&wanted), Some(&leaving)),
+            decide(Some(&wanted), Some(&leaving), true),
             MirrorAction::Delete,
             "somebody deletes it: a new one follows"
         );
-        assert_eq!(decide(None, Some(&mine)), MirrorAction::Delete);
-        assert_eq!(decide(None, None), MirrorAction::Nothing);
+        assert_eq!(decide(None, Some(&mine), true), MirrorAction::Delete);
+        assert_eq!(decide(None, Some(&mine), false), MirrorAction::Nothing, "its manifest may not have been read yet");
+        assert_eq!(decide(None, None, true), MirrorAction::Nothing);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Pods on this node: one worker task per pod. [`manager`] starts workers, [`worker`] keeps a pod's state and turns
 //! events into decisions ([`plan`], pure), [`execute`] and [`terminate`] carry them out. Pods of this node's own
-//! manifests come from [`manifests`]. Which resources a pod may use here says [`resize`], and which
+//! manifests come from [`manifests`] and from a URL (`published`). Which resources a pod may use here says [`resize`], and which
 //! pods make room for others [`preempt`], for which those wait ([`room`]).
 pub mod admit;
 pub mod backoff;
@@ -17,6 +17,7 @@ pub mod pinning;
 mod place;
 pub mod plan;
 pub mod preempt;
+mod published;
 pub mod resize;
 mod resizing;
 pub mod room;

@@ -7,6 +7,7 @@ use kelson_tasks::Tasks;
 use tokio::sync::watch;
 
 use crate::cgroups::Cgroups;
+use crate::cgroups::memory::MemoryRules;
 use crate::cgroups::swap::SwapRules;
 use crate::config::{Config, PodDirs};
 use crate::devices::Devices;
@@ -50,6 +51,8 @@ pub struct Parts {
     pub cgroups: Cgroups,
     /// What containers may have of the machine's swap.
     pub swap: SwapRules,
+    /// What of the memory is kept for containers, and how they end without any.
+    pub memory: MemoryRules,
     /// Host IDs of pods with users of their own.
     pub user_namespaces: UserNamespaces,
     /// Pod statuses on their way to the API.

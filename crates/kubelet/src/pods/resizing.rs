@@ -39,6 +39,7 @@ impl Executor {
                 unbound_cpu(&mut linux);
             }
             parts.swap.bind(pod, &m.container, &mut linux);
+            parts.memory.bind(pod, &m.container, &mut linux);
             let request = cri::UpdateContainerResourcesRequest {
                 container_id: (*id).clone(),
                 linux: Some(linux),

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::known::Known;
 use crate::cgroups::Cgroups;
-use crate::cgroups::bounds::Bounds;
+use crate::cgroups::bounds::{Bounds, ClassMemory};
 use crate::config::Config;
 use crate::effects::Tell;
 use crate::node::facts;
@@ -33,8 +33,8 @@ pub struct Shares {
     pub tell: Tell,
 }
 
-/// When it was last written, and the weight of the pods that ask for less than they may use.
-type WrittenShare = (Instant, Option<i64>);
+/// When it was last written, and by what pods asked for then: the weight of those that ask for less than they may use, and memory.
+type WrittenShare = (Instant, (Option<i64>, ClassMemory));
 
 impl Shares {
     /// Looks until the task is ended.
@@ -44,12 +44,13 @@ impl Shares {
         let mut written: Option<WrittenShare> = None;
         loop {
             let pods = self.known.list();
-            let weight = Bounds::of_burstable(&pods, &[]).shares;
-            let is_new = written.is_none_or(|(at, of)| at.elapsed() >= WRITE_EVERY || of != weight);
+            let asked = (Bounds::of_burstable(&pods, &[]).shares, ClassMemory::of(&pods));
+            let is_new = written.is_none_or(|(at, of)| at.elapsed() >= WRITE_EVERY || of != asked);
             if is_new {
-                self.cgroups.share_out(&pods).await;
                 let config = Arc::clone(&self.config);
                 let amounts = FILES.run(move || facts::capacity(&config)).await.unwrap_or_default();
+                let memory = facts::for_pods(&amounts, &self.config.reserved()).get("memory").map_or(0, |q| q.value());
+                self.cgroups.share_out(&pods, memory).await;
                 let nothing = BTreeMap::new();
                 let reserved = if enforced.pods { self.config.reserved() } else { nothing };
                 let outcome = self.cgroups.hold_pods(&facts::for_pods(&amounts, &reserved)).await;
@@ -63,7 +64,7 @@ impl Shares {
                     let outcome = self.reserve(cgroup, reserved, *only_cpu).await;
                     self.say(&mut held, format!("Updated limits on {what} cgroup {cgroup}"), what, outcome);
                 }
-                written = Some((Instant::now(), weight));
+                written = Some((Instant::now(), asked));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

@@ -144,15 +144,21 @@ struct HttpAnswer {
 
 /// Where a request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct At {
-    https: bool,
-    host: String,
-    port: u16,
+pub(crate) struct At {
+    pub https: bool,
+    pub host: String,
+    pub port: u16,
     /// Path and query, from the root.
-    path: String,
+    pub path: String,
 }
 
 impl At {
+    /// A whole URL; `None` for what is none of HTTP.
+    pub fn of(url: &str) -> Option<Self> {
+        let nowhere = Self { https: false, host: String::new(), port: 0, path: "/".to_owned() };
+        nowhere.join(url).filter(|at| !at.host.is_empty())
+    }
+
     fn new(action: &HTTPGetAction, pod_ip: &str, port: u16) -> Self {
         let host = action.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(pod_ip);
         let path = action.path.as_deref().unwrap_or_default();
@@ -170,7 +176,7 @@ impl At {
     }
 
     /// Where a `Location` leads from here; `None` where it leads nowhere that HTTP goes to.
-    fn join(&self, location: &str) -> Option<Self> {
+    pub fn join(&self, location: &str) -> Option<Self> {
         let location = location.split('#').next().unwrap_or_default();
         let (path, _) = self.path.split_once('?').unwrap_or((&self.path, ""));
         if let Some(rest) = location.strip_prefix("//") {

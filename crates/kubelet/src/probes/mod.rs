@@ -3,7 +3,7 @@
 mod exec;
 mod grpc;
 pub mod handlers;
-mod http;
+pub(crate) mod http;
 mod target;
 pub mod task;
 mod tcp;

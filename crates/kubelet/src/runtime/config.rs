@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use kelson_cri::proto as cri;
 
 use super::labels;
+use crate::cgroups::memory::MemoryRules;
 use crate::cgroups::placed::Placed;
 use crate::cgroups::resources;
 use crate::cgroups::swap::SwapRules;
@@ -38,6 +39,8 @@ pub struct ContainerParts<'a> {
     pub placed: Placed,
     /// What it may have of the machine's swap.
     pub swap: SwapRules,
+    /// What of the memory is kept for it, and how it ends without any.
+    pub memory: MemoryRules,
     /// Whether its limit of processors holds.
     pub cpu_quota: bool,
     /// Memory of the machine, bytes, for the OOM score.
@@ -78,6 +81,7 @@ pub fn config(mut parts: ContainerParts<'_>) -> Result<cri::ContainerConfig, Str
         resources::unbound_cpu(&mut resources);
     }
     parts.swap.bind(parts.pod, c, &mut resources);
+    parts.memory.bind(parts.pod, c, &mut resources);
     Ok(cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: c.name.clone(), attempt }),
         image: Some(cri::ImageSpec {

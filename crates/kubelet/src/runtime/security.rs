@@ -256,7 +256,7 @@ mod tests {
             "spec":{"hostUsers":false,"securityContext":{"supplementalGroupsPolicy":"Strict"},"containers":[{"name":"a"}]}}))
         .expect("pod");
         let c = &p.spec.as_ref().expect("spec").containers[0];
-        let ids = IdRange { host: 131_072 };
+        let ids = IdRange { host: 131_072, length: 65_536 };
         let d = Defaults {
             ids: Some(ids),
             volume_groups: &[],

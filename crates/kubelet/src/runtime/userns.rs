@@ -14,22 +14,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::PodDirs;
 
-/// IDs of one pod, and what the start of each range is a multiple of.
-pub const LENGTH: u32 = 65_536;
 /// The record in a pod's directory.
 const FILE: &str = "userns";
 
-/// A pod's range: IDs 0 to 65535 in the pod are `host` and up on the node.
+/// A pod's range: its IDs from 0 on are `host` and up on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IdRange {
-    /// First ID on the node.
+    /// First ID on the node, a multiple of the length.
     pub host: u32,
+    /// As many they are.
+    pub length: u32,
+}
+
+/// All IDs there are.
+const IDS: u64 = 1 << 32;
+
+/// Ranges of this length that can be given away: the first belongs to the node itself.
+fn ranges(length: u32) -> u64 {
+    (IDS / u64::from(length.max(1))).saturating_sub(1)
+}
+
+/// Whether each pod of the node can have a range of this length of its own.
+///
+/// # Errors
+/// There are too few IDs.
+pub fn enough(length: u32, pods_max: u32) -> Result<(), String> {
+    if ranges(length) < u64::from(pods_max) {
+        return Err(format!("kubelet user assigned IDs are not enough to support {pods_max} pods"));
+    }
+    Ok(())
 }
 
 impl IdRange {
     /// In CRI's form.
     pub fn mapping(self) -> cri::IdMapping {
-        cri::IdMapping { host_id: self.host, container_id: 0, length: LENGTH }
+        cri::IdMapping { host_id: self.host, container_id: 0, length: self.length }
     }
 
     /// The namespace for sandbox and containers.
@@ -66,19 +85,20 @@ struct Taken {
 pub struct UserNamespaces {
     dirs: PodDirs,
     ranges_max: u32,
+    length: u32,
     taken: Arc<Mutex<Taken>>,
     /// A record that cannot be read: which range it means is unknown, so none is given away.
     damaged: Option<PathBuf>,
 }
 
 impl UserNamespaces {
-    /// Takes up the records of pods that are there already. `ranges_max`: pods of this node.
-    pub fn open(dirs: PodDirs, ranges_max: u32) -> Self {
+    /// Takes up the records of pods that are there already. `ranges_max`: pods of this node; `length`: IDs of one pod.
+    pub fn open(dirs: PodDirs, ranges_max: u32, length: u32) -> Self {
         let mut taken = Taken::default();
         let mut damaged = None;
         for entry in std::fs::read_dir(dirs.pods()).into_iter().flatten().flatten() {
             let path = entry.path().join(FILE);
-            match read(&path) {
+            match read(&path, length) {
                 Ok(None) => {}
                 Ok(Some(range)) => {
                     taken.hosts.insert(range.host);
@@ -90,7 +110,7 @@ impl UserNamespaces {
                 }
             }
         }
-        Self { dirs, ranges_max, taken: Arc::new(Mutex::new(taken)), damaged }
+        Self { dirs, ranges_max, length, taken: Arc::new(Mutex::new(taken)), damaged }
     }
 
     /// The pod's range; a free one is taken and recorded where it has none.
@@ -111,13 +131,14 @@ impl UserNamespaces {
             if let Some(path) = &self.damaged {
                 return Err(format!("the user namespace record {} cannot be read", path.display()));
             }
-            // The first range belongs to the node itself.
-            let free =
-                (1..=self.ranges_max.min(u32::MAX / LENGTH - 1)).map(|n| n * LENGTH).find(|h| !taken.hosts.contains(h));
+            let most = u32::try_from(ranges(self.length)).unwrap_or(u32::MAX);
+            let starts = (1..=self.ranges_max.min(most)).filter_map(|n| n.checked_mul(self.length));
+            let free = starts.into_iter().find(|host| !taken.hosts.contains(host));
             let host = free.ok_or("could not find an empty slot to allocate a user namespace")?;
             taken.hosts.insert(host);
-            taken.by_pod.insert(uid.to_owned(), IdRange { host });
-            IdRange { host }
+            let range = IdRange { host, length: self.length };
+            taken.by_pod.insert(uid.to_owned(), range);
+            range
         };
         let written = write(&self.dirs.pod(uid), range);
         written.inspect_err(|_| self.forget(uid)).map_err(|e| format!("user namespace not recorded: {e}"))?;
@@ -133,24 +154,25 @@ impl UserNamespaces {
     }
 }
 
-fn read(path: &Path) -> io::Result<Option<IdRange>> {
+/// Ranges of another length would overlap with those that are given away now.
+fn read(path: &Path, length: u32) -> io::Result<Option<IdRange>> {
     let text = match std::fs::read(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
     let record: Record = serde_json::from_slice(&text)?;
     let sound = |m: &[RecordedMapping]| match m {
-        [m] if m.container_id == 0 && m.length == LENGTH && m.host_id.is_multiple_of(LENGTH) => Some(m.host_id),
+        [m] if m.container_id == 0 && m.length == length && m.host_id.is_multiple_of(length) => Some(m.host_id),
         _ => None,
     };
     match (sound(&record.uid_mappings), sound(&record.gid_mappings)) {
-        (Some(uids), Some(gids)) if uids == gids && uids != 0 => Ok(Some(IdRange { host: uids })),
+        (Some(uids), Some(gids)) if uids == gids && uids != 0 => Ok(Some(IdRange { host: uids, length })),
         _ => Err(io::Error::other("not a mapping of this kubelet's")),
     }
 }
 
 fn write(dir: &Path, range: IdRange) -> io::Result<()> {
-    let mapping = vec![RecordedMapping { host_id: range.host, container_id: 0, length: LENGTH }];
+    let mapping = vec![RecordedMapping { host_id: range.host, container_id: 0, length: range.length }];
     let record = Record { uid_mappings: mapping.clone(), gid_mappings: mapping };
     let tmp = dir.join(format!("{FILE}.tmp"));
     std::fs::create_dir_all(dir)?;
@@ -165,7 +187,27 @@ mod tests {
     use super::*;
 
     fn open(dir: &Path, max: u32) -> UserNamespaces {
-        UserNamespaces::open(crate::config::Config::new("n", dir).dirs(), max)
+        of_length(dir, max, crate::config::IDS_PER_POD)
+    }
+
+    fn of_length(dir: &Path, max: u32, length: u32) -> UserNamespaces {
+        UserNamespaces::open(crate::config::Config::new("n", dir).dirs(), max, length)
+    }
+
+    #[test]
+    fn ranges_of_another_length() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let long = of_length(dir.path(), 9, 131_072);
+        let (a, b) = (long.take("a").expect("a"), long.take("b").expect("b"));
+        assert_eq!((a.host, a.mapping().length, b.host), (131_072, 131_072, 262_144));
+        let usual = open(dir.path(), 9);
+        assert!(usual.take("c").expect_err("the old ranges are longer").contains("cannot be read"));
+        assert_eq!(of_length(dir.path(), 9, 131_072).take("b"), Ok(b), "after a restart");
+        assert_eq!((enough(65_536, 65_535), enough(1 << 31, 1)), (Ok(()), Ok(())));
+        assert!(enough(65_536, 65_536).is_err() && enough(1 << 31, 2).expect_err("one").contains("2 pods"));
+        let last = of_length(&dir.path().join("last"), u32::MAX, 1 << 31);
+        assert_eq!(last.take("a").map(|r| r.host), Ok(1 << 31));
+        assert!(last.take("b").is_err());
     }
 
     #[test]

@@ -306,7 +306,50 @@ fn self_signed(config: &Config, now: Timestamp) -> Result<Issued, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use rustls::ClientConfig;
+    use rustls::crypto::CryptoProvider;
+    use rustls_pki_types::ServerName;
+
     use super::*;
+
+    /// A client that offers this suite of TLS 1.2 alone, and whether the server takes it, with what is listed there.
+    async fn shakes_hands(listed: &[&str], offered: &str) -> Result<(), String> {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let mut config = Config::new("n", dir.path());
+        config.server.tls_suites = listed.iter().map(ToString::to_string).collect();
+        config.node_ips = vec![IpAddr::from(Ipv4Addr::LOCALHOST)];
+        let certificate = serving_certificate(&config, &kelson_meta::SystemClock).expect("self-signed");
+        let acceptor = acceptor(&[], &certificate, &config.server).expect("an acceptor");
+        let all = kelson_pki::provider();
+        let mut one = CryptoProvider::clone(&all);
+        one.cipher_suites.retain(|suite| suite.suite().as_str() == Some(offered));
+        assert_eq!(one.cipher_suites.len(), 1, "{offered}");
+        let client = ClientConfig::builder_with_provider(Arc::new(one))
+            .with_protocol_versions(&[&rustls::version::TLS12])
+            .expect("TLS 1.2")
+            .dangerous()
+            .with_custom_certificate_verifier(kelson_pki::AnyServerCertificate::verifier())
+            .with_no_client_auth();
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let name = ServerName::try_from("127.0.0.1").expect("a name");
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+        let (taken, connected) = tokio::join!(acceptor.accept(far), connector.connect(name, near));
+        taken.map_err(|e| e.to_string())?;
+        connected.map(drop).map_err(|e| e.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_client_with_no_suite_of_the_list_is_refused() {
+        // The certificate's key is of an elliptic curve, as both suites want it.
+        let listed = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384";
+        let other = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
+        assert_eq!(shakes_hands(&[listed], listed).await, Ok(()));
+        assert_eq!(shakes_hands(&[], other).await, Ok(()), "without a list all are offered");
+        assert!(shakes_hands(&[listed], other).await.is_err());
+        assert!(shakes_hands(&["TLS_AES_128_GCM_SHA256"], listed).await.is_err(), "TLS 1.3 alone");
+    }
 
     #[test]
     fn one_host_cannot_take_all_places() {

@@ -274,7 +274,7 @@ mod tests {
     fn every_mount_of_a_user_namespace_is_shifted_to_it() {
         let dir = tempfile::tempdir().expect("tempdir");
         let mount = json!({"name": "path", "mountPath": "/m"});
-        let ids = IdRange { host: 131_072 };
+        let ids = IdRange { host: 131_072, length: 65_536 };
         let mounts = request(mount, Some(ids)).make(dir.path(), &KernelMounts, "c.l").expect("mounts");
         assert_eq!(mounts.len(), 2, "the volume and the termination message");
         for m in mounts {

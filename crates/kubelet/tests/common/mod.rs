@@ -13,6 +13,7 @@ use kelson_client::{
 };
 use kelson_cri::Runtime;
 use kelson_kubelet::cgroups::Cgroups;
+use kelson_kubelet::cgroups::memory::MemoryRules;
 use kelson_kubelet::cgroups::swap::SwapRules;
 use kelson_kubelet::config::Config;
 use kelson_kubelet::csi::drivers::Drivers;
@@ -275,7 +276,8 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
         placement: Placement::none(dir.path(), Arc::new(PlacementMetrics::new(&registry))),
         cgroups: Cgroups::none(),
         swap: SwapRules::default(),
-        user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
+        memory: MemoryRules::default(),
+        user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods, config.ids_per_pod),
         statuses: StatusWriter::start(client.clone(), &tasks, Arc::new(Metrics::new("n1"))),
         node,
         runtime_state,

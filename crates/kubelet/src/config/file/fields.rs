@@ -177,6 +177,23 @@ impl<'a> Fields<'a> {
         found
     }
 
+    /// The fields of an object of lists of strings, whatever their names.
+    pub fn lists(&self, faults: &mut FieldErrors) -> Vec<(&'a str, Vec<&'a str>)> {
+        let mut found = Vec::new();
+        for (name, value) in self.object.into_iter().flatten().filter(|(_, v)| !v.is_null()) {
+            let path = self.path.key(name);
+            let Some(list) = value.as_array() else {
+                wrong_type(faults, &path, value, "a list");
+                continue;
+            };
+            for other in list.iter().filter(|v| !v.is_string()) {
+                wrong_type(faults, &path, other, "a string");
+            }
+            found.push((name.as_str(), list.iter().filter_map(Value::as_str).collect()));
+        }
+        found
+    }
+
     /// Ends the reading: what was not read is a fault, or, where `without_effect` lists it, given back when it is set to
     /// anything but its zero.
     pub fn finish(self, without_effect: &[&str], faults: &mut FieldErrors) -> Vec<String> {

@@ -3,8 +3,9 @@ use std::net::SocketAddr;
 
 use super::tests::{HEAD, faults, laid};
 use super::*;
-use crate::config::ReviewRules;
+use crate::config::cgroups::{MemoryConfig, MemoryQos};
 use crate::config::process::Pacing;
+use crate::config::{PublishedPods, ReviewRules};
 use kelson_traces::TracingConfiguration;
 use serde_json::json;
 
@@ -59,20 +60,75 @@ fn what_says_nothing_new_is_not_named() {
     let (_, found) = laid(
         "hairpinMode: promiscuous-bridge\ncontentType: application/vnd.kubernetes.protobuf\nsyncFrequency: 60s\n\
          enableControllerAttachDetach: true\nenableProfilingHandler: false\niptablesDropBit: 15\ncpuCFSQuotaPeriod: 100ms\n\
-         userNamespaces: {idsPerPod: 65536}\nfeatureGates: {}\n",
+         featureGates: {MemoryQoS: true, NodeSwap: false}\nhttpCheckFrequency: 20s\nmemoryThrottlingFactor: 0.9\n\
+         logging: {flushFrequency: 0, verbosity: 0, options: {json: {infoBufferSize: '0'}, text: {infoBufferSize: '0'}}}\n",
     );
     assert_eq!(found.ignored, Vec::<String>::new());
     let (_, found) = laid(
-        "hairpinMode: none\nsyncFrequency: 10s\nfeatureGates: {NodeSwap: true}\nstaticPodURL: https://example.com/pods\n\
-         tlsCipherSuites: [TLS_AES_128_GCM_SHA256, TLS_RSA_WITH_AES_128_CBC_SHA]\nuserNamespaces: {idsPerPod: 131072}\nmemoryThrottlingFactor: 0.8\n",
+        "hairpinMode: none\nsyncFrequency: 10s\nfeatureGates: {NodeSwap: true, MemoryQoS: false}\nstaticPodURLHeader: {a: [b]}\n\
+         tlsCipherSuites: [TLS_AES_128_GCM_SHA256, TLS_RSA_WITH_AES_128_CBC_SHA]\nmemoryThrottlingFactor: 0.8\n\
+         qosReserved: {memory: 50%}\nhttpCheckFrequency: 5s\n\
+         logging: {vmodule: [{filePattern: a, verbosity: 1}], options: {text: {splitStream: true}}}\n",
     );
-    let named = ["featureGates", "hairpinMode", "memoryThrottlingFactor", "staticPodURL", "syncFrequency"];
-    let mut all: Vec<&str> = named.into_iter().chain(["tlsCipherSuites[1]", "userNamespaces"]).collect();
+    let mut all = [
+        "featureGates",
+        "hairpinMode",
+        "syncFrequency",
+        "tlsCipherSuites[1]",
+        "memoryThrottlingFactor",
+        "qosReserved",
+        "httpCheckFrequency",
+        "staticPodURLHeader",
+        "logging.vmodule",
+        "logging.options",
+    ];
     all.sort_unstable();
     let mut ignored = found.ignored.clone();
     ignored.sort();
     assert_eq!(ignored, all);
     assert!(ignored.iter().all(|field| !reason(field).is_empty()));
+}
+
+#[test]
+fn memory_beyond_limits() {
+    let usual = laid("maxPods: 1\n").0;
+    assert_eq!((usual.memory, usual.ids_per_pod), (MemoryConfig::default(), 65_536));
+    let (c, found) = laid(
+        "featureGates: {MemoryQoS: true, QOSReserved: true}\nmemoryThrottlingFactor: 0.5\nsingleProcessOOMKill: false\n\
+         memoryReservationPolicy: TieredReservation\nqosReserved: {memory: 50%}\nuserNamespaces: {idsPerPod: 131072}\n",
+    );
+    let qos = Some(MemoryQos { throttling: 0.5, is_tiered: true });
+    assert_eq!(c.memory, MemoryConfig { kills_one: Some(false), qos, reserved_percent: Some(50) });
+    assert_eq!((c.ids_per_pod, found.ignored), (131_072, vec![]));
+    let (c, _) = laid("featureGates: {MemoryQoS: true}\n");
+    assert_eq!(c.memory.qos, Some(MemoryQos { throttling: 0.9, is_tiered: false }));
+    let (c, _) = laid("qosReserved: {memory: 50%}\nmemoryThrottlingFactor: 0.5\n");
+    assert_eq!(c.memory, MemoryConfig::default(), "both belong to gates");
+}
+
+#[test]
+fn static_pods_of_a_url_and_images_of_another_socket() {
+    let (c, found) = laid(
+        "staticPodURL: https://example.com/pods\nstaticPodURLHeader: {X-Site: [a, b]}\nhttpCheckFrequency: 5s\n\
+         imageServiceEndpoint: unix:///run/images.sock\n",
+    );
+    let headers = [("X-Site", "a"), ("X-Site", "b")].map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    let wanted = PublishedPods { url: "https://example.com/pods".into(), headers, every: Duration::from_secs(5) };
+    assert_eq!(c.published_pods, Some(wanted));
+    assert_eq!((c.image_endpoint.as_deref(), found.ignored), (Some("unix:///run/images.sock"), vec![]));
+    let found =
+        faults(&format!("{HEAD}staticPodURL: http://h\nstaticPodURLHeader: {{Authorization: [\"s\u{e9}cret\\n\"]}}\n"));
+    assert!(found.iter().all(|fault| !fault.contains("cret")), "{found:?}");
+}
+
+#[test]
+fn how_it_logs() {
+    assert_eq!(laid("maxPods: 1\n").1.logging, LoggingWanted::default());
+    let (_, found) = laid("logging: {format: json, verbosity: 5, flushFrequency: 5s}\n");
+    assert_eq!(found.logging, LoggingWanted { verbosity: Some(5), format: Some(LogFormat::Json) });
+    assert_eq!(found.ignored, Vec::<String>::new(), "every line is written at once");
+    let (_, found) = laid("logging: {format: text, flushFrequency: 5000000000, vmodule: null}\n");
+    assert_eq!(found.logging, LoggingWanted { verbosity: None, format: Some(LogFormat::Text) });
 }
 
 #[test]
@@ -156,6 +212,20 @@ fn faults_that_upstream_finds() {
         ("featureGates: {CustomCPUCFSQuotaPeriod: true}\ncpuCFSQuotaPeriod: 2s", "must be between 1ms and 1sec"),
         ("featureGates: {NodeSwap: 'yes'}", "featureGates[NodeSwap]: Invalid value"),
         ("userNamespaces: {idsPerPod: 65537}", "userNamespaces.idsPerPod: Invalid value: 65537"),
+        ("userNamespaces: {idsPerPod: 4294967296}", "userNamespaces.idsPerPod: Invalid value: 4294967296"),
+        ("userNamespaces: {ids: 1}", "userNamespaces.ids: Forbidden: unknown field"),
+        ("qosReserved: {cpu: 50%}", "cannot reserve \"cpu\" resource"),
+        ("qosReserved: {memory: 101%}", "must be a percentage between 0% and 100%"),
+        ("qosReserved: {memory: '50'}", "must be a percentage between 0% and 100%"),
+        ("staticPodURL: example.com/pods", "must be a URL with scheme http or https"),
+        ("staticPodURL: http://h\nstaticPodURLHeader: {'a b': [c]}", "is no name of an HTTP header"),
+        ("staticPodURL: http://h\nstaticPodURLHeader: {a: b}", "staticPodURLHeader[a]: Invalid value: must be a list"),
+        ("logging: {format: xml}", "logging.format: Invalid value: \"xml\": Unsupported log format"),
+        ("logging: {verbosity: -1}", "logging.verbosity: Invalid value: -1"),
+        ("logging: {flushFrequency: -1}", "logging.flushFrequency: Invalid value: -1: Must be greater than zero"),
+        ("logging: {format: json, vmodule: [{filePattern: a}]}", "logging.vmodule: Forbidden: Only supported for text"),
+        ("logging: {vmodule: [{}]}", "logging.vmodule[0].filePattern: Required value"),
+        ("logging: {level: 1}", "logging.level: Forbidden: unknown field"),
         (
             "tracing: {samplingRatePerMillion: -1}",
             "tracing.samplingRatePerMillion: Invalid value: -1: sampling rate must be positive",

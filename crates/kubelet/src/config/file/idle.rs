@@ -2,19 +2,21 @@
 //! else than what holds anyway.
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Layer;
 use super::fields::{Fields, Shape};
 
 const NO_PROFILES: &str = "there are no handlers for profiles and flags";
 const NO_IPTABLES: &str = "the kubelet makes no rules of iptables";
-const FILES_ALONE: &str = "static pods come from files alone";
 const CGROUPS_STAY: &str = "processes stay in the cgroups in which they were started";
-const NO_MEMORY_QOS: &str = "MemoryQoS is not there";
 const SUITES: &str = "the TLS library offers what has no known weakness, and nothing else";
-/// IDs of a pod with users of its own are a multiple of so many.
-const IDS: i64 = 65_536;
+/// The gate of `memoryThrottlingFactor` and `memoryReservationPolicy`, off by default in 1.36.
+pub(super) const MEMORY_QOS: &str = "MemoryQoS";
+/// The gate of `qosReserved`, off by default in 1.36.
+pub(super) const QOS_RESERVED: &str = "QOSReserved";
+/// Gates that a file may set here with an effect.
+const GATES: [&str; 2] = [MEMORY_QOS, QOS_RESERVED];
 
 /// Name, form, what holds anyway (as JSON), and why nothing else has an effect.
 pub(super) const IDLE: &[(&str, Shape, &str, &str)] = &[
@@ -25,40 +27,37 @@ pub(super) const IDLE: &[(&str, Shape, &str, &str)] = &[
     ("enableControllerAttachDetach", Shape::Truth, "true", "volumes are attached by the controller alone"),
     ("enableDebugFlagsHandler", Shape::Truth, "true", NO_PROFILES),
     ("enableProfilingHandler", Shape::Truth, "true", NO_PROFILES),
-    ("featureGates", Shape::Object, "{}", "what is here is on, whatever gate it has"),
     ("hairpinMode", Shape::Text, "\"promiscuous-bridge\"", "the pods' network is its plugin's"),
-    ("httpCheckFrequency", Shape::Span, "\"20s\"", FILES_ALONE),
-    ("imageServiceEndpoint", Shape::Text, "\"\"", "images are asked of the runtime that runs them"),
     ("iptablesDropBit", Shape::Whole(0, 31), "15", NO_IPTABLES),
     ("iptablesMasqueradeBit", Shape::Whole(0, 31), "14", NO_IPTABLES),
     ("kernelMemcgNotification", Shape::Truth, "false", "memory is looked at in turn"),
     ("kubeletCgroups", Shape::Text, "\"\"", CGROUPS_STAY),
-    ("logging", Shape::Object, "{}", "the command line says what is logged"),
     ("makeIPTablesUtilChains", Shape::Truth, "true", NO_IPTABLES),
-    ("memoryReservationPolicy", Shape::Text, "\"None\"", NO_MEMORY_QOS),
-    ("memoryThrottlingFactor", Shape::Number, "0.9", NO_MEMORY_QOS),
     ("podCIDR", Shape::Text, "\"\"", "the addresses of pods come from their network"),
-    ("qosReserved", Shape::Object, "{}", "nothing is reserved by class"),
     ("showHiddenMetricsForVersion", Shape::Text, "\"\"", "no metric is hidden"),
-    ("singleProcessOOMKill", Shape::Truth, "true", "the kernel ends one process at a time"),
-    ("staticPodURL", Shape::Text, "\"\"", FILES_ALONE),
-    ("staticPodURLHeader", Shape::Object, "{}", FILES_ALONE),
     ("syncFrequency", Shape::Span, "\"1m\"", "pods are looked at when something changes"),
     ("systemCgroups", Shape::Text, "\"\"", CGROUPS_STAY),
     ("tlsCurvePreferences", Shape::Numbers, "[]", SUITES),
-    ("userNamespaces", Shape::Object, "{\"idsPerPod\":65536}", "each pod with users of its own has 65536 IDs"),
     ("volumePluginDir", Shape::Text, "\"\"", "there are no FlexVolumes"),
+];
+
+/// Fields, or parts of some, of which others read what has an effect, and why the rest has none.
+const IN_PART: &[(&str, &str)] = &[
+    ("featureGates", "what is here is on, whatever gate it has"),
+    ("httpCheckFrequency", "no staticPodURL is set"),
+    ("logging.options", "there is one stream of lines, and each is written at once"),
+    ("logging.vmodule", "verbosity is the whole process's"),
+    ("memoryThrottlingFactor", "it belongs to the gate MemoryQoS, which is off"),
+    ("qosReserved", "it belongs to the gate QOSReserved, which is off"),
+    ("staticPodURLHeader", "no staticPodURL is set"),
+    ("tlsCipherSuites", SUITES),
 ];
 
 /// Why a field that is set has no effect; empty for one of which nothing is known.
 pub fn reason(path: &str) -> &'static str {
-    let of = |(name, ..): &&(&str, Shape, &str, &str)| {
-        path.strip_prefix(name).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
-    };
-    if path.starts_with("tlsCipherSuites[") {
-        return SUITES;
-    }
-    IDLE.iter().find(of).map_or("", |(.., why)| why)
+    let of = |name: &str| path.strip_prefix(name).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
+    let whole = IDLE.iter().map(|(name, .., why)| (*name, *why));
+    whole.chain(IN_PART.iter().copied()).find(|(name, _)| of(name)).map_or("", |(_, why)| why)
 }
 
 impl Layer<'_> {
@@ -72,6 +71,7 @@ impl Layer<'_> {
                 set.push(f.at(name).to_string());
             }
         }
+        self.gates(&mut f, &mut set);
         self.words(&f);
         self.amounts(&f);
         set.extend(f.finish(&[], self.faults));
@@ -79,10 +79,9 @@ impl Layer<'_> {
     }
 
     fn words(&mut self, f: &Fields<'_>) {
-        let words: [(&str, &[&str]); 3] = [
+        let words: [(&str, &[&str]); 2] = [
             ("hairpinMode", &["hairpin-veth", "none", "promiscuous-bridge"]),
             ("configMapAndSecretChangeDetectionStrategy", &["Cache", "Get", "Watch"]),
-            ("memoryReservationPolicy", &["None", "TieredReservation"]),
         ];
         let text = |name: &str| f.peek(name).and_then(Value::as_str).filter(|t| !t.is_empty());
         for (name, known) in words {
@@ -90,32 +89,24 @@ impl Layer<'_> {
                 self.faults.not_supported(&f.at(name), word, known);
             }
         }
-        if text("memoryReservationPolicy") == Some("TieredReservation") && !gate(f, "MemoryQoS") {
-            let why = "requires MemoryQoS feature gate to be enabled";
-            self.faults.invalid(&f.at("memoryReservationPolicy"), "TieredReservation", why);
-        }
         if text("systemCgroups").is_some() && text("cgroupRoot").is_none() {
             self.faults.required(&f.at("cgroupRoot"), "must be specified with systemCgroups");
         }
-        for (name, on) in f.peek("featureGates").and_then(Value::as_object).into_iter().flatten() {
-            if !on.is_boolean() {
-                self.faults.invalid(&f.at("featureGates").key(name), on.clone(), "must be true or false");
-            }
+    }
+
+    fn gates(&mut self, f: &mut Fields<'_>, set: &mut Vec<String>) {
+        let Some(gates) = f.shaped("featureGates", Shape::Object, self.faults).and_then(Value::as_object) else {
+            return;
+        };
+        for (name, on) in gates.iter().filter(|(_, on)| !on.is_boolean()) {
+            self.faults.invalid(&f.at("featureGates").key(name), on.clone(), "must be true or false");
+        }
+        if gates.iter().any(|(name, on)| !super::fields::is_zero(on) && !GATES.contains(&name.as_str())) {
+            set.push(f.at("featureGates").to_string());
         }
     }
 
     fn amounts(&mut self, f: &Fields<'_>) {
-        if let Some(part) = f.peek("memoryThrottlingFactor").and_then(Value::as_f64)
-            && !(part > 0.0 && part <= 1.0)
-        {
-            let why = "must be greater than 0 and less than or equal to 1.0";
-            self.faults.invalid(&f.at("memoryThrottlingFactor"), json!(part), why);
-        }
-        let ids = f.peek("userNamespaces").and_then(|u| u.get("idsPerPod")).and_then(Value::as_i64);
-        if let Some(ids) = ids.filter(|ids| *ids < IDS || ids % IDS != 0 || *ids > i64::from(u32::MAX)) {
-            let why = format!("must be a multiple of {IDS}, not less than that and not more than {}", u32::MAX);
-            self.faults.invalid(&f.at("userNamespaces").child("idsPerPod"), ids, why);
-        }
         let period = f.peek("cpuCFSQuotaPeriod").and_then(Value::as_str).and_then(|t| super::duration(t).ok());
         let Some(period) = period.filter(|p| !p.is_zero()) else { return };
         let at = f.at("cpuCFSQuotaPeriod");
@@ -132,7 +123,7 @@ impl Layer<'_> {
 }
 
 /// Whether the file turns a gate on that upstream has off.
-fn gate(f: &Fields<'_>, name: &str) -> bool {
+pub(super) fn gate(f: &Fields<'_>, name: &str) -> bool {
     f.peek("featureGates").and_then(|gates| gates.get(name)) == Some(&Value::Bool(true))
 }
 

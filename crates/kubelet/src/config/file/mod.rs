@@ -6,8 +6,11 @@ mod cgroups;
 mod eviction;
 mod fields;
 mod idle;
+mod logging;
+mod memory;
 mod placement;
 mod process;
+mod published;
 mod server;
 mod swap;
 
@@ -22,6 +25,7 @@ use serde_json::Value;
 use crate::config::{Config, RegisterTaint};
 use fields::Fields;
 pub use idle::reason;
+pub use logging::{LogFormat, LoggingWanted};
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
@@ -50,6 +54,8 @@ pub struct Laid {
     pub runtime_endpoint: Option<String>,
     /// `authentication.x509.clientCAFile`.
     pub client_ca_file: Option<std::path::PathBuf>,
+    /// `logging`: how much is logged and in which form.
+    pub logging: LoggingWanted,
     /// `cgroupsPerQOS` is not false.
     pub cgroups_per_qos: bool,
 }
@@ -176,6 +182,8 @@ impl Layer<'_> {
         self.shutdown(&mut f);
         self.cgroups(&mut f, &mut laid);
         self.swap(&mut f);
+        self.memory(&mut f);
+        self.published(&mut f);
         self.reserved(&mut f);
         self.placement(&mut f);
         self.config.settle_reserved_cpus();
@@ -183,6 +191,10 @@ impl Layer<'_> {
         self.process(&mut f);
         self.reported(&mut f);
         self.tracing(&mut f);
+        laid.logging = self.logging(&mut f);
+        if let Some(endpoint) = f.string("imageServiceEndpoint", self.faults) {
+            self.config.image_endpoint = Some(endpoint.to_owned());
+        }
         laid.runtime_endpoint = f.string("containerRuntimeEndpoint", self.faults).map(str::to_owned);
         laid.ignored.append(&mut self.ignored);
         laid.ignored.extend(self.idle(f));

@@ -9,6 +9,7 @@ use kelson_client::{Client, EventType, PatchKind, WriteOptions};
 use kelson_cri::Code;
 use kelson_meta::{Clock, Quantity};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::capability::plain_capability;
 use super::data::{PLUGIN, sum};
@@ -29,6 +30,8 @@ struct Mounted<'a> {
     source: &'a CSIPersistentVolumeSource,
     /// Where the pod has it.
     target: &'a Path,
+    /// Whether growing is work of its own, and not a part of mounting.
+    is_in_use: bool,
 }
 
 /// What growing takes; cheap to clone.
@@ -78,7 +81,7 @@ impl VolumeGrowth {
                 if self.csi.publishing.next(&target).is_none() || seen.insert(volume.name.clone(), ()).is_some() {
                     continue;
                 }
-                let done = self.grow(&Mounted { volume: &volume, source, target: &target }).await;
+                let done = self.grow(&Mounted { volume: &volume, source, target: &target, is_in_use: true }).await;
                 if let Err(why) = self.told(pod, &volume, done) {
                     let text = format!("NodeExpandVolume.NodeExpandVolume failed for volume {:?} : {why}", volume.name);
                     self.tell.pod(pod, EventType::Warning, "VolumeResizeFailed", text);
@@ -115,7 +118,7 @@ impl VolumeGrowth {
         if volume.read_only || !volume.grows {
             return Ok(());
         }
-        let done = self.grow(&Mounted { volume, source, target }).await;
+        let done = self.grow(&Mounted { volume, source, target, is_in_use: false }).await;
         self.told(pod, volume, done)
     }
 
@@ -132,14 +135,25 @@ impl VolumeGrowth {
             let capacity = found.spec.and_then(|s| s.capacity).and_then(|c| c.get("storage").map(pod::quantity));
             volume = capacity.unwrap_or(volume);
         }
-        match growth::wanted(&claim, volume, known) {
-            Growth::None => {
-                // What it has when it is first seen it had when it was mounted.
-                if let (Some(size), None) = (size, known) {
-                    self.grown.lock().insert(what.volume.name.clone(), size);
-                }
-                Ok(Grown::Nothing)
+        let wanted = growth::wanted(&claim, volume, known);
+        if wanted == Growth::None {
+            // What it has when it is first seen it had when it was mounted.
+            if let (Some(size), None) = (size, known) {
+                self.grown.lock().insert(what.volume.name.clone(), size);
             }
+            return Ok(Grown::Nothing);
+        }
+        let began = Instant::now();
+        let done = self.bring(what, claim, wanted).await;
+        if what.is_in_use {
+            self.csi.grown(&what.source.driver, done.is_ok(), began);
+        }
+        done
+    }
+
+    async fn bring(&self, what: &Mounted<'_>, claim: PersistentVolumeClaim, wanted: Growth) -> Result<Grown, String> {
+        match wanted {
+            Growth::None => Ok(Grown::Nothing),
             Growth::To(size) => self.to(what, claim, size).await,
             Growth::Here(size) => match self.ask(what, size).await {
                 Ok(()) | Err((Code::Unimplemented, _)) => {

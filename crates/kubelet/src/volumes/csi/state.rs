@@ -12,12 +12,14 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSIDriverSpec, VolumeAttachment};
 use kelson_client::Client;
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::Instant;
 
 use super::data::{DATA_FILE, VolumeData, attachment_name, remove_data, remove_staging, sum, volumes_of};
 use crate::config::PodDirs;
 use crate::csi::client::{Unpublish, Unstage};
 use crate::csi::drivers::{Driver, Drivers};
 use crate::csi::in_use::{InUse, unique_name};
+use crate::metrics::StorageMetrics;
 use crate::volumes::files::in_files;
 
 /// What this kubelet has published, by target, and when a driver wants that done again. As many as the node's pods have volumes of
@@ -53,6 +55,8 @@ pub struct CsiVolumes {
     pub in_use: InUse,
     /// What is published, and when that is due again.
     pub(super) publishing: Publishing,
+    /// What work on volumes is counted by.
+    metrics: Option<Arc<StorageMetrics>>,
     /// One change of a volume at a time; as many as volumes are being changed.
     turns: Arc<Mutex<HashMap<String, Arc<AsyncMutex<()>>>>>,
 }
@@ -66,7 +70,21 @@ impl CsiVolumes {
             drivers,
             in_use,
             publishing: Publishing::default(),
+            metrics: None,
             turns: Arc::default(),
+        }
+    }
+
+    /// The same, which counts its work.
+    #[must_use]
+    pub fn counted(self, metrics: Arc<StorageMetrics>) -> Self {
+        Self { metrics: Some(metrics), ..self }
+    }
+
+    /// A driver's volume that is to be larger is, or could not be made so.
+    pub(super) fn grown(&self, driver: &str, success: bool, began: Instant) {
+        if let Some(metrics) = &self.metrics {
+            metrics.grown(driver, success, began.elapsed());
         }
     }
 
@@ -162,8 +180,16 @@ impl CsiVolumes {
             if in_files(move || Ok(file.exists())).await? {
                 let staging_target_path = path.display().to_string();
                 let call = Unstage { volume_id: data.volume_handle.clone(), staging_target_path };
-                driver.client.unstage(call).await.map_err(|e| e.to_string())?;
-                in_files(move || remove_staging(&there)).await?;
+                let began = Instant::now();
+                let unstaged = driver.client.unstage(call).await.map_err(|e| e.to_string());
+                let done = match unstaged {
+                    Ok(_) => in_files(move || remove_staging(&there)).await,
+                    Err(why) => Err(why),
+                };
+                if let Some(metrics) = &self.metrics {
+                    metrics.let_go(&data.driver_name, done.is_ok(), began.elapsed());
+                }
+                done?;
             }
         }
         self.in_use.end(&name, uid);

@@ -1,0 +1,69 @@
+//! The part of the file about the log: how much is logged, and in which form. Every line is written at once, so that nothing is
+//! ever left to flush.
+use serde_json::Value;
+
+use super::fields::{Fields, is_zero};
+use super::{I32_MAX, Layer};
+
+const FORMATS: [&str; 2] = ["json", "text"];
+
+/// What lines of a log look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One line of text each.
+    Text,
+    /// One object of JSON each.
+    Json,
+}
+
+/// What a file says of the log; who runs the process sets it up so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoggingWanted {
+    /// `logging.verbosity`; `None`: as the command line says.
+    pub verbosity: Option<u32>,
+    /// `logging.format`; `None`: text.
+    pub format: Option<LogFormat>,
+}
+
+impl Layer<'_> {
+    pub(super) fn logging(&mut self, f: &mut Fields<'_>) -> LoggingWanted {
+        let mut log = f.below("logging", self.faults);
+        let format = log.string("format", self.faults);
+        if let Some(other) = format.filter(|format| !FORMATS.contains(format)) {
+            self.faults.invalid(&log.at("format"), other, "Unsupported log format");
+        }
+        let verbosity = log.integer("verbosity", (0, I32_MAX), self.faults).and_then(|n| u32::try_from(n).ok());
+        self.flushes(&mut log);
+        let modules = log.list("vmodule", self.faults);
+        if !modules.is_empty() && format == Some("json") {
+            self.faults.forbidden(&log.at("vmodule"), "Only supported for text log format");
+        }
+        for (path, module) in &modules {
+            let mut module = Fields::of(module, path.clone(), self.faults);
+            if module.string("filePattern", self.faults).is_none() {
+                self.faults.required(&module.at("filePattern"), "File pattern must not be empty");
+            }
+            module.integer("verbosity", (0, I32_MAX), self.faults);
+            module.finish(&[], self.faults);
+        }
+        let options = log.get("options");
+        let parts = [("vmodule", !modules.is_empty()), ("options", options.is_some_and(|o| !is_zero(o)))];
+        self.ignored.extend(parts.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| log.at(name).to_string()));
+        log.finish(&[], self.faults);
+        let format = format.map(|format| if format == "json" { LogFormat::Json } else { LogFormat::Text });
+        LoggingWanted { verbosity, format }
+    }
+
+    /// A duration, or nanoseconds as a number, as older files have it.
+    fn flushes(&mut self, log: &mut Fields<'_>) {
+        match log.peek("flushFrequency") {
+            Some(Value::Number(n)) => {
+                if n.as_i64().is_none_or(|n| n < 0) {
+                    self.faults.invalid(&log.at("flushFrequency"), n.clone(), "Must be greater than zero");
+                }
+                log.get("flushFrequency");
+            }
+            _ => drop(log.duration("flushFrequency", self.faults)),
+        }
+    }
+}

@@ -86,6 +86,38 @@ async fn a_socket_of_the_file_system() {
     assert_eq!(Client::new(channel, 1 << 30).put(put("a", "1")).await.unwrap().header.unwrap().revision, 2);
 }
 
+/// etcd's own client names the socket's path as the host, percent-encoded.
+#[tokio::test]
+async fn a_socket_whose_path_is_taken_for_a_host() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let (tasks, dir) = (Tasks::root("test"), tempfile::tempdir().unwrap());
+    let path = dir.path().join("etcd.sock");
+    serve_at(Address::Unix(path.clone()), &tasks).await;
+    let mut socket = tokio::net::UnixStream::connect(&path).await.unwrap();
+    socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    // A GET of /health whose host is kept in the table of headers, and one that takes it from there.
+    let first = b"\x82\x86\x04\x07/health\x41\x10%2Ftmp%2Fetcd.so";
+    let second = b"\x82\x86\x04\x07/health\xbe";
+    for (stream, head) in [(1, first.as_slice()), (3, second)] {
+        let length = u8::try_from(head.len()).unwrap();
+        socket.write_all(&[&[0, 0, length, 1, 5, 0, 0, 0, stream], head].concat()).await.unwrap();
+    }
+    let mut kinds = Vec::new();
+    while kinds.len() < 4 {
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).await.unwrap();
+        let [a, b, c, kind, .., stream] = head;
+        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
+        socket.read_exact(&mut payload).await.unwrap();
+        if stream != 0 {
+            kinds.push((stream, kind));
+        }
+    }
+    kinds.sort_unstable();
+    // Data and headers of each, nothing that was reset.
+    assert_eq!(kinds, [(1, 0), (1, 1), (3, 0), (3, 1)]);
+}
+
 #[tokio::test]
 async fn calls_of_one_answer() {
     let tasks = Tasks::root("test");

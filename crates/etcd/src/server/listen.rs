@@ -16,8 +16,10 @@ use kelson_tasks::{FILES, OnPanic};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_rustls::server::TlsStream;
 
 use super::face::Face;
+use super::nameless::Nameless;
 use super::options::{Address, StartError};
 use super::route;
 use super::tls::Acceptor;
@@ -134,22 +136,33 @@ async fn connection(peer: Peer, tls: Option<Acceptor>, face: Arc<Face>, whole: b
         Peer::Tcp(stream) => {
             // Small answers must not wait for more.
             let _ = stream.set_nodelay(true);
-            secured(stream, tls, face, whole).await;
+            match tls {
+                None => serve(stream, face, whole).await,
+                Some(tls) => {
+                    if let Some(stream) = secured(stream, &tls).await {
+                        serve(stream, face, whole).await;
+                    }
+                }
+            }
         }
-        Peer::Unix(stream) => secured(stream, tls, face, whole).await,
+        Peer::Unix(stream) => match tls {
+            None => serve(Nameless::new(stream), face, whole).await,
+            Some(tls) => {
+                if let Some(stream) = secured(stream, &tls).await {
+                    serve(Nameless::new(stream), face, whole).await;
+                }
+            }
+        },
     }
 }
 
-async fn secured<T>(stream: T, tls: Option<Acceptor>, face: Arc<Face>, whole: bool)
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let Some(tls) = tls else { return serve(stream, face, whole).await };
+async fn secured<T: AsyncRead + AsyncWrite + Unpin>(stream: T, tls: &Acceptor) -> Option<TlsStream<T>> {
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.get().accept(stream)).await {
-        Ok(Ok(stream)) => serve(stream, face, whole).await,
+        Ok(Ok(stream)) => return Some(stream),
         Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => tracing::debug!("TLS handshake timed out"),
     }
+    None
 }
 
 async fn serve<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: T, face: Arc<Face>, whole: bool) {

@@ -6,6 +6,7 @@ mod grpc;
 mod http;
 mod listen;
 mod metrics;
+mod nameless;
 mod options;
 mod route;
 mod start;

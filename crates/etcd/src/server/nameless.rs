@@ -1,0 +1,345 @@
+//! Connections of sockets in the file system: what a client calls the host there means nothing, and need not be a host.
+//!
+//! etcd's own client names the socket's path as HTTP/2's `:authority`, with its slashes percent-encoded. The grammar of a host has no
+//! such characters, so that the request would be refused before anything of it is read. Each authority is therefore written over with
+//! letters on its way in. A value keeps its length as it is encoded, which is never more than what the client's table of headers
+//! counts for it: what the client looks up in that table later is found here too.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const FRAME_HEAD_BYTES: usize = 9;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 0x4;
+const PADDED: u8 = 0x8;
+const PRIORITY: u8 = 0x20;
+/// What a frame with the flag `PRIORITY` has before its headers.
+const PRIORITY_BYTES: usize = 5;
+/// Where `:authority` stands in the table of headers that all know.
+const AUTHORITY_INDEX: u8 = 1;
+/// In front of a text: that it is Huffman-coded.
+const HUFFMAN: u8 = 0x80;
+/// What stands for each octet of an authority.
+const LETTER: u8 = b'e';
+
+/// A connection whose requests name no host.
+pub(super) struct Nameless<T> {
+    io: T,
+    heads: Heads,
+}
+
+impl<T> Nameless<T> {
+    pub fn new(io: T) -> Self {
+        Self { io, heads: Heads::default() }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Nameless<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+        if let Some(fresh) = buf.filled_mut().get_mut(before..) {
+            self.heads.pass(fresh);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Nameless<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+/// Follows the frames of a connection to the headers in them.
+struct Heads {
+    at: At,
+    block: Block,
+}
+
+enum At {
+    /// So many octets were HTTP/2's preface.
+    Preface(usize),
+    /// The connection does not speak HTTP/2.
+    Elsewhere,
+    /// So many octets of a frame's head are there.
+    Head([u8; FRAME_HEAD_BYTES], usize),
+    Payload(Payload),
+}
+
+/// What of a frame has not come yet.
+struct Payload {
+    left: usize,
+    /// The next octet says how much padding there is at the end.
+    padded: bool,
+    /// Octets before the headers.
+    before: usize,
+    padding: usize,
+    headers: bool,
+    ends_headers: bool,
+}
+
+impl Default for Heads {
+    fn default() -> Self {
+        Self { at: At::Preface(0), block: Block::Field }
+    }
+}
+
+impl Heads {
+    fn pass(&mut self, mut bytes: &mut [u8]) {
+        loop {
+            // What is in other frames is no concern: it is stepped over as a whole.
+            let step = match &self.at {
+                At::Elsewhere => return,
+                At::Payload(payload) if !payload.headers => payload.left.min(bytes.len()),
+                _ => 0,
+            };
+            let rest = std::mem::take(&mut bytes).split_at_mut(step).1;
+            if let At::Payload(payload) = &mut self.at {
+                payload.left -= step;
+            }
+            self.end_of_frame();
+            let Some((octet, rest)) = rest.split_first_mut() else { return };
+            self.octet(octet);
+            self.end_of_frame();
+            bytes = rest;
+        }
+    }
+
+    fn octet(&mut self, octet: &mut u8) {
+        match &mut self.at {
+            At::Elsewhere => {}
+            At::Preface(seen) if PREFACE.get(*seen) != Some(octet) => self.at = At::Elsewhere,
+            At::Preface(seen) => {
+                *seen += 1;
+                if *seen == PREFACE.len() {
+                    self.at = At::Head([0; FRAME_HEAD_BYTES], 0);
+                }
+            }
+            At::Head(head, seen) => {
+                head[*seen] = *octet;
+                *seen += 1;
+                if *seen == FRAME_HEAD_BYTES {
+                    self.at = At::Payload(Payload::of(*head));
+                }
+            }
+            At::Payload(payload) if payload.left > 0 => payload.octet(octet, &mut self.block),
+            At::Payload(_) => {}
+        }
+    }
+
+    fn end_of_frame(&mut self) {
+        if let At::Payload(payload) = &self.at
+            && payload.left == 0
+        {
+            if payload.ends_headers {
+                self.block = Block::Field;
+            }
+            self.at = At::Head([0; FRAME_HEAD_BYTES], 0);
+        }
+    }
+}
+
+impl Payload {
+    fn of(head: [u8; FRAME_HEAD_BYTES]) -> Self {
+        let [a, b, c, kind, flags, ..] = head;
+        let first = kind == HEADERS;
+        let headers = first || kind == CONTINUATION;
+        Self {
+            left: usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c),
+            padded: first && flags & PADDED != 0,
+            before: if first && flags & PRIORITY != 0 { PRIORITY_BYTES } else { 0 },
+            padding: 0,
+            headers,
+            ends_headers: headers && flags & END_HEADERS != 0,
+        }
+    }
+
+    fn octet(&mut self, octet: &mut u8, block: &mut Block) {
+        self.left -= 1;
+        if self.padded {
+            self.padded = false;
+            self.padding = usize::from(*octet);
+        } else if self.before > 0 {
+            self.before -= 1;
+        } else if self.headers && self.left >= self.padding {
+            *block = block.after(octet);
+        }
+    }
+}
+
+/// Where in a list of headers (RFC 7541) the next octet stands. A list goes on in the next frame where this one ends.
+#[derive(Clone, Copy)]
+enum Block {
+    /// The first of a header.
+    Field,
+    /// More of a number that does not matter; a text follows, or the next header.
+    Number(Option<Text>),
+    /// The first of a text: its length.
+    Length(Text),
+    /// More of the length.
+    LongLength(Text, usize, u32),
+    Octets(Text, usize),
+}
+
+/// What a text is.
+#[derive(Clone, Copy, PartialEq)]
+enum Text {
+    Name,
+    Value,
+    Authority,
+}
+
+impl Block {
+    fn after(self, octet: &mut u8) -> Self {
+        match self {
+            Self::Field => Self::field(*octet),
+            Self::Number(then) if *octet & 0x80 == 0 => then.map_or(Self::Field, Self::Length),
+            Self::Number(_) => self,
+            Self::Length(text) => {
+                if text == Text::Authority {
+                    *octet &= !HUFFMAN;
+                }
+                match *octet & 0x7f {
+                    0x7f => Self::LongLength(text, 0x7f, 0),
+                    length => Self::octets(text, usize::from(length)),
+                }
+            }
+            Self::LongLength(text, length, shift) => {
+                let more = usize::from(*octet & 0x7f).checked_shl(shift).unwrap_or(usize::MAX);
+                let length = length.saturating_add(more);
+                if *octet & 0x80 == 0 { Self::octets(text, length) } else { Self::LongLength(text, length, shift + 7) }
+            }
+            Self::Octets(text, left) => {
+                if text == Text::Authority {
+                    *octet = LETTER;
+                }
+                Self::octets(text, left - 1)
+            }
+        }
+    }
+
+    fn field(octet: u8) -> Self {
+        // An entry of the table, a new entry, the table's size, or a header that the table does not keep.
+        let (mask, is_text) = match octet {
+            0x80.. => (0x7f, false),
+            0x40.. => (0x3f, true),
+            0x20.. => (0x1f, false),
+            _ => (0x0f, true),
+        };
+        match (octet & mask, is_text) {
+            (index, _) if index == mask => Self::Number(is_text.then_some(Text::Value)),
+            (_, false) => Self::Field,
+            (0, true) => Self::Length(Text::Name),
+            (AUTHORITY_INDEX, true) => Self::Length(Text::Authority),
+            (_, true) => Self::Length(Text::Value),
+        }
+    }
+
+    fn octets(text: Text, left: usize) -> Self {
+        match (left, text) {
+            (0, Text::Name) => Self::Length(Text::Value),
+            (0, _) => Self::Field,
+            _ => Self::Octets(text, left),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(payload.len()).unwrap();
+        [&[0, 0, length, kind, flags, 0, 0, 0, 1], payload].concat()
+    }
+
+    /// What comes out, whole and octet by octet.
+    fn passed(bytes: &[u8]) -> Vec<u8> {
+        let bytes = [PREFACE, bytes].concat();
+        let (mut whole, mut single) = (bytes.clone(), bytes);
+        Heads::default().pass(&mut whole);
+        let mut heads = Heads::default();
+        for octet in single.chunks_mut(1) {
+            heads.pass(octet);
+        }
+        assert_eq!(whole, single);
+        whole.split_off(PREFACE.len())
+    }
+
+    #[test]
+    fn authorities_are_written_over_wherever_they_stand() {
+        let plain = b"\x82\x86\x84\x41\x08%2Fa.sck\x40\x01a\x01b\x87";
+        let plain_out = b"\x82\x86\x84\x41\x08eeeeeeee\x40\x01a\x01b\x87";
+        // "www.example.com", Huffman-coded, as in the RFC's appendix C.4.1.
+        let huffman = b"\x82\x86\x84\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff";
+        let huffman_out = b"\x82\x86\x84\x41\x0ceeeeeeeeeeee";
+        let uncounted =
+            [b"\x3f\xe1\x1f\x01\xff\x01".as_slice(), &[0x55; 128], b"\x11\x01/\x5f\x01\x01/\xff\x00"].concat();
+        let uncounted_out =
+            [b"\x3f\xe1\x1f\x01\x7f\x01".as_slice(), &[LETTER; 128], b"\x11\x01e\x5f\x01\x01/\xff\x00"].concat();
+        let all = [(&plain[..], &plain_out[..]), (huffman, huffman_out), (&uncounted, &uncounted_out)];
+        for (given, wanted) in all {
+            let data = frame(0, 0, b"\x41\x01/");
+            let given = [frame(HEADERS, END_HEADERS, given), data.clone()].concat().repeat(2);
+            let wanted = [frame(HEADERS, END_HEADERS, wanted), data].concat().repeat(2);
+            assert_eq!(passed(&given), wanted);
+        }
+    }
+
+    #[test]
+    fn lists_go_on_over_frames_between_priority_and_padding() {
+        let given = [
+            frame(HEADERS, PADDED | PRIORITY, b"\x02\x41\x01/\x41\x01\x41\x03%2\x41\x01"),
+            frame(CONTINUATION, 0, b""),
+            frame(CONTINUATION, END_HEADERS, b"F\x41\x01/"),
+        ];
+        let wanted = [
+            frame(HEADERS, PADDED | PRIORITY, b"\x02\x41\x01/\x41\x01\x41\x03ee\x41\x01"),
+            frame(CONTINUATION, 0, b""),
+            frame(CONTINUATION, END_HEADERS, b"e\x41\x01e"),
+        ];
+        assert_eq!(passed(&given.concat()), wanted.concat());
+    }
+
+    #[test]
+    fn what_is_not_of_the_second_version_stays() {
+        let given = [b"GET / HTTP/1.1\r\n".to_vec(), frame(HEADERS, END_HEADERS, b"\x41\x01/")].concat();
+        let mut bytes = given.clone();
+        Heads::default().pass(&mut bytes);
+        assert_eq!(bytes, given);
+    }
+
+    #[test]
+    fn nonsense_is_followed_without_a_fault() {
+        let seven = [0x01, 0xff].into_iter().chain(std::iter::repeat_n(0xff, 20)).collect::<Vec<u8>>();
+        passed(&frame(HEADERS, END_HEADERS, &seven));
+        passed(&frame(HEADERS, PADDED | END_HEADERS, b"\xff\x41\x01/"));
+        passed(&frame(HEADERS, PADDED, b""));
+    }
+}

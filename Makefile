@@ -70,7 +70,7 @@ fuzz: deps-build ## each fuzz target for TIME (60s), or those in TARGETS
 	TIME=$(or $(TIME),60s) scripts/fuzz $(TARGETS)
 
 torture: deps-build ## N (1000) kill -9 and as many power cuts of the store under load, each history checked
-	KELSON_KILLS=$(or $(N),1000) KELSON_CUTS=$(or $(N),1000) cargo test --locked --package kelson-store --test kills --test power -- --nocapture
+	KELSON_KILLS=$(or $(N),1000) KELSON_CUTS=$(or $(N),1000) cargo test --locked --package kelson-store --test suite -- kills:: power:: --nocapture
 
 torture-streams: deps-test build images ## SIZE_MB (1024) through exec, cp and port-forward, ROUNDS (50) times, while connections are reset; needs root
 	bench/streams

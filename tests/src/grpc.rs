@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::runtime::{Builder, Runtime};
 
-#[path = "../../crates/kubelet/tests/common/grpc.rs"]
+#[path = "../../crates/kubelet/tests/suite/grpc.rs"]
 mod wire;
 
 pub use wire::{Frames, ended, framed};

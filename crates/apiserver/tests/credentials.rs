@@ -1,5 +1,8 @@
 //! Credentials over real sockets: what is forged, stale or somebody else's is refused with the right status, and no secret of it
 //! reaches the log; and the uses of tokens in Secrets are noted on them.
+//!
+//! A process of its own: it takes the log of the whole process and searches it for secrets.
+#[path = "suite/common/mod.rs"]
 mod common;
 
 use std::io::Write;

@@ -1,6 +1,8 @@
 //! Documents that are small and cost much: each must be refused, or read, in little memory and on the small stack that the
-//! server's threads have. This process may hold no more than [`MEMORY_BYTES_MAX`]: what needs more ends it, as the kernel
-//! would end a server.
+//! server's threads have.
+//!
+//! A process of its own: it may hold no more than [`MEMORY_BYTES_MAX`], and what needs more ends it, as the kernel would end a
+//! server.
 use std::sync::Once;
 
 use kelson_codec::{DecodeError, Encoding, Exceeded, NESTING_DEPTH_MAX, decode, proto, yaml};

@@ -1,4 +1,6 @@
 //! Every published fixture round-trips: JSON, YAML and protobuf to one tree and back to the same bytes.
+//!
+//! A process of its own: its `main` reports the fixtures as ignored where there are none, which a `#[test]` cannot.
 use kelson_codec::{Encoding, decode, encode, peek, proto};
 use serde_json::Value;
 use std::fs;

@@ -1,4 +1,7 @@
 //! The kubelet as a whole on a paused clock: its end leaves no task behind, and a worker that panics comes back.
+//!
+//! A process of its own: the counts of tasks are those of the whole process.
+#[path = "suite/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;

@@ -1,0 +1,134 @@
+//! Encryption at rest through the whole path of a request: what lies on the disk, what an update writes anew, what the health check and a
+//! copy of the running server say.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::common::Api;
+use kelson_encryption::{Encryption, EncryptionOptions};
+use kelson_store::{Store, StoreOptions};
+use kelson_tasks::{FILES, Tasks};
+use serde_json::{Value, json};
+
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+
+fn configuration(keys: &[&str]) -> String {
+    let keys: String = keys.iter().map(|k| format!("{{name: {k}, secret: AAECAwQFBgcICQoLDA0ODw==}}, ")).collect();
+    format!(
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n\
+         - resources: [secrets, '*.example.com']\n  providers:\n  - aesgcm: {{keys: [{keys}]}}\n  - identity: {{}}\n"
+    )
+}
+
+/// Everything of a store that is on the disk.
+fn disk(dir: &Path) -> Vec<u8> {
+    ["store.db", "store.db-wal"].iter().flat_map(|f| std::fs::read(dir.join(f)).unwrap_or_default()).collect()
+}
+
+fn shows(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|w| w == text.as_bytes())
+}
+
+async fn start(file: &Path, dir: &Path) -> (Api, Arc<Encryption>) {
+    let (file, tasks) = (file.to_path_buf(), Tasks::root("test"));
+    let options =
+        EncryptionOptions { file, automatic_reload: true, server_id: "a".into(), prefix: "/registry".into(), tasks };
+    let encryption = Encryption::start(options).await.expect("a sound configuration");
+    let (store_dir, at_rest) = (dir.join("store"), Arc::clone(&encryption));
+    let open = move || {
+        Store::open_dir(&store_dir, StoreOptions { at_rest: Some(at_rest), ..StoreOptions::default() }).expect("opens")
+    };
+    let store = FILES.run(open).await.expect("a lane");
+    let check = Arc::clone(&encryption);
+    let snapshots = dir.join("snapshots");
+    let api = Api::on(store, |config| {
+        config.checks.push(("kms-providers", Arc::new(move || check.check())));
+        config.registries.push(encryption.metrics());
+        config.snapshots = Some(snapshots);
+    })
+    .await;
+    (api, encryption)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secrets_and_custom_resources_are_encrypted_and_written_anew_under_a_new_key() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("encryption.yaml");
+    std::fs::write(&file, configuration(&["k1"])).expect("writes");
+    let (api, encryption) = start(&file, dir.path()).await;
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "things", "kind": "Thing"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}});
+    api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
+    let secret = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "labels": {"l": "hidden-label"}},
+            "type": "hidden/type", "stringData": {"k": "hidden-secret"}})
+    };
+    api.create(SECRETS, secret("s")).await;
+    let things = "/apis/example.com/v1/namespaces/default/things";
+    api.create(
+        things,
+        json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t"},
+        "spec": "hidden-thing"}),
+    )
+    .await;
+    let map =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"k": "in the clear"}});
+    api.create("/api/v1/namespaces/default/configmaps", map).await;
+    let bytes = disk(&dir.path().join("store"));
+    for hidden in ["hidden-label", "hidden/type", "hidden-thing", "aGlkZGVuLXNlY3JldA"] {
+        assert!(!shows(&bytes, hidden), "{hidden} is on the disk");
+    }
+    assert!(shows(&bytes, "k8s:enc:aesgcm:v1:k1:") && shows(&bytes, "in the clear"));
+
+    // An update that changes nothing writes nothing, unless what is there lies under another key.
+    let uri = format!("{SECRETS}/s");
+    let before = api.get(&uri).await;
+    let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
+    let (code, same) = api.call("PUT", &uri, before.clone()).await;
+    assert_eq!((code, version(&same)), (200, version(&before)));
+    std::fs::write(&file, configuration(&["k2", "k1"])).expect("writes");
+    encryption.reload().await;
+    let (code, anew) = api.call("PUT", &uri, before.clone()).await;
+    assert_eq!(code, 200, "{anew}");
+    assert_ne!(version(&anew), version(&before), "written anew");
+    let (_, same) = api.call("PUT", &uri, anew.clone()).await;
+    assert_eq!(version(&same), version(&anew));
+    assert!(shows(&disk(&dir.path().join("store")), "k8s:enc:aesgcm:v1:k2:"));
+
+    assert_eq!(api.call("GET", "/healthz/kms-providers", Value::Null).await, (200, "ok".into()));
+    let metrics = api.call("GET", "/metrics", Value::Null).await.1;
+    let series = "apiserver_storage_transformation_operations_total{resource=\"things.example.com\",status=\"OK\",\
+                  transformation_type=\"to_storage\",transformer_prefix=\"k8s:enc:aesgcm:v1:\"} 1";
+    assert!(metrics.as_str().is_some_and(|text| text.contains(series)), "{metrics}");
+
+    // A copy of the running server is encrypted as the server's own store is.
+    let (code, copy) = api.call("POST", "/kelson/snapshots", Value::Null).await;
+    assert_eq!(code, 201, "{copy}");
+    let made = Path::new(copy["path"].as_str().expect("a path"));
+    let contents = kelson_store::verify(made).expect("a whole copy");
+    assert_eq!((contents.records["secrets"], contents.encrypted), (1, 2));
+    assert!(!shows(&disk(made), "hidden-thing"));
+    let jane = kelson_auth::UserInfo::new("jane", ["system:authenticated"]);
+    let request = http::Request::builder().method("POST").uri("/kelson/snapshots").body(Default::default());
+    assert_eq!(api.send(jane, request.expect("a request")).await.status(), 403, "administrators alone");
+
+    api.store.close().await;
+    drop(api);
+    std::fs::write(&file, configuration(&["k2"])).expect("writes");
+    let options = EncryptionOptions {
+        file,
+        automatic_reload: false,
+        server_id: "a".into(),
+        prefix: "/registry".into(),
+        tasks: Tasks::root("test"),
+    };
+    let encryption = Encryption::start(options).await.expect("a sound configuration");
+    let store_dir = dir.path().join("store");
+    let open =
+        move || Store::open_dir(&store_dir, StoreOptions { at_rest: Some(encryption), ..StoreOptions::default() });
+    let refused = FILES.run(open).await.expect("a lane").err().expect("what lies under k1 is served by nobody");
+    assert!(refused.to_string().contains("example.com/things/default/t"), "{refused}");
+}

@@ -1,0 +1,268 @@
+//! The way to kubelets: over real sockets, since what is checked is who answers there.
+
+use std::sync::Arc;
+
+use crate::common::Api;
+use http_body_util::BodyExt as _;
+use kelson_apiserver::{KubeletConfig, KubeletTrust};
+use kelson_pki::{ClusterPki, Component, KUBELET_CLIENTS, LeafSpec, PkiOptions, Purpose, San, SwappableCertificate};
+use rustls::ServerConfig;
+use rustls::server::WebPkiClientVerifier;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_rustls::TlsAcceptor;
+
+const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+
+struct Cluster {
+    api: Api,
+    pki: ClusterPki,
+    _dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    async fn start(local_node: Option<&str>) -> Self {
+        Self::with(local_node, |_| {}).await
+    }
+
+    async fn with(local_node: Option<&str>, change: impl FnOnce(&mut kelson_apiserver::Config)) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let now = jiff::Timestamp::now();
+        let pki = ClusterPki::open(&PkiOptions::new(dir.path().join("pki")), now).expect("a PKI");
+        let client = pki.issue_component(Component::KubeletClient, now).expect("a certificate");
+        let client = SwappableCertificate::new(&client).expect("a certificate that can be used");
+        let api = Api::with(|config| {
+            config.kubelet = Some(KubeletConfig {
+                client,
+                trust: KubeletTrust::Cluster(pki.kubelet_serving_bundle()),
+                address_types: Vec::new(),
+                local_node: local_node.map(str::to_owned),
+            });
+            change(config);
+        })
+        .await;
+        Self { api, pki, _dir: dir }
+    }
+
+    /// A server on loopback with this certificate; it answers every request with the subject of the client's certificate
+    /// and what it was sent.
+    async fn kubelet(&self, user: &str, authority: &kelson_pki::Authority) -> u16 {
+        let organizations = ["system:nodes".to_owned()];
+        let sans = [San::Ip("127.0.0.1".parse().expect("an address"))];
+        let spec = LeafSpec {
+            common_name: user,
+            organizations: &organizations,
+            sans: &sans,
+            purpose: Purpose::Server,
+            lifetime: DAY,
+        };
+        let issued = authority.issue(&spec, jiff::Timestamp::now()).expect("a certificate");
+        let mut roots = rustls::RootCertStore::empty();
+        let client_ca = kelson_pki::certificates_from_pem(self.pki.ca.cert_pem()).expect("the CA");
+        roots.add(client_ca[0].clone()).expect("a root");
+        let provider = kelson_pki::provider();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_client_cert_verifier(verifier.build().expect("a verifier"))
+            .with_cert_resolver(SwappableCertificate::new(&issued).expect("a key"));
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
+        let port = listener.local_addr().expect("an address").port();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        tokio::spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let Ok(mut tls) = acceptor.accept(tcp).await else { continue };
+                let mut head = [0; 4096];
+                // A client that does not like the certificate sends nothing.
+                let length = match tls.read(&mut head).await {
+                    Ok(length) if length > 0 => length,
+                    _ => continue,
+                };
+                let leaf = tls.get_ref().1.peer_certificates().and_then(|c| c.first()).expect("verified").clone();
+                let info = kelson_pki::CertInfo::from_der(&leaf).expect("parses");
+                let head = String::from_utf8_lossy(&head[..length]);
+                let body = format!("{} {:?}\n{head}", info.common_name, info.organizations);
+                let answer =
+                    format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                let _ = tls.write_all(answer.as_bytes()).await;
+                let _ = tls.shutdown().await;
+            }
+        });
+        port
+    }
+
+    /// Asks through the proxy of a node that says its kubelet is at `address` and `port`.
+    async fn ask(&self, node: &str, address: (&str, &str), port: u16) -> (u16, String) {
+        let nodes = "/api/v1/nodes";
+        let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
+        self.api.create(nodes, object).await;
+        let status = json!({"status": {"addresses": [{"type": address.0, "address": address.1}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
+        let (code, answer) = self.api.call("PATCH", &format!("{nodes}/{node}/status"), status).await;
+        assert_eq!(code, 200, "{answer}");
+        let (code, answer) = self.api.call("GET", &format!("{nodes}/{node}/proxy/pods"), serde_json::Value::Null).await;
+        (code, answer["message"].as_str().or(answer.as_str()).unwrap_or_default().to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_kubelet_proves_which_node_it_is() {
+    let cluster = Cluster::start(Some("n1")).await;
+    let serving = cluster.pki.kubelet_serving_ca.clone();
+    let own = cluster.kubelet("system:node:n1", &serving).await;
+    let (code, text) = cluster.ask("n1", ("InternalIP", "127.0.0.1"), own).await;
+    assert_eq!(code, 200, "{text}");
+    let subject = format!("kube-apiserver-kubelet-client [{KUBELET_CLIENTS:?}]");
+    assert_eq!(text.lines().next(), Some(subject.as_str()), "the server is no master there");
+
+    let cluster = Cluster::start(Some("n2")).await;
+    let serving = cluster.pki.kubelet_serving_ca.clone();
+    let other = cluster.kubelet("system:node:n1", &serving).await;
+    let (code, why) = cluster.ask("n2", ("InternalIP", "127.0.0.1"), other).await;
+    assert!(code == 503 && why.contains("not of the kubelet of node \"n2\""), "{code} {why}");
+
+    // The API server's own certificate leads to an authority that kubelets once had.
+    let cluster = Cluster::start(Some("n3")).await;
+    let ca = cluster.pki.ca.clone();
+    let server = cluster.kubelet("kube-apiserver", &ca).await;
+    let (code, why) = cluster.ask("n3", ("InternalIP", "127.0.0.1"), server).await;
+    assert!(code == 503 && why.contains("\"kube-apiserver\""), "{code} {why}");
+}
+
+#[tokio::test]
+async fn one_user_does_not_have_all_connections_to_backends() {
+    let cluster = Cluster::with(Some("n1"), |config| {
+        config.authorization = vec![kelson_apiserver::AuthorizationMode::AlwaysAllow];
+        config.backends_max = 4;
+    })
+    .await;
+    let port = cluster.kubelet("system:node:n1", &cluster.pki.kubelet_serving_ca.clone()).await;
+    assert_eq!(cluster.ask("n1", ("InternalIP", "127.0.0.1"), port).await.0, 200);
+    let ask = async |user: &str| {
+        let uri = "/api/v1/nodes/n1/proxy/pods";
+        let request = http::Request::builder().uri(uri).body(Default::default()).expect("a request");
+        cluster.api.send(kelson_auth::UserInfo::new(user, ["system:authenticated"]), request).await
+    };
+    // Of four places three are for ordinary users, and half of those for one of them. An answer that nobody reads holds its place.
+    let held = ask("jane").await;
+    assert_eq!(held.status(), 200);
+    assert_eq!(ask("jane").await.status(), 429);
+    assert_eq!(ask("joe").await.status(), 200, "others have theirs");
+    drop(held);
+    let again = async {
+        while ask("jane").await.status() != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), again).await.expect("a place that was given back");
+}
+
+#[tokio::test]
+async fn no_node_is_at_the_servers_loopback_address() {
+    for (name, address) in [("a", ("InternalIP", "127.0.0.1")), ("b", ("Hostname", "localhost"))] {
+        let cluster = Cluster::start(Some("server")).await;
+        let serving = cluster.pki.kubelet_serving_ca.clone();
+        let port = cluster.kubelet(&format!("system:node:{name}"), &serving).await;
+        let (code, why) = cluster.ask(name, address, port).await;
+        assert!(code == 503 && why.contains("not allowed"), "{code} {why}");
+    }
+}
+
+#[tokio::test]
+async fn credentials_end_at_the_server() {
+    let cluster = Cluster::start(Some("n1")).await;
+    let serving = cluster.pki.kubelet_serving_ca.clone();
+    let port = cluster.kubelet("system:node:n1", &serving).await;
+    cluster.ask("n1", ("InternalIP", "127.0.0.1"), port).await;
+    let headers = [
+        ("authorization", "Bearer secret-token"),
+        ("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io"),
+        ("x-remote-user", "system:admin"),
+        ("x-remote-group", "system:masters"),
+        ("x-remote-extra-scopes", "all"),
+        ("x-custom", "kept"),
+    ];
+    let answer = cluster.api.raw("GET", "/api/v1/nodes/n1/proxy/pods", &headers, "").await;
+    assert_eq!(answer.status(), 200);
+    let bytes = answer.into_body().collect().await.expect("a body").to_bytes();
+    let seen = String::from_utf8_lossy(&bytes).to_lowercase();
+    assert!(seen.contains("x-custom: kept") && seen.contains("v4.channel.k8s.io"), "{seen}");
+    for secret in ["secret-token", "c2vjcmv0", "x-remote-", "authorization"] {
+        assert!(!seen.contains(secret), "{secret} in {seen}");
+    }
+}
+
+#[tokio::test]
+async fn paths_to_kubelets_are_in_normal_form() {
+    let cluster = Cluster::start(Some("n1")).await;
+    let serving = cluster.pki.kubelet_serving_ca.clone();
+    let port = cluster.kubelet("system:node:n1", &serving).await;
+    cluster.ask("n1", ("InternalIP", "127.0.0.1"), port).await;
+    let ask = async |path: &str| {
+        let uri = format!("/api/v1/nodes/n1/proxy{path}");
+        cluster.api.raw("GET", &uri, &[], "").await.status().as_u16()
+    };
+    for good in ["/", "/pods", "/logs/", "/metrics/cadvisor"] {
+        assert_eq!(ask(good).await, 200, "{good}");
+    }
+    for bad in ["//", "//exec/a/b/c", "/./exec/a/b/c", "/x/../exec/a/b/c", "/%2e/exec/a", "/x%2f%2fexec", "/a//b"] {
+        assert_eq!(ask(bad).await, 400, "{bad}");
+    }
+}
+
+/// A cluster whose server is told whom to believe, with an authority that is not its own.
+async fn told(trust: impl FnOnce(&str, &str) -> KubeletTrust) -> (Cluster, kelson_pki::Authority) {
+    let other = kelson_pki::Authority::create("elsewhere", jiff::Timestamp::now()).expect("an authority");
+    let cluster = Cluster::with(Some("n1"), |config| {
+        let kubelet = config.kubelet.as_mut().expect("configured");
+        let KubeletTrust::Cluster(own) = &kubelet.trust else { panic!("the cluster's own authority") };
+        kubelet.trust = trust(own, other.cert_pem());
+    })
+    .await;
+    (cluster, other)
+}
+
+#[tokio::test]
+async fn kubelets_with_certificates_from_elsewhere_are_believed_only_when_the_server_is_told_to() {
+    let here = ("InternalIP", "127.0.0.1");
+    // Whom the server believes; who signs the kubelet's certificate, and for whom; whether it is spoken to.
+    let own = |own: &str, _: &str| KubeletTrust::Cluster(own.to_owned());
+    let both = |own: &str, given: &str| KubeletTrust::Authority { own: own.to_owned(), given: given.to_owned() };
+    let all = |_: &str, _: &str| KubeletTrust::Anyone;
+    for (trust, elsewhere, user, want) in [
+        (own as fn(&str, &str) -> KubeletTrust, true, "system:node:n1", Err("invalid peer certificate")),
+        (both, true, "kubelet.example.com", Ok(())),
+        (both, false, "system:node:n1", Ok(())),
+        (both, false, "system:node:n2", Err("not of the kubelet of node \"n1\"")),
+        (all, true, "anybody", Ok(())),
+    ] {
+        let (cluster, other) = told(trust).await;
+        let authority = if elsewhere { other } else { cluster.pki.kubelet_serving_ca.clone() };
+        let port = cluster.kubelet(user, &authority).await;
+        let (code, text) = cluster.ask("n1", here, port).await;
+        match want {
+            Ok(()) => assert_eq!(code, 200, "{user}: {text}"),
+            Err(why) => assert!(code == 503 && text.contains(why), "{user}: {code} {text}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_is_read_unverified_only_where_the_request_says_so() {
+    let (cluster, other) = told(|own, _| KubeletTrust::Cluster(own.to_owned())).await;
+    let port = cluster.kubelet("anybody", &other).await;
+    assert_eq!(cluster.ask("n1", ("InternalIP", "127.0.0.1"), port).await.0, 503);
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]}});
+    cluster.api.create(pods, pod).await;
+    let log = async |query: &str| cluster.api.raw("GET", &format!("{pods}/p/log{query}"), &[], "").await;
+    assert_eq!(log("").await.status(), 500);
+    assert_eq!(log("?insecureSkipTLSVerifyBackend=false").await.status(), 500);
+    let answer = log("?insecureSkipTLSVerifyBackend=true").await;
+    assert_eq!(answer.status(), 200);
+    let bytes = answer.into_body().collect().await.expect("a body").to_bytes();
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains("GET /containerLogs/default/p/c HTTP/1.1") && !text.contains("insecure"), "{text}");
+}

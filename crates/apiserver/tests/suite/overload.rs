@@ -1,0 +1,159 @@
+//! What clients can hold of a server, over real sockets: the clients of these tests are slow or silent on purpose.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::Api;
+use kelson_apiserver::ServingConfig;
+use kelson_pki::{AnyServerCertificate, ClusterPki, PkiOptions, SwappableCertificate};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+const WRITES_MAX: usize = 8;
+/// A test that waits longer has failed.
+const LIMIT: Duration = Duration::from_secs(20);
+const REVIEW: &str = r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"nonResourceAttributes":{"path":"/x","verb":"get"}}}"#;
+
+struct Server {
+    api: Api,
+    address: SocketAddr,
+    _dir: tempfile::TempDir,
+}
+
+impl Server {
+    async fn start(fairness: bool) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let now = jiff::Timestamp::now();
+        let pki = ClusterPki::open(&PkiOptions::new(dir.path().join("pki")), now).expect("a PKI");
+        let tokens = dir.path().join("tokens");
+        std::fs::write(&tokens, "joe-token,joe,1\n").expect("writes");
+        let sans = ClusterPki::server_sans("cluster.local", "10.43.0.1".parse().expect("an address"), &[]);
+        let certificate = SwappableCertificate::new(&pki.issue_server(&sans, now).expect("issues")).expect("a key");
+        let api = Api::with(|config| {
+            config.serving = Some(ServingConfig { bind: SocketAddr::from(([127, 0, 0, 1], 0)), certificate });
+            config.token_auth_file = Some(tokens);
+            config.priority_and_fairness = fairness;
+            config.reads_in_flight_max = WRITES_MAX;
+            config.writes_in_flight_max = WRITES_MAX;
+        })
+        .await;
+        let address = api.running.local_addr().expect("listens");
+        Self { api, address, _dir: dir }
+    }
+
+    async fn connect(&self) -> TlsStream<TcpStream> {
+        let tls = AnyServerCertificate::client_config().expect("a client");
+        let tcp = TcpStream::connect(self.address).await.expect("connects");
+        let name = rustls_pki_types::ServerName::try_from("localhost").expect("a name");
+        TlsConnector::from(Arc::new(tls)).connect(name, tcp).await.expect("a handshake")
+    }
+
+    /// Joe begins a review of which `sent` bytes come at once.
+    async fn review(&self, sent: usize) -> TlsStream<TcpStream> {
+        let mut connection = self.connect().await;
+        let head = format!(
+            "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews HTTP/1.1\r\nhost: localhost\r\n\
+             authorization: Bearer joe-token\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            REVIEW.len()
+        );
+        connection.write_all(head.as_bytes()).await.expect("writes");
+        connection.write_all(&REVIEW.as_bytes()[..sent]).await.expect("writes");
+        connection.flush().await.expect("writes");
+        connection
+    }
+}
+
+async fn answer(connection: &mut TlsStream<TcpStream>) -> String {
+    let mut text = vec![0; 4096];
+    let read = tokio::time::timeout(LIMIT, connection.read(&mut text)).await.expect("answered or closed");
+    // A server that is not spoken to in HTTP closes without a word.
+    let length = read.unwrap_or(0);
+    String::from_utf8_lossy(&text[..length]).lines().next().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_slow_body_holds_no_place() {
+    for fairness in [true, false] {
+        slow_bodies(fairness).await;
+    }
+}
+
+async fn slow_bodies(fairness: bool) {
+    let server = Server::start(fairness).await;
+    let mut slow = Vec::new();
+    for _ in 0..WRITES_MAX * 3 {
+        slow.push(server.review(REVIEW.len() - 1).await);
+    }
+    // All of them are read by now: their bytes are counted, and no place is taken.
+    let all = WRITES_MAX * 3 * (REVIEW.len() - 1);
+    let counted = async {
+        while server.api.running.server().bodies.held() < all {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(LIMIT, counted).await.expect("the bodies come");
+    assert_eq!(server.api.running.server().flow.under_way().1, 0);
+    assert_eq!(answer(&mut server.review(REVIEW.len()).await).await, "HTTP/1.1 201 Created");
+    // And they are served when they are whole.
+    let mut first = slow.swap_remove(0);
+    first.write_all(&REVIEW.as_bytes()[REVIEW.len() - 1..]).await.expect("writes");
+    assert_eq!(answer(&mut first).await, "HTTP/1.1 201 Created");
+}
+
+#[tokio::test]
+async fn the_version_of_http_is_the_one_agreed_with_tls() {
+    let server = Server::start(true).await;
+    // Without an agreement it is HTTP/1.1, whatever the first bytes look like.
+    let mut connection = server.connect().await;
+    connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("writes");
+    let first = answer(&mut connection).await;
+    assert!(first.is_empty() || first.starts_with("HTTP/1.1 4") || first.starts_with("HTTP/1.1 505"), "{first}");
+}
+
+/// Requests that were served on threads of their own so far.
+fn heavy() -> u64 {
+    kelson_tasks::stats().iter().find(|s| s.name == "heavy requests").map_or(0, |s| s.started)
+}
+
+#[tokio::test]
+async fn large_bodies_leave_the_threads_of_the_runtime() {
+    let api = Api::start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map = |name: &str, bytes: usize| serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "x".repeat(bytes)}});
+    let before = heavy();
+    api.create(maps, map("small", 1000)).await;
+    assert_eq!(heavy(), before);
+    api.create(maps, map("large", 500_000)).await;
+    assert_eq!(heavy(), before + 1);
+    let patch = serde_json::json!({"data": {"k": "y".repeat(100_000)}});
+    let (code, answer) = api.call("PATCH", &format!("{maps}/large"), patch).await;
+    assert_eq!((code, answer["data"]["k"].as_str().map(str::len)), (200, Some(100_000)));
+    assert_eq!(heavy(), before + 2);
+    // A list in pieces lets others have their turn, one in one piece does not.
+    assert_eq!(api.raw("GET", maps, &[], "").await.status(), 200);
+    assert_eq!(heavy(), before + 2);
+    assert_eq!(api.raw("GET", maps, &[("accept", "application/yaml")], "").await.status(), 200);
+    assert_eq!(heavy(), before + 3);
+}
+
+#[tokio::test]
+async fn a_patch_that_grows_beyond_bounds_is_too_large() {
+    let api = Api::start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map =
+        serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "v"}});
+    api.create(maps, map).await;
+    let bomb = format!("[{}0]", "{\"a\":0},".repeat(300_000));
+    let headers = [("content-type", "application/json-patch+json")];
+    let answer = api.raw("PATCH", &format!("{maps}/m"), &headers, bomb).await;
+    assert_eq!(answer.status(), 413);
+    let nested = (0..400).map(|_| {
+        r#"{"op":"add","path":"/b","value":{}},{"op":"move","from":"/data","path":"/b/a"},{"op":"move","from":"/b","path":"/data"}"#
+    });
+    let deep = format!("[{}]", nested.collect::<Vec<_>>().join(","));
+    let answer = api.raw("PATCH", &format!("{maps}/m"), &headers, deep).await;
+    assert_eq!(answer.status(), 400);
+}

@@ -1,0 +1,8 @@
+//! Tests of the codec from outside: all encodings of all kinds, negotiation, damaged input.
+
+mod damage;
+mod json;
+mod kinds;
+mod media;
+mod normalize;
+mod proto;

@@ -1,0 +1,7 @@
+//! Tests of patches from outside: strategic merge, apply, managed fields across versions, cost.
+
+mod across;
+mod apply;
+mod common;
+mod cost;
+mod strategic;

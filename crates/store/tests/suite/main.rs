@@ -1,0 +1,10 @@
+//! Tests of the store from outside: histories under load, kills, power cuts, failing and damaged disks.
+
+mod damage;
+mod durability;
+mod faults;
+mod history;
+mod kills;
+mod linear;
+mod model;
+mod power;

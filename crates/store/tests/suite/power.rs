@@ -1,0 +1,228 @@
+//! Power cuts under load: of the write-ahead log, what was synced is there, and of what followed any part, whole or torn. The cut is made
+//! in a copy of the files while clients go on, and the copy is opened as by a machine that was started again. What it holds must be
+//! all that was done up to some write, and that no earlier than the last acknowledged one: one history with what the clients
+//! were told. `KELSON_CUTS` says how many; `make torture` makes a thousand.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::history::load::{Client, Lines, look, resource, watch};
+use crate::history::{Answer, Checked, History, Line, Registers};
+use kelson_store::engine::{Engine, Op, SqliteEngine};
+use kelson_store::{Body, Key, RecordMeta, Resource, Store, StoreError, StoreOptions, Write};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+const CUTS: u64 = 60;
+/// Cuts in one store, before its log is carried over into its table.
+const CUTS_PER_STORE: u64 = 5;
+const CLIENTS: u64 = 5;
+/// A log's page with its head.
+const FRAME_BYTES: u64 = 4096 + 24;
+
+#[derive(Default)]
+struct Load {
+    lines: Lines,
+    /// The highest revision of any acknowledged write, relaxed ones included.
+    revision: AtomicU64,
+    next: AtomicU64,
+    /// Operations up to this one may begin: between two cuts only some do, so that the log is never carried over.
+    allowed: AtomicU64,
+    ended: AtomicBool,
+}
+
+impl Load {
+    fn say(&self) -> impl Fn(Line) + Send + 'static {
+        let lines = Arc::clone(&self.lines);
+        move |line| lines.lock().push(line)
+    }
+
+    /// The number of the next operation; none at the end.
+    async fn turn(&self) -> Option<u64> {
+        while !self.ended.load(Ordering::SeqCst) {
+            if self.next.load(Ordering::SeqCst) < self.allowed.load(Ordering::SeqCst) {
+                return Some(self.next.fetch_add(1, Ordering::SeqCst));
+            }
+            tokio::task::yield_now().await;
+        }
+        None
+    }
+}
+
+/// Writes that are not promised to survive, but whose revisions must never be given out again.
+async fn relaxed(store: Store, load: Arc<Load>) {
+    while let Some(id) = load.turn().await {
+        let name = format!("l{id}");
+        let body = Body::locate(format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":""}}}}"#)).unwrap();
+        let write = Write::create(Key::new(Resource::parse("leases"), "", &name), body, RecordMeta::with_uid("u"));
+        let done = store.commit(write.relaxed()).await.unwrap();
+        load.revision.fetch_max(done.revision, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Copies the files as they are, and cuts the log somewhere behind what was synced when the history was read.
+fn cut(from: &Path, to: &Path, synced: u64, dice: &mut StdRng) {
+    std::fs::create_dir_all(to).unwrap();
+    std::fs::copy(from.join("store.db"), to.join("store.db")).unwrap();
+    let log = to.join("store.db-wal");
+    let len = std::fs::copy(from.join("store.db-wal"), &log).unwrap();
+    let at = dice.random_range(synced.min(len)..=len);
+    let mut file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
+    match dice.random_range(0..4) {
+        // The file system had not grown the file yet.
+        0 => file.set_len(at).unwrap(),
+        // It had, but the blocks were never written.
+        1 => {
+            file.set_len(at).unwrap();
+            file.set_len(len).unwrap();
+        }
+        // They hold what another file had there.
+        2 => {
+            file.set_len(at).unwrap();
+            file.seek(SeekFrom::Start(at)).unwrap();
+            let garbage: Vec<u8> = (0..FRAME_BYTES * 2).map(|_| dice.random()).collect();
+            file.write_all(&garbage).unwrap();
+        }
+        // A later page reached the disk and an earlier one did not.
+        _ => {
+            let hole = at.min(len.saturating_sub(FRAME_BYTES * 2)).max(synced.min(len));
+            file.seek(SeekFrom::Start(hole)).unwrap();
+            file.write_all(&vec![0; usize::try_from((len - hole).min(FRAME_BYTES)).unwrap()]).unwrap();
+        }
+    }
+}
+
+/// The machine was started again: what is written in the files about the boot is another's.
+fn other_boot(dir: &Path) {
+    let value = b"\x05other";
+    let sum = crc32fast::hash(&[&b"running"[..], value].concat()).to_le_bytes();
+    let value = [&[0], &sum[..], value].concat();
+    SqliteEngine::open(dir).unwrap().append(&[Op::Mark { name: "running".into(), value }], true).unwrap();
+}
+
+/// The history as it is if the copy holds everything up to the revision `held`: what was answered when the log was read counts as
+/// answered, what came later happened if it is held, and what was never answered may have.
+fn as_held(answered: &[Line], all: &[Line], held: u64) -> Vec<Line> {
+    let mut left_out = BTreeSet::new();
+    let mut later = Vec::new();
+    for line in &all[answered.len()..] {
+        match line {
+            Line::Answer { answer: Answer::Written(at), .. } if *at <= held => later.push(line.clone()),
+            // Whatever was not written, or is not held, nobody heard of.
+            Line::Answer { id, .. } => drop(left_out.insert(*id)),
+            Line::Call { .. } => later.push(line.clone()),
+            Line::Watch { .. } | Line::Event { .. } => {}
+        }
+    }
+    let of = |line: &Line| matches!(line, Line::Call { id, .. } if left_out.contains(id));
+    answered.iter().chain(&later).filter(|line| !of(line)).cloned().collect()
+}
+
+/// Looks for the last write that the copy holds.
+fn check(after: &Registers, answered: &[Line], all: &[Line]) -> Result<Checked, String> {
+    let written = |lines: &[Line]| -> BTreeSet<u64> {
+        let at =
+            |line: &Line| if let Line::Answer { answer: Answer::Written(at), .. } = line { Some(*at) } else { None };
+        lines.iter().filter_map(at).collect()
+    };
+    let acknowledged = written(answered).last().copied().unwrap_or(0);
+    let least = after.values().map(|v| v.0).max().unwrap_or(0).max(acknowledged);
+    let later = written(all).split_off(&(least + 1));
+    let mut why = String::new();
+    for held in [least].into_iter().chain(later) {
+        match History::new(as_held(answered, all, held)).check(&Registers::new(), after) {
+            Ok(checked) => return Ok(checked),
+            Err(fault) => why.push_str(&format!("\nif it ends at {held}: {fault}")),
+        }
+    }
+    Err(format!("{acknowledged} was acknowledged{why}"))
+}
+
+/// Opens the copy and looks what it holds, and what it does next.
+async fn open(dir: &Path, revision: u64) -> Registers {
+    other_boot(dir);
+    let store = Store::open_dir(dir, StoreOptions::default()).unwrap();
+    let (opened, after) = (store.current_revision(), look(&store));
+    assert!(opened >= revision, "revisions went back");
+    let body = Body::locate(r#"{"metadata":{"name":"next","resourceVersion":""}}"#.to_owned()).unwrap();
+    let next = Write::create(Key::new(resource(), "default", "next"), body, RecordMeta::with_uid("u"));
+    let next = store.commit(next).await.unwrap();
+    assert!(next.revision > revision, "revision {} was given out before", next.revision);
+    // Of a store in which nothing was acknowledged nobody has seen anything.
+    for from in [1, revision.saturating_sub(3), revision].into_iter().filter(|from| *from < opened) {
+        let watch = store.watch(resource(), from);
+        assert!(matches!(watch, Err(StoreError::Compacted { .. })), "a watcher would go on from {from} over a gap");
+    }
+    store.close().await;
+    after
+}
+
+/// Makes some cuts in one store under load.
+async fn cuts_of_a_store(cuts: u64, dice: &mut StdRng) -> Checked {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("store");
+    let store = Store::open_dir(&dir, StoreOptions::default()).unwrap();
+    let load = Arc::new(Load::default());
+    let mut tasks = vec![tokio::spawn(relaxed(store.clone(), Arc::clone(&load)))];
+    for _ in 0..CLIENTS {
+        let mut client = Client::new(store.clone(), load.say(), StdRng::seed_from_u64(dice.random()));
+        let load = Arc::clone(&load);
+        tasks.push(tokio::spawn(async move {
+            while let Some(id) = load.turn().await {
+                client.operate(id).await;
+                load.revision.fetch_max(client.written, Ordering::SeqCst);
+            }
+        }));
+    }
+    let (watched, say) = (store.clone(), load.say());
+    let watching = tokio::spawn(async move { watch(&watched, 1, 0, say).await });
+    let mut all = Checked::default();
+    for n in 0..cuts {
+        // Some more operations, however fast the machine is.
+        let begun = load.allowed.fetch_add(60, Ordering::SeqCst);
+        let wanted = begun + dice.random_range(1..40);
+        while load.next.load(Ordering::SeqCst) < wanted {
+            tokio::task::yield_now().await;
+        }
+        // What is in the log by now was synced, as far as anything of it was acknowledged before.
+        let revision = load.revision.load(Ordering::SeqCst);
+        let answered = load.lines.lock().clone();
+        let synced = std::fs::metadata(dir.join("store.db-wal")).unwrap().len();
+        let to = root.path().join(format!("cut{n}"));
+        cut(&dir, &to, synced, dice);
+        let lines = load.lines.lock().clone();
+        let after = open(&to, revision).await;
+        all += check(&after, &answered, &lines).unwrap_or_else(|fault| panic!("cut {n}: {fault}"));
+        std::fs::remove_dir_all(&to).unwrap();
+    }
+    load.ended.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let after = look(&store);
+    store.close().await;
+    watching.await.unwrap();
+    let history = History::new(load.lines.lock().clone());
+    history.check(&Registers::new(), &after).unwrap_or_else(|fault| panic!("the store that went on: {fault}"));
+    all
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_survives_power_cuts() {
+    let cuts: u64 = std::env::var("KELSON_CUTS").ok().and_then(|n| n.parse().ok()).unwrap_or(CUTS);
+    let seed = std::env::var("KELSON_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(|| rand::rng().random());
+    println!("KELSON_SEED={seed}");
+    let mut dice = StdRng::seed_from_u64(seed);
+    let (mut left, mut all) = (cuts, Checked::default());
+    while left > 0 {
+        let now = left.min(CUTS_PER_STORE);
+        all += cuts_of_a_store(now, &mut dice).await;
+        left -= now;
+    }
+    println!("{cuts} cuts: {all:?}");
+    assert!(all.operations > 10 * cuts as usize && all.events > 0, "{all:?}");
+}

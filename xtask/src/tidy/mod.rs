@@ -6,6 +6,7 @@ mod invariants;
 mod manifests;
 mod minor;
 mod platforms;
+mod programs;
 mod ratchets;
 mod rooms;
 mod source;
@@ -88,6 +89,7 @@ const RULES: &[fn(&Tree) -> Vec<String>] = &[
     invariants::faults,
     minor::faults,
     platforms::faults,
+    programs::faults,
     rooms::faults,
     walks::faults,
     walks::order,
@@ -162,6 +164,11 @@ mod tests {
     #[test]
     fn what_one_system_has_is_named_in_one_place() {
         none(platforms::faults);
+    }
+
+    #[test]
+    fn programs_of_tests_are_installed() {
+        none(programs::faults);
     }
 
     #[test]

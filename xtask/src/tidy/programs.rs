@@ -1,0 +1,46 @@
+//! Programs that tests start: each is in the table of `scripts/deps`, which installs its package, or in every Debian. A machine that
+//! has a program by chance hides that another one lacks it.
+use super::tree::Tree;
+
+const TABLE: &str = "scripts/deps";
+/// In every Debian: bash, coreutils, dash, libc-bin, tar.
+const EVERYWHERE: &[&str] = &["base64", "bash", "install", "ldd", "sh", "sha256sum", "tar"];
+/// Only tests that are ignored unless asked for by name start these.
+const OPTIONAL: &[&str] = &["dbus-daemon"];
+const CALL: &str = "Command::new(\"";
+
+/// Programs that nobody installs.
+pub fn faults(tree: &Tree) -> Vec<String> {
+    let table = tree.other(TABLE).unwrap_or_default();
+    let tests = tree.files.iter().filter(|f| f.is_test());
+    tests.flat_map(|f| unknown(&f.path, &f.text, &table)).collect()
+}
+
+fn unknown(path: &str, text: &str, table: &str) -> Vec<String> {
+    let started = text.match_indices(CALL).filter_map(|(at, _)| text[at + CALL.len()..].split('"').next());
+    let installed = |program: &str| {
+        table
+            .lines()
+            .any(|line| line.split_whitespace().next().is_some_and(|first| first == program) && line.starts_with(' '))
+    };
+    let unknown = started
+        .map(|program| program.strip_prefix("/usr/bin/").unwrap_or(program))
+        .filter(|program| !EVERYWHERE.contains(program) && !OPTIONAL.contains(program) && !installed(program));
+    unknown.map(|program| format!("{path}: starts {program}, which {TABLE} does not install")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_needs_a_package() {
+        let table = "needed() {\n        curl curl\n        etcdctl etcd-client\n";
+        let text = "Command::new(\"curl\"); Command::new(\"sh\"); tokio::process::Command::new(\"/usr/bin/etcdctl\"); Command::new(binary)";
+        assert_eq!(unknown("a.rs", text, table), Vec::<String>::new());
+        assert_eq!(
+            unknown("a.rs", "Command::new(\"jq\")", table),
+            ["a.rs: starts jq, which scripts/deps does not install"]
+        );
+    }
+}

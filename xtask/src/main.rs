@@ -16,10 +16,11 @@ mod schema;
 mod sources;
 mod table;
 mod tidy;
+mod units;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask cri --proto FILE\n       cargo xtask definitions --sources DIR --release 1.N.P\n       cargo xtask lint\n       cargo xtask tidy\n       cargo xtask ratchet";
+const USAGE: &str = "usage: cargo xtask cri --proto FILE\n       cargo xtask definitions --sources DIR --release 1.N.P\n       cargo xtask lint\n       cargo xtask units\n       cargo xtask tidy\n       cargo xtask ratchet";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
         Some("cri") => cri::run(&args[1..]),
         Some("definitions") => definitions::run(&args[1..]).map_err(|e| format!("{e:#}")),
         Some("lint") => lint::run().map_err(|e| format!("{e:#}")),
+        Some("units") => units::run().map_err(|e| format!("{e:#}")),
         Some("tidy") => tidy::check().map_err(|e| format!("{e:#}")),
         Some("ratchet") => tidy::ratchet().map_err(|e| format!("{e:#}")),
         _ => Err(USAGE.to_owned()),

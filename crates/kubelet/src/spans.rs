@@ -106,8 +106,8 @@ pub fn answered(span: &Span, code: StatusCode) {
 #[cfg(test)]
 mod tests {
     use http::Request;
+    use kelson_doubles::collector::Collector;
     use kelson_meta::SystemClock;
-    use kelson_traces::collector::Collector;
     use serde_json::json;
 
     use super::*;

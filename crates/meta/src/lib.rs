@@ -17,8 +17,6 @@ mod node_selector;
 mod null;
 mod object;
 pub mod path;
-#[cfg(any(test, feature = "paused-clock"))]
-mod paused;
 mod quantity;
 mod selector;
 mod selector_text;
@@ -40,8 +38,6 @@ pub use names::{
 pub use node_selector::{NodeSelector, NodeSelectorTerm};
 pub use null::null_default;
 pub use object::{ObjectKey, ObjectMeta, OwnerReference};
-#[cfg(any(test, feature = "paused-clock"))]
-pub use paused::TokioClock;
 pub use quantity::{Quantity, QuantityError, QuantityFormat};
 pub use selector::{
     FieldRequirement, FieldSelector, LabelRequirement, LabelSelector, LabelSelectorRequirement, LabelSelectorSpec,

@@ -2,7 +2,8 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
-use kelson_meta::{Clock, TokioClock};
+use kelson_doubles::TokioClock;
+use kelson_meta::Clock;
 
 /// A clock that jumps. Copies are one clock.
 #[derive(Clone, Copy, Debug)]

@@ -6,8 +6,6 @@
 //! there are dropped and counted, so that a collector that is slow or gone costs the API nothing.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-#[cfg(feature = "test-collector")]
-pub mod collector;
 mod config;
 mod context;
 mod export;

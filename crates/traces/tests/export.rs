@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
+use kelson_doubles::collector::Collector;
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
 use kelson_tasks::{OnPanic, Tasks};
-use kelson_traces::collector::Collector;
 use kelson_traces::{Exporter, ExporterOptions, KeyValue, Origin, Pace, Tracer, TracingConfiguration, child, event};
 
 fn start(endpoint: &str, pace: Pace, tasks: &Tasks) -> (Arc<Tracer>, Registry) {

@@ -18,8 +18,6 @@ mod faults;
 mod fetch;
 mod own;
 mod target;
-#[cfg(feature = "test-server")]
-pub mod test_server;
 mod tls;
 
 pub use backend::Backend;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Version, header};
-use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
 use kelson_webhook::{
     Backend, Call, CallError, Credentials, Location, OwnCall, OwnServer, ServiceResolver, Target, WebhookClient,
 };

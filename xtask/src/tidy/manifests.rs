@@ -41,11 +41,13 @@ pub fn unsorted(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// Dependencies with a version outside the workspace's list. Tools that only `xtask` uses stay where they are.
+/// Dependencies with a version outside the workspace's list. Tools that only `xtask` uses stay where they are, and what nothing uses
+/// but its features (`crates/features`).
 pub fn declared_elsewhere(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in all(tree).iter().filter(|(path, _)| {
-        !["Cargo.toml", "xtask/Cargo.toml", "fuzz/Cargo.toml", "tests/kube/Cargo.toml"].contains(path)
+        !["Cargo.toml", "crates/features/Cargo.toml", "xtask/Cargo.toml", "fuzz/Cargo.toml", "tests/kube/Cargo.toml"]
+            .contains(path)
     }) {
         for (table, lines) in tables(text) {
             let own = lines.iter().filter(|l| !l.contains("workspace = true") && !l.contains("workspace=true"));
@@ -59,14 +61,18 @@ pub fn declared_elsewhere(tree: &Tree) -> Vec<String> {
 pub fn unused(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     let manifests = all(tree);
-    for (path, text) in manifests.iter().filter(|(path, _)| *path != "Cargo.toml") {
+    for (path, text) in
+        manifests.iter().filter(|(path, _)| !["Cargo.toml", "crates/features/Cargo.toml"].contains(path))
+    {
         let folder = path.trim_end_matches("Cargo.toml");
         let sources: Vec<_> = tree.files.iter().filter(|f| f.path.starts_with(folder)).collect();
         for (table, lines) in tables(text) {
-            for dependency in lines.iter().map(|l| name(l)) {
+            for dependency in lines.iter().map(|l| name(l)).filter(|name| *name != "kelson-features") {
                 let word = dependency.replace('-', "_");
                 let used = sources.iter().any(|f| {
-                    let in_scope = table != "dependencies" || !f.is_test() || folder.starts_with("tests/");
+                    let in_scope = table != "dependencies"
+                        || !f.is_test()
+                        || ["bench/", "tests/"].iter().any(|tools| folder.starts_with(tools));
                     in_scope && (f.code.contains(&word) || f.is_generated() && f.text.contains(&word))
                 });
                 if !used {

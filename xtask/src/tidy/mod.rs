@@ -10,6 +10,7 @@ mod programs;
 mod ratchets;
 mod rooms;
 mod source;
+mod targets;
 mod tree;
 mod types;
 mod walks;
@@ -28,13 +29,20 @@ pub fn ratchet() -> Result<()> {
     for (name, value) in measures(&tree) {
         limits.lower(&name, value);
     }
+    limits.lower(ratchets::UNITS, crate::units::count()?);
     limits.write(&tree)
+}
+
+/// How many units the build of the gate may have.
+pub fn units_limit() -> Result<usize> {
+    Ok(ratchets::Limits::read(&Tree::read()?)?.get(ratchets::UNITS))
 }
 
 fn measures(tree: &Tree) -> Measures {
     let mut all = Measures::new();
     functions::measure(tree, &mut all);
     imports::measure(tree, &mut all);
+    targets::measure(tree, &mut all);
     types::measure(tree, &mut all);
     words::measure(tree, &mut all);
     tasks(tree, &mut all);
@@ -91,6 +99,7 @@ const RULES: &[fn(&Tree) -> Vec<String>] = &[
     platforms::faults,
     programs::faults,
     rooms::faults,
+    targets::faults,
     walks::faults,
     walks::order,
     words::copied,
@@ -174,6 +183,11 @@ mod tests {
     #[test]
     fn invariants_name_the_tests_that_hold_them() {
         none(invariants::faults);
+    }
+
+    #[test]
+    fn nothing_is_built_twice_and_nothing_of_tests_ships() {
+        none(targets::faults);
     }
 
     #[test]

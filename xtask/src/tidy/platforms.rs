@@ -7,7 +7,7 @@ use super::tree::{File, Tree};
 /// Crates that need Linux, or are of use to a node alone.
 const NODE: &[&str] = &["credentials", "cri", "dns", "kubelet", "net", "proxy"];
 /// Crates and folders that nobody runs elsewhere than on Linux: tests of nodes, and what works on this repository.
-const TOOLS: &[&str] = &["simulation", "tests", "xtask", "fuzz"];
+const TOOLS: &[&str] = &["bench", "features", "simulation", "tests", "xtask", "fuzz"];
 /// Where what systems differ in is named: the crate for it, the node itself, and the one place that chooses whether there is one.
 const PLACES: &[&str] = &["crates/platform/src/", "kelson/src/node/", "kelson/src/absent/", "kelson/src/main.rs"];
 /// Dependencies that speak to one kind of system.

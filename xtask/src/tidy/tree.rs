@@ -99,9 +99,7 @@ impl File {
 
     /// Whether it is compiled for tests or benchmarks only. What a crate under `crates` is called says nothing of that.
     pub fn is_test(&self) -> bool {
-        let is = |part: &str| {
-            matches!(part, "tests" | "benches" | "examples" | "blackbox" | "tests.rs" | "testing.rs" | "testing")
-        };
+        let is = |part: &str| matches!(part, "tests" | "bench" | "blackbox" | "tests.rs" | "testing.rs" | "testing");
         let within = self
             .path
             .strip_prefix("crates/")

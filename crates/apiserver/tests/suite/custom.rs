@@ -3,8 +3,8 @@
 
 use crate::common::{Api, Lines};
 use base64::Engine as _;
+use kelson_doubles::webhook::{Behaviour, TestServer};
 use kelson_store::{Body, Fields, Key, Labels, RecordMeta, Resource, Uid, Write};
-use kelson_webhook::test_server::{Behaviour, TestServer};
 use serde_json::{Value, json};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

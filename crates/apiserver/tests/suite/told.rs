@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use kelson_audit::{Audit, Entry, Event, Mode, Output, Policy, Truncation, WebhookOptions};
 use kelson_auth::UserInfo;
+use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
 use kelson_transport::BoxFuture;
-use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 

@@ -9,11 +9,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::BodyExt as _;
 use kelson_auth::UserInfo;
+use kelson_doubles::collector::{Collected, Collector};
+use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
 use kelson_meta::SystemClock;
 use kelson_tasks::Tasks;
-use kelson_traces::collector::{Collected, Collector};
 use kelson_traces::{Exporter, ExporterOptions, KeyValue, Pace, TracingConfiguration};
-use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
 use serde_json::{Value, json};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";

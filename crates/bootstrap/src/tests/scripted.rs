@@ -10,7 +10,8 @@ use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use kelson_client::kubeconfig::{Config, Credentials};
 use kelson_client::{Request, Response, Transport, TransportError, full_body};
-use kelson_meta::{Clock, TokioClock};
+use kelson_doubles::TokioClock;
+use kelson_meta::Clock;
 use kelson_pki::{
     Authority, CertInfo, CertificateRequest, Kubeconfig, LeafSpec, Purpose, UserCredential, sign_request,
 };

@@ -14,7 +14,8 @@ use kelson_credentials::plugin::{
     FaultReason, Lookup, Options, PluginError, PluginFault, ServiceAccount, ServiceAccounts, Token, TokenRequest,
 };
 use kelson_credentials::{Metrics, PodIdentity, Providers, Secret};
-use kelson_meta::{Clock, TokioClock};
+use kelson_doubles::TokioClock;
+use kelson_meta::Clock;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

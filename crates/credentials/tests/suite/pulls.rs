@@ -14,7 +14,7 @@ use kelson_credentials::{
     Candidate, EnsureError, EnsureRequest, Metrics, NodeConfig, PodIdentity, Present, ProcessExecutor, Providers,
     PullEffects, PullManager, PullOptions, PullPolicy, PullSecret,
 };
-use kelson_meta::TokioClock;
+use kelson_doubles::TokioClock;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 use zeroize::Zeroizing;

@@ -238,7 +238,7 @@ mod tests {
 
     use jiff::Timestamp;
     use kelson_client::{Request, Response, Transport, TransportError, full_body};
-    use kelson_meta::TokioClock;
+    use kelson_doubles::TokioClock;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The plugin against a server of its own.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
 
 use super::*;
 use crate::testing::{Ask, dependencies, run};

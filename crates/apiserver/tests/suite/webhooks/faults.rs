@@ -2,7 +2,7 @@
 //! policy says, in bounded time, and the API server goes on.
 use std::time::{Duration, Instant};
 
-use kelson_webhook::test_server::{Behaviour, Seen};
+use kelson_doubles::webhook::{Behaviour, Seen};
 use serde_json::{Value, json};
 
 use super::services::{by_service, serve};

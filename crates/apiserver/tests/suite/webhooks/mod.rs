@@ -10,7 +10,7 @@ use crate::common::Api;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::BodyExt as _;
-use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
+use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
 use serde_json::{Value, json};
 
 /// The answer to the request that was seen, with these fields.

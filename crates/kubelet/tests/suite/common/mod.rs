@@ -12,6 +12,7 @@ use kelson_client::{
     Body, Client, EventRecorder, Informer, InformerConfig, Request, Response, Transport, TransportError, full_body,
 };
 use kelson_cri::Runtime;
+use kelson_doubles::TokioClock;
 use kelson_kubelet::cgroups::Cgroups;
 use kelson_kubelet::cgroups::memory::MemoryRules;
 use kelson_kubelet::cgroups::swap::SwapRules;
@@ -43,7 +44,7 @@ use kelson_kubelet::volumes::csi::{CsiVolumes, VolumeGrowth};
 use kelson_kubelet::volumes::mounts::Mounts;
 use kelson_kubelet::volumes::persistent::Claims;
 use kelson_kubelet::volumes::usage::VolumeUsages;
-use kelson_meta::{Clock, TokioClock};
+use kelson_meta::Clock;
 pub use kelson_simulation::FakeRuntime;
 use kelson_tasks::Tasks;
 use parking_lot::Mutex;

@@ -1,0 +1,35 @@
+//! A wall clock for tests on a paused tokio runtime.
+use jiff::Timestamp;
+use kelson_meta::Clock;
+
+/// Wall-clock that advances with tokio's (pausable) timer, from a given start. For tests on a paused runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct TokioClock {
+    start: Timestamp,
+    origin: tokio::time::Instant,
+}
+
+impl TokioClock {
+    /// A clock that reads `start` now and advances as tokio's timer does.
+    pub fn starting_at(start: Timestamp) -> Self {
+        Self { start, origin: tokio::time::Instant::now() }
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        self.start + self.origin.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn advances_with_the_runtime() {
+        let clock = TokioClock::starting_at(Timestamp::UNIX_EPOCH);
+        tokio::time::advance(std::time::Duration::from_secs(60)).await;
+        assert_eq!(clock.now().as_second(), 60);
+    }
+}

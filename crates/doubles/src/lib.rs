@@ -1,0 +1,10 @@
+//! Test doubles: what tests put in place of the wall clock, of a trace collector and of a webhook server.
+//!
+//! Only tests and benchmarks depend on this crate, so none of it is part of the released binary.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+mod clock;
+pub mod collector;
+pub mod webhook;
+
+pub use clock::TokioClock;

@@ -1,0 +1,2 @@
+//! Does nothing: cargo takes build dependencies into account only where there is a build script.
+fn main() {}

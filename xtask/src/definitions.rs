@@ -1,6 +1,10 @@
 //! `cargo xtask definitions --sources DIR --release 1.N.P`: writes all that the tree knows of a release of Kubernetes: types,
 //! resources, lifecycles, feature gates, the version itself, and the facts that tests compare with. Another minor version is
-//! another diff of these files and of no other. DIR is a source tree, or the cache of Go modules.
+//! another diff of these files and of no other.
+//!
+//! DIR is the cache of Go modules, which has the published modules (`k8s.io/api` and so on). What only the main repository has
+//! (the documents of discovery and OpenAPI, some gates, priorities) is read from the tables in `facts/`, which are reviewed as
+//! data. Where DIR is a source tree, those tables are written from it as well.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,15 +15,25 @@ use crate::sources::{Release, Sources};
 use crate::{facts, gates, lifecycle, resources, schema};
 
 /// Every file that is written, by its path in the repository.
-pub const FILES: [&str; 7] = [
+pub const FILES: [&str; 9] = [
     "crates/meta/src/gates/generated.rs",
     RELEASE,
     "crates/schema/src/generated/lifecycles.rs",
     "crates/schema/src/generated/resources.rs",
     "crates/schema/src/generated/types.rs",
-    "facts/discovery.jsonl",
-    "facts/openapi.jsonl",
+    DISCOVERY,
+    GATES,
+    OPENAPI,
+    PRIORITIES,
 ];
+/// Groups and resources as `api/discovery` has them.
+const DISCOVERY: &str = "facts/discovery.jsonl";
+/// Feature gates that no published module declares.
+const GATES: &str = "facts/gates.jsonl";
+/// Definitions as `api/openapi-spec` has them.
+const OPENAPI: &str = "facts/openapi.jsonl";
+/// The order of groups and versions.
+const PRIORITIES: &str = "facts/priorities.jsonl";
 /// The version itself.
 pub const RELEASE: &str = "crates/meta/src/version/generated.rs";
 
@@ -52,17 +66,51 @@ fn root() -> Result<&'static Path> {
 /// The texts of all files, by path.
 fn generate(sources: &Sources) -> Result<BTreeMap<&'static str, String>> {
     let schema = schema::read(sources)?;
-    let (discovery, openapi) = (sources.place("api/discovery"), sources.place("api/openapi-spec"));
+    let facts = Facts::of(sources)?;
     let texts = [
-        gates::render(sources)?,
+        gates::render(sources, &facts.gates)?,
         release(sources.release),
         lifecycle::render(sources, &schema.packages)?,
-        resources::render(&discovery, &resources::Priorities::read(sources)?)?,
-        schema.render(&openapi)?,
-        facts::discovery(&discovery)?,
-        facts::openapi(&openapi)?,
+        resources::render(
+            &facts::Discovery::parse(&facts.discovery)?,
+            &resources::Priorities::parse(&facts.priorities)?,
+        )?,
+        schema.render(&facts::definitions(&facts.openapi)?)?,
+        facts.discovery,
+        facts.gates,
+        facts.openapi,
+        facts.priorities,
     ];
     Ok(FILES.into_iter().zip(texts).collect())
+}
+
+/// The texts of the tables in `facts/`.
+struct Facts {
+    discovery: String,
+    gates: String,
+    openapi: String,
+    priorities: String,
+}
+
+impl Facts {
+    /// Those of a source tree, or those that are committed.
+    fn of(sources: &Sources) -> Result<Self> {
+        if sources.is_tree() {
+            return Ok(Self {
+                discovery: facts::discovery(&sources.place("api/discovery"))?,
+                gates: gates::facts(sources)?,
+                openapi: facts::openapi(&sources.place("api/openapi-spec"))?,
+                priorities: resources::priorities(sources)?,
+            });
+        }
+        let read = |path: &str| fs::read_to_string(root()?.join(path)).with_context(|| path.to_owned());
+        Ok(Self {
+            discovery: read(DISCOVERY)?,
+            gates: read(GATES)?,
+            openapi: read(OPENAPI)?,
+            priorities: read(PRIORITIES)?,
+        })
+    }
 }
 
 /// What the release is called.
@@ -125,8 +173,9 @@ mod tests {
             ),
             ("crates/schema/src/generated/resources.rs", "short_names: &[]", "short_names: &[\"wd\"]"),
             ("crates/schema/src/generated/types.rs", "(0, 0, 0", "// colour\n"),
-            ("facts/discovery.jsonl", "\"kind\":\"Widget\"", "\"shortNames\":[\"wd\"]"),
-            ("facts/openapi.jsonl", "\"size\":", "\"colour\":"),
+            (DISCOVERY, "\"kind\":\"Widget\"", "\"shortNames\":[\"wd\"]"),
+            (GATES, "\"release\":\"1.36\"", "\"default\":true"),
+            (OPENAPI, "\"size\":", "\"colour\":"),
         ] {
             let (old, new) = (&before[path], &after[path]);
             assert!(path.ends_with("types.rs") || old.contains(said_of_36), "{path}:\n{old}");

@@ -1,11 +1,53 @@
 //! What tests need to know of Kubernetes' published definitions: names, types, numbers, verbs. No sentence of theirs is taken
 //! over.
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
+
+/// What `facts/discovery.jsonl` says.
+pub struct Discovery {
+    /// The groups, in their order.
+    pub groups: Vec<Value>,
+    /// The resources of each `GROUP/VERSION`, in their order.
+    resources: BTreeMap<String, Vec<Value>>,
+}
+
+impl Discovery {
+    /// Reads the lines that [`discovery`] writes.
+    pub fn parse(text: &str) -> Result<Self> {
+        let (mut groups, mut resources) = (Vec::new(), BTreeMap::<String, Vec<Value>>::new());
+        for line in text.lines() {
+            let mut line: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+            match line["list"].as_str().map(str::to_owned) {
+                Some(list) => resources.entry(list).or_default().push(line["resource"].take()),
+                None => groups.push(line["group"].take()),
+            }
+        }
+        Ok(Self { groups, resources })
+    }
+
+    /// The resources of a group version.
+    pub fn resources(&self, group: &str, version: &str) -> &[Value] {
+        let name = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        self.resources.get(&name).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+/// The definitions of `facts/openapi.jsonl`, as a document of version 2 has them.
+pub fn definitions(text: &str) -> Result<Value> {
+    let mut all = Map::new();
+    for line in text.lines() {
+        let mut line: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+        if let Some(name) = line["definition"].as_str().map(str::to_owned) {
+            all.insert(name, line["schema"].take());
+        }
+    }
+    Ok(json!({"definitions": all}))
+}
 
 fn read(path: &Path) -> Result<Value> {
     let bytes = fs::read(path).with_context(|| path.display().to_string())?;
@@ -104,5 +146,24 @@ fn bare(value: &Value) -> Value {
         }
         Value::Array(list) => list.iter().map(bare).collect(),
         other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_they_are_written() {
+        let text = "{\"group\":{\"name\":\"b.io\"}}\n{\"group\":{\"name\":\"a.io\"}}\n{\"list\":\"v1\",\"resource\":{\"name\":\"pods\"}}\n\
+                    {\"list\":\"a.io/v2\",\"resource\":{\"name\":\"x\"}}\n";
+        let discovery = Discovery::parse(text).expect("lines");
+        assert_eq!(discovery.groups, [json!({"name": "b.io"}), json!({"name": "a.io"})]);
+        assert_eq!(discovery.resources("", "v1"), [json!({"name": "pods"})]);
+        assert_eq!(discovery.resources("a.io", "v2"), [json!({"name": "x"})]);
+        assert!(discovery.resources("a.io", "v1").is_empty());
+        let text =
+            "{\"definition\":\"A\",\"schema\":{\"type\":\"object\"}}\n{\"v3\":\"A\",\"field\":\"b\",\"schema\":{}}\n";
+        assert_eq!(definitions(text).expect("lines"), json!({"definitions": {"A": {"type": "object"}}}));
     }
 }

@@ -3,11 +3,12 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
 
 use crate::sources::Sources;
 
-/// Where gates are declared, below the sources. A later file says what an earlier one said of the same gate.
-pub const FILES: [&str; 8] = [
+/// Where the published modules declare gates. A later file says what an earlier one said of the same gate.
+pub const MODULES: [&str; 7] = [
     "staging/src/k8s.io/component-base/logs/api/v1/kube_features.go",
     "staging/src/k8s.io/component-base/metrics/features/kube_features.go",
     "staging/src/k8s.io/component-base/zpages/features/kube_features.go",
@@ -15,62 +16,133 @@ pub const FILES: [&str; 8] = [
     "staging/src/k8s.io/controller-manager/pkg/features/kube_features.go",
     "staging/src/k8s.io/apiserver/pkg/features/kube_features.go",
     "staging/src/k8s.io/apiextensions-apiserver/pkg/features/kube_features.go",
-    "pkg/features/kube_features.go",
 ];
+/// Where the main repository declares the others, and says something else of some of those.
+pub const MAIN: &str = "pkg/features/kube_features.go";
 
 /// What one version says of a gate.
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Spec {
     stage: &'static str,
     default: bool,
     locked: bool,
 }
 
-/// The text of the generated file.
-pub fn render(sources: &Sources) -> Result<String> {
-    let texts: Vec<String> = FILES.iter().map(|file| sources.read(file)).collect::<Result<_>>()?;
-    table(&texts.iter().map(String::as_str).collect::<Vec<_>>(), sources.release.minor)
+/// Gates by name, and what each depends on.
+#[derive(Default)]
+struct Gates<'a> {
+    specs: BTreeMap<&'a str, Spec>,
+    needs: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
-fn table(texts: &[&str], minor: u16) -> Result<String> {
-    // The names of constants, as flags know them.
-    let mut names = BTreeMap::new();
-    for line in texts.iter().flat_map(|t| t.lines()) {
-        if let Some((constant, name)) = constant(line) {
-            names.insert(constant, name);
+/// A line of `facts/gates.jsonl` after the first, which says the release.
+#[derive(serde::Deserialize, serde::Serialize)]
+struct GateLine<'a> {
+    default: bool,
+    gate: &'a str,
+    locked: bool,
+    needs: Vec<&'a str>,
+    stage: &'a str,
+}
+
+/// The text of the generated file; `facts` is that of `facts/gates.jsonl`.
+pub fn render(sources: &Sources, facts: &str) -> Result<String> {
+    let minor = sources.release.minor;
+    let texts: Vec<String> = MODULES.iter().map(|file| sources.read(file)).collect::<Result<_>>()?;
+    let mut gates = Gates::parse(&texts.iter().map(String::as_str).collect::<Vec<_>>(), minor)?;
+    gates.add_facts(facts, minor)?;
+    gates.render(minor)
+}
+
+/// The text of `facts/gates.jsonl`, from a source tree: the gates that the modules do not declare, or declare otherwise.
+pub fn facts(sources: &Sources) -> Result<String> {
+    let minor = sources.release.minor;
+    let texts: Vec<String> = MODULES.iter().chain([&MAIN]).map(|file| sources.read(file)).collect::<Result<_>>()?;
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let (published, all) = (Gates::parse(&texts[..MODULES.len()], minor)?, Gates::parse(&texts, minor)?);
+    let mut out = format!("{}\n", json!({"release": format!("1.{minor}")}));
+    for (gate, spec) in &all.specs {
+        if published.specs.get(gate) == Some(spec) && published.needs.get(gate) == all.needs.get(gate) {
+            continue;
         }
+        let needs = all.needs.get(gate).cloned().unwrap_or_default();
+        let line = GateLine { default: spec.default, gate, locked: spec.locked, needs, stage: spec.stage };
+        writeln!(out, "{}", serde_json::to_string(&line)?)?;
     }
-    let mut gates: BTreeMap<&str, Spec> = BTreeMap::new();
-    let mut needs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    let named = |constant: &str| names.get(constant).copied().with_context(|| format!("{constant} is no gate"));
-    for text in texts {
-        for (constant, body) in entries(text) {
-            if body.contains("Version:") {
-                if let Some(spec) = spec(body, minor)? {
-                    gates.insert(named(constant)?, spec);
-                }
-            } else {
-                let all: Vec<&str> =
-                    body.split(',').map(|d| last(d.trim().trim_end_matches(')'))).filter(|d| !d.is_empty()).collect();
-                let all: Vec<&str> = all.into_iter().map(named).collect::<Result<_>>()?;
-                if !all.is_empty() {
-                    needs.insert(named(constant)?, all);
+    Ok(out)
+}
+
+impl<'a> Gates<'a> {
+    fn parse(texts: &[&'a str], minor: u16) -> Result<Self> {
+        // The names of constants, as flags know them.
+        let mut names = BTreeMap::new();
+        for line in texts.iter().flat_map(|t| t.lines()) {
+            if let Some((constant, name)) = constant(line) {
+                names.insert(constant, name);
+            }
+        }
+        let mut gates = Self::default();
+        let named = |constant: &str| names.get(constant).copied().with_context(|| format!("{constant} is no gate"));
+        for text in texts {
+            for (constant, body) in entries(text) {
+                if body.contains("Version:") {
+                    if let Some(spec) = spec(body, minor)? {
+                        gates.specs.insert(named(constant)?, spec);
+                    }
+                } else {
+                    let all = body.split(',').map(|d| last(d.trim().trim_end_matches(')'))).filter(|d| !d.is_empty());
+                    let all: Vec<&str> = all.map(named).collect::<Result<_>>()?;
+                    if !all.is_empty() {
+                        gates.needs.insert(named(constant)?, all);
+                    }
                 }
             }
         }
+        gates.needs.retain(|name, _| gates.specs.contains_key(name));
+        Ok(gates)
     }
-    ensure!(!gates.is_empty(), "no gate was found");
-    needs.retain(|name, _| gates.contains_key(name));
-    let mut out = format!(
-        "//! The feature gates of Kubernetes 1.{minor}. Written by `cargo xtask definitions`.\n\
-         use super::{{Gate, Stage::*}};\n\n\
-         #[rustfmt::skip]\npub(super) const GATES: &[Gate] = &[\n"
-    );
-    for (name, Spec { stage, default, locked }) in &gates {
-        let needs = needs.get(name).map(|n| n.iter().map(|n| format!("{n:?}")).collect::<Vec<_>>()).unwrap_or_default();
-        writeln!(out, "    Gate({name:?}, {stage}, {default}, {locked}, &[{}]),", needs.join(", "))?;
+
+    /// Takes what the main repository declares from the lines of `facts/gates.jsonl`.
+    fn add_facts(&mut self, facts: &'a str, minor: u16) -> Result<()> {
+        let mut lines = facts.lines();
+        let first: Value =
+            serde_json::from_str(lines.next().unwrap_or_default()).context("the release of the facts")?;
+        ensure!(
+            first["release"] == format!("1.{minor}"),
+            "facts/gates.jsonl is of {}, not of 1.{minor}: give a source tree as --sources, or edit it",
+            first["release"]
+        );
+        for line in lines {
+            let GateLine { default, gate, locked, needs, stage } =
+                serde_json::from_str(line).with_context(|| line.to_owned())?;
+            let stage =
+                STAGES.iter().find(|known| **known == stage).with_context(|| format!("{gate}: stage {stage}"))?;
+            self.specs.insert(gate, Spec { stage, default, locked });
+            self.needs.remove(gate);
+            if !needs.is_empty() {
+                self.needs.insert(gate, needs);
+            }
+        }
+        Ok(())
     }
-    Ok(out + "];\n")
+
+    fn render(&self, minor: u16) -> Result<String> {
+        ensure!(!self.specs.is_empty(), "no gate was found");
+        let mut out = format!(
+            "//! The feature gates of Kubernetes 1.{minor}. Written by `cargo xtask definitions`.\n\
+             use super::{{Gate, Stage::*}};\n\n\
+             #[rustfmt::skip]\npub(super) const GATES: &[Gate] = &[\n"
+        );
+        for (name, Spec { stage, default, locked }) in &self.specs {
+            let needs: Vec<String> = self.needs.get(name).into_iter().flatten().map(|n| format!("{n:?}")).collect();
+            writeln!(out, "    Gate({name:?}, {stage}, {default}, {locked}, &[{}]),", needs.join(", "))?;
+        }
+        Ok(out + "];\n")
+    }
 }
+
+/// The stages of a gate, as the generated table names them.
+const STAGES: [&str; 4] = ["Alpha", "Beta", "Stable", "Deprecated"];
 
 /// `Constant featuregate.Feature = "Name"`; some have no type, or have it around the name.
 fn constant(line: &str) -> Option<(&str, &str)> {
@@ -166,7 +238,7 @@ var needs = map[featuregate.Feature][]featuregate.Feature{
     Renamed: {},
 }"#;
         let lines = |minor: u16| -> Vec<String> {
-            let table = table(&[text], minor).expect("a table");
+            let table = Gates::parse(&[text], minor).and_then(|gates| gates.render(minor)).expect("a table");
             table.lines().filter_map(|l| l.trim().strip_prefix("Gate(").map(str::to_owned)).collect()
         };
         assert_eq!(
@@ -175,5 +247,19 @@ var needs = map[featuregate.Feature][]featuregate.Feature{
         );
         assert_eq!(lines(37).len(), 3);
         assert_eq!(lines(37)[0], r#""AlphaThing", Beta, true, false, &["ReNamed"]),"#);
+    }
+
+    #[test]
+    fn facts_say_what_modules_do_not() {
+        let text = "A featuregate.Feature = \"A\"\nvar x = y{\n\tA: {\n\t\t{Version: version.MustParse(\"1.30\"), Default: false, PreRelease: featuregate.Alpha},\n\t},\n}\n";
+        let mut gates = Gates::parse(&[text], 36).expect("gates");
+        let facts = "{\"release\":\"1.36\"}\n{\"default\":true,\"gate\":\"A\",\"locked\":false,\"needs\":[\"B\"],\"stage\":\"Beta\"}\n\
+                     {\"default\":false,\"gate\":\"B\",\"locked\":false,\"needs\":[],\"stage\":\"Alpha\"}\n";
+        gates.add_facts(facts, 36).expect("facts");
+        let table = gates.render(36).expect("a table");
+        assert!(table.contains("Gate(\"A\", Beta, true, false, &[\"B\"]),"), "{table}");
+        assert!(table.contains("Gate(\"B\", Alpha, false, false, &[]),"), "{table}");
+        let error = Gates::default().add_facts(facts, 37).expect_err("of another release").to_string();
+        assert!(error.contains("is of \"1.36\", not of 1.37"), "{error}");
     }
 }

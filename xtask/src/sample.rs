@@ -39,7 +39,7 @@ pub fn write(root: &Path, minor: u16) -> Result<()> {
     let staging = "staging/src/k8s.io";
     let binary = format!("package version\nconst (\n\tDefaultKubeBinaryVersion = \"1.{minor}\"\n)\n");
     put(&format!("{staging}/component-base/version/base.go"), binary)?;
-    for path in crate::gates::FILES.iter().chain(&crate::resources::PRIORITIES) {
+    for path in crate::gates::MODULES.iter().chain([&crate::gates::MAIN]).chain(&crate::resources::PRIORITIES) {
         put(path, "package empty\n".to_owned())?;
     }
     for module in ["apiextensions-apiserver", "kube-aggregator"] {
@@ -48,7 +48,7 @@ pub fn write(root: &Path, minor: u16) -> Result<()> {
     let beta = "\t\t{Version: version.MustParse(\"1.37\"), Default: true, PreRelease: featuregate.Beta},\n";
     let gate = "\tWidgets featuregate.Feature = \"Widgets\"\nvar all = x{\n\tWidgets: {\n\t\t{Version: version.MustParse(\"1.36\"), \
                 Default: false, PreRelease: featuregate.Alpha},\n";
-    put("pkg/features/kube_features.go", format!("{gate}{beta}\t}},\n}}\n"))?;
+    put(crate::gates::MAIN, format!("{gate}{beta}\t}},\n}}\n"))?;
     put(
         crate::resources::PRIORITIES[0],
         "\t{Group: \"example.io\", Version: \"v1beta1\"}: {Group: 1700, Version: 9},\n".to_owned(),

@@ -2,6 +2,7 @@
 use crate::sources::Sources;
 use crate::{goapi, model, proto, table};
 use anyhow::{Context, Result};
+use serde_json::Value;
 use std::{
     collections::BTreeMap,
     fs,
@@ -39,10 +40,9 @@ pub fn read(sources: &Sources) -> Result<Packages> {
 }
 
 impl Packages {
-    /// The text of the generated file `types.rs`; what is published of the types is in `swagger.json` of a directory.
-    pub fn render(&self, openapi: &Path) -> Result<String> {
-        let openapi = serde_json::from_slice(&fs::read(openapi.join("swagger.json"))?)?;
-        table::render(&model::build(&self.packages, &self.protos, &openapi)?)
+    /// The text of the generated file `types.rs`; `openapi` has the published definitions of the types.
+    pub fn render(&self, openapi: &Value) -> Result<String> {
+        table::render(&model::build(&self.packages, &self.protos, openapi)?)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Where the published definitions of a release are: a source tree of Kubernetes, or the cache of Go modules, which holds the
-//! same files under other paths.
+//! Where the published definitions of a release are: the cache of Go modules, or a source tree of Kubernetes, which has the same
+//! files under other paths, and more.
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
@@ -52,12 +52,17 @@ impl Sources {
     /// Whether a directory has definitions of the release, of whatever completeness.
     #[cfg(test)]
     pub fn are_in(root: &Path, release: Release) -> bool {
-        Self { root: root.to_owned(), release }.place("api/openapi-spec/swagger.json").is_file()
+        Self { root: root.to_owned(), release }.module("api").is_dir()
     }
 
-    /// A file or directory, by its path in the source tree.
+    /// Whether it is a source tree, which has what no module has.
+    pub fn is_tree(&self) -> bool {
+        self.root.join(STAGING).is_dir()
+    }
+
+    /// A file or directory, by its path in the source tree. Modules have only what is below `staging`.
     pub fn place(&self, path: &str) -> PathBuf {
-        if self.root.join(STAGING).is_dir() {
+        if self.is_tree() {
             return self.root.join(path);
         }
         let modules = self.root.join("k8s.io");
@@ -68,7 +73,7 @@ impl Sources {
                 let dir = modules.join(format!("{module}@v0.{minor}.{patch}"));
                 if rest.is_empty() { dir } else { dir.join(rest) }
             }
-            None => modules.join(format!("kubernetes@v{}", self.release)).join(path),
+            None => self.root.join(path),
         }
     }
 
@@ -93,8 +98,8 @@ mod tests {
         let release = Release::parse("v1.37.1").expect("a release");
         let sources = Sources { root: PathBuf::from("/nowhere"), release };
         for (path, want) in [
-            ("api/discovery", "/nowhere/k8s.io/kubernetes@v1.37.1/api/discovery"),
             ("staging/src/k8s.io/api/core/v1", "/nowhere/k8s.io/api@v0.37.1/core/v1"),
+            ("staging/src/k8s.io/api", "/nowhere/k8s.io/api@v0.37.1"),
         ] {
             assert_eq!(sources.place(path), Path::new(want));
         }

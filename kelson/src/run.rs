@@ -1,4 +1,7 @@
 //! `kelson server`: start order, stop order.
+use std::io::Write as _;
+use std::path::Path;
+
 use kelson_ranges::Given;
 
 use crate::cli::ServerArgs;
@@ -22,6 +25,9 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
             false => node::run::settle(&args.data_dir, given).await?,
         };
         let control_plane = ControlPlane::start(&args, ranges, &process.tasks).await?;
+        let text = ready(control_plane.local_url(), &args.data_dir, !args.disable_agent);
+        // The log says it as well: a server whose output is closed goes on.
+        let _ = std::io::stdout().write_all(text.as_bytes());
         let ended = match args.disable_agent {
             true => process.ended().await,
             false => node::run::beside(&control_plane, &args.data_dir, &args.node, &me, process).await,
@@ -29,4 +35,31 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
         control_plane.shutdown().await;
         ended
     })
+}
+
+/// What the server prints when it is ready: its address, and the commands to try next.
+fn ready(url: &str, data_dir: &Path, has_node: bool) -> String {
+    let kubeconfig = data_dir.join("admin.kubeconfig");
+    let kubeconfig = std::path::absolute(&kubeconfig).unwrap_or(kubeconfig);
+    let what = if has_node { "nodes" } else { "namespaces" };
+    format!(
+        "\nKubernetes {} is ready at {url}. In another terminal:\n\n  export KUBECONFIG={}\n  kubectl get {what}\n\n",
+        kelson_meta::version::SHORT,
+        kubeconfig.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ready_server_says_what_to_do_next() {
+        let text = ready("https://127.0.0.1:6443", Path::new("/var/lib/kelson"), true);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        assert!(lines[0].ends_with("is ready at https://127.0.0.1:6443. In another terminal:"), "{text}");
+        assert_eq!(lines[1..], ["export KUBECONFIG=/var/lib/kelson/admin.kubeconfig", "kubectl get nodes"]);
+        assert!(ready("https://x", Path::new("/d"), false).contains("kubectl get namespaces"), "without a node");
+        assert!(ready("https://x", Path::new("d"), false).contains("KUBECONFIG=/"), "from any directory");
+    }
 }

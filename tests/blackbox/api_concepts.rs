@@ -190,13 +190,12 @@ fn watch(s: &Subject) -> Outcome {
     let mut child = k.spawn(&["get", "cm", "-l", "w=1", "--watch", "--output-watch-events", "--no-headers"])?;
     let lines = lines_of(&mut child)?;
     let result = (|| {
-        // The watch must see an object enter and leave its selector.
+        // The watch must see an object enter and leave its selector. What it says first shows that it is there.
         eventually("watch established", Duration::from_secs(60), || {
             k.ok(&["label", "cm", "a", "w=1", "--overwrite"])?;
             k.ok(&["label", "cm", "a", "w-"])?;
-            Ok(())
+            lines.recv_timeout(Duration::from_millis(200)).context("no event")
         })?;
-        std::thread::sleep(Duration::from_secs(1));
         k.ok(&["label", "cm", "a", "w=1", "--overwrite"])?;
         k.ok(&["annotate", "cm", "a", "x=y"])?;
         k.ok(&["label", "cm", "a", "w-"])?;

@@ -69,6 +69,7 @@ pub fn run(tests: &[Test]) -> i32 {
     };
     let reference = matches!(subject.kind, SubjectKind::Kubeconfig(_));
     let (mut passed, mut failed, mut ignored) = (0, Vec::new(), 0);
+    let mut times = Vec::new();
     for test in &chosen {
         if let Some(why) = subject.lacks(test.needs) {
             println!("test {} ... ignored, {why}", test.name);
@@ -78,6 +79,7 @@ pub fn run(tests: &[Test]) -> i32 {
         let started = Instant::now();
         let result = catch_unwind(AssertUnwindSafe(|| (test.run)(&subject)));
         let took = started.elapsed().as_secs_f64();
+        times.push((took, test.name));
         let error = match result {
             Ok(Ok(())) => {
                 println!("test {} ... ok ({took:.1}s)", test.name);
@@ -103,6 +105,7 @@ pub fn run(tests: &[Test]) -> i32 {
     }
     let seen = chosen.iter().filter(|t| matches!(record.of(t.name), Some(Known::Seen(_)))).count();
     println!("\n{seen} of these {} tests were seen to hold on a reference (tests/reference.txt)", chosen.len());
+    println!("{}", slowest(times));
     let ended = subject.stop(!failed.is_empty());
     if let Err(e) = &ended {
         println!("test subject::stop ... FAILED\n{e:#}");
@@ -114,4 +117,30 @@ pub fn run(tests: &[Test]) -> i32 {
         failed.len()
     );
     i32::from(!failed.is_empty())
+}
+
+/// How many tests [`slowest`] names.
+const SLOWEST: usize = 20;
+
+/// The tests that took longest, and how much of the whole time they are.
+fn slowest(mut times: Vec<(f64, &str)>) -> String {
+    let all: f64 = times.iter().map(|(took, _)| took).sum();
+    times.sort_by(|a, b| b.0.total_cmp(&a.0));
+    times.truncate(SLOWEST);
+    let part: f64 = times.iter().map(|(took, _)| took).sum();
+    let lines: String = times.iter().map(|(took, name)| format!("\n  {took:>6.1}s {name}")).collect();
+    format!("\nthe {} slowest tests, {part:.0}s of {all:.0}s:{lines}", times.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_come_first() {
+        let text = slowest(vec![(1.0, "a::x"), (30.04, "b::y"), (2.0, "c::z")]);
+        assert_eq!(text, "\nthe 3 slowest tests, 33s of 33s:\n    30.0s b::y\n     2.0s c::z\n     1.0s a::x");
+        let many = (0..100).map(|n| (f64::from(n), "t")).collect();
+        assert_eq!(slowest(many).lines().count(), 2 + SLOWEST);
+    }
 }

@@ -10,25 +10,30 @@ RELEASE ?= 1.36.2
 DEFINITIONS := api apiextensions-apiserver apimachinery apiserver client-go component-base controller-manager kube-aggregator
 # `make test-clients` alone needs it, for Helm and a controller of controller-runtime.
 GO ?= $(shell command -v go || echo /usr/local/go/bin/go)
+# Debian's Rust, where scripts/deps took that for want of rustup.
+export PATH := $(if $(shell command -v rustup),,$(CURDIR)/.cache/rust/bin:)$(PATH)
 export KELSON_COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 # The date of the commit, not of the build: the same tree gives the same binary.
 export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build pgo envtest test unit blackbox clients test-clients lint portable fuzz torture torture-streams bench definitions images deps deps-build deps-run deps-test clean
+.PHONY: help run build pgo envtest test workspace lint unit blackbox clients test-clients portable fuzz torture torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-run: deps-run build ## a single-node cluster in the foreground (root); DATA_DIR, PORT and ARGS may be set
-	@echo "kubeconfig: $(DATA_DIR)/admin.kubeconfig"
-	exec target/release/kelson server --data-dir $(DATA_DIR) --secure-port $(PORT) $(ARGS)
+run: ## a single-node cluster in the foreground (root); DATA_DIR, PORT and ARGS may be set
+	@scripts/step "1/3 install what is missing" "2 minutes the first time" $(MAKE) --no-print-directory deps-run
+	@scripts/step "2/3 compile the release binary" "8 to 15 minutes the first time on two cores" $(MAKE) --no-print-directory build
+	@echo "== 3/3 start the cluster (half a minute; Ctrl-C ends the server)" >&2
+	@command -v kubectl >/dev/null || echo "== kubectl for the other terminal: export PATH=\$$PATH:$(CURDIR)/.cache/bin" >&2
+	@exec target/release/kelson server --data-dir $(DATA_DIR) --secure-port $(PORT) $(ARGS)
 
 build: deps-build ## the release binary, target/release/kelson
 	cargo build --locked --release --package kelson
 
-pgo: deps-test images ## target/pgo/kelson: a release that the loads of bench/ have trained, in half an hour; a node's too as root
+pgo: deps-test release-images ## target/pgo/kelson: a release that the loads of bench/ have trained, in half an hour; a node's too as root
 	scripts/pgo
 
 envtest: build ## assets for test environments in target/envtest/bin, their archive and index beside it; URL says where that will be served
@@ -36,28 +41,38 @@ envtest: build ## assets for test environments in target/envtest/bin, their arch
 	scripts/envtest archive target/envtest/bin target/envtest $(URL)
 	@echo "export KUBEBUILDER_ASSETS=$(CURDIR)/target/envtest/bin"
 
-test: deps-test lint unit blackbox ## everything the gate runs: lints, unit and component tests, the black-box suite
+# Without incremental compilation: it only helps the next build of the same tree.
+test: export CARGO_INCREMENTAL = 0
+test: deps-test ## everything the gate runs: lints, unit and component tests, the black-box suite
+	@scripts/step lint "8 minutes, most of it the one build" $(MAKE) --no-print-directory lint
+	@scripts/step unit "5 minutes" $(MAKE) --no-print-directory unit
+	@scripts/step blackbox "12 minutes" $(MAKE) --no-print-directory blackbox
 
-unit: deps-test ## pure and component tests of every crate
+# The one build of lint, unit and blackbox: libraries, tests and the debug binary with one set of features, each compiled once.
+# clippy-driver is the compiler with clippy's lints in it, so the lints take no pass of their own.
+lint unit blackbox images workspace test-clients: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
+lint unit blackbox images workspace test-clients: export CLIPPY_ARGS = --deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+workspace: deps-build
+	cargo build --locked --workspace --all-targets
+
+lint: workspace ## format, compiler's and clippy's warnings, licences and versions of dependencies
+	cargo fmt --all --check
+	cargo fmt --manifest-path tests/kube/Cargo.toml --check
+	target/debug/xtask lint
+	target/debug/xtask units
+
+unit: deps-test workspace ## pure and component tests of every crate
 	cargo test --locked --workspace --exclude kelson-blackbox
 
 blackbox: deps-test images ## the black-box suite against a cluster it starts (SUBJECT=kelson), with real kubectl and containerd
-	cargo build --locked --package kelson
 	cargo test --locked --package kelson-blackbox
 
-test-clients: deps-test clients ## Helm, and controllers on controller-runtime and kube, against a cluster it starts (wants Go 1.26)
-	cargo build --locked --package kelson
+test-clients: deps-test clients images ## Helm, and controllers on controller-runtime and kube, against a cluster it starts (wants Go 1.26)
 	KELSON_CLIENTS=1 cargo test --locked --package kelson-blackbox -- helm:: clients::
 
 clients: # what the above runs, from other people's modules
 	cargo build --locked --manifest-path tests/kube/Cargo.toml --target-dir target/kube
 	cd tests/go && $(GO) build -buildvcs=false -trimpath -ldflags="-s -w" -o ../../target/clients/ ./controller helm.sh/helm/v4/cmd/helm
-
-lint: deps-build ## format, clippy, licences and versions of dependencies
-	cargo fmt --all --check
-	cargo fmt --manifest-path tests/kube/Cargo.toml --check
-	cargo clippy --locked --workspace --all-targets -- --deny warnings
-	cargo xtask lint
 
 portable: ## check that the control plane compiles for macOS and Windows: those of SYSTEMS whose target is installed (CONTRIBUTING)
 	@for system in $(SYSTEMS); do \
@@ -72,29 +87,32 @@ fuzz: deps-build ## each fuzz target for TIME (60s), or those in TARGETS
 torture: deps-build ## N (1000) kill -9 and as many power cuts of the store under load, each history checked
 	KELSON_KILLS=$(or $(N),1000) KELSON_CUTS=$(or $(N),1000) cargo test --locked --package kelson-store --test suite -- kills:: power:: --nocapture
 
-torture-streams: deps-test build images ## SIZE_MB (1024) through exec, cp and port-forward, ROUNDS (50) times, while connections are reset; needs root
+torture-streams: deps-test release-images ## SIZE_MB (1024) through exec, cp and port-forward, ROUNDS (50) times, while connections are reset; needs root
 	bench/streams
 
-bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials, admit, authorize; PEER_URL and PEER_TOKEN add a peer to the run
+bench: deps-test release-images ## start, rest, create, get, list, schedule, pull credentials, admit, authorize; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run
 	bench/scale
 	bench/admission
 	bench/overload
 	bench/envtest
 	@if [ $$(id -u) -eq 0 ]; then bench/node && bench/kubelet; else echo "bench/node, bench/kubelet: left out, they need root"; fi
-	cargo run --locked --quiet --release --package kelson-auth --example rbac
-	cargo run --locked --quiet --release --package kelson-patch --example decoders
-	cargo run --locked --quiet --release --package kelson-credentials --example rates
-	cargo run --locked --quiet --release --package kelson-apiserver --example admission
-	cargo run --locked --quiet --release --package kelson-testing --example clusters
+	@for program in rbac decoders credentials admission clusters; do echo "== $$program"; target/release/kelson-bench $$program || exit 1; done
 
-definitions: ## generated tables and facts of RELEASE (1.36.2) of Kubernetes, from its published modules
-	$(GO) mod download k8s.io/kubernetes@v$(RELEASE) $(DEFINITIONS:%=k8s.io/%@v$(RELEASE:1.%=0.%))
+definitions: ## generated tables of RELEASE (1.36.2) of Kubernetes, from its published modules and the tables in facts/
+	$(GO) mod download $(DEFINITIONS:%=k8s.io/%@v$(RELEASE:1.%=0.%))
 	cargo xtask definitions --sources $$($(GO) env GOMODCACHE) --release $(RELEASE)
 
-images: deps-test ## the test images as tars under .cache/images
+BUSYBOX_IMAGE = image kelson.local/test/busybox:1 .cache/images/busybox.tar
+images: deps-test workspace ## the test images as tars under .cache/images
 	@mkdir -p .cache/images
-	cargo run --locked --quiet --package kelson-cri --example make_image -- kelson.local/test/busybox:1 .cache/images/busybox.tar
+	target/debug/kelson-bench $(BUSYBOX_IMAGE)
+
+# The same, and the release binary, from one build of both.
+release-images: deps-test
+	cargo build --locked --release --package kelson --package kelson-bench
+	@mkdir -p .cache/images
+	target/release/kelson-bench $(BUSYBOX_IMAGE)
 
 deps: deps-build deps-run deps-test ## install what building, running and testing need (Debian, root)
 

@@ -26,6 +26,6 @@ pub fn run(args: &[String]) -> anyhow::Result<()> {
     }
     let env = vec!["PATH=/usr/local/bin:/usr/bin:/bin:/sbin".to_owned()];
     let config = ImageConfig { cmd: vec!["sh".to_owned()], env, ..Default::default() };
-    std::fs::write(out, NewImage { name: name.clone(), layers, config }.to_archive()?)?;
+    std::fs::write(out, NewImage { name: name.clone(), layers, config }.to_archive().map_err(anyhow::Error::msg)?)?;
     Ok(())
 }

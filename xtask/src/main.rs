@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         Some("lint") => lint::run().map_err(|e| format!("{e:#}")),
         Some("units") => units::run().map_err(|e| format!("{e:#}")),
         Some("tidy") => tidy::check().map_err(|e| format!("{e:#}")),
-        Some("ratchet") => tidy::ratchet().map_err(|e| format!("{e:#}")),
+        Some("ratchet") => units::count().and_then(tidy::ratchet).map_err(|e| format!("{e:#}")),
         _ => Err(USAGE.to_owned()),
     };
     match result {

@@ -25,7 +25,7 @@ help: ## this list
 
 run: ## a single-node cluster in the foreground (root); DATA_DIR, PORT and ARGS may be set
 	@scripts/step "1/3 install what is missing" "2 minutes the first time" $(MAKE) --no-print-directory deps-run
-	@scripts/step "2/3 compile the release binary" "8 to 15 minutes the first time on two cores" $(MAKE) --no-print-directory build
+	@scripts/step "2/3 compile the release binary" "about 15 minutes the first time on two cores" $(MAKE) --no-print-directory build
 	@echo "== 3/3 start the cluster (half a minute; Ctrl-C ends the server)" >&2
 	@command -v kubectl >/dev/null || echo "== kubectl for the other terminal: export PATH=\$$PATH:$(CURDIR)/.cache/bin" >&2
 	@exec target/release/kelson server --data-dir $(DATA_DIR) --secure-port $(PORT) $(ARGS)
@@ -44,12 +44,15 @@ envtest: build ## assets for test environments in target/envtest/bin, their arch
 # Without incremental compilation: it only helps the next build of the same tree.
 test: export CARGO_INCREMENTAL = 0
 test: deps-test ## everything the gate runs: lints, unit and component tests, the black-box suite
-	@scripts/step lint "8 minutes, most of it the one build" $(MAKE) --no-print-directory lint
-	@scripts/step unit "5 minutes" $(MAKE) --no-print-directory unit
-	@scripts/step blackbox "12 minutes" $(MAKE) --no-print-directory blackbox
+	@scripts/deps list
+	@scripts/step lint "most of it is the one build" $(MAKE) --no-print-directory lint
+	@scripts/step unit "pure and component tests, the simulation" $(MAKE) --no-print-directory unit
+	@scripts/step blackbox "the slowest tests are listed at its end" $(MAKE) --no-print-directory blackbox
 
 # The one build of lint, unit and blackbox: libraries, tests and the debug binary with one set of features, each compiled once.
-# clippy-driver is the compiler with clippy's lints in it, so the lints take no pass of their own.
+# clippy-driver is the compiler with clippy's lints in it, so the lints take no pass of their own: on kelson-cel it used 11.2 s of a
+# processor where the compiler alone used 9.3 s and a pass of `cargo clippy` 43.6 s more. It leaves out what the compiler checks of
+# raw pointers at run time and optimizes no MIR, in workspace crates alone: none of them reads or writes through a raw pointer.
 lint unit blackbox images workspace test-clients: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
 lint unit blackbox images workspace test-clients: export CLIPPY_ARGS = --deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 workspace: deps-build

@@ -3,6 +3,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
 };
@@ -20,6 +21,7 @@ type OnScrape = Box<dyn Fn(&mut Families) + Send + Sync>;
 pub struct Registry {
     counted: prometheus::Registry,
     on_scrape: Arc<Mutex<Vec<OnScrape>>>,
+    included: Arc<Mutex<Vec<Registry>>>,
 }
 
 impl Registry {
@@ -83,16 +85,29 @@ impl Registry {
         self.on_scrape.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(read));
     }
 
+    /// Shows the families of another registry with this one's. Their names must differ from each other.
+    pub fn include(&self, other: Registry) {
+        self.included.lock().unwrap_or_else(PoisonError::into_inner).push(other);
+    }
+
     /// All of it in the classic text format, by name.
     pub fn text(&self) -> String {
+        let mut families = self.gather();
+        families.sort_by(|a, b| a.name().cmp(b.name()));
+        encode(families)
+    }
+
+    fn gather(&self) -> Vec<MetricFamily> {
         let mut read = Families::default();
         for f in self.on_scrape.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             f(&mut read);
         }
         let mut families = self.counted.gather();
         families.extend(read.into_inner());
-        families.sort_by(|a, b| a.name().cmp(b.name()));
-        encode(families)
+        for other in self.included.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            families.extend(other.gather());
+        }
+        families
     }
 
     fn add<C: Collector + Clone + 'static>(&self, name: &str, made: prometheus::Result<C>) -> C {
@@ -121,9 +136,11 @@ mod tests {
         errors.with_label_values(&["one"]).inc();
         registry.histogram("c_seconds", "Time.", &[0.5, 1.0]).observe(0.75);
         registry.counters("unused_total", "Nothing counted yet.", &["x"]);
-        registry.on_scrape(|f| {
+        let other = Registry::new();
+        other.on_scrape(|f| {
             f.gauge("a_depth", "Depth.").sample(&[("queue", "active")], 3.0);
         });
+        registry.include(other);
         let want = "# HELP a_depth Depth.\n# TYPE a_depth gauge\na_depth{queue=\"active\"} 3\n\
                     # HELP b_errors_total Errors.\n# TYPE b_errors_total counter\nb_errors_total{plugin=\"one\"} 1\n\
                     # HELP c_seconds Time.\n# TYPE c_seconds histogram\nc_seconds_bucket{le=\"0.5\"} 0\n\

@@ -12,7 +12,9 @@
 mod aside;
 pub mod cni;
 mod config;
+pub mod conntrack;
 mod error;
+mod family;
 mod ipam;
 mod iptables;
 mod netlink;
@@ -28,8 +30,9 @@ mod spoofing;
 
 pub use config::{NetworkConfig, OverlayConfig, VXLAN_PORT, network_id};
 pub use error::NetError;
+pub use family::Family;
 pub use ipam::Allocation;
-pub use network::{Network, cleanup};
+pub use network::{Network, cleanup, host_addresses};
 pub use overlay::Peer;
 pub use peers::PeerWatch;
 pub use ports::{PortMapping, Protocol};

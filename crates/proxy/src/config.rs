@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use kelson_metrics::Registry;
 
 use crate::model::Family;
 use crate::render::Options;
@@ -31,6 +32,8 @@ pub struct Config {
     pub health_bind: Vec<SocketAddr>,
     /// Where to serve `/metrics`, `/healthz` and `/proxyMode` (kube-proxy: port 10249); none: nowhere.
     pub metrics_bind: Vec<SocketAddr>,
+    /// Metrics of other parts of the node, served with the proxy's own.
+    pub more_metrics: Vec<Registry>,
 }
 
 impl Config {
@@ -46,6 +49,7 @@ impl Config {
             check_period: Duration::from_secs(600),
             health_bind: Vec::new(),
             metrics_bind: Vec::new(),
+            more_metrics: Vec::new(),
         }
     }
 

@@ -7,7 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod config;
-mod conntrack;
+mod flows;
 mod health;
 mod listing;
 mod metrics;
@@ -47,6 +47,7 @@ impl Proxy {
         let tasks = tasks.child("proxy");
         let group = tasks.clone();
         let metrics = Arc::new(Metrics::default());
+        config.more_metrics.iter().for_each(|more| metrics.registry().include(more.clone()));
         let client = client.counted(&Metered::new(metrics.registry(), API_HOST));
         tasks.supervise("proxy-sync", move || {
             let effects = Effects { client: client.clone(), clock: Arc::clone(&clock), metrics: Arc::clone(&metrics) };

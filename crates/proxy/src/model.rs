@@ -1,9 +1,8 @@
 //! The fields of Services, EndpointSlices and Nodes that the proxy reads. What they mean is [`crate::service`]'s.
 
-use std::net::IpAddr;
-
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{ObjectKey, ObjectMeta, null_default};
+pub use kelson_net::Family;
 use serde::Deserialize;
 
 /// Services with this label belong to another proxy.
@@ -245,41 +244,10 @@ pub struct Node {
 }
 slim_object!(Node, ResourceType::cluster("", "v1", "nodes", "Node"));
 
-/// An address family; each has a table of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Family {
-    /// IPv4, table family `ip`.
-    V4,
-    /// IPv6, table family `ip6`.
-    V6,
-}
-
-impl Family {
-    /// Both families, in the order in which tables are made.
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-    /// The family of an address.
-    pub fn of(ip: &IpAddr) -> Self {
-        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-    /// As nft names tables and headers.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::V4 => "ip",
-            Self::V6 => "ip6",
-        }
-    }
-    /// As nft names the type of an address.
-    pub fn address_type(self) -> &'static str {
-        match self {
-            Self::V4 => "ipv4_addr",
-            Self::V6 => "ipv6_addr",
-        }
-    }
-    /// As a slice names it.
-    pub fn slice_type(self) -> &'static str {
-        match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        }
+/// The `addressType` of slices that hold addresses of a family.
+pub fn slice_type(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
     }
 }

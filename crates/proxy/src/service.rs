@@ -7,7 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use kelson_meta::ObjectKey;
 
-use crate::model::{EndpointSlice, Family, Hints, LABEL_HEADLESS, LABEL_PROXY_NAME, Protocol, Service, TrafficPolicy};
+use crate::model::{
+    EndpointSlice, Family, Hints, LABEL_HEADLESS, LABEL_PROXY_NAME, Protocol, Service, TrafficPolicy, slice_type,
+};
 
 /// Upstream's default, `DefaultClientIPServiceAffinitySeconds`.
 const AFFINITY_SECONDS_DEFAULT: u32 = 10_800;
@@ -221,7 +223,7 @@ fn endpoints_of<'a>(
     protocol: Protocol,
 ) -> BTreeMap<SocketAddr, Endpoint<'a>> {
     let mut all: BTreeMap<SocketAddr, Endpoint<'a>> = BTreeMap::new();
-    for slice in slices.filter(|s| s.address_type == family.slice_type()) {
+    for slice in slices.filter(|s| s.address_type == slice_type(family)) {
         let ports = slice.ports.iter().flatten();
         let named = ports
             .filter(|p| p.name.as_deref().unwrap_or_default() == port && p.protocol.unwrap_or_default() == protocol);

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::config::{Config, table};
-use crate::conntrack::{self, Frontends};
+use crate::flows::Frontends;
 use crate::health::{Health, Listeners};
 use crate::listing;
 use crate::metrics::Metrics;
@@ -306,7 +306,7 @@ impl Syncer {
             let is_node = move |ip: IpAddr| {
                 if nets.is_empty() { node_ips.contains(&ip) } else { nets.iter().any(|n| n.contains(&ip)) }
             };
-            let work = FLOWS.run(move || conntrack::flush(family, &frontends, &is_node));
+            let work = FLOWS.run(move || frontends.flush(family, &is_node));
             match work.await.unwrap_or_else(|e| Err(std::io::Error::other(e))) {
                 Ok(count) => self.metrics.flows_deleted(family, count),
                 Err(error) if self.conntrack_works => {

@@ -23,6 +23,18 @@ use host::{apply, ensure_host, install_cni};
 /// Where CNI's library remembers results, unless told otherwise; containerd cannot be told.
 const CNI_CACHE_DIR: &str = "/var/lib/cni/results";
 
+/// Every address of this host, loopback included.
+///
+/// # Errors
+/// When the kernel cannot be asked.
+pub async fn host_addresses() -> Result<HashSet<IpAddr>, NetError> {
+    aside(|| {
+        let listed = block_on(async { Links::open()?.addresses().await })?;
+        Ok(listed.into_iter().map(|(_, net, _)| net.addr()).collect())
+    })
+    .await
+}
+
 /// A node's pod network.
 #[derive(Debug, Clone)]
 pub struct Network {

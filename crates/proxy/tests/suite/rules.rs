@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kelson_meta::ObjectKey;
-use kelson_proxy::model::{EndpointSlice, Family, Service};
+use kelson_proxy::model::{EndpointSlice, Family, Service, slice_type};
 use kelson_proxy::render::{self, Options};
 use kelson_proxy::ruleset::{Container, Fragment, Item, RuleSet};
 use kelson_proxy::service::{NodeInfo, PortPlan, local_ready, plan};
@@ -409,7 +409,7 @@ fn nft_takes_both_families() {
             spec["sessionAffinity"] = json!(if sticky { "ClientIP" } else { "None" });
             let endpoint = |i| json!({"addresses": [format!("{prefix}{i}")], "nodeName": "here"});
             let mut slice = slice((1..=count).map(endpoint).collect());
-            slice.address_type = family.slice_type().into();
+            slice.address_type = slice_type(family).into();
             let plans = plan(&service(spec), [&slice].into_iter(), family, &here());
             assert_eq!(plans.len(), 2);
             let before = rules.take_full();

@@ -1,16 +1,15 @@
-//! Forgets tracked UDP flows that lead to an endpoint that is gone, or that began before the service had one: without a
-//! connection nothing else would end them, and what the client sends would be lost for as long as it
-//! keeps sending (kubernetes#48370). Speaks ctnetlink itself: list the flows, judge each, delete the stale.
+//! Connection tracking: lists the flows that the kernel tracks and deletes those that a caller names. Without that, UDP
+//! flows to an endpoint that is gone go on for as long as the client sends (kubernetes#48370), and a connection that a
+//! new policy forbids stays open. Speaks ctnetlink itself.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
-use crate::model::{Family, Protocol};
-use crate::service::PortPlan;
+use crate::family::Family;
+use crate::ports::Protocol;
 
 /// One netlink read; the kernel fills at most 32 KiB of a dump.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -19,76 +18,26 @@ const ANSWER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Flows deleted in one go; the rest are found the next time.
 const DELETIONS_MAX: usize = 100_000;
 
-/// Where UDP clients send to, and where it may end up.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Frontends {
-    /// By service address.
-    pub addresses: BTreeMap<SocketAddr, BTreeSet<SocketAddr>>,
-    /// By node port, on the addresses that are this node's.
-    pub node_ports: BTreeMap<u16, BTreeSet<SocketAddr>>,
-}
-
-impl Frontends {
-    /// Adds a service port, if it is UDP.
-    pub fn add(&mut self, plan: &PortPlan) {
-        if plan.protocol != Protocol::Udp {
-            return;
-        }
-        let endpoints: BTreeSet<SocketAddr> =
-            plan.cluster_endpoints.iter().chain(&plan.local_endpoints).copied().collect();
-        for ip in plan.cluster_ips.iter().chain(&plan.external_ips).chain(&plan.load_balancer_ips) {
-            self.addresses.insert(SocketAddr::new(*ip, plan.port), endpoints.clone());
-        }
-        if plan.node_port != 0 {
-            self.node_ports.entry(plan.node_port).or_default().extend(endpoints);
-        }
-    }
-
-    /// Keeps what is new or changed against `old`, and adds what is gone, with no endpoints.
-    pub fn changed_since(&self, old: &Self) -> Self {
-        Self {
-            addresses: changed(&self.addresses, &old.addresses),
-            node_ports: changed(&self.node_ports, &old.node_ports),
-        }
-    }
-
-    /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.addresses.is_empty() && self.node_ports.is_empty()
-    }
-
-    fn is_stale(&self, flow: &Flow, is_node: &dyn Fn(IpAddr) -> bool) -> bool {
-        let by_port = || self.node_ports.get(&flow.to.port()).filter(|_| is_node(flow.to.ip()));
-        let allowed = self.addresses.get(&flow.to).or_else(by_port);
-        allowed.is_some_and(|endpoints| !endpoints.contains(&flow.answered_by))
-    }
-}
-
-fn changed<K: Ord + Clone>(
-    new: &BTreeMap<K, BTreeSet<SocketAddr>>,
-    old: &BTreeMap<K, BTreeSet<SocketAddr>>,
-) -> BTreeMap<K, BTreeSet<SocketAddr>> {
-    let gone = old.keys().filter(|k| !new.contains_key(*k)).map(|k| (k.clone(), BTreeSet::new()));
-    let other = new.iter().filter(|(k, v)| old.get(*k) != Some(*v)).map(|(k, v)| (k.clone(), v.clone()));
-    gone.chain(other).collect()
-}
-
-/// One tracked UDP flow.
+/// One tracked flow.
 #[derive(Debug, PartialEq, Eq)]
-struct Flow {
-    /// Where the client sent to.
-    to: SocketAddr,
-    /// Who answers: the endpoint, after translation.
-    answered_by: SocketAddr,
+pub struct Flow {
+    /// The transport protocol; `None` for one without ports, such as ICMP.
+    pub protocol: Option<Protocol>,
+    /// The sender of the first packet, as it sent it.
+    pub from: SocketAddr,
+    /// The destination of the first packet, as it was sent.
+    pub to: SocketAddr,
+    /// The end that answers: the destination after translation.
+    pub answered_by: SocketAddr,
     /// `CTA_TUPLE_ORIG` and `CTA_ZONE` as received: what names the flow to the kernel.
     identity: Vec<u8>,
 }
 
-/// Deletes the stale flows of one family; returns how many. Blocks.
+/// Deletes the flows of one family that `is_stale` names, and returns how many it deleted. Blocks.
 ///
 /// # Errors
-/// The kernel's, such as no connection tracking by netlink.
-pub fn flush(family: Family, frontends: &Frontends, is_node: &dyn Fn(IpAddr) -> bool) -> io::Result<usize> {
+/// The kernel's, such as a kernel without connection tracking by netlink.
+pub fn delete_flows(family: Family, is_stale: &mut dyn FnMut(&Flow) -> bool) -> io::Result<usize> {
     let socket = open()?;
     let address_family = match family {
         Family::V4 => AddressFamily::INET,
@@ -98,7 +47,7 @@ pub fn flush(family: Family, frontends: &Frontends, is_node: &dyn Fn(IpAddr) -> 
     send(&socket, &message(wire::CT_GET, wire::REQUEST | wire::DUMP, nf_family, &[]))?;
     let mut stale = Vec::new();
     receive(&socket, |payload| {
-        if let Some(flow) = parse(payload).filter(|f| frontends.is_stale(f, is_node)) {
+        if let Some(flow) = parse(payload).filter(|flow| is_stale(flow)) {
             stale.push(flow.identity);
         }
     })?;
@@ -139,7 +88,9 @@ mod wire {
     pub const CTA_PROTO_NUM: u16 = 1;
     pub const CTA_PROTO_SRC_PORT: u16 = 2;
     pub const CTA_PROTO_DST_PORT: u16 = 3;
+    pub const PROTO_TCP: u8 = 6;
     pub const PROTO_UDP: u8 = 17;
+    pub const PROTO_SCTP: u8 = 132;
 }
 
 fn open() -> io::Result<OwnedFd> {
@@ -209,40 +160,63 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8], &[u8])> {
     })
 }
 
-/// A UDP flow from the attributes of one entry; `None` for anything else.
+/// A flow from the attributes of one entry; `None` for an entry without addresses.
 fn parse(payload: &[u8]) -> Option<Flow> {
-    let (mut to, mut answered_by, mut identity) = (None, None, Vec::new());
+    let (mut original, mut reply, mut identity) = (None, None, Vec::new());
     for (kind, value, whole) in attributes(payload) {
         match kind {
             wire::CTA_TUPLE_ORIG => {
-                to = tuple(value).map(|(_, destination)| destination);
+                original = tuple(value);
                 identity.extend_from_slice(whole);
             }
-            wire::CTA_TUPLE_REPLY => answered_by = tuple(value).map(|(source, _)| source),
+            wire::CTA_TUPLE_REPLY => reply = tuple(value),
             wire::CTA_ZONE => identity.extend_from_slice(whole),
             _ => {}
         }
     }
-    Some(Flow { to: to?, answered_by: answered_by?, identity })
+    let (original, reply) = (original?, reply?);
+    Some(Flow {
+        protocol: original.protocol,
+        from: original.source,
+        to: original.destination,
+        answered_by: reply.source,
+        identity,
+    })
 }
 
-/// Source and destination of a UDP tuple.
-fn tuple(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
-    let (mut source, mut destination, mut ports, mut udp) = (None, None, (0, 0), false);
+/// One direction of a flow.
+struct Tuple {
+    protocol: Option<Protocol>,
+    source: SocketAddr,
+    destination: SocketAddr,
+}
+
+fn tuple(bytes: &[u8]) -> Option<Tuple> {
+    let (mut source, mut destination, mut ports, mut protocol) = (None, None, (0, 0), None);
     let port = |v: &[u8]| v.first_chunk::<2>().map_or(0, |p| u16::from_be_bytes(*p));
     for (kind, value, _) in attributes(bytes) {
         for (inner, v, _) in attributes(value) {
             match (kind, inner) {
                 (wire::CTA_TUPLE_IP, wire::CTA_IP_V4_SRC | wire::CTA_IP_V6_SRC) => source = address(v),
                 (wire::CTA_TUPLE_IP, wire::CTA_IP_V4_DST | wire::CTA_IP_V6_DST) => destination = address(v),
-                (wire::CTA_TUPLE_PROTO, wire::CTA_PROTO_NUM) => udp = v.first() == Some(&wire::PROTO_UDP),
+                (wire::CTA_TUPLE_PROTO, wire::CTA_PROTO_NUM) => protocol = transport(v),
                 (wire::CTA_TUPLE_PROTO, wire::CTA_PROTO_SRC_PORT) => ports.0 = port(v),
                 (wire::CTA_TUPLE_PROTO, wire::CTA_PROTO_DST_PORT) => ports.1 = port(v),
                 _ => {}
             }
         }
     }
-    udp.then_some((SocketAddr::new(source?, ports.0), SocketAddr::new(destination?, ports.1)))
+    let (source, destination) = (SocketAddr::new(source?, ports.0), SocketAddr::new(destination?, ports.1));
+    Some(Tuple { protocol, source, destination })
+}
+
+fn transport(number: &[u8]) -> Option<Protocol> {
+    match *number.first()? {
+        wire::PROTO_TCP => Some(Protocol::Tcp),
+        wire::PROTO_UDP => Some(Protocol::Udp),
+        wire::PROTO_SCTP => Some(Protocol::Sctp),
+        _ => None,
+    }
 }
 
 fn address(bytes: &[u8]) -> Option<IpAddr> {

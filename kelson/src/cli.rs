@@ -114,7 +114,8 @@ pub struct ServerArgs {
     /// self-signed ones included, as upstream does without the flag [default: the cluster's own alone].
     #[arg(long, value_name = "FILE")]
     pub kubelet_certificate_authority: Option<String>,
-    /// What comes with the cluster and is not wanted: `local-storage` is the storage class `local-path` and its provisioner.
+    /// Built-in parts to disable: `local-storage` is the storage class `local-path` and its provisioner, `network-policy` the
+    /// enforcement of network policies by the nodes, which another CNI plug-in may do instead.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub disable: Vec<BuiltIn>,
     /// Features to switch on or off, under upstream's names; the flag may be given several times.
@@ -154,6 +155,8 @@ pub struct ServerArgs {
 pub enum BuiltIn {
     /// The provisioner of directories of nodes.
     LocalStorage,
+    /// The enforcement of network policies by the nodes.
+    NetworkPolicy,
 }
 
 /// Where the control plane's components serve `/healthz` and `/metrics` beside the API, as upstream's do. A usual port that

@@ -83,6 +83,23 @@ pub struct ClusterSettings {
     /// Domain of cluster DNS.
     #[serde(rename = "clusterDomain")]
     pub domain: String,
+    /// Whether the nodes enforce network policies.
+    #[serde(default = "default_true")]
+    pub network_policy: bool,
+}
+
+/// The content of [`NETWORK`].
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NetworkSettings {
+    #[serde(flatten)]
+    ranges: Ranges,
+    #[serde(default = "default_true")]
+    network_policy: bool,
+}
+
+fn default_true() -> bool {
+    true
 }
 
 /// The part of `KubeletConfiguration` that is read.
@@ -148,7 +165,8 @@ pub async fn publish(
     settings: &ClusterSettings,
 ) -> anyhow::Result<()> {
     let info = KubeconfigFile::of_cluster(server, &bundles.ca).to_yaml();
-    let network = serde_json::to_string_pretty(&settings.ranges)?;
+    let network = NetworkSettings { ranges: settings.ranges, network_policy: settings.network_policy };
+    let network = serde_json::to_string_pretty(&network)?;
     let kubelet = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nclusterDNS:\n- {}\nclusterDomain: {}\nkind: KubeletConfiguration\n\
          rotateCertificates: true\nserverTLSBootstrap: true\n",
@@ -212,12 +230,14 @@ pub async fn read(client: &Client) -> Result<ClusterSettings, ClientError> {
 }
 
 fn settings(network: &str, kubelet: &str) -> anyhow::Result<ClusterSettings> {
-    let ranges = serde_json::from_str(network).with_context(|| format!("{}/{}", NETWORK.0, NETWORK.1))?;
+    let network: NetworkSettings =
+        serde_json::from_str(network).with_context(|| format!("{}/{}", NETWORK.0, NETWORK.1))?;
     let what = || format!("{}/{}", KUBELET_CONFIG.0, KUBELET_CONFIG.1);
     let (tree, _) = kelson_codec::yaml::to_value(kubelet.as_bytes()).with_context(what)?;
     let kubelet: KubeletConfiguration = serde_json::from_value(tree).with_context(what)?;
     let Some(dns) = kubelet.cluster_dns.first().copied() else { bail!("{}: clusterDNS is empty", what()) };
-    Ok(ClusterSettings { ranges, dns, domain: kubelet.cluster_domain })
+    let NetworkSettings { ranges, network_policy } = network;
+    Ok(ClusterSettings { ranges, dns, domain: kubelet.cluster_domain, network_policy })
 }
 
 #[cfg(test)]
@@ -236,6 +256,9 @@ mod tests {
         let known = Known { ca: "CA".into(), former: Vec::new(), settings: s.clone() };
         let again: Known = serde_json::from_str(&serde_json::to_string(&known).unwrap()).unwrap();
         assert_eq!(again.settings, s);
+        assert!(s.network_policy, "settings of an earlier release do not name it");
+        let off = network.replace('}', r#","networkPolicy":false}"#);
+        assert!(!settings(&off, kubelet).unwrap().network_policy);
         assert!(settings(network, "clusterDNS: []").unwrap_err().to_string().contains("clusterDNS is empty"));
     }
 }

@@ -66,8 +66,7 @@ impl ControlPlane {
         let tasks = tasks.child("control-plane");
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let dir = &args.data_dir;
-        let cluster =
-            ClusterSettings { ranges, dns: nth(ranges.service, DNS_POSITION)?, domain: CLUSTER_DOMAIN.to_owned() };
+        let cluster = settings(args, ranges)?;
         let now = Timestamp::now();
         let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().flatten();
         modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
@@ -206,6 +205,13 @@ fn start_controllers(
     let api = api.clone();
     let factory = move |name: &str| client(&api, identity(name), "controller-manager");
     Ok(Controllers::start(config, Box::new(factory), Arc::new(SystemClock), tasks))
+}
+
+/// What nodes learn from the cluster.
+fn settings(args: &ServerArgs, ranges: Ranges) -> anyhow::Result<ClusterSettings> {
+    let network_policy = !args.disable.contains(&BuiltIn::NetworkPolicy);
+    let dns = nth(ranges.service, DNS_POSITION)?;
+    Ok(ClusterSettings { ranges, dns, domain: CLUSTER_DOMAIN.to_owned(), network_policy })
 }
 
 /// Which controllers run.
@@ -367,6 +373,7 @@ fn api_config(
     let mut config = Config::new(store);
     config.advertise_port = args.secure_port;
     config.identity_host = Some(kelson_platform::process::host_name());
+    config.enforces_network_policies = !args.disable.contains(&BuiltIn::NetworkPolicy);
     config.serving = Some(ServingConfig { bind: SocketAddr::new(args.bind_address, args.secure_port), certificate });
     config.client_ca_pem = pki.ca_bundle();
     config.request_header_ca_pem = pki.front_proxy_bundle();

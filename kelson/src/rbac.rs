@@ -18,6 +18,8 @@ const API_GROUP: &str = "rbac.authorization.k8s.io";
 const APPROVE_SERVING: &str = "kelson:approve-kubelet-serving";
 /// What tells a joining node whether its name is free (kubeadm's `kubeadm:get-nodes`).
 const GET_NODES: &str = "kelson:get-nodes";
+/// What a node reads to enforce network policies: the labels and addresses of all pods.
+const NETWORK_POLICIES: &str = "kelson:network-policies";
 
 /// Creates what is missing; what an operator changed stays.
 pub async fn ensure(client: &Client) -> anyhow::Result<()> {
@@ -32,6 +34,12 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
         "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
     });
     create::<ClusterRole>(client, "", &get_nodes).await.context("the role that reads nodes")?;
+    let policies = json!({
+        "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": NETWORK_POLICIES},
+        "rules": [{"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["list", "watch"]},
+            {"apiGroups": [""], "resources": ["pods", "namespaces"], "verbs": ["list", "watch"]}],
+    });
+    create::<ClusterRole>(client, "", &policies).await.context("the role that enforces network policies")?;
     let dns = json!({
         "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": DNS},
         "rules": [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
@@ -51,6 +59,7 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
         ("kelson:approve-returning-nodes", csr("selfnodeclient"), group(user::RETURNING_NODES)),
         (KUBELET_CLIENTS, "system:kubelet-api-admin".to_owned(), group(KUBELET_CLIENTS)),
         ("kelson:node-proxier", "system:node-proxier".to_owned(), group("system:nodes")),
+        (NETWORK_POLICIES, NETWORK_POLICIES.to_owned(), group("system:nodes")),
         (APPROVE_SERVING, APPROVE_SERVING.to_owned(), approver),
         (DNS, DNS.to_owned(), dns_account),
     ] {

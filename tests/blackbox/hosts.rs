@@ -197,7 +197,7 @@ fn agent_joins(s: &Subject) -> Outcome {
     agent.launch()?;
     let k = s.kubectl.fresh_namespace("h-agent")?;
     let seen = far_node(&k, &node, &machine).and_then(|()| both_ways(&k, &node));
-    let seen = seen.and_then(|()| silence(&k, &node, &mut agent));
+    let seen = seen.and_then(|()| policies_across(&k)).and_then(|()| silence(&k, &node, &mut agent));
     seen.with_context(|| format!("the agent's log:\n{}", tail(&agent.log())))?;
     let took = agent.terminate()?;
     ensure!(took < Duration::from_secs(5), "SIGTERM took {took:?}");
@@ -270,6 +270,43 @@ fn both_ways(k: &Kubectl, far: &str) -> Outcome {
         ensure!(got.trim() == "far", "{url}: {got}");
     }
     Ok(())
+}
+
+/// Policies see the real pods at both ends of the tunnel: ingress on the receiver's node, egress on the sender's.
+fn policies_across(k: &Kubectl) -> Outcome {
+    let policy = |name: &str, spec: &str| {
+        k.apply(&format!(
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+        ))
+    };
+    let until = |from: &str, to: &str, expected: bool| {
+        eventually(&format!("{from} to {to}: {expected}"), PATIENCE, || {
+            for url in [
+                format!("http://{to}-web/"),
+                format!("http://{}:8080/", k.ok(&["get", "pod", to, "-o", "jsonpath={.status.podIP}"])?),
+            ] {
+                let answered = k.run(&["exec", from, "--", "timeout", "2", "wget", "-qO-", &url])?.stdout.trim() == to;
+                ensure!(answered == expected, "{url}: {answered}");
+            }
+            Ok(())
+        })
+    };
+    policy(
+        "near",
+        "{podSelector: {matchLabels: {app: near}}, ingress: [{from: [{podSelector: {matchLabels: {app: other}}}]}]}",
+    )?;
+    until("far", "near", false)?;
+    until("near", "far", true)?;
+    policy(
+        "near",
+        "{podSelector: {matchLabels: {app: near}}, ingress: [{from: [{podSelector: {matchLabels: {app: far}}}]}]}",
+    )?;
+    until("far", "near", true)?;
+    policy("far", "{podSelector: {matchLabels: {app: far}}, policyTypes: [Egress]}")?;
+    until("far", "near", false)?;
+    until("near", "far", true)?;
+    k.ok(&["delete", "networkpolicy", "near", "far"])?;
+    until("far", "near", true)
 }
 
 fn silence(k: &Kubectl, node: &str, agent: &mut Agent) -> Outcome {

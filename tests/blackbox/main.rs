@@ -22,6 +22,7 @@ mod hosts;
 mod identity;
 mod jobs;
 mod joining;
+mod network_policies;
 mod node_claims;
 mod node_plugins;
 mod node_pressure;
@@ -80,6 +81,7 @@ fn main() {
         node_pressure::tests(),
         own_cpus::tests(),
         services::tests(),
+        network_policies::tests(),
         hosts::tests(),
         identity::tests(),
         joining::tests(),

@@ -179,6 +179,8 @@ pub struct Config {
     pub authorization_may_change: bool,
     /// Whether pods may have privileged containers (`--allow-privileged`).
     pub allow_privileged: bool,
+    /// Whether the nodes enforce network policies, as far as the server knows. Where not, a write of one gets a warning.
+    pub enforces_network_policies: bool,
     /// Which admission plugins run, and how they are configured.
     pub admission: AdmissionOptions,
     /// Service account tokens; `None`: neither made nor accepted.
@@ -279,6 +281,7 @@ impl Config {
             authorization_webhooks: Vec::new(),
             authorization_may_change: false,
             allow_privileged: true,
+            enforces_network_policies: true,
             admission: AdmissionOptions::default(),
             service_accounts: None,
             kubelet: None,

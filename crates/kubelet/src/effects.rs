@@ -1,8 +1,10 @@
 //! Effects that several rooms share: telling events about pods, and what touching a pod's containers takes. Everything
 //! else is handed to the one room that uses it.
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kelson_client::{EventRecorder, EventType, ObjectRef};
 use kelson_cri::Runtime;
@@ -59,6 +61,18 @@ impl Tell {
     }
 }
 
+/// Holds the containers of a pod until its network is ready for them, such as until the network policies that apply to the
+/// pod are in force.
+#[async_trait]
+pub trait NetworkGate: Send + Sync {
+    /// Returns when a container of a pod with these addresses may start. Called for pods with a network namespace of their
+    /// own, before each container is created.
+    ///
+    /// # Errors
+    /// Why the container cannot start yet. The kubelet tries again with back-off.
+    async fn pass(&self, pod: &Pod, ips: &[String]) -> Result<(), Box<dyn Error + Send + Sync>>;
+}
+
 /// What starting and ending containers takes.
 #[derive(Clone)]
 pub struct PodEffects {
@@ -74,6 +88,8 @@ pub struct PodEffects {
     pub metrics: Arc<Metrics>,
     /// Who is told where the time of work on pods goes.
     pub spans: Spans,
+    /// Holds containers until the pod's network is ready; `None`: nothing holds them.
+    pub network_gate: Option<Arc<dyn NetworkGate>>,
 }
 
 impl PodEffects {

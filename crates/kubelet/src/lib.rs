@@ -35,5 +35,6 @@ pub mod volumes;
 pub mod wiring;
 
 pub use config::{Config, CredentialProviderFiles, RegisterTaint, ServerConfig};
+pub use effects::NetworkGate;
 pub use start::{Kubelet, KubeletError, Running};
 pub use wiring::Dependencies;

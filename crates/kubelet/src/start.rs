@@ -261,6 +261,7 @@ fn parts(
             clock: Arc::clone(&clock),
             metrics: Arc::clone(&channels.metrics),
             spans: channels.spans.0.clone(),
+            network_gate: deps.network_gate.clone(),
         },
         volumes: Volumes {
             dirs: config.dirs(),

@@ -17,6 +17,7 @@ use crate::csi::in_use::InUse;
 use crate::devices::Devices;
 use crate::dra::DynamicResources;
 use crate::dra::drivers::DraDrivers;
+use crate::effects::NetworkGate;
 use crate::metrics::{self, ClaimMetrics, DeviceMetrics, Metrics, PlacementMetrics, StorageMetrics};
 use crate::node::facts::{self, NodeFacts};
 use crate::node::runtime::RuntimeState;
@@ -51,6 +52,8 @@ pub struct Dependencies {
     /// What keeps the certificate behind `client` good (`rotateCertificates`), and gets the first one where it is awaited
     /// still; `None`: somebody else does.
     pub certificate: Option<ClientCertificate>,
+    /// Holds containers until the pod's network is ready for them; `None`: nothing holds them.
+    pub network_gate: Option<Arc<dyn NetworkGate>>,
 }
 
 /// The two ends of what parts tell each other.

@@ -80,6 +80,7 @@ async fn start() -> Node {
         prober: Some(Arc::new(FakeProber::default())),
         on_pod_cidrs: None,
         certificate: None,
+        network_gate: None,
     };
     let kubelet = Kubelet::start(config, deps).await.expect("started");
     Node { kubelet, runtime, api, tasks, dir }

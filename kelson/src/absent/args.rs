@@ -25,6 +25,8 @@ pub enum NodeCommand {
     #[command(hide = true)]
     Image(Unread),
     #[command(hide = true)]
+    Network(Unread),
+    #[command(hide = true)]
     Cni(Unread),
 }
 
@@ -35,6 +37,7 @@ impl NodeCommand {
             Self::Agent(_) => "agent",
             Self::CredentialProvider(_) => "credential-provider",
             Self::Image(_) => "image",
+            Self::Network(_) => "network",
             Self::Cni(_) => "cni",
         }
     }

@@ -67,7 +67,13 @@ mod tests {
 
     #[test]
     fn commands_of_a_node_say_where_they_are() {
-        for line in ["agent --server https://a --token x", "credential-provider check i", "image --help", "cni"] {
+        for line in [
+            "agent --server https://a --token x",
+            "credential-provider check i",
+            "image --help",
+            "network explain",
+            "cni",
+        ] {
             let command = NodeCommand::augment_subcommands(Command::new("kelson"));
             command.clone().debug_assert();
             let words = std::iter::once("kelson").chain(line.split(' '));

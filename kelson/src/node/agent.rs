@@ -15,9 +15,10 @@ use kelson_cri::containerd::{Containerd, ContainerdConfig};
 use kelson_kubelet::config::cgroups::CgroupConfig;
 use kelson_kubelet::config::file::LogFormat;
 use kelson_kubelet::volumes::mounts::KernelMounts;
-use kelson_kubelet::{Dependencies, Kubelet};
+use kelson_kubelet::{Dependencies, Kubelet, NetworkGate};
 use kelson_meta::{Clock, SystemClock};
-use kelson_net::{Network, NetworkConfig, PeerWatch, ranges};
+use kelson_net::{Family, Network, NetworkConfig, PeerWatch, ranges};
+use kelson_network_policy::NetworkPolicies;
 use kelson_pki::{Kubeconfig, UserCredential};
 use kelson_proxy::Proxy;
 use kelson_ranges::Ranges;
@@ -26,6 +27,7 @@ use tokio::sync::watch;
 
 use super::args::{AgentArgs, NodeArgs};
 use super::fields::FieldArgs;
+use super::gate::PolicyGate;
 use super::kubelet::{configure, runtime_client, tell_idle};
 use super::trust::{self, Trust};
 use super::{credentials, discovery};
@@ -84,6 +86,7 @@ impl Join {
 pub struct Node {
     kubelet: kelson_kubelet::Running,
     proxy: kelson_proxy::Running,
+    policies: Option<kelson_network_policy::Running>,
     containerd: Option<Containerd>,
     tasks: Tasks,
 }
@@ -111,6 +114,14 @@ impl Node {
         let (cidrs, given) = watch::channel(Vec::new());
         let config = kubelet_config(&dir, me, args, (&join, &trust), &endpoint)?;
         credentials::remember(&dir, &args.images)?;
+        let policies = if join.cluster.network_policy {
+            let families = vec![Family::of(&join.cluster.ranges.cluster.addr())];
+            let config = kelson_network_policy::Config::new(&dir, name, families);
+            Some(NetworkPolicies::start(config, client("network-policy")?, tasks))
+        } else {
+            tracing::info!("this node does not enforce network policies: the cluster has --disable network-policy");
+            None
+        };
         let dependencies = Dependencies {
             tasks: kelson_tasks::Tasks::root("node"),
             client: client("kubelet")?,
@@ -120,6 +131,7 @@ impl Node {
             prober: None,
             on_pod_cidrs: Some(Box::new(move |c: &[String]| drop(cidrs.send_replace(c.to_vec())))),
             certificate: config.rotate_certificates.then(|| certificate.clone()),
+            network_gate: policies.as_ref().map(|p| Arc::new(PolicyGate(p.gate())) as Arc<dyn NetworkGate>),
         };
         let kept_images = containerd.as_ref().map(|c| c.kept_images().to_vec()).unwrap_or_default();
         let config = kelson_kubelet::Config { kept_images, ..config };
@@ -138,9 +150,10 @@ impl Node {
         let mut proxy = kelson_proxy::Config::new(&dir, name, vec![address], vec![ranges.cluster]);
         proxy.health_bind = free(SocketAddr::from((Ipv4Addr::UNSPECIFIED, PROXY_HEALTH_PORT)), "health");
         proxy.metrics_bind = metrics_bind(args.proxy_metrics_port)?;
+        proxy.more_metrics.extend(policies.as_ref().map(|p| p.registry().clone()));
         let proxy = Proxy::start(proxy, client("proxy")?, clock, tasks);
         tracing::info!(node = name, %address, port = kubelet.port(), "the node agent runs");
-        Ok(Self { kubelet, proxy, containerd, tasks: tasks.clone() })
+        Ok(Self { kubelet, proxy, policies, containerd, tasks: tasks.clone() })
     }
 
     /// Ends it; containers, addresses and rules stay for the next start.
@@ -148,6 +161,9 @@ impl Node {
         self.tasks.token().cancel();
         self.kubelet.shutdown().await;
         self.proxy.shutdown().await;
+        if let Some(policies) = self.policies {
+            policies.shutdown().await;
+        }
         if let Some(containerd) = self.containerd {
             containerd.shutdown().await;
         }

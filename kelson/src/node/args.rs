@@ -17,6 +17,9 @@ pub enum NodeCommand {
     /// Work with the images of a running node.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Inspect the pod network.
+    #[command(subcommand)]
+    Network(NetworkCommand),
     /// The pod network's CNI plugin; run by the container runtime, not by people.
     #[command(hide = true)]
     Cni,
@@ -119,5 +122,24 @@ pub enum ImageCommand {
         /// Socket of the runtime, when it is not Kelson's own.
         #[arg(long, value_name = "unix:///…")]
         container_runtime_endpoint: Option<String>,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum NetworkCommand {
+    /// Print which network policy and rule decide about a connection, and how many connections the policy has counted.
+    Explain {
+        /// The source: NAMESPACE/POD, a pod in `default`, or an IP address.
+        #[arg(value_name = "POD|IP")]
+        from: String,
+        /// The destination, with its port and protocol (TCP by default): NAMESPACE/POD:80, 10.42.0.5:53/UDP.
+        #[arg(value_name = "POD|IP[:PORT[/PROTOCOL]]")]
+        to: String,
+        /// The data directory of the server; on a node, that of the agent, whose counters are read.
+        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+        data_dir: PathBuf,
+        /// Kubeconfig of a user who may list pods, namespaces and network policies, instead of the server's own.
+        #[arg(long, value_name = "FILE")]
+        kubeconfig: Option<PathBuf>,
     },
 }

@@ -10,6 +10,7 @@ pub async fn remove(dir: &Path) -> Vec<String> {
     if has_node(dir) {
         errors.extend(kelson_cri::containerd::cleanup(dir).await);
         errors.extend(kelson_proxy::cleanup(dir).await);
+        errors.extend(kelson_network_policy::cleanup(dir).await);
         let cgroups = format!("kelson-{}", kelson_net::network_id(dir));
         errors.extend(kelson_kubelet::cleanup::cleanup(&dir.join("kubelet"), &cgroups).await);
         errors.extend(kelson_net::cleanup(dir).await.into_iter().map(|e| e.to_string()));

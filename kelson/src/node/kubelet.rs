@@ -237,6 +237,7 @@ impl Plan {
             prober: None,
             on_pod_cidrs: None,
             certificate,
+            network_gate: None,
         };
         let running = Kubelet::start(self.config, dependencies).await.context("start the kubelet")?;
         tracing::info!(node = name, port = running.port(), "the kubelet runs");

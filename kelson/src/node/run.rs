@@ -10,10 +10,10 @@ use kelson_net::ranges;
 use kelson_ranges::{Given, Ranges};
 
 use super::agent::{self, Join};
-use super::args::{AgentArgs, CredentialProviderCommand, ImageCommand, NodeArgs, NodeCommand};
+use super::args::{AgentArgs, CredentialProviderCommand, ImageCommand, NetworkCommand, NodeArgs, NodeCommand};
 use super::dns::Dns;
 use super::kubelet::{self, KubeletArgs};
-use super::{cleanup, credentials, image};
+use super::{cleanup, credentials, image, network};
 use crate::control_plane::ControlPlane;
 use crate::flags::Spoken;
 use crate::host::NodeIdentity;
@@ -39,6 +39,9 @@ pub fn run(command: NodeCommand) -> anyhow::Result<()> {
         }
         NodeCommand::Image(ImageCommand::Import { files, data_dir, container_runtime_endpoint }) => {
             process::small(image::import(&files, &data_dir, container_runtime_endpoint.as_deref()))
+        }
+        NodeCommand::Network(NetworkCommand::Explain { from, to, data_dir, kubeconfig }) => {
+            process::small(network::explain(&from, &to, &data_dir, kubeconfig))
         }
         NodeCommand::Cni => bail!("the CNI plugin is run by a container runtime, with CNI_COMMAND set"),
     }

@@ -16,7 +16,7 @@ use crate::write::commit::{Committer, Refused};
 use crate::write::draft::Draft;
 use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
-use crate::write::{decode, fields, privileged, steps};
+use crate::write::{decode, fields, privileged, steps, warn};
 
 /// Names tried for a `generateName` before giving up (upstream tries as often).
 const GENERATED_NAMES_MAX: usize = 8;
@@ -138,7 +138,7 @@ async fn finish(
         return Err(fail(Status::invalid(&kind, &name, &errors).into()));
     }
     served.strategy.canonicalize(value);
-    served.strategy.warnings(value, None).into_iter().for_each(|w| cx.warn(w));
+    warn::add(cx, served, value, None);
     let draft = admission.validate_draft(draft).await.map_err(|s| fail(s.into()))?;
     let namespace = cx.namespace(served);
     if dry_run {

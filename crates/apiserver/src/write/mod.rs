@@ -16,3 +16,4 @@ pub mod retry;
 mod shown;
 mod steps;
 pub mod update;
+mod warn;

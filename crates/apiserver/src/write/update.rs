@@ -20,7 +20,7 @@ use crate::write::admit::{self, Admission};
 use crate::write::commit::{Committer, Refused};
 use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
-use crate::write::{create, decode, delete, fields, privileged, retry, steps};
+use crate::write::{create, decode, delete, fields, privileged, retry, steps, warn};
 
 /// Whose word `managedFields` follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -314,7 +314,7 @@ async fn once(
     }
     served.strategy.canonicalize(&mut new);
     if main {
-        served.strategy.warnings(&new, Some(old)).into_iter().for_each(|w| cx.warn(w));
+        warn::add(cx, served, &new, Some(old));
     }
     new = validated(&admission, shown, new, old).await?;
     fields::keep_old_times(&mut new, old);

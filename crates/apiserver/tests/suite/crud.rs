@@ -442,3 +442,16 @@ async fn a_status_may_stand_alone() {
     let (code, now) = api.call("PATCH", &format!("{ATTACHMENTS}/a/status"), change).await;
     assert_eq!((code, &now["status"]["attached"], &now["metadata"]["labels"]), (200, &json!(true), &Value::Null));
 }
+
+#[tokio::test]
+async fn a_network_policy_that_no_node_enforces_gets_a_warning() {
+    let uri = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
+    let policy = json!({"metadata": {"name": "p"}, "spec": {"podSelector": {}}});
+    for (enforced, expected) in [(true, 0), (false, 1)] {
+        let api = Api::with(|config| config.enforces_network_policies = enforced).await;
+        let answer = api.raw("POST", uri, &[("content-type", "application/json")], policy.to_string()).await;
+        let warnings: Vec<&str> = answer.headers().get_all("warning").iter().filter_map(|w| w.to_str().ok()).collect();
+        assert_eq!((answer.status().as_u16(), warnings.len()), (201, expected), "{warnings:?}");
+        assert!(warnings.iter().all(|w| w.contains("do not enforce network policies")), "{warnings:?}");
+    }
+}

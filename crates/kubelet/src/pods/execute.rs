@@ -331,6 +331,9 @@ impl Executor {
         let log_dir = Path::new(&sandbox_config.log_directory).join(name);
         let made = FILES.run(move || std::fs::create_dir_all(log_dir)).await;
         made.map_err(|e| create_fault(e.to_string()))?.map_err(|e| create_fault(e.to_string()))?;
+        if let Some(gate) = parts.effects.network_gate.as_ref().filter(|_| !pod::host_network(pod)) {
+            gate.pass(pod, &pod_ips).await.map_err(|e| create_fault(e.to_string()))?;
+        }
         parts.placement.starts(pod, name).await;
         let runtime = &parts.effects.runtime;
         let created = runtime.create_container(&sandbox.id, config, sandbox_config).await;

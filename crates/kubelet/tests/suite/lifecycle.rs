@@ -1,6 +1,7 @@
 //! A pod's life on a paused clock: a worker against a runtime in memory and an API that remembers what it was told.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::common::{World, world, world_with};
@@ -219,10 +220,10 @@ async fn a_second_worker_adopts_what_runs() {
     life.until(5, |w| w.api.phase() == "Running").await;
     // The kubelet stops: its tasks end, containers do not.
     drop(life.task);
-    let World { tasks, parts, runtime, api, prober, clock, dir } = life.world;
+    let World { tasks, parts, runtime, api, prober, clock, dir, gate } = life.world;
     let mut object = pod(spec);
     object["status"] = Value::Object(api.status.lock().clone());
-    let again = begin(World { tasks, parts, runtime, api, prober, clock, dir }, object);
+    let again = begin(World { tasks, parts, runtime, api, prober, clock, dir, gate }, object);
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(again.world.runtime.counts(), (1, 1));
     assert_eq!((again.world.api.state()["restartCount"].clone(), again.world.runtime.running().len()), (json!(0), 1));
@@ -298,6 +299,20 @@ async fn each_failed_sandbox_doubles_the_wait_for_the_next() {
     assert!((6..=8).contains(&tried), "half a second, doubling: {tried}");
     assert!(life.world.api.reasons().iter().any(|r| r == "FailedCreatePodSandBox"));
     life.until(60, |w| w.api.phase() == "Running").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_container_is_created_before_the_network_gate_opens() {
+    let world = world();
+    world.gate.closed.store(true, Ordering::Relaxed);
+    let life = begin(world, pod(json!({"containers":[{"name":"a","image":"x:1"}]})));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let status = life.world.api.status.lock()["containerStatuses"][0].clone();
+    assert_eq!(status["state"]["waiting"]["reason"], "CreateContainerError", "{status}");
+    assert_eq!(life.world.runtime.counts().1, 0, "{:?}", life.world.runtime.running());
+    assert_eq!(life.world.gate.addresses.lock().len(), 1, "the gate learns the address of the sandbox");
+    life.world.gate.closed.store(false, Ordering::Relaxed);
+    life.until(120, |w| w.api.phase() == "Running").await;
 }
 
 #[tokio::test(start_paused = true)]

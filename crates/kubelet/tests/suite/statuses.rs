@@ -31,6 +31,7 @@ async fn no_status_is_written_twice() {
         prober: Some(Arc::new(FakeProber::default())),
         on_pod_cidrs: None,
         certificate: None,
+        network_gate: None,
     };
     let kubelet = Kubelet::start(config, deps).await.unwrap();
     let container = |name: &str, command: &[&str]| json!({"name": name, "image": "x:1", "command": command});

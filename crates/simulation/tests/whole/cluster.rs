@@ -115,6 +115,7 @@ impl Cluster {
             prober: Some(Arc::new(Healthy)),
             on_pod_cidrs: None,
             certificate: None,
+            network_gate: None,
         };
         let running = Kubelet::start(config, deps).await.unwrap_or_else(|e| panic!("kubelet {n}: {e}"));
         self.nodes[n].kubelet = Some(running);

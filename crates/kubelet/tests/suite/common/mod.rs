@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
 use kelson_client::{
     Body, Client, EventRecorder, Informer, InformerConfig, Request, Response, Transport, TransportError, full_body,
 };
@@ -24,7 +25,7 @@ use kelson_kubelet::devices::table::Table;
 use kelson_kubelet::dra::DynamicResources;
 use kelson_kubelet::dra::drivers::DraDrivers;
 use kelson_kubelet::dra::prepared::KnownClaims;
-use kelson_kubelet::effects::{PodEffects, Tell};
+use kelson_kubelet::effects::{NetworkGate, PodEffects, Tell};
 use kelson_kubelet::env::resolve::Environment;
 use kelson_kubelet::env::services::ServiceView;
 use kelson_kubelet::images::Images;
@@ -187,8 +188,24 @@ impl Clock for WallClock {
 }
 
 /// Everything a worker runs with.
+/// A gate of the pod network that the test opens and closes.
+#[derive(Default)]
+pub struct FakeGate {
+    pub closed: AtomicBool,
+    pub addresses: Mutex<Vec<String>>,
+}
+
+#[async_trait]
+impl NetworkGate for FakeGate {
+    async fn pass(&self, _: &Pod, ips: &[String]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        *self.addresses.lock() = ips.to_vec();
+        if self.closed.load(Ordering::Relaxed) { Err("policies are not in force".into()) } else { Ok(()) }
+    }
+}
+
 pub struct World {
     pub tasks: Tasks,
+    pub gate: Arc<FakeGate>,
     pub parts: Arc<Parts>,
     pub runtime: Arc<FakeRuntime>,
     pub api: Arc<FakeApi>,
@@ -221,6 +238,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
     let runtime = FakeRuntime::new(Arc::clone(&clock));
     let api = Arc::new(FakeApi::default());
     let prober = Arc::new(FakeProber::default());
+    let gate = Arc::<FakeGate>::default();
     let dir = tempfile::tempdir().expect("tempdir");
     let client = client(&api);
     let mut config = Config::new("n1", dir.path());
@@ -249,6 +267,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             clock: Arc::clone(&clock),
             metrics: Arc::new(Metrics::new("n1")),
             spans: Spans::default(),
+            network_gate: Some(Arc::clone(&gate) as _),
         },
         volumes: Volumes {
             dirs: config.dirs(),
@@ -287,5 +306,5 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
         client,
         config,
     });
-    World { tasks, parts, runtime, api, prober, clock: wall, dir }
+    World { tasks, gate, parts, runtime, api, prober, clock: wall, dir }
 }

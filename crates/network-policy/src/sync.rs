@@ -1,0 +1,341 @@
+//! Watches policies and, from the first policy on, pods and namespaces; applies changes to the kernel, one transaction
+//! per family, and ends connections that are no longer allowed. A transaction that fails is followed by the whole table.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_client::{Backoff, Client, Informer, InformerConfig, InformerHandle, Object};
+use kelson_meta::ObjectKey;
+use kelson_net::nft::{self, NftError};
+use kelson_net::{Family, conntrack};
+use kelson_tasks::{Lane, Tasks};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::config::{Config, table};
+use crate::enforcer::Enforcer;
+use crate::judge::Connection;
+use crate::listing;
+use crate::metrics::Metrics;
+use crate::pod::PodFacts;
+use crate::policy::{Direction, Policy};
+use crate::render;
+use crate::view::{Namespace, NetworkPolicy, Pod};
+
+/// Changes within this time after a transaction share the next one.
+const SYNC_PERIOD_MIN: Duration = Duration::from_millis(10);
+/// After a failed transaction.
+const RETRY: Backoff = Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) };
+/// How often the kernel's counters are read for the metrics.
+const COUNT_PERIOD: Duration = Duration::from_secs(15);
+/// The kernel may list a hundred thousand flows before it answers.
+static FLOWS: Lane = Lane::new("policy-conntrack", 1);
+
+/// A pod of this node that has just got its addresses and must not run before its policies are in force.
+pub(crate) struct Arrival {
+    /// The pod, without addresses.
+    pub pod: PodFacts,
+    /// The addresses that the pod has just got.
+    pub ips: Vec<IpAddr>,
+    /// Answered when the rules are in force.
+    pub done: oneshot::Sender<()>,
+}
+
+/// What watches and the kubelet leave for the loop. Its size is bounded by the number of objects and of pods that start.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    pods: Mutex<HashSet<ObjectKey>>,
+    namespaces: Mutex<HashSet<ObjectKey>>,
+    policies: Mutex<HashSet<ObjectKey>>,
+    arrivals: Mutex<Vec<Arrival>>,
+    changed: Notify,
+}
+
+impl Inbox {
+    /// Leaves an arrival for the loop.
+    pub fn arrive(&self, arrival: Arrival) {
+        self.arrivals.lock().push(arrival);
+        self.changed.notify_one();
+    }
+
+    fn mark(&self, set: &Mutex<HashSet<ObjectKey>>, key: ObjectKey) {
+        set.lock().insert(key);
+        self.changed.notify_one();
+    }
+}
+
+fn informer<T: Object>(
+    client: &Client,
+    inbox: &Arc<Inbox>,
+    tasks: &Tasks,
+    set: fn(&Inbox) -> &Mutex<HashSet<ObjectKey>>,
+) -> InformerHandle<T> {
+    let to = Arc::clone(inbox);
+    let mark = move |change: &kelson_client::Change<T>| {
+        let object = change.object();
+        to.mark(set(&to), ObjectKey::new(object.namespace(), object.name()));
+    };
+    Informer::<T>::new(client.clone(), InformerConfig::default()).on_change(mark).start_in(tasks)
+}
+
+/// The watches that only a cluster with policies needs.
+struct Watches {
+    pods: InformerHandle<Pod>,
+    namespaces: InformerHandle<Namespace>,
+}
+
+struct Syncer {
+    config: Config,
+    client: Client,
+    tasks: Tasks,
+    metrics: Arc<Metrics>,
+    inbox: Arc<Inbox>,
+    policies: InformerHandle<NetworkPolicy>,
+    watches: Option<Watches>,
+    enforcer: Enforcer,
+    /// The kernel's tables must be made again.
+    stale: bool,
+    /// The kernel has tables of ours.
+    present: bool,
+    /// Arrivals that the next transaction answers.
+    waiting: Vec<oneshot::Sender<()>>,
+    conntrack_works: bool,
+}
+
+/// Runs until dropped.
+pub(crate) async fn run(
+    config: Config,
+    client: Client,
+    (inbox, metrics): (Arc<Inbox>, Arc<Metrics>),
+    ready: watch::Sender<bool>,
+    tasks: Tasks,
+) {
+    let policies = informer::<NetworkPolicy>(&client, &inbox, &tasks, |i| &i.policies);
+    policies.synced().await;
+    let dir = config.data_dir.clone();
+    let enforcer = Enforcer::new(&config.node_name, &config.families, |family| table(family, &dir));
+    let mut syncer = Syncer {
+        config,
+        client,
+        tasks,
+        metrics,
+        inbox,
+        policies,
+        watches: None,
+        enforcer,
+        stale: true,
+        // An earlier process may have left some.
+        present: true,
+        waiting: Vec::new(),
+        conntrack_works: true,
+    };
+    syncer.forever(ready).await;
+}
+
+impl Syncer {
+    async fn forever(&mut self, ready: watch::Sender<bool>) {
+        let every = |period| {
+            let mut interval = tokio::time::interval_at(Instant::now() + period, period);
+            interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            interval
+        };
+        let (mut check, mut count) = (every(self.config.check_period), every(COUNT_PERIOD));
+        let (inbox, mut failures, mut due) = (Arc::clone(&self.inbox), 0u32, true);
+        loop {
+            if due {
+                match self.sync().await {
+                    Ok(()) => {
+                        failures = 0;
+                        ready.send_replace(true);
+                    }
+                    Err(error) => {
+                        failures = failures.saturating_add(1);
+                        let delay = RETRY.delay(failures.min(12));
+                        tracing::error!(%error, retry_in = ?delay, "applying network policies failed; pods keep their previous rules");
+                        self.metrics.failed();
+                        tokio::time::sleep(delay).await;
+                        continue;
+                    }
+                }
+                tokio::time::sleep(SYNC_PERIOD_MIN).await;
+            }
+            due = tokio::select! {
+                () = inbox.changed.notified() => true,
+                _ = check.tick() => self.check().await,
+                _ = count.tick() => self.count().await,
+            };
+        }
+    }
+
+    async fn sync(&mut self) -> Result<(), NftError> {
+        let began = Instant::now();
+        self.gather().await;
+        let mut narrowed = Vec::new();
+        if self.watches.is_none() {
+            self.remove_tables().await?;
+        } else {
+            let full = self.stale;
+            // Stale until proven applied: also when this future is dropped in the middle.
+            self.stale = true;
+            for (family, table) in self.enforcer.tables() {
+                let transaction = if full { Some(table.take_full()) } else { table.take_diff() };
+                let Some(transaction) = transaction else { continue };
+                tracing::debug!(table = table.name(), bytes = transaction.script.len(), full, "apply network policies");
+                nft::apply(&transaction.script).await?;
+                if transaction.narrows {
+                    narrowed.push(family);
+                }
+            }
+            (self.stale, self.present) = (false, true);
+        }
+        for waiting in self.waiting.drain(..) {
+            // The kubelet may have given up; it asks again.
+            let _ = waiting.send(());
+        }
+        self.metrics.synced(began.elapsed());
+        for family in narrowed {
+            self.end_connections(family).await;
+        }
+        Ok(())
+    }
+
+    /// Takes what changed into the enforcer. With the first policy, pods and namespaces are watched as well.
+    async fn gather(&mut self) {
+        let changed = std::mem::take(&mut *self.inbox.policies.lock());
+        for key in changed {
+            match self.policies.get(&key) {
+                Some(object) => {
+                    let policy = Policy::new(&object);
+                    for fault in &policy.faults {
+                        tracing::warn!(
+                            namespace = key.namespace,
+                            policy = key.name,
+                            fault,
+                            "part of a network policy allows nothing"
+                        );
+                    }
+                    self.enforcer.set_policy(policy);
+                }
+                None => self.enforcer.remove_policy(&key),
+            }
+        }
+        if self.watches.is_none() && !self.policies.is_empty() {
+            let pods = informer::<Pod>(&self.client, &self.inbox, &self.tasks, |i| &i.pods);
+            let namespaces = informer::<Namespace>(&self.client, &self.inbox, &self.tasks, |i| &i.namespaces);
+            tokio::join!(pods.synced(), namespaces.synced());
+            self.watches = Some(Watches { pods, namespaces });
+        }
+        if let Some(watches) = &self.watches {
+            for key in std::mem::take(&mut *self.inbox.namespaces.lock()) {
+                match watches.namespaces.get(&key) {
+                    Some(namespace) => self.enforcer.set_namespace(&key.name, namespace.metadata.labels.clone()),
+                    None => self.enforcer.remove_namespace(&key.name),
+                }
+            }
+            for key in std::mem::take(&mut *self.inbox.pods.lock()) {
+                match watches.pods.get(&key).and_then(|pod| PodFacts::of(&pod)) {
+                    Some(pod) => self.enforcer.set_pod(pod),
+                    None => self.enforcer.remove_pod(&key),
+                }
+            }
+        }
+        for arrival in std::mem::take(&mut *self.inbox.arrivals.lock()) {
+            if self.watches.is_some() {
+                self.enforcer.assign(arrival.pod, arrival.ips);
+            }
+            self.waiting.push(arrival.done);
+        }
+    }
+
+    /// Without policies the kernel needs no table.
+    async fn remove_tables(&mut self) -> Result<(), NftError> {
+        if std::mem::take(&mut self.present) {
+            for (_, table) in self.enforcer.tables() {
+                match nft::delete_table(table.name()).await {
+                    Ok(()) => {}
+                    // Without nft there is no table either; the first policy will say that it is missing.
+                    Err(NftError::Missing) => {}
+                    Err(e) => {
+                        self.present = true;
+                        return Err(e);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the tracked connections of this node's pods that policies forbid: their packets would pass as established.
+    async fn end_connections(&mut self, family: Family) {
+        let ended = self.delete_forbidden(family).await;
+        match ended {
+            Ok(0) => {}
+            Ok(count) => {
+                tracing::info!(count, "ended connections that network policies no longer allow");
+                self.metrics.ended(count);
+            }
+            Err(error) if self.conntrack_works => {
+                self.conntrack_works = false;
+                tracing::warn!(%error, "cannot end connections that network policies no longer allow; they stay open until they close");
+            }
+            Err(error) => tracing::debug!(%error, "cannot end forbidden connections"),
+        }
+    }
+
+    async fn delete_forbidden(&self, family: Family) -> std::io::Result<usize> {
+        // Traffic between a pod and its node is always allowed, whichever of the node's addresses it uses.
+        let host = kelson_net::host_addresses().await.map_err(std::io::Error::other)?;
+        let cluster = self.enforcer.cluster().clone();
+        let node = self.config.node_name.clone();
+        let is_forbidden = move |flow: &conntrack::Flow| {
+            let (source, destination) = (flow.from.ip(), flow.answered_by.ip());
+            let port = flow.protocol.map(|protocol| (protocol, flow.answered_by.port()));
+            let connection = Connection { source, destination, port };
+            let forbids = |direction: Direction| {
+                let own = if direction == Direction::Egress { source } else { destination };
+                cluster.pod_at(own).is_some_and(|pod| pod.node == node)
+                    && !cluster.judge(direction, &connection).passes()
+            };
+            !host.contains(&source) && !host.contains(&destination) && Direction::ALL.into_iter().any(forbids)
+        };
+        let work = FLOWS.run(move || conntrack::delete_flows(family, &mut |flow| is_forbidden(flow)));
+        work.await.unwrap_or_else(|e| Err(std::io::Error::other(e)))
+    }
+
+    /// Compares the kernel's tables with what they should be; true when they must be made again.
+    async fn check(&mut self) -> bool {
+        if self.watches.is_none() || self.stale {
+            return self.stale && self.watches.is_some();
+        }
+        for (_, table) in self.enforcer.tables() {
+            let found = listing::read(table.name()).await;
+            if !found.is_ok_and(|content| content.is_of(table, render::BASE_CHAIN)) {
+                tracing::warn!(
+                    table = table.name(),
+                    "another program changed the rules of network policies; restoring them"
+                );
+                self.stale = true;
+            }
+        }
+        if self.stale {
+            self.metrics.repaired();
+        }
+        self.stale
+    }
+
+    /// Reads the kernel's counters. Never a reason to sync.
+    async fn count(&mut self) -> bool {
+        if self.watches.is_some() && !self.stale {
+            let mut counters = Vec::new();
+            for (_, table) in self.enforcer.tables() {
+                counters.push(listing::read(table.name()).await.map(|c| c.counters).unwrap_or_default());
+            }
+            let policies: Vec<_> = self.enforcer.cluster().policies().cloned().collect();
+            self.metrics.read(&policies, &counters);
+        }
+        false
+    }
+}

@@ -23,6 +23,8 @@ const SERVE: &str = "mkdir -p /www; echo hello > /www/index.html; httpd -p 8080 
 
 /// A pod that serves on ports 8080 (`web`) and 9090, and a service for both.
 fn server(k: &Kubectl) -> anyhow::Result<String> {
+    // A pod is rejected before its namespace has the account; a Deployment would try again.
+    k.ok(&["wait", "--for=create", "serviceaccount/default", "--timeout=30s"])?;
     k.apply(&script("server", SERVE, "    ports: [{name: web, containerPort: 8080}]\n    readinessProbe: {httpGet: {port: 9090, path: /}, periodSeconds: 1}\n"))?;
     k.apply("apiVersion: v1\nkind: Service\nmetadata: {name: server}\nspec: {selector: {app: server}, ports: [{name: a, port: 80, targetPort: 8080}, {name: b, port: 90, targetPort: 9090}]}")?;
     ready(k, "server")?;

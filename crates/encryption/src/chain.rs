@@ -42,6 +42,11 @@ impl Chain {
         with.key_id().map_or(WritesWith::Unknown, |id| WritesWith::Key(format!("{prefix}{id}")))
     }
 
+    /// Whether values in the clear are taken: by an identity provider, or because nothing is configured.
+    pub fn reads_clear(&self) -> bool {
+        self.0.is_empty() || self.0.iter().any(|link| link.with.is_none())
+    }
+
     /// The stored value and the name of the key; `None` when nothing is to be encrypted.
     pub fn seal(
         &self,

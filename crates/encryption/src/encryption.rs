@@ -199,6 +199,10 @@ impl AtRest for Encryption {
         Ok(sealed.map(|(bytes, name)| Sealed { bytes, writer: self.writer_of(name) }))
     }
 
+    fn reads_clear(&self, resource: Resource) -> bool {
+        self.table().chain(resource).reads_clear()
+    }
+
     fn open(&self, key: &Key, sealed: &[u8]) -> Result<Opened, SealError> {
         let opened =
             self.table().chain(key.resource).open(&self.metrics, key.resource, sealed, &path::of(&self.prefix, key));

@@ -71,6 +71,9 @@ impl Core {
             })?;
             opened = at_rest.open(key, stored).map_err(|error| fault(error.to_string(), true))?;
             (&opened.plain[..], opened.writer)
+        } else if self.mirror.at_rest().is_some_and(|at_rest| !at_rest.reads_clear(key.resource)) {
+            // What an API server of upstream says when it meets such a value.
+            return Err(fault("no matching prefix found".to_owned(), true));
         } else {
             (&stored[..], Writer::CLEAR)
         };

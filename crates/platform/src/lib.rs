@@ -25,3 +25,9 @@ mod usage;
 
 pub use program::ProgramPages;
 pub use usage::Usage;
+
+/// Fills an empty file with zeros up to a length.
+#[allow(clippy::disallowed_methods, reason = "blocking: callers are in a lane for files, or at start")]
+fn zeros(file: &std::fs::File, bytes: u64) -> std::io::Result<()> {
+    std::io::copy(&mut std::io::Read::take(std::io::repeat(0), bytes), &mut &*file).map(drop)
+}

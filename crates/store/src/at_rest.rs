@@ -54,6 +54,10 @@ pub trait AtRest: Send + Sync {
     /// The key is not to be had now.
     fn seal(&self, key: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError>;
 
+    /// Whether records of a resource may be on the disk in the clear: a provider that changes nothing (`identity`) is among its
+    /// providers, or it has none.
+    fn reads_clear(&self, resource: Resource) -> bool;
+
     /// What `seal` was given. May wait for a key service; called only while a store is opened.
     ///
     /// # Errors
@@ -88,6 +92,11 @@ impl Writers {
         } else {
             wrote.insert(record.create_revision(), writer);
         }
+    }
+
+    /// Whether a record was written in the clear.
+    pub fn is_clear(&self, record: &Record) -> bool {
+        !self.wrote.lock().contains_key(&record.create_revision())
     }
 
     /// Nothing is known of who wrote what: everything is about to be told anew.

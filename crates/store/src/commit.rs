@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use kelson_meta::Interner;
 
 use crate::at_rest::{SealError, Writer};
+use crate::change::{Change, ops};
 use crate::engine::format::{self, Mark};
 use crate::engine::{Engine, EngineError, Op};
 use crate::error::StoreError;
 use crate::event::EventKind;
-use crate::key::{Key, Place, Resource};
-use crate::limits::{MAINTAIN_DELAY_S, MAINTAIN_STEP_MS, RELAXED_SYNC_DELAY_S, REVISIONS_RESERVED};
+use crate::key::{Key, Place};
+use crate::limits::{MAINTAIN_DELAY_S, MAINTAIN_STEP_MS, RELAXED_SYNC_DELAY_S, REVISIONS_RESERVED, ROOM_LOOK_EVERY_S};
 use crate::meta::{Labels, RecordMeta};
 use crate::publish::{Publisher, Visible};
 use crate::queue::{Pending, Reply, Taken};
@@ -21,16 +22,8 @@ use crate::record::Record;
 use crate::shared::Shared;
 use crate::write::{Action, Committed, Durability, Write};
 
-/// One checked change of a batch.
-struct Change {
-    kind: EventKind,
-    record: Arc<Record>,
-    previous: Option<Arc<Record>>,
-    /// What the engine is asked for, and who wrote it.
-    op: Op,
-    writer: Writer,
-    reply: Reply,
-}
+/// Changes that were handed to the engine, and what came of it.
+type Handed = (Vec<Change>, Result<(), Arc<EngineError>>);
 
 /// What all records together take in memory, and may take.
 #[derive(Clone, Copy)]
@@ -54,13 +47,21 @@ pub(crate) struct Committer {
     publisher: Publisher,
     /// When to look for housekeeping, after deletions.
     maintain_at: Option<Instant>,
+    /// Whether what was in the clear was written anew, encrypted, so that the old bytes must go.
+    erases: bool,
+    /// Marks that a full disk did not take when the store was opened; they go along with the next batch.
+    marks: Vec<Op>,
+    /// Why only deletions are stored, on what was kept for them.
+    full: Option<Arc<EngineError>>,
+    looked_at: Option<Instant>,
     failing: bool,
     labels: Interner<[u8]>,
     namespaces: Interner<str>,
 }
 
 impl Committer {
-    pub fn new(engine: Box<dyn Engine>, shared: Arc<Shared>, reserved: u64, room: Room) -> Self {
+    /// `marks` could not be written when the store was opened.
+    pub fn new(engine: Box<dyn Engine>, shared: Arc<Shared>, reserved: u64, room: Room, marks: Vec<Op>) -> Self {
         let revision = shared.state.read().revision;
         Self {
             engine,
@@ -72,7 +73,11 @@ impl Committer {
             reserved,
             unsynced_since: None,
             maintain_at: None,
-            failing: false,
+            erases: false,
+            full: None,
+            looked_at: None,
+            failing: !marks.is_empty(),
+            marks,
             labels: Interner::default(),
             namespaces: Interner::default(),
         }
@@ -116,35 +121,26 @@ impl Committer {
     fn commit_checked(&mut self, batch: Vec<Pending>) {
         let first_revision = self.revision + 1;
         let synced = batch.iter().any(|pending| pending.write.durability == Durability::Synced);
-        let (mut changes, refused) = self.check(batch);
+        self.look_for_room();
+        let (changes, refused) = self.check(batch);
         if changes.is_empty() {
             return;
         }
-        let mut ops = ops(&mut changes);
-        // Relaxed writes may only use revisions that a synced write has reserved; synced ones reserve on the way.
-        let wanted = self.revision + if synced { REVISIONS_RESERVED / 2 } else { 0 };
-        let reserve = (wanted > self.reserved).then_some(self.revision + REVISIONS_RESERVED);
-        ops.extend(reserve.map(|revision| Mark::Reserved(revision).op()));
-        let sync = synced || reserve.is_some();
-        match self.engine.append(&ops, sync) {
+        let (mut changes, mut stored) = self.store(changes, synced);
+        if let Err(error) = &stored
+            && error.is_full_disk()
+            && changes.iter().any(Change::makes_room)
+            && self.engine.make_room()
+        {
+            self.full = Some(Arc::clone(error));
+            (changes, stored) = self.store_deletions(changes, &Arc::clone(error), synced);
+        }
+        match stored {
             Ok(()) => {
-                self.recovered();
-                let bytes = changes.iter().map(|change| change.record.len()).sum();
-                self.shared.counters.appended(changes.len(), bytes, sync);
-                if sync {
-                    self.unsynced_since = None;
-                    self.reserved = reserve.unwrap_or(self.reserved);
-                } else {
-                    self.unsynced_since.get_or_insert_with(Instant::now);
-                }
-                if changes.iter().any(|change| change.kind == EventKind::Deleted) {
-                    self.maintain_at.get_or_insert_with(|| Instant::now() + Duration::from_secs(MAINTAIN_DELAY_S));
-                }
                 self.publish(changes);
                 refused.into_iter().for_each(|(reply, why)| answer(reply, Err(why)));
             }
             Err(error) => {
-                let error = Arc::new(error);
                 self.failed(&error, first_revision, changes.len());
                 let replies = changes.into_iter().map(|change| change.reply);
                 for reply in replies.chain(refused.into_iter().map(|(reply, _)| reply)) {
@@ -152,6 +148,72 @@ impl Committer {
                 }
             }
         }
+    }
+
+    /// Hands the changes that make room to the engine again, after the disk was full. The others are refused.
+    fn store_deletions(&mut self, changes: Vec<Change>, full: &Arc<EngineError>, synced: bool) -> Handed {
+        tracing::error!(error = %full, "the disk is full: the ballast is given up, and only deletions are stored");
+        self.shared.health.disk(Some(format!("only deletions are stored: {full}")));
+        let mut deletions = Vec::with_capacity(changes.len());
+        for mut change in changes {
+            match change.makes_room().then(|| self.op(change.kind, &change.record)) {
+                None => answer(change.reply, Err(StoreError::Engine(Arc::clone(full)))),
+                Some(Err(why)) => answer(change.reply, Err(StoreError::Sealed(why))),
+                Some(Ok((op, writer))) => {
+                    (change.op, change.writer) = (op, writer);
+                    deletions.push(change);
+                }
+            }
+        }
+        self.store(deletions, synced)
+    }
+
+    /// Looks now and then whether a full disk has room again.
+    fn look_for_room(&mut self) {
+        let now = Instant::now();
+        if self.full.is_none() || self.looked_at.is_some_and(|at| now < at + Duration::from_secs(ROOM_LOOK_EVERY_S)) {
+            return;
+        }
+        self.looked_at = Some(now);
+        if self.engine.keep_room() {
+            (self.full, self.failing) = (None, false);
+            self.shared.health.disk(None);
+            tracing::info!("the disk has room again: all writes are taken");
+        }
+    }
+
+    /// Hands changes to the engine.
+    fn store(&mut self, mut changes: Vec<Change>, synced: bool) -> Handed {
+        let mut ops = ops(&mut changes);
+        // Relaxed writes may only use revisions that a synced write has reserved; synced ones reserve on the way.
+        let wanted = self.revision + if synced { REVISIONS_RESERVED / 2 } else { 0 };
+        let reserve = (wanted > self.reserved).then_some(self.revision + REVISIONS_RESERVED);
+        ops.extend(reserve.map(|revision| Mark::Reserved(revision).op()));
+        ops.extend(self.marks.iter().cloned());
+        let sync = synced || reserve.is_some() || !self.marks.is_empty();
+        if let Err(error) = self.engine.append(&ops, sync) {
+            return (changes, Err(Arc::new(error)));
+        }
+        self.marks.clear();
+        self.recovered();
+        let bytes = changes.iter().map(|change| change.record.len()).sum();
+        self.shared.counters.appended(changes.len(), bytes, sync);
+        if sync {
+            self.unsynced_since = None;
+            self.reserved = reserve.unwrap_or(self.reserved);
+        } else {
+            self.unsynced_since.get_or_insert_with(Instant::now);
+        }
+        let writers = &self.shared.writers;
+        let erases = changes.iter().any(|change| {
+            change.writer != Writer::CLEAR && change.previous.as_ref().is_some_and(|before| writers.is_clear(before))
+        });
+        self.erases |= erases;
+        if erases || changes.iter().any(|change| change.kind == EventKind::Deleted) {
+            let delay_s = if self.full.is_some() { ROOM_LOOK_EVERY_S } else { MAINTAIN_DELAY_S };
+            self.maintain_at.get_or_insert_with(|| Instant::now() + Duration::from_secs(delay_s));
+        }
+        (changes, Ok(()))
     }
 
     /// Checks the writes one after the other against the state and what the batch did before. Those that the state refuses are
@@ -180,6 +242,12 @@ impl Committer {
                 }
                 continue;
             }
+            if let (Some(full), Action::Put { meta, .. }) = (&self.full, &write.action)
+                && !meta.deleting
+            {
+                answer(reply, Err(StoreError::Engine(Arc::clone(full))));
+                continue;
+            }
             let held = current.as_ref().map_or(0, |record| record.cost());
             if let Action::Put { body, .. } = &write.action
                 && used.saturating_sub(held) + body.len() > self.room.max
@@ -203,7 +271,7 @@ impl Committer {
                 let left = (kind != EventKind::Deleted).then(|| Arc::clone(&record));
                 changed.insert(record.key().clone(), left);
             }
-            changes.push(Change { kind, record, previous: current, op, writer, reply });
+            changes.push(Change { kind, record, previous: current, builds_on_batch: unseen, op, writer, reply });
         }
         (changes, refused)
     }
@@ -253,7 +321,7 @@ impl Committer {
     fn publish(&mut self, changes: Vec<Change>) {
         let mut replies = Vec::with_capacity(changes.len());
         let mut visible = Vec::with_capacity(changes.len());
-        for Change { kind, record, previous, op: _, writer, reply } in changes {
+        for Change { kind, record, previous, writer, reply, .. } in changes {
             let answer =
                 Committed { revision: record.revision(), record: Arc::clone(&record), previous: previous.clone() };
             replies.push((reply, answer));
@@ -287,6 +355,11 @@ impl Committer {
         let now = Instant::now();
         if self.halted.is_some() || self.maintain_at.is_none_or(|at| at > now) {
             return;
+        }
+        if std::mem::take(&mut self.erases)
+            && let Err(error) = self.engine.erase()
+        {
+            tracing::warn!(%error, "what was written in the clear is not erased yet; the next start tries again");
         }
         self.maintain_at = match self.engine.maintain() {
             Ok(true) => Some(now + Duration::from_millis(MAINTAIN_STEP_MS)),
@@ -330,26 +403,15 @@ impl Committer {
     }
 
     fn recovered(&mut self) {
+        if self.full.is_some() {
+            return;
+        }
         if self.failing {
             tracing::info!("the store takes writes again");
             self.shared.health.disk(None);
         }
         self.failing = false;
     }
-}
-
-/// What the engine is asked for by a batch, taken out of its changes.
-fn ops(changes: &mut [Change]) -> Vec<Op> {
-    let mut ops = Vec::with_capacity(changes.len() + 2);
-    let mut deleted: HashMap<Resource, u64> = HashMap::new();
-    for change in changes {
-        if change.kind == EventKind::Deleted {
-            deleted.insert(change.record.key().resource, change.record.revision());
-        }
-        ops.push(std::mem::replace(&mut change.op, Op::Remove { id: 0 }));
-    }
-    ops.extend(deleted.into_iter().map(|(resource, revision)| Mark::Deleted(resource, revision).op()));
-    ops
 }
 
 /// Answers a writer, who may have gone away meanwhile: then the write happened unseen.

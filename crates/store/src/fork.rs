@@ -51,7 +51,7 @@ impl Store {
             closed: AtomicBool::new(false),
         });
         let room = Room { used, max: STORE_BYTES_MAX };
-        let committer = Committer::new(Box::new(MemoryEngine), Arc::clone(&shared), revision, room);
+        let committer = Committer::new(Box::new(MemoryEngine), Arc::clone(&shared), revision, room, Vec::new());
         Self::over(shared, Commits::Inline(Mutex::new(committer)))
     }
 }

@@ -14,6 +14,7 @@
 
 mod at_rest;
 mod body;
+mod change;
 mod commit;
 mod cursor;
 mod delta;

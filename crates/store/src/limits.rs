@@ -27,7 +27,7 @@ pub const RECENT_BYTES_MAX: usize = 128 << 10;
 /// Records of a resource by which others are told: kinds of objects, templates of pods.
 pub const SAMPLES_PER_RESOURCE_MAX: usize = 6;
 /// Bytes that all records together may take before writes that would make them more are refused, by default. All of it
-/// is held in memory, so a server on a small machine sets less. The reference's store has the same default quota.
+/// is held in memory, so a server on a small machine sets less (`--quota-backend-bytes`). The reference's store has the same default quota.
 pub const STORE_BYTES_MAX: usize = 2 << 30;
 /// Time that the committer may spend on one batch before the store counts as stuck. Slow disks take seconds, not more.
 pub const BATCH_TIME_MAX_S: u64 = 30;
@@ -44,5 +44,7 @@ pub const EXPIRY_PASS_EVERY_S: u64 = 30;
 pub const EVENT_TTL_S: u64 = 3600;
 /// Time from a deletion to the housekeeping that may give its space back, in seconds.
 pub const MAINTAIN_DELAY_S: u64 = 60;
+/// While a full disk takes deletions alone: seconds between two looks whether it has room again.
+pub const ROOM_LOOK_EVERY_S: u64 = 1;
 /// Time between two pieces of housekeeping, in milliseconds.
 pub const MAINTAIN_STEP_MS: u64 = 20;

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::at_rest::{AtRest, Writer};
-use crate::engine::format::{Decoder, FORMAT, FORMAT_UNCHECKED, Mark, Stored};
+use crate::engine::format::{self, Decoder, FORMAT, FORMAT_UNCHECKED, Mark, Stored};
 use crate::engine::{Engine, EngineError};
 use crate::key::Resource;
 use crate::record::Record;
+use crate::samples::Samples;
 
 /// The revision of a store in which nothing was ever written. Zero means "any" to clients, so it is never used.
 const REVISION_START: u64 = 1;
@@ -20,6 +21,7 @@ pub(crate) struct Loaded {
     pub revision: u64,
     pub reserved: u64,
     pub format: u64,
+    has_format: bool,
     pub identity: Option<String>,
     pub running: String,
 }
@@ -29,7 +31,9 @@ impl Loaded {
     fn mark(&mut self, mark: Mark) -> Result<(), EngineError> {
         match mark {
             Mark::Deleted(resource, revision) => self.raise(resource, revision),
-            Mark::Format(found @ (FORMAT | FORMAT_UNCHECKED)) => self.format = found,
+            Mark::Format(found @ (FORMAT | FORMAT_UNCHECKED)) => {
+                (self.format, self.has_format) = (found, true);
+            }
             Mark::Format(found) => return Err(EngineError::Format { found, expected: FORMAT }),
             Mark::Identity(identity) => self.identity = Some(identity),
             Mark::Reserved(revision) => self.reserved = revision,
@@ -44,31 +48,46 @@ impl Loaded {
     }
 }
 
-/// Reads everything, and checks it.
+/// Reads everything, and checks it. Each record is packed as soon as it is read, so that they are never all in memory as they are
+/// on the disk.
 ///
 /// # Errors
 /// What the engine says; a record that is damaged or cannot be decrypted.
-pub(crate) fn load(engine: &mut dyn Engine, at_rest: Option<&dyn AtRest>) -> Result<Loaded, EngineError> {
+pub(crate) fn load(
+    engine: &mut dyn Engine,
+    at_rest: Option<&dyn AtRest>,
+    samples: &Samples,
+) -> Result<Loaded, EngineError> {
     let mut loaded = Loaded {
         records: Vec::new(),
         floors: HashMap::new(),
         revision: REVISION_START,
         reserved: 0,
         format: FORMAT,
+        has_format: false,
         identity: None,
         running: String::new(),
     };
     let mut decoder = Decoder::new(at_rest);
+    let mut entries = 0_u64;
     engine.load(&mut |entry| {
+        entries += 1;
         match decoder.decode(entry)? {
             Stored::Record(record, writer) => {
                 loaded.raise(record.key().resource, record.revision());
+                samples.pack(&record);
                 loaded.records.push((record, writer));
             }
             Stored::Mark(mark) => loaded.mark(mark)?,
         }
         Ok(())
     })?;
+    // Both were written with the first of all entries.
+    for (name, there) in [("format", loaded.has_format), ("identity", loaded.identity.is_some())] {
+        if entries > 0 && !there {
+            return Err(format::damaged(format!("the mark of its {name} is missing")));
+        }
+    }
     loaded.revision = loaded.floors.values().copied().fold(loaded.revision, u64::max);
     if loaded.running.is_empty() {
         // After a clean end the reservation is exact, and covers revisions of failed writes and of deleted records.

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::at_rest::{AtRest, Writer, Writers};
 use crate::commit::{Committer, Room};
 use crate::engine::format::{self, FORMAT, FORMAT_UNCHECKED, Mark};
-use crate::engine::{Engine, EngineError, MemoryEngine, SqliteEngine};
+use crate::engine::{Engine, EngineError, MemoryEngine, Op, SqliteEngine};
 use crate::error::StoreError;
 use crate::event::EventKind;
 use crate::expiry::Expiry;
@@ -36,13 +36,21 @@ pub struct StoreOptions {
     pub bytes_max: usize,
     /// The clock for log ages and expiry.
     pub clock: Arc<dyn Clock>,
+    /// Whether a store must be there already: one that is missing was lost.
+    pub must_exist: bool,
     /// Encrypts records on their way to the disk; without one they are written as they are, and an encrypted one is a fault.
     pub at_rest: Option<Arc<dyn AtRest>>,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { log_bytes_max: LOG_BYTES_MAX, bytes_max: STORE_BYTES_MAX, clock: Arc::new(SystemClock), at_rest: None }
+        Self {
+            log_bytes_max: LOG_BYTES_MAX,
+            bytes_max: STORE_BYTES_MAX,
+            clock: Arc::new(SystemClock),
+            must_exist: false,
+            at_rest: None,
+        }
     }
 }
 
@@ -58,40 +66,46 @@ impl Store {
     /// # Errors
     /// [`StoreError::Open`]: the directory is in use, damaged, of another format, or cannot be written.
     pub fn open_dir(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
-        let engine = SqliteEngine::open(dir).map_err(|error| StoreError::Open(Arc::new(error)))?;
-        Self::open(Box::new(engine), options)
+        let file = dir.join(SqliteEngine::FILE);
+        let open = || {
+            if options.must_exist && std::fs::metadata(&file).map_or(0, |about| about.len()) == 0 {
+                return Err(EngineError::Missing(file.clone()));
+            }
+            Self::open_engine(Box::new(SqliteEngine::open(dir)?), options)
+        };
+        open().map_err(|error| StoreError::Open(Arc::new(error.of(&file))))
     }
 
     /// Opens a store on an engine and loads it. Blocks on the disk.
     ///
     /// # Errors
     /// [`StoreError::Open`] if the engine cannot be read or holds another format.
-    pub fn open(mut engine: Box<dyn Engine>, options: StoreOptions) -> Result<Self, StoreError> {
-        let open = |error| StoreError::Open(Arc::new(error));
+    pub fn open(engine: Box<dyn Engine>, options: StoreOptions) -> Result<Self, StoreError> {
+        Self::open_engine(engine, options).map_err(|error| StoreError::Open(Arc::new(error)))
+    }
+
+    fn open_engine(mut engine: Box<dyn Engine>, options: StoreOptions) -> Result<Self, EngineError> {
         let at_rest = options.at_rest.as_deref();
-        let mut loaded = load(&mut *engine, at_rest).map_err(open)?;
+        let samples = Samples::default();
+        let mut loaded = load(&mut *engine, at_rest, &samples)?;
+        if options.must_exist && loaded.identity.is_none() {
+            return Err(EngineError::Missing(engine.path()));
+        }
         let boot = boot_id();
         let trusted = loaded.running.is_empty() || loaded.running == boot;
         if !trusted {
             tracing::warn!("the machine stopped while the store was open; watchers have to list again");
             loaded.revision = loaded.revision.max(loaded.reserved);
         }
-        let mut marks = vec![Mark::Running(boot).op()];
-        let identity = loaded.identity.take().unwrap_or_else(|| {
-            let identity = uuid::Uuid::new_v4().to_string();
-            marks.push(Mark::Format(FORMAT).op());
-            marks.push(Mark::Identity(identity.clone()).op());
-            identity
-        });
-        if loaded.format == FORMAT_UNCHECKED {
-            add_checksums(&mut *engine, &loaded).map_err(open)?;
-            marks.push(Mark::Format(FORMAT).op());
+        let (identity, marks) = begin(&mut *engine, &mut loaded, boot)?;
+        if let Err(error) = engine.set_erasing(at_rest.is_some()) {
+            tracing::warn!(%error, "what was written in the clear is not erased");
         }
-        engine.append(&marks, true).map_err(open)?;
+        engine.keep_room();
 
         let base_floor = if trusted { 0 } else { loaded.revision };
         let mut state = State::new(loaded.revision, base_floor, options.log_bytes_max);
-        let (expiry, samples, mut bytes) = (Expiry::default(), Samples::default(), 0);
+        let (expiry, mut bytes) = (Expiry::default(), 0);
         let writers = Writers::new(options.at_rest);
         loaded.records.sort_unstable_by(|(a, _), (b, _)| {
             let (a, b) = (a.key(), b.key());
@@ -102,7 +116,6 @@ impl Store {
             expiry.note(EventKind::Added, &record, None);
             writers.note(EventKind::Added, &record, writer);
             bytes += record.cost();
-            samples.pack(&record);
             let resource = record.key().resource;
             state.slot_mut(resource).table.put(record);
         }
@@ -123,18 +136,55 @@ impl Store {
             identity,
             closed: AtomicBool::new(false),
         });
-        let blocks = engine.blocks();
-        let committer =
-            Committer::new(engine, Arc::clone(&shared), loaded.reserved, Room { used: bytes, max: options.bytes_max });
-        let commits = if blocks {
-            let thread = std::thread::Builder::new().name("store-commit".into()).spawn(move || run(committer));
-            let thread = thread.map_err(|source| open(EngineError::Io { context: "start a thread", source }))?;
-            Commits::Thread(Mutex::new(Some(thread)))
-        } else {
-            Commits::Inline(Mutex::new(committer))
-        };
+        if !marks.is_empty() {
+            shared.health.disk(Some("the disk was full at the start".to_owned()));
+        }
+        let room = Room { used: bytes, max: options.bytes_max };
+        let commits = commits(engine, Arc::clone(&shared), (loaded.reserved, room, marks))?;
         Ok(Self::over(shared, commits))
     }
+}
+
+/// Starts the committer, or readies it for an engine that never blocks.
+fn commits(
+    engine: Box<dyn Engine>,
+    shared: Arc<Shared>,
+    (reserved, room, marks): (u64, Room, Vec<Op>),
+) -> Result<Commits, EngineError> {
+    let blocks = engine.blocks();
+    let committer = Committer::new(engine, shared, reserved, room, marks);
+    if !blocks {
+        return Ok(Commits::Inline(Mutex::new(committer)));
+    }
+    let thread = std::thread::Builder::new().name("store-commit".into()).spawn(move || run(committer));
+    let thread = thread.map_err(|source| EngineError::Io { context: "start a thread", source })?;
+    Ok(Commits::Thread(Mutex::new(Some(thread))))
+}
+
+/// Marks the store as open in this boot, and as one where nothing is there yet. Gives its identity, and the marks that a full disk did
+/// not take.
+fn begin(engine: &mut dyn Engine, loaded: &mut Loaded, boot: String) -> Result<(String, Vec<Op>), EngineError> {
+    let is_new = loaded.identity.is_none();
+    let mut marks = vec![Mark::Running(boot).op()];
+    let identity = loaded.identity.take().unwrap_or_else(|| {
+        let identity = uuid::Uuid::new_v4().to_string();
+        marks.push(Mark::Format(FORMAT).op());
+        marks.push(Mark::Identity(identity.clone()).op());
+        identity
+    });
+    if loaded.format == FORMAT_UNCHECKED {
+        add_checksums(engine, loaded)?;
+        marks.push(Mark::Format(FORMAT).op());
+    }
+    match engine.append(&marks, true) {
+        Ok(()) => marks.clear(),
+        // What is there can be read, and room may be made by deletions.
+        Err(error) if error.is_full_disk() && !is_new => {
+            tracing::error!(%error, "the disk is full; the store is opened to read and to delete");
+        }
+        Err(error) => return Err(error),
+    }
+    Ok((identity, marks))
 }
 
 /// The committer's thread. A panic of its own is a fault nobody can mend here: it is told, and writers are refused at

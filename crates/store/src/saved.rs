@@ -78,7 +78,7 @@ pub(crate) fn save(
 /// # Errors
 /// [`StoreError::Open`] with the first damage found.
 pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
-    let fault = |error| StoreError::Open(Arc::new(error));
+    let fault = |error: EngineError| StoreError::Open(Arc::new(error.of(&dir.join(SqliteEngine::FILE))));
     let mut engine = SqliteEngine::open_to_read(dir).map_err(fault)?;
     let mut contents = Contents::default();
     let mut known = None;

@@ -62,3 +62,19 @@ async fn secrets_are_sealed_in_etcd_and_clear_to_those_who_have_the_key() {
         store.commit(delete).await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_the_clear_is_read_where_the_configuration_says_so_alone() {
+    let etcd = Etcd::start().await;
+    let (dir, tasks) = (TempDir::new().unwrap(), Tasks::root("test"));
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": {"name": "clear", "namespace": "default"}});
+    etcd.put("/registry/secrets/default/clear", secret.to_string().as_bytes()).await;
+    let keys = json!({"aesgcm": {"keys": [{"name": "one", "secret": KEY}]}});
+    let strict = encryption(&dir, json!([keys]), &tasks).await;
+    let refused = etcd.try_open(Some(strict)).await.err().unwrap().to_string();
+    assert!(refused.contains("no matching prefix found"), "{refused}");
+    let migrating = encryption(&dir, json!([keys, {"identity": {}}]), &tasks).await;
+    let store = etcd.try_open(Some(migrating)).await.unwrap();
+    assert!(store.get(resource("secrets"), "default", "clear").is_some());
+}

@@ -74,6 +74,51 @@ pub fn link(to: &Path, at: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(to, at)
 }
 
+/// Bytes that an ordinary user may still write to the file system of a directory.
+///
+/// # Errors
+/// The system's.
+pub fn free_bytes(dir: &Path) -> io::Result<u64> {
+    let about = rustix::fs::statvfs(dir)?;
+    Ok(about.f_bavail.saturating_mul(about.f_frsize))
+}
+
+/// Makes an empty file so long, with blocks of the disk that belong to it.
+///
+/// # Errors
+/// The system's; the disk is full.
+pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+        // A file system that cannot do it gets zeros.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+        done => return Ok(done?),
+    }
+    crate::zeros(file, bytes)
+}
+
+/// Makes two names of one directory change places, in one step that no power cut divides. `Unsupported`: the system or the
+/// file system cannot do it.
+///
+/// # Errors
+/// The system's.
+pub fn exchange(one: &Path, other: &Path) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+        match renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Err(io::ErrorKind::Unsupported.into()),
+            done => Ok(done?),
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (one, other);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
@@ -102,6 +147,22 @@ mod tests {
         make_private(&below).unwrap();
         make_private(&file).unwrap();
         assert_eq!((mode(&below), mode(&file)), (0o700, 0o600));
+    }
+
+    #[test]
+    fn files_get_their_room_and_change_places() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+        reserve(&File::create(&one).unwrap(), 100_000).unwrap();
+        std::fs::write(&other, "x").unwrap();
+        assert_eq!(std::fs::metadata(&one).unwrap().len(), 100_000);
+        assert!(free_bytes(dir.path()).is_ok());
+        match exchange(&one, &other) {
+            Ok(()) => assert_eq!(std::fs::read(&one).unwrap(), b"x"),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::Unsupported),
+        }
+        crate::zeros(&File::create(&one).unwrap(), 100_000).unwrap();
+        assert_eq!(std::fs::read(&one).unwrap(), vec![0; 100_000]);
     }
 
     #[test]

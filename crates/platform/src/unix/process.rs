@@ -74,6 +74,28 @@ pub fn boot_id() -> Option<String> {
     Some(text.trim().to_owned())
 }
 
+/// Memory that this process may use: the machine's, or what its control groups allow where that is less. `None`: the system
+/// does not say.
+pub fn memory_bytes() -> Option<u64> {
+    #[allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let machine = memory_total(&read("/proc/meminfo")?)?;
+    let group =
+        read("/proc/self/cgroup").and_then(|text| Some(text.lines().find_map(|l| l.strip_prefix("0::"))?.to_owned()));
+    let groups = group.iter().flat_map(|group| std::path::Path::new(group).ancestors());
+    let limits = groups.filter_map(|group| {
+        let limit = read(&format!("/sys/fs/cgroup{}/memory.max", group.display()))?;
+        limit.trim().parse::<u64>().ok()
+    });
+    Some(limits.fold(machine, u64::min))
+}
+
+/// What `/proc/meminfo` says of the whole memory, in bytes.
+fn memory_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +110,12 @@ mod tests {
     }
 
     #[test]
+    fn the_whole_memory_is_read() {
+        assert_eq!(memory_total("MemTotal:        2048 kB\nMemFree: 1 kB\n"), Some(2 << 20));
+        assert_eq!((memory_total(""), memory_total("MemTotal: x kB")), (None, None));
+    }
+
+    #[test]
     fn what_the_system_says_of_this_process() {
         assert!(!host_name().is_empty());
         assert_ne!(parent(), Some(std::process::id()));
@@ -96,6 +124,7 @@ mod tests {
             let told = [used.cpu_s, used.resident_bytes, used.virtual_bytes, used.open_files, used.started_s];
             assert!(told.iter().all(Option::is_some), "{used:?}");
             assert!(boot_id().is_some_and(|id| !id.is_empty()));
+            assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
         }
     }
 }

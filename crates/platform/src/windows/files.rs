@@ -67,3 +67,27 @@ pub fn sync_names(_: &Path) -> io::Result<()> {
 pub fn link(to: &Path, at: &Path) -> io::Result<()> {
     std::os::windows::fs::symlink_file(to, at)
 }
+
+/// Not known here: whoever asks does without.
+///
+/// # Errors
+/// Always.
+pub fn free_bytes(_: &Path) -> io::Result<u64> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Makes an empty file so long, with blocks of the disk that belong to it.
+///
+/// # Errors
+/// The system's; the disk is full.
+pub fn reserve(file: &File, bytes: u64) -> io::Result<()> {
+    crate::zeros(file, bytes)
+}
+
+/// Names cannot change places here.
+///
+/// # Errors
+/// Always `Unsupported`.
+pub fn exchange(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}

@@ -45,3 +45,8 @@ pub fn usage() -> crate::Usage {
 pub fn boot_id() -> Option<String> {
     None
 }
+
+/// Memory that this process may use; not known here.
+pub fn memory_bytes() -> Option<u64> {
+    None
+}

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kelson_meta::Interner;
 
-use super::{EngineError, Entry, Op};
+use super::{EngineError, Entry, Op, UNNAMED};
 use crate::at_rest::{AtRest, SealError, Writer};
 use crate::key::{Key, Resource};
 use crate::meta::{FieldNames, Fields, Labels, RecordMeta, Uid, pack, pack_number, take_bytes, take_number, take_text};
@@ -43,6 +43,11 @@ fn checked<'a>(name: &[u8], value: &'a [u8], format: u64) -> Option<&'a [u8]> {
     };
     let (sum, rest) = rest.split_first_chunk::<CHECKSUM_BYTES>()?;
     (*sum == checksum(name, &[rest])).then_some(rest)
+}
+
+/// Damage of what an engine holds, which has still to be named by its file.
+pub(crate) fn damaged(reason: String) -> EngineError {
+    EngineError::Corrupt { path: PathBuf::from(UNNAMED), reason }
 }
 
 /// What the store remembers beside records.
@@ -215,7 +220,6 @@ impl<'a> Decoder<'a> {
 
     /// Decodes an entry as far as it can be: where nobody decrypts, of an encrypted record its name and revision.
     pub fn look(&mut self, entry: Entry<'_>) -> Result<StoredHead, EngineError> {
-        let damaged = |what: String| EngineError::Corrupt { path: PathBuf::from("the store"), reason: what };
         match entry {
             Entry::Record { id, value } => {
                 let unreadable = |why: &str| damaged(format!("record {id} {why}{}", name_of(value)));
@@ -226,6 +230,10 @@ impl<'a> Decoder<'a> {
                 let Some(at_rest) = self.at_rest.filter(|_| head.flags & SEALED != 0) else {
                     if head.flags & SEALED != 0 {
                         return Ok(StoredHead::Encrypted(head.key, head.revision));
+                    }
+                    if self.at_rest.is_some_and(|at_rest| !at_rest.reads_clear(head.key.resource)) {
+                        let reason = "it is not encrypted, and the configuration has no identity provider for it";
+                        return Err(EngineError::Sealed { key: head.key.to_string(), reason: reason.to_owned() });
                     }
                     let record = self.plain(head, from).ok_or_else(|| unreadable("cannot be read"))?;
                     return Ok(StoredHead::Whole(Stored::Record(Arc::new(record), Writer::CLEAR)));

@@ -1,16 +1,22 @@
 //! What the store asks of an engine: keep numbered rows through a crash. An engine knows nothing of
 //! revisions, records or watches; `format` says what the bytes mean.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
+mod ballast;
 pub(crate) mod format;
 mod memory;
+mod position;
 mod sqlite;
+mod wal;
 
 pub use memory::MemoryEngine;
 pub use sqlite::SqliteEngine;
+
+/// Stands for the file of an engine where it is not known.
+const UNNAMED: &str = "the store";
 
 /// One change of one name in the engine's table of bytes.
 #[derive(Clone, Debug)]
@@ -92,6 +98,37 @@ pub trait Engine: Send {
         Ok(false)
     }
 
+    /// Removes what deleted and replaced rows left behind in the files.
+    ///
+    /// # Errors
+    /// As [`Engine::append`].
+    fn erase(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Has rows that are deleted or replaced overwritten (`true`), those of the past as well, or left as they are.
+    ///
+    /// # Errors
+    /// As [`Engine::append`].
+    fn set_erasing(&mut self, _erases: bool) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Keeps some room on the disk for [`Engine::make_room`]. `false`: there is none to keep.
+    fn keep_room(&mut self) -> bool {
+        false
+    }
+
+    /// Gives up what is kept for a full disk, so that deletions can be stored. `false`: there is nothing to give up.
+    fn make_room(&mut self) -> bool {
+        false
+    }
+
+    /// The file that everything is in.
+    fn path(&self) -> PathBuf {
+        PathBuf::from(UNNAMED)
+    }
+
     /// Whether calls may block on a disk: then the committer gets a thread of its own, else it runs in its callers.
     fn blocks(&self) -> bool;
 }
@@ -110,7 +147,14 @@ pub enum EngineError {
         /// What was found.
         reason: String,
     },
-    /// A record is encrypted, and nobody here can decrypt it.
+    /// There is no store where there must be one.
+    #[error(
+        "{} is missing, and this directory was a cluster's. Restore a snapshot (kelson snapshot restore), or move the store \
+         back; for a new cluster, take an empty data directory",
+        .0.display()
+    )]
+    Missing(PathBuf),
+    /// A record is encrypted and cannot be decrypted, or is not encrypted and has to be.
     #[error("{key} cannot be decrypted: {reason}")]
     Sealed {
         /// Which record.
@@ -151,4 +195,33 @@ pub enum EngineError {
         /// What the library said.
         reason: String,
     },
+}
+
+impl EngineError {
+    /// The same of a store that could not be opened, with its file where none is named.
+    pub(crate) fn of(self, file: &Path) -> Self {
+        match self {
+            Self::Corrupt { path, reason } if path == Path::new(UNNAMED) => {
+                Self::Corrupt { path: file.to_path_buf(), reason }
+            }
+            // SQLite's general fault: what is there is not what is asked for.
+            Self::Other { context, reason } => {
+                Self::Corrupt { path: file.to_path_buf(), reason: format!("{context}: {reason}") }
+            }
+            Self::Io { context, source } => {
+                let named = format!("{}: {source}", file.display());
+                Self::Io { context, source: std::io::Error::new(source.kind(), named) }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether the disk is full, so that room helps.
+    #[must_use]
+    pub fn is_full_disk(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if matches!(
+            source.kind(),
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded
+        ))
+    }
 }

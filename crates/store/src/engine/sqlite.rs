@@ -9,6 +9,8 @@ use kelson_platform::files;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi, params};
 
+use super::ballast::Ballast;
+use super::position::{PositionFile, check_database, check_log, log_of};
 use super::{Engine, EngineError, Entry, Op, Sink};
 
 /// The file in the data directory; the write-ahead log stands beside it with `-wal` appended.
@@ -34,21 +36,33 @@ pub struct SqliteEngine {
     log: Option<File>,
     /// The bytes of a row are put together here.
     row: Vec<u8>,
+    /// How far the log is written. Absent in a store that is only read, and where the disk was too full to make it.
+    position: Option<PositionFile>,
+    ballast: Ballast,
+    /// Whether the end may carry the log over into the database and remove it.
+    carries_over: bool,
 }
 
 impl SqliteEngine {
+    /// The name of the database's file; its log and what is noted of it have names that begin alike.
+    pub const FILE: &'static str = FILE;
+
     /// Opens the store in `dir`, or makes one (directory mode 0700, file mode 0600).
     ///
     /// # Errors
     /// [`EngineError::InUse`], [`EngineError::Corrupt`], or what the disk says.
     pub fn open(dir: &Path) -> Result<Self, EngineError> {
         let path = dir.join(FILE);
+        check_database(&path)?;
         create_files(dir, &path)?;
         let fault = |error| explain(&path, "open the store", error);
         let connection = Connection::open(&path).map_err(fault)?;
+        // What is found to be damaged must not be carried over: closing would do it.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(fault)?;
         // Exclusive before write-ahead mode: then the index of the log lives in memory and no second process gets in.
         connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(fault)?;
         let id: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(fault)?;
+        check_log(&path)?;
         let tables: i64 =
             connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(fault)?;
         if id != APPLICATION_ID && (id != 0 || tables != 0) {
@@ -66,6 +80,12 @@ impl SqliteEngine {
                      PRAGMA synchronous=FULL; PRAGMA wal_checkpoint(TRUNCATE);"
                 ))
                 .map_err(fault)?;
+        }
+        check_pages(&connection, &path)?;
+        let position = PositionFile::open(&path)
+            .inspect_err(|error| tracing::warn!(%error, "damage of the write-ahead log will not be noticed"))
+            .ok();
+        if tables == 0 {
             sync_directory(dir)?;
         }
         // NORMAL leaves the sync of commits to `sync`, and still syncs the log's head, and the log before it is carried over.
@@ -76,7 +96,8 @@ impl SqliteEngine {
                  PRAGMA journal_size_limit={WAL_BYTES_KEPT};"
             ))
             .map_err(fault)?;
-        Ok(Self { path, connection, log: None, row: Vec::new() })
+        let ballast = Ballast::of(dir);
+        Ok(Self { path, connection, log: None, row: Vec::new(), position, ballast, carries_over: false })
     }
 
     /// Opens a store that nobody has open, to read it; every page of the file is checked.
@@ -86,30 +107,30 @@ impl SqliteEngine {
     pub fn open_to_read(dir: &Path) -> Result<Self, EngineError> {
         let path = dir.join(FILE);
         let fault = |error| explain(&path, "open the store", error);
+        check_database(&path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&path, flags).map_err(fault)?;
         let id: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(fault)?;
         if id != APPLICATION_ID {
             return Err(EngineError::Corrupt { path, reason: "it belongs to another program".to_owned() });
         }
-        let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(fault)?;
-        if found != "ok" {
-            return Err(EngineError::Corrupt { path, reason: found });
-        }
-        Ok(Self { path, connection, log: None, row: Vec::new() })
+        check_log(&path)?;
+        check_pages(&connection, &path)?;
+        let ballast = Ballast::default();
+        Ok(Self { path, connection, log: None, row: Vec::new(), position: None, ballast, carries_over: false })
     }
 
     /// Carries the write-ahead log over into the file, syncs it, and closes it: the file is then all there is of the store.
     ///
     /// # Errors
     /// What the disk says.
-    pub fn close(self) -> Result<(), EngineError> {
-        let fault = |error| explain(&self.path, "close the store", error);
+    pub fn close(mut self) -> Result<(), EngineError> {
         self.connection
             .execute_batch("PRAGMA synchronous=FULL; PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode=DELETE;")
-            .map_err(fault)?;
-        let path = self.path.clone();
-        self.connection.close().map_err(|(_, error)| explain(&path, "close the store", error))
+            .map_err(|error| explain(&self.path, "close the store", error))?;
+        self.carries_over = false;
+        let gone = |source| EngineError::Io { context: "close the store", source };
+        self.position.take().map_or(Ok(()), PositionFile::remove).map_err(gone)
     }
 
     /// Syncs the log's data. SQLite would sync its times as well at each commit, for which most file systems write their own log.
@@ -118,13 +139,13 @@ impl SqliteEngine {
             Some(log) => log,
             // Kept open: what is opened after a failed write-back need not hear of it, if SQLite has. No lock is on this file, so that
             // closing it some day beside SQLite releases none.
-            None => files::open_to_sync(&self.path.with_file_name(format!("{FILE}-wal")))?,
+            None => files::open_to_sync(&log_of(&self.path))?,
         };
         self.log.insert(log).sync_data()
     }
 
     /// A sync that failed, after which the files stay as they are.
-    fn unsynced(&self, source: &std::io::Error) -> EngineError {
+    fn unsynced(&mut self, source: &std::io::Error) -> EngineError {
         self.leave_files_alone();
         EngineError::Sync { context: "sync the store", reason: source.to_string() }
     }
@@ -154,11 +175,41 @@ impl SqliteEngine {
 
     /// After a failed sync nothing may carry the log over into the table: the log's pages in memory may be ones that
     /// never reached the disk. Closing the connection would do it.
-    fn leave_files_alone(&self) {
-        let done = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+    fn leave_files_alone(&mut self) {
+        self.carry_over_at_end(false);
+    }
+
+    fn carry_over_at_end(&mut self, carries: bool) {
+        self.carries_over = carries;
+        let done = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !carries);
         if let Err(error) = done {
             tracing::warn!(%error, "the write-ahead log cannot be left as it is");
         }
+    }
+
+    /// Pages in the log, and how many of them are in the database.
+    fn log_pages(&self, mode: &'static str) -> rusqlite::Result<(u32, u32)> {
+        let mut statement = self.connection.prepare_cached(mode)?;
+        // -1 where there is no log.
+        let pages = |pages: i64| u32::try_from(pages).unwrap_or(0);
+        statement.query_row([], |row| Ok((pages(row.get(1)?), pages(row.get(2)?))))
+    }
+
+    /// Notes how far the log is written after a commit.
+    fn noted(&mut self, synced: bool) {
+        match self.log_pages(LOOK) {
+            Ok((pages, _)) => self.position.iter_mut().for_each(|position| position.note(pages, synced, false)),
+            Err(error) => tracing::warn!(%error, "the length of the write-ahead log is not known"),
+        }
+    }
+
+    /// Carries the whole log over into the database, and notes that, so that the log may go. `false`: it stays as it is.
+    fn carry_over(&mut self) -> rusqlite::Result<bool> {
+        let (pages, carried) = self.log_pages(CARRY_OVER)?;
+        if pages == carried {
+            self.position.iter_mut().for_each(|position| position.note(pages, true, true));
+        }
+        Ok(pages == carried)
     }
 
     fn fault(&self, context: &'static str, error: rusqlite::Error) -> EngineError {
@@ -177,6 +228,30 @@ impl SqliteEngine {
             each(row)?;
         }
         Ok(())
+    }
+}
+
+/// SQLite's `user_version` of a store in which nothing deleted can be read.
+const ERASED: i64 = 1;
+
+/// Asks for the length of the log, and does nothing.
+const LOOK: &str = "PRAGMA wal_checkpoint(NOOP)";
+const CARRY_OVER: &str = "PRAGMA wal_checkpoint(FULL)";
+
+impl Drop for SqliteEngine {
+    /// The connection's end carries the log over and removes it. That this is no loss is noted before.
+    fn drop(&mut self) {
+        if !self.carries_over {
+            return;
+        }
+        match self.carry_over() {
+            Ok(true) => self.position.iter().for_each(PositionFile::sync),
+            Ok(false) => self.leave_files_alone(),
+            Err(error) => {
+                tracing::warn!(%error, "the write-ahead log stays for the next start");
+                self.leave_files_alone();
+            }
+        }
     }
 }
 
@@ -204,32 +279,98 @@ impl Engine for SqliteEngine {
             }
             self.fault("write to the store", error)
         })?;
-        if sync { self.sync_log().map_err(|source| self.unsynced(&source)) } else { Ok(()) }
+        if !self.carries_over {
+            self.carry_over_at_end(true);
+        }
+        if sync {
+            self.sync_log().map_err(|source| self.unsynced(&source))?;
+        }
+        self.noted(sync);
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<(), EngineError> {
         match self.sync_log() {
             // Nothing was written since the store was opened.
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(self.unsynced(&source)),
             // The log holds all that is not yet synced; a checkpoint syncs before it forgets.
-            synced => synced.map_err(|source| self.unsynced(&source)),
+            Ok(()) => {
+                self.noted(true);
+                Ok(())
+            }
         }
     }
 
     fn maintain(&mut self) -> Result<bool, EngineError> {
         let free = self.number("PRAGMA freelist_count")?;
         let pages = self.number("PRAGMA page_count")?;
-        // Free pages are reused by later writes: giving back pays only if they are many.
-        if free <= FREE_PAGES_KEPT || free < pages / 4 {
+        // Free pages are reused by later writes: giving back pays only if they are many, or the disk is full.
+        if !self.ballast.is_given_up() && (free <= FREE_PAGES_KEPT || free < pages / 4) || free == 0 {
             return Ok(false);
         }
         self.load_table(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"), &mut |_| Ok(()))?;
+        self.noted(false);
         Ok(true)
+    }
+
+    fn erase(&mut self) -> Result<(), EngineError> {
+        self.load_table("PRAGMA incremental_vacuum", &mut |_| Ok(()))?;
+        self.noted(false);
+        let cut = match self.carry_over() {
+            Ok(false) => return Ok(()),
+            // The log's file keeps pages of its former rounds until it is cut.
+            Ok(true) => self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"),
+            Err(error) => Err(error),
+        };
+        cut.map_err(|error| self.fault("erase what was deleted", error))?;
+        self.noted(true);
+        Ok(())
+    }
+
+    fn set_erasing(&mut self, erases: bool) -> Result<(), EngineError> {
+        let fault = |error| explain(&self.path, "erase what was deleted", error);
+        let kept = self.number("PRAGMA user_version")? != ERASED;
+        if !erases {
+            if !kept {
+                self.connection.pragma_update(None, "user_version", 0).map_err(fault)?;
+                self.noted(false);
+            }
+            return Ok(());
+        }
+        self.connection.pragma_update(None, "secure_delete", true).map_err(fault)?;
+        if kept {
+            // Pages of earlier times keep what was deleted from them; this writes all of them anew.
+            if self.number("SELECT EXISTS (SELECT 1 FROM records)")? != 0 {
+                self.connection.execute_batch("VACUUM").map_err(fault)?;
+            }
+            self.connection.pragma_update(None, "user_version", ERASED).map_err(fault)?;
+        }
+        self.erase()
+    }
+
+    fn keep_room(&mut self) -> bool {
+        self.ballast.keep()
+    }
+
+    fn make_room(&mut self) -> bool {
+        self.ballast.give_up()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.path.clone()
     }
 
     fn blocks(&self) -> bool {
         true
     }
+}
+
+/// Looks whether the pages of the database belong together: rows have checksums, what leads to them has none.
+fn check_pages(connection: &Connection, path: &Path) -> Result<(), EngineError> {
+    let found = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
+    let found = found.map_err(|error| explain(path, "open the store", error))?;
+    if found == "ok" { Ok(()) } else { Err(EngineError::Corrupt { path: path.to_path_buf(), reason: found }) }
 }
 
 fn create_directory(dir: &Path) -> Result<(), EngineError> {

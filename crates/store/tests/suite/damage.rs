@@ -123,6 +123,9 @@ impl AtRest for Turned {
         let secret = resource.as_str() == "secrets";
         Some(if secret { Writer(self.0.load(std::sync::atomic::Ordering::SeqCst)) } else { Writer::CLEAR })
     }
+    fn reads_clear(&self, resource: Resource) -> bool {
+        resource.as_str() != "secrets"
+    }
     fn seal(&self, _: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError> {
         let writer = self.writer(Resource::parse("secrets")).unwrap();
         if writer.0 == 99 {
@@ -170,4 +173,68 @@ async fn encrypted_records_are_clear_in_memory_alone() {
     assert!(matches!(store.commit(create("more")).await, Err(StoreError::Sealed(_))));
     turned.0.store(2, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(store.commit(create("more")).await.unwrap().revision, before + 1, "a refused write took no revision");
+}
+
+#[tokio::test]
+async fn what_must_be_encrypted_and_is_not_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), StoreOptions::default()).await;
+    let turned = Arc::new(Turned(1.into()));
+    let options = StoreOptions { at_rest: Some(turned), ..StoreOptions::default() };
+    let Err(StoreError::Open(error)) = Store::open_dir(dir.path(), options) else { panic!("served as genuine") };
+    assert!(matches!(&*error, EngineError::Sealed { .. }), "{error}");
+    assert!(error.to_string().contains("secrets/default/s") && error.to_string().contains("identity"), "{error}");
+}
+
+/// Encrypts as [`Turned`], and reads what is in the clear as well.
+struct Migrating(Turned);
+
+impl AtRest for Migrating {
+    fn writer(&self, resource: Resource) -> Option<Writer> {
+        self.0.writer(resource)
+    }
+    fn seal(&self, key: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError> {
+        self.0.seal(key, plain)
+    }
+    fn reads_clear(&self, _: Resource) -> bool {
+        true
+    }
+    fn open(&self, key: &Key, sealed: &[u8]) -> Result<Opened, SealError> {
+        self.0.open(key, sealed)
+    }
+}
+
+#[tokio::test]
+async fn what_was_in_the_clear_is_gone_from_the_files_once_it_is_written_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    // Some are deleted in the clear: their bytes stay in free places of the file.
+    let store = open(dir.path()).unwrap();
+    for n in 0..200 {
+        store.commit(create(&format!("s{n}"))).await.unwrap();
+    }
+    for n in (0..200).step_by(3) {
+        let key = Key::new(Resource::parse("secrets"), "default", &format!("s{n}"));
+        store.commit(Write::delete(key, kelson_store::Precondition::Any)).await.unwrap();
+    }
+    store.close().await;
+    let shown = || {
+        let all = std::fs::read_dir(dir.path()).unwrap().map(|file| std::fs::read(file.unwrap().path()).unwrap());
+        all.map(|bytes| bytes.windows(9).filter(|w| w == b"secret of").count()).sum::<usize>()
+    };
+    assert!(shown() > 100, "{}", shown());
+    let with = || {
+        let migrating = Arc::new(Migrating(Turned(1.into())));
+        StoreOptions { at_rest: Some(migrating), ..StoreOptions::default() }
+    };
+    let store = Store::open_dir(dir.path(), with()).unwrap();
+    for n in (0..200).filter(|n| n % 3 != 0) {
+        let name = format!("s{n}");
+        let Write { key, action, .. } = create(&name);
+        let kelson_store::Action::Put { body, meta } = action else { panic!("a create") };
+        store.commit(Write::put(key, kelson_store::Precondition::Exists, body, meta)).await.unwrap();
+    }
+    store.close().await;
+    assert_eq!(shown(), 0);
+    let store = Store::open_dir(dir.path(), with()).unwrap();
+    assert_eq!(store.count(Resource::parse("secrets")), 133);
 }

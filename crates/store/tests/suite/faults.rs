@@ -23,6 +23,8 @@ struct Disk {
     fault: Fault,
     /// Rows handed over.
     appended: usize,
+    /// What is kept for a full disk: when it is given up, the disk takes writes again.
+    ballast: bool,
 }
 
 /// An engine that fails as it is told and counts what reaches it. It waits while it is held, and says how many batches came.
@@ -59,6 +61,16 @@ impl Engine for FaultyEngine {
     fn sync(&mut self) -> Result<(), EngineError> {
         self.fails()
     }
+    fn keep_room(&mut self) -> bool {
+        self.0.lock().ballast
+    }
+    fn make_room(&mut self) -> bool {
+        let mut disk = self.0.lock();
+        if disk.ballast {
+            disk.fault = Fault::None;
+        }
+        std::mem::take(&mut disk.ballast)
+    }
     fn blocks(&self) -> bool {
         true
     }
@@ -88,6 +100,52 @@ async fn a_full_disk_is_told_and_forgotten_with_the_next_write() {
     store.commit(put("a", 1)).await.unwrap();
     let health = store.health();
     assert_eq!((health.not_ready(), health.busy_s, health.answered_s.is_some()), (None, 0, true));
+}
+
+fn delete(name: &str) -> Write {
+    Write::delete(Key::new(Resource::parse("pods"), "default", name), Precondition::Any)
+}
+
+#[tokio::test]
+async fn on_a_full_disk_deletions_are_stored_and_nothing_else() {
+    let engine = FaultyEngine::default();
+    engine.0.lock().ballast = true;
+    let store = open(&engine);
+    for name in ["a", "b", "c"] {
+        store.commit(put(name, 1)).await.unwrap();
+    }
+    engine.set(Fault::Full);
+    assert!(matches!(store.commit(put("d", 1)).await, Err(StoreError::Engine(_))));
+    assert!(engine.0.lock().ballast, "it is not given up for ordinary writes");
+    store.commit(delete("a")).await.unwrap();
+    assert!(!engine.0.lock().ballast);
+    // The disk takes writes again, but the room is for deletions and what begins them.
+    assert!(matches!(store.commit(put("d", 1)).await, Err(StoreError::Engine(_))));
+    assert!(store.health().not_ready().is_some(), "readiness tells it");
+    let mut graceful = put("b", 1);
+    if let kelson_store::Action::Put { meta, .. } = &mut graceful.action {
+        meta.deleting = true;
+    }
+    store.commit(graceful).await.unwrap();
+    store.commit(delete("c")).await.unwrap();
+    assert_eq!(store.count(Resource::parse("pods")), 1);
+    // As soon as there is room for ballast again, everything is taken. It is looked for once a second.
+    engine.0.lock().ballast = true;
+    while store.commit(put("d", 1)).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(store.health().not_ready(), None);
+}
+
+#[tokio::test]
+async fn without_ballast_a_full_disk_refuses_deletions_too() {
+    let engine = FaultyEngine::default();
+    let store = open(&engine);
+    store.commit(put("a", 1)).await.unwrap();
+    engine.set(Fault::Full);
+    assert!(matches!(store.commit(delete("a")).await, Err(StoreError::Engine(_))));
+    engine.set(Fault::None);
+    store.commit(delete("a")).await.unwrap();
 }
 
 #[tokio::test]

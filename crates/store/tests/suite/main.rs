@@ -1,6 +1,7 @@
 //! Tests of the store from outside: histories under load, kills, power cuts, failing and damaged disks.
 
 mod damage;
+mod damaged_files;
 mod durability;
 mod faults;
 mod history;

@@ -96,6 +96,15 @@ fn cut(from: &Path, to: &Path, synced: u64, dice: &mut StdRng) {
     }
 }
 
+/// What is noted of the log's length, as a machine that was started again finds it.
+fn noted_before(note: &str) -> String {
+    let (text, _) = note.trim_end().rsplit_once(' ').unwrap();
+    let words: Vec<&str> = text.split(' ').collect();
+    let text = [&[words[0], "another-boot"][..], &words[2..]].concat().join(" ");
+    let line = format!("{text} {:08x}", crc32fast::hash(text.as_bytes()));
+    format!("{line:<width$}\n", width = note.len() - 1)
+}
+
 /// The machine was started again: what is written in the files about the boot is another's.
 fn other_boot(dir: &Path) {
     let value = b"\x05other";
@@ -191,9 +200,11 @@ async fn cuts_of_a_store(cuts: u64, dice: &mut StdRng) -> Checked {
         // What is in the log by now was synced, as far as anything of it was acknowledged before.
         let revision = load.revision.load(Ordering::SeqCst);
         let answered = load.lines.lock().clone();
+        let noted = noted_before(&std::fs::read_to_string(dir.join("store.db-position")).unwrap());
         let synced = std::fs::metadata(dir.join("store.db-wal")).unwrap().len();
         let to = root.path().join(format!("cut{n}"));
         cut(&dir, &to, synced, dice);
+        std::fs::write(to.join("store.db-position"), noted).unwrap();
         let lines = load.lines.lock().clone();
         let after = open(&to, revision).await;
         all += check(&after, &answered, &lines).unwrap_or_else(|fault| panic!("cut {n}: {fault}"));

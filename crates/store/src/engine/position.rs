@@ -1,0 +1,254 @@
+//! Notes outside of the write-ahead log how far it has been written, in a file of one line that is written over after each commit and
+//! is never synced for that. At the next start a log that is shorter than noted has lost commits, and the store is not opened.
+//!
+//! After `kill -9` the note is exact: the kernel has it. After a power cut it may be older than the log, by as long as the kernel
+//! keeps written pages to itself (half a minute, usually), so it holds the last synced commit as well, which must be there.
+#![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use kelson_platform::files;
+
+use super::EngineError;
+use super::wal::{self, Extent, RecoveredLog, SALTS_AT, Salts};
+
+/// The file's name is that of the database with this behind it.
+const SUFFIX: &str = "-position";
+const TITLE: &str = "kelson-store-position-1";
+/// The file always has this length: one sector, which disks write whole or not at all.
+const LINE_BYTES: usize = 512;
+/// Stands for a boot that the system does not name.
+const NO_BOOT: &str = "-";
+
+/// How far the log was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Position {
+    /// The boot of the machine in which it was noted.
+    boot: String,
+    /// The end of the last commit.
+    appended: Extent,
+    /// The end of the last commit that was synced.
+    synced: Extent,
+    /// Whether everything in the log is in the database as well, synced.
+    carried: bool,
+}
+
+impl Position {
+    fn line(&self) -> String {
+        let salts = |salts: Salts| u64::from_be_bytes(salts);
+        let (appended, synced) = (self.appended, self.synced);
+        let text = format!(
+            "{TITLE} {} {:016x} {} {:016x} {} {}",
+            self.boot,
+            salts(appended.salts),
+            appended.frames,
+            salts(synced.salts),
+            synced.frames,
+            u8::from(self.carried)
+        );
+        let sum = crc32fast::hash(text.as_bytes());
+        format!("{:<width$}\n", format!("{text} {sum:08x}"), width = LINE_BYTES - 1)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let (text, sum) = line.trim_end().rsplit_once(' ')?;
+        if u32::from_str_radix(sum, 16).ok()? != crc32fast::hash(text.as_bytes()) {
+            return None;
+        }
+        let mut words = text.strip_prefix(TITLE)?.strip_prefix(' ')?.split(' ');
+        let boot = words.next()?.to_owned();
+        let mut extent = || {
+            let salts = u64::from_str_radix(words.next()?, 16).ok()?.to_be_bytes();
+            Some(Extent { salts, frames: words.next()?.parse().ok()? })
+        };
+        let (appended, synced) = (extent()?, extent()?);
+        let carried = words.next()? == "1";
+        words.next().is_none().then_some(Self { boot, appended, synced, carried })
+    }
+
+    /// What was noted beside a database; `None` where nothing was, or the note is damaged.
+    fn read(database: &Path) -> io::Result<Option<Self>> {
+        let mut line = String::new();
+        match File::open(beside(database, SUFFIX)).and_then(|mut file| file.read_to_string(&mut line)) {
+            Ok(_) => Ok(Self::parse(&line)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A file beside the database.
+pub(super) fn beside(database: &Path, suffix: &str) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+pub(super) fn log_of(database: &Path) -> PathBuf {
+    beside(database, "-wal")
+}
+
+fn boot() -> String {
+    kelson_platform::process::boot_id().filter(|id| !id.contains(' ')).unwrap_or_else(|| NO_BOOT.to_owned())
+}
+
+fn unreadable(source: io::Error) -> EngineError {
+    EngineError::Io { context: "read the store's files", source }
+}
+
+/// Looks, before a database is made, whether one was there: its log or its note is left.
+///
+/// # Errors
+/// [`EngineError::Corrupt`]: the database is gone, or empty, and what belongs to it is not.
+pub(super) fn check_database(database: &Path) -> Result<(), EngineError> {
+    let length = |path: &Path| std::fs::metadata(path).map_or(0, |about| about.len());
+    if length(database) > 0 {
+        return Ok(());
+    }
+    let left = [log_of(database), beside(database, SUFFIX)].into_iter().find(|path| length(path) > 0);
+    let Some(left) = left else { return Ok(()) };
+    let reason = format!("it is missing or empty, and {} says that it was written to", left.display());
+    Err(EngineError::Corrupt { path: database.to_path_buf(), reason })
+}
+
+/// Looks whether the log is as long as it was noted to be. Nothing may have been written since it was opened.
+///
+/// # Errors
+/// [`EngineError::Corrupt`]: commits are missing.
+pub(super) fn check_log(database: &Path) -> Result<(), EngineError> {
+    let Some(known) = Position::read(database).map_err(unreadable)? else { return Ok(()) };
+    let here = boot();
+    let exact = known.boot == here && here != NO_BOOT;
+    let wanted = if exact { known.appended } else { known.synced };
+    if wanted.frames == 0 {
+        return Ok(());
+    }
+    let path = log_of(database);
+    let reason = match wal::read(&path).map_err(unreadable)? {
+        RecoveredLog::Absent if known.carried => return Ok(()),
+        RecoveredLog::Absent => format!("it is missing or empty, and had {} pages", wanted.frames),
+        RecoveredLog::NoHeader => "its header is not what was written".to_owned(),
+        RecoveredLog::Frames(found) if found.salts == wanted.salts && found.frames < wanted.frames => {
+            format!("page {} of {} is not what was written", found.frames + 1, wanted.frames)
+        }
+        // The log was begun again since, which happens when all of it is in the database.
+        RecoveredLog::Frames(_) => return Ok(()),
+    };
+    let note = beside(database, SUFFIX);
+    let reason = format!(
+        "{reason}: acknowledged writes are lost. Restore a snapshot, or remove {} to start without them",
+        note.display()
+    );
+    Err(EngineError::Corrupt { path, reason })
+}
+
+/// Notes positions.
+pub(super) struct PositionFile {
+    file: File,
+    path: PathBuf,
+    log_path: PathBuf,
+    log: Option<File>,
+    boot: String,
+    synced: Extent,
+    failing: bool,
+}
+
+impl PositionFile {
+    /// Opens the note of a database, or makes one that says nothing yet.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(database: &Path) -> io::Result<Self> {
+        let path = beside(database, SUFFIX);
+        let known = Position::read(database)?;
+        let mut file = files::private(OpenOptions::new().write(true).create(true).truncate(false)).open(&path)?;
+        let boot = boot();
+        if known.is_none() {
+            let nothing = Extent::default();
+            let position = Position { boot: boot.clone(), appended: nothing, synced: nothing, carried: false };
+            file.set_len(0)?;
+            file.write_all(position.line().as_bytes())?;
+            file.sync_all()?;
+        }
+        let synced = known.map_or_else(Extent::default, |known| known.synced);
+        Ok(Self { file, path, log_path: log_of(database), log: None, boot, synced, failing: false })
+    }
+
+    /// Notes that the log has `frames` pages, all of them on the disk with `synced`, and all in the database with `carried`.
+    /// A fault is logged: the note is then older than the log, which it may be.
+    pub fn note(&mut self, frames: u32, synced: bool, carried: bool) {
+        match self.write(frames, synced, carried) {
+            Ok(()) => self.failing = false,
+            Err(error) if !self.failing => {
+                tracing::warn!(%error, file = %self.path.display(), "the position of the write-ahead log cannot be noted");
+                self.failing = true;
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn write(&mut self, frames: u32, synced: bool, carried: bool) -> io::Result<()> {
+        let appended = Extent { salts: if frames == 0 { Salts::default() } else { self.salts()? }, frames };
+        if synced {
+            self.synced = appended;
+        }
+        let position = Position { boot: self.boot.clone(), appended, synced: self.synced, carried };
+        self.file.seek(SeekFrom::Start(0))?;
+        self.file.write_all(position.line().as_bytes())
+    }
+
+    /// The salts that the log has now.
+    fn salts(&mut self) -> io::Result<Salts> {
+        let mut log = match self.log.take() {
+            Some(log) => log,
+            None => File::open(&self.log_path)?,
+        };
+        let mut salts = Salts::default();
+        log.seek(SeekFrom::Start(SALTS_AT))?;
+        log.read_exact(&mut salts)?;
+        self.log = Some(log);
+        Ok(salts)
+    }
+
+    /// Makes the note survive a power cut.
+    pub fn sync(&self) {
+        if let Err(error) = self.file.sync_data() {
+            tracing::warn!(%error, file = %self.path.display(), "the position of the write-ahead log was not synced");
+        }
+    }
+
+    /// Removes the note: the database is all that is left of the store.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn remove(self) -> io::Result<()> {
+        std::fs::remove_file(&self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_read_as_it_was_written_or_not_at_all() {
+        let position = Position {
+            boot: "8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab".to_owned(),
+            appended: Extent { salts: [1, 2, 3, 4, 5, 6, 7, 8], frames: u32::MAX },
+            synced: Extent { salts: [0xff; 8], frames: 7 },
+            carried: true,
+        };
+        let line = position.line();
+        assert_eq!((line.len(), Position::parse(&line)), (LINE_BYTES, Some(position)));
+        let used = line.trim_end().len();
+        for at in 0..used {
+            let mut flipped = line.clone().into_bytes();
+            flipped[at] ^= 1;
+            let read = String::from_utf8(flipped).ok().and_then(|line| Position::parse(&line));
+            assert_eq!(read, None, "byte {at}");
+            assert_eq!(Position::parse(&line[..at]), None, "cut at {at}");
+        }
+    }
+}

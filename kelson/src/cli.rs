@@ -138,6 +138,10 @@ pub struct ServerArgs {
     #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set,
         num_args = 0..=1, default_missing_value = "true", requires = "encryption_provider_config")]
     pub encryption_provider_config_automatic_reload: bool,
+    /// Bytes that all objects together may take, as etcd's flag of this name; beyond it only deletions and what makes objects smaller
+    /// are taken. 0 is 2 GiB, or a quarter of the memory where that is less.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub quota_backend_bytes: u64,
     #[command(flatten)]
     pub etcd: EtcdArgs,
     #[command(flatten)]

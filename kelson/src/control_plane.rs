@@ -29,12 +29,13 @@ use crate::args::{feature_gates, runtime_config};
 use crate::authorities::{self, Follower, PKI_DIR};
 use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
-use crate::cluster::{self, Bundles, ClusterSettings};
+use crate::cluster::{Bundles, ClusterSettings};
 use crate::host::nth;
 use crate::identity_files::IdentityFiles;
+use crate::own_objects::OwnObjects;
 use crate::process::within;
 use crate::token::Token;
-use crate::{host, modes, rbac, token};
+use crate::{host, modes, snapshot, store_limits, token};
 
 /// Name under which services and pods are resolved.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -42,6 +43,9 @@ pub const CLUSTER_DOMAIN: &str = "cluster.local";
 const DNS_POSITION: usize = 10;
 /// File with the bootstrap token that nodes join with.
 const TOKEN_FILE: &str = "node-token";
+
+/// The last file that a first start makes of the authorities.
+const LAST_KEY: &str = "sa.key";
 
 /// How long the control plane's parts may take to end, each. Their sum stays below the 30 s after which supervisors kill.
 const PART_END_MAX: Duration = Duration::from_secs(5);
@@ -70,6 +74,7 @@ impl ControlPlane {
         let now = Timestamp::now();
         let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().flatten();
         modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
+        snapshot::discard_unfetched(dir);
         let encryption = encryption(args, &tasks).await?;
         let (store, pki, etcd) = open(args, now, encryption.clone(), &tasks).await?;
         // No write would ever succeed again: whoever started the process shall start it anew.
@@ -86,7 +91,7 @@ impl ControlPlane {
             config.tasks = tasks.child("apiserver");
             config.audit = kelson_audit::Audit::open(&args.audit.options(), Arc::clone(&clock))?;
             args.tracing.apply(Arc::clone(&clock), &tasks, &mut config).await?;
-            config.snapshots = etcd.is_none().then(|| dir.join("snapshots"));
+            config.snapshots = etcd.is_none().then(|| dir.join(snapshot::DIR));
             config.registries.extend(etcd);
             show(encryption, &mut config);
             config.registries.push(files.registry());
@@ -100,16 +105,15 @@ impl ControlPlane {
         let admin = authorities::administrator(args, &pki, &local_url, now)?;
         let masters = client(&api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "server");
         let public_url = format!("https://{}", SocketAddr::new(address, port));
-        let token_file = dir.join(TOKEN_FILE);
-        let bundles = Bundles::of(&pki);
-        let (policy, published, token) = tokio::join!(
-            rbac::ensure(&masters),
-            cluster::publish(&masters, &public_url, &bundles, &cluster),
-            token::ensure(&masters, &token_file),
-        );
-        policy?;
-        published?;
-        let token = token?;
+        let token = token::own(&dir.join(TOKEN_FILE))?;
+        let own = OwnObjects {
+            masters: masters.clone(),
+            url: public_url.clone(),
+            bundles: Bundles::of(&pki),
+            cluster: cluster.clone(),
+            token: token.clone(),
+        };
+        own.write_or_keep_trying(&api.server().store, &tasks).await?;
         let manager = Registry::of_component();
         let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
         let controllers = (tasks.child("controllers"), manager.clone(), signed_with);
@@ -272,7 +276,14 @@ async fn open(
 ) -> anyhow::Result<(Store, ClusterPki, Option<Registry>)> {
     let dir = &args.data_dir;
     let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
-    let store_options = StoreOptions { at_rest, ..StoreOptions::default() };
+    // A first start makes the store before the authorities: where these are, a store was.
+    let was_cluster = dir.join(PKI_DIR).join(LAST_KEY).exists();
+    let store_options = StoreOptions {
+        at_rest,
+        must_exist: was_cluster,
+        bytes_max: store_limits::bytes_max(args.quota_backend_bytes),
+        ..StoreOptions::default()
+    };
     let options = authorities::options(dir);
     let store = async {
         if args.etcd.is_used() {
@@ -283,7 +294,8 @@ async fn open(
         let store = FILES.run(move || Store::open_dir(&store_dir, store_options)).await?;
         Ok::<_, anyhow::Error>((store.with_context(|| format!("data directory {}", dir.display()))?, None))
     };
-    let (store, pki) = tokio::join!(store, FILES.run(move || ClusterPki::open(&options, now)));
+    let pki = FILES.run(move || ClusterPki::open(&options, now));
+    let (store, pki) = if was_cluster { tokio::join!(store, pki) } else { (Ok(store.await?), pki.await) };
     let (store, etcd) = store?;
     Ok((store, pki?.context("cluster PKI")?, etcd))
 }

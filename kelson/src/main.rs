@@ -33,6 +33,7 @@ mod logging;
 mod modes;
 #[cfg(target_os = "linux")]
 mod node;
+mod own_objects;
 mod parent;
 mod process;
 mod program;
@@ -41,6 +42,7 @@ mod rest;
 mod run;
 mod scheduler;
 mod snapshot;
+mod store_limits;
 mod sync_flags;
 mod test_server;
 mod token;

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
-use kelson_platform::files::{private, sync_names};
+use kelson_platform::files::{exchange, private, sync_names};
 use kelson_store::Contents;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
@@ -20,6 +20,8 @@ use crate::token;
 
 /// The file of a store within its directory, and what may stand beside it.
 const STORE_FILE: &str = "store.db";
+/// Below a data directory: copies that a server made, until they are fetched.
+pub const DIR: &str = "snapshots";
 const DIGEST_BYTES: usize = 32;
 const COPY_BUFFER_BYTES: usize = 1 << 20;
 /// Where a server is asked for a copy.
@@ -64,22 +66,55 @@ async fn save(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Removes copies that a server made for somebody who never fetched them.
+pub fn discard_unfetched(data_dir: &Path) {
+    match fs::remove_dir_all(data_dir.join(DIR)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(%error, "copies that nobody fetched cannot be removed");
+        }
+        _ => {}
+    }
+}
+
 fn restore(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(data_dir).with_context(|| data_dir.display().to_string())?;
     let _lock = DataDirLock::take(data_dir)?;
     let fresh = tempfile::Builder::new().prefix("store.restoring.").tempdir_in(data_dir)?;
     unpack(file, fresh.path())?;
     let contents = verify(fresh.path(), file)?;
+    // All of the copy is on the disk before the first name changes.
+    sync_names(fresh.path()).and_then(|()| sync_names(data_dir)).context("sync the copy")?;
     let store = data_dir.join("store");
-    if store.exists() {
-        let aside = data_dir.join(format!("store.before-{}", Timestamp::now().as_second()));
-        fs::rename(&store, &aside).with_context(|| format!("move {} aside", store.display()))?;
+    let aside = data_dir.join(format!("store.before-{}", Timestamp::now().as_second()));
+    if put_in_place(&fresh.keep(), &store, &aside, exchange).with_context(|| store.display().to_string())? {
         println!("what was there is in {}", aside.display());
     }
-    fs::rename(fresh.keep(), &store).with_context(|| store.display().to_string())?;
     sync_names(data_dir).context("sync the data directory")?;
     println!("restored: {}", told(&contents));
     Ok(())
+}
+
+/// Gives a fresh store its name, and what had that name another one. There is a store under the name all the time, where names
+/// can be exchanged; elsewhere, a cut between two names leaves none, and the server refuses to start without. Answers whether
+/// there was a store.
+fn put_in_place(
+    fresh: &Path,
+    store: &Path,
+    aside: &Path,
+    exchange: impl Fn(&Path, &Path) -> std::io::Result<()>,
+) -> std::io::Result<bool> {
+    if !store.exists() {
+        return fs::rename(fresh, store).map(|()| false);
+    }
+    match exchange(fresh, store) {
+        Ok(()) => fs::rename(fresh, aside)?,
+        Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+            fs::rename(store, aside)?;
+            fs::rename(fresh, store)?;
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(true)
 }
 
 fn verify(dir: &Path, named: &Path) -> anyhow::Result<Contents> {
@@ -143,6 +178,39 @@ mod tests {
     use kelson_store::{Body, Key, RecordMeta, Resource, Store, StoreOptions, Write};
 
     use super::*;
+
+    #[test]
+    fn a_store_has_its_name_all_the_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let holds = |name: &str| fs::read_to_string(at(name).join(STORE_FILE)).ok();
+        let make = |name: &str| {
+            fs::create_dir(at(name)).unwrap();
+            fs::write(at(name).join(STORE_FILE), name).unwrap();
+        };
+        let never = |_: &Path, _: &Path| -> std::io::Result<()> { panic!("there is nothing to exchange") };
+        make("fresh");
+        assert!(!put_in_place(&at("fresh"), &at("store"), &at("aside"), never).unwrap());
+        make("second");
+        let seen = |one: &Path, other: &Path| {
+            assert!(one.exists() && other.exists(), "no name was given up before");
+            exchange(one, other)
+        };
+        assert!(put_in_place(&at("second"), &at("store"), &at("aside"), seen).unwrap());
+        assert_eq!((holds("store"), holds("aside")), (Some("second".into()), Some("fresh".into())));
+        make("third");
+        let unsupported = |_: &Path, _: &Path| Err(std::io::ErrorKind::Unsupported.into());
+        assert!(put_in_place(&at("third"), &at("store"), &at("other"), unsupported).unwrap());
+        assert_eq!((holds("store"), holds("other")), (Some("third".into()), Some("second".into())));
+        make("fourth");
+        let broken = |_: &Path, _: &Path| Err(std::io::ErrorKind::PermissionDenied.into());
+        assert!(put_in_place(&at("fourth"), &at("store"), &at("more"), broken).is_err());
+        assert_eq!(holds("store"), Some("third".into()), "nothing was moved");
+        fs::create_dir_all(at(DIR).join("x")).unwrap();
+        discard_unfetched(dir.path());
+        discard_unfetched(dir.path());
+        assert!(!at(DIR).exists());
+    }
 
     #[tokio::test]
     async fn a_copy_is_restored_whole_or_not_at_all() {

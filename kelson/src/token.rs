@@ -70,17 +70,27 @@ fn is_word(s: &str, length: usize) -> bool {
 /// other machines have `kelson token create`.
 const OWN_TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// The token in `file`, made on first use, with its secret in the cluster, which ends a day after the start.
-pub async fn ensure(client: &Client, file: &Path) -> anyhow::Result<Token> {
-    let token = match std::fs::read_to_string(file) {
-        Ok(text) => Token::parse(&text).with_context(|| file.display().to_string())?,
+/// The token in `file`, made on first use.
+///
+/// # Errors
+/// The file cannot be read or written, or holds something else.
+pub fn own(file: &Path) -> anyhow::Result<Token> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => Token::parse(&text).with_context(|| file.display().to_string()),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             let token = Token::random();
             kelson_pki::write_secret(file, token.reveal().as_bytes(), true)?;
-            token
+            Ok(token)
         }
-        Err(e) => return Err(e).with_context(|| file.display().to_string()),
-    };
+        Err(e) => Err(e).with_context(|| file.display().to_string()),
+    }
+}
+
+/// Has the cluster take this machine's own token for a day from now.
+///
+/// # Errors
+/// The secret cannot be read or written.
+pub async fn admit_own(client: &Client, token: &Token) -> anyhow::Result<()> {
     let ends = Timestamp::now() + OWN_TOKEN_TTL;
     let name = secret_name(&token.id);
     if client.get_opt::<Secret>(NAMESPACE, &name).await?.is_none() {
@@ -90,14 +100,12 @@ pub async fn ensure(client: &Client, file: &Path) -> anyhow::Result<Token> {
             usages: &["signing", "authentication"].map(String::from),
             groups: &["system:bootstrappers:kelson:default-node-token".to_owned()],
         };
-        store(client, &token, &terms).await?;
-    } else {
-        let patch = json!({"stringData": {"expiration": kelson_meta::format_seconds(ends)}});
-        let options = WriteOptions::default();
-        let renewed = client.patch::<Secret>(NAMESPACE, &name, "", PatchKind::Merge, &patch, &options).await;
-        renewed.context("renew the bootstrap token")?;
+        return store(client, token, &terms).await;
     }
-    Ok(token)
+    let patch = json!({"stringData": {"expiration": kelson_meta::format_seconds(ends)}});
+    let options = WriteOptions::default();
+    let renewed = client.patch::<Secret>(NAMESPACE, &name, "", PatchKind::Merge, &patch, &options).await;
+    renewed.context("renew the bootstrap token")
 }
 
 fn secret_name(id: &str) -> String {

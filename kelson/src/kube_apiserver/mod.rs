@@ -31,7 +31,7 @@ use crate::flags::Spoken;
 use crate::host::nth;
 use crate::identity_files::IdentityFiles;
 use crate::process::{self, within};
-use crate::{controller_manager, host, logging};
+use crate::{controller_manager, host, logging, store_limits};
 
 /// Controllers that run beside the API server, by upstream's names and divided by commas.
 const CONTROLLERS: &str = "KELSON_ENVTEST_CONTROLLERS";
@@ -129,7 +129,7 @@ async fn open(
     tasks: &Tasks,
 ) -> anyhow::Result<(Store, Option<Registry>)> {
     let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
-    let options = StoreOptions { at_rest, ..StoreOptions::default() };
+    let options = StoreOptions { at_rest, bytes_max: store_limits::bytes_max(0), ..StoreOptions::default() };
     let StoreOf::Directory(dir) = store_of(args)? else {
         let opened = args.storage.etcd.open(options, tasks).await?;
         return Ok((opened.store, Some(opened.metrics)));

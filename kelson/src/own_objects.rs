@@ -1,0 +1,62 @@
+//! What a server itself writes into its cluster at each start.
+
+use std::time::Duration;
+
+use kelson_client::Client;
+use kelson_store::Store;
+use kelson_tasks::{OnPanic, Tasks};
+
+use crate::cluster::{self, Bundles, ClusterSettings};
+use crate::token::Token;
+use crate::{rbac, token};
+
+/// Between attempts while the store takes no writes.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What the server itself writes at its start: policy, what nodes are told, and its node's token.
+pub struct OwnObjects {
+    /// The API, as the server itself.
+    pub masters: Client,
+    /// Where other machines reach the API.
+    pub url: String,
+    /// The authorities.
+    pub bundles: Bundles,
+    /// What nodes must know alike.
+    pub cluster: ClusterSettings,
+    /// The token of this machine's own node.
+    pub token: Token,
+}
+
+impl OwnObjects {
+    async fn write(&self) -> anyhow::Result<()> {
+        let (policy, published, admitted) = tokio::join!(
+            rbac::ensure(&self.masters),
+            cluster::publish(&self.masters, &self.url, &self.bundles, &self.cluster),
+            token::admit_own(&self.masters, &self.token),
+        );
+        policy.and(published).and(admitted)
+    }
+
+    /// While the store takes no writes (the disk is full), the server starts nevertheless: objects can be read and deleted.
+    ///
+    /// # Errors
+    /// A write failed though the store takes writes.
+    pub async fn write_or_keep_trying(self, store: &Store, tasks: &Tasks) -> anyhow::Result<()> {
+        let Err(error) = self.write().await else { return Ok(()) };
+        let Some(why) = store.health().not_ready() else { return Err(error) };
+        let error = format!("{error:#}");
+        tracing::error!(error, why, "the server's own objects are not written; it starts and tries again");
+        tasks.spawn("own-objects", OnPanic::Contain, async move {
+            loop {
+                tokio::time::sleep(RETRY).await;
+                match self.write().await {
+                    Ok(()) => return tracing::info!("the server's own objects are written"),
+                    Err(error) => {
+                        tracing::debug!(error = format!("{error:#}"), "the server's own objects are not written")
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+}

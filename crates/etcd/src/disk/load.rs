@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::frame::{Found, Reader};
 use super::record::{self, Entry, FORMAT};
-use super::{DiskError, Identity, Log, Record, files};
+use super::{DiskError, Identity, Log, Record, files, position};
 use crate::mvcc::State;
 
 /// What a directory held.
@@ -33,6 +33,7 @@ pub struct Loaded {
 pub fn load(data_dir: &Path, identity: Identity, syncs: bool) -> Result<Loaded, DiskError> {
     let dir = files::create(data_dir)?;
     let (snapshots, logs) = files::list(&dir)?;
+    let demands = position::read(&dir).map_err(files::fault("read", &dir))?;
     let mut loading =
         Loading { state: State::default(), identity: None, alarms: Vec::new(), revision: 0, records: 0, ended: false };
     let from = snapshots.last().copied().unwrap_or(1);
@@ -45,11 +46,22 @@ pub fn load(data_dir: &Path, identity: Identity, syncs: bool) -> Result<Loaded, 
         let path = files::log(&dir, *number);
         return Err(DiskError::Damaged { path, at: 0, reason: "the log before it is missing" });
     }
-    let mut bytes = 0;
+    let mut end = (0, 0);
     for number in &logs {
-        bytes = loading.log(&files::log(&dir, *number), Some(number) == logs.last())?;
+        let is_last = Some(number) == logs.last();
+        let last = if is_last { Last::Open } else { Last::Followed { closed: *number >= demands.closed_since } };
+        let bytes = loading.log(&files::log(&dir, *number), last, demands.bytes_of(*number))?;
+        end = (bytes, loading.records);
     }
-    let mut log = Log::open(&dir, logs.last().copied().unwrap_or(from), bytes, syncs)?;
+    if let Some(at) = demands.reached
+        && logs.last().is_none_or(|last| *last < at.log)
+    {
+        let note = demands.path.display();
+        tracing::error!(%note, "without the note the start goes on, and loses what is missing");
+        let reason = "it is missing, and commits in it were acknowledged";
+        return Err(DiskError::Damaged { path: files::log(&dir, at.log), at: 0, reason });
+    }
+    let mut log = Log::open(&dir, logs.last().copied().unwrap_or(from), end, syncs)?;
     let identity = match loading.identity {
         Some(identity) => identity,
         None => {
@@ -77,6 +89,15 @@ struct Loading {
     ended: bool,
 }
 
+/// Where a log is in the row of logs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// The last one, which commits go to.
+    Open,
+    /// Others follow; `closed`: its last record says so.
+    Followed { closed: bool },
+}
+
 /// How a file ended.
 enum End {
     /// After this many bytes.
@@ -96,10 +117,21 @@ impl Loading {
         }
     }
 
-    fn log(&mut self, path: &Path, last: bool) -> Result<u64, DiskError> {
+    /// Reads a log, of which so many bytes were acknowledged.
+    fn log(&mut self, path: &Path, last: Last, acknowledged: u64) -> Result<u64, DiskError> {
+        self.ended = false;
         match self.frames(path)? {
+            End::Whole(at) | End::Torn(at) if at < acknowledged => {
+                let reason = "acknowledged commits from there on are missing or not what was written \
+                              (without the file `position` beside it the start goes on, and loses them)";
+                Err(DiskError::Damaged { path: path.to_path_buf(), at, reason })
+            }
+            End::Whole(at) if last == (Last::Followed { closed: true }) && !self.ended => {
+                let reason = "a log that others follow ends early";
+                Err(DiskError::Damaged { path: path.to_path_buf(), at, reason })
+            }
             End::Whole(bytes) => Ok(bytes),
-            End::Torn(bytes) if last => {
+            End::Torn(bytes) if last == Last::Open => {
                 tracing::warn!(path = %path.display(), at = bytes, "the last commit was not written whole, and nobody was told of it: it goes");
                 let cut = File::options().write(true).open(path).and_then(|file| {
                     file.set_len(bytes)?;

@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use super::position::{Position, PositionFile};
 use super::record::{self, Record};
 use super::snapshot::SnapshotWriter;
 use super::{DiskError, files, frame};
@@ -18,15 +20,42 @@ pub struct Log {
     number: u64,
     file: File,
     bytes: u64,
+    /// Records in it, which the record that closes it counts.
+    records: u64,
     /// Without it, what the system has not written is lost with the power, and nothing else.
     syncs: bool,
     buffer: Vec<u8>,
+    /// Absent where it could not be made.
+    position: Option<PositionFile>,
+    /// How long the last sync took.
+    sync_took: Option<Duration>,
 }
 
 impl Log {
-    pub(super) fn open(dir: &Path, number: u64, bytes: u64, syncs: bool) -> Result<Self, DiskError> {
-        let file = files::open_to_append(&files::log(dir, number))?;
-        Ok(Self { dir: dir.to_path_buf(), number, file, bytes, syncs, buffer: Vec::new() })
+    pub(super) fn open(dir: &Path, number: u64, (bytes, records): (u64, u64), syncs: bool) -> Result<Self, DiskError> {
+        let path = files::log(dir, number);
+        let file = files::open_to_append(&path)?;
+        if syncs {
+            // What a process wrote that was killed before it could sync.
+            file.sync_data().map_err(files::fault("sync", &path))?;
+        }
+        let position = PositionFile::open(dir, number, syncs)
+            .inspect_err(|error| tracing::warn!(%error, "damage of the last commit will not be noticed"))
+            .ok();
+        let (dir, buffer) = (dir.to_path_buf(), Vec::new());
+        let mut log = Self { dir, number, file, bytes, records, syncs, buffer, position, sync_took: None };
+        log.note();
+        Ok(log)
+    }
+
+    fn note(&mut self) {
+        let at = Position { log: self.number, bytes: self.bytes };
+        self.position.iter_mut().for_each(|position| position.note(at));
+    }
+
+    /// How long the sync of the last commit took; `None`: it was not synced.
+    pub fn sync_took(&self) -> Option<Duration> {
+        self.sync_took
     }
 
     /// Bytes of this log.
@@ -45,6 +74,7 @@ impl Log {
     /// [`DiskError::Io`] says that nothing of it is there; after [`DiskError::Unsure`] nothing may be written.
     pub fn append(&mut self, records: &[Record]) -> Result<(), DiskError> {
         self.buffer.clear();
+        self.sync_took = None;
         let path = || files::log(&self.dir, self.number);
         if frame::append(&mut self.buffer, |into| record::encode(records, into)).is_err() {
             let source = std::io::Error::other("more than 4 GiB in one commit");
@@ -60,9 +90,13 @@ impl Log {
             return Err(DiskError::Io { what: "write", path: path(), source });
         }
         if self.syncs {
+            let begun = Instant::now();
             self.file.sync_data().map_err(|source| DiskError::Unsure { what: "sync", path: path(), source })?;
+            self.sync_took = Some(begun.elapsed());
         }
         self.bytes += self.buffer.len() as u64;
+        self.records += records.len() as u64;
+        self.note();
         if self.buffer.capacity() > 1 << 20 {
             self.buffer = Vec::new();
         }
@@ -72,15 +106,63 @@ impl Log {
     /// Begins a new log, and a snapshot that will stand for all before it.
     ///
     /// # Errors
-    /// Nothing changed then.
+    /// [`DiskError::Io`]: nothing changed; [`DiskError::Unsure`]: the new log is there, and must not follow one that goes on, so
+    /// nothing may be written.
     pub fn rotate(&mut self) -> Result<SnapshotWriter, DiskError> {
+        self.rotate_with(files::sync_names)
+    }
+
+    fn rotate_with(&mut self, sync_names: fn(&Path) -> Result<(), DiskError>) -> Result<SnapshotWriter, DiskError> {
         let number = self.number + 1;
+        let path = files::log(&self.dir, number);
+        // A log that was cut between two commits is told from a whole one by this.
+        self.append(&[Record::end(self.records)])?;
         let snapshot = SnapshotWriter::create(&self.dir, number, self.syncs)?;
-        let next = Self::open(&self.dir, number, 0, self.syncs)?;
-        if self.syncs {
-            files::sync_names(&self.dir)?;
+        let made = files::open_to_append(&path)
+            .and_then(|file| if self.syncs { sync_names(&self.dir).map(|()| file) } else { Ok(file) });
+        match made {
+            Ok(file) => {
+                (self.number, self.file) = (number, file);
+                (self.bytes, self.records) = (0, 0);
+                self.note();
+                Ok(snapshot)
+            }
+            Err(error) => {
+                snapshot.discard();
+                match std::fs::remove_file(&path) {
+                    Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                        Err(DiskError::Unsure { what: "remove a log that was not begun", path, source })
+                    }
+                    _ => Err(error),
+                }
+            }
         }
-        *self = next;
-        Ok(snapshot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Identity, load};
+    use super::*;
+
+    #[test]
+    fn a_rotation_that_fails_leaves_the_log_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let loaded = load(dir.path(), Identity::new(1, 2), true).unwrap();
+        let mut log = loaded.log;
+        let fails = |dir: &Path| Err(files::fault("sync", dir)(std::io::Error::other("no space")));
+        assert!(matches!(log.rotate_with(fails), Err(DiskError::Io { .. })));
+        log.append(&[Record::revision(7)]).unwrap();
+        // The last commit is torn: it is the end of the last log, so the start goes on without it.
+        log.append(&[Record::revision(8)]).unwrap();
+        drop(log);
+        let file =
+            std::fs::OpenOptions::new().write(true).open(files::log(&files::create(dir.path()).unwrap(), 1)).unwrap();
+        file.set_len(file.metadata().unwrap().len() - 1).unwrap();
+        // It was written as the process was killed, so that nobody was told of it.
+        std::fs::remove_file(dir.path().join("kelson-etcd").join("position")).unwrap();
+        let loaded = load(dir.path(), Identity::new(1, 2), true).unwrap();
+        assert_eq!(loaded.state.revision(), 7);
+        assert!(loaded.log.number == 1);
     }
 }

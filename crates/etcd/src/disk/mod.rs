@@ -3,13 +3,14 @@
 //! A directory has files `snapshot-N` and `log-N`. Snapshot N with the logs from N on is the whole state; a snapshot gets its
 //! name when it is complete and synced. Each file is a row of frames with checksums, each frame a row of records; a commit
 //! is one frame, so it is there whole or not at all. A torn frame at the end of the last log is a commit that nobody was
-//! told of, and goes; damage anywhere else stops the start.
+//! told of, and goes, unless the file `position` says that it was acknowledged; damage anywhere else stops the start.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, and in the lane for the disk")]
 
 mod files;
 mod frame;
 mod load;
 mod log;
+mod position;
 mod record;
 mod snapshot;
 

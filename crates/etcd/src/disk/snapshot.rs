@@ -29,6 +29,11 @@ impl SnapshotWriter {
         Ok(Self { dir: dir.to_path_buf(), number, part, file, syncs, records: 0, bytes: 0 })
     }
 
+    /// Removes what was begun. What stays by a fault is removed by the next start.
+    pub(super) fn discard(self) {
+        let _ = fs::remove_file(&self.part);
+    }
+
     /// Adds records. Versions of one key come in order; the first record is the identity.
     ///
     /// # Errors

@@ -79,7 +79,7 @@ async fn everything_is_there_after_a_start() {
     store.put(put("more", "")).await.unwrap();
     let before = all_of(&store);
     store.defragment().await.unwrap();
-    assert_eq!(files(dir.path()), ["log-0000000000000002", "snapshot-0000000000000002"]);
+    assert_eq!(files(dir.path()), ["log-0000000000000002", "position", "snapshot-0000000000000002"]);
     close(store, tasks).await;
     let (store, tasks) = open(dir.path()).await;
     assert_eq!(all_of(&store), before);
@@ -130,11 +130,19 @@ async fn a_commit_that_was_cut_goes_and_damage_stops_the_start() {
     let (store, tasks) = open(dir.path()).await;
     store.put(put("a", "1")).await.unwrap();
     let before = all_of(&store);
+    let position = dir.path().join("kelson-etcd/position");
+    let noted = fs::read(&position).unwrap();
     store.put(put("a", "2")).await.unwrap();
     close(store, tasks).await;
+    let acknowledged = fs::read(&position).unwrap();
     let log = dir.path().join("kelson-etcd/log-0000000000000001");
     let whole = fs::read(&log).unwrap();
     fs::write(&log, &whole[..whole.len() - 1]).unwrap();
+    let error = Store::open(options(Some(dir.path())), &Tasks::root("test")).await.unwrap_err().to_string();
+    assert!(error.contains("log-0000000000000001 is damaged") && error.contains("acknowledged"), "{error}");
+    assert_eq!(fs::read(&position).unwrap(), acknowledged, "a start that is refused changes nothing");
+    // As it is when the process was killed while it wrote.
+    fs::write(&position, noted).unwrap();
     let (store, tasks) = open(dir.path()).await;
     assert_eq!(all_of(&store), before);
     // What is written next stands where the cut commit was.
@@ -233,4 +241,92 @@ async fn writers_that_wait_together_get_revisions_in_a_row() {
     revisions.sort_unstable();
     assert_eq!(revisions, (2..=101).collect::<Vec<_>>());
     close(store, tasks).await;
+}
+
+/// Bits flipped in each file of each state; `KELSON_DAMAGES` says otherwise.
+const FLIPS: usize = 24;
+
+/// All files below a store's directory.
+fn contents(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let read = |name: String| (name.clone(), fs::read(dir.join("kelson-etcd").join(&name)).unwrap());
+    files(dir).into_iter().map(read).collect()
+}
+
+/// One fault of a file: what is done, and what it is then; `None`: gone.
+fn faults(bytes: &[u8], flips: usize) -> Vec<(String, Option<Vec<u8>>)> {
+    let mut all = vec![("removed".to_owned(), None), ("emptied".to_owned(), Some(Vec::new()))];
+    for cut in [bytes.len() / 3, bytes.len() / 2, bytes.len().saturating_sub(20), bytes.len().saturating_sub(1)] {
+        all.push((format!("cut at {cut}"), Some(bytes[..cut].to_vec())));
+    }
+    let tail = (1..=flips / 3).filter_map(|n| bytes.len().checked_sub(n * 7));
+    for at in (0..flips).map(|n| bytes.len() * n / flips).chain(tail).filter(|at| *at < bytes.len()) {
+        let mut flipped = bytes.to_vec();
+        flipped[at] ^= 1 << (at % 8);
+        all.push((format!("flipped at {at}"), Some(flipped)));
+    }
+    all
+}
+
+#[tokio::test]
+async fn one_fault_in_a_file_loses_nothing_in_silence() {
+    let flips = std::env::var("KELSON_DAMAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(FLIPS);
+    let dir = tempfile::tempdir().unwrap();
+    let mut states = Vec::new();
+    let (store, tasks) = open(dir.path()).await;
+    store.grant(7, 60).await.unwrap();
+    for n in 0..6 {
+        store.put(PutRequest { lease: 7, ..put(&format!("k{n}"), "v") }).await.unwrap();
+    }
+    states.push(("one log", contents(dir.path()), format!("{:?}", all_of(&store))));
+    // A second name keeps the first log, which goes with the snapshot.
+    let first = dir.path().join("kelson-etcd/log-0000000000000001");
+    fs::hard_link(&first, dir.path().join("first")).unwrap();
+    store.defragment().await.unwrap();
+    let first_log = ("log-0000000000000001".to_owned(), fs::read(dir.path().join("first")).unwrap());
+    states.push(("a new log, empty", contents(dir.path()), format!("{:?}", all_of(&store))));
+    store.put(put("k1", "w")).await.unwrap();
+    store.delete_range(DeleteRangeRequest { key: bytes("k2"), ..DeleteRangeRequest::default() }).await.unwrap();
+    states.push(("a snapshot and a log", contents(dir.path()), format!("{:?}", all_of(&store))));
+    close(store, tasks).await;
+    let mut both = states[2].1.clone();
+    both.retain(|(name, _)| !name.starts_with("snapshot"));
+    both.push(first_log);
+    let all = states[2].2.clone();
+    states.push(("two logs and no snapshot yet", both, all));
+    let (mut refused, mut whole) = (0, 0);
+    for (state, files, before) in &states {
+        for (file, bytes) in files {
+            let untouched = ("not touched".to_owned(), Some(bytes.clone()));
+            for (what, damaged) in faults(bytes, flips).into_iter().chain([untouched]) {
+                let dir = tempfile::tempdir().unwrap();
+                let at = dir.path().join("kelson-etcd");
+                fs::create_dir(&at).unwrap();
+                for (name, bytes) in files {
+                    match &damaged {
+                        None if name == file => {}
+                        Some(damaged) if name == file => fs::write(at.join(name), damaged).unwrap(),
+                        _ => fs::write(at.join(name), bytes).unwrap(),
+                    }
+                }
+                let tasks = Tasks::root("test");
+                match Store::open(options(Some(dir.path())), &tasks).await {
+                    Ok(store) => {
+                        assert_eq!(&format!("{:?}", all_of(&store)), before, "{state}: {file} {what}");
+                        close(store, tasks).await;
+                        whole += 1;
+                    }
+                    Err(error) => {
+                        let said = error.to_string();
+                        assert!(
+                            said.contains("log-0") || said.contains("snapshot-0"),
+                            "{state}: {file} {what}: {said}"
+                        );
+                        assert_ne!(what, "not touched", "{state}: {said}");
+                        refused += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(refused > 50 && whole > 20, "{refused} refused, {whole} whole");
 }

@@ -1,0 +1,184 @@
+//! Notes outside of the logs how far they have been written, in a small file that is written over after each commit and is never
+//! synced for that. A torn frame at the end of the last log is a commit that nobody was told of, unless it was noted: then it was
+//! acknowledged, and is damaged.
+//!
+//! After `kill -9` the note is exact: the kernel has it. After a power cut it may be older than the log, but not newer, since a
+//! commit is noted when it is synced.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use kelson_platform::files::private;
+
+const FILE: &str = "position";
+const TITLE: &str = "kelson-etcd-position-1";
+/// The file always has this length: one sector, which disks write whole or not at all.
+const LINE_BYTES: usize = 512;
+/// Stands for a boot that the system does not name.
+const NO_BOOT: &str = "-";
+
+/// The end of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Position {
+    /// The number of the log.
+    pub log: u64,
+    /// Bytes up to the end of the last commit.
+    pub bytes: u64,
+}
+
+/// What was noted.
+#[derive(Debug, PartialEq, Eq)]
+struct Noted {
+    boot: String,
+    /// Whether what was noted had been synced.
+    synced: bool,
+    /// The first log that is closed by a record of its own when another one follows.
+    closed_since: u64,
+    at: Position,
+}
+
+impl Noted {
+    fn line(&self) -> String {
+        let text = format!(
+            "{TITLE} {} {} {} {} {}",
+            self.boot,
+            u8::from(self.synced),
+            self.closed_since,
+            self.at.log,
+            self.at.bytes
+        );
+        let sum = crc32fast::hash(text.as_bytes());
+        format!("{:<width$}\n", format!("{text} {sum:08x}"), width = LINE_BYTES - 1)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let (text, sum) = line.trim_end().rsplit_once(' ')?;
+        if u32::from_str_radix(sum, 16).ok()? != crc32fast::hash(text.as_bytes()) {
+            return None;
+        }
+        let words: Vec<&str> = text.split(' ').collect();
+        let [TITLE, boot, synced, closed_since, log, bytes] = words[..] else { return None };
+        let at = Position { log: log.parse().ok()?, bytes: bytes.parse().ok()? };
+        let closed_since = closed_since.parse().ok()?;
+        Some(Self { boot: boot.to_owned(), synced: synced == "1", closed_since, at })
+    }
+}
+
+fn boot() -> String {
+    kelson_platform::process::boot_id().filter(|id| !id.contains(' ')).unwrap_or_else(|| NO_BOOT.to_owned())
+}
+
+/// What a note demands of the logs.
+#[derive(Debug)]
+pub(super) struct Demands {
+    /// The note.
+    pub path: PathBuf,
+    /// Logs from this one on that others follow have a record that closes them.
+    pub closed_since: u64,
+    /// How far the logs must reach; `None` where that is not known.
+    pub reached: Option<Position>,
+}
+
+impl Demands {
+    /// Bytes of a log that were acknowledged.
+    pub fn bytes_of(&self, log: u64) -> u64 {
+        self.reached.filter(|at| at.log == log).map_or(0, |at| at.bytes)
+    }
+}
+
+/// What is noted in a directory. Without a note nothing is demanded.
+///
+/// # Errors
+/// What the system says.
+pub(super) fn read(dir: &Path) -> io::Result<Demands> {
+    let path = dir.join(FILE);
+    let Some(Noted { boot: noted_in, synced, closed_since, at }) = noted(&path)? else {
+        return Ok(Demands { path, closed_since: u64::MAX, reached: None });
+    };
+    let here = boot();
+    // What was not synced is there as long as the kernel is the same.
+    let holds = synced || noted_in == here && here != NO_BOOT;
+    Ok(Demands { path, closed_since, reached: holds.then_some(at) })
+}
+
+fn noted(path: &Path) -> io::Result<Option<Noted>> {
+    match fs::read(path) {
+        Ok(line) => Ok(String::from_utf8(line).ok().and_then(|line| Noted::parse(&line))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Notes positions.
+#[derive(Debug)]
+pub(super) struct PositionFile {
+    file: File,
+    path: PathBuf,
+    boot: String,
+    synced: bool,
+    closed_since: u64,
+    failing: bool,
+}
+
+impl PositionFile {
+    /// Opens the note of a directory whose last log is `log`, or makes one. `synced`: commits are synced before they are noted.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(dir: &Path, log: u64, synced: bool) -> io::Result<Self> {
+        let path = dir.join(FILE);
+        let closed_since = noted(&path)?.map_or(log, |noted| noted.closed_since);
+        let file = private(OpenOptions::new().write(true).create(true).truncate(false)).open(&path)?;
+        Ok(Self { file, path, boot: boot(), synced, closed_since, failing: false })
+    }
+
+    /// Notes where the last commit ends. A fault is logged: the note is then older than the log, which it may be.
+    pub fn note(&mut self, at: Position) {
+        let Self { boot, synced, closed_since, .. } = &*self;
+        let line = Noted { boot: boot.clone(), synced: *synced, closed_since: *closed_since, at }.line();
+        let noted = self.file.seek(SeekFrom::Start(0)).and_then(|_| self.file.write_all(line.as_bytes()));
+        match noted {
+            Ok(()) => self.failing = false,
+            Err(error) if !self.failing => {
+                tracing::warn!(%error, file = %self.path.display(), "the position of the log cannot be noted");
+                self.failing = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_read_as_it_was_written_or_not_at_all() {
+        let at = Position { log: 7, bytes: 123_456 };
+        let noted =
+            Noted { boot: "8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab".to_owned(), synced: true, closed_since: 3, at };
+        let line = noted.line();
+        assert_eq!((line.len(), Noted::parse(&line)), (LINE_BYTES, Some(noted)));
+        for bit in 0..line.trim_end().len() {
+            let mut flipped = line.clone().into_bytes();
+            flipped[bit] ^= 1;
+            assert_eq!(String::from_utf8(flipped).ok().and_then(|line| Noted::parse(&line)), None, "byte {bit}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_synced_holds_in_the_same_boot_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = Position { log: 1, bytes: 2 };
+        let read = || read(dir.path()).unwrap().reached;
+        assert_eq!(read(), None);
+        PositionFile::open(dir.path(), 1, false).unwrap().note(at);
+        assert_eq!(read(), (boot() != NO_BOOT).then_some(at));
+        let other = |synced| Noted { boot: "another".to_owned(), synced, closed_since: 1, at }.line();
+        fs::write(dir.path().join(FILE), other(false)).unwrap();
+        assert_eq!(read(), None);
+        fs::write(dir.path().join(FILE), other(true)).unwrap();
+        assert_eq!(read(), Some(at));
+    }
+}

@@ -53,6 +53,12 @@ pub enum Error {
     /// This server has no users.
     #[error("etcdserver: authentication is not enabled")]
     AuthNotEnabled,
+    /// A user that is not there, as there are none.
+    #[error("etcdserver: user name not found")]
+    UserNotFound,
+    /// A role that is not there, as there are none.
+    #[error("etcdserver: role name not found")]
+    RoleNotFound,
     /// A member that is not there.
     #[error("etcdserver: member not found")]
     MemberNotFound,
@@ -82,9 +88,12 @@ impl Error {
             Self::TooManyRequests | Self::NoSpace => Code::ResourceExhausted,
             Self::Compacted | Self::FutureRevision | Self::LeaseTtlTooLarge => Code::OutOfRange,
             Self::LeaseNotFound | Self::MemberNotFound => Code::NotFound,
-            Self::LeaseExists | Self::AuthNotEnabled | Self::NotEnoughMembers | Self::BadLeader => {
-                Code::FailedPrecondition
-            }
+            Self::LeaseExists
+            | Self::AuthNotEnabled
+            | Self::UserNotFound
+            | Self::RoleNotFound
+            | Self::NotEnoughMembers
+            | Self::BadLeader => Code::FailedPrecondition,
             Self::Stopped => Code::Unavailable,
         }
     }

@@ -1,8 +1,9 @@
-//! The messages of etcd's version 3 protocol (`etcdserverpb`, `mvccpb`), field numbers and types as published, and the
+//! The messages of etcd's version 3 protocol (`etcdserverpb`, `mvccpb`, `v3lockpb`, `v3electionpb`), field numbers and types as published, and the
 //! paths of its methods. Keys and values are [`bytes::Bytes`]: a decoded message shares them with the buffer it came in.
 #![allow(missing_docs, reason = "names and meaning of the fields are the protocol's own")]
 
 mod cluster;
+mod concurrency;
 mod kv;
 mod lease;
 mod maintenance;
@@ -12,6 +13,10 @@ mod watch;
 pub use cluster::{
     AuthListRequest, AuthListResponse, AuthStatusRequest, AuthStatusResponse, Member, MemberChangeRequest,
     MemberListRequest, MemberListResponse,
+};
+pub use concurrency::{
+    CampaignRequest, CampaignResponse, HeaderResponse, LeaderKey, LeaderRequest, LeaderResponse, LockRequest,
+    LockResponse, ProclaimRequest, ResignRequest, UnlockRequest,
 };
 pub use kv::{
     CompactionRequest, CompactionResponse, Compare, DeleteRangeRequest, DeleteRangeResponse, KeyValue, PutRequest,

@@ -152,3 +152,22 @@ pub(super) fn auth_status(face: &Face, _: AuthStatusRequest) -> AuthStatusRespon
 pub(super) fn auth_list(face: &Face, _: AuthListRequest) -> AuthListResponse {
     AuthListResponse { header: header(face), names: Vec::new() }
 }
+
+/// There is nothing to disable, which etcd does not mind either.
+pub(super) fn auth_disable(face: &Face, _: AuthStatusRequest) -> HeaderResponse {
+    HeaderResponse { header: header(face) }
+}
+
+/// The answer to a call about users and roles: there are none and there cannot be any.
+pub(super) fn auth_refused(path: &str) -> Status {
+    match path.trim_start_matches("/etcdserverpb.Auth/") {
+        "Authenticate" => Error::AuthNotEnabled.into(),
+        "UserGet" | "UserDelete" | "UserChangePassword" | "UserGrantRole" | "UserRevokeRole" => {
+            Error::UserNotFound.into()
+        }
+        "RoleGet" | "RoleDelete" | "RoleGrantPermission" | "RoleRevokePermission" => Error::RoleNotFound.into(),
+        _ => Status::unimplemented(
+            "etcdserver: this server has no users and roles; restrict clients by --client-cert-auth",
+        ),
+    }
+}

@@ -10,6 +10,7 @@ use crate::proto::AlarmType;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
+const NOSPACE: &str = "NOSPACE";
 
 pub(super) fn answer<B>(face: &Face, request: &Request<B>) -> Response<Full<Bytes>> {
     let path = request.uri().path();
@@ -66,16 +67,20 @@ fn health(face: &Face, query: &str) -> Response<Full<Bytes>> {
     let shared = face.store.shared();
     let names = shared.alarms().into_iter().map(|member| AlarmType::name_of(member.alarm));
     let raised = names.into_iter().find(|name| !values(query, "exclude").any(|excluded| excluded == *name));
-    let reason = match (raised, shared.failed()) {
-        (Some(name), _) => Some(format!("ALARM {name}")),
-        (None, Some(_)) => Some("RANGE ERROR:etcdserver: server stopped".to_owned()),
-        (None, None) => None,
+    // A full disk is what etcd's alarm of that name is about, and like it may be left out.
+    let full = shared.disk_fault().filter(|_| !values(query, "exclude").any(|excluded| excluded == NOSPACE));
+    let reason = match (raised, shared.failed(), full) {
+        (Some(name), _, _) => Some(format!("ALARM {name}")),
+        (None, Some(_), _) => Some("RANGE ERROR:etcdserver: server stopped".to_owned()),
+        (None, None, Some(fault)) => Some(format!("{NOSPACE}: {fault}")),
+        (None, None, None) => None,
     };
     face.metrics.health(reason.is_none());
     let status = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let health = if reason.is_none() { "true" } else { "false" };
     let body = serde_json::to_string(&Health { health, reason: reason.unwrap_or_default() });
-    respond(status, JSON, body.unwrap_or_default())
+    // As etcd says of it, though it is JSON.
+    respond(status, TEXT, body.unwrap_or_default())
 }
 
 fn version() -> Response<Full<Bytes>> {
@@ -119,5 +124,45 @@ fn check(face: &Face, name: &str) -> Result<(), String> {
         }
         "linearizable_read" => shared.failed().map_or(Ok(()), Err),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_metrics::Registry;
+    use kelson_tasks::Tasks;
+
+    use super::super::metrics::Metrics;
+    use super::super::options::ServerOptions;
+    use super::*;
+    use crate::mvcc::Limits;
+    use crate::store::{Options, Store};
+
+    #[tokio::test]
+    async fn a_full_disk_is_not_healthy_until_a_commit_is_stored() {
+        let (tasks, registry) = (Tasks::root("test"), Registry::of_component());
+        let limits = Limits { txn_ops_max: 128, request_bytes_max: 1 << 20, quota_bytes: None };
+        let options = Options { data_dir: None, syncs: true, limits, auto_compaction: None };
+        let store = Store::open(options, &tasks).await.unwrap();
+        let metrics = Metrics::new(&registry, store.shared());
+        let options = ServerOptions {
+            name: "one".to_owned(),
+            clients: vec![],
+            metrics: vec![],
+            client_urls: vec![],
+            peer_urls: vec![],
+            tls: None,
+            watch_progress_every: std::time::Duration::from_secs(600),
+            streams_max: 1000,
+            registry,
+        };
+        let face = Face { store, options, metrics, tasks };
+        let shared = face.store.shared();
+        let status = |query: &str| health(&face, query).status().as_u16();
+        assert_eq!(status(""), 200);
+        shared.disk(Some("write log-1: No space left on device".to_owned()));
+        assert_eq!((status(""), status("exclude=NOSPACE"), status("exclude=CORRUPT")), (503, 200, 503));
+        shared.disk(None);
+        assert_eq!(status(""), 200);
     }
 }

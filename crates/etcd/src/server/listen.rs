@@ -137,10 +137,10 @@ async fn connection(peer: Peer, tls: Option<Acceptor>, face: Arc<Face>, whole: b
             // Small answers must not wait for more.
             let _ = stream.set_nodelay(true);
             match tls {
-                None => serve(stream, face, whole).await,
+                None => serve(Nameless::of_schemes(stream), face, whole).await,
                 Some(tls) => {
                     if let Some(stream) = secured(stream, &tls).await {
-                        serve(stream, face, whole).await;
+                        serve(Nameless::of_schemes(stream), face, whole).await;
                     }
                 }
             }

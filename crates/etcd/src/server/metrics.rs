@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kelson_metrics::{IntCounter, IntCounterVec, Registry};
 use tonic::Code;
 
-use super::options::VERSION;
-use crate::store::Shared;
+use super::options::{CLUSTER_MINOR, VERSION};
+use crate::store::{Durations, Shared};
 
 #[derive(Debug)]
 pub(super) struct Metrics {
@@ -30,6 +30,8 @@ const METHODS: &[(&str, &[&str])] = &[
     ("etcdserverpb.Cluster", &["MemberList"]),
     ("etcdserverpb.Maintenance", &["Alarm", "Status", "Defragment", "Hash", "HashKV", "Snapshot", "MoveLeader"]),
     ("etcdserverpb.Auth", &["AuthStatus"]),
+    ("v3lockpb.Lock", &["Lock", "Unlock"]),
+    ("v3electionpb.Election", &["Campaign", "Proclaim", "Leader", "Observe", "Resign"]),
 ];
 
 impl Metrics {
@@ -54,6 +56,20 @@ impl Metrics {
             gauge("etcd_server_proposals_committed_total", "Commits.", of.commits() as f64);
             gauge("etcd_server_proposals_applied_total", "Commits that readers see.", of.commits() as f64);
             gauge("etcd_server_proposals_pending", "Writes that wait.", 0.0);
+            let mut counter = |name: &str, help: &str, value: f64| {
+                families.counter(name, help).sample(&[], value);
+            };
+            counter("etcd_server_proposals_failed_total", "Commits that were not stored.", of.failed_commits() as f64);
+            counter("etcd_server_leader_changes_seen_total", "Leaders seen: this member, once.", 1.0);
+            let mut times = |name: &str, help: &str, times: &Durations| {
+                families.histogram(name, help).distribution(&[], times.buckets(), times.above(), times.sum_s());
+            };
+            times("etcd_disk_wal_fsync_duration_seconds", "How long syncs of the log take.", of.sync_times());
+            times("etcd_disk_backend_commit_duration_seconds", "How long commits take on the disk.", of.commit_times());
+            let id = format!("{:x}", of.identity().member_id);
+            families.gauge("etcd_server_id", "Always 1; the label says which.").sample(&[("server_id", &id)], 1.0);
+            let mut cluster = families.gauge("etcd_cluster_version", "Always 1; the label says which version.");
+            cluster.sample(&[("cluster_version", CLUSTER_MINOR)], 1.0);
             let mut version = families.gauge("etcd_server_version", "Always 1; the label says which version.");
             version.sample(&[("server_version", VERSION)], 1.0);
         });
@@ -96,7 +112,7 @@ impl Metrics {
 fn kind(method: &str) -> &'static str {
     match method {
         "Watch" | "LeaseKeepAlive" => "bidi_stream",
-        "Snapshot" => "server_stream",
+        "Snapshot" | "Observe" => "server_stream",
         _ => "unary",
     }
 }

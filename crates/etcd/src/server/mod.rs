@@ -1,10 +1,14 @@
 //! The server: sockets, TLS, the calls of the protocol, and what is asked over plain HTTP.
 
 mod calls;
+mod concurrency;
+mod exchange;
 mod face;
 mod grpc;
 mod http;
+mod json;
 mod listen;
+mod methods;
 mod metrics;
 mod nameless;
 mod options;

@@ -4,6 +4,9 @@
 //! such characters, so that the request would be refused before anything of it is read. Each authority is therefore written over with
 //! letters on its way in. A value keeps its length as it is encoded, which is never more than what the client's table of headers
 //! counts for it: what the client looks up in that table later is found here too.
+//!
+//! On other sockets the host is what it says, but where it begins with a scheme: clients of etcd 3.4 name their endpoint so, as it was
+//! given them (`http://127.0.0.1:2379`), in calls of Maintenance. Such an authority becomes one of this machine, of the same length.
 
 use std::io;
 use std::pin::Pin;
@@ -26,6 +29,10 @@ const AUTHORITY_INDEX: u8 = 1;
 const HUFFMAN: u8 = 0x80;
 /// What stands for each octet of an authority.
 const LETTER: u8 = b'e';
+/// What stands for an authority with a scheme: this, as far as it goes, then digits of a port.
+const THIS_MACHINE: &[u8] = b"localhost:";
+const DIGIT: u8 = b'1';
+const ZERO: u8 = b'0';
 
 /// A connection whose requests name no host.
 pub(super) struct Nameless<T> {
@@ -34,8 +41,14 @@ pub(super) struct Nameless<T> {
 }
 
 impl<T> Nameless<T> {
+    /// Every authority is written over.
     pub fn new(io: T) -> Self {
-        Self { io, heads: Heads::default() }
+        Self { io, heads: Heads::of(Rewrites::All) }
+    }
+
+    /// Authorities with a scheme are written over.
+    pub fn of_schemes(io: T) -> Self {
+        Self { io, heads: Heads::of(Rewrites::WithScheme) }
     }
 }
 
@@ -80,6 +93,14 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Nameless<T> {
 struct Heads {
     at: At,
     block: Block,
+    rewrites: Rewrites,
+}
+
+/// Which authorities are written over.
+#[derive(Clone, Copy, PartialEq)]
+enum Rewrites {
+    All,
+    WithScheme,
 }
 
 enum At {
@@ -104,13 +125,11 @@ struct Payload {
     ends_headers: bool,
 }
 
-impl Default for Heads {
-    fn default() -> Self {
-        Self { at: At::Preface(0), block: Block::Field }
-    }
-}
-
 impl Heads {
+    fn of(rewrites: Rewrites) -> Self {
+        Self { at: At::Preface(0), block: Block::Field, rewrites }
+    }
+
     fn pass(&mut self, mut bytes: &mut [u8]) {
         loop {
             // What is in other frames is no concern: it is stepped over as a whole.
@@ -125,13 +144,14 @@ impl Heads {
             }
             self.end_of_frame();
             let Some((octet, rest)) = rest.split_first_mut() else { return };
-            self.octet(octet);
+            self.octet(octet, rest);
             self.end_of_frame();
             bytes = rest;
         }
     }
 
-    fn octet(&mut self, octet: &mut u8) {
+    /// Passes an octet. `ahead` is what has come behind it.
+    fn octet(&mut self, octet: &mut u8, ahead: &[u8]) {
         match &mut self.at {
             At::Elsewhere => {}
             At::Preface(seen) if PREFACE.get(*seen) != Some(octet) => self.at = At::Elsewhere,
@@ -148,7 +168,7 @@ impl Heads {
                     self.at = At::Payload(Payload::of(*head));
                 }
             }
-            At::Payload(payload) if payload.left > 0 => payload.octet(octet, &mut self.block),
+            At::Payload(payload) if payload.left > 0 => payload.octet(octet, ahead, (&mut self.block, self.rewrites)),
             At::Payload(_) => {}
         }
     }
@@ -180,7 +200,7 @@ impl Payload {
         }
     }
 
-    fn octet(&mut self, octet: &mut u8, block: &mut Block) {
+    fn octet(&mut self, octet: &mut u8, ahead: &[u8], (block, rewrites): (&mut Block, Rewrites)) {
         self.left -= 1;
         if self.padded {
             self.padded = false;
@@ -188,7 +208,7 @@ impl Payload {
         } else if self.before > 0 {
             self.before -= 1;
         } else if self.headers && self.left >= self.padding {
-            *block = block.after(octet);
+            *block = block.after(octet, ahead, rewrites);
         }
     }
 }
@@ -204,7 +224,8 @@ enum Block {
     Length(Text),
     /// More of the length.
     LongLength(Text, usize, u32),
-    Octets(Text, usize),
+    /// How many are left of a text, and how long it is.
+    Octets(Text, usize, usize),
 }
 
 /// What a text is.
@@ -213,16 +234,25 @@ enum Text {
     Name,
     Value,
     Authority,
+    /// An authority that becomes one of this machine.
+    Schemed,
 }
 
 impl Block {
-    fn after(self, octet: &mut u8) -> Self {
+    fn after(self, octet: &mut u8, ahead: &[u8], rewrites: Rewrites) -> Self {
         match self {
             Self::Field => Self::field(*octet),
             Self::Number(then) if *octet & 0x80 == 0 => then.map_or(Self::Field, Self::Length),
             Self::Number(_) => self,
             Self::Length(text) => {
-                if text == Text::Authority {
+                let text = match (text, rewrites) {
+                    (Text::Authority, Rewrites::WithScheme) if begins_with_scheme(*octet & HUFFMAN != 0, ahead) => {
+                        Text::Schemed
+                    }
+                    (Text::Authority, Rewrites::WithScheme) => Text::Value,
+                    (text, _) => text,
+                };
+                if matches!(text, Text::Authority | Text::Schemed) {
                     *octet &= !HUFFMAN;
                 }
                 match *octet & 0x7f {
@@ -235,11 +265,13 @@ impl Block {
                 let length = length.saturating_add(more);
                 if *octet & 0x80 == 0 { Self::octets(text, length) } else { Self::LongLength(text, length, shift + 7) }
             }
-            Self::Octets(text, left) => {
-                if text == Text::Authority {
-                    *octet = LETTER;
+            Self::Octets(text, left, length) => {
+                match text {
+                    Text::Authority => *octet = LETTER,
+                    Text::Schemed => *octet = of_this_machine(length - left, length),
+                    Text::Name | Text::Value => {}
                 }
-                Self::octets(text, left - 1)
+                Self::octets_left(text, left - 1, length)
             }
         }
     }
@@ -261,13 +293,52 @@ impl Block {
         }
     }
 
-    fn octets(text: Text, left: usize) -> Self {
+    fn octets(text: Text, length: usize) -> Self {
+        Self::octets_left(text, length, length)
+    }
+
+    fn octets_left(text: Text, left: usize, length: usize) -> Self {
         match (left, text) {
             (0, Text::Name) => Self::Length(Text::Value),
             (0, _) => Self::Field,
-            _ => Self::Octets(text, left),
+            _ => Self::Octets(text, left, length),
         }
     }
+}
+
+/// The octet at a place of an authority of this machine that is so long.
+fn of_this_machine(at: usize, length: usize) -> u8 {
+    let digit = if at + 1 == length { DIGIT } else { ZERO };
+    THIS_MACHINE.get(at).copied().unwrap_or(digit)
+}
+
+/// Whether a text begins with the scheme of a URL. Of a text that has not come far enough that is not known, and it stays as it is.
+fn begins_with_scheme(huffman: bool, text: &[u8]) -> bool {
+    [b"http://".as_slice(), b"https://"].iter().any(|scheme| match huffman {
+        false => text.starts_with(scheme),
+        true => begins_with_code(text, scheme),
+    })
+}
+
+/// Whether a Huffman-coded text (RFC 7541, appendix B) begins so.
+fn begins_with_code(text: &[u8], scheme: &[u8]) -> bool {
+    let (mut code, mut bits) = (0_u64, 0_u32);
+    for letter in scheme {
+        let (of_letter, length) = match letter {
+            b'h' => (0x27, 6),
+            b't' => (0x9, 5),
+            b'p' => (0x2b, 6),
+            b's' => (0x8, 5),
+            b':' => (0x5c, 7),
+            b'/' => (0x18, 6),
+            _ => return false,
+        };
+        code = code << length | of_letter;
+        bits += length;
+    }
+    let Some(first) = text.first_chunk::<6>() else { return false };
+    let first = first.iter().fold(0_u64, |all, octet| all << 8 | u64::from(*octet));
+    bits <= 48 && first >> (48 - bits) == code
 }
 
 #[cfg(test)]
@@ -283,8 +354,8 @@ mod tests {
     fn passed(bytes: &[u8]) -> Vec<u8> {
         let bytes = [PREFACE, bytes].concat();
         let (mut whole, mut single) = (bytes.clone(), bytes);
-        Heads::default().pass(&mut whole);
-        let mut heads = Heads::default();
+        Heads::of(Rewrites::All).pass(&mut whole);
+        let mut heads = Heads::of(Rewrites::All);
         for octet in single.chunks_mut(1) {
             heads.pass(octet);
         }
@@ -331,8 +402,40 @@ mod tests {
     fn what_is_not_of_the_second_version_stays() {
         let given = [b"GET / HTTP/1.1\r\n".to_vec(), frame(HEADERS, END_HEADERS, b"\x41\x01/")].concat();
         let mut bytes = given.clone();
-        Heads::default().pass(&mut bytes);
+        Heads::of(Rewrites::All).pass(&mut bytes);
         assert_eq!(bytes, given);
+    }
+
+    #[test]
+    fn authorities_with_a_scheme_become_ones_of_this_machine() {
+        let schemed = |bytes: &[u8]| {
+            let mut bytes = [PREFACE, bytes].concat();
+            Heads::of(Rewrites::WithScheme).pass(&mut bytes);
+            bytes.split_off(PREFACE.len())
+        };
+        // "http://a" and "https://a" (a is 00011), Huffman-coded, filled up with ones.
+        let coded = |bits: &str| {
+            let bits: String = bits.chars().filter(|bit| *bit != ' ').collect();
+            let octets = bits.as_bytes().chunks(8);
+            let octet = |bits: &[u8]| (0..8).fold(0, |all, at| all << 1 | u8::from(bits.get(at) != Some(&b'0')));
+            octets.map(octet).collect::<Vec<u8>>()
+        };
+        let http = coded("100111 01001 01001 101011 1011100 011000 011000 00011");
+        let https = coded("100111 01001 01001 101011 01000 1011100 011000 011000 00011");
+        let length = |text: &[u8], flag: u8| flag | u8::try_from(text.len()).unwrap();
+        for (text, flag) in [(&http[..], HUFFMAN), (&https, HUFFMAN), (b"http://127.0.0.1:2379", 0), (b"https://a", 0)]
+        {
+            let given = frame(HEADERS, END_HEADERS, &[&[0x82, 0x41, length(text, flag)], text, b"\x87"].concat());
+            let machine: Vec<u8> = (0..text.len()).map(|at| of_this_machine(at, text.len())).collect();
+            let want = frame(HEADERS, END_HEADERS, &[&[0x82, 0x41, length(text, 0)], &machine[..], b"\x87"].concat());
+            assert_eq!(schemed(&given), want, "{text:?}");
+        }
+        assert_eq!((0..21).map(|at| of_this_machine(at, 21)).collect::<Vec<u8>>(), b"localhost:00000000001");
+        let huffman = b"\x82\x86\x84\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff";
+        for given in [&b"\x41\x0e127.0.0.1:2379"[..], b"\x41\x08http:443", b"\x41\x05/a.so", huffman] {
+            let given = frame(HEADERS, END_HEADERS, given);
+            assert_eq!(schemed(&given), given, "others stay");
+        }
     }
 
     #[test]

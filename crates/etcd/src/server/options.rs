@@ -12,6 +12,8 @@ use kelson_metrics::Registry;
 pub const VERSION: &str = "3.6.8";
 /// The version of the members together, and of the storage.
 pub(super) const CLUSTER_VERSION: &str = "3.6.0";
+/// The same without what changes with each release.
+pub(super) const CLUSTER_MINOR: &str = "3.6";
 
 /// What a server is told.
 #[derive(Clone, Debug)]

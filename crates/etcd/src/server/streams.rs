@@ -8,8 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use sha2::{Digest as _, Sha256};
-use tonic::{Status, Streaming};
+use tonic::Status;
 
+use super::exchange::Requests;
 use super::face::Face;
 use super::options::CLUSTER_VERSION;
 use crate::disk::DISK;
@@ -25,7 +26,7 @@ const OVERHEAD_BYTES: usize = 512 << 10;
 
 pub(super) fn watch(
     face: &Face,
-    requests: Streaming<WatchRequest>,
+    requests: Requests<WatchRequest>,
 ) -> impl Stream<Item = Result<WatchResponse, Status>> + Send + use<> {
     let shared = Arc::clone(face.store.shared());
     let options = WatchOptions {
@@ -38,7 +39,7 @@ pub(super) fn watch(
 /// Renews a lease for each request, until the client sends no more.
 pub(super) fn keep_alive(
     face: &Arc<Face>,
-    requests: Streaming<LeaseKeepAliveRequest>,
+    requests: Requests<LeaseKeepAliveRequest>,
 ) -> impl Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send + use<> {
     let (face, stop) = (Arc::clone(face), face.tasks.token().clone());
     let answers = requests.map(move |request| {

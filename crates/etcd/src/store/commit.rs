@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use kelson_tasks::Tasks;
 use tokio::sync::mpsc;
@@ -244,18 +245,27 @@ impl Committer {
         let Some(mut log) = self.log.take() else { return Ok(()) };
         let done = DISK
             .run(move || {
+                let begun = Instant::now();
                 let done = log.append(&records);
-                (log, done)
+                (log, done, begun.elapsed())
             })
             .await;
-        match done {
+        if let Ok((log, _, took)) = &done {
+            self.shared.commit_times.took(*took);
+            log.sync_took().into_iter().for_each(|took| self.shared.sync_times.took(took));
+        }
+        if !matches!(done, Ok((_, Ok(()), _))) {
+            self.shared.failed_commits.fetch_add(1, Ordering::Relaxed);
+        }
+        match done.map(|(log, done, _)| (log, done)) {
             Ok((log, Ok(()))) => {
                 self.shared.log_bytes.store(log.bytes(), Ordering::Relaxed);
+                self.shared.disk(None);
                 self.log = Some(log);
                 Ok(())
             }
             Ok((log, Err(error @ DiskError::Io { .. }))) => {
-                tracing::error!(%error, "a commit was not stored");
+                self.shared.disk(Some(error.to_string()));
                 self.log = Some(log);
                 Err(Error::NoSpace)
             }

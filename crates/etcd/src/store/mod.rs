@@ -3,6 +3,7 @@
 mod clock;
 mod commit;
 mod compaction;
+mod durations;
 mod face;
 mod grow;
 mod interest;
@@ -14,6 +15,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
+pub use durations::Durations;
 pub use face::Store;
 pub use interest::{Interest, NOTHING};
 pub use open::Options;

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use super::clock::Clock;
 use super::commit::{Committer, WAITING_MAX};
 use super::compaction;
+use super::durations::Durations;
 use super::face::Store;
 use super::leases;
 use super::retention::AutoCompaction;
@@ -62,10 +63,14 @@ impl Store {
             clock: Clock::start(),
             alarms: RwLock::new(alarms.into_iter().collect()),
             commits: AtomicU64::new(1),
+            failed_commits: AtomicU64::new(0),
+            commit_times: Durations::default(),
+            sync_times: Durations::default(),
             log_bytes: AtomicU64::new(log.as_ref().map_or(0, disk::Log::bytes)),
             snapshot_bytes: AtomicU64::new(snapshot_bytes),
             granted: Notify::new(),
             failed: RwLock::new(None),
+            disk_fault: RwLock::new(None),
         });
         let (jobs, queue) = mpsc::channel(WAITING_MAX);
         let store = Self { shared: Arc::clone(&shared), jobs, data_dir };

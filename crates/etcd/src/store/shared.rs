@@ -8,6 +8,7 @@ use parking_lot::RwLock;
 use tokio::sync::Notify;
 
 use super::clock::Clock;
+use super::durations::Durations;
 use super::interest::{Interest, Interests};
 use crate::disk::Identity;
 use crate::mvcc::{Limits, State};
@@ -24,12 +25,19 @@ pub struct Shared {
     pub(super) alarms: RwLock<BTreeSet<i32>>,
     /// Commits so far: what etcd calls the index of its log.
     pub(super) commits: AtomicU64,
+    /// Commits that were not stored.
+    pub(super) failed_commits: AtomicU64,
+    /// How long commits took, and their syncs alone.
+    pub(super) commit_times: Durations,
+    pub(super) sync_times: Durations,
     pub(super) log_bytes: AtomicU64,
     pub(super) snapshot_bytes: AtomicU64,
     /// A lease was granted, so the next end may be sooner.
     pub(super) granted: Notify,
     /// Why nothing is written any more.
     pub(super) failed: RwLock<Option<String>>,
+    /// Why the last commit was not stored, where that may pass: the disk is full.
+    pub(super) disk_fault: RwLock<Option<String>>,
 }
 
 /// Sizes in bytes.
@@ -96,10 +104,43 @@ impl Shared {
         self.commits.load(Ordering::Relaxed)
     }
 
+    /// How many commits were not stored.
+    pub fn failed_commits(&self) -> u64 {
+        self.failed_commits.load(Ordering::Relaxed)
+    }
+
+    /// How long commits took on the disk.
+    pub fn commit_times(&self) -> &Durations {
+        &self.commit_times
+    }
+
+    /// How long the disk took to confirm them.
+    pub fn sync_times(&self) -> &Durations {
+        &self.sync_times
+    }
+
     /// How large it is.
     pub fn sizes(&self) -> Sizes {
         let disk = self.log_bytes.load(Ordering::Relaxed) + self.snapshot_bytes.load(Ordering::Relaxed);
         Sizes { disk, data: self.read(State::bytes), quota: self.limits.quota_bytes.unwrap_or(0) }
+    }
+
+    /// Why the last commit was not stored. It is forgotten with the next one that is.
+    pub fn disk_fault(&self) -> Option<String> {
+        self.disk_fault.read().clone()
+    }
+
+    /// Notes how the disk took a commit; a fault is logged once.
+    pub(crate) fn disk(&self, fault: Option<String>) {
+        if self.disk_fault.read().is_none() && fault.is_none() {
+            return;
+        }
+        let before = std::mem::replace(&mut *self.disk_fault.write(), fault.clone());
+        match (before, fault) {
+            (None, Some(fault)) => tracing::error!(fault, "commits are not stored and are refused"),
+            (Some(_), None) => tracing::info!("commits are stored again"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
     }
 
     /// Why nothing is written any more, where that is so.

@@ -1,6 +1,8 @@
 //! The server over sockets, by a client's channel and by plain HTTP; and what is left of it after `kill -9`.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod gateway;
+
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -116,6 +118,29 @@ async fn a_socket_whose_path_is_taken_for_a_host() {
     kinds.sort_unstable();
     // Data and headers of each, nothing that was reset.
     assert_eq!(kinds, [(1, 0), (1, 1), (3, 0), (3, 1)]);
+}
+
+/// Clients of etcd 3.4 name their endpoint with its scheme as the host in calls of Maintenance.
+#[tokio::test]
+async fn an_authority_with_a_scheme() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let tasks = Tasks::root("test");
+    let mut socket = tokio::net::TcpStream::connect(serve(&tasks).await).await.unwrap();
+    socket.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let head = b"\x82\x86\x04\x07/health\x41\x15http://127.0.0.1:2379";
+    let length = u8::try_from(head.len()).unwrap();
+    socket.write_all(&[&[0, 0, length, 1, 5, 0, 0, 0, 1], &head[..]].concat()).await.unwrap();
+    loop {
+        let mut frame = [0; 9];
+        socket.read_exact(&mut frame).await.unwrap();
+        let [a, b, c, kind, .., stream] = frame;
+        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
+        socket.read_exact(&mut payload).await.unwrap();
+        if stream == 1 {
+            assert_eq!(kind, 1, "headers, and no reset");
+            break;
+        }
+    }
 }
 
 #[tokio::test]
@@ -248,7 +273,16 @@ async fn health_and_version() {
     check("/health", (503, r#"{"health":"false","reason":"ALARM NOSPACE"}"#)).await;
     check("/health?exclude=NOSPACE", (200, r#"{"health":"true","reason":""}"#)).await;
     let (_, metrics) = fetch(address, "/metrics").await;
-    for wanted in ["etcd_server_has_leader 1\n", "etcd_server_version{server_version=\"3.6.8\"} 1\n"] {
+    for wanted in [
+        "etcd_server_has_leader 1\n",
+        "etcd_server_version{server_version=\"3.6.8\"} 1\n",
+        "etcd_cluster_version{cluster_version=\"3.6\"} 1\n",
+        "etcd_server_id{server_id=\"",
+        "etcd_server_proposals_failed_total 0\n",
+        "etcd_server_leader_changes_seen_total 1\n",
+        "etcd_disk_wal_fsync_duration_seconds_bucket{le=\"0.001\"}",
+        "etcd_disk_backend_commit_duration_seconds_count 0\n",
+    ] {
         assert!(metrics.contains(wanted), "{wanted} in {metrics}");
     }
     tasks.shutdown(Duration::from_secs(60)).await;

@@ -200,8 +200,16 @@ pub(crate) fn revision_of(header: Option<&proto::ResponseHeader>) -> u64 {
 }
 
 /// `op` if the key is at this revision; 0: if there is none.
+///
+/// Servers that are no etcd (kine) take exactly the transactions that upstream's client sends (`client/v3/kubernetes`): a create has
+/// no other branch, and an update or a deletion reads the key there.
 pub(crate) fn when_at(name: &Bytes, revision: u64, op: request_op::Request) -> proto::TxnRequest {
     let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+    let is_create = revision == 0 && matches!(op, request_op::Request::RequestPut(_));
+    let read = || {
+        let range = proto::RangeRequest { key: name.clone(), ..Default::default() };
+        proto::RequestOp { request: Some(request_op::Request::RequestRange(range)) }
+    };
     proto::TxnRequest {
         compare: vec![proto::Compare {
             key: name.clone(),
@@ -211,7 +219,7 @@ pub(crate) fn when_at(name: &Bytes, revision: u64, op: request_op::Request) -> p
             ..Default::default()
         }],
         success: vec![proto::RequestOp { request: Some(op) }],
-        failure: Vec::new(),
+        failure: if is_create { Vec::new() } else { vec![read()] },
     }
 }
 

@@ -54,18 +54,23 @@ pub(crate) async fn announce(core: &Arc<Core>, server: IpAddr, life: Duration) -
     Err(StoreError::Elsewhere(format!("etcd: another server renews the lease of {server}")))
 }
 
-/// Ends the lease of a server.
+/// Ends the lease of a server, as any other object is deleted: not every storage has another way.
 ///
 /// # Errors
-/// Etcd cannot be asked.
+/// Etcd cannot be asked; another server renews the same lease all the time.
 pub(crate) async fn withdraw(core: &Core, server: IpAddr) -> Result<bool, StoreError> {
-    let request = DeleteRangeRequest { key: core.keys.of(&key_of(server)).into(), ..Default::default() };
-    let call = |mut client: Client<Channel>| {
-        let request = request.clone();
-        async move { client.delete_range(request).await }
-    };
-    // Done twice it is the same.
-    Ok(core.connection.read("delete", call).await?.deleted > 0)
+    let name = Bytes::from(core.keys.of(&key_of(server)));
+    for _ in 0..ATTEMPTS_MAX {
+        let current = core.connection.range("get", RangeRequest { key: name.clone(), ..Default::default() }).await?;
+        let Some(kv) = current.kvs.first() else { return Ok(false) };
+        let at = u64::try_from(kv.mod_revision).unwrap_or(0);
+        let delete = DeleteRangeRequest { key: name.clone(), ..Default::default() };
+        let delete = when_at(&name, at, request_op::Request::RequestDeleteRange(delete));
+        if core.connection.txn("delete", delete).await?.succeeded {
+            return Ok(true);
+        }
+    }
+    Err(StoreError::Elsewhere(format!("etcd: another server renews the lease of {server}")))
 }
 
 /// The servers that have a lease. Their addresses are in the keys, so that no value need be read.

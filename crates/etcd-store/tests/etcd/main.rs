@@ -5,5 +5,6 @@
 mod encrypted;
 mod faults;
 mod fixture;
+mod kine;
 mod members;
 mod shared;

@@ -254,9 +254,7 @@ pub fn format_duration(nanos: i64) -> String {
 
 /// Canonical text of a quantity.
 pub(crate) fn quantity(text: &str) -> Result<String, DecodeError> {
-    let parsed: kelson_meta::Quantity =
-        text.trim().parse().map_err(|e: kelson_meta::QuantityError| DecodeError::Json(e.to_string()))?;
-    Ok(parsed.to_string())
+    kelson_meta::Quantity::canonical(text.trim()).map_err(|e| DecodeError::Json(e.to_string()))
 }
 
 /// Text in double quotes, as Go's `%q`.

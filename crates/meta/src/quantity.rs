@@ -87,6 +87,39 @@ impl Quantity {
     pub fn nanos(self) -> i128 {
         self.nanos
     }
+    /// What upstream prints after reading a text: the canonical form, or the text itself where it takes that for one.
+    pub fn canonical(text: &str) -> Result<String, QuantityError> {
+        let parsed: Self = text.parse()?;
+        Ok(if stays_as_given(text) { text.to_owned() } else { parsed.to_string() })
+    }
+}
+
+/// Whether upstream's quick reading keeps the text: no more zeros than a suffix could stand for, whatever the sign and the
+/// zeros in front are.
+fn stays_as_given(text: &str) -> bool {
+    /// Digits that always fit in 64 bits, and those of a number with a binary suffix.
+    const DIGITS: (usize, usize) = (18, 14);
+    let rest = text.strip_prefix(['-', '+']).unwrap_or(text).trim_start_matches('0');
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let (number, suffix) = rest.split_at(end);
+    let (int, frac) = number.split_once('.').unwrap_or((number, ""));
+    match suffix_scale(suffix) {
+        Ok((_, Scale::Ten(exponent))) => {
+            let digits = int.len() + frac.len();
+            let scale = i64::from(exponent) - i64::try_from(frac.len()).unwrap_or(i64::MAX);
+            !int.is_empty()
+                && digits <= DIGITS.0
+                && scale >= -9
+                && scale % 3 == 0
+                && !number.replace('.', "").ends_with("000")
+        }
+        Ok((_, Scale::Two(bits))) => {
+            let value: i64 = int.parse().unwrap_or(0);
+            let room = DIGITS.1.checked_sub(bits as usize * 3 / 10);
+            frac.is_empty() && room.is_some_and(|room| int.len() <= room) && value & 7 != 0
+        }
+        Err(_) => false,
+    }
 }
 
 fn ceil_div(n: i128, d: i128) -> i64 {
@@ -307,6 +340,18 @@ mod tests {
         }
         for bad in ["", "a", "1.2.3", "1x", "1KiB", ".", "e3", "1e", "--1"] {
             assert!(bad.parse::<Quantity>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn some_texts_stay_as_they_are() {
+        for text in ["+1", "01", "1.500", "1e30", "1E3", "+1Ki", "-0020m", "12Ki"] {
+            assert_eq!(Quantity::canonical(text).as_deref(), Ok(text));
+        }
+        for (given, canonical) in
+            [("+1000", "1k"), ("0.500", "500m"), ("1.5", "1500m"), ("+8Ki", "8Ki"), ("00", "0"), ("1e4", "10e3")]
+        {
+            assert_eq!(Quantity::canonical(given).as_deref(), Ok(canonical));
         }
     }
 

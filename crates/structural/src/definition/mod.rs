@@ -4,6 +4,7 @@ mod conversion;
 mod costs;
 mod defaults;
 mod held;
+mod keywords;
 mod names;
 mod options;
 mod patterns;
@@ -70,7 +71,7 @@ pub fn validate_create(definition: &Value) -> FieldErrors {
     let wanted = format!("{}.{}", text(&spec["names"]["plural"]), text(&spec["group"]));
     for key in ["generateName", "name"] {
         let name = text(&definition["metadata"][key]);
-        if name != wanted && (key == "name" || !name.is_empty()) {
+        if name != wanted && !name.is_empty() {
             e.invalid(&Path::new("metadata").child(key), name, "must be spec.names.plural+\".\"+spec.group");
         }
     }
@@ -128,9 +129,11 @@ fn stored_versions(definition: &Value, path: &Path<'_>, e: &mut Errors) {
         return e.invalid(path, stored, "must have at least one stored version");
     }
     let versions = items(&definition["spec"]["versions"]);
-    for version in versions.iter().filter(|v| flag(&v["storage"])) {
+    for (i, version) in versions.iter().enumerate().filter(|(_, v)| flag(&v["storage"])) {
         let name = text(&version["name"]);
-        if !items(stored).iter().any(|s| text(s) == name) {
+        // A name stands for its first version.
+        let again = versions[..i].iter().any(|v| text(&v["name"]) == name);
+        if again || !items(stored).iter().any(|s| text(s) == name) {
             e.invalid(path, stored, format!("must have the storage version {name}"));
         }
     }

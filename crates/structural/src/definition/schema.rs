@@ -2,9 +2,11 @@
 //! order of faults is upstream's (`ValidateCustomResourceDefinitionOpenAPISchema`), with fields sorted.
 use kelson_meta::path::{Errors, Path};
 use kelson_meta::tree::{entries, flag, items, len, present, text};
+use kelson_meta::{FieldError, FieldErrorKind, FieldErrors};
 use kelson_schema::shape::SCHEMA_DEPTH_MAX;
 use serde_json::Value;
 
+use super::keywords::is_set;
 use super::options::Options;
 use super::schema_lists;
 use super::schema_rules::{self, RuleCheck, RuleScope};
@@ -94,9 +96,8 @@ fn status_root(tree: &Value, root: &Path<'_>, e: &mut Errors) {
             "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
         return e.invalid(&root.child("type"), ty, why);
     }
-    let set = |(key, value): (&String, &Value)| {
-        !kelson_meta::tree::empty(value) && !AT_ROOT.iter().any(|(_, allowed)| allowed == key)
-    };
+    let set =
+        |(key, value): (&String, &Value)| is_set(key, value) && !AT_ROOT.iter().any(|(_, allowed)| allowed == key);
     if entries(tree).any(set) {
         let names: Vec<&str> = AT_ROOT.iter().map(|(name, _)| *name).collect();
         let why = format!(
@@ -180,6 +181,13 @@ impl<'a> Walk<'a> {
         let e = &mut self.faults;
         if self.options.valid_types && !ty.is_empty() && !TYPES.contains(&ty) {
             e.not_supported(&path.child("type"), ty, TYPES);
+            if present(&tree["default"]) && cx.defaults_forbidden.is_none() {
+                // No value is of such a type.
+                let detail = format!("must be of type {ty}");
+                let at = path.child("default").field().to_string();
+                let value = Some(tree["default"].to_string());
+                e.extend(FieldErrors(vec![FieldError { kind: FieldErrorKind::TypeInvalid, path: at, value, detail }]));
+            }
         }
         if let (true, Some(reason)) = (present(&tree["default"]), &cx.defaults_forbidden) {
             e.forbidden(&path.child("default"), format!("must not be set {reason}"));

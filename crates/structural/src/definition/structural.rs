@@ -4,6 +4,7 @@ use kelson_meta::path::{Errors, Path};
 use kelson_meta::tree::{empty, entries, flag, items, len, present, text};
 use serde_json::Value;
 
+use super::keywords::is_set;
 use super::patterns;
 use crate::schema::is_either;
 
@@ -102,7 +103,7 @@ fn own_fields(tree: &Value, level: Level, path: &Path<'_>, e: &mut Errors) {
     {
         let only_names = entries(&metadata["properties"]).all(|(name, _)| name == "name" || name == "generateName");
         let says_more = |(key, value): (&String, &Value)| {
-            !matches!(key.as_str(), "type" | "default" | "properties") && !empty(value)
+            !matches!(key.as_str(), "type" | "default" | "properties") && is_set(key, value)
         };
         if !only_names || entries(metadata).any(says_more) {
             let why =

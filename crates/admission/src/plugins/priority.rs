@@ -113,8 +113,8 @@ impl Priority {
             "" => "PreemptLowerPriority",
             policy => policy,
         };
-        let given = text(pod, &["spec", "preemptionPolicy"]);
-        if !given.is_empty() && given != policy {
+        let given = at(pod, &["spec", "preemptionPolicy"]).as_str();
+        if let Some(given) = given.filter(|given| *given != policy) {
             return Err(a.forbidden(&format!(
                 "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission \
                  controller computed {policy} from the given PriorityClass name"

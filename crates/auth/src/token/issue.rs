@@ -3,7 +3,7 @@
 use std::fmt;
 
 use jiff::Timestamp;
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, GroupResource, Status, format_seconds};
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, GroupResource, Status, format_seconds, is_path_segment_name};
 use kelson_pki::Key;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -145,6 +145,12 @@ fn token_request() -> GroupKind {
 }
 
 fn find(objects: &dyn Objects, resource: &str, namespace: &str, name: &str) -> Result<ObjectView, Status> {
+    if name.is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
+    }
+    if let Err(faults) = is_path_segment_name(name) {
+        return Err(Status::bad_request(format!("Name parameter invalid: {name:?}: {}", faults.join(";"))));
+    }
     objects
         .get_live("", resource, namespace, name)
         .and_then(|b| decode(&b, resource))

@@ -59,9 +59,12 @@ impl Strategy for ApiServices {
         let spec = &obj["spec"];
         let (group, version) = (text(&spec["group"]), text(&spec["version"]));
         let wanted = format!("{version}.{group}");
-        if text(&obj["metadata"]["name"]) != wanted {
-            let why = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
-            e.invalid(&Path::new("metadata").child("name"), text(&obj["metadata"]["name"]), why);
+        for field in ["generateName", "name"] {
+            let given = text(&obj["metadata"][field]);
+            if !given.is_empty() && given != wanted {
+                let why = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
+                e.invalid(&Path::new("metadata").child(field), given, why);
+            }
         }
         if group.is_empty() && version != "v1" {
             e.required(&root.child("group"), "only v1 may have an empty group and it better be legacy kube");

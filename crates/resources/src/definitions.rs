@@ -37,7 +37,7 @@ impl Strategy for CustomResourceDefinitions {
         definition::default(obj);
     }
     fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
-        set(obj, "status", json!({"acceptedNames": {"kind": "", "plural": ""}}));
+        set(obj, "status", json!({"conditions": null, "acceptedNames": {"kind": "", "plural": ""}}));
         definition::store_version(obj);
         set_generation(obj, 1);
     }
@@ -100,7 +100,10 @@ mod tests {
         assert_eq!(obj["spec"]["conversion"], json!({"strategy": "None"}));
         obj["status"] = json!({"conditions": [{"type": "Established", "status": "True"}]});
         kind.prepare_create(&Context::at(jiff::Timestamp::UNIX_EPOCH), &mut obj);
-        assert_eq!(obj["status"], json!({"acceptedNames": {"kind": "", "plural": ""}, "storedVersions": ["v1"]}));
+        assert_eq!(
+            obj["status"],
+            json!({"conditions": null, "acceptedNames": {"kind": "", "plural": ""}, "storedVersions": ["v1"]})
+        );
         let mut new = obj.clone();
         new["spec"]["versions"] = json!([{"name": "v1"}, {"name": "v2", "storage": true}]);
         kind.prepare_update(&Context::at(jiff::Timestamp::UNIX_EPOCH), &mut new, &obj);

@@ -4,6 +4,7 @@
 //! type has is the schema's. Look a kind up with [`strategy`]; convert between stored and served forms with [`convert`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod addresses;
 mod api_services;
 mod apps;
 mod autoscaling;
@@ -30,11 +31,13 @@ mod storage;
 mod strategy;
 pub mod table;
 mod text;
+mod volume_sources;
 
 use kelson_meta::{path, tree};
 
 pub use column::Column;
 pub use convert::{convert, storage_gvk};
+pub use core::cluster_ip_faults;
 pub use gated::GatedFields;
 pub use kelson_meta::path::{Errors, GoStruct, Path};
 pub use names::NameRule;

@@ -2,7 +2,7 @@
 //! resourceVersion is the request path; here is only what may stand there.
 use kelson_meta::metadata::common;
 pub use kelson_meta::metadata::{ANNOTATIONS_BYTES_MAX, annotations, labels};
-use kelson_meta::{is_dns1123_label, is_qualified_name};
+use kelson_meta::{FieldErrors, is_dns1123_label, is_qualified_name};
 use serde_json::Value;
 
 use crate::names::NameRule;
@@ -21,6 +21,25 @@ pub fn check(o: &Options, meta: &Value, e: &mut Errors) {
     if o.rejudged.qualified {
         qualified_finalizers(&meta["finalizers"], &p.child("finalizers"), e);
     }
+}
+
+/// Faults that the metadata of a new object of any kind may have: its name is one segment of a path, whatever else it is.
+pub fn check_any(o: &Options, meta: &Value, e: &mut Errors) {
+    let p = Path::new("metadata");
+    check_but_finalizers(NameRule::PathSegment, o.namespaced, meta, &p, e);
+    finalizers(&meta["finalizers"], &p.child("finalizers"), e);
+}
+
+/// Faults of the metadata of a view that is written whole, as a `Scale` is; its namespace is the request's.
+pub fn check_view(meta: &Value) -> FieldErrors {
+    let mut e = Errors::new();
+    let p = Path::new("metadata");
+    let mut here = meta.clone();
+    remove(&mut here, "namespace");
+    check_but_finalizers(NameRule::Subdomain, false, &here, &p, &mut e);
+    finalizers(&meta["finalizers"], &p.child("finalizers"), &mut e);
+    qualified_finalizers(&meta["finalizers"], &p.child("finalizers"), &mut e);
+    e.finish()
 }
 
 fn check_but_finalizers(rule: NameRule, namespaced: bool, meta: &Value, p: &Path<'_>, e: &mut Errors) {
@@ -121,7 +140,7 @@ fn faults_of_change(n: &Value, m: &Value, p: &Path<'_>, e: &mut Errors) {
         e.invalid(&p.child("generation"), &n["generation"], "must not be decremented");
     }
     for f in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
-        if n[f] != m[f] {
+        if n[f] != m[f] && (present(&n[f]) || present(&m[f])) {
             e.invalid(&p.child(f), &n[f], IMMUTABLE);
         }
     }
@@ -136,11 +155,13 @@ pub fn keep_system_fields(new: &mut Value, old: &Value) {
     {
         set(meta, "uid", uid.clone());
     }
-    for f in ["creationTimestamp", "deletionTimestamp"] {
-        match old.get(f).filter(|v| present(v)) {
-            Some(v) => set(meta, f, v.clone()),
-            None => remove(meta, f),
-        }
+    match old.get("creationTimestamp").filter(|v| present(v)) {
+        Some(v) => set(meta, "creationTimestamp", v.clone()),
+        None => remove(meta, "creationTimestamp"),
+    }
+    // An update never ends a deletion; that it begins one is a fault, which the comparison of old and new finds.
+    if present(&old["deletionTimestamp"]) {
+        set(meta, "deletionTimestamp", old["deletionTimestamp"].clone());
     }
     if !present(&meta["deletionGracePeriodSeconds"])
         && let Some(v) = old.get("deletionGracePeriodSeconds")
@@ -191,6 +212,36 @@ fn qualified_finalizers(list: &Value, p: &Path<'_>, e: &mut Errors) {
     for (i, f) in items(list).iter().map(text).enumerate() {
         if !f.contains('/') && !is_standard_finalizer(f) {
             e.invalid(&p.index(i), f, "name is neither a standard finalizer name nor is it fully qualified");
+        }
+    }
+}
+
+/// Faults of metadata that a template gives to objects which a controller names: labels and annotations are all it may set.
+pub fn of_template(meta: &Value, p: &Path<'_>, e: &mut Errors) {
+    annotations(&meta["annotations"], &p.child("annotations"), e);
+    labels(&meta["labels"], &p.child("labels"), e);
+    for (field, shown) in [
+        ("name", "name"),
+        ("generateName", "generateName"),
+        ("namespace", "namespace"),
+        ("selfLink", "selfLink"),
+        ("uid", "uID"),
+        ("resourceVersion", "resourceVersion"),
+        ("generation", "generation"),
+        ("creationTimestamp", "creationTimestamp"),
+        ("deletionTimestamp", "deletionTimestamp"),
+        ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
+        ("ownerReferences", "ownerReferences"),
+        ("finalizers", "finalizers"),
+        ("managedFields", "managedFields"),
+    ] {
+        let set = match &meta[field] {
+            Value::String(s) => !s.is_empty(),
+            Value::Number(n) => field == "deletionGracePeriodSeconds" || n.as_i64() != Some(0),
+            other => present(other),
+        };
+        if set {
+            e.forbidden(&p.child(shown), "cannot be set");
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The rules that names of objects follow, by kind.
 use kelson_meta::{is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_path_segment_name};
 
+use crate::addresses;
+
 /// The rule a kind's names follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
@@ -34,11 +36,7 @@ impl NameRule {
             Self::Label1035 => is_dns1035_label(name),
             Self::PathSegment => is_path_segment_name(name),
             Self::Any => Ok(()),
-            Self::Ip => match name.parse::<std::net::IpAddr>() {
-                Ok(ip) if ip.to_string() == name => Ok(()),
-                Ok(ip) => Err(vec![format!("must be in canonical form ({:?})", ip.to_string())]),
-                Err(_) => Err(vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()]),
-            },
+            Self::Ip => addresses::canonical_ip(name).map_err(|why| vec![why]),
         }
     }
 }

@@ -120,6 +120,8 @@ pub struct Options {
     pub name: NameRule,
     /// Whether PUT may create.
     pub allow_create_on_update: bool,
+    /// Whether a new object without a name gets one (upstream `limitrangeStrategy.PrepareForCreate`).
+    pub names_itself: bool,
     /// Whether PUT without a resourceVersion overwrites.
     pub allow_unconditional_update: bool,
     /// What deletion does.
@@ -185,6 +187,7 @@ impl Options {
             generation: false,
             name: NameRule::Subdomain,
             allow_create_on_update: false,
+            names_itself: false,
             allow_unconditional_update: true,
             deletion: Deletion::Immediate,
             delete_returns_object: false,

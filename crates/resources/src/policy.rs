@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use crate::column::{AGE, Column, NAME};
 use crate::conditions;
 use crate::metadata::immutable;
+use crate::names::NameRule;
 use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
 use crate::strategy::Strategy;
 use crate::table::{age, name};
-use crate::tree::{default_to, ensure, flag, int0, object_mut, present, same, text};
+use crate::tree::{default_to, ensure, flag, int0, items, present, same, text};
 
 /// The poddisruptionbudgets resource.
 pub struct PodDisruptionBudgets;
@@ -22,6 +23,8 @@ pub struct PodDisruptionBudgets;
 const COUNTS: &[&str] = &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
 
 static BUDGETS: LazyLock<Options> = LazyLock::new(|| Options {
+    // Upstream looks at the metadata of budgets as at those of any object, and no more.
+    name: NameRule::Any,
     generation: true,
     allow_unconditional_update: false,
     columns: columns![
@@ -148,8 +151,10 @@ impl Strategy for PriorityClasses {
             let why = format!("maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}");
             e.forbidden(&Path::new("value"), why);
         }
-        let policies = &["PreemptLowerPriority", "Never"];
-        rules::optional_one_of(&obj["preemptionPolicy"], &Path::new("preemptionPolicy"), policies, e);
+        if present(&obj["preemptionPolicy"]) {
+            let policies = &["PreemptLowerPriority", "Never"];
+            rules::one_of(&obj["preemptionPolicy"], &Path::new("preemptionPolicy"), policies, e);
+        }
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         if int0(&new["value"]) != int0(&old["value"]) {
@@ -182,26 +187,30 @@ impl Strategy for RuntimeClasses {
     fn options(&self) -> &Options {
         &RUNTIMES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
-        if let Some(o) = object_mut(obj, "overhead")
-            && let Some(list) = o.get_mut("podFixed")
-        {
-            pod::canonical_quantities(list);
-        }
-    }
     fn check(&self, obj: &Value, e: &mut Errors) {
-        let handler = text(&obj["handler"]);
-        e.invalid_each(&Path::new("handler"), handler, is_dns1123_label(handler));
+        let (handler, at) = (text(&obj["handler"]), Path::new("handler"));
+        if rules::required(&obj["handler"], &at, e) {
+            e.invalid_each(&at, handler, is_dns1123_label(handler));
+        }
         let p = Path::new("scheduling");
         crate::metadata::labels(&obj["scheduling"]["nodeSelector"], &p.child("nodeSelector"), e);
-        pod::tolerations(&obj["scheduling"]["tolerations"], &p.child("tolerations"), e);
-        let overhead = Path::new("overhead");
-        let at = overhead.child("podFixed");
-        for (k, v) in crate::tree::entries(&obj["overhead"]["podFixed"]) {
-            rules::quantity(v, &at.key(k), e);
+        let list = p.child("tolerations");
+        let tolerations = items(&obj["scheduling"]["tolerations"]);
+        pod::tolerations(&obj["scheduling"]["tolerations"], &list, e);
+        let key = |t: &Value| ["key", "operator", "value", "effect"].map(|f| text(&t[f]).to_owned());
+        for (i, t) in tolerations.iter().enumerate() {
+            if tolerations[..i].iter().any(|before| key(before) == key(t)) {
+                e.duplicate(&list.index(i), t);
+            }
+        }
+        if present(&obj["overhead"]) {
+            // What a sandbox takes is judged as the limits of a container.
+            let limits = json!({"limits": obj["overhead"]["podFixed"]});
+            pod::container_requirements(&limits, &Path::new("overhead"), e);
         }
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        self.check(new, e);
         if !same(&new["handler"], &old["handler"]) {
             e.invalid(&Path::new("handler"), &new["handler"], "field is immutable");
         }

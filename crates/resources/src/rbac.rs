@@ -59,7 +59,11 @@ impl Strategy for Roles {
                 e.required(&at, "at least one clusterRoleSelector required if aggregationRule is non-nil");
             }
             for (i, s) in selectors.iter().enumerate() {
+                let faults = e.len();
                 rules::label_selector(s, &at.index(i), e);
+                if e.len() > faults {
+                    e.invalid(&at.index(i), s, "invalid label selector.");
+                }
             }
         }
     }

@@ -1,6 +1,4 @@
-//! Rules many kinds share: addresses, ports, quantities, selectors, enumerations. Messages are the API's.
-use std::net::IpAddr;
-
+//! Rules many kinds share: ports, quantities, selectors, enumerations. Messages are the API's.
 use kelson_meta::{Quantity, is_label_value, is_qualified_name};
 use serde_json::Value;
 
@@ -29,6 +27,23 @@ pub fn one_of(v: &Value, p: &Path<'_>, supported: &[&str], e: &mut Errors) {
         e.required(p, "");
     } else if !supported.contains(&s) {
         e.not_supported(p, s, supported);
+    }
+}
+
+/// A domain and a path under it, as those name themselves who look after an object.
+pub fn domain_prefixed_path(s: &str, p: &Path<'_>, e: &mut Errors) {
+    let in_path = |c: char| c.is_ascii_alphanumeric() || "/-._~%!$&'()*+,;=:".contains(c);
+    if s.is_empty() {
+        return e.required(p, "");
+    }
+    match s.split_once('/').filter(|(host, path)| !host.is_empty() && !path.is_empty()) {
+        Some((host, path)) => {
+            e.invalid_each(p, host, kelson_meta::is_dns1123_subdomain(host));
+            if !path.chars().all(in_path) {
+                e.invalid(p, path, "Invalid path (regex used for validation is '[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+')");
+            }
+        }
+        None => e.invalid(p, s, "must be a domain-prefixed path (such as \"acme.io/foo\")"),
     }
 }
 
@@ -107,7 +122,13 @@ pub fn count_or_percent(v: &Value, p: &Path<'_>, e: &mut Errors) {
 
 /// The percentage, when it is one.
 pub fn percent(v: &Value) -> Option<i64> {
-    v.as_str().and_then(|s| s.strip_suffix('%')).and_then(|n| n.parse().ok())
+    let s = v.as_str().filter(|s| is_percent(s).is_ok())?;
+    s.strip_suffix('%')?.parse().ok()
+}
+
+/// A percentage as its number, a count as it is, be it text, and anything else as nothing.
+pub fn count(v: &Value) -> i64 {
+    percent(v).or_else(|| v.as_str()?.parse().ok()).unwrap_or_else(|| int0(v))
 }
 
 /// At most 100%.
@@ -117,26 +138,11 @@ pub fn not_over_100_percent(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// An IP address.
-pub fn ip(s: &str, p: &Path<'_>, e: &mut Errors) {
-    if s.parse::<IpAddr>().is_err() {
-        e.invalid(p, s, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
+/// No `..` element in a path.
+pub fn no_backsteps(path: &str, p: &Path<'_>, e: &mut Errors) {
+    if path.split('/').any(|s| s == "..") {
+        e.invalid(p, path, "must not contain '..'");
     }
-}
-
-/// A CIDR block.
-pub fn cidr(s: &str, p: &Path<'_>, e: &mut Errors) {
-    if parse_cidr(s).is_none() {
-        e.invalid(p, s, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)");
-    }
-}
-
-/// Address and prefix length of a CIDR block.
-pub fn parse_cidr(s: &str) -> Option<(IpAddr, u8)> {
-    let (ip, bits) = s.split_once('/')?;
-    let ip: IpAddr = ip.parse().ok()?;
-    let bits: u8 = bits.parse().ok()?;
-    (bits <= if ip.is_ipv4() { 32 } else { 128 }).then_some((ip, bits))
 }
 
 /// Reads a quantity; reports what is none.
@@ -248,8 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn percents_and_blocks() {
+    fn percents() {
         assert!(is_percent("25%").is_ok() && is_percent("%").is_err() && is_percent("-1%").is_err());
-        assert!(parse_cidr("10.0.0.0/33").is_none() && parse_cidr("::/0").is_some());
     }
 }

@@ -91,6 +91,18 @@ pub trait Strategy: Send + Sync {
         e.finish()
     }
 
+    /// All faults of a new object. Where the kind's own rules find none, the metadata that every object has is judged, which
+    /// kinds with lenient rules of their own leave out (upstream `rest.BeforeCreate`).
+    fn judge_create(&self, obj: &Value) -> FieldErrors {
+        let found = self.validate_create(obj);
+        if !found.is_empty() {
+            return found;
+        }
+        let mut e = Errors::new();
+        metadata::check_any(self.options(), &obj["metadata"], &mut e);
+        e.finish()
+    }
+
     /// On update of the main resource: keeps status, bumps generation when the rest changed.
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
         let _ = cx;
@@ -107,10 +119,7 @@ pub trait Strategy: Send + Sync {
     /// Same for a subresource that is a view of the object; the base treats every one as `status`.
     fn prepare_subresource_update(&self, cx: &Context<'_>, subresource: &str, new: &mut Value, old: &Value) {
         let _ = cx;
-        base_status_update(new, old);
-        if subresource == "status" && self.options().status_stands_alone {
-            keep_metadata(new, old);
-        }
+        base_subresource_update(self.options(), subresource, new, old);
     }
     /// Faults of a subresource update apart from metadata.
     fn check_subresource_update(&self, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
@@ -231,16 +240,32 @@ fn spec_changed(new: &Value, old: &Value) -> bool {
     n.keys().chain(o.keys()).filter(|k| counts(k)).any(|k| !same(&new[k.as_str()], &old[k.as_str()]))
 }
 
-/// The base of a status update: everything but status and metadata comes from the old object.
-/// What a write of the status alone leaves of the metadata that clients write.
-fn keep_metadata(new: &mut Value, old: &Value) {
+/// The base of a subresource's update, where every one is taken for `status`.
+pub(crate) fn base_subresource_update(o: &Options, subresource: &str, new: &mut Value, old: &Value) {
+    base_status_update(new, old);
+    if subresource == "status" && o.status_stands_alone {
+        keep_metadata(o, new, old);
+    }
+}
+
+/// What a write of the status alone leaves of the metadata that clients write (upstream `ResetObjectMetaForStatus`).
+fn keep_metadata(o: &Options, new: &mut Value, old: &Value) {
     if let Some(meta) = new.get_mut("metadata") {
-        for field in ["labels", "annotations", "finalizers", "ownerReferences", "deletionGracePeriodSeconds"] {
+        if o.group == "flowcontrol.apiserver.k8s.io" {
+            // These keep all of it.
+            restore(meta, &old["metadata"], "deletionGracePeriodSeconds");
+        }
+        for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
             restore(meta, &old["metadata"], field);
+        }
+        if o.group != "apiregistration.k8s.io" {
+            // Of these it is judged.
+            restore(meta, &old["metadata"], "deletionTimestamp");
         }
     }
 }
 
+/// The base of a status update: everything but status and metadata comes from the old object.
 pub(crate) fn base_status_update(new: &mut Value, old: &Value) {
     let keys: Vec<String> = match (new.as_object(), old.as_object()) {
         (Some(n), Some(o)) => n.keys().chain(o.keys()).cloned().collect(),

@@ -59,7 +59,7 @@ pub(super) fn of(mut value: Value, origin: Origin<'_>, node: &str) -> Result<Pod
     }
     value["spec"]["nodeName"] = node.into();
     strategy.default("v1", &mut value).map_err(|refused| refused.message)?;
-    let faults = strategy.validate_create(&value);
+    let faults = strategy.judge_create(&value);
     if !faults.is_empty() {
         return Err(faults.to_string());
     }

@@ -2,6 +2,7 @@
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
+use kelson_meta::Status;
 use serde_json::{Value, json};
 
 use super::{collisions, restart_always, wide};
@@ -11,7 +12,7 @@ use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Context, Strategy, base_create, base_update};
+use crate::strategy::{Context, Strategy, base_create, base_status_update, base_update};
 use crate::table::{age, label_map, name};
 use crate::tree::{default_to, default_zero, ensure, int0, present, remove, same, set, text};
 
@@ -74,13 +75,29 @@ impl Strategy for DaemonSets {
         if let Some(s) = obj.get_mut("spec") {
             remove(s, "templateGeneration");
         }
-        set_template_generation(obj, 1);
+        let given = template_generation(obj).max(1);
+        set_template_generation(obj, given);
     }
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
         base_update(&OPTIONS, new, old);
-        let before = text(&old["metadata"]["annotations"][TEMPLATE_GENERATION]).parse().unwrap_or(0);
+        let before = template_generation(old);
         let changed = !same(&new["spec"]["template"], &old["spec"]["template"]);
         set_template_generation(new, before + i64::from(changed));
+    }
+    fn default(&self, version: &str, obj: &mut Value) -> Result<(), Status> {
+        // The annotation is a number of the spec in another place.
+        if let Some(given) = obj["metadata"]["annotations"].get(TEMPLATE_GENERATION)
+            && text(given).parse::<i64>().is_err()
+        {
+            let why = format!("annotation {TEMPLATE_GENERATION}: {:?} is not a number", text(given));
+            return Err(Status::bad_request(why));
+        }
+        self.set_defaults(version, obj);
+        Ok(())
+    }
+    fn prepare_subresource_update(&self, _cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {
+        base_status_update(new, old);
+        set_template_generation(new, template_generation(old));
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
         let (spec, p) = (&obj["spec"], Path::new("spec"));
@@ -144,6 +161,11 @@ impl Strategy for DaemonSets {
     }
 }
 
+/// How often the template of an object changed, as far as it says so.
+fn template_generation(obj: &Value) -> i64 {
+    text(&obj["metadata"]["annotations"][TEMPLATE_GENERATION]).parse().unwrap_or(0)
+}
+
 /// How often the template changed is counted where `extensions/v1beta1` had a field for it.
 fn set_template_generation(obj: &mut Value, count: i64) {
     if count > 0
@@ -166,8 +188,7 @@ fn check_update_strategy(s: &Value, p: &Path<'_>, e: &mut Errors) {
                 rules::count_or_percent(v, &at.child(f), e);
                 rules::not_over_100_percent(v, &at.child(f), e);
             }
-            let some = |v: &Value| rules::percent(v).unwrap_or_else(|| int0(v)) != 0;
-            match (some(unavailable), some(surge)) {
+            match (rules::count(unavailable) != 0, rules::count(surge) != 0) {
                 (true, true) => {
                     e.invalid(&at.child("maxSurge"), surge, "may not be set when maxUnavailable is non-zero");
                 }

@@ -145,8 +145,7 @@ fn check_strategy(s: &Value, p: &Path<'_>, e: &mut Errors) {
             let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
             rules::count_or_percent(unavailable, &at.child("maxUnavailable"), e);
             rules::count_or_percent(surge, &at.child("maxSurge"), e);
-            let zero = |v: &Value| rules::percent(v).unwrap_or_else(|| int0(v)) == 0;
-            if zero(unavailable) && zero(surge) {
+            if rules::count(unavailable) == 0 && rules::count(surge) == 0 {
                 e.invalid(&at.child("maxUnavailable"), unavailable, "may not be 0 when `maxSurge` is 0");
             }
             rules::not_over_100_percent(unavailable, &at.child("maxUnavailable"), e);

@@ -14,7 +14,7 @@ use crate::pod;
 use crate::rules;
 use crate::strategy::Strategy;
 use crate::table::{age, containers, name};
-use crate::tree::{default_to, default_zero, ensure, int0, items, items_mut, present, restore, same, text};
+use crate::tree::{default_to, default_zero, ensure, int0, items, items_mut, present, restore, same, set, text};
 
 /// The statefulsets resource.
 pub struct StatefulSets;
@@ -73,8 +73,9 @@ impl Strategy for StatefulSets {
             pod::default_template(t);
         }
         for c in items_mut(spec, "volumeClaimTemplates") {
-            default_zero(c, "apiVersion", "v1");
-            default_zero(c, "kind", "PersistentVolumeClaim");
+            // Whatever was sent, these are claims.
+            set(c, "apiVersion", "v1");
+            set(c, "kind", "PersistentVolumeClaim");
             if let Some(s) = ensure(c, "spec") {
                 pod::claim_spec(s);
             }
@@ -151,33 +152,37 @@ impl StatefulSets {
                 crate::core::check_claim_spec(&c["spec"], &at.child("spec"), e);
             }
         }
-        if claims.is_empty() {
+        let named = ["hostname", "subdomain"].iter().any(|f| present(&spec["template"]["spec"][*f]));
+        if claims.is_empty() && !named {
             selector_and_template(spec, &p, &SELECTOR_WORDS, e);
         } else {
-            let with = with_claims(spec, claims);
-            selector_and_template(&with, &p, &SELECTOR_WORDS, e);
+            let as_made = as_pods_are_made(spec, claims);
+            selector_and_template(&as_made, &p, &SELECTOR_WORDS, e);
         }
         restart_always(spec, "StatefulSet", &p, e);
     }
 }
 
-/// The template as its pods will be: every claim template is a volume of that name.
-fn with_claims(spec: &Value, claims: &[Value]) -> Value {
+/// The template as its pods will be: every name of a claim template is one volume, and the controller gives the names of hosts.
+fn as_pods_are_made(spec: &Value, claims: &[Value]) -> Value {
     let mut out = json!({"selector": spec["selector"], "template": spec["template"]});
-    let mut volumes: Vec<Value> = claims
-        .iter()
-        .map(|c| {
-            let n = &c["metadata"]["name"];
-            json!({"name": n, "persistentVolumeClaim": {"claimName": n}})
-        })
-        .collect();
+    if let Some(s) = crate::tree::at_mut(&mut out, &["template", "spec"]) {
+        crate::tree::remove(s, "hostname");
+        crate::tree::remove(s, "subdomain");
+    }
+    if claims.is_empty() {
+        return out;
+    }
+    let names: std::collections::BTreeSet<&str> = claims.iter().map(|c| text(&c["metadata"]["name"])).collect();
+    let mut volumes: Vec<Value> =
+        names.iter().map(|n| json!({"name": n, "persistentVolumeClaim": {"claimName": n}})).collect();
     for v in items(&spec["template"]["spec"]["volumes"]) {
-        if !claims.iter().any(|c| c["metadata"]["name"] == v["name"]) {
+        if !names.contains(text(&v["name"])) {
             volumes.push(v.clone());
         }
     }
     if let Some(s) = crate::tree::at_mut(&mut out, &["template", "spec"]) {
-        crate::tree::set(s, "volumes", volumes);
+        set(s, "volumes", volumes);
     }
     out
 }
@@ -197,7 +202,7 @@ fn check_update_strategy(s: &Value, p: &Path<'_>, e: &mut Errors) {
             if present(unavailable) {
                 let m = at.child("maxUnavailable");
                 rules::count_or_percent(unavailable, &m, e);
-                if rules::percent(unavailable).unwrap_or_else(|| int0(unavailable)) == 0 {
+                if rules::count(unavailable) == 0 {
                     e.invalid(&m, unavailable, "cannot be 0");
                 }
                 rules::not_over_100_percent(unavailable, &m, e);

@@ -4,12 +4,13 @@ mod convert;
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
-use kelson_meta::is_path_segment_name;
+use kelson_meta::{is_dns1123_label, is_path_segment_name};
 use serde_json::{Value, json};
 
 use crate::column::{AGE, Column, NAME};
 use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
+use crate::pod;
 use crate::rules;
 use crate::strategy::Strategy;
 use crate::table::{NONE, UNKNOWN, UNSET, age, name};
@@ -17,6 +18,9 @@ use crate::tree::{default_to, ensure, int, int0, items, object_mut, present, sam
 
 use convert::{CPU_PERCENT, SOURCES, cpu_metric};
 pub use convert::{to_v1, to_v2};
+
+/// The sources of a metric in the order in which they are looked at.
+const IN_ORDER: [&str; 5] = ["object", "external", "pods", "resource", "containerResource"];
 
 /// The horizontalpodautoscalers resource.
 pub struct HorizontalPodAutoscalers;
@@ -107,9 +111,16 @@ impl Strategy for HorizontalPodAutoscalers {
         for (i, m) in items(&spec["metrics"]).iter().enumerate() {
             metric(m, &list.index(i), e);
         }
+        let at_zero = |m: &Value| matches!(text(&m["type"]), "Object" | "External");
+        if min == Some(0) && !items(&spec["metrics"]).iter().any(at_zero) {
+            e.forbidden(
+                &list,
+                "must specify at least one Object or External metric to support scaling to zero replicas",
+            );
+        }
         let behavior = p.child("behavior");
         for f in ["scaleUp", "scaleDown"] {
-            scaling_rules(&spec["behavior"][f], f, &behavior.child(f), e);
+            scaling_rules(&spec["behavior"][f], &behavior.child(f), e);
         }
     }
     fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
@@ -158,39 +169,85 @@ fn reference(r: &Value, group: Group, p: &Path<'_>, e: &mut Errors) {
 
 fn metric(m: &Value, p: &Path<'_>, e: &mut Errors) {
     let kind = text(&m["type"]);
-    let Some((_, field)) = SOURCES.iter().find(|(k, _)| *k == kind) else {
+    let expected = SOURCES.iter().find(|(k, _)| *k == kind).map(|(_, field)| *field);
+    if expected.is_none() {
         if kind.is_empty() {
             e.required(&p.child("type"), "must specify a metric source type");
         }
         let all: Vec<&str> = SOURCES.iter().map(|(k, _)| *k).collect();
         // Nor has it what a source of its type would be given, for which upstream says the same.
         (0..2).for_each(|_| e.not_supported(&p.child("type"), kind, &all));
-        return;
-    };
-    for (_, f) in SOURCES.iter().filter(|(_, f)| f != field && present(&m[*f])) {
-        e.forbidden(&p.child(f), "must populate the given metric source only");
     }
-    let (source, at) = (&m[*field], p.child(field));
-    if !present(source) {
-        return e.required(&at, "must populate information for the given metric source");
+    // Only the first source is looked at, whatever the type says.
+    let present: Vec<&str> = IN_ORDER.iter().copied().filter(|f| present(&m[*f])).collect();
+    if let Some(first) = present.first() {
+        source(first, &m[*first], &p.child(first), e);
     }
-    if *field == "object" {
-        reference(&source["describedObject"], Group::MayBeEmpty, &at.child("describedObject"), e);
+    if let Some(field) = expected
+        && !present.contains(&field)
+    {
+        e.required(&p.child(field), "must populate information for the given metric source");
     }
-    if matches!(*field, "resource" | "containerResource") {
-        rules::required(&source["name"], &at.child("name"), e);
+    if present.len() != 1 {
+        for f in present.iter().filter(|f| Some(**f) != expected) {
+            e.forbidden(&p.child(f), "must populate the given metric source only");
+        }
+    }
+}
+
+/// A source of a metric, and the target that it may have.
+fn source(field: &str, source: &Value, p: &Path<'_>, e: &mut Errors) {
+    let of_containers = field == "containerResource";
+    if field == "object" {
+        reference(&source["describedObject"], Group::MayBeEmpty, &p.child("describedObject"), e);
+    }
+    if of_containers || field == "resource" {
+        if rules::required(&source["name"], &p.child("name"), e) && of_containers {
+            pod::container_resource_name(text(&source["name"]), &p.child("name"), e);
+        }
     } else {
-        let metric = at.child("metric");
-        rules::required(&source["metric"]["name"], &metric.child("name"), e);
+        let metric = p.child("metric");
+        let name = text(&source["metric"]["name"]);
+        if rules::required(&source["metric"]["name"], &metric.child("name"), e) {
+            e.invalid_each(&metric.child("name"), name, is_path_segment_name(name));
+        }
     }
-    if *field == "containerResource" {
-        rules::required(&source["container"], &at.child("container"), e);
+    if of_containers && rules::required(&source["container"], &p.child("container"), e) {
+        let name = text(&source["container"]);
+        e.invalid_each(&p.child("container"), name, is_dns1123_label(name));
     }
-    target(&source["target"], &at.child("target"), e);
+    let (t, at) = (&source["target"], p.child("target"));
+    target(t, &at, e);
+    let [value, average, utilization] = ["value", "averageValue", "averageUtilization"].map(|f| present(&t[f]));
+    let average_at = at.child("averageValue");
+    match field {
+        "object" if !value && !average => e.required(&average_at, "must set either a target value or averageValue"),
+        "external" if !value && !average => {
+            e.required(&average_at, "must set either a target value for metric or a per-pod target");
+        }
+        "external" if value && average => {
+            e.forbidden(&at.child("value"), "may not set both a target value for metric and a per-pod target");
+        }
+        "pods" if !average => e.required(&average_at, "must specify a positive target averageValue"),
+        "resource" | "containerResource" if !utilization && !average => {
+            let why = "must set either a target raw value or a target utilization";
+            e.required(&at.child("averageUtilization"), why);
+        }
+        "resource" | "containerResource" if utilization && average => {
+            e.forbidden(&average_at, "may not set both a target raw value and a target utilization");
+        }
+        _ => {}
+    }
 }
 
 fn target(t: &Value, p: &Path<'_>, e: &mut Errors) {
-    rules::one_of(&t["type"], &p.child("type"), &["AverageValue", "Utilization", "Value"], e);
+    let kind = text(&t["type"]);
+    if kind.is_empty() {
+        e.required(&p.child("type"), "must specify a metric target type");
+    }
+    if !matches!(kind, "AverageValue" | "Utilization" | "Value") {
+        e.invalid(&p.child("type"), kind, "must be either Utilization, Value, or AverageValue");
+    }
     for f in ["value", "averageValue"] {
         if let Some(q) = rules::quantity(&t[f], &p.child(f), e)
             && q.signum() != 1
@@ -203,12 +260,9 @@ fn target(t: &Value, p: &Path<'_>, e: &mut Errors) {
     {
         e.invalid(&p.child("averageUtilization"), n, "must be greater than 0");
     }
-    if ["value", "averageValue", "averageUtilization"].iter().all(|f| !present(&t[*f])) {
-        e.required(&p.child("averageUtilization"), "must set either a target raw value or a target utilization");
-    }
 }
 
-fn scaling_rules(r: &Value, _which: &str, p: &Path<'_>, e: &mut Errors) {
+fn scaling_rules(r: &Value, p: &Path<'_>, e: &mut Errors) {
     const WINDOW_SECONDS_MAX: i64 = 3600;
     const PERIOD_SECONDS_MAX: i64 = 1800;
     if !present(r) {
@@ -222,6 +276,11 @@ fn scaling_rules(r: &Value, _which: &str, p: &Path<'_>, e: &mut Errors) {
         }
     }
     rules::optional_one_of(&r["selectPolicy"], &p.child("selectPolicy"), &["Disabled", "Max", "Min"], e);
+    if let Some(q) = rules::quantity(&r["tolerance"], &p.child("tolerance"), e)
+        && q.signum() < 0
+    {
+        e.invalid(&p.child("tolerance"), &r["tolerance"], rules::NOT_NEGATIVE);
+    }
     let list = p.child("policies");
     let policies = items(&r["policies"]);
     if policies.is_empty() {

@@ -2,7 +2,7 @@
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
-use kelson_meta::{is_dns1123_label, is_qualified_name};
+use kelson_meta::is_dns1123_label;
 use serde_json::{Value, json};
 
 use super::job_selector::{self, check_generated, generate_selector};
@@ -232,11 +232,7 @@ pub(super) fn check_spec(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     }
     if let Some(m) = spec["managedBy"].as_str() {
         let at = p.child("managedBy");
-        if m.contains('/') {
-            e.invalid_each(&at, m, is_qualified_name(m));
-        } else {
-            e.invalid(&at, m, "must be a domain-prefixed path (such as \"acme.io/foo\")");
-        }
+        rules::domain_prefixed_path(m, &at, e);
         if m.len() > MANAGED_BY_BYTES_MAX {
             e.too_long(&at, MANAGED_BY_BYTES_MAX);
         }

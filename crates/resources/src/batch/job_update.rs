@@ -33,13 +33,22 @@ pub(super) fn check_spec_update(new: &Value, old: &Value, e: &mut Errors) {
     if suspended {
         allow_scheduling(&mut before, &n["template"]);
     }
-    immutable(&n["template"], &before, &p.child("template"), e);
+    if flag(&o["suspend"]) {
+        allow_resources(&mut before, &n["template"]);
+    }
+    if flag(&o["suspend"]) {
+        // What a suspended job's pods need may change; of its template only the spec is compared.
+        let at = p.child("template");
+        immutable(&n["template"]["spec"], &before["spec"], &at.child("spec"), e);
+    } else {
+        immutable(&n["template"], &before, &p.child("template"), e);
+    }
     for f in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
         immutable(&n[f], &o[f], &p.child(f), e);
     }
 }
 
-/// Suspended jobs may still change where their pods run and what they ask for (KEP-2926, KEP-5440).
+/// Suspended jobs may still change where their pods run (KEP-2926).
 fn allow_scheduling(before: &mut Value, now: &Value) {
     if let Some(m) = ensure(before, "metadata") {
         for f in ["labels", "annotations"] {
@@ -56,8 +65,17 @@ fn allow_scheduling(before: &mut Value, now: &Value) {
     {
         restore(a, node, "nodeAffinity");
     }
+}
+
+/// Suspended jobs may change what their containers ask for (KEP-5440).
+fn allow_resources(before: &mut Value, now: &Value) {
+    let Some(spec) = ensure(before, "spec") else { return };
     for list in ["containers", "initContainers"] {
-        for (c, n) in crate::tree::items_mut(spec, list).zip(items(&now["spec"][list])) {
+        let now = items(&now["spec"][list]);
+        if items(&spec[list]).len() != now.len() {
+            continue;
+        }
+        for (c, n) in crate::tree::items_mut(spec, list).zip(now).filter(|(c, n)| c["name"] == n["name"]) {
             restore(c, n, "resources");
         }
     }

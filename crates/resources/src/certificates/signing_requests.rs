@@ -18,7 +18,7 @@ use crate::rules;
 use crate::strategy::{Context, Strategy, base_status_update};
 use crate::table::{age, human_duration, name, or_none};
 use crate::text::Texts;
-use crate::tree::{default_zero, ensure, int, items, items_mut, present, remove, restore, same, set, text};
+use crate::tree::{ensure, int, items, items_mut, present, remove, restore, same, set, text};
 
 const LIFETIME_SECONDS_MIN: i64 = 600;
 const USAGES: &[&str] = &[
@@ -70,11 +70,6 @@ impl Strategy for CertificateSigningRequests {
     }
     fn set_defaults(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "status");
-        if let Some(s) = obj.get_mut("status") {
-            for c in items_mut(s, "conditions") {
-                default_zero(c, "status", "True");
-            }
-        }
     }
     fn prepare_create(&self, cx: &Context<'_>, obj: &mut Value) {
         set(obj, "status", json!({}));
@@ -107,7 +102,7 @@ impl Strategy for CertificateSigningRequests {
         check_spec(&obj["spec"], e);
     }
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
-        restore(new, old, "spec");
+        base_status_update(new, old);
         restore(new, old, "status");
     }
     fn check_update(&self, _new: &Value, _old: &Value, _e: &mut Errors) {}

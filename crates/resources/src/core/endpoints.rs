@@ -2,18 +2,19 @@
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
-use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
+use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_label_value, is_qualified_name};
 use serde_json::{Value, json};
 
 use super::endpoint_ip;
+use crate::addresses;
 use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
 use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::{Context, Strategy, base_update};
+use crate::strategy::{Context, Strategy, base_create, base_update};
 use crate::table::{NONE, UNSET, age, list_with_more, name};
-use crate::tree::{default_to, default_zero, int, int0, items, items_mut, same, set, text};
+use crate::tree::{default_to, default_zero, int, int0, items, items_mut, present, remove, same, set, text};
 
 const ENDPOINTS_MAX: usize = 1000;
 const PORTS_MAX: usize = 20_000;
@@ -80,7 +81,7 @@ fn subset(s: &Value, p: &Path<'_>, e: &mut Errors) {
         let list = p.child(f);
         for (i, a) in items(&s[f]).iter().enumerate() {
             let at = list.index(i);
-            rules::ip(text(&a["ip"]), &at.child("ip"), e);
+            addresses::ip(text(&a["ip"]), &[], &at.child("ip"), e);
             let host = text(&a["hostname"]);
             if !host.is_empty() {
                 e.invalid_each(&at.child("hostname"), host, is_dns1123_label(host));
@@ -152,7 +153,12 @@ impl Strategy for EndpointSlices {
         }
         slice_ports(&obj["ports"], &Path::new("ports"), e);
     }
+    fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
+        base_create(self, obj);
+        drop_topology(obj, &Value::Null);
+    }
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        drop_topology(new, old);
         base_update(&SLICES, new, old);
         // Labels say whose endpoints these are.
         if !same(&new["metadata"]["labels"], &old["metadata"]["labels"]) {
@@ -187,6 +193,16 @@ impl Strategy for EndpointSlices {
     }
 }
 
+/// The topology of v1beta1 is kept where an object of that version had it, and stays out of new ones.
+fn drop_topology(new: &mut Value, old: &Value) {
+    if items(&old["endpoints"]).iter().any(|x| present(&x["deprecatedTopology"])) {
+        return;
+    }
+    for endpoint in items_mut(new, "endpoints") {
+        remove(endpoint, "deprecatedTopology");
+    }
+}
+
 fn endpoint(x: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
     let addresses = items(&x["addresses"]);
     let at = p.child("addresses");
@@ -200,7 +216,7 @@ fn endpoint(x: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
         match kind {
             "IPv4" => {
                 let faults = e.len();
-                rules::ip(a, &at, e);
+                addresses::ip(a, &[], &at, e);
                 if e.len() == faults {
                     if a.parse::<std::net::Ipv4Addr>().is_err() {
                         e.invalid(list, a, "must be an IPv4 address");
@@ -209,9 +225,9 @@ fn endpoint(x: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
                 }
             }
             "IPv6" => {
-                let faults = e.len();
-                rules::ip(a, &at, e);
-                if e.len() == faults {
+                if let Err(why) = addresses::canonical_ip(a) {
+                    e.invalid(&at, a, why);
+                } else {
                     if a.parse::<std::net::Ipv6Addr>().is_err() {
                         e.invalid(list, a, "must be an IPv6 address");
                     }
@@ -242,8 +258,14 @@ fn endpoint(x: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
         let at = hints.child(f);
         if list.len() > ZONES_MAX {
             e.too_many(&at, list.len(), ZONES_MAX);
+            break;
         }
         rules::unique(&x["hints"][f], "name", &at, e);
+        for (i, hint) in list.iter().enumerate() {
+            let name = text(&hint["name"]);
+            let fit = if f == "forZones" { is_label_value(name) } else { is_dns1123_subdomain(name) };
+            e.invalid_each(&at.index(i).child("name"), name, fit);
+        }
     }
 }
 
@@ -262,7 +284,7 @@ fn slice_ports(list: &Value, p: &Path<'_>, e: &mut Errors) {
         if !names.insert(n) {
             e.duplicate(&at.child("name"), n);
         }
-        rules::one_of(&port["protocol"], &at.child("protocol"), &["SCTP", "TCP", "UDP"], e);
+        rules::optional_one_of(&port["protocol"], &at.child("protocol"), &["SCTP", "TCP", "UDP"], e);
         if let Some(a) = port["appProtocol"].as_str() {
             e.invalid_each(&at.child("appProtocol"), a, is_qualified_name(a));
         }

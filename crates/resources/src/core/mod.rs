@@ -20,9 +20,10 @@ pub use namespace::Namespaces;
 pub use node::Nodes;
 pub use quota::{LimitRanges, PodTemplates, ResourceQuotas};
 pub use secret::Secrets;
-pub use service::Services;
+pub use service::{Services, cluster_ip_faults};
 pub use service_account::ServiceAccounts;
 pub use volume::PersistentVolumes;
+pub(crate) use volume::inline_volume_spec;
 pub use volume_claim::PersistentVolumeClaims;
 pub(crate) use volume_claim::claim_spec as check_claim_spec;
 
@@ -32,7 +33,7 @@ use crate::path::{Errors, Path};
 
 /// An address traffic can be sent to: valid, and none of the special ranges.
 pub(crate) fn endpoint_ip(s: &str, p: &Path<'_>, e: &mut Errors) {
-    let Ok(ip) = s.parse::<IpAddr>() else { return e.invalid(p, s, "must be a valid IP address") };
+    let Some(ip) = crate::addresses::parse_ip(s) else { return e.invalid(p, s, "must be a valid IP address") };
     // `::ffff:127.0.0.1` is the loopback address in another spelling.
     let ip = ip.to_canonical();
     if ip.is_unspecified() {

@@ -79,7 +79,12 @@ impl Strategy for Namespaces {
     fn check_subresource_update(&self, subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
         if subresource == "finalize" {
             let spec = Path::new("spec");
-            return finalizers(new, &spec.child("finalizers"), e);
+            let p = spec.child("finalizers");
+            for (i, f) in items(&new["spec"]["finalizers"]).iter().enumerate() {
+                // Here every one has its place in the list; where a namespace is made they have none.
+                finalizer(text(f), &p.index(i), e);
+            }
+            return;
         }
         let phase = text(&new["status"]["phase"]);
         let deleting = present(&new["metadata"]["deletionTimestamp"]);
@@ -101,10 +106,12 @@ impl Strategy for Namespaces {
 }
 
 fn finalizers(obj: &Value, p: &Path<'_>, e: &mut Errors) {
-    for f in items(&obj["spec"]["finalizers"]).iter().map(text) {
-        e.invalid_each(p, f, is_qualified_name(f));
-        if !f.contains('/') && !matches!(f, "kubernetes" | "orphan" | "foregroundDeletion") {
-            e.invalid(p, f, "name is neither a standard finalizer name nor is it fully qualified");
-        }
+    items(&obj["spec"]["finalizers"]).iter().for_each(|f| finalizer(text(f), p, e));
+}
+
+fn finalizer(f: &str, p: &Path<'_>, e: &mut Errors) {
+    e.invalid_each(p, f, is_qualified_name(f));
+    if !f.contains('/') && !matches!(f, "kubernetes" | "orphan" | "foregroundDeletion") {
+        e.invalid(p, f, "name is neither a standard finalizer name nor is it fully qualified");
     }
 }

@@ -6,14 +6,17 @@ use jiff::Timestamp;
 use kelson_meta::{is_label_value, is_qualified_name};
 use serde_json::{Value, json};
 
+use crate::addresses;
 use crate::column::{AGE, Column, NAME};
 use crate::options::{Connects, Options, columns, texts};
 use crate::path::{Errors, Path};
-use crate::pod::canonical_quantities;
-use crate::rules;
-use crate::strategy::{Context, Strategy, field_text};
+use crate::pod::{self, canonical_quantities};
+use crate::strategy::{Context, Strategy, base_update, field_text};
 use crate::table::{UNKNOWN, age, name, or_none};
 use crate::tree::{entries, flag, items, present, remove, set, text};
+
+/// `status.declaredFeatures[]` in bytes.
+const FEATURE_NAME_MAX: usize = 253;
 
 /// The nodes resource.
 pub struct Nodes;
@@ -78,6 +81,8 @@ impl Strategy for Nodes {
         if let Some(spec) = obj.get_mut("spec") {
             let (one, many) = (text(&spec["podCIDR"]).to_owned(), items(&spec["podCIDRs"]).first().cloned());
             match many {
+                // Where the two differ, the older field wins, as older clients know it alone.
+                Some(first) if !one.is_empty() && first != one.as_str() => set(spec, "podCIDRs", vec![json!(one)]),
                 None if !one.is_empty() => set(spec, "podCIDRs", vec![json!(one)]),
                 Some(first) => set(spec, "podCIDR", first),
                 None => {}
@@ -94,15 +99,19 @@ impl Strategy for Nodes {
         let meta = Path::new("metadata");
         taints(&obj["spec"]["taints"], &meta.child("taints"), e);
         resources(&obj["status"], e);
+        declared_features(&obj["status"], e);
         let spec = Path::new("spec");
         let p = spec.child("podCIDRs");
         let cidrs = items(&obj["spec"]["podCIDRs"]);
         for (i, c) in cidrs.iter().enumerate() {
-            rules::cidr(text(c), &p.index(i), e);
+            addresses::cidr(text(c), &[], &p.index(i), e);
         }
         if cidrs.len() > 1 {
             let families: BTreeSet<bool> =
-                cidrs.iter().filter_map(|c| rules::parse_cidr(text(c))).map(|(ip, _)| ip.is_ipv4()).collect();
+                cidrs.iter().filter_map(|c| addresses::parse_cidr(text(c))).map(|(ip, _)| ip.is_ipv4()).collect();
+            if cidrs.iter().any(|c| addresses::parse_cidr(text(c)).is_none()) {
+                e.internal(&p, "failed to check for dual stack: an entry is not a CIDR");
+            }
             if families.len() != 2 || cidrs.len() > 2 {
                 e.invalid(&p, cidrs, "may specify no more than one CIDR for each IP family");
             }
@@ -112,9 +121,20 @@ impl Strategy for Nodes {
         self.check(new, e);
         check_node_update(new, old, e);
     }
+    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        base_update(&OPTIONS, new, old);
+        if !present(&old["spec"]["configSource"])
+            && let Some(spec) = new.get_mut("spec")
+        {
+            remove(spec, "configSource");
+        }
+    }
     fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         check_node_update(new, old, e);
+        let meta = Path::new("metadata");
+        taints(&new["spec"]["taints"], &meta.child("taints"), e);
         resources(&new["status"], e);
+        declared_features(&new["status"], e);
     }
     fn field_value(&self, obj: &Value, field: &str) -> String {
         let value = field_text(obj, field);
@@ -176,14 +196,35 @@ fn resources(status: &Value, e: &mut Errors) {
     for f in ["capacity", "allocatable"] {
         let p = root.child(f);
         for (k, v) in entries(&status[f]) {
-            let at = p.key(k);
-            if let Some(q) = rules::quantity(v, &at, e)
-                && q.signum() < 0
-            {
-                e.invalid(&at, v, rules::NOT_NEGATIVE);
-            }
+            pod::resource_value(k, v, &p.child(k), e);
         }
     }
+}
+
+/// Features that a node has, in the order of their names (KEP-5328).
+fn declared_features(status: &Value, e: &mut Errors) {
+    let root = Path::new("status");
+    let p = root.child("declaredFeatures");
+    let features: Vec<&str> = items(&status["declaredFeatures"]).iter().map(text).collect();
+    for (i, feature) in features.iter().enumerate() {
+        if !is_feature_name(feature) {
+            e.invalid(&p.index(i), feature, "must be a name such as MyFeature or MyFeature/mySubFeature");
+        }
+        match features.get(i + 1) {
+            Some(next) if next == feature => e.duplicate(&p.index(i + 1), next),
+            Some(next) if next < feature => e.invalid(&p.index(i + 1), next, "list must be sorted alphabetically"),
+            _ => {}
+        }
+    }
+}
+
+fn is_feature_name(name: &str) -> bool {
+    let starts = |part: &str, with: fn(&u8) -> bool| part.as_bytes().first().is_some_and(with);
+    name.len() <= FEATURE_NAME_MAX
+        && starts(name, u8::is_ascii_uppercase)
+        && name
+            .split('/')
+            .all(|part| starts(part, u8::is_ascii_alphabetic) && part.bytes().all(|c| c.is_ascii_alphanumeric()))
 }
 
 fn taints(list: &Value, p: &Path<'_>, e: &mut Errors) {

@@ -63,13 +63,11 @@ impl Strategy for ResourceQuotas {
             if !SCOPES.contains(&scope) {
                 e.invalid(&at, scopes, "unsupported scope");
             }
-            for _ in entries(&spec["hard"]).filter(|(k, _)| is_standard(k) && !is_counted_under(scope, k)) {
-                e.invalid(&at, scopes, "unsupported scope applied to resource");
-            }
+            uncounted(scope, &spec["hard"], scopes, &at, e);
         }
         conflicts(&|s| holds(&spec["scopes"], s), scopes, &at, e);
         let selector = p.child("scopeSelector");
-        scope_selector(&spec["scopeSelector"]["matchExpressions"], &selector.child("matchExpressions"), e);
+        scope_selector(spec, &selector.child("matchExpressions"), e);
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         self.check(new, e);
@@ -186,13 +184,21 @@ fn conflicts(has: &dyn Fn(&str) -> bool, shown: &[Value], p: &Path<'_>, e: &mut 
     }
 }
 
-fn scope_selector(list: &Value, p: &Path<'_>, e: &mut Errors) {
-    let all = items(list);
+/// Nothing is limited that the scope does not count.
+fn uncounted(scope: &str, hard: &Value, shown: &[Value], p: &Path<'_>, e: &mut Errors) {
+    for _ in entries(hard).filter(|(k, _)| is_standard(k) && !is_counted_under(scope, k)) {
+        e.invalid(p, shown, "unsupported scope applied to resource");
+    }
+}
+
+fn scope_selector(spec: &Value, p: &Path<'_>, e: &mut Errors) {
+    let all = items(&spec["scopeSelector"]["matchExpressions"]);
     for r in all {
         let (scope, operator, values) = (text(&r["scopeName"]), text(&r["operator"]), items(&r["values"]));
         if !SCOPES.contains(&scope) {
             e.invalid(&p.child("scopeName"), scope, "unsupported scope");
         }
+        uncounted(scope, &spec["hard"], all, p, e);
         if !matches!(scope, "PriorityClass" | "VolumeAttributesClass")
             && SCOPES.contains(&scope)
             && operator != "Exists"
@@ -224,7 +230,7 @@ fn scope_selector(list: &Value, p: &Path<'_>, e: &mut Errors) {
 pub struct LimitRanges;
 
 static RANGES: LazyLock<Options> =
-    LazyLock::new(|| Options { allow_create_on_update: true, ..Options::of("", "limitranges") });
+    LazyLock::new(|| Options { allow_create_on_update: true, names_itself: true, ..Options::of("", "limitranges") });
 
 impl Strategy for LimitRanges {
     fn options(&self) -> &Options {
@@ -273,6 +279,25 @@ impl Strategy for LimitRanges {
     }
 }
 
+/// The name of a resource that a limit of this type is for.
+fn limited_resource(kind: &str, name: &str, p: &Path<'_>, e: &mut Errors) {
+    if matches!(kind, "Pod" | "Container") {
+        return pod::container_resource_name(name, p, e);
+    }
+    match is_qualified_name(name) {
+        Err(why) => e.invalid_each(p, name, Err(why)),
+        Ok(()) if !name.contains('/') && !pod::is_standard_resource(name) => {
+            e.invalid(p, name, "must be a standard resource type or fully qualified");
+        }
+        Ok(()) => {}
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio is compared as upstream compares it, in floating point")]
+fn amount(q: Quantity) -> f64 {
+    q.milli_value() as f64 / 1000.0
+}
+
 fn limit(l: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
     for f in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
         let at = p.child(f);
@@ -281,7 +306,7 @@ fn limit(l: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
                 e.forbidden(&at, "may not be specified when `type` is 'Pod'");
                 break;
             }
-            e.invalid_each(&at.key(k), k, is_qualified_name(k));
+            limited_resource(kind, k, &at.key(k), e);
             rules::quantity(v, &at.key(k), e);
         }
     }
@@ -314,11 +339,27 @@ fn limit(l: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
         });
         ordered("min", "default", "default", "min", &|a, b| format!("min value {a} is greater than default value {b}"));
         ordered("default", "max", "default", "max", &|a, b| format!("default value {a} is greater than max value {b}"));
-        if let Some(r) = q("maxLimitRequestRatio")
-            && r < Quantity::from_i64(1)
+        let at = p.child("maxLimitRequestRatio");
+        if let Some(r) = q("maxLimitRequestRatio") {
+            if r < Quantity::from_i64(1) {
+                e.invalid(&at.key(k), r.to_string(), format!("ratio {r} is less than 1"));
+            }
+            if let (Some(min), Some(max)) = (q("min"), q("max")) {
+                // By the numbers as upstream rounds them: a division by zero allows every ratio.
+                let limit = amount(max) / amount(min);
+                if amount(r) > limit {
+                    let why = format!("ratio {r} is greater than max/min = {limit:.6}");
+                    e.invalid(&at.key(k), r.to_string(), why);
+                }
+            }
+        }
+        if let (Some(default), Some(request)) = (q("default"), q("defaultRequest"))
+            && !pod::overcommit(k)
+            && default != request
         {
-            let f = p.child("maxLimitRequestRatio");
-            e.invalid(&f.key(k), r.to_string(), format!("ratio {r} is less than 1"));
+            let at = p.child("defaultRequest");
+            let why = format!("default value {default} must equal to defaultRequest value {request} in {k}");
+            e.invalid(&at.key(k), request.to_string(), why);
         }
     }
 }

@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use crate::column::{AGE, NAME};
 use crate::options::{Options, columns};
-use crate::strategy::Strategy;
+use crate::strategy::{Context, Strategy, base_update};
 use crate::table::{age, name};
+use crate::tree::items_mut;
 
 /// The serviceaccounts resource.
 pub struct ServiceAccounts;
@@ -22,6 +23,13 @@ impl Strategy for ServiceAccounts {
     fn options(&self) -> &Options {
         &OPTIONS
     }
+    fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
+        keep_names_alone(obj);
+    }
+    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        base_update(&OPTIONS, new, old);
+        keep_names_alone(new);
+    }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(obj), age(obj, now)]
     }
@@ -32,6 +40,15 @@ impl Strategy for ServiceAccounts {
             vec!["metadata.annotations[kubernetes.io/enforce-mountable-secrets]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets".to_owned()]
         } else {
             Vec::new()
+        }
+    }
+}
+
+/// A secret of an account is one of its namespace: only its name counts (upstream `cleanSecretReferences`).
+fn keep_names_alone(obj: &mut Value) {
+    for reference in items_mut(obj, "secrets") {
+        if let Some(fields) = reference.as_object_mut() {
+            fields.retain(|field, _| field == "name");
         }
     }
 }

@@ -13,23 +13,10 @@ use crate::pod;
 use crate::rules;
 use crate::strategy::{Context, Strategy, base_create, base_status_update};
 use crate::table::{UNSET, age, name};
-use crate::tree::{default_to, default_zero, empty, ensure, entries, items, present, restore, same, set, text};
+use crate::tree::{default_to, default_zero, empty, ensure, entries, items_mut, present, same, set, text};
+use crate::volume_sources::{self, Owner};
 
-const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 pub(super) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
-/// Fields of a volume's spec that are no source.
-const NO_SOURCE: &[&str] = &[
-    "capacity",
-    "accessModes",
-    "claimRef",
-    "persistentVolumeReclaimPolicy",
-    "storageClassName",
-    "mountOptions",
-    "volumeMode",
-    "nodeAffinity",
-    "volumeAttributesClassName",
-];
-
 /// The persistentvolumes resource.
 pub struct PersistentVolumes;
 
@@ -65,12 +52,7 @@ impl Strategy for PersistentVolumes {
         if let Some(c) = spec.get_mut("capacity") {
             pod::canonical_quantities(c);
         }
-        if let Some(h) = crate::tree::object_mut(spec, "hostPath") {
-            default_to(h, "type", "");
-        }
-        if let Some(i) = crate::tree::object_mut(spec, "iscsi") {
-            default_zero(i, "iscsiInterface", "default");
-        }
+        volume_sources::defaults(spec);
     }
     fn initial_status(&self) -> Value {
         json!({"phase": "Pending"})
@@ -93,31 +75,30 @@ impl Strategy for PersistentVolumes {
         recycles.then(|| warning.to_owned()).into_iter().collect()
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
-        volume_spec(&obj["spec"], e);
+        volume_spec(&obj["spec"], text(&obj["metadata"]["name"]), &Path::new("spec"), e);
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
         self.check(new, e);
         let p = Path::new("spec");
-        let sources = |s: &Value| -> Value {
-            entries(s)
-                .filter(|(k, _)| !NO_SOURCE.contains(&k.as_str()))
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect::<serde_json::Map<_, _>>()
-                .into()
-        };
-        let (mut now, was) = (sources(&new["spec"]), sources(&old["spec"]));
+        let (now, was) = (&new["spec"], &old["spec"]);
         // Only the expansion secret of a CSI volume may still be set.
-        if let Some(c) = now.get_mut("csi") {
-            restore(c, &was["csi"], "controllerExpandSecretRef");
-            restore(c, &was["csi"], "nodeExpandSecretRef");
+        let mut kept = now["csi"].clone();
+        if !present(&was["csi"]["controllerExpandSecretRef"]) && present(&was["csi"]) {
+            crate::tree::remove(&mut kept, "controllerExpandSecretRef");
         }
-        if !same(&now, &was) {
+        let same_source = |kind: &str| same(if kind == "csi" { &kept } else { &now[kind] }, &was[kind]);
+        if !volume_sources::OF_PERSISTENT_VOLUMES.iter().all(|kind| same_source(kind)) {
             let at = p.child("persistentvolumesource");
             e.forbidden(&at, "spec.persistentvolumesource is immutable after creation");
         }
-        immutable(&new["spec"]["volumeMode"], &old["spec"]["volumeMode"], &p.child("volumeMode"), e);
-        if present(&old["spec"]["nodeAffinity"]) && !same(&new["spec"]["nodeAffinity"], &old["spec"]["nodeAffinity"]) {
-            e.invalid(&p.child("nodeAffinity"), &new["spec"]["nodeAffinity"], "field is immutable");
+        // Upstream names these two without the spec that they are in.
+        immutable(&now["volumeMode"], &was["volumeMode"], &Path::new("volumeMode"), e);
+        if present(&was["nodeAffinity"]) && !same_affinity(&now["nodeAffinity"], &was["nodeAffinity"]) {
+            let why = "field is immutable, except for updating from beta label to GA";
+            e.invalid(&Path::new("nodeAffinity"), &now["nodeAffinity"], why);
+        }
+        if present(&was["volumeAttributesClassName"]) && !present(&now["volumeAttributesClassName"]) {
+            e.forbidden(&p.child("volumeAttributesClassName"), "update from non-nil value to nil is forbidden");
         }
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
@@ -155,12 +136,32 @@ fn set_phase_time(obj: &mut Value, now: Timestamp) {
     }
 }
 
-fn volume_spec(spec: &Value, e: &mut Errors) {
-    let p = Path::new("spec");
-    if empty(&spec["accessModes"]) {
-        e.required(&p.child("accessModes"), "");
+/// Whether a volume's affinity is what it was, but for labels that have a new name by now.
+fn same_affinity(new: &Value, old: &Value) -> bool {
+    const RENAMED: [(&str, &str); 5] = [
+        ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+        ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+        ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
+        ("beta.kubernetes.io/os", "kubernetes.io/os"),
+        ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
+    ];
+    let mut renamed = old.clone();
+    let terms =
+        crate::tree::at_mut(&mut renamed, &["required"]).into_iter().flat_map(|r| items_mut(r, "nodeSelectorTerms"));
+    for (i, term) in terms.enumerate() {
+        for (j, requirement) in items_mut(term, "matchExpressions").enumerate() {
+            let now = text(&new["required"]["nodeSelectorTerms"][i]["matchExpressions"][j]["key"]);
+            if RENAMED.iter().any(|(was, name)| requirement["key"] == *was && now == *name) {
+                set(requirement, "key", now);
+            }
+        }
     }
-    access_modes(spec, &p, e);
+    same(new, &renamed)
+}
+
+/// The spec of a PersistentVolume of this name.
+fn volume_spec(spec: &Value, name: &str, p: &Path<'_>, e: &mut Errors) {
+    access(spec, p, e);
     let at = p.child("capacity");
     if empty(&spec["capacity"]) {
         e.required(&at, "");
@@ -171,8 +172,11 @@ fn volume_spec(spec: &Value, e: &mut Errors) {
     for (k, v) in entries(&spec["capacity"]) {
         positive(v, &at.key(k), e);
     }
-    let policy = &spec["persistentVolumeReclaimPolicy"];
-    rules::optional_one_of(policy, &p.child("persistentVolumeReclaimPolicy"), &["Delete", "Recycle", "Retain"], e);
+    let policy = text(&spec["persistentVolumeReclaimPolicy"]);
+    if !policy.is_empty() {
+        let supported = &["Delete", "Recycle", "Retain"];
+        rules::one_of(&spec["persistentVolumeReclaimPolicy"], &p.child("persistentVolumeReclaimPolicy"), supported, e);
+    }
     if present(&spec["nodeAffinity"]) {
         let at = p.child("nodeAffinity");
         if present(&spec["nodeAffinity"]["required"]) {
@@ -181,47 +185,74 @@ fn volume_spec(spec: &Value, e: &mut Errors) {
             e.required(&at.child("required"), "must specify required node constraints");
         }
     }
-    let mut sources = 0;
-    for (kind, s) in entries(spec).filter(|(k, v)| !NO_SOURCE.contains(&k.as_str()) && present(v)) {
-        let at = p.child(kind);
-        sources += 1;
-        if sources > 1 {
-            e.forbidden(&at, "may not specify more than 1 volume type");
-            continue;
-        }
-        match kind.as_str() {
-            "hostPath" => {
-                rules::required(&s["path"], &at.child("path"), e);
-                if text(&s["path"]) == "/" && text(policy) == "Recycle" {
-                    e.forbidden(
-                        &p.child("persistentVolumeReclaimPolicy"),
-                        "may not be 'recycle' for a hostPath mount of '/'",
-                    );
-                }
-            }
-            "nfs" => {
-                rules::required(&s["server"], &at.child("server"), e);
-                rules::required(&s["path"], &at.child("path"), e);
-            }
-            "csi" => {
-                pod::driver_name(text(&s["driver"]), &at.child("driver"), e);
-                rules::required(&s["volumeHandle"], &at.child("volumeHandle"), e);
-            }
-            "local" => {
-                rules::required(&s["path"], &at.child("path"), e);
-                if !present(&spec["nodeAffinity"]) {
-                    e.required(&p.child("nodeAffinity"), "Local volume requires node affinity");
-                }
-            }
-            _ => {}
-        }
-    }
-    if sources == 0 {
-        e.required(&p, "must specify a volume type");
-    }
-    class_name(spec, "storageClassName", &p, e);
+    source(spec, name, p, e);
+    class_name(spec, "storageClassName", p, e);
     rules::optional_one_of(&spec["volumeMode"], &p.child("volumeMode"), &["Block", "Filesystem"], e);
-    class_name(spec, "volumeAttributesClassName", &p, e);
+    attributes_class(spec, p, e);
+}
+
+/// The volume that a VolumeAttachment spells out: what a driver needs of a PersistentVolume, and nothing else.
+pub fn inline_volume_spec(spec: &Value, p: &Path<'_>, e: &mut Errors) {
+    for (f, set) in [
+        ("claimRef", present(&spec["claimRef"])),
+        ("capacity", !empty(&spec["capacity"])),
+        ("nodeAffinity", present(&spec["nodeAffinity"])),
+        ("storageClassName", !empty(&spec["storageClassName"])),
+    ] {
+        if set {
+            e.forbidden(&p.child(f), "may not be specified in the context of inline volumes");
+        }
+    }
+    if !present(&spec["csi"]) {
+        e.required(&p.child("csi"), "has to be specified in the context of inline volumes");
+    }
+    access(spec, p, e);
+    if !matches!(text(&spec["persistentVolumeReclaimPolicy"]), "" | "Retain") {
+        e.forbidden(&p.child("persistentVolumeReclaimPolicy"), "may only be Retain in the context of inline volumes");
+    }
+    source(spec, "", p, e);
+    if spec["volumeMode"].as_str().is_some_and(|mode| mode != "Filesystem") {
+        let why = "may not specify volumeMode other than Filesystem in the context of inline volumes";
+        e.forbidden(&p.child("volumeMode"), why);
+    }
+}
+
+fn access(spec: &Value, p: &Path<'_>, e: &mut Errors) {
+    if empty(&spec["accessModes"]) {
+        e.required(&p.child("accessModes"), "");
+    }
+    volume_sources::access_modes(spec, p, e);
+}
+
+fn source(spec: &Value, name: &str, p: &Path<'_>, e: &mut Errors) {
+    volume_sources::one(spec, volume_sources::OF_PERSISTENT_VOLUMES, p, e, |kind, s, at, e| match kind {
+        "csi" => volume_sources::persistent_csi(s, at, e),
+        "local" => {
+            volume_sources::local(s, at, e);
+            if !present(&spec["nodeAffinity"]) {
+                e.required(&p.child("nodeAffinity"), "Local volume requires node affinity");
+            }
+        }
+        _ => {
+            volume_sources::shared(kind, s, Owner::Volume(name), at, e);
+        }
+    });
+    let root = text(&spec["hostPath"]["path"]);
+    let is_root = root.starts_with('/') && root.split('/').all(|part| matches!(part, "" | "." | ".."));
+    if is_root && text(&spec["persistentVolumeReclaimPolicy"]) == "Recycle" {
+        e.forbidden(&p.child("persistentVolumeReclaimPolicy"), "may not be 'recycle' for a hostPath mount of '/'");
+    }
+}
+
+fn attributes_class(spec: &Value, p: &Path<'_>, e: &mut Errors) {
+    let Some(class) = spec["volumeAttributesClassName"].as_str() else { return };
+    if class.is_empty() {
+        e.required(&p.child("volumeAttributesClassName"), "an empty string is disallowed");
+    }
+    class_name(spec, "volumeAttributesClassName", p, e);
+    if !present(&spec["csi"]) {
+        e.required(&p.child("csi"), "has to be specified when using volumeAttributesClassName");
+    }
 }
 
 pub(super) fn phase(obj: &Value) -> Value {
@@ -242,19 +273,6 @@ pub(super) fn modes(list: &Value) -> String {
     let all =
         [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
     all.iter().filter(|(m, _)| has(m)).map(|(_, s)| *s).collect::<Vec<_>>().join(",")
-}
-
-pub(super) fn access_modes(spec: &Value, p: &Path<'_>, e: &mut Errors) {
-    let at = p.child("accessModes");
-    for m in items(&spec["accessModes"]) {
-        if !MODES.contains(&text(m)) {
-            e.not_supported(&at, m, MODES);
-        }
-    }
-    let single = crate::tree::holds(&spec["accessModes"], "ReadWriteOncePod");
-    if single && items(&spec["accessModes"]).iter().any(|m| text(m) != "ReadWriteOncePod") {
-        e.forbidden(&at, "may not use ReadWriteOncePod with other access modes");
-    }
 }
 
 pub(super) fn positive(v: &Value, p: &Path<'_>, e: &mut Errors) {

@@ -2,19 +2,29 @@
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
-use kelson_meta::{Quantity, is_dns1123_subdomain};
+use kelson_meta::{Quantity, is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::{Value, json};
 
-use super::volume::{CLASS_ANNOTATION, access_modes, class_name, modes, or_unset, phase, positive, quantity};
+use super::volume::{CLASS_ANNOTATION, class_name, modes, or_unset, phase, positive, quantity};
 use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
 use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::Strategy;
+use crate::strategy::{Context, Strategy, base_create, base_update};
 use crate::table::{age, name};
-use crate::tree::{default_zero, ensure, entries, items, present, restore, same, text};
+use crate::tree::{default_zero, ensure, entries, items, present, remove, restore, same, set, text};
+use crate::volume_sources;
+
+/// How far the growth of a claim is (KEP-1790).
+const RESIZE_STATUSES: &[&str] = &[
+    "ControllerResizeInProgress",
+    "ControllerResizeInfeasible",
+    "NodeResizeInProgress",
+    "NodeResizeInfeasible",
+    "NodeResizePending",
+];
 
 /// The persistentvolumeclaims resource.
 pub struct PersistentVolumeClaims;
@@ -48,10 +58,17 @@ impl Strategy for PersistentVolumeClaims {
         }
         let Some(spec) = ensure(obj, "spec") else { return };
         pod::claim_spec(spec);
-        // The old data source and the new one are kept in step where they mean the same.
-        let (old, new) = (spec["dataSource"].clone(), spec["dataSourceRef"].clone());
-        if present(&old) && !present(&new) {
-            crate::tree::set(spec, "dataSourceRef", old);
+    }
+    fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
+        base_create(self, obj);
+        if let Some(spec) = obj.get_mut("spec") {
+            agree_on_source(spec, &Value::Null);
+        }
+    }
+    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        base_update(&CLAIMS, new, old);
+        if let Some(spec) = new.get_mut("spec") {
+            agree_on_source(spec, &old["spec"]);
         }
     }
     fn initial_status(&self) -> Value {
@@ -61,20 +78,32 @@ impl Strategy for PersistentVolumeClaims {
         claim_spec(&obj["spec"], &Path::new("spec"), e);
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
-        self.check(new, e);
+        let had_group = ["dataSource", "dataSourceRef"].iter().any(|f| present(&old["spec"][*f]["apiGroup"]));
+        spec_of(&new["spec"], had_group, &Path::new("spec"), e);
         check_claim_update(new, old, e);
     }
     fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
         let p = Path::new("status");
-        for f in ["capacity", "allocatedResources"] {
-            let at = p.child(f);
-            for (k, v) in entries(&new["status"][f]) {
-                let at = at.key(k);
-                if let Some(q) = rules::quantity(v, &at, e)
-                    && q.signum() < 0
-                {
-                    e.invalid(&at, v, "must be a valid resource quantity");
-                }
+        let sound = |v: &Value, at: &Path<'_>, e: &mut Errors| {
+            if let Some(q) = rules::quantity(v, at, e)
+                && q.signum() < 0
+            {
+                e.invalid(at, v, "must be a valid resource quantity");
+            }
+        };
+        let at = p.child("capacity");
+        entries(&new["status"]["capacity"]).for_each(|(k, v)| sound(v, &at.key(k), e));
+        let at = p.child("allocatedResourceStatuses");
+        for (k, v) in entries(&new["status"]["allocatedResourceStatuses"]) {
+            claimed_resource(k, &at, e);
+            if !RESIZE_STATUSES.contains(&text(v)) {
+                e.not_supported(&at, k, RESIZE_STATUSES);
+            }
+        }
+        let at = p.child("allocatedResources");
+        for (k, v) in entries(&new["status"]["allocatedResources"]) {
+            if claimed_resource(k, &at, e) {
+                sound(v, &at.key(k), e);
             }
         }
     }
@@ -99,13 +128,57 @@ impl Strategy for PersistentVolumeClaims {
     }
 }
 
+/// A resource that a claim can have: storage, or one with a domain.
+fn claimed_resource(name: &str, p: &Path<'_>, e: &mut Errors) -> bool {
+    if let Err(why) = is_qualified_name(name) {
+        e.invalid_each(p, name, Err(why));
+        return false;
+    }
+    let native = !name.contains('/') || name.contains("kubernetes.io/");
+    if native && name != "storage" {
+        e.not_supported(p, name, &["storage"]);
+        return false;
+    }
+    true
+}
+
+/// Makes the older field for a claim's source and the newer one say the same (KEP-1495). What the older one never could name is
+/// dropped, unless the claim had a source already.
+fn agree_on_source(spec: &mut Value, old: &Value) {
+    let in_use = present(&old["dataSource"]) || present(&old["dataSourceRef"]);
+    let known = |source: &Value| {
+        matches!(
+            (text(&source["kind"]), text(&source["apiGroup"])),
+            ("PersistentVolumeClaim", "") | ("VolumeSnapshot", "snapshot.storage.k8s.io")
+        )
+    };
+    if !in_use && !present(&spec["dataSourceRef"]) && !known(&spec["dataSource"]) {
+        remove(spec, "dataSource");
+    }
+    let named =
+        |source: &Value| json!({"apiGroup": source["apiGroup"], "kind": source["kind"], "name": source["name"]});
+    let (one, other) = (&spec["dataSource"], &spec["dataSourceRef"]);
+    if present(one) && !present(other) {
+        let copy = named(one);
+        set(spec, "dataSourceRef", copy);
+    } else if present(other) && !present(one) && text(&other["namespace"]).is_empty() {
+        let copy = named(other);
+        set(spec, "dataSource", copy);
+    }
+}
+
 /// A claim's spec, in claims and in templates of claims.
 pub(crate) fn claim_spec(spec: &Value, p: &Path<'_>, e: &mut Errors) {
+    spec_of(spec, false, p, e);
+}
+
+/// The same; groups of a source may be anything where the claim had one before (they were not always judged).
+fn spec_of(spec: &Value, any_group: bool, p: &Path<'_>, e: &mut Errors) {
     if items(&spec["accessModes"]).is_empty() {
         e.required(&p.child("accessModes"), "at least 1 access mode is required");
     }
     rules::label_selector(&spec["selector"], &p.child("selector"), e);
-    access_modes(spec, p, e);
+    volume_sources::access_modes(spec, p, e);
     let resources = p.child("resources");
     let at = resources.key("storage");
     let storage = &spec["resources"]["requests"]["storage"];
@@ -127,8 +200,12 @@ pub(crate) fn claim_spec(spec: &Value, p: &Path<'_>, e: &mut Errors) {
         if group.is_empty() && text(&source["kind"]) != "PersistentVolumeClaim" {
             e.invalid(&at, &source["kind"], "must be 'PersistentVolumeClaim' when referencing the default apiGroup");
         }
-        if !group.is_empty() {
+        if !group.is_empty() && !any_group {
             e.invalid_each(&at.child("apiGroup"), group, is_dns1123_subdomain(group));
+        }
+        let namespace = text(&source["namespace"]);
+        if !namespace.is_empty() {
+            e.invalid_each(&at.child("namespace"), namespace, is_dns1123_label(namespace));
         }
     }
     let (old, new) = (&spec["dataSource"], &spec["dataSourceRef"]);

@@ -5,6 +5,7 @@ use crate::path::{Errors, Path};
 use kelson_cel::Type;
 use kelson_cel::admission::{Extent, compile, env};
 use kelson_meta::{is_dns1035_label, is_dns1123_subdomain, is_path_segment_name, is_qualified_name};
+use kelson_structural::publish::JsonPath;
 use serde_json::Value;
 
 use super::admission_webhooks::{
@@ -250,13 +251,37 @@ fn one_validation(v: &Value, scope: &Scope<'_>, p: &Path<'_>, e: &mut Errors) {
     one_of(&v["reason"], &REASONS, &p.child("reason"), e);
 }
 
-fn mutations(spec: &Value, scope: Scope<'_>, p: &Path<'_>, e: &mut Errors) {
-    let operations = items(&spec["matchConstraints"]["resourceRules"]).iter().flat_map(|r| items(&r["operations"]));
+/// Requests that cannot be changed cannot be asked for; upstream names no rule.
+fn mutating_operations(matched: &Value, p: &Path<'_>, e: &mut Errors) {
+    let operations = items(&matched["resourceRules"]).iter().flat_map(|r| items(&r["operations"]));
     for operation in operations.map(text).filter(|o| !MUTATING_OPERATIONS.contains(o)) {
-        let constraints = p.child("matchConstraints");
-        let rules = constraints.child("resourceRules");
+        let rules = p.child("resourceRules");
         e.not_supported(&rules.child("operations"), operation, &MUTATING_OPERATIONS);
     }
+}
+
+/// Faults of a policy's status: what type checking found, and conditions.
+pub fn policy_status(new: &Value, _old: Option<&Value>, e: &mut Errors) {
+    let (status, root) = (&new["status"], Path::new("status"));
+    let checking = root.child("typeChecking");
+    let list = checking.child("expressionWarnings");
+    for (i, warning) in items(&status["typeChecking"]["expressionWarnings"]).iter().enumerate() {
+        let at = list.index(i);
+        if text(&warning["warning"]).is_empty() {
+            e.required(&at.child("warning"), "");
+        }
+        let field = text(&warning["fieldRef"]).trim();
+        if field.is_empty() {
+            e.required(&at.child("fieldRef"), "");
+        } else if JsonPath::parse(field).is_none() {
+            e.invalid(&at.child("fieldRef"), field, "invalid JSONPath");
+        }
+    }
+    crate::conditions::check(&status["conditions"], &root.child("conditions"), e);
+}
+
+fn mutations(spec: &Value, scope: Scope<'_>, p: &Path<'_>, e: &mut Errors) {
+    mutating_operations(&spec["matchConstraints"], &p.child("matchConstraints"), e);
     let list = p.child("mutations");
     if items(&spec["mutations"]).is_empty() {
         e.required(&list, "mutations must contain at least one item");
@@ -313,6 +338,9 @@ pub fn binding(obj: &Value, _old: Option<&Value>, e: &mut Errors) {
     }
     if present(&spec["matchResources"]) {
         match_resources(&spec["matchResources"], &p.child("matchResources"), e);
+    }
+    if text(&obj["kind"]) == "MutatingAdmissionPolicyBinding" {
+        mutating_operations(&spec["matchResources"], &p.child("matchResources"), e);
     }
     if text(&obj["kind"]) == "ValidatingAdmissionPolicyBinding" {
         actions(&spec["validationActions"], &p.child("validationActions"), e);

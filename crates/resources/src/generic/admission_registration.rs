@@ -44,6 +44,7 @@ pub fn kinds() -> Vec<Generic> {
         })
         .default(policy_defaults)
         .checked(admission_policies::policy)
+        .checked_status(admission_policies::policy_status)
         .table(VALIDATIONS, policy_row),
         plain(Options {
             generation: true,

@@ -8,6 +8,7 @@ use kelson_cel::admission::{Extent, compile, env};
 use kelson_meta::{is_dns1035_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::Value;
 
+use super::webhook_urls;
 use crate::rules::label_selector;
 use crate::tree::{int, items, present, text};
 
@@ -106,33 +107,9 @@ fn client_config(config: &Value, p: &Path<'_>, e: &mut Errors) {
         return e.required(p, "exactly one of url or service is required");
     }
     if present(url) {
-        return webhook_url(text(url), &p.child("url"), e);
+        return webhook_urls::check(text(url), &p.child("url"), e);
     }
     webhook_service(service, &p.child("service"), e);
-}
-
-fn webhook_url(url: &str, p: &Path<'_>, e: &mut Errors) {
-    const FORM: &str = "; desired format: https://host[/path]";
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    if scheme != "https" {
-        e.invalid(p, scheme, format!("'https' is the only allowed URL scheme{FORM}"));
-    }
-    let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
-    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-    let authority = if scheme.is_empty() { "" } else { rest.split('/').next().unwrap_or("") };
-    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-    if host.is_empty() {
-        e.invalid(p, host, format!("host must be specified{FORM}"));
-    }
-    if !user.is_empty() {
-        e.invalid(p, user, "user information is not permitted in the URL");
-    }
-    if !fragment.is_empty() {
-        e.invalid(p, fragment, "fragments are not permitted in the URL");
-    }
-    if !query.is_empty() {
-        e.invalid(p, query, "query parameters are not permitted in the URL");
-    }
 }
 
 fn webhook_service(service: &Value, p: &Path<'_>, e: &mut Errors) {

@@ -3,7 +3,7 @@ use kelson_cel::device::compile;
 use serde_json::Value;
 
 use super::device_formats::{RequestNames, class, driver, each, fully_qualified, label, raw, set, toleration};
-use crate::metadata::{annotations, immutable, labels};
+use crate::metadata::{self, immutable};
 use crate::path::{Errors, Path};
 use crate::tree::{int0, items, present, same, text};
 
@@ -29,12 +29,9 @@ pub fn claim(obj: &Value, old: Option<&Value>, e: &mut Errors) {
 pub fn template(obj: &Value, old: Option<&Value>, e: &mut Errors) {
     let spec = Path::new("spec");
     if let Some(old) = old {
-        return immutable(&obj["spec"], &old["spec"], &spec, e);
+        immutable(&obj["spec"], &old["spec"], &spec, e);
     }
-    let metadata = &obj["spec"]["metadata"];
-    let p = spec.child("metadata");
-    annotations(&metadata["annotations"], &p.child("annotations"), e);
-    labels(&metadata["labels"], &p.child("labels"), e);
+    metadata::of_template(&obj["spec"]["metadata"], &spec.child("metadata"), e);
     devices(&obj["spec"]["spec"]["devices"], &spec.child("spec").child("devices"), e);
 }
 

@@ -1,15 +1,14 @@
 //! Rules of what claims for devices were given (upstream `pkg/apis/resource/validation`).
 use std::collections::HashSet;
-use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
 use super::device_claims::{configuration, references};
 use super::device_formats::{RequestNames, binding, driver, each, label, pool, raw, set, share};
+use crate::addresses::parse_cidr;
 use crate::metadata::immutable;
 use crate::path::{Errors, Path};
 use crate::pod::node_selector;
-use crate::rules::parse_cidr;
 use crate::tree::{items, present, same, text};
 
 const CONSUMERS_MAX: usize = 256;
@@ -51,6 +50,24 @@ pub fn claim_status(obj: &Value, old: Option<&Value>, e: &mut Errors) {
         immutable(allocation, &before["allocation"], &p, e);
     } else if present(allocation) {
         self::allocation(allocation, &names, &p, e);
+    }
+}
+
+/// Removes the status of devices that an update takes away from a claim: their drivers reported it, and nobody else
+/// would remove it.
+pub fn drop_deallocated(new: &mut Value, old: &Value) {
+    let allocated = |claim: &Value| -> HashSet<String> {
+        items(&claim["status"]["allocation"]["devices"]["results"]).iter().map(|r| id(r).to_string()).collect()
+    };
+    let (now, before) = (allocated(new), allocated(old));
+    let Some(status) = new.get_mut("status") else { return };
+    let Some(devices) = status.get_mut("devices").and_then(Value::as_array_mut) else { return };
+    devices.retain(|device| {
+        let id = id(device).to_string();
+        now.contains(&id) || !before.contains(&id)
+    });
+    if devices.is_empty() {
+        crate::tree::remove(status, "devices");
     }
 }
 
@@ -119,22 +136,15 @@ fn network(v: &Value, p: &Path<'_>, e: &mut Errors) {
     }
     let own = |a: &Value| text(a).to_owned();
     set(&v["ips"], ADDRESSES_MAX, &p.child("ips"), e, own, Value::clone, |a, p, e| {
-        let Some((ip, prefix)) = parse_cidr(text(a)).or_else(|| loosely(text(a))) else {
+        let Some((ip, prefix)) = parse_cidr(text(a)) else {
             let why = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
             return e.invalid(p, a, why);
         };
-        let canonical = format!("{ip}/{prefix}");
+        // An IPv4 address in IPv6's spelling is meant as one of IPv4, and so is its prefix.
+        let prefix = if ip.is_ipv6() && ip.to_canonical().is_ipv4() { prefix.saturating_sub(96) } else { prefix };
+        let canonical = format!("{}/{prefix}", ip.to_canonical());
         if canonical != text(a) {
             e.invalid(p, a, format!("must be in canonical form (\"{canonical}\")"));
         }
     });
-}
-
-/// An address whose numbers have zeros before them.
-fn loosely(address: &str) -> Option<(IpAddr, u8)> {
-    let (ip, prefix) = address.split_once('/')?;
-    let numbers: Option<Vec<u8>> = ip.split('.').map(|n| n.parse().ok()).collect();
-    let ip: [u8; 4] = numbers?.try_into().ok()?;
-    let prefix = prefix.parse().ok().filter(|n| *n <= 32)?;
-    Some((ip.into(), prefix))
 }

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use super::device_claims::{claim, device_class, template};
 use super::device_slices::{slice, taint_rule};
-use super::device_status::claim_status;
+use super::device_status::{claim_status, drop_deallocated};
 use super::kind::{Generic, plain};
 use crate::column::{AGE, Column, NAME};
 use crate::options::{Options, texts};
 use crate::table::{age, name};
-use crate::tree::{at_mut, default_zero, items, items_mut, object_mut, present, text};
+use crate::tree::{at_mut, default_to, default_zero, items, items_mut, object_mut, present, text};
 const GROUP: &str = "resource.k8s.io";
 
 /// Claims, classes and slices of devices.
@@ -19,11 +19,13 @@ pub fn kinds() -> Vec<Generic> {
         plain(device("resourceclaims"))
             .default(claim_defaults)
             .checked(claim)
+            .prepared_status(drop_deallocated)
             .checked_status(claim_status)
             .table(CLAIMS, claim_row),
         plain(device("resourceclaimtemplates")).default(claim_template_defaults).checked(template).name_and_age(),
         plain(Options { generation: true, fields: texts!["spec.driver", "spec.nodeName"], ..device("resourceslices") })
             .checked(slice)
+            .dated(date_taints)
             .table(SLICES, slice_row),
         plain(Options { generation: true, ..device("devicetaintrules") }).checked(taint_rule),
         plain(Options { allow_unconditional_update: false, ..device("resourcepoolstatusrequests") }),
@@ -66,6 +68,14 @@ fn claim_defaults(obj: &mut Value) {
 
 fn claim_template_defaults(obj: &mut Value) {
     request_defaults(at_mut(obj, &["spec", "spec", "devices"]));
+}
+
+/// A taint of a device was added when it was first written.
+fn date_taints(obj: &mut Value, now: Timestamp) {
+    let devices = obj.get_mut("spec").into_iter().flat_map(|spec| items_mut(spec, "devices"));
+    for taint in devices.flat_map(|device| items_mut(device, "taints")) {
+        default_to(taint, "timeAdded", kelson_meta::format_seconds(now));
+    }
 }
 
 fn claim_row(obj: &Value, now: Timestamp) -> Vec<Value> {

@@ -6,6 +6,8 @@ use super::flow_rules;
 use super::kind::{Generic, plain};
 use crate::column::{AGE, Column, NAME};
 use crate::options::Options;
+use crate::path::{Errors, Path};
+use crate::rules;
 use crate::table::{NONE, age, name, or_none};
 use crate::tree::{at_mut, default_to, default_zero, ensure, int0, items, object_mut, present, text};
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -16,12 +18,24 @@ pub fn kinds() -> Vec<Generic> {
         plain(Options { generation: true, ..Options::of(GROUP, "flowschemas") })
             .default(flow_schema_defaults)
             .checked(flow_rules::flow_schema)
+            .checked_status(condition_types)
             .table(FLOW_SCHEMAS, flow_schema_row),
         plain(Options { generation: true, ..Options::of(GROUP, "prioritylevelconfigurations") })
             .default(priority_level_defaults)
             .checked(flow_rules::priority_level)
+            .checked_status(condition_types)
             .table(PRIORITY_LEVELS, priority_level_row),
     ]
+}
+
+/// Every condition has a type of its own.
+fn condition_types(new: &Value, _old: Option<&Value>, e: &mut Errors) {
+    let status = Path::new("status");
+    let list = status.child("conditions");
+    rules::unique(&new["status"]["conditions"], "type", &list, e);
+    for (i, condition) in items(&new["status"]["conditions"]).iter().enumerate() {
+        rules::required(&condition["type"], &list.index(i).child("type"), e);
+    }
 }
 
 fn flow_schema_defaults(obj: &mut Value) {

@@ -1,10 +1,10 @@
 //! Rules of flow schemas and priority levels (upstream `pkg/apis/flowcontrol/validation`).
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::path::{Errors, Path};
-use crate::rules::{one_of, unique};
-use crate::tree::{empty, flag, holds, int, int0, items, present, text};
+use crate::rules::unique;
+use crate::tree::{empty, entries, flag, holds, int, int0, items, present, same, text};
 
 const PRECEDENCE_MAX: i64 = 10_000;
 const QUEUES_MAX: i64 = 10_000_000;
@@ -26,8 +26,9 @@ pub fn flow_schema(obj: &Value, _old: Option<&Value>, e: &mut Errors) {
         e.invalid(&p, precedence, "only the schema named 'exempt' may have matchingPrecedence 1");
     }
     let method = &spec["distinguisherMethod"];
-    if present(method) {
-        one_of(&method["type"], &root.child("distinguisherMethod").child("type"), &["ByNamespace", "ByUser"], e);
+    if present(method) && !matches!(text(&method["type"]), "ByNamespace" | "ByUser") {
+        let p = root.child("distinguisherMethod");
+        e.not_supported(&p.child("type"), &method["type"], &["ByNamespace", "ByUser"]);
     }
     let level = text(&spec["priorityLevelConfiguration"]["name"]);
     let p = root.child("priorityLevelConfiguration");
@@ -74,7 +75,24 @@ pub fn priority_level(obj: &Value, _old: Option<&Value>, e: &mut Errors) {
         }
         other => e.not_supported(&root.child("type"), other, &["Exempt", "Limited"]),
     }
+    if !is_as_fixed(text(&obj["metadata"]["name"]), spec) {
+        e.invalid(&root, spec, "spec must equal the fixed value, but for 'spec.exempt'");
+    }
     conditions(&obj["status"], e);
+}
+
+/// Whether a level that has to be there says what it has to say.
+fn is_as_fixed(name: &str, spec: &Value) -> bool {
+    let fixed = match name {
+        "exempt" => json!({"type": "Exempt"}),
+        "catch-all" => json!({"type": "Limited", "limited": {"nominalConcurrencyShares": 5, "lendablePercent": 0,
+            "limitResponse": {"type": "Reject"}}}),
+        _ => return true,
+    };
+    let changes = |field: &str| name == "exempt" && field == "exempt";
+    entries(spec)
+        .chain(entries(&fixed))
+        .all(|(field, _)| changes(field) || same(&spec[field.as_str()], &fixed[field.as_str()]))
 }
 
 fn shares(of: &Value, p: &Path<'_>, e: &mut Errors) {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::column::{Column, NAME_AGE};
 use crate::options::Options;
 use crate::path::Errors;
-use crate::strategy::Strategy;
+use crate::strategy::{Context, Strategy, base_create, base_subresource_update, base_update};
 use crate::table::{age, created, name};
 use crate::tree::ensure;
 
@@ -17,6 +17,8 @@ type Check = fn(&Value, Option<&Value>, &mut Errors);
 pub struct Generic {
     options: Options,
     default: fn(&mut Value),
+    date: fn(&mut Value, Timestamp),
+    prepare_status: fn(&mut Value, &Value),
     check: Check,
     check_status: Check,
     row: fn(&Value, Timestamp) -> Vec<Value>,
@@ -31,6 +33,20 @@ impl Strategy for Generic {
             ensure(obj, "status");
         }
         (self.default)(obj);
+    }
+    fn prepare_create(&self, cx: &Context<'_>, obj: &mut Value) {
+        base_create(self, obj);
+        (self.date)(obj, cx.now);
+    }
+    fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
+        (self.date)(new, cx.now);
+        base_update(&self.options, new, old);
+    }
+    fn prepare_subresource_update(&self, _cx: &Context<'_>, subresource: &str, new: &mut Value, old: &Value) {
+        base_subresource_update(&self.options, subresource, new, old);
+        if subresource == "status" {
+            (self.prepare_status)(new, old);
+        }
     }
     fn check_create(&self, obj: &Value, e: &mut Errors) {
         (self.check)(obj, None, e);
@@ -53,6 +69,8 @@ pub fn plain(options: Options) -> Generic {
     Generic {
         options,
         default: |_| {},
+        date: |_, _| {},
+        prepare_status: |_, _| {},
         check: |_, _, _| {},
         check_status: |_, _, _| {},
         row: |obj, _| vec![name(obj), created(obj)],
@@ -68,6 +86,16 @@ impl Generic {
     /// With these defaults, the same in every version.
     pub fn default(mut self, set: fn(&mut Value)) -> Self {
         self.default = set;
+        self
+    }
+    /// With times that are now where they are not given.
+    pub fn dated(mut self, date: fn(&mut Value, Timestamp)) -> Self {
+        self.date = date;
+        self
+    }
+    /// With this done to a new status before it is validated, given the old object.
+    pub fn prepared_status(mut self, prepare: fn(&mut Value, &Value)) -> Self {
+        self.prepare_status = prepare;
         self
     }
     /// With these rules, on create and update alike.

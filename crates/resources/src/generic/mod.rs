@@ -16,6 +16,7 @@ mod flow_control;
 mod flow_rules;
 mod kind;
 mod reviews;
+mod webhook_urls;
 mod workloads;
 
 use std::sync::LazyLock;

@@ -2,11 +2,13 @@
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
+use kelson_meta::{is_dns1123_subdomain, is_path_segment_name};
 use serde_json::{Value, json};
 
 use super::GROUP;
+use crate::addresses;
 use crate::column::{AGE, Column, NAME};
-use crate::metadata::immutable;
+use crate::metadata::{IMMUTABLE, immutable};
 use crate::names::NameRule;
 use crate::options::{Options, columns, texts};
 use crate::path::{Errors, Path};
@@ -35,10 +37,20 @@ impl Strategy for IpAddresses {
         if !present(parent) {
             return e.required(&at, "");
         }
-        rules::required(&parent["resource"], &at.child("resource"), e);
-        rules::required(&parent["name"], &at.child("name"), e);
+        for f in ["resource", "name"] {
+            if rules::required(&parent[f], &at.child(f), e) {
+                e.invalid_each(&at.child(f), text(&parent[f]), is_path_segment_name(text(&parent[f])));
+            }
+        }
+        for (f, rule) in [("group", is_dns1123_subdomain as fn(&str) -> _), ("namespace", is_path_segment_name)] {
+            let name = text(&parent[f]);
+            if !name.is_empty() {
+                e.invalid_each(&at.child(f), name, rule(name));
+            }
+        }
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        self.check(new, e);
         let p = Path::new("spec");
         immutable(&new["spec"]["parentRef"], &old["spec"]["parentRef"], &p.child("parentRef"), e);
     }
@@ -79,8 +91,11 @@ impl Strategy for ServiceCidrs {
         if cidrs.len() > 2 {
             return e.invalid(&at, cidrs, "may only hold up to 2 values");
         }
-        let families: Vec<bool> =
-            cidrs.iter().filter_map(|c| rules::parse_cidr(text(c))).map(|(ip, _)| ip.is_ipv4()).collect();
+        let families: Vec<bool> = cidrs
+            .iter()
+            .filter_map(|c| addresses::parse_cidr(text(c)))
+            .map(|(ip, _)| ip.to_canonical().is_ipv4())
+            .collect();
         if families.len() == 2 && families[0] == families[1] {
             e.invalid(
                 &at,
@@ -89,16 +104,24 @@ impl Strategy for ServiceCidrs {
             );
         }
         for (i, c) in cidrs.iter().enumerate() {
-            rules::cidr(text(c), &at.index(i), e);
+            addresses::canonical_cidr(text(c), &at.index(i), e);
         }
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
-        let p = Path::new("spec");
+        let spec = Path::new("spec");
+        let p = spec.child("cidrs");
         let (n, o) = (items(&new["spec"]["cidrs"]), items(&old["spec"]["cidrs"]));
-        if n.len() < o.len() || n[..o.len().min(n.len())] != o[..o.len().min(n.len())] {
-            e.invalid(&p.child("cidrs"), n, "field is immutable");
+        // A second range may join the first; nothing else may change.
+        let grows = (o.len(), n.len()) == (1, 2);
+        if n.len() != o.len() && !grows {
+            return e.invalid(&p, n, IMMUTABLE);
         }
-        self.check(new, e);
+        for (i, (now, _)) in n.iter().zip(o).enumerate().filter(|(_, (now, was))| now != was) {
+            e.invalid(&p.index(i), now, IMMUTABLE);
+        }
+        if grows {
+            self.check(new, e);
+        }
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let cidrs: Vec<&str> = items(&obj["spec"]["cidrs"]).iter().map(text).collect();

@@ -1,13 +1,13 @@
 //! Ingresses and their classes.
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
-use kelson_meta::{is_dns1123_label, is_dns1123_subdomain};
+use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_path_segment_name};
 use serde_json::{Value, json};
 
 use super::GROUP;
+use crate::addresses;
 use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
 use crate::options::{Options, columns};
@@ -60,19 +60,20 @@ impl Strategy for Ingresses {
             e.invalid(&p.child(CLASS), a, "must match `ingressClassName` when both are specified");
         }
     }
-    fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
+    fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         let status = Path::new("status");
         let lb = status.child("loadBalancer");
+        let kept: Vec<&str> = items(&old["status"]["loadBalancer"]["ingress"]).iter().map(|x| text(&x["ip"])).collect();
         let list = lb.child("ingress");
         for (i, x) in items(&new["status"]["loadBalancer"]["ingress"]).iter().enumerate() {
             let at = list.index(i);
             let (ip, host) = (text(&x["ip"]), text(&x["hostname"]));
             if !ip.is_empty() {
-                rules::ip(ip, &at.child("ip"), e);
+                addresses::ip(ip, &kept, &at.child("ip"), e);
             }
             if !host.is_empty() {
                 e.invalid_each(&at.child("hostname"), host, is_dns1123_subdomain(host));
-                if host.parse::<IpAddr>().is_ok() {
+                if addresses::parse_ip(host).is_some() {
                     e.invalid(&at.child("hostname"), host, "must be a DNS name, not an IP address");
                 }
             }
@@ -144,7 +145,7 @@ fn check_ingress(spec: &Value, p: &Path<'_>, e: &mut Errors) {
         let at = at.index(i);
         let host = text(&r["host"]);
         if !host.is_empty() {
-            if host.parse::<IpAddr>().is_ok() {
+            if addresses::parse_ip(host).is_some() {
                 e.invalid(&at.child("host"), host, "must be a DNS name, not an IP address");
             }
             host_name(host, &at.child("host"), e);
@@ -213,9 +214,7 @@ fn backend(b: &Value, p: &Path<'_>, e: &mut Errors) {
     match (present(&b["resource"]), present(&b["service"])) {
         (true, true) => e.invalid(p, "", "cannot set both resource and service backends"),
         (true, false) => {
-            let at = p.child("resource");
-            rules::required(&b["resource"]["kind"], &at.child("kind"), e);
-            rules::required(&b["resource"]["name"], &at.child("name"), e);
+            local_reference(&b["resource"], &p.child("resource"), e);
         }
         (false, true) => {
             let (s, at) = (&b["service"], p.child("service"));
@@ -235,6 +234,18 @@ fn backend(b: &Value, p: &Path<'_>, e: &mut Errors) {
             }
         }
         (false, false) => e.invalid(p, "", "resource or service backend is required"),
+    }
+}
+
+/// A reference to an object by group, kind and name.
+fn local_reference(r: &Value, p: &Path<'_>, e: &mut Errors) {
+    if let Some(group) = r["apiGroup"].as_str() {
+        e.invalid_each(&p.child("apiGroup"), group, is_dns1123_subdomain(group));
+    }
+    for f in ["kind", "name"] {
+        if rules::required(&r[f], &p.child(f), e) {
+            e.invalid_each(&p.child(f), text(&r[f]), is_path_segment_name(text(&r[f])));
+        }
     }
 }
 
@@ -265,35 +276,28 @@ impl Strategy for IngressClasses {
         let (spec, p) = (&obj["spec"], Path::new("spec"));
         let controller = text(&spec["controller"]);
         let at = p.child("controller");
-        if controller.is_empty() {
-            e.required(&at, "");
-        } else {
-            if controller.len() > 250 {
-                e.too_long(&at, 250);
-            }
-            let domain = controller.split_once('/').filter(|(_, path)| !path.is_empty());
-            match domain {
-                Some((d, _)) => e.invalid_each(&at, controller, is_dns1123_subdomain(d)),
-                None => e.invalid(&at, controller, "must be a domain-prefixed path (such as \"acme.io/foo\")"),
-            }
+        if controller.len() > 250 {
+            e.too_long(&at, 250);
         }
+        rules::domain_prefixed_path(controller, &at, e);
         let parameters = &spec["parameters"];
         if !present(parameters) {
             return;
         }
         let at = p.child("parameters");
-        rules::required(&parameters["kind"], &at.child("kind"), e);
-        rules::required(&parameters["name"], &at.child("name"), e);
-        rules::one_of(&parameters["scope"], &at.child("scope"), &["Cluster", "Namespace"], e);
-        let namespaced = !text(&parameters["namespace"]).is_empty();
-        match text(&parameters["scope"]) {
-            "Namespace" if !namespaced => {
-                e.required(&at.child("namespace"), "`parameters.scope` is set to 'Namespace'")
+        local_reference(parameters, &at, e);
+        let (scope, namespace) = (parameters["scope"].as_str(), parameters["namespace"].as_str());
+        match (scope, namespace) {
+            (None, _) => e.required(&at.child("scope"), ""),
+            (Some("Namespace"), None) => {
+                e.required(&at.child("namespace"), "`parameters.scope` is set to 'Namespace'");
             }
-            "Cluster" if namespaced => {
+            (Some("Namespace"), Some(name)) => e.invalid_each(&at.child("namespace"), name, is_dns1123_label(name)),
+            (Some("Cluster"), Some(_)) => {
                 e.forbidden(&at.child("namespace"), "`parameters.scope` is set to 'Cluster'");
             }
-            _ => {}
+            (Some("Cluster"), None) => {}
+            (Some(other), _) => e.not_supported(&at.child("scope"), other, &["Cluster", "Namespace"]),
         }
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {

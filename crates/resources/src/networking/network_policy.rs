@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::GROUP;
+use crate::addresses;
 use crate::column::{AGE, Column, NAME};
 use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
@@ -46,35 +47,53 @@ impl Strategy for NetworkPolicies {
         }
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
-        let (spec, p) = (&obj["spec"], Path::new("spec"));
-        rules::label_selector(&spec["podSelector"], &p.child("podSelector"), e);
-        for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
-            let list = p.child(direction);
-            for (i, r) in items(&spec[direction]).iter().enumerate() {
-                let at = list.index(i);
-                let ports = at.child("ports");
-                for (j, x) in items(&r["ports"]).iter().enumerate() {
-                    policy_port(x, &ports.index(j), e);
-                }
-                let list = at.child(peers);
-                for (j, x) in items(&r[peers]).iter().enumerate() {
-                    peer(x, &list.index(j), e);
-                }
-            }
-        }
-        let types = items(&spec["policyTypes"]);
-        let at = p.child("policyTypes");
-        if types.len() > 2 {
-            e.invalid(&at, types, "may not specify more than two policyTypes");
-        }
-        for (i, t) in types.iter().enumerate() {
-            if !matches!(text(t), "Ingress" | "Egress") {
-                e.not_supported(&at.index(i), t, &["Ingress", "Egress"]);
-            }
-        }
+        policy(&obj["spec"], &[], e);
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        policy(&new["spec"], &ranges(&old["spec"]), e);
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(obj), json!(selector(&obj["spec"]["podSelector"])), age(obj, now)]
+    }
+}
+
+/// All ranges of a policy. What an old policy had is not judged again, wherever the new one has it.
+fn ranges(spec: &Value) -> Vec<&str> {
+    let rules = [("ingress", "from"), ("egress", "to")];
+    let peers = rules.iter().flat_map(|(list, peers)| items(&spec[*list]).iter().flat_map(|r| items(&r[*peers])));
+    let blocks = peers.map(|peer| &peer["ipBlock"]);
+    let cidrs = blocks.flat_map(|b| std::iter::once(&b["cidr"]).chain(items(&b["except"]))).map(text);
+    // Nothing is no range that could stay.
+    cidrs.filter(|cidr| !cidr.is_empty()).collect()
+}
+
+/// The spec of a policy; `kept` are ranges that may stay.
+fn policy(spec: &Value, kept: &[&str], e: &mut Errors) {
+    let p = Path::new("spec");
+    rules::label_selector(&spec["podSelector"], &p.child("podSelector"), e);
+    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+        let list = p.child(direction);
+        for (i, r) in items(&spec[direction]).iter().enumerate() {
+            let at = list.index(i);
+            let ports = at.child("ports");
+            for (j, x) in items(&r["ports"]).iter().enumerate() {
+                policy_port(x, &ports.index(j), e);
+            }
+            let list = at.child(peers);
+            for (j, x) in items(&r[peers]).iter().enumerate() {
+                peer(x, kept, &list.index(j), e);
+            }
+        }
+    }
+    let types = items(&spec["policyTypes"]);
+    let at = p.child("policyTypes");
+    if types.len() > 2 {
+        return e.invalid(&at, types, "may not specify more than two policyTypes");
+    }
+    for (i, t) in types.iter().enumerate() {
+        if !matches!(text(t), "Ingress" | "Egress") {
+            e.not_supported(&at.index(i), t, &["Ingress", "Egress"]);
+        }
     }
 }
 
@@ -105,7 +124,7 @@ fn policy_port(x: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-fn peer(x: &Value, p: &Path<'_>, e: &mut Errors) {
+fn peer(x: &Value, kept: &[&str], p: &Path<'_>, e: &mut Errors) {
     let mut peers = 0;
     for f in ["podSelector", "namespaceSelector"] {
         if present(&x[f]) {
@@ -121,16 +140,15 @@ fn peer(x: &Value, p: &Path<'_>, e: &mut Errors) {
         if outer.is_empty() {
             e.required(&at.child("cidr"), "");
         } else {
-            rules::cidr(outer, &at.child("cidr"), e);
+            addresses::cidr(outer, kept, &at.child("cidr"), e);
         }
         let list = at.child("except");
         for (i, c) in items(&block["except"]).iter().map(text).enumerate() {
             // Upstream judges what is left out by the address that it is left out of.
-            if rules::parse_cidr(outer).is_some() {
-                rules::cidr(c, &list.index(i), e);
-            }
-            if let (Some(o), Some(i2)) = (rules::parse_cidr(outer), rules::parse_cidr(c))
-                && !strictly_within(i2, o)
+            let Some(outer) = addresses::parse_cidr(outer) else { break };
+            addresses::cidr(c, kept, &list.index(i), e);
+            if let Some(inner) = addresses::parse_cidr(c)
+                && !strictly_within(inner, outer)
             {
                 e.invalid(&list.index(i), c, "must be a strict subset of `cidr`");
             }

@@ -2,10 +2,12 @@
 use kelson_meta::Quantity;
 use serde_json::{Value, json};
 
+use super::image;
 use crate::tree::{
     at_mut, default_to, default_zero, empty, ensure, entries, flag, int0, items, items_mut, object_mut, present,
     remove, set, text,
 };
+use crate::volume_sources;
 
 const DEFAULT_MODE: i32 = 0o644;
 
@@ -136,17 +138,9 @@ fn divisor(f: &mut Value) {
     default_to(f, "divisor", "0");
 }
 
-/// `Always` for `:latest` or no tag and no digest, else `IfNotPresent`.
+/// `Always` for `:latest`, asked for or meant, else `IfNotPresent`: for names that nobody can read, too.
 pub fn pull_policy(image: &str) -> &'static str {
-    let last = image.rsplit('/').next().unwrap_or(image);
-    let (name, digest) = last.split_once('@').map_or((last, false), |(n, _)| (n, true));
-    let tag = name.split_once(':').map(|(_, t)| t);
-    match tag {
-        Some("latest") => "Always",
-        Some(_) => "IfNotPresent",
-        None if digest || image.is_empty() => "IfNotPresent",
-        None => "Always",
-    }
+    if image::tag(image) == Some("latest") { "Always" } else { "IfNotPresent" }
 }
 
 fn volume(v: &mut Value) {
@@ -155,14 +149,10 @@ fn volume(v: &mut Value) {
         set(v, "emptyDir", json!({}));
         return;
     }
-    for (source, mode) in
-        [("secret", true), ("configMap", true), ("downwardAPI", true), ("projected", true), ("hostPath", false)]
-    {
-        let Some(s) = object_mut(v, source) else { continue };
-        if mode {
+    volume_sources::defaults(v);
+    for source in ["secret", "configMap", "downwardAPI", "projected"] {
+        if let Some(s) = object_mut(v, source) {
             default_to(s, "defaultMode", DEFAULT_MODE);
-        } else {
-            default_to(s, "type", "");
         }
     }
     if let Some(d) = object_mut(v, "downwardAPI") {
@@ -176,33 +166,12 @@ fn volume(v: &mut Value) {
             downward_items(d);
         }
     }
-    if let Some(i) = object_mut(v, "iscsi") {
-        default_zero(i, "iscsiInterface", "default");
-    }
-    if let Some(r) = object_mut(v, "rbd") {
-        default_zero(r, "pool", "rbd");
-        default_zero(r, "user", "admin");
-        default_zero(r, "keyring", "/etc/ceph/keyring");
-    }
-    if let Some(a) = object_mut(v, "azureDisk") {
-        default_to(a, "cachingMode", "ReadWrite");
-        default_to(a, "kind", "Shared");
-        default_to(a, "fsType", "ext4");
-        default_to(a, "readOnly", false);
-    }
-    if let Some(s) = object_mut(v, "scaleIO") {
-        default_zero(s, "storageMode", "ThinProvisioned");
-        default_zero(s, "fsType", "xfs");
-    }
     if let Some(i) = object_mut(v, "image") {
         let policy = pull_policy(text(&i["reference"]));
         default_zero(i, "pullPolicy", policy);
     }
     if let Some(spec) = at_mut(v, &["ephemeral", "volumeClaimTemplate", "spec"]) {
         claim_spec(spec);
-    }
-    if let Some(limit) = at_mut(v, &["emptyDir", "sizeLimit"]) {
-        canonical_quantity(limit);
     }
 }
 
@@ -244,19 +213,20 @@ pub fn canonical_quantities(list: &mut Value) {
 }
 
 /// One quantity in canonical form, rounded up to thousandths; what cannot be read is left for validation.
-pub fn canonical_quantity(v: &mut Value) {
+fn canonical_quantity(v: &mut Value) {
     const MILLI_IN_NANOS: i128 = 1_000_000;
-    let parsed = match &*v {
-        Value::String(s) => s.trim().parse::<Quantity>(),
-        Value::Number(n) => n.to_string().parse(),
+    let given = match &*v {
+        Value::String(s) => s.trim().to_owned(),
+        Value::Number(n) => n.to_string(),
         _ => return,
     };
-    let Ok(mut q) = parsed else { return };
-    if q.nanos() % MILLI_IN_NANOS != 0 {
-        q = Quantity::from_milli(q.milli_value());
-    }
-    let canonical = q.to_string();
-    if v.as_str() != Some(&canonical) {
+    let Ok(q) = given.parse::<Quantity>() else { return };
+    let fine = q.nanos() % MILLI_IN_NANOS != 0;
+    let canonical =
+        if fine { Ok(Quantity::from_milli(q.milli_value()).to_string()) } else { Quantity::canonical(&given) };
+    if let Ok(canonical) = canonical
+        && v.as_str() != Some(&canonical)
+    {
         *v = Value::String(canonical);
     }
 }
@@ -362,7 +332,8 @@ mod tests {
             ("reg:5000/a/nginx", "Always"),
             ("reg:5000/a/nginx:1", "IfNotPresent"),
             ("nginx@sha256:abc", "IfNotPresent"),
-            ("nginx:latest@sha256:abc", "Always"),
+            ("nginx:latest@sha256:abc", "IfNotPresent"),
+            ("Foo", "IfNotPresent"),
             ("", "IfNotPresent"),
         ] {
             assert_eq!(pull_policy(image), want, "{image}");

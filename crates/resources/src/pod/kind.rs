@@ -6,10 +6,9 @@ use serde_json::{Value, json};
 
 use super::qos::qos_class;
 use super::{apparmor, defaults, table};
-use crate::metadata::immutable;
 use crate::names::NameRule;
 use crate::options::{Connects, Deletion, Options, texts};
-use crate::path::{Errors, Path};
+use crate::path::Errors;
 use crate::strategy::{Context, Strategy, base_status_update, base_update, bump_generation, field_text};
 use crate::tree::{int0, items, items_mut, present, remove, restore, set, text};
 
@@ -43,6 +42,9 @@ impl Strategy for Pods {
     }
     fn set_defaults(&self, _version: &str, obj: &mut Value) {
         defaults::pod(obj);
+        if let Some(status) = obj.get_mut("status") {
+            super::status::agree(status);
+        }
         for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
             let Some(status) = obj.get_mut("status") else { break };
             for c in items_mut(status, list) {
@@ -95,7 +97,7 @@ impl Strategy for Pods {
                 bump_generation(&OPTIONS, new, old);
             }
             "resize" => {
-                super::update::prepare_resize(new, old);
+                super::resize::prepare(new, old);
                 bump_generation(&OPTIONS, new, old);
             }
             _ => prepare_status(new, old),
@@ -104,8 +106,8 @@ impl Strategy for Pods {
     fn check_subresource_update(&self, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         match subresource {
             "ephemeralcontainers" => super::update::check_ephemeral(new, old, e),
-            "resize" => super::update::check_resize(new, old, e),
-            _ => check_status(new, old, e),
+            "resize" => super::resize::check(new, old, e),
+            _ => super::status::check(new, old, e),
         }
     }
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
@@ -152,42 +154,6 @@ fn prepare_status(new: &mut Value, old: &Value) {
         {
             let g = was["observedGeneration"].clone();
             set(c, "observedGeneration", g);
-        }
-    }
-}
-
-/// Upstream's rule against restarting what cannot restart, and the immutable class.
-fn check_status(new: &Value, old: &Value, e: &mut Errors) {
-    let p = Path::new("status");
-    let (n, o) = (&new["status"], &old["status"]);
-    if present(&o["qosClass"]) {
-        immutable(&n["qosClass"], &o["qosClass"], &p.child("qosClass"), e);
-    }
-    let nominated = text(&n["nominatedNodeName"]);
-    if !nominated.is_empty() {
-        e.invalid_each(&p.child("nominatedNodeName"), nominated, kelson_meta::is_dns1123_subdomain(nominated));
-    }
-    let policy = text(&new["spec"]["restartPolicy"]);
-    if policy != "Always" && !items(&new["spec"]["containers"]).iter().any(|c| present(&c["restartPolicy"])) {
-        for (i, was) in items(&o["containerStatuses"]).iter().enumerate() {
-            let before = &was["state"]["terminated"];
-            if !present(before) || (policy == "OnFailure" && int0(&before["exitCode"]) != 0) {
-                continue;
-            }
-            let now = items(&n["containerStatuses"]).iter().find(|s| s["name"] == was["name"]);
-            if now.is_some_and(|s| !present(&s["state"]["terminated"])) {
-                let list = p.child("containerStatuses");
-                e.forbidden(&list.index(i).child("state"), "may not be transitioned to non-terminated state");
-            }
-        }
-    }
-    let mut seen = std::collections::BTreeSet::new();
-    for (i, ip) in items(&n["podIPs"]).iter().enumerate() {
-        let list = p.child("podIPs");
-        let at = list.index(i);
-        crate::rules::ip(text(&ip["ip"]), &at, e);
-        if !seen.insert(text(&ip["ip"])) {
-            e.duplicate(&at, ip);
         }
     }
 }

@@ -30,9 +30,7 @@ pub(super) fn qos_class(spec: &Value) -> &'static str {
         }
         (any, guaranteed)
     };
-    let (any, guaranteed) = if entries(&spec["resources"]["limits"]).next().is_some()
-        || entries(&spec["resources"]["requests"]).next().is_some()
-    {
+    let (any, guaranteed) = if present(&spec["resources"]) {
         class(&mut std::iter::once(spec))
     } else {
         class(&mut items(&spec["containers"]).iter().chain(items(&spec["initContainers"])))

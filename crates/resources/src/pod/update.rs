@@ -3,13 +3,11 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::qos::qos_class;
 use super::validate::{self, MIRROR};
 use crate::path::{Errors, Path};
 use crate::tree::{entries, int, items, items_mut, present, remove, restore, same, set, text};
 
 const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-const RESIZABLE: &str = "only cpu and memory resources are mutable";
 /// How many lines of difference a refusal shows.
 const DIFF_LINES_MAX: usize = 20;
 
@@ -31,19 +29,27 @@ pub(super) fn keep_all_but(new: &mut Value, old: &Value) {
     }
 }
 
+/// Annotations that mean something to the API server and stay as they were when the pod was made.
+pub(super) fn own_annotations(new: &Value, old: &Value, p: &Path<'_>, e: &mut Errors) {
+    const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+    let (now, was) = (&new["metadata"]["annotations"], &old["metadata"]["annotations"]);
+    let keys = entries(was).chain(entries(now).filter(|(k, _)| was.get(k.as_str()).is_none()));
+    for (k, _) in keys.filter(|(k, _)| now.get(k.as_str()) != was.get(k.as_str())) {
+        let change = if was.get(k.as_str()).is_some() { "remove or update" } else { "add" };
+        if k.starts_with(APP_ARMOR) {
+            e.forbidden(&p.key(k), format!("may not {change} AppArmor annotations"));
+        } else if k == MIRROR {
+            e.forbidden(&p.key(k), format!("may not {change} mirror pod annotation"));
+        }
+    }
+    validate::annotations(&new["metadata"], &new["spec"], p, e);
+}
+
 /// An update of the main resource (upstream `ValidatePodUpdate`).
 pub fn check(new: &Value, old: &Value, e: &mut Errors) {
     validate::pod_and_spec(new, e);
     let meta = Path::new("metadata");
-    let at = meta.child("annotations");
-    if new["metadata"]["annotations"].get(MIRROR) != old["metadata"]["annotations"].get(MIRROR) {
-        let why = if old["metadata"]["annotations"].get(MIRROR).is_some() {
-            "may not remove or update mirror pod annotation"
-        } else {
-            "may not add mirror pod annotation"
-        };
-        e.forbidden(&at.key(MIRROR), why);
-    }
+    own_annotations(new, old, &meta.child("annotations"), e);
     let p = Path::new("spec");
     let (n, o) = (&new["spec"], &old["spec"]);
     for list in ["containers", "initContainers"] {
@@ -56,8 +62,10 @@ pub fn check(new: &Value, old: &Value, e: &mut Errors) {
     }
     added_tolerations(n, o, &p.child("tolerations"), e);
     let gates = p.child("schedulingGates");
-    for (i, g) in items(&n["schedulingGates"]).iter().enumerate() {
-        if !items(&o["schedulingGates"]).contains(g) {
+    let now = items(&n["schedulingGates"]);
+    for (i, g) in now.iter().enumerate() {
+        // Of a gate that is there twice it is said once, at the last place.
+        if !items(&o["schedulingGates"]).contains(g) && !now[i + 1..].contains(g) {
             let why = format!("only deletion is allowed, but found new scheduling gate '{}'", text(&g["name"]));
             e.forbidden(&gates.index(i).child("name"), why);
         }
@@ -148,19 +156,19 @@ fn munge_gated(m: &mut Value, o: &Value, e: &mut Errors) {
     if same(&m["affinity"]["nodeAffinity"], &o["affinity"]["nodeAffinity"]) {
         return;
     }
-    if present(&was) {
-        let narrower = items(&now).len() == items(&was).len()
-            && items(&now).iter().zip(items(&was)).all(|(n, o)| {
-                ["matchExpressions", "matchFields"].iter().all(|f| {
-                    let (n, o) = (items(&n[*f]), items(&o[*f]));
-                    n.len() >= o.len() && n[..o.len()] == *o
-                })
-            });
-        if !narrower {
-            let a = spec.child("affinity");
-            let node = a.child("nodeAffinity");
-            let at = node.child("requiredDuringSchedulingIgnoredDuringExecution");
-            e.invalid(&at.child("nodeSelectorTerms"), &now, "only additions are allowed (no mutations or deletions)");
+    if !items(&was).is_empty() {
+        let a = spec.child("affinity");
+        let node = a.child("nodeAffinity");
+        let required = node.child("requiredDuringSchedulingIgnoredDuringExecution");
+        let terms = required.child("nodeSelectorTerms");
+        if items(&now).len() == items(&was).len() {
+            for (i, (now, was)) in items(&now).iter().zip(items(&was)).enumerate() {
+                if !only_added(now, was) {
+                    e.invalid(&terms.index(i), now, "only additions are allowed (no mutations or deletions)");
+                }
+            }
+        } else {
+            e.invalid(&terms, &now, "no additions/deletions to non-empty NodeSelectorTerms list are allowed");
         }
     }
     match (m.get_mut("affinity"), &o["affinity"]) {
@@ -172,6 +180,16 @@ fn munge_gated(m: &mut Value, o: &Value, e: &mut Errors) {
         }
         _ => restore(m, o, "affinity"),
     }
+}
+
+/// Whether a term has what it had, and perhaps more; an empty one, which selects nothing, stays empty.
+fn only_added(now: &Value, was: &Value) -> bool {
+    let of = |t: &Value, f: &str| items(&t[f]).to_vec();
+    let fields = ["matchExpressions", "matchFields"];
+    if fields.iter().all(|f| of(was, f).is_empty()) {
+        return fields.iter().all(|f| of(now, f).is_empty());
+    }
+    fields.iter().all(|f| of(now, f).starts_with(&of(was, f)))
 }
 
 /// Lines `- path: old` and `+ path: new`, for people.
@@ -217,94 +235,6 @@ pub fn check_ephemeral(new: &Value, old: &Value, e: &mut Errors) {
                 e.forbidden(&p, why);
             }
             Some(_) => {}
-        }
-    }
-}
-
-/// Takes only resources and resize policies from the request.
-pub fn prepare_resize(new: &mut Value, old: &Value) {
-    let asked = new["spec"].clone();
-    let same_names = |list: &str| {
-        let names = |s: &Value| items(&s[list]).iter().map(|c| text(&c["name"]).to_owned()).collect::<Vec<_>>();
-        names(&asked) == names(&old["spec"])
-    };
-    let comparable = same_names("containers") && same_names("initContainers");
-    keep_all_but(new, old);
-    let Some(spec) = new.get_mut("spec") else { return };
-    if !comparable {
-        // Left for validation to refuse.
-        *spec = asked;
-        return;
-    }
-    for list in ["containers", "initContainers"] {
-        for (c, from) in items_mut(spec, list).zip(items(&asked[list])) {
-            for f in ["resources", "resizePolicy"] {
-                restore(c, from, f);
-            }
-        }
-    }
-    restore(spec, &asked, "resources");
-}
-
-/// An update through `resize` (KEP-1287).
-pub fn check_resize(new: &Value, old: &Value, e: &mut Errors) {
-    if old["metadata"]["annotations"].get(MIRROR).is_some() {
-        return e.forbidden(&Path::new("[]"), "static pods cannot be resized");
-    }
-    if text(&old["spec"]["os"]["name"]) == "windows" {
-        return e.forbidden(&Path::new("[]"), "windows pods cannot be resized");
-    }
-    validate::pod_and_spec(new, e);
-    let p = Path::new("spec");
-    let was = match text(&old["status"]["qosClass"]) {
-        "" => qos_class(&old["spec"]),
-        q => q,
-    };
-    if was != qos_class(&new["spec"]) {
-        e.invalid(&p, &new["status"]["qosClass"], "Pod QOS Class may not change as a result of resizing");
-    }
-    let mut munged = new["spec"].clone();
-    for list in ["containers", "initContainers"] {
-        let (n, o) = (items(&new["spec"][list]), items(&old["spec"][list]));
-        let at = p.child(list);
-        if n.len() != o.len() {
-            return e.forbidden(&at, "containers may not be added or removed on resize");
-        }
-        if n.iter().zip(o).any(|(a, b)| a["name"] != b["name"]) {
-            return e.forbidden(&at, "containers may not be renamed or reordered on resize");
-        }
-        for (i, (a, b)) in n.iter().zip(o).enumerate() {
-            let at = at.index(i);
-            removed(&a["resources"], &b["resources"], &at.child("resources"), e);
-        }
-        for (c, b) in items_mut(&mut munged, list).zip(o) {
-            restore(c, b, "resizePolicy");
-            keep_cpu_and_memory(c, b);
-        }
-    }
-    keep_cpu_and_memory(&mut munged, &old["spec"]);
-    if e.is_empty() && !same(&munged, &old["spec"]) {
-        e.forbidden(&p, RESIZABLE);
-    }
-}
-
-fn removed(new: &Value, old: &Value, p: &Path<'_>, e: &mut Errors) {
-    for list in ["requests", "limits"] {
-        if entries(&old[list]).any(|(k, _)| new[list].get(k).is_none()) {
-            e.forbidden(p, format!("resource {list} cannot be removed"));
-        }
-    }
-}
-
-fn keep_cpu_and_memory(c: &mut Value, old: &Value) {
-    for list in ["requests", "limits"] {
-        for k in ["cpu", "memory"] {
-            let was = old["resources"][list].get(k).cloned();
-            let Some(l) = crate::tree::at_mut(c, &["resources", list]) else { continue };
-            match was {
-                Some(v) => set(l, k, v),
-                None => remove(l, k),
-            }
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Rules of a Service's spec.
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::{Value, json};
@@ -8,12 +7,12 @@ use serde_json::{Value, json};
 use super::spec::{INTERNAL_POLICIES, headless, needs_health_port};
 use crate::path::{Errors, GoStruct, Path};
 use crate::tree::{empty, int0, items, present, text};
-use crate::{metadata, rules};
+use crate::{addresses, metadata, rules};
 
 pub(super) const AFFINITY_SECONDS_MAX: i64 = 86_400;
 
-pub(super) fn check_spec(obj: &Value, e: &mut Errors) {
-    let spec = &obj["spec"];
+/// The spec of a service that had `old`, which is null for a new one.
+pub(super) fn check_spec(spec: &Value, old: &Value, e: &mut Errors) {
     let p = Path::new("spec");
     let kind = text(&spec["type"]);
     let ports = items(&spec["ports"]);
@@ -41,9 +40,9 @@ pub(super) fn check_spec(obj: &Value, e: &mut Errors) {
             e.invalid(&ip.child("timeoutSeconds"), int0(seconds), why);
         }
     }
-    check_addresses(spec, kind, &p, e);
+    check_addresses(spec, old, &p, e);
     rules::one_of(&spec["type"], &p.child("type"), &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"], e);
-    check_load_balancer(spec, kind, &p, e);
+    check_load_balancer(spec, old, kind, &p, e);
     check_policies(spec, kind, &p, e);
 }
 
@@ -112,18 +111,28 @@ pub(super) fn check_ports(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors
     }
 }
 
-pub(super) fn check_addresses(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
+pub(super) fn check_addresses(spec: &Value, old: &Value, p: &Path<'_>, e: &mut Errors) {
+    let kept = |f: &str| items(&old[f]).iter().map(text).collect::<Vec<_>>();
     let externals = p.child("externalIPs");
     for (i, ip) in items(&spec["externalIPs"]).iter().map(text).enumerate() {
         let at = externals.index(i);
-        match ip.parse::<std::net::IpAddr>() {
-            Ok(_) => crate::core::endpoint_ip(ip, &at, e),
-            Err(_) => rules::ip(ip, &at, e),
+        let faults = e.len();
+        addresses::ip(ip, &kept("externalIPs"), &at, e);
+        if e.len() == faults {
+            crate::core::endpoint_ip(ip, &at, e);
         }
     }
-    if kind == "ExternalName" {
+    check_families(spec, old, e);
+}
+
+/// Faults of cluster addresses and their families, which are found before any address is taken
+/// (upstream `ValidateServiceClusterIPsRelatedFields`).
+pub(super) fn check_families(spec: &Value, old: &Value, e: &mut Errors) {
+    if text(&spec["type"]) == "ExternalName" {
         return;
     }
+    let p = Path::new("spec");
+    let kept = |f: &str| items(&old[f]).iter().map(text).collect::<Vec<_>>();
     let list = p.child("clusterIPs");
     let (one, ips) = (text(&spec["clusterIP"]), items(&spec["clusterIPs"]));
     match (one.is_empty(), ips.first().map(text)) {
@@ -148,10 +157,10 @@ pub(super) fn check_addresses(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Er
         &["PreferDualStack", "RequireDualStack", "SingleStack"],
         e,
     );
-    check_cluster_ips(ips, families, &list, e);
+    check_cluster_ips(ips, families, &kept("clusterIPs"), &list, e);
 }
 
-pub(super) fn check_cluster_ips(ips: &[Value], families: &[Value], list: &Path<'_>, e: &mut Errors) {
+pub(super) fn check_cluster_ips(ips: &[Value], families: &[Value], kept: &[&str], list: &Path<'_>, e: &mut Errors) {
     let before = e.len();
     for (i, ip) in ips.iter().map(text).enumerate() {
         if i == 0 && ip == "None" {
@@ -159,7 +168,7 @@ pub(super) fn check_cluster_ips(ips: &[Value], families: &[Value], list: &Path<'
                 e.invalid(list, ips, "'None' must be the first and only value");
             }
         } else {
-            rules::ip(ip, &list.index(i), e);
+            addresses::ip(ip, kept, &list.index(i), e);
         }
     }
     if ips.len() > 2 {
@@ -168,13 +177,13 @@ pub(super) fn check_cluster_ips(ips: &[Value], families: &[Value], list: &Path<'
     if e.len() > before {
         return;
     }
-    let is_v4: Vec<bool> = ips.iter().filter_map(|i| text(i).parse::<IpAddr>().ok()).map(|i| i.is_ipv4()).collect();
+    let is_v4: Vec<bool> = ips.iter().filter_map(|i| addresses::parse_ip(text(i))).map(|i| i.is_ipv4()).collect();
     if is_v4.len() == 2 && is_v4[0] == is_v4[1] {
         e.invalid(list, ips, "may specify no more than one IP for each IP family");
     }
     for (i, (v4, family)) in is_v4.iter().zip(families).enumerate() {
         let family = text(family);
-        if (family == "IPv4") != *v4 {
+        if matches!(family, "IPv4" | "IPv6") && (family == "IPv4") != *v4 {
             e.invalid(&list.index(i), &ips[i], format!("expected an {family} value as indicated by `ipFamilies[{i}]`"));
         }
     }
@@ -221,16 +230,17 @@ pub(super) fn check_addresses_update(new: &Value, old: &Value, e: &mut Errors) {
     }
 }
 
-pub(super) fn check_load_balancer(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
+pub(super) fn check_load_balancer(spec: &Value, old: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
     let balanced = kind == "LoadBalancer";
     let only = "may only be used when `type` is 'LoadBalancer'";
     let at = p.child("LoadBalancerSourceRanges");
     let ranges = items(&spec["loadBalancerSourceRanges"]);
+    let kept: Vec<&str> = items(&old["loadBalancerSourceRanges"]).iter().map(text).collect();
     if !ranges.is_empty() && !balanced {
         e.forbidden(&at, only);
     }
     for (i, r) in ranges.iter().enumerate() {
-        rules::cidr(text(r).trim(), &at.index(i), e);
+        addresses::cidr(text(r).trim(), &kept, &at.index(i), e);
     }
     if present(&spec["allocateLoadBalancerNodePorts"]) && !balanced {
         e.forbidden(&p.child("allocateLoadBalancerNodePorts"), only);

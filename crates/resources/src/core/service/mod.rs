@@ -5,13 +5,13 @@ mod spec;
 mod warnings;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
-use kelson_meta::is_dns1123_subdomain;
+use kelson_meta::{FieldErrors, is_dns1123_subdomain};
 use serde_json::{Value, json};
 
+use crate::addresses;
 use crate::column::{AGE, Column, NAME, SELECTOR};
 use crate::names::NameRule;
 use crate::options::{Allocation, Connects, Options, columns, texts};
@@ -19,7 +19,7 @@ use crate::path::{Errors, Path};
 use crate::rules;
 use crate::strategy::{Context, Strategy, base_update};
 use crate::table::{NONE, age, label_map, name};
-use crate::tree::{default_to, ensure, int0, items, items_mut, same, set, text};
+use crate::tree::{default_to, ensure, int0, items, items_mut, present, same, set, text};
 
 use check::{check_addresses_update, check_spec};
 use spec::{
@@ -78,7 +78,7 @@ impl Strategy for Services {
         }
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
-        check_spec(obj, e);
+        check_spec(&obj["spec"], &Value::Null, e);
     }
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
         base_update(&OPTIONS, new, old);
@@ -105,25 +105,33 @@ impl Strategy for Services {
                 e.invalid(&spec.child("loadBalancerClass"), n, "may not change once set");
             }
         }
-        check_spec(new, e);
+        check_spec(&new["spec"], &old["spec"], e);
     }
-    fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
+    fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         let status = Path::new("status");
         let lb = status.child("loadBalancer");
         let list = lb.child("ingress");
         let ingress = items(&new["status"]["loadBalancer"]["ingress"]);
         if !ingress.is_empty() && text(&new["spec"]["type"]) != "LoadBalancer" {
-            e.forbidden(&list, "may only be used when `spec.type` is 'LoadBalancer'");
+            return e.forbidden(&list, "may only be used when `spec.type` is 'LoadBalancer'");
         }
+        let kept: Vec<&str> = items(&old["status"]["loadBalancer"]["ingress"]).iter().map(|x| text(&x["ip"])).collect();
         for (i, x) in ingress.iter().enumerate() {
             let at = list.index(i);
             if !text(&x["ip"]).is_empty() {
-                rules::ip(text(&x["ip"]), &at.child("ip"), e);
+                addresses::ip(text(&x["ip"]), &kept, &at.child("ip"), e);
+            }
+            let mode = at.child("ipMode");
+            match (present(&x["ipMode"]), text(&x["ip"]).is_empty()) {
+                (false, false) => e.required(&mode, "must be specified when `ip` is set"),
+                (true, true) => e.forbidden(&mode, "may not be specified when `ip` is not set"),
+                (true, false) => rules::optional_one_of(&x["ipMode"], &mode, &["Proxy", "VIP"], e),
+                (false, true) => {}
             }
             let host = text(&x["hostname"]);
             if !host.is_empty() {
                 e.invalid_each(&at.child("hostname"), host, is_dns1123_subdomain(host));
-                if host.parse::<IpAddr>().is_ok() {
+                if addresses::parse_ip(host).is_some() {
                     e.invalid(&at.child("hostname"), host, "must be a DNS name, not an IP address");
                 }
             }
@@ -152,6 +160,14 @@ impl Strategy for Services {
             json!(label_map(&spec["selector"])),
         ]
     }
+}
+
+/// Faults of a service's cluster addresses and families, beside what the service had (null for a new one). Found before addresses are
+/// taken, they are all that the client is told.
+pub fn cluster_ip_faults(spec: &Value, old: &Value) -> FieldErrors {
+    let mut e = Errors::new();
+    check::check_families(spec, old, &mut e);
+    e.finish()
 }
 
 fn external_ip(obj: &Value) -> String {

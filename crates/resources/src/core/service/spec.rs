@@ -41,24 +41,27 @@ pub(super) fn default_spec(spec: &mut Value) {
     }
 }
 
-/// `clusterIP` and `clusterIPs[0]` are one field by two names; what the client did not speak of follows.
+/// `clusterIP` and `clusterIPs[0]` are one field by two names: clients that know the older one alone are understood, others name both
+/// (upstream `normalizeClusterIPs`).
 pub(super) fn sync_cluster_ips(spec: &mut Value, old: Option<&Value>) {
     let one = text(&spec["clusterIP"]).to_owned();
-    let first = text(&spec["clusterIPs"][0]).to_owned();
-    let none = Value::Null;
-    let old = old.unwrap_or(&none);
-    let (old_one, old_first) = (text(&old["clusterIP"]), text(&old["clusterIPs"][0]));
-    if one != old_one && first == old_first && !one.is_empty() {
-        // Only the old name was touched.
-        set(spec, "clusterIPs", vec![json!(one)]);
-    } else if one.is_empty() && !old_one.is_empty() && first == old_first {
+    let Some(old) = old else {
+        if !one.is_empty() && items(&spec["clusterIPs"]).is_empty() {
+            set(spec, "clusterIPs", vec![json!(one)]);
+        }
+        return;
+    };
+    let (was, were) = (text(&old["clusterIP"]), items(&old["clusterIPs"]));
+    if !were.is_empty() && items(&spec["clusterIPs"]).is_empty() && one == was {
+        set(spec, "clusterIPs", were.to_vec());
+    }
+    if one == was || items(&spec["clusterIPs"]) != were {
+        return;
+    }
+    if one.is_empty() {
         remove(spec, "clusterIPs");
-    } else if one == old_one && first != old_first && !first.is_empty() && !old_first.is_empty() {
-        set(spec, "clusterIP", first);
-    } else if items(&spec["clusterIPs"]).is_empty() && !one.is_empty() {
+    } else {
         set(spec, "clusterIPs", vec![json!(one)]);
-    } else if one.is_empty() && old_one.is_empty() && !first.is_empty() && !old.is_null() {
-        set(spec, "clusterIP", first);
     }
 }
 
@@ -115,12 +118,11 @@ pub(super) fn keep_allocated(new: &mut Value, old: &Value) {
     if kind == "ExternalName" {
         return;
     }
-    if text(&old["type"]) != "ExternalName"
-        && text(&new["clusterIP"]).is_empty()
-        && items(&new["clusterIPs"]).is_empty()
-    {
+    if text(&old["type"]) != "ExternalName" {
         for f in ["clusterIP", "clusterIPs"] {
-            crate::tree::restore(new, old, f);
+            if empty(&new[f]) {
+                crate::tree::restore(new, old, f);
+            }
         }
     }
     let node_port = |k: &str| matches!(k, "NodePort" | "LoadBalancer");

@@ -3,7 +3,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use serde_json::Value;
 
-use crate::rules::parse_cidr;
+use crate::addresses::parse_cidr;
 use crate::tree::{items, text};
 
 const OLD_HINTS: &str = "service.kubernetes.io/topology-aware-hints";

@@ -63,7 +63,12 @@ pub fn init_containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors
     for (i, c) in list.iter().enumerate() {
         let at = p.index(i);
         common(c, pod, &at, e);
-        restart_policy(c, &at, e);
+        // Upstream looks at the rules of an init container only where they have a policy to go with.
+        if present(&c["restartPolicy"]) || items(&c["restartPolicyRules"]).is_empty() {
+            restart_policy(c, &at, e);
+        } else {
+            e.required(&at.child("restartPolicy"), "must specify restartPolicy when restart rules are used");
+        }
         let name = text(&c["name"]);
         if !name.is_empty() && !names.insert(name) {
             e.duplicate(&at.child("name"), name);

@@ -3,6 +3,7 @@ use kelson_meta::{Quantity, is_config_map_key, is_dns1123_label, is_dns1123_subd
 use serde_json::Value;
 
 use crate::path::{Errors, Path};
+use crate::rules::no_backsteps;
 use crate::tree::{items, present, text};
 
 const FIELDS: &[&str] = &[
@@ -156,7 +157,7 @@ pub fn resource_field(f: &Value, volume: bool, p: &Path<'_>, e: &mut Errors) {
     if divisor == Quantity::default() {
         return;
     }
-    let shown = divisor.to_string();
+    let shown = Quantity::canonical(text(&f["divisor"])).unwrap_or_else(|_| divisor.to_string());
     let cpu = resource.ends_with(".cpu");
     if cpu && !matches!(shown.as_str(), "1m" | "1") {
         e.invalid(&at, resource, "only divisor's values 1m and 1 are supported with the cpu resource");
@@ -200,7 +201,7 @@ fn file_key(f: &Value, p: &Path<'_>, e: &mut Errors) {
     if path.is_empty() {
         e.required(&p.child("path"), "");
     } else {
-        super::paths::no_backsteps(path, &p.child("path"), e);
+        no_backsteps(path, &p.child("path"), e);
     }
 }
 

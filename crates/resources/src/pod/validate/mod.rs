@@ -8,16 +8,21 @@ mod resources;
 mod scheduling;
 mod security;
 mod volume;
+mod windows;
 
 use context::Pod;
+pub use resources::{
+    container_resource_name, is_standard as is_standard_resource, of_container as container_requirements, overcommit,
+    value as resource_value,
+};
 pub use scheduling::{node_selector, tolerations, topology_terms};
-pub use volume::driver_name;
 
 use std::collections::BTreeSet;
 
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::Value;
 
+use crate::addresses;
 use crate::metadata;
 use crate::path::{Errors, GoStruct, Path};
 use crate::rules;
@@ -38,6 +43,7 @@ pub fn pod_create(obj: &Value, e: &mut Errors) {
     if !items(&spec["ephemeralContainers"]).is_empty() {
         e.forbidden(&p.child("ephemeralContainers"), "cannot be set on create");
     }
+    security::change_policy(spec, &p, e);
     if !text(&spec["nodeName"]).is_empty() && !items(&spec["schedulingGates"]).is_empty() {
         e.forbidden(&p.child("nodeName"), "cannot be set until all schedulingGates have been cleared");
     }
@@ -80,13 +86,14 @@ pub fn template(t: &Value, p: &Path<'_>, e: &mut Errors) {
     metadata::annotations(&t["metadata"]["annotations"], &at, e);
     annotations(&t["metadata"], &t["spec"], &at, e);
     pod_spec(&t["spec"], None, &p.child("spec"), e);
+    security::change_policy(&t["spec"], &p.child("spec"), e);
     if !items(&t["spec"]["ephemeralContainers"]).is_empty() {
         let spec = p.child("spec");
         e.forbidden(&spec.child("ephemeralContainers"), "ephemeral containers not allowed in pod template");
     }
 }
 
-fn annotations(meta: &Value, spec: &Value, p: &Path<'_>, e: &mut Errors) {
+pub(super) fn annotations(meta: &Value, spec: &Value, p: &Path<'_>, e: &mut Errors) {
     let a = &meta["annotations"];
     if let Some(v) = a.get(MIRROR)
         && text(&spec["nodeName"]).is_empty()
@@ -118,7 +125,7 @@ pub fn pod_spec(spec: &Value, meta: Option<&Value>, p: &Path<'_>, e: &mut Errors
     container::containers(spec, &pod, &p.child("containers"), e);
     container::init_containers(spec, &pod, &p.child("initContainers"), e);
     container::ephemeral_containers(spec, &pod, &p.child("ephemeralContainers"), e);
-    resources::pod_level(spec, &p.child("resources"), e);
+    resources::pod_level(spec, &pod.claims, &p.child("resources"), e);
     host_network_ports(spec, &pod, &p.child("containers"), e);
     rules::one_of(&spec["restartPolicy"], &p.child("restartPolicy"), &["Always", "OnFailure", "Never"], e);
     rules::one_of(
@@ -137,16 +144,15 @@ pub fn pod_spec(spec: &Value, meta: Option<&Value>, p: &Path<'_>, e: &mut Errors
     names(spec, p, e);
     scheduling::tolerations(&spec["tolerations"], &p.child("tolerations"), e);
     host_aliases(&spec["hostAliases"], &p.child("hostAliases"), e);
+    windows::host_process(spec, p, e);
     last(spec, &pod, p, e);
 }
 
 fn last(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
-    rules::optional_one_of(
-        &spec["preemptionPolicy"],
-        &p.child("preemptionPolicy"),
-        &["PreemptLowerPriority", "Never"],
-        e,
-    );
+    if present(&spec["preemptionPolicy"]) {
+        let policies = &["PreemptLowerPriority", "Never"];
+        rules::one_of(&spec["preemptionPolicy"], &p.child("preemptionPolicy"), policies, e);
+    }
     let overhead = p.child("overhead");
     for (k, v) in entries(&spec["overhead"]) {
         resources::container_resource_name(k, &overhead.child("limits").key(k), e);
@@ -252,7 +258,7 @@ fn dns_config(spec: &Value, p: &Path<'_>, e: &mut Errors) {
         e.invalid(&at, servers, format!("must not have more than {NAMESERVERS_MAX} nameservers"));
     }
     for (i, s) in servers.iter().enumerate() {
-        rules::ip(text(s), &at.index(i), e);
+        addresses::ip(text(s), &[], &at.index(i), e);
     }
     let searches: Vec<&str> = items(&config["searches"]).iter().map(text).collect();
     let at = p.child("searches");
@@ -350,7 +356,7 @@ fn names(spec: &Value, p: &Path<'_>, e: &mut Errors) {
 fn host_aliases(list: &Value, p: &Path<'_>, e: &mut Errors) {
     for (i, a) in items(list).iter().enumerate() {
         let at = p.index(i);
-        rules::ip(text(&a["ip"]), &at.child("ip"), e);
+        addresses::ip(text(&a["ip"]), &[], &at.child("ip"), e);
         let hosts = at.child("hostnames");
         for (j, h) in items(&a["hostnames"]).iter().map(text).enumerate() {
             e.invalid_each(&hosts.index(j), h, is_dns1123_subdomain(h));

@@ -1,12 +1,6 @@
 //! Rules for paths that users write into volumes, mounts and profiles.
 use crate::path::{Errors, Path};
-
-/// No `..` element.
-pub fn no_backsteps(path: &str, p: &Path<'_>, e: &mut Errors) {
-    if path.split('/').any(|s| s == "..") {
-        e.invalid(p, path, "must not contain '..'");
-    }
-}
+use crate::rules::no_backsteps;
 
 /// Relative, without `..`.
 pub fn descending(path: &str, p: &Path<'_>, e: &mut Errors) {

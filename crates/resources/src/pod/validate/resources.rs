@@ -11,6 +11,21 @@ use crate::tree::{entries, items, present, text};
 
 const STANDARD: &[&str] =
     &["cpu", "memory", "ephemeral-storage", "storage", "pods", "services", "secrets", "configmaps"];
+/// Names that only quotas count.
+const OF_QUOTAS: &[&str] = &[
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "resourcequotas",
+    "replicationcontrollers",
+    "persistentvolumeclaims",
+    "services.nodeports",
+    "services.loadbalancers",
+];
 const POD_LEVEL: &[&str] = &["cpu", "hugepages-", "memory"];
 
 /// Huge pages of some size.
@@ -20,8 +35,12 @@ fn huge(name: &str) -> bool {
 fn native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
+/// Whether a resource has a name that needs no domain.
+pub fn is_standard(name: &str) -> bool {
+    huge(name) || STANDARD.contains(&name) || OF_QUOTAS.contains(&name)
+}
 /// Whether requests may differ from limits.
-fn overcommit(name: &str) -> bool {
+pub fn overcommit(name: &str) -> bool {
     native(name) && !huge(name)
 }
 /// `vendor.example/thing`, outside of kubernetes.io and without the quota prefix.
@@ -60,9 +79,14 @@ pub fn value(name: &str, v: &Value, p: &Path<'_>, e: &mut Errors) -> Option<Quan
     Some(q)
 }
 
+/// Limits and requests of a container.
+pub fn of_container(r: &Value, p: &Path<'_>, e: &mut Errors) {
+    requirements(r, container_resource_name, p, e);
+}
+
 /// `resources` of a container.
 pub fn container(r: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
-    requirements(r, container_resource_name, p, e);
+    of_container(r, p, e);
     claims(&r["claims"], &pod.claims, &p.child("claims"), e);
 }
 
@@ -140,13 +164,18 @@ fn claims(list: &Value, known: &BTreeSet<&str>, p: &Path<'_>, e: &mut Errors) {
 }
 
 fn pod_level_name(name: &str, p: &Path<'_>, e: &mut Errors) {
-    if !matches!(name, "cpu" | "memory") && !huge(name) {
-        e.not_supported(p, name, POD_LEVEL);
+    match is_qualified_name(name) {
+        Err(why) => e.invalid_each(p, name, Err(why)),
+        Ok(()) if !name.contains('/') && !is_standard(name) => {
+            e.invalid(p, name, "must be a standard resource type or fully qualified");
+        }
+        Ok(()) if !matches!(name, "cpu" | "memory") && !huge(name) => e.not_supported(p, name, POD_LEVEL),
+        Ok(()) => {}
     }
 }
 
 /// `spec.resources` of the pod (KEP-2837).
-pub fn pod_level(spec: &Value, p: &Path<'_>, e: &mut Errors) {
+pub fn pod_level(spec: &Value, claim_names: &BTreeSet<&str>, p: &Path<'_>, e: &mut Errors) {
     let r = &spec["resources"];
     if !present(r) {
         return;
@@ -157,6 +186,7 @@ pub fn pod_level(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     if present(&r["claims"]) {
         e.forbidden(&p.child("claims"), "claims may not be set for Resources at pod-level");
     }
+    claims(&r["claims"], claim_names, &p.child("claims"), e);
     requirements(r, pod_level_name, p, e);
     let quantity = |v: &Value| v.as_str().and_then(|s| s.parse::<Quantity>().ok());
     for (which, word) in [("requests", "requests"), ("limits", "limits")] {

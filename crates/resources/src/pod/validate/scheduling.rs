@@ -1,5 +1,5 @@
 //! Rules of affinity, tolerations and topology spread.
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_label_value, is_qualified_name};
 use serde_json::Value;
@@ -261,5 +261,16 @@ pub fn topology_terms(list: &Value, p: &Path<'_>, e: &mut Errors) {
                 e.duplicate(&at.child("key"), key);
             }
         }
+        // Upstream compares a term with those before it, and with an empty one.
+        let (terms, own) = (items(list), topology(t));
+        if own.is_empty() || terms[..i].iter().any(|before| topology(before) == own) {
+            e.duplicate(&expressions, "");
+        }
     }
+}
+
+/// The values that a term allows, by key; the last requirement of a key counts.
+fn topology(term: &Value) -> BTreeMap<&str, BTreeSet<&str>> {
+    let requirements = items(&term["matchLabelExpressions"]).iter();
+    requirements.map(|r| (text(&r["key"]), items(&r["values"]).iter().map(text).collect())).collect()
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::context::Pod;
-use super::paths;
+use super::{paths, windows};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::tree::{empty, flag, holds, int, items, present, text};
+use crate::tree::{flag, holds, int, items, present, text};
 
 const SYSCTL_MAX: usize = 253;
 const SYSCTL_WHY: &str = "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
@@ -81,6 +81,15 @@ pub fn pod(spec: &Value, p: &Path<'_>, e: &mut Errors) {
         &["MountOption", "Recursive"],
         e,
     );
+    windows::options(&s["windowsOptions"], &p.child("windowsOptions"), e);
+}
+
+/// How a volume gets the pod's SELinux label. The choice is behind a gate that is off (`SELinuxMount`, KEP-1710).
+pub fn change_policy(spec: &Value, p: &Path<'_>, e: &mut Errors) {
+    let p = p.child("securityContext");
+    if spec["securityContext"]["seLinuxChangePolicy"] == "MountOption" {
+        e.not_supported(&p.child("seLinuxChangePolicy"), "MountOption", &["Recursive"]);
+    }
 }
 
 fn sysctls(spec: &Value, p: &Path<'_>, e: &mut Errors) {
@@ -189,6 +198,7 @@ pub fn container(s: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
         }
     }
     app_armor(&s["appArmorProfile"], &p.child("appArmorProfile"), e);
+    windows::options(&s["windowsOptions"], &p.child("windowsOptions"), e);
 }
 
 /// What the pod's operating system does not have.
@@ -196,7 +206,7 @@ pub fn os(spec: &Value, os: &str, p: &Path<'_>, e: &mut Errors) {
     let context = p.child("securityContext");
     let s = &spec["securityContext"];
     if os == "windows" {
-        for f in NOT_ON_WINDOWS.iter().filter(|f| !empty(&s[**f])) {
+        for f in NOT_ON_WINDOWS.iter().filter(|f| present(&s[**f])) {
             e.forbidden(&context.child(f), "cannot be set for a windows pod");
         }
         for f in ["hostUsers", "hostPID", "hostIPC", "shareProcessNamespace"] {

@@ -6,39 +6,16 @@ use serde_json::Value;
 
 use super::context::Pod;
 use super::env;
-use super::paths::{descending, no_backsteps, non_reserved};
+use super::paths::{descending, non_reserved};
+use crate::metadata;
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{empty, flag, int, items, present, text};
+use crate::volume_sources::{self, Owner};
 
 const MODE_WHY: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 const TOKEN_SECONDS_MIN: i64 = 600;
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
-const HOST_PATH_TYPES: &[&str] =
-    &["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
-/// Sources that only ask for non-empty fields, and which.
-const REQUIRED_FIELDS: &[(&str, &[&str])] = &[
-    ("gcePersistentDisk", &["pdName"]),
-    ("awsElasticBlockStore", &["volumeID"]),
-    ("nfs", &["server", "path"]),
-    ("glusterfs", &["endpoints", "path"]),
-    ("persistentVolumeClaim", &["claimName"]),
-    ("rbd", &["monitors", "image"]),
-    ("cinder", &["volumeID"]),
-    ("cephfs", &["monitors"]),
-    ("quobyte", &["registry", "volume"]),
-    ("flexVolume", &["driver"]),
-    ("azureFile", &["secretName", "shareName"]),
-    ("vsphereVolume", &["volumePath"]),
-    ("photonPersistentDisk", &["pdID"]),
-    ("portworxVolume", &["volumeID"]),
-    ("azureDisk", &["diskName", "diskURI"]),
-    ("storageos", &["volumeName"]),
-    ("scaleIO", &["gateway", "system", "volumeName"]),
-    ("iscsi", &["targetPortal", "iqn"]),
-    ("gitRepo", &["repository"]),
-];
-
 /// `spec.volumes`; returns the valid ones by name.
 pub fn volumes<'a>(
     spec: &'a Value,
@@ -52,7 +29,15 @@ pub fn volumes<'a>(
         let at = p.index(i);
         let name = text(&v["name"]);
         let before = e.len();
-        source(v, pod_name, &at, e);
+        volume_sources::one(v, volume_sources::OF_PODS, &at, e, |kind, s, at, e| {
+            if !volume_sources::shared(kind, s, Owner::Pod, at, e) {
+                check_source(kind, v, pod_name, at, e);
+                if kind == "image" && meta.is_some() {
+                    rules::required(&s["reference"], &at.child("reference"), e);
+                }
+            }
+        });
+        volume_sources::portal_of_pod(v, &at, e);
         if name.is_empty() {
             e.required(&at.child("name"), "");
         } else {
@@ -78,28 +63,9 @@ pub fn volumes<'a>(
     out
 }
 
-fn source(v: &Value, pod_name: &str, p: &Path<'_>, e: &mut Errors) {
-    let mut found = 0;
-    for (kind, s) in v.as_object().into_iter().flatten().filter(|(k, s)| *k != "name" && present(s)) {
-        let at = p.child(kind);
-        found += 1;
-        if found > 1 {
-            e.forbidden(&at, "may not specify more than 1 volume type");
-            continue;
-        }
-        check_source(kind, s, v, pod_name, &at, e);
-    }
-    if found == 0 {
-        e.required(p, "must specify a volume type");
-    }
-}
-
-fn check_source(kind: &str, s: &Value, v: &Value, pod_name: &str, p: &Path<'_>, e: &mut Errors) {
-    if let Some((_, fields)) = REQUIRED_FIELDS.iter().find(|(k, _)| *k == kind) {
-        for f in *fields {
-            rules::required(&s[*f], &p.child(f), e);
-        }
-    }
+/// Rules of the sources that only pods have.
+fn check_source(kind: &str, v: &Value, pod_name: &str, p: &Path<'_>, e: &mut Errors) {
+    let s = &v[kind];
     match kind {
         "emptyDir" => {
             if let Some(q) = rules::quantity(&s["sizeLimit"], &p.child("sizeLimit"), e)
@@ -108,11 +74,13 @@ fn check_source(kind: &str, s: &Value, v: &Value, pod_name: &str, p: &Path<'_>, 
                 e.forbidden(&p.child("sizeLimit"), "SizeLimit field must be a valid resource quantity");
             }
         }
-        "hostPath" if rules::required(&s["path"], &p.child("path"), e) => {
-            no_backsteps(text(&s["path"]), &p.child("path"), e);
-            rules::optional_one_of(&s["type"], &p.child("type"), HOST_PATH_TYPES, e);
+        "gitRepo" => {
+            rules::required(&s["repository"], &p.child("repository"), e);
+            descending(text(&s["directory"]), &p.child("directory"), e);
         }
-        "hostPath" => {}
+        "persistentVolumeClaim" => {
+            rules::required(&s["claimName"], &p.child("claimName"), e);
+        }
         "secret" => keys(s, "secretName", p, e),
         "configMap" => keys(s, "name", p, e),
         "downwardAPI" => {
@@ -122,52 +90,30 @@ fn check_source(kind: &str, s: &Value, v: &Value, pod_name: &str, p: &Path<'_>, 
             }
         }
         "projected" => projected(s, p, e),
-        "nfs" => {
-            let path = text(&s["path"]);
-            if !path.is_empty() && !path.starts_with('/') {
-                e.invalid(&p.child("path"), path, "must be an absolute path");
-            }
+        "csi" => volume_sources::pod_csi(s, p, e),
+        "image" => {
+            rules::one_of(&s["pullPolicy"], &p.child("pullPolicy"), &["Always", "IfNotPresent", "Never"], e);
         }
-        "csi" => driver_name(text(&s["driver"]), &p.child("driver"), e),
-        "gitRepo" => descending(text(&s["directory"]), &p.child("directory"), e),
-        "iscsi" => {
-            let lun = s["lun"].as_i64().unwrap_or(0);
-            if !(0..=255).contains(&lun) {
-                e.invalid(&p.child("lun"), lun, "must be between 0 and 255, inclusive");
-            }
-        }
-        "image" => rules::one_of(&s["pullPolicy"], &p.child("pullPolicy"), &["Always", "IfNotPresent", "Never"], e),
-        "ephemeral" => {
-            let template = &s["volumeClaimTemplate"];
-            let at = p.child("volumeClaimTemplate");
-            if present(template) {
-                crate::core::check_claim_spec(&template["spec"], &at.child("spec"), e);
-            } else {
-                e.required(&at, "");
-            }
-            let name = text(&v["name"]);
-            if !pod_name.is_empty() && !name.is_empty() {
-                let claim = format!("{pod_name}-{name}");
-                for why in is_dns1123_subdomain(&claim).err().into_iter().flatten() {
-                    e.invalid(&p.child("name"), name, format!("PVC name {claim:?}: {why}"));
-                }
-            }
-        }
+        "ephemeral" => ephemeral(v, pod_name, p, e),
         _ => {}
     }
 }
 
-/// CSI driver names: a subdomain of at most 63 characters.
-pub fn driver_name(name: &str, p: &Path<'_>, e: &mut Errors) {
-    const MAX: usize = 63;
-    if name.is_empty() {
-        e.required(p, "");
+fn ephemeral(v: &Value, pod_name: &str, p: &Path<'_>, e: &mut Errors) {
+    let template = &v["ephemeral"]["volumeClaimTemplate"];
+    let at = p.child("volumeClaimTemplate");
+    if present(template) {
+        metadata::of_template(&template["metadata"], &at.child("metadata"), e);
+        crate::core::check_claim_spec(&template["spec"], &at.child("spec"), e);
+    } else {
+        e.required(&at, "");
     }
-    if name.len() > MAX {
-        e.too_long(p, MAX);
-    }
-    if !name.is_empty() {
-        e.invalid_each(p, name, is_dns1123_subdomain(&name.to_lowercase()));
+    let name = text(&v["name"]);
+    if !pod_name.is_empty() && !name.is_empty() {
+        let claim = format!("{pod_name}-{name}");
+        for why in is_dns1123_subdomain(&claim).err().into_iter().flatten() {
+            e.invalid(&p.child("name"), name, format!("PVC name {claim:?}: {why}"));
+        }
     }
 }
 

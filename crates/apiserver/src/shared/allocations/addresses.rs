@@ -36,7 +36,7 @@ pub(super) fn families(own: &[&'static str], service: &mut Value, old: &Value) {
             all.push(other);
         }
         spec["ipFamilies"] = json!(all);
-    } else if dual && items(&spec["ipFamilies"]).len() == 1 && own.len() == 2 {
+    } else if dual && items(&spec["ipFamilies"]).len() == 1 && (own.len() == 2 || (headless && !selects)) {
         let other = if spec["ipFamilies"][0] == "IPv4" { "IPv6" } else { "IPv4" };
         spec["ipFamilies"] = json!([spec["ipFamilies"][0], other]);
     } else if !dual && items(&spec["ipFamilies"]).len() == 2 && !old.is_null() {

@@ -160,17 +160,22 @@ impl Services {
         let none = Value::Null;
         let old = old.unwrap_or(&none);
         let (had_ips, had_ports) = (ips_of(old), ports_of(old));
+        let faults = kelson_resources::cluster_ip_faults(&service["spec"], &old["spec"]);
+        if !faults.is_empty() {
+            return Err(invalid(service, &faults));
+        }
         let mut under_way = self.used.lock();
         let mut taken = Reservation::default();
         taken.stored = self.store.is_mirror();
         taken.dry_run = dry_run;
-        let mut with_stored = taken.stored.then(|| under_way.clone());
-        if let Some(used) = &mut with_stored {
+        // A dry run takes nothing from others, not even while it lasts.
+        let mut apart = (taken.stored || dry_run).then(|| under_way.clone());
+        if let Some(used) = apart.as_mut().filter(|_| taken.stored) {
             add_stored(&self.store, used);
             used.take(&[], elsewhere);
         }
-        let used = with_stored.as_mut().unwrap_or(&mut under_way);
-        taken.used = Some(Arc::clone(&self.used));
+        let used = apart.as_mut().unwrap_or(&mut under_way);
+        taken.used = (!dry_run).then(|| Arc::clone(&self.used));
         let mut errors = FieldErrors::new();
         let ranges = Ranges::now(&self.ranges, &self.store);
         families(&ranges.families(), service, old);
@@ -179,15 +184,14 @@ impl Services {
             true => take_ports(used, service, (!created).then_some(&had_ports), &mut taken),
             false => Ok(()),
         };
-        if taken.stored {
+        if taken.stored && !dry_run {
             under_way.take(&taken.ips, &taken.ports);
         }
         // Before what was taken is given back, for which it is locked again.
         drop(under_way);
         ports?;
         if !errors.is_empty() {
-            let name = service["metadata"]["name"].as_str().unwrap_or("");
-            return Err(Status::invalid(&GroupKind { group: String::new(), kind: "Service".into() }, name, &errors));
+            return Err(invalid(service, &errors));
         }
         if !dry_run {
             let (ips, ports) = (ips_of(service), ports_of(service));
@@ -204,11 +208,12 @@ fn allocated(service: &Value, ip: IpAddr) -> Status {
     let why = format!("failed to allocate IP {ip}: provided IP is already allocated");
     let shown: Vec<String> = ips_of(service).iter().map(ToString::to_string).collect();
     errors.invalid(&FieldPath::new("spec").child("clusterIPs"), &shown, why);
-    Status::invalid(
-        &GroupKind { group: String::new(), kind: "Service".into() },
-        text(&service["metadata"]["name"]),
-        &errors,
-    )
+    invalid(service, &errors)
+}
+
+fn invalid(service: &Value, errors: &FieldErrors) -> Status {
+    let kind = GroupKind { group: String::new(), kind: "Service".into() };
+    Status::invalid(&kind, text(&service["metadata"]["name"]), errors)
 }
 
 /// Adds what the stored Services have.
@@ -236,7 +241,11 @@ mod tests {
         Services::new(&config, &store).unwrap()
     }
 
-    fn service(spec: Value) -> Value {
+    /// A service as its strategy prepares it: `clusterIPs` begins with `clusterIP`.
+    fn service(mut spec: Value) -> Value {
+        if spec["clusterIP"].is_string() && spec["clusterIPs"].is_null() {
+            spec["clusterIPs"] = json!([spec["clusterIP"]]);
+        }
         json!({"metadata": {"name": "s"}, "spec": spec})
     }
 
@@ -256,6 +265,24 @@ mod tests {
         let mut v = service(json!({"type": "ClusterIP", "clusterIP": last["spec"]["clusterIP"]}));
         s.take(&mut v, None, false, &[]).unwrap().keep().await;
         assert_eq!(v["spec"]["clusterIPs"], last["spec"]["clusterIPs"]);
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_holds_nothing() {
+        let s = services("10.0.0.0/24");
+        let asked = || {
+            service(json!({"type": "NodePort", "clusterIP": "10.0.0.9", "clusterIPs": ["10.0.0.9"],
+            "ports": [{"port": 80, "nodePort": 30009}]}))
+        };
+        let dry = s.take(&mut asked(), None, true, &[]).unwrap();
+        s.take(&mut asked(), None, false, &[]).expect("the dry run holds neither address nor port").keep().await;
+        drop(dry);
+        let held = {
+            let used = s.used.lock();
+            (used.ips.len(), used.ports.len())
+        };
+        assert_eq!(held, (1, 1), "the end of the dry run releases nothing of the create");
+        assert_eq!(s.take(&mut asked(), None, true, &[]).err().map(|e| e.code), Some(422), "it sees what is in use");
     }
 
     #[test]

@@ -142,12 +142,14 @@ impl Used {
     }
 
     /// Takes a port that a Service names, or says why it cannot have it.
-    pub fn claim_port(&mut self, number: u16, dry_run: bool) -> Result<(), String> {
+    pub fn claim_port(&mut self, number: i64, dry_run: bool) -> Result<Option<u16>, String> {
         let (low, high) = self.port_range;
-        if !dry_run && (number < low || number > high) {
+        if !dry_run && !(i64::from(low)..=i64::from(high)).contains(&number) {
             return Err(format!("provided port is not in the valid range. The range of valid ports is {low}-{high}"));
         }
-        if self.ports.insert(number) { Ok(()) } else { Err("provided port is already allocated".to_owned()) }
+        // A dry run may ask for a number that no port has.
+        let Ok(number) = u16::try_from(number) else { return Ok(None) };
+        if self.ports.insert(number) { Ok(Some(number)) } else { Err("provided port is already allocated".to_owned()) }
     }
 
     /// Takes a free port; those at the beginning of the range are kept for people who choose one (KEP-3668).

@@ -20,8 +20,9 @@ pub(super) fn may_have_node_ports(spec: &Value) -> bool {
     spec["type"] == "NodePort" || spec["type"] == "LoadBalancer"
 }
 
-fn number(value: &Value) -> Option<u16> {
-    value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
+/// The number that a Service asks for, which may be outside the range of ports.
+fn number(value: &Value) -> Option<i64> {
+    value.as_i64().filter(|port| *port != 0)
 }
 
 /// Takes the node ports that a Service names, and free ones where its type wants some.
@@ -52,13 +53,13 @@ pub(super) fn take_ports(
 /// Of a new Service: one port that is served by several protocols has one node port, be it named for one of them alone.
 fn take_first_ports(used: &mut Used, spec: &mut Value, name: &str, taken: &mut Reservation) -> Result<(), Status> {
     let allocate = wants_node_ports(spec);
-    let mut named: HashMap<u64, u16> = HashMap::new();
+    let mut named: HashMap<u64, i64> = HashMap::new();
     for port in items(&spec["ports"]) {
         if let Some(number) = number(&port["nodePort"]) {
             named.entry(port["port"].as_u64().unwrap_or(0)).or_insert(number);
         }
     }
-    let mut by_port: HashMap<u64, u16> = HashMap::new();
+    let mut by_port: HashMap<u64, i64> = HashMap::new();
     for (i, port) in spec["ports"].as_array_mut().into_iter().flatten().enumerate() {
         let of = port["port"].as_u64().unwrap_or(0);
         let asked = number(&port["nodePort"]);
@@ -89,7 +90,7 @@ fn take_more_ports(
     taken: &mut Reservation,
 ) -> Result<(), Status> {
     let allocate = wants_node_ports(spec);
-    let mut own = had.to_vec();
+    let mut own: Vec<i64> = had.iter().copied().map(i64::from).collect();
     for (i, port) in spec["ports"].as_array_mut().into_iter().flatten().enumerate() {
         match number(&port["nodePort"]) {
             Some(asked) if own.contains(&asked) => {}
@@ -102,33 +103,33 @@ fn take_more_ports(
 }
 
 /// Takes the port that the Service names in this place.
-fn claim(used: &mut Used, number: u16, place: usize, name: &str, taken: &mut Reservation) -> Result<u16, Status> {
-    if let Err(why) = used.claim_port(number, taken.dry_run) {
+fn claim(used: &mut Used, number: i64, place: usize, name: &str, taken: &mut Reservation) -> Result<i64, Status> {
+    let claimed = used.claim_port(number, taken.dry_run).map_err(|why| {
         let path = FieldPath::new("spec").child("ports").index(place).child("nodePort");
         let mut errors = FieldErrors::new();
         errors.invalid(&path, number, why);
-        return Err(Status::invalid(&GroupKind { group: String::new(), kind: "Service".into() }, name, &errors));
-    }
-    taken.ports.push(number);
+        Status::invalid(&GroupKind { group: String::new(), kind: "Service".into() }, name, &errors)
+    })?;
+    taken.ports.extend(claimed);
     Ok(number)
 }
 
-fn any(used: &mut Used, taken: &mut Reservation) -> Result<u16, Status> {
+fn any(used: &mut Used, taken: &mut Reservation) -> Result<i64, Status> {
     let full = || Status::internal("failed to allocate a nodePort: range is full");
     let number = used.any_port().ok_or_else(full)?;
     taken.ports.push(number);
-    Ok(number)
+    Ok(number.into())
 }
 
 /// The port on which nodes tell load balancers whether they have an endpoint of their own.
 fn take_health_port(used: &mut Used, spec: &mut Value, had: &[u16], taken: &mut Reservation) -> Result<(), Status> {
     match number(&spec["healthCheckNodePort"]) {
-        Some(asked) if had.contains(&asked) => {}
+        Some(asked) if had.iter().any(|port| i64::from(*port) == asked) => {}
         Some(asked) => {
-            used.claim_port(asked, taken.dry_run).map_err(|why| {
+            let claimed = used.claim_port(asked, taken.dry_run).map_err(|why| {
                 Status::internal(format!("failed to allocate requested HealthCheck NodePort {asked}: {why}"))
             })?;
-            taken.ports.push(asked);
+            taken.ports.extend(claimed);
         }
         None => {
             let full = || Status::internal("failed to allocate a HealthCheck NodePort 0: range is full");

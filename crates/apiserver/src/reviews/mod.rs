@@ -32,6 +32,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     if !review["metadata"].is_object() {
         review["metadata"] = json!({});
     }
+    forget_system_fields(&mut review["metadata"], served.namespaced);
     fields::note(cx, served, None, &mut review, "").await?;
     match served.gvk.kind.as_str() {
         "SelfSubjectAccessReview" => access(cx, &mut review, Whose::Requester).await?,
@@ -55,6 +56,17 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     answer::tree(StatusCode::CREATED, &accepted, &served.schema, review)
 }
 
+/// What the server alone says of an object is no part of a question (upstream `rest.WipeObjectMetaSystemFields`).
+fn forget_system_fields(metadata: &mut Value, namespaced: bool) {
+    let Some(metadata) = metadata.as_object_mut() else { return };
+    for field in ["creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        metadata.remove(field);
+    }
+    if !namespaced {
+        metadata.remove("namespace");
+    }
+}
+
 fn user_value(user: &UserInfo) -> Value {
     serde_json::to_value(user).unwrap_or_default()
 }
@@ -66,7 +78,7 @@ struct AccessSpec {
     non_resource_attributes: Option<NonResourceAttributes>,
     user: String,
     groups: Vec<String>,
-    extra: std::collections::BTreeMap<String, Vec<String>>,
+    extra: std::collections::BTreeMap<String, Option<Vec<String>>>,
     uid: String,
 }
 
@@ -109,17 +121,23 @@ async fn access(cx: &RequestContext, review: &mut Value, whose: Whose) -> Result
     }
     let user = match whose {
         Whose::Requester => cx.user.as_ref().clone(),
-        _ => UserInfo { name: spec.user, uid: spec.uid, groups: spec.groups, extra: spec.extra },
+        _ => {
+            let extra = spec.extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect();
+            UserInfo { name: spec.user, uid: spec.uid, groups: spec.groups, extra }
+        }
     };
+    let mut errors = Vec::new();
     let decision = match (&spec.resource_attributes, &spec.non_resource_attributes) {
         (Some(r), _) => {
-            let labels = r.label_selector.as_ref().and_then(labels);
-            let fields = r.field_selector.as_ref().and_then(fields);
+            let labels = r.label_selector.as_ref().map(labels);
+            let fields = r.field_selector.as_ref().map(fields);
+            errors.extend(fields.as_ref().and_then(|read| read.error("fieldSelector")));
+            errors.extend(labels.as_ref().and_then(|read| read.error("labelSelector")));
             let attributes = Attributes {
                 version: if r.version.is_empty() { "*" } else { &r.version },
                 subresource: &r.subresource,
-                label_selector: labels.as_ref(),
-                field_selector: fields.as_ref(),
+                label_selector: labels.as_ref().and_then(|read| read.selector.as_ref()),
+                field_selector: fields.as_ref().and_then(|read| read.selector.as_ref()),
                 ..Attributes::resource(&user, &r.verb, &r.group, &r.resource, &r.namespace, &r.name)
             };
             cx.server.authorizer.decide(&attributes).await
@@ -135,20 +153,51 @@ async fn access(cx: &RequestContext, review: &mut Value, whose: Whose) -> Result
     if !decision.reason().is_empty() {
         status.insert("reason".into(), decision.reason().into());
     }
+    if !errors.is_empty() {
+        status.insert("evaluationError".into(), errors.join("; ").into());
+    }
     review["status"] = status.into();
     Ok(())
 }
 
-fn labels(selector: &Selector) -> Option<LabelSelector> {
-    if !selector.raw_selector.is_empty() {
-        return LabelSelector::parse(&selector.raw_selector).ok();
-    }
-    LabelSelectorSpec { match_expressions: selector.requirements.clone(), ..Default::default() }.selector().ok()
+/// A selector of a review. What cannot be parsed is ignored, which makes the question wider, and is reported.
+struct Read<T> {
+    selector: Option<T>,
+    /// Which part was ignored.
+    ignored: Option<&'static str>,
 }
 
-fn fields(selector: &Selector) -> Option<FieldSelector> {
+impl<T> Read<T> {
+    fn of(selector: Option<T>, faulty: bool) -> Self {
+        let ignored = match (faulty, selector.is_some()) {
+            (false, _) => None,
+            (true, true) => Some("partially ignored"),
+            (true, false) => Some("ignored"),
+        };
+        Self { selector, ignored }
+    }
+    fn error(&self, field: &str) -> Option<String> {
+        self.ignored.map(|how| format!("spec.resourceAttributes.{field} {how} due to parse error"))
+    }
+}
+
+fn labels(selector: &Selector) -> Read<LabelSelector> {
     if !selector.raw_selector.is_empty() {
-        return FieldSelector::parse(&selector.raw_selector).ok();
+        let read = LabelSelector::parse(&selector.raw_selector).ok();
+        let faulty = read.is_none();
+        return Read::of(read, faulty);
+    }
+    let of = |requirements| LabelSelectorSpec { match_expressions: requirements, ..Default::default() }.selector().ok();
+    let sound: Vec<_> = selector.requirements.iter().filter(|r| of(vec![(*r).clone()]).is_some()).cloned().collect();
+    let faulty = sound.len() < selector.requirements.len();
+    Read::of(if sound.is_empty() { None } else { of(sound) }, faulty)
+}
+
+fn fields(selector: &Selector) -> Read<FieldSelector> {
+    if !selector.raw_selector.is_empty() {
+        let read = FieldSelector::parse(&selector.raw_selector).ok();
+        let faulty = read.is_none();
+        return Read::of(read, faulty);
     }
     let one = |r: &kelson_meta::LabelSelectorRequirement| {
         let [value] = r.values.as_slice() else { return None };
@@ -159,7 +208,9 @@ fn fields(selector: &Selector) -> Option<FieldSelector> {
         };
         Some(kelson_meta::FieldRequirement { field: r.key.clone(), value: value.clone(), negated })
     };
-    selector.requirements.iter().map(one).collect::<Option<Vec<_>>>().map(FieldSelector)
+    let sound: Vec<_> = selector.requirements.iter().filter_map(one).collect();
+    let faulty = sound.len() < selector.requirements.len();
+    Read::of(if sound.is_empty() { None } else { Some(FieldSelector(sound)) }, faulty)
 }
 
 fn rules(cx: &RequestContext, review: &Value) -> Result<Value, Status> {
@@ -221,10 +272,12 @@ async fn token(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
                 status.insert("audiences".into(), json!(*found.audiences));
             }
         }
-        Ok(None) => drop(status.insert("user".into(), json!({}))),
-        Err(why) => {
+        // What a request with this token would be answered.
+        unproven => {
+            const UNPROVEN: &str = "invalid bearer token";
+            let why = unproven.map_or_else(|why| format!("[{UNPROVEN}, {why}]"), |_| UNPROVEN.to_owned());
             status.insert("user".into(), json!({}));
-            status.insert("error".into(), why.to_string().into());
+            status.insert("error".into(), why.into());
         }
     }
     review["status"] = status.into();

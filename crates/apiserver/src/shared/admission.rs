@@ -100,7 +100,7 @@ impl Versions for Kinds {
         let mut object = decoded.value;
         served.strategy.default(&served.gvk.version, &mut object).map_err(|s| s.message)?;
         let object = served.served_to_working(object).await.map_err(|s| s.message)?;
-        let faults = served.strategy.validate_create(&object);
+        let faults = served.strategy.judge_create(&object);
         if faults.is_empty() { Ok(object) } else { Err(faults.to_string()) }
     }
 

@@ -18,6 +18,7 @@ use crate::write::admit::Admission;
 use crate::write::commit::Committer;
 use crate::write::decode;
 use crate::write::delete::{self, Admitted, DeleteOptions};
+use crate::write::prepare;
 use crate::write::retry::{self, Changed};
 
 /// Pods that a budget may note as disrupted at once.
@@ -33,7 +34,8 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let gvk = Gvk::new("policy", "v1", "Eviction");
     let eviction = decode::object(cx, &gvk, &ObjectSchema::builtin("policy", "v1", "Eviction"), &body.read().await?)?;
     let name = cx.info.name.as_str();
-    let given = eviction["metadata"]["name"].as_str().unwrap_or("");
+    prepare::check_namespace(cx, served, &eviction)?;
+    let given = prepare::meta_text(&eviction, "name");
     if given != name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }

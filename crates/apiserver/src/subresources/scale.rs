@@ -1,6 +1,6 @@
 //! Scale: the `autoscaling/v1 Scale` view of workloads, by the paths their strategies name.
 use http::StatusCode;
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, LabelSelectorSpec, Reason, Status, format_seconds};
+use kelson_meta::{FieldPath, GroupKind, Gvk, LabelSelectorSpec, Reason, Status, format_seconds};
 use kelson_patch::apply::scale::{self, ReplicaPaths};
 use kelson_patch::{FieldManager, FieldSet};
 use kelson_resources::{ScalePaths, Text};
@@ -162,7 +162,9 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
         }
         Wanted::By(patch)
     } else {
-        Wanted::Whole(decode::object(cx, &gvk, &schema, &bytes)?)
+        let scale = decode::object(cx, &gvk, &schema, &bytes)?;
+        prepare::check_namespace(cx, served, &scale)?;
+        Wanted::Whole(scale)
     };
     let seen = ScaleView { cx, paths };
     let change = Change {
@@ -218,16 +220,18 @@ impl AdmissionView for ScaleView<'_> {
 
 /// Takes a `Scale` over into the object whose view it is.
 fn merge(cx: &RequestContext, paths: &ScalePaths, scale: &Value, new: &mut Value) -> Result<(), Status> {
-    prepare::check_name(cx, scale)?;
+    prepare::same_name(cx, prepare::meta_text(scale, "name"))?;
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     if replicas == NO_REPLICAS {
         let path = written(&paths.spec_replicas);
         return Err(Status::bad_request(format!("the spec replicas field {path:?} cannot be empty")));
     }
+    let mut errors = kelson_resources::metadata::check_view(&scale["metadata"]);
     if replicas < 0 {
-        let mut errors = FieldErrors::new();
         let path = FieldPath::new("spec").child("replicas");
         errors.invalid(&path, replicas, "must be greater than or equal to 0");
+    }
+    if !errors.is_empty() {
         let kind = GroupKind { group: "autoscaling".into(), kind: "Scale".into() };
         return Err(Status::invalid(&kind, &cx.info.name, &errors));
     }

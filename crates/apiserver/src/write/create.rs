@@ -90,6 +90,9 @@ async fn admitted(cx: &RequestContext, served: &Served, draft: Draft, dry_run: b
     served.strategy.default(served.working_version(), value)?;
     cx.server.gated.drop_from(&served.gr.group, &served.gr.resource, value, None);
     let generate = meta_text(value, "generateName").to_owned();
+    if name.is_empty() && generate.is_empty() && served.strategy.options().names_itself {
+        value["metadata"]["name"] = uuid::Uuid::new_v4().to_string().into();
+    }
     if !name.is_empty() || generate.is_empty() {
         served.strategy.prepare_create(&cx.strategy_cx(), value);
         admit::escalation(cx, served, value, None)?;
@@ -131,7 +134,7 @@ async fn finish(
     let fail = |refused: Refused| (refused, name.clone());
     let reserved = cx.server.services.before_create(served, value, dry_run).await;
     let reserved = reserved.map_err(|s| fail(s.into()))?;
-    let mut errors = served.strategy.validate_create(value);
+    let mut errors = served.strategy.judge_create(value);
     errors.extend(privileged::refused(cx, served, value));
     if !errors.is_empty() {
         let kind = served.storage.group_kind();

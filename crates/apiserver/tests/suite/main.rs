@@ -17,6 +17,7 @@ mod nodes;
 mod overload;
 mod patches;
 mod policies;
+mod refused;
 mod selectable;
 mod served;
 mod told;

@@ -13,9 +13,9 @@ use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::Strategy;
+use crate::strategy::{Context, Strategy};
 use crate::table::{age, name};
-use crate::tree::{default_to, ensure, flag, int0, items, present, same, text};
+use crate::tree::{default_to, ensure, flag, int0, items, present, restore, same, text};
 
 /// The poddisruptionbudgets resource.
 pub struct PodDisruptionBudgets;
@@ -131,6 +131,12 @@ static PRIORITIES: LazyLock<Options> = LazyLock::new(|| Options {
 impl Strategy for PriorityClasses {
     fn options(&self) -> &Options {
         &PRIORITIES
+    }
+    /// Changes of a class do not count.
+    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        if let Some(meta) = new.get_mut("metadata") {
+            restore(meta, &old["metadata"], "generation");
+        }
     }
     fn set_defaults(&self, _version: &str, obj: &mut Value) {
         default_to(obj, "value", 0);

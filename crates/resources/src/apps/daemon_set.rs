@@ -52,6 +52,10 @@ impl Strategy for DaemonSets {
                 default_to(s, c, 0);
             }
         }
+        // In v1 the annotation stands for a field of former versions, so that whoever creates the object owns it.
+        if let Some(annotations) = ensure(obj, "metadata").and_then(|meta| ensure(meta, "annotations")) {
+            default_to(annotations, TEMPLATE_GENERATION, "0");
+        }
         let Some(spec) = ensure(obj, "spec") else { return };
         default_to(spec, "revisionHistoryLimit", 10);
         if let Some(s) = ensure(spec, "updateStrategy") {

@@ -183,6 +183,11 @@ pub(super) fn metric_v1(m: &Value, status: bool) -> Value {
             }
         }
     }
+    if status {
+        // In the flat form of a status these are always written.
+        let always = if matches!(*field, "object" | "external") { "currentValue" } else { "currentAverageValue" };
+        out.entry(always).or_insert_with(|| "0".into());
+    }
     json!({"type": m["type"], *field: out})
 }
 

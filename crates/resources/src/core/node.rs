@@ -11,7 +11,7 @@ use crate::column::{AGE, Column, NAME};
 use crate::options::{Connects, Options, columns, texts};
 use crate::path::{Errors, Path};
 use crate::pod::{self, canonical_quantities};
-use crate::strategy::{Context, Strategy, base_update, field_text};
+use crate::strategy::{Context, Strategy, base_status_update, base_update, field_text};
 use crate::table::{UNKNOWN, age, name, or_none};
 use crate::tree::{entries, flag, items, present, remove, set, text};
 
@@ -38,6 +38,17 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     fields: texts!["spec.unschedulable"],
     ..Options::of("", "nodes")
 });
+
+/// What dynamic configuration of kubelets was written in: new objects do not have it, and older ones keep what they have.
+const NO_LONGER_USED: [(&str, &str); 2] = [("spec", "configSource"), ("status", "config")];
+
+fn drop_unused(new: &mut Value, old: &Value, (part, field): (&str, &str)) {
+    if !present(&old[part][field])
+        && let Some(part) = new.get_mut(part)
+    {
+        remove(part, field);
+    }
+}
 
 impl Strategy for Nodes {
     fn options(&self) -> &Options {
@@ -77,7 +88,6 @@ impl Strategy for Nodes {
                 crate::tree::default_to(info, f, "");
             }
         }
-        // podCIDR is the first of podCIDRs, whichever was given.
         if let Some(spec) = obj.get_mut("spec") {
             let (one, many) = (text(&spec["podCIDR"]).to_owned(), items(&spec["podCIDRs"]).first().cloned());
             match many {
@@ -91,9 +101,19 @@ impl Strategy for Nodes {
     }
     fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
         // A kubelet registers with its status in place, so nothing of it is cleared.
-        if let Some(spec) = obj.get_mut("spec") {
-            remove(spec, "configSource");
+        for (part, field) in NO_LONGER_USED {
+            if let Some(part) = obj.get_mut(part) {
+                remove(part, field);
+            }
         }
+    }
+    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        base_update(&OPTIONS, new, old);
+        drop_unused(new, old, NO_LONGER_USED[0]);
+    }
+    fn prepare_subresource_update(&self, _cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {
+        base_status_update(new, old);
+        drop_unused(new, old, NO_LONGER_USED[1]);
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
         let meta = Path::new("metadata");

@@ -13,7 +13,7 @@ use crate::pod;
 use crate::rules;
 use crate::strategy::{Context, Strategy, base_create, base_status_update};
 use crate::table::{UNSET, age, name};
-use crate::tree::{default_to, default_zero, empty, ensure, entries, items_mut, present, same, set, text};
+use crate::tree::{default_to, default_zero, empty, ensure, entries, items_mut, present, restore, same, set, text};
 use crate::volume_sources::{self, Owner};
 
 pub(super) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
@@ -64,8 +64,13 @@ impl Strategy for PersistentVolumes {
     fn prepare_subresource_update(&self, cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {
         base_status_update(new, old);
         let (told, was) = (&new["status"]["lastPhaseTransitionTime"], &old["status"]["lastPhaseTransitionTime"]);
-        if !same(&new["status"]["phase"], &old["status"]["phase"]) && (!present(told) || same(told, was)) {
-            set_phase_time(new, cx.now);
+        let unsaid = !present(told);
+        if !same(&new["status"]["phase"], &old["status"]["phase"]) {
+            if unsaid || same(told, was) {
+                set_phase_time(new, cx.now);
+            }
+        } else if unsaid && let Some(status) = new.get_mut("status") {
+            restore(status, &old["status"], "lastPhaseTransitionTime");
         }
     }
     fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {

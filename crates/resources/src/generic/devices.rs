@@ -1,15 +1,17 @@
 //! `resource.k8s.io`: dynamic resource allocation.
 use jiff::Timestamp;
+use kelson_meta::format_seconds;
 use serde_json::{Value, json};
 
 use super::device_claims::{claim, device_class, template};
 use super::device_slices::{slice, taint_rule};
 use super::device_status::{claim_status, drop_deallocated};
 use super::kind::{Generic, plain};
+
 use crate::column::{AGE, Column, NAME};
 use crate::options::{Options, texts};
 use crate::table::{age, name};
-use crate::tree::{at_mut, default_to, default_zero, items, items_mut, object_mut, present, text};
+use crate::tree::{at_mut, default_to, default_zero, items, items_mut, object_mut, present, remove, set, text};
 const GROUP: &str = "resource.k8s.io";
 
 /// Claims, classes and slices of devices.
@@ -25,10 +27,11 @@ pub fn kinds() -> Vec<Generic> {
         plain(device("resourceclaimtemplates")).default(claim_template_defaults).checked(template).name_and_age(),
         plain(Options { generation: true, fields: texts!["spec.driver", "spec.nodeName"], ..device("resourceslices") })
             .checked(slice)
-            .dated(date_taints)
+            .prepared(date_slice)
             .table(SLICES, slice_row),
-        plain(Options { generation: true, ..device("devicetaintrules") }).checked(taint_rule),
-        plain(Options { allow_unconditional_update: false, ..device("resourcepoolstatusrequests") }),
+        plain(Options { generation: true, ..device("devicetaintrules") }).prepared(date_rule).checked(taint_rule),
+        plain(Options { allow_unconditional_update: false, ..device("resourcepoolstatusrequests") })
+            .prepared(without_status),
     ]
 }
 
@@ -70,11 +73,29 @@ fn claim_template_defaults(obj: &mut Value) {
     request_defaults(at_mut(obj, &["spec", "spec", "devices"]));
 }
 
-/// A taint of a device was added when it was first written.
-fn date_taints(obj: &mut Value, now: Timestamp) {
+/// A taint without a time has been added now.
+fn date(taint: &mut Value, now: Timestamp) {
+    default_to(taint, "timeAdded", format_seconds(now));
+}
+
+fn date_slice(cx: &Context<'_>, obj: &mut Value, _old: Option<&Value>) {
     let devices = obj.get_mut("spec").into_iter().flat_map(|spec| items_mut(spec, "devices"));
-    for taint in devices.flat_map(|device| items_mut(device, "taints")) {
-        default_to(taint, "timeAdded", kelson_meta::format_seconds(now));
+    devices.flat_map(|device| items_mut(device, "taints")).for_each(|taint| date(taint, cx.now));
+}
+
+fn date_rule(cx: &Context<'_>, obj: &mut Value, old: Option<&Value>) {
+    let Some(taint) = at_mut(obj, &["spec", "taint"]).filter(|taint| taint.is_object()) else { return };
+    date(taint, cx.now);
+    // With another effect it is another taint.
+    let before = old.map(|old| &old["spec"]["taint"]);
+    if before.is_some_and(|old| old["effect"] != taint["effect"] && old["timeAdded"] == taint["timeAdded"]) {
+        set(taint, "timeAdded", format_seconds(cx.now));
+    }
+}
+
+fn without_status(_cx: &Context<'_>, obj: &mut Value, old: Option<&Value>) {
+    if old.is_none() {
+        remove(obj, "status");
     }
 }
 

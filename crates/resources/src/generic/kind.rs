@@ -13,11 +13,14 @@ use crate::tree::ensure;
 /// Finds faults of an object, given what it was before an update.
 type Check = fn(&Value, Option<&Value>, &mut Errors);
 
+/// Derives and drops fields of an object that is written, given what it was before an update.
+type Prepare = fn(&Context<'_>, &mut Value, Option<&Value>);
+
 /// One such kind.
 pub struct Generic {
     options: Options,
     default: fn(&mut Value),
-    date: fn(&mut Value, Timestamp),
+    prepare: Prepare,
     prepare_status: fn(&mut Value, &Value),
     check: Check,
     check_status: Check,
@@ -36,10 +39,11 @@ impl Strategy for Generic {
     }
     fn prepare_create(&self, cx: &Context<'_>, obj: &mut Value) {
         base_create(self, obj);
-        (self.date)(obj, cx.now);
+        (self.prepare)(cx, obj, None);
     }
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        (self.date)(new, cx.now);
+        // What is derived is a change, too.
+        (self.prepare)(cx, new, Some(old));
         base_update(&self.options, new, old);
     }
     fn prepare_subresource_update(&self, _cx: &Context<'_>, subresource: &str, new: &mut Value, old: &Value) {
@@ -69,7 +73,7 @@ pub fn plain(options: Options) -> Generic {
     Generic {
         options,
         default: |_| {},
-        date: |_, _| {},
+        prepare: |_, _, _| {},
         prepare_status: |_, _| {},
         check: |_, _, _| {},
         check_status: |_, _, _| {},
@@ -88,9 +92,9 @@ impl Generic {
         self.default = set;
         self
     }
-    /// With times that are now where they are not given.
-    pub fn dated(mut self, date: fn(&mut Value, Timestamp)) -> Self {
-        self.date = date;
+    /// With these fields derived or dropped, on create and update alike.
+    pub fn prepared(mut self, prepare: Prepare) -> Self {
+        self.prepare = prepare;
         self
     }
     /// With this done to a new status before it is validated, given the old object.

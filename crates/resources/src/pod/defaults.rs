@@ -13,10 +13,31 @@ const DEFAULT_MODE: i32 = 0o644;
 
 /// Defaults of a pod template at `v` (`{metadata, spec}`).
 pub fn template(v: &mut Value) {
+    drop_init_containers(v);
     if ensure(v, "metadata").is_some()
         && let Some(spec) = ensure(v, "spec")
     {
         pod_spec(spec);
+    }
+}
+
+/// What said of init containers before there was a field for them.
+const INIT_CONTAINERS: [&str; 4] = [
+    "pod.alpha.kubernetes.io/init-container-statuses",
+    "pod.alpha.kubernetes.io/init-containers",
+    "pod.beta.kubernetes.io/init-container-statuses",
+    "pod.beta.kubernetes.io/init-containers",
+];
+
+/// Drops annotations of old clients that make no difference any more.
+fn drop_init_containers(obj: &mut Value) {
+    let Some(metadata) = obj.get_mut("metadata").filter(|meta| present(&meta["annotations"])) else { return };
+    let Some(annotations) = metadata.get_mut("annotations") else { return };
+    if INIT_CONTAINERS.iter().any(|key| annotations.get(key).is_some()) {
+        INIT_CONTAINERS.iter().for_each(|key| remove(annotations, key));
+        if empty(annotations) {
+            remove(metadata, "annotations");
+        }
     }
 }
 
@@ -49,6 +70,7 @@ pub fn pod_spec(spec: &mut Value) {
 
 /// Defaults that only pods get, not templates.
 pub fn pod(obj: &mut Value) {
+    drop_init_containers(obj);
     let Some(spec) = ensure(obj, "spec") else { return };
     pod_spec(spec);
     for list in ["containers", "initContainers"] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Method, header};
 use http_body_util::BodyExt as _;
-use kelson_meta::Status;
+use kelson_meta::{Status, version};
 use kelson_transport::{TakesObjects, WatchItems};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -24,6 +24,16 @@ pub const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=met
 pub const METADATA_ONLY_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
+/// What a component calls itself, with the release of Kubernetes and the platform, as client-go does.
+fn user_agent(component: &str) -> String {
+    let name = match component {
+        "controller-manager" | "scheduler" | "proxy" => format!("kube-{component}"),
+        "kubelet" | "kube-controller-manager" | "kube-scheduler" | "kube-proxy" => component.to_owned(),
+        other => format!("kelson-{other}"),
+    };
+    format!("{name}/{} ({})", version::GIT_VERSION, version::platform())
+}
+
 /// A handle on the API under one identity; cheap to clone.
 #[derive(Clone)]
 pub struct Client {
@@ -34,10 +44,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client over `transport` that names itself `kelson-COMPONENT` to the server.
+    /// A client over `transport` that names itself to the server as upstream's component does; one that upstream does not have is
+    /// `kelson-COMPONENT`. Up to the slash it is the manager of the fields that the client writes, which tools match.
     pub fn new(transport: Arc<dyn Transport>, component: &str) -> Self {
-        let agent = format!("kelson-{component}/{}", env!("CARGO_PKG_VERSION"));
-        let user_agent = agent.parse().unwrap_or_else(|_| http::HeaderValue::from_static("kelson"));
+        let user_agent = user_agent(component).parse();
+        let user_agent = user_agent.unwrap_or_else(|_| http::HeaderValue::from_static("kelson"));
         Self { transport, user_agent, acting_as: None }
     }
 
@@ -337,4 +348,25 @@ fn status_of(code: http::StatusCode, body: &[u8]) -> ClientError {
         Status::failure(code.as_u16(), kelson_meta::Reason::Unknown, text)
     });
     ClientError::Status(Box::new(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::user_agent;
+
+    #[test]
+    fn components_have_the_names_that_tools_match() {
+        for (component, manager) in [
+            ("controller-manager", "kube-controller-manager"),
+            ("scheduler", "kube-scheduler"),
+            ("kube-scheduler", "kube-scheduler"),
+            ("kubelet", "kubelet"),
+            ("proxy", "kube-proxy"),
+            ("agent", "kelson-agent"),
+        ] {
+            let agent = user_agent(component);
+            assert_eq!(agent.split('/').next(), Some(manager));
+            assert!(agent.contains("/v1."), "{agent}");
+        }
+    }
 }

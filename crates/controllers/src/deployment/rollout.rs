@@ -295,12 +295,13 @@ impl<'a> Rollout<'a> {
         Err(SyncError::Other(format!("another replica set is named {name:?}, trying another hash")))
     }
 
+    /// Writes the revision with the status, where annotations do not count as a change of the Deployment.
     async fn set_revision(&mut self, revision: Option<String>) -> Result<(), SyncError> {
         let Some(revision) = revision.filter(|r| self.d.metadata.annotations.get(REVISION) != Some(r)) else {
             return Ok(());
         };
         let (ns, name, seen) = self.place();
-        self.d = update_value::<DeploymentView>(&self.c.client, &ns, &name, "", &seen, |v| {
+        self.d = update_value::<DeploymentView>(&self.c.client, &ns, &name, "status", &seen, |v| {
             map_at(&mut v["metadata"], "annotations").insert(REVISION.into(), json!(revision));
         })
         .await?;

@@ -61,8 +61,8 @@ async fn rolls_out_undoes_and_keeps_history() {
     assert_eq!(d["status"]["availableReplicas"], 3);
     assert_eq!(
         (reason(&d, "Progressing").as_str(), d["status"]["observedGeneration"].as_i64()),
-        // The annotation with the revision made the second generation.
-        ("NewReplicaSetAvailable", Some(2))
+        // The annotation with the revision is written with the status.
+        ("NewReplicaSetAvailable", Some(1))
     );
     assert_eq!(d["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "1");
     let first = &api.list("apps/v1/replicasets").await[0];

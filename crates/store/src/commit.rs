@@ -300,6 +300,7 @@ impl Committer {
         };
         let created = current.map_or(revision, |record| record.create_revision());
         let record = Arc::new(Record::new(key, bytes, at, revision, created, meta));
+        record.set_mark(write.mark);
         self.shared.recent.keep(&record);
         (kind, record)
     }

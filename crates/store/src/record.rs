@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bytes::{BufMut, Bytes};
 use parking_lot::Mutex;
@@ -18,6 +19,7 @@ pub struct Record {
     create_revision: u64,
     /// Where the decimal revision begins in the JSON.
     revision_at: u32,
+    mark: AtomicU32,
     meta: RecordMeta,
     texts: Mutex<Texts>,
 }
@@ -32,7 +34,7 @@ impl Record {
         meta: RecordMeta,
     ) -> Self {
         let texts = Mutex::new(Texts::new(bytes));
-        Self { key, revision, create_revision, revision_at, meta, texts }
+        Self { key, revision, create_revision, revision_at, mark: AtomicU32::new(0), meta, texts }
     }
 
     /// The record's name.
@@ -124,6 +126,28 @@ impl Record {
     /// Keeps a protobuf form that was made outside; the first one stays.
     pub fn set_protobuf(&self, bytes: &Bytes) {
         self.texts.lock().set_protobuf(bytes);
+    }
+
+    /// What a reader or writer has noted about the JSON; 0 until then. It is not stored.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        self.mark.load(Ordering::Relaxed)
+    }
+
+    /// Notes something about the JSON, whose bytes never change. The store gives it no meaning.
+    pub fn set_mark(&self, mark: u32) {
+        self.mark.store(mark, Ordering::Relaxed);
+    }
+
+    /// Another form of the record that was made outside and is kept under a number.
+    #[must_use]
+    pub fn form(&self, id: u32) -> Option<Bytes> {
+        self.texts.lock().form(id)
+    }
+
+    /// Keeps another form of the record under a number for as long as the record lives; forms with numbers below `oldest` go.
+    pub fn set_form(&self, id: u32, oldest: u32, form: &Bytes) {
+        self.texts.lock().set_form(id, oldest, form);
     }
 
     /// The JSON while it lies in memory as it is, and may be a sample for others.

@@ -49,17 +49,22 @@ pub(crate) enum Text {
     Delta(Box<[u8]>),
 }
 
+/// Forms of a record that were made outside, by number. Few records have any.
+#[derive(Default)]
+struct Forms(Vec<(u32, Bytes)>);
+
 /// The texts of a record.
 pub(crate) struct Texts {
     sample: Option<Arc<Sample>>,
     json: Text,
     json_len: u32,
     protobuf: Option<(Text, u32)>,
+    forms: Option<Box<Forms>>,
 }
 
 impl Texts {
     pub fn new(json: Bytes) -> Self {
-        Self { sample: None, json_len: json.len() as u32, json: Text::Plain(json), protobuf: None }
+        Self { sample: None, json_len: json.len() as u32, json: Text::Plain(json), protobuf: None, forms: None }
     }
 
     fn read(&self, text: &Text, len: u32, syntax: Syntax) -> Bytes {
@@ -121,6 +126,20 @@ impl Texts {
         }
     }
 
+    /// The form that is kept under a number.
+    pub fn form(&self, id: u32) -> Option<Bytes> {
+        let Forms(forms) = self.forms.as_deref()?;
+        forms.iter().find(|(kept, _)| *kept == id).map(|(_, form)| form.clone())
+    }
+
+    /// Keeps a form, and no form with a number below `oldest`.
+    pub fn set_form(&mut self, id: u32, oldest: u32, form: &Bytes) {
+        let Forms(forms) = &mut **self.forms.get_or_insert_default();
+        forms.retain(|(kept, _)| *kept >= oldest && *kept != id);
+        forms.push((id, form.clone()));
+        forms.shrink_to_fit();
+    }
+
     /// Tells the texts by a sample from now on; gives whether the JSON is like it.
     pub fn tell_by(&mut self, sample: &Arc<Sample>) -> bool {
         let Some(json) = self.plain() else { return false };
@@ -174,6 +193,18 @@ mod tests {
             assert_eq!(texts.protobuf(), Some(message(2)), "the first one stays");
             assert!(!texts.tell_by(&sample), "once is enough");
         }
+    }
+
+    #[test]
+    fn forms_are_kept_by_their_numbers() {
+        let mut texts = Texts::new(json(1));
+        assert_eq!(texts.form(3), None);
+        for (id, oldest) in [(3, 3), (4, 3), (3, 3)] {
+            texts.set_form(id, oldest, &json(id));
+        }
+        assert_eq!((texts.form(3), texts.form(4)), (Some(json(3)), Some(json(4))));
+        texts.set_form(7, 6, &json(7));
+        assert_eq!((texts.form(3), texts.form(4), texts.form(7)), (None, None, Some(json(7))));
     }
 
     #[test]

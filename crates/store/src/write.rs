@@ -65,6 +65,8 @@ pub struct Write {
     pub action: Action,
     /// When to answer.
     pub durability: Durability,
+    /// What the record is marked with, see [`Record::mark`].
+    pub mark: u32,
 }
 
 impl Write {
@@ -84,14 +86,14 @@ impl Write {
     #[must_use]
     pub fn put(key: Key, precondition: Precondition, body: Body, meta: RecordMeta) -> Self {
         let action = Action::Put { body, meta };
-        Self { key, precondition, uid: None, action, durability: Durability::Synced }
+        Self { key, precondition, uid: None, action, durability: Durability::Synced, mark: 0 }
     }
 
     /// Removes a record.
     #[must_use]
     pub fn delete(key: Key, precondition: Precondition) -> Self {
         let action = Action::Delete { body: None };
-        Self { key, precondition, uid: None, action, durability: Durability::Synced }
+        Self { key, precondition, uid: None, action, durability: Durability::Synced, mark: 0 }
     }
 
     /// The same write, with an expected UID.

@@ -92,6 +92,32 @@ pub fn decode_patch(data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
     json::decode_within(None, data, strict, &mut Budget::new(Limits::PATCH))
 }
 
+/// As [`decode_patch`], and whole floats (`1.0`, `1e0`) stay floats: a merge patch or JSON patch writes them into the object as
+/// they are spelled, and a field that holds an integer does not take them.
+///
+/// # Errors
+/// See [`DecodeError`].
+pub fn decode_spelled_patch(data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
+    if data.len() > DOCUMENT_BYTES_MAX {
+        return Err(DecodeError::TooLarge);
+    }
+    json::document(None, data, (strict, true), &mut Budget::new(Limits::PATCH))
+}
+
+/// Writes whole floats of a tree as integers, as decoding does.
+pub fn canonical_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            if let Some(whole) = number.as_f64().filter(|_| number.is_f64()).and_then(json::canonical_float) {
+                *number = whole;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(canonical_numbers),
+        Value::Object(map) => map.values_mut().for_each(canonical_numbers),
+        _ => {}
+    }
+}
+
 /// Encodes an object. JSON ends without a newline.
 pub fn encode(encoding: Encoding, ty: Option<TypeId>, value: &Value) -> Result<Vec<u8>, EncodeError> {
     match encoding {

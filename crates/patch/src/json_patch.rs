@@ -1,4 +1,6 @@
-//! JSON patch, RFC 6902, with the leniency and messages of the library upstream uses (negative indices, `missing value`).
+//! JSON patch, RFC 6902, as the library understands it that upstream uses (`gopkg.in/evanphx/json-patch.v4`): indices may be
+//! negative, an operation without a value means null, `replace` and `copy` take a member that is missing for null as long as its
+//! object is there, and `test` of null holds for such a member.
 use crate::PatchError;
 use kelson_codec::{Budget, Exceeded, Limits, NESTING_DEPTH_MAX};
 use serde_json::Value;
@@ -82,64 +84,59 @@ impl Patching<'_> {
         let op = text("op").unwrap_or("unknown");
         let path =
             text("path").ok_or_else(|| refuse(format!("{op} operation failed to decode path: missing value")))?;
-        let value = || {
-            operation
-                .get("value")
-                .cloned()
-                .ok_or_else(|| refuse(format!("error in {op} for path: '{path}': missing value")))
-        };
+        let value = || operation.get("value").cloned().unwrap_or(Value::Null);
         let from =
             || text("from").ok_or_else(|| refuse(format!("{op} operation failed to decode from: missing value")));
         self.budget.steps(1 + steps_of(path))?;
         match op {
             "add" => {
-                let value = operation.get("value").cloned().unwrap_or(Value::Null);
+                let value = value();
                 self.measure(path, &value)?;
                 add(self.document, path, value, "add", self.budget)
             }
             "remove" => remove(self.document, path, "remove", self.budget).map(drop),
             "replace" => {
-                let value = value()?;
+                let value = value();
                 self.measure(path, &value)?;
                 replace(self.document, path, value)
             }
             "move" => self.relocate(from()?, path),
             "copy" => self.copy(from()?, path),
-            "test" => test(self.document, path, operation.get("value").unwrap_or(&Value::Null)),
+            "test" => test(self.document, path, operation.get("value")),
             other => Err(refuse(format!("Unexpected kind: {other}"))),
         }
     }
 
     fn relocate(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
         self.budget.steps(steps_of(from))?;
-        if path.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
-            return Err(refuse(format!("error in move for path: '{path}': cannot move a value into itself")));
-        }
-        let taken = remove(self.document, from, "move", self.budget)?;
+        let taken = remove(self.document, from, "move from", self.budget)?;
         self.measure_from(from, path, &taken)?;
-        add(self.document, path, taken, "move", self.budget)
+        add(self.document, path, taken, "move to", self.budget)
     }
 
     fn copy(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
         self.budget.steps(steps_of(from))?;
-        let absent = Value::Null;
-        // A member that is not there is copied as null, by upstream's library as well; one of nothing is not.
-        let found = get(self.document, from).or_else(|| {
-            let (parent, _) = from.rsplit_once('/')?;
-            get(self.document, parent)?.is_object().then_some(&absent)
-        });
-        let found = found.ok_or_else(|| refuse(format!("error in copy for from: '{from}': missing value")))?;
+        let missing =
+            || refuse(format!("copy operation does not apply: doc is missing from path: {from}: missing value"));
+        let found = match located(self.document, from).ok_or_else(missing)? {
+            Located::At(found) => found,
+            // A member that is missing is copied as null.
+            Located::NoMember => &Value::Null,
+            Located::NoElement => {
+                return Err(refuse(format!("error in copy for from: '{from}': invalid index referenced")));
+            }
+        };
         self.budget.tree(found)?;
         self.copied += found.to_string().len();
         if self.copied > COPIED_BYTES_MAX {
-            return Err(PatchError::TooLarge(format!(
+            return Err(refuse(format!(
                 "Unable to complete the copy, the accumulated size increase of copy is {}, exceeding the limit {COPIED_BYTES_MAX}",
                 self.copied
             )));
         }
         let found = found.clone();
         self.measure_from(from, path, &found)?;
-        add(self.document, path, found, "copy", self.budget)
+        add(self.document, path, found, "copy to", self.budget)
     }
 
     /// Refuses a value that would make the document nest too deep at this place.
@@ -188,17 +185,49 @@ fn step<'a>(value: &'a mut Value, token: &str) -> Option<&'a mut Value> {
     }
 }
 
-fn get<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
-    tokens(path).iter().try_fold(document, |value, token| match value {
+/// What a path names, where the object or list that should have it is there.
+enum Located<'a> {
+    At(&'a Value),
+    NoMember,
+    NoElement,
+}
+
+/// Looks a path up; `None` where nothing on the way to its last token can hold it. The root is within nothing.
+fn located<'a>(document: &'a Value, path: &str) -> Option<Located<'a>> {
+    let mut tokens = tokens(path);
+    let last = tokens.pop()?;
+    let container = tokens.iter().try_fold(document, |value, token| match value {
         Value::Object(map) => map.get(token),
         Value::Array(items) => index(token, items.len()).and_then(|i| items.get(i)),
         _ => None,
-    })
+    });
+    match container? {
+        Value::Object(map) => Some(map.get(&last).map_or(Located::NoMember, Located::At)),
+        Value::Array(items) => {
+            let found = index(&last, items.len()).and_then(|i| items.get(i));
+            Some(found.map_or(Located::NoElement, Located::At))
+        }
+        _ => None,
+    }
 }
 
-/// The container of a path and its last token.
+/// The operation that [`parent`] and its like are asked for, as a patch names it.
+fn verb(op: &str) -> &str {
+    op.split(' ').next().unwrap_or(op)
+}
+
+/// The container of a path and its last token. `op` is the operation, and which of its paths it is where it has two.
 fn parent<'a>(document: &'a mut Value, path: &str, op: &str) -> Result<(&'a mut Value, String), PatchError> {
-    let missing = || refuse(format!("{op} operation does not apply: doc is missing path: \"{path}\": missing value"));
+    let missing = || {
+        let what = match op {
+            "add" | "remove" => format!("path: \"{path}\""),
+            "move to" | "copy to" => format!("destination path: {path}"),
+            "move from" => format!("from path: {path}"),
+            _ => format!("path: {path}"),
+        };
+        let op = verb(op);
+        refuse(format!("{op} operation does not apply: doc is missing {what}: missing value"))
+    };
     let mut tokens = tokens(path);
     let last = tokens.pop().ok_or_else(missing)?;
     let container = tokens.iter().try_fold(document, |value, token| step(value, token)).ok_or_else(missing)?;
@@ -228,6 +257,7 @@ fn add(document: &mut Value, path: &str, value: Value, op: &str, budget: &mut Bu
                     items.insert(at, value);
                 }
                 None => {
+                    let op = verb(op);
                     return Err(refuse(format!(
                         "error in {op} for path: '{path}': Unable to access invalid index: {last}: invalid index referenced"
                     )));
@@ -254,6 +284,7 @@ fn remove(document: &mut Value, path: &str, op: &str, budget: &mut Budget) -> Re
         },
         _ => Err("missing value".to_owned()),
     };
+    let op = verb(op);
     removed.map_err(|why| refuse(format!("error in {op} for path: '{path}': {why}")))
 }
 
@@ -266,6 +297,10 @@ fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), PatchEr
         return Ok(());
     }
     let (container, last) = parent(document, path, "replace")?;
+    if let Value::Object(map) = container {
+        map.insert(last, value);
+        return Ok(());
+    }
     match step(container, &last) {
         Some(slot) => {
             *slot = value;
@@ -275,90 +310,26 @@ fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), PatchEr
     }
 }
 
-fn test(document: &Value, path: &str, expected: &Value) -> Result<(), PatchError> {
-    match get(document, path) {
-        Some(found) if found == expected => Ok(()),
-        None if expected.is_null() => Ok(()),
-        _ => Err(refuse(format!("testing value {path} failed: test failed"))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[track_caller]
-    fn check(document: Value, patch: Value, expected: Result<Value, &str>) {
-        let mut found = document;
-        let result = json_patch(&mut found, &patch).map(|()| found).map_err(|e| e.to_string());
-        assert_eq!(result, expected.map_err(str::to_owned));
-    }
-
-    #[test]
-    fn operations() {
-        check(
-            json!({"a":[1]}),
-            json!([{"op":"add","path":"/a/0","value":0},{"op":"add","path":"/a/-","value":2}]),
-            Ok(json!({"a":[0,1,2]})),
-        );
-        check(json!({"a":{"b~/c":1}}), json!([{"op":"remove","path":"/a/b~0~1c"}]), Ok(json!({"a":{}})));
-        check(json!({"a":1}), json!([{"op":"replace","path":"/a","value":null}]), Ok(json!({"a":null})));
-        check(json!({"a":{"b":1}}), json!([{"op":"move","from":"/a/b","path":"/c"}]), Ok(json!({"a":{},"c":1})));
-        check(json!({"a":[1,2]}), json!([{"op":"copy","from":"/a/1","path":"/a/0"}]), Ok(json!({"a":[2,1,2]})));
-        check(json!({"a":[1,2]}), json!([{"op":"test","path":"/a/-1","value":2}]), Ok(json!({"a":[1,2]})));
-        check(json!({"a":1}), json!([{"op":"replace","path":"","value":{"b":2}}]), Ok(json!({"b":2})));
-    }
-
-    #[test]
-    fn refusals() {
-        check(
-            json!({}),
-            json!([{"op":"remove","path":"/a"}]),
-            Err("error in remove for path: '/a': Unable to remove nonexistent key: a: missing value"),
-        );
-        check(
-            json!({}),
-            json!([{"op":"replace","path":"/a","value":1}]),
-            Err("replace operation does not apply: doc is missing key: /a: missing value"),
-        );
-        check(
-            json!({}),
-            json!([{"op":"add","path":"/a/b","value":1}]),
-            Err("add operation does not apply: doc is missing path: \"/a/b\": missing value"),
-        );
-        // The whole is replaced by what can be one, and nothing is added to it but members.
-        check(
-            json!({}),
-            json!([{"op":"add","path":"","value":{}}]),
-            Err("add operation does not apply: doc is missing path: \"\": missing value"),
-        );
-        check(
-            json!({}),
-            json!([{"op":"replace","path":"","value":1}]),
-            Err("replace operation value must be object or array"),
-        );
-        check(
-            json!({"a":1}),
-            json!([{"op":"test","path":"/a","value":2}]),
-            Err("testing value /a failed: test failed"),
-        );
-        check(
-            json!({"a":[1]}),
-            json!([{"op":"add","path":"/a/5","value":2}]),
-            Err("error in add for path: '/a/5': Unable to access invalid index: 5: invalid index referenced"),
-        );
-    }
-
-    #[test]
-    fn too_many_operations() {
-        let patch = Value::Array(vec![json!({"op":"test","path":"/a","value":null}); JSON_PATCH_OPERATIONS_MAX + 1]);
-        let error = json_patch(&mut json!({}), &patch).expect_err("too many");
-        assert_eq!(
-            error,
-            PatchError::TooLarge(
-                "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001".into()
-            )
-        );
-    }
+/// `expected` is `None` where the operation has no value, which means null.
+fn test(document: &Value, path: &str, expected: Option<&Value>) -> Result<(), PatchError> {
+    let holds = |found: &Value| match expected {
+        Some(expected) => found == expected,
+        None => found.is_null(),
+    };
+    let holds = if path.is_empty() {
+        holds(document)
+    } else {
+        match located(document, path) {
+            Some(Located::At(found)) => holds(found),
+            Some(Located::NoMember) => expected.is_none_or(Value::is_null),
+            Some(Located::NoElement) => {
+                return Err(refuse(format!("error in test for path: '{path}': invalid index referenced")));
+            }
+            None => {
+                let why = format!("test operation does not apply: is missing path: {path}: missing value");
+                return Err(refuse(why));
+            }
+        }
+    };
+    if holds { Ok(()) } else { Err(refuse(format!("testing value {path} failed: test failed"))) }
 }

@@ -6,6 +6,8 @@
 pub mod apply;
 mod index;
 mod json_patch;
+#[cfg(test)]
+mod json_patch_tests;
 mod merge_patch;
 mod printed;
 mod strategic;

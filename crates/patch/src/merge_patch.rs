@@ -1,22 +1,41 @@
-//! JSON merge patch, RFC 7386.
+//! JSON merge patch, RFC 7386, with the nulls of lists as the library takes them that upstream uses
+//! (`gopkg.in/evanphx/json-patch.v4`).
 use serde_json::Value;
 
-/// Merges a patch into a document: objects member by member, null removes, anything else replaces.
+/// Merges a patch into a document: objects member by member, null removes, anything else replaces. What takes the place of
+/// nothing, or of a value that is not an object, loses the nulls of all its objects, those in lists too.
 pub fn merge_patch(target: &mut Value, patch: Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch;
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(serde_json::Map::new());
-    }
-    let Value::Object(target) = target else { return };
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(&key);
-        } else {
-            merge_patch(target.entry(key).or_insert(Value::Null), value);
+    match (&mut *target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (key, mut value) in patch {
+                if value.is_null() {
+                    target.remove(&key);
+                } else if let Some(old) = target.get_mut(&key).filter(|old| !old.is_null()) {
+                    merge_patch(old, value);
+                } else {
+                    prune_nulls(&mut value);
+                    target.insert(key, value);
+                }
+            }
         }
+        // A value in place of an object is taken as it is.
+        (Value::Object(_), new) => *target = new,
+        (_, mut new) => {
+            prune_nulls(&mut new);
+            *target = new;
+        }
+    }
+}
+
+/// Removes the members of objects that are null, at every depth. Null elements of lists stay.
+fn prune_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(prune_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(prune_nulls),
+        _ => {}
     }
 }
 
@@ -42,6 +61,26 @@ mod tests {
             (json!({"e":null}), json!({"a":1}), json!({"e":null,"a":1})),
             (json!([1, 2]), json!({"a":"b","c":null}), json!({"a":"b"})),
             (json!({}), json!({"a":{"bb":{"ccc":null}}}), json!({"a":{"bb":{}}})),
+        ];
+        for (mut target, patch, expected) in cases {
+            merge_patch(&mut target, patch.clone());
+            assert_eq!(target, expected, "patch {patch}");
+        }
+    }
+
+    #[test]
+    fn nulls_below_lists_are_pruned_where_a_value_is_put_in() {
+        let cases = [
+            (
+                json!({"limits": [{"type": "Container", "max": {"cpu": "1"}}]}),
+                json!({"limits": [{"type": "Container", "max": {"cpu": "2", "memory": null}, "min": {"cpu": null}}]}),
+                json!({"limits": [{"type": "Container", "max": {"cpu": "2"}, "min": {}}]}),
+            ),
+            (json!({}), json!({"l": [{"a": null}, null, [{"b": null}]]}), json!({"l": [{}, null, [{}]]})),
+            (json!({"l": 1}), json!({"l": {"a": null, "b": [{"a": null}]}}), json!({"l": {"b": [{}]}})),
+            (json!({"l": null}), json!({"l": {"a": null}}), json!({"l": {}})),
+            // In place of an object, a list is taken as it is.
+            (json!({"l": {"x": 1}}), json!({"l": [{"a": null}]}), json!({"l": [{"a": null}]})),
         ];
         for (mut target, patch, expected) in cases {
             merge_patch(&mut target, patch.clone());

@@ -165,6 +165,10 @@ fn ordered_lists(
             _ => return Err(refuse("expected a list in setElementOrder")),
         };
         let Some((SET_ORDER, key)) = directive.split_once('/') else { return Err(bad_order()) };
+        // The lists of a map have no names.
+        if shape.struct_type().is_some() && !shape.has_field(key) {
+            return Err(refuse(format!("unable to find api field for the json field {key:?}")));
+        }
         let place = child(shape, key);
         let merge_key = place.field().map_or("", |f| f.patch_merge_key());
         let strategy = place.field().map(|f| f.patch_strategy()).unwrap_or_default();
@@ -188,6 +192,14 @@ fn ordered_lists(
             }
             (Some(_), Some(new)) => new,
         };
+        if !merge_key.is_empty()
+            && let Some(odd) = order.iter().find(|element| element.get(merge_key).is_none())
+        {
+            return Err(refuse(format!(
+                "element {} of {SET_ORDER} does not have the merge key {merge_key}",
+                printed(odd)
+            )));
+        }
         let sorted = sort_elements(merged, &order, old.as_deref().unwrap_or(&[]), merge_key, budget)?;
         original.insert(key.to_owned(), Value::Array(sorted));
     }

@@ -28,6 +28,21 @@ pub enum ScalarType {
     Boolean,
 }
 
+/// Which values a place takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A JSON object.
+    Map,
+    /// A JSON list.
+    List,
+    /// One value of one type.
+    Scalar(ScalarType),
+    /// A number, a text or a boolean: a quantity, a time, an int-or-string.
+    AnyScalar,
+    /// Any JSON value.
+    Any,
+}
+
 /// A place of a schema that came at run time, as [`Shape`] asks it.
 pub trait DynamicShape: std::fmt::Debug + Send + Sync {
     /// The value under a key: a declared field, or an entry of a map; `None` when the schema says nothing of it.
@@ -48,8 +63,8 @@ pub trait DynamicShape: std::fmt::Debug + Send + Sync {
     fn default_value(&self) -> Option<Value>;
     /// Whether the place is an object of its own, with `apiVersion`, `kind` and `metadata`.
     fn is_embedded(&self) -> bool;
-    /// What the place holds, if that is one value of one type.
-    fn scalar(&self) -> Option<ScalarType>;
+    /// Which values the place takes.
+    fn form(&self) -> Form;
 }
 
 /// Nesting allowed in a custom resource's schema.
@@ -146,17 +161,25 @@ impl Shape {
         }
     }
 
-    /// What this place holds, if that is one value of one type. Times, quantities and what is a number or text are not judged.
-    pub fn scalar(&self) -> Option<ScalarType> {
+    /// Which values this place takes; null is one of each.
+    pub fn form(&self) -> Form {
         match self {
-            Shape::Dynamic(ty) => ty.scalar(),
+            Shape::Dynamic(ty) => ty.form(),
+            Shape::Root(_) => Form::Map,
             Shape::Builtin(ty, _) => match ty.kind() {
-                Kind::Int32 | Kind::Int64 | Kind::Double => Some(ScalarType::Numeric),
-                Kind::String | Kind::Bytes => Some(ScalarType::Text),
-                Kind::Bool => Some(ScalarType::Boolean),
-                _ => None,
+                Kind::Int32 | Kind::Int64 | Kind::Double => Form::Scalar(ScalarType::Numeric),
+                Kind::String | Kind::Bytes | Kind::Duration => Form::Scalar(ScalarType::Text),
+                Kind::Bool => Form::Scalar(ScalarType::Boolean),
+                Kind::Time | Kind::MicroTime | Kind::Quantity | Kind::IntOrString => Form::AnyScalar,
+                Kind::Struct(_) | Kind::Map(_) | Kind::RawExtension | Kind::FieldsV1 => Form::Map,
+                Kind::List(_) | Kind::WrappedList(_) => Form::List,
+                Kind::Json
+                | Kind::Any
+                | Kind::SchemaOrBool(_)
+                | Kind::SchemaOrArray(_)
+                | Kind::SchemaOrStringArray(_) => Form::Any,
             },
-            Shape::Root(_) | Shape::Untyped => None,
+            Shape::Untyped => Form::Any,
         }
     }
 
@@ -164,11 +187,11 @@ impl Shape {
     /// type as default, as upstream's definitions say.
     pub fn default_value(&self) -> Option<Value> {
         match self {
-            Shape::Builtin(_, Some(f)) => match (f.default(), self.scalar()) {
+            Shape::Builtin(_, Some(f)) => match (f.default(), self.form()) {
                 (Some(default), _) => serde_json::from_str(default).ok(),
                 (None, _) if f.is_pointer() || f.omit_empty() => None,
-                (None, Some(ScalarType::Text)) => Some(Value::from("")),
-                (None, Some(ScalarType::Numeric)) => Some(Value::from(0)),
+                (None, Form::Scalar(ScalarType::Text)) => Some(Value::from("")),
+                (None, Form::Scalar(ScalarType::Numeric)) => Some(Value::from(0)),
                 _ => None,
             },
             Shape::Dynamic(ty) => ty.default_value(),

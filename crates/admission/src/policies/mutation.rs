@@ -159,3 +159,27 @@ pub fn of_kind(mut fields: Value, object: &Value) -> Value {
     }
     fields
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_as_lenient_as_upstreams_library() {
+        let map = json!({"kind": "ConfigMap", "metadata": {"name": "m", "labels": {"a": "1"}}});
+        let check = |operations: Value, expected: Result<Value, &str>| {
+            let found = patched(&map, &operations).map(|mut object| object["metadata"]["labels"].take());
+            assert_eq!(found, expected.map_err(str::to_owned), "{operations}");
+        };
+        let label = |op: &str, value: Value| json!([{"op": op, "path": "/metadata/labels/zz", "value": value}]);
+        check(label("replace", json!("z")), Ok(json!({"a": "1", "zz": "z"})));
+        check(label("test", Value::Null), Ok(json!({"a": "1"})));
+        // A test that fails leaves the object alone.
+        let tested = json!([{"op": "add", "path": "/metadata/labels/b", "value": "2"}, {"op": "test", "path": "/metadata/labels/a", "value": "9"}]);
+        check(tested, Ok(json!({"a": "1"})));
+        let nowhere = json!([{"op": "replace", "path": "/metadata/annotations/a", "value": "1"}]);
+        let why =
+            "JSON Patch: replace operation does not apply: doc is missing path: /metadata/annotations/a: missing value";
+        check(nowhere, Err(why));
+    }
+}

@@ -8,6 +8,7 @@ mod lexer;
 mod write;
 
 pub use declared::{declared_json, write_declared, write_declared_with};
+pub(crate) use decode::{canonical_float, document};
 pub use decode::{decode, decode_within, peek};
 pub use indent::{Indenter, indent};
 pub use write::{write, write_text};

@@ -59,8 +59,8 @@ impl FieldManager {
         for version in foreign(named_in(live).chain(named_in(Some(new))), self.api_version()) {
             let changed = match live {
                 Some(live) => in_version(live, new, &version, versions).await?,
-                // What a create brings along of other versions is as the client says.
-                None => Some(Comparison::default()),
+                // What a create brings along of other versions is as the client says, as long as there are such versions.
+                None => versions.manager(&version).map(|_| Comparison::default()),
             };
             others.insert(version, changed);
         }

@@ -1,16 +1,100 @@
-//! Whether what is applied is of the type of its place, in the words of structured-merge-diff's validation, which shows values as Go
-//! prints its own.
+//! Whether a configuration is of the types of its schema, to the last level: below lists and maps that are owned as one value,
+//! too. The rules and words are those of structured-merge-diff's validation, which shows values as Go prints its own.
+use super::fields::PathElement;
+use super::walk::element_of;
 use crate::printed::printed;
-use kelson_schema::Shape;
-use kelson_schema::shape::ScalarType;
-use serde_json::Value;
+use kelson_schema::shape::{Form, ScalarType};
+use kelson_schema::{ListType, Shape};
+use serde_json::{Map, Value};
+use std::collections::BTreeSet;
+
+/// Faults that are named; a configuration may have any number.
+const FAULTS_MAX: usize = 100;
+
+/// Checks a configuration against its schema.
+///
+/// # Errors
+/// Every fault with its path: fields that are not declared, values of another type, elements without a key or with the same key.
+pub(super) fn check(shape: &Shape, config: &Value) -> Result<(), String> {
+    let mut check = Check { path: Vec::new(), faults: Vec::new() };
+    check.value(shape, config);
+    match check.faults.as_slice() {
+        [] => Ok(()),
+        [only] => Err(only.clone()),
+        all => Err(all.iter().fold("errors:".to_owned(), |text, fault| text + "\n  " + fault)),
+    }
+}
+
+struct Check {
+    path: Vec<PathElement>,
+    faults: Vec<String>,
+}
+
+impl Check {
+    fn fault(&mut self, why: &str) {
+        if self.faults.len() < FAULTS_MAX {
+            let path: String = self.path.iter().map(ToString::to_string).collect();
+            self.faults.push(if path.is_empty() { why.to_owned() } else { format!("{path}: {why}") });
+        }
+    }
+
+    fn below(&mut self, step: PathElement, check: impl FnOnce(&mut Self)) {
+        self.path.push(step);
+        check(self);
+        self.path.pop();
+    }
+
+    fn value(&mut self, shape: &Shape, value: &Value) {
+        let unfit = |wanted: &str| Some(format!("expected {wanted}, got &{{{}}}", printed(value)));
+        let why = match (shape.form(), value) {
+            // Null is a value of every type.
+            (_, Value::Null) => None,
+            (Form::Map | Form::Any, Value::Object(fields)) => return self.fields(shape, fields),
+            (Form::List | Form::Any, Value::Array(items)) => return self.items(shape, items),
+            (Form::Any, _) => None,
+            (Form::Map, _) => unfit("map"),
+            (Form::List, _) => unfit("list"),
+            (Form::AnyScalar, Value::Object(_) | Value::Array(_)) => unfit("any scalar"),
+            (Form::AnyScalar, _) => None,
+            (Form::Scalar(ty), value) => misfit(ty, value),
+        };
+        if let Some(why) = why {
+            self.fault(&why);
+        }
+    }
+
+    fn fields(&mut self, shape: &Shape, fields: &Map<String, Value>) {
+        for (key, value) in fields {
+            self.below(PathElement::Field(key.clone()), |check| match shape.child(key) {
+                Some(of_field) => check.value(&of_field, value),
+                None => check.fault("field not declared in schema"),
+            });
+        }
+    }
+
+    fn items(&mut self, shape: &Shape, items: &[Value]) {
+        let of_element = shape.element();
+        let mut seen = BTreeSet::new();
+        for (i, item) in items.iter().enumerate() {
+            let step = match shape.list_type() {
+                ListType::Atomic => PathElement::Index(i64::try_from(i).unwrap_or(i64::MAX)),
+                ListType::Set | ListType::Map => match element_of(shape, item) {
+                    Ok(element) => element,
+                    // Without a name for the element nothing below it can be told, nor of those behind it.
+                    Err(why) => return self.fault(&format!("element {i}: {why}")),
+                },
+            };
+            if !matches!(step, PathElement::Index(_)) && !seen.insert(step.clone()) {
+                self.fault(&format!("duplicate entries for key {step}"));
+            }
+            self.below(step, |check| check.value(&of_element, item));
+        }
+    }
+}
 
 /// What is wrong with a value of a place that holds one value of one type.
-pub(super) fn misfit(shape: &Shape, value: &Value) -> Option<String> {
-    if value.is_null() {
-        return None;
-    }
-    match shape.scalar()? {
+fn misfit(ty: ScalarType, value: &Value) -> Option<String> {
+    match ty {
         ScalarType::Numeric if !value.is_number() => {
             Some(format!("expected numeric (int or float), got {}", go_type(value)))
         }
@@ -50,25 +134,105 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[track_caller]
+    fn fails(kind: (&str, &str, &str), config: Value, want: &str) {
+        let (group, version, name) = kind;
+        let shape = Shape::of_kind(group, version, name);
+        assert_eq!(check(&shape, &config).err().unwrap_or_default(), want, "{config}");
+    }
+
+    const DEPLOYMENT: (&str, &str, &str) = ("apps", "v1", "Deployment");
+
     #[test]
     fn the_words_are_those_of_its_validation() {
-        let spec = Shape::of_kind("apps", "v1", "Deployment").child("spec").expect("a field");
-        let containers = spec.child("template").and_then(|t| t.child("spec")?.child("containers")).expect("a field");
-        let check = |shape: &Shape, key: &str, value: Value, want: &str| {
-            let place = shape.child(key).expect("a field");
-            assert_eq!(misfit(&place, &value).unwrap_or_default(), want, "{key} {value}");
+        let spec = |key: &str, value: Value| json!({"spec": {key: value}});
+        let check = |key: &str, value: Value, want: &str| fails(DEPLOYMENT, spec(key, value), want);
+        check("replicas", json!("x"), ".spec.replicas: expected numeric (int or float), got string");
+        check("replicas", json!(1.5), "");
+        check("replicas", Value::Null, "");
+        check("paused", json!("x"), ".spec.paused: expected boolean, got &{x}");
+        check("paused", json!({"a": [1, "b"]}), ".spec.paused: expected boolean, got &{map[a:[1 b]]}");
+        check("template", json!("x"), ".spec.template: expected map, got &{x}");
+        check("template", Value::Null, "");
+        check("strategy", json!({"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 1}}), "");
+        check(
+            "strategy",
+            json!({"rollingUpdate": {"maxSurge": []}}),
+            ".spec.strategy.rollingUpdate.maxSurge: expected any scalar, got &{[]}",
+        );
+        let containers = |containers: Value| spec("template", json!({"spec": {"containers": containers}}));
+        let at = ".spec.template.spec.containers";
+        let check = |list: Value, want: &str| fails(DEPLOYMENT, containers(list), &format!("{at}{want}"));
+        check(json!({}), ": expected list, got &{map[]}");
+        check(
+            json!([{"name": "a", "image": 5}]),
+            "[name=\"a\"].image: expected string, got &value.valueUnstructured{Value:5}",
+        );
+        let map = "[name=\"a\"].image: expected string, got &value.valueUnstructured{Value:map[string]interface {}{\"a\":[]interface {}{true}}}";
+        check(json!([{"name": "a", "image": {"a": [true]}}]), map);
+        check(json!([{"name": "a"}, {"name": "a"}]), ": duplicate entries for key [name=\"a\"]");
+        check(json!([{"name": "a", "imag": "x"}]), "[name=\"a\"].imag: field not declared in schema");
+    }
+
+    #[test]
+    fn below_what_is_owned_as_one_value() {
+        let policy = ("networking.k8s.io", "v1", "NetworkPolicy");
+        let from = json!({"spec": {"podSelector": {}, "ingress": [{"form": [{"podSelector": {}}]}]}});
+        fails(policy, from, ".spec.ingress[0].form: field not declared in schema");
+        let role = ("rbac.authorization.k8s.io", "v1", "ClusterRole");
+        let rules =
+            json!({"rules": [{"verbs": ["get"], "resources": ["pods"], "apiGroups": [""], "resourceName": ["x"]}]});
+        fails(role, rules, ".rules[0].resourceName: field not declared in schema");
+        let selector = json!({"spec": {"selector": {"matchLabels": {"a": "b"}, "matchExpression": [{}]}}});
+        fails(DEPLOYMENT, selector, ".spec.selector.matchExpression: field not declared in schema");
+        let pod = |spec: Value, want: &str| fails(("", "v1", "Pod"), json!({"spec": spec}), want);
+        pod(
+            json!({"tolerations": [{"key": "a"}, {"key": "a", "operater": "Exists"}]}),
+            ".spec.tolerations[1].operater: field not declared in schema",
+        );
+        let container = |fields: Value| {
+            let mut container = json!({"name": "a"});
+            crate::merge_patch(&mut container, fields);
+            json!({"containers": [container]})
         };
-        check(&spec, "replicas", json!("x"), "expected numeric (int or float), got string");
-        check(&spec, "replicas", json!(1.5), "");
-        check(&spec, "replicas", Value::Null, "");
-        check(&spec, "paused", json!("x"), "expected boolean, got &{x}");
-        check(&spec, "paused", json!({"a": [1, "b"]}), "expected boolean, got &{map[a:[1 b]]}");
-        let container = containers.element();
-        check(&container, "image", json!(5), "expected string, got &value.valueUnstructured{Value:5}");
-        let map =
-            "expected string, got &value.valueUnstructured{Value:map[string]interface {}{\"a\":[]interface {}{true}}}";
-        check(&container, "image", json!({"a": [true]}), map);
-        let rolling = spec.child("strategy").and_then(|s| s.child("rollingUpdate")).expect("a field");
-        check(&rolling, "maxSurge", json!("25%"), "");
+        pod(
+            container(json!({"envFrom": [{"prefx": "A"}]})),
+            ".spec.containers[name=\"a\"].envFrom[0].prefx: field not declared in schema",
+        );
+        let key = json!({"env": [{"name": "e", "valueFrom": {"secretKeyRef": {"key": "k", "optionl": true}}}]});
+        pod(
+            container(key),
+            ".spec.containers[name=\"a\"].env[name=\"e\"].valueFrom.secretKeyRef.optionl: field not declared in schema",
+        );
+        pod(
+            json!({"tolerations": "x", "nodeSelector": "y"}),
+            "errors:\n  .spec.nodeSelector: expected map, got &{y}\n  .spec.tolerations: expected list, got &{x}",
+        );
+    }
+
+    #[test]
+    fn texts_where_maps_belong() {
+        for (kind, config, want) in [
+            ("ConfigMap", json!({"data": "x"}), ".data: expected map, got &{x}"),
+            ("ConfigMap", json!({"data": {"a": 1}}), ".data.a: expected string, got &value.valueUnstructured{Value:1}"),
+            ("Secret", json!({"data": []}), ".data: expected map, got &{[]}"),
+            ("Node", json!({"spec": "x"}), ".spec: expected map, got &{x}"),
+            ("Node", json!({"metadata": "x"}), ".metadata: expected map, got &{x}"),
+            ("Node", json!({"metadata": []}), ".metadata: expected map, got &{[]}"),
+            ("Node", json!({"status": 1}), ".status: expected map, got &{1}"),
+            ("Node", json!({"metadata": {"labels": "x"}}), ".metadata.labels: expected map, got &{x}"),
+            (
+                "Node",
+                json!({"status": {"capacity": {"cpu": {"a": 1}}}}),
+                ".status.capacity.cpu: expected any scalar, got &{map[a:1]}",
+            ),
+            ("Node", json!({"status": {"capacity": {"cpu": 1}}}), ""),
+        ] {
+            fails(("", "v1", kind), config, want);
+        }
+        // What is any JSON is not looked into.
+        let revision = ("apps", "v1", "ControllerRevision");
+        fails(revision, json!({"data": {"a": [{"b": 1}]}, "revision": 1}), "");
+        fails(revision, json!({"data": "x"}), ".data: expected map, got &{x}");
     }
 }

@@ -6,6 +6,7 @@ use super::{
     compare::{self, Comparison},
     conflict::{ApplyError, Conflict, in_words},
     fields::FieldSet,
+    fit,
     managed::{Managed, ManagerId, Operation, Owned},
     merge::{self, MergeError},
     owned::OwnedFields,
@@ -20,6 +21,8 @@ use std::{
 };
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Bytes that the annotations of an object may have together.
+const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
 /// Manages the fields of objects of one kind in one version, written through one (sub)resource.
 #[derive(Debug, Clone)]
@@ -196,12 +199,24 @@ impl FieldManager {
         if foreign.is_empty() { Ok(None) } else { Err(ApplyError::Conflicts(foreign)) }
     }
 
+    /// What `kubectl apply` set on the client's side and nobody changed since. `None` where the annotation is missing, or is not
+    /// of an object of this kind in this version.
     fn last_applied(&self, live: &Value) -> Option<FieldSet> {
         let text = live["metadata"]["annotations"][LAST_APPLIED].as_str().filter(|t| !t.is_empty())?;
         let applied: Value = serde_json::from_str(text).ok()?;
-        (applied["apiVersion"] == self.api_version.as_str()).then(|| walk::field_set(&self.shape, &applied))
+        let same_type = applied["apiVersion"] == self.api_version.as_str() && applied["kind"] == self.kind.as_str();
+        if !same_type || fit::check(&self.shape, &applied).is_err() {
+            return None;
+        }
+        let mut unchanged = walk::field_set(&self.shape, &applied);
+        let since = compare::compare(&self.shape, &applied, live);
+        for changed in [&since.modified, &since.added, &since.removed] {
+            unchanged.subtract(changed);
+        }
+        Some(unchanged)
     }
 
+    /// Keeps kubectl's annotation the same as what it applies now. An annotation that does not fit is removed.
     pub(super) fn renew_last_applied(&self, mut object: Value, config: &Value, manager: &str) -> Value {
         let has = object["metadata"]["annotations"][LAST_APPLIED].as_str().is_some_and(|t| !t.is_empty());
         if manager == "kubectl" && has {
@@ -209,7 +224,14 @@ impl FieldManager {
             if let Some(annotations) = applied["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
                 annotations.remove(LAST_APPLIED);
             }
-            object["metadata"]["annotations"][LAST_APPLIED] = Value::from(format!("{applied}\n"));
+            let annotations = &mut object["metadata"]["annotations"];
+            annotations[LAST_APPLIED] = Value::from(format!("{applied}\n"));
+            if let Some(annotations) = annotations.as_object_mut()
+                && annotations.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum::<usize>()
+                    > ANNOTATIONS_BYTES_MAX
+            {
+                annotations.remove(LAST_APPLIED);
+            }
         }
         object
     }
@@ -220,7 +242,7 @@ impl FieldManager {
             let slash = if version.contains('/') { "" } else { "/" };
             return Err(ApplyError::BadRequest(format!("invalid object type: {slash}{version}, Kind={kind}")));
         }
-        if config["metadata"].get("managedFields").is_some_and(|m| !m.is_null()) {
+        if config["metadata"].get("managedFields").is_some_and(Value::is_array) {
             return Err(ApplyError::BadRequest("metadata.managedFields must be nil".into()));
         }
         Ok(())
@@ -276,6 +298,7 @@ impl FieldManager {
                 "failed to create typed patch object ({namespace}/{name}; {gv}, Kind={kind}): {e}"
             ))
         };
+        fit::check(&self.shape, config).map_err(|why| located(MergeError::Unfit(why)))?;
         let merged = merge::merge_bare(&self.shape, base, config, &mut Budget::new(limits)).map_err(located)?;
         let id = ManagerId::new(manager, Operation::Apply, &self.api_version, &self.subresource);
         let mut set = walk::field_set(&self.shape, config);

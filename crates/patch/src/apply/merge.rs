@@ -1,6 +1,6 @@
 //! The merge of an applied configuration into a live object, by schema.
 use super::fields::PathElement;
-use super::fit::misfit;
+use super::fit;
 use super::walk::{Atom, array, atom, child, element_of, object};
 use kelson_codec::{Budget, Exceeded};
 use kelson_schema::Shape;
@@ -18,16 +18,21 @@ pub enum MergeError {
     TooLarge(#[from] Exceeded),
 }
 
-/// Merges an applied configuration into a live tree. The budget is charged for the merged tree, and a step for each element
-/// of a list that is merged.
+/// Merges an applied configuration into a live tree, after a check that it is of the schema's types. The budget is charged for
+/// the merged tree, and a step for each element of a list that is merged.
 ///
 /// # Errors
 /// See [`MergeError`].
 pub fn merge(shape: &Shape, live: &Value, config: &Value, budget: &mut Budget) -> Result<Value, MergeError> {
+    fit::check(shape, config).map_err(MergeError::Unfit)?;
+    merge_checked(shape, live, config, budget)
+}
+
+fn merge_checked(shape: &Shape, live: &Value, config: &Value, budget: &mut Budget) -> Result<Value, MergeError> {
     Ok(merge_at(shape, Some(live), Some(config), &mut Vec::new(), budget)?.unwrap_or(Value::Null))
 }
 
-/// As [`merge`], and `metadata.managedFields` of the live object is left out: it may be as large as the rest.
+/// As [`merge`], of a configuration that was checked, and `metadata.managedFields` of the live object is left out: it may be as large as the rest.
 pub(super) fn merge_bare(
     shape: &Shape,
     live: &Value,
@@ -35,7 +40,7 @@ pub(super) fn merge_bare(
     budget: &mut Budget,
 ) -> Result<Value, MergeError> {
     let (Value::Object(whole), Some(metadata)) = (live, object(live.get("metadata"))) else {
-        return merge(shape, live, config, budget);
+        return merge_checked(shape, live, config, budget);
     };
     let mut merged = merge_maps(shape, Some(whole), object(Some(config)), &["metadata"], &mut Vec::new(), budget)?;
     let path = &mut vec![PathElement::Field("metadata".into())];
@@ -68,9 +73,6 @@ fn merge_at(
     budget: &mut Budget,
 ) -> Result<Option<Value>, MergeError> {
     let Some(new) = config else { return Ok(live.map(|live| take_over(live, budget)).transpose()?) };
-    if let Some(why) = misfit(shape, new) {
-        return Err(locate(path, &why));
-    }
     match atom(shape, Some(new)) {
         Atom::Scalar | Atom::AtomicList | Atom::AtomicMap => Ok(Some(take_over(new, budget)?)),
         Atom::List => {

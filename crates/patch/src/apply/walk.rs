@@ -1,6 +1,7 @@
 //! Walks over trees by schema: what a place is, which fields a tree sets, and the removal of fields. The rules are those of
 //! structured-merge-diff v6 `typed`.
 use super::fields::{FieldSet, PathElement, Scalar, Step};
+use kelson_schema::shape::Form;
 use kelson_schema::{Kind, ListType, Shape};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -29,9 +30,10 @@ pub(super) fn atom(shape: &Shape, value: Option<&Value>) -> Atom {
             Kind::SchemaOrBool(_) | Kind::SchemaOrArray(_) | Kind::SchemaOrStringArray(_) => atomic(value),
             _ => Atom::Scalar,
         },
-        Shape::Dynamic(_) | Shape::Untyped => match value {
-            Some(Value::Object(_)) => map(shape.is_atomic()),
-            Some(Value::Array(_)) => list(shape.list_type()),
+        // Null is of the type of its place, and a map where that has none.
+        Shape::Dynamic(_) | Shape::Untyped => match (value, shape.form()) {
+            (Some(Value::Object(_)), _) | (Some(Value::Null), Form::Map | Form::Any) => map(shape.is_atomic()),
+            (Some(Value::Array(_)), _) | (Some(Value::Null), Form::List) => list(shape.list_type()),
             _ => Atom::Scalar,
         },
     }

@@ -106,7 +106,7 @@ fn json_patches_nest_no_deeper_than_documents() {
     json_patch(&mut deep, &json!([{"op": "replace", "path": path(100), "value": nested(20)}])).expect("120 is allowed");
     assert_eq!(refused(deep.clone(), json!([{"op": "replace", "path": path(100), "value": nested(21)}])), too_deep);
     assert_eq!(refused(json!({}), json!([{"op": "add", "path": "", "value": nested(121)}])), too_deep);
-    let copies = json!([{"op": "copy", "from": "", "path": "/0/-"}, {"op": "copy", "from": "", "path": "/0/-"}]);
+    let copies = json!([{"op": "copy", "from": "/0", "path": "/0/-"}, {"op": "copy", "from": "/0", "path": "/0/-"}]);
     assert_eq!(refused(nested(NESTING_DEPTH_MAX), copies), too_deep);
 }
 

@@ -1,5 +1,6 @@
 //! What happens to an object by its schema, in the order of a request: fitted (metadata, unknown fields, nulls), defaulted,
 //! validated.
+mod complete;
 mod correlate;
 mod default;
 mod embedded;
@@ -15,6 +16,7 @@ use serde_json::Value;
 
 use crate::schema::{Node, Structural};
 
+pub use complete::{has_no_void_nulls, is_defaulted, is_pruned};
 pub use correlate::{MapList, Old};
 pub use default::{default, drop_nulls};
 pub use embedded::check_embedded;
@@ -30,11 +32,24 @@ pub use validate::validate;
 ///
 /// # Errors
 /// For metadata, here or in embedded objects, that does not fit.
-pub fn fit(
+pub fn fit(schema: &Structural, object: Value, preserve_unknown: bool, strict: bool) -> Result<Decoded, DecodeError> {
+    fitted(schema, object, preserve_unknown, strict, true)
+}
+
+/// As [`fit`], for what an apply makes: nulls stay where null is no value.
+///
+/// # Errors
+/// As [`fit`].
+pub fn fit_applied(schema: &Structural, object: Value, preserve_unknown: bool) -> Result<Decoded, DecodeError> {
+    fitted(schema, object, preserve_unknown, false, false)
+}
+
+fn fitted(
     schema: &Structural,
     mut object: Value,
     preserve_unknown: bool,
     strict: bool,
+    without_nulls: bool,
 ) -> Result<Decoded, DecodeError> {
     for key in ["kind", "apiVersion"] {
         if let Some(value) = object.get(key)
@@ -51,7 +66,9 @@ pub fn fit(
         let mut unknown = Unknown::new(strict);
         prune(&mut object, schema.resource(), &mut unknown);
         found.extend(unknown.sorted().iter().map(|path| format!("unknown field \"{path}\"")));
-        drop_nulls_of_resource(&mut object, schema.declared());
+        if without_nulls {
+            drop_nulls_of_resource(&mut object, schema.declared());
+        }
     }
     let mut embedded = Vec::new();
     coerce(&mut object, schema.declared(), strict.then_some(&mut embedded))?;

@@ -1,7 +1,7 @@
 //! A schema as those who merge and apply see it.
 use std::sync::Arc;
 
-use kelson_schema::shape::{DynamicShape, ScalarType};
+use kelson_schema::shape::{DynamicShape, Form, ScalarType};
 use kelson_schema::{ListType, Shape};
 use serde_json::Value;
 
@@ -14,6 +14,11 @@ pub fn shape(node: &Arc<Node>) -> Shape {
 
 fn dynamic(child: &Child) -> Arc<dyn DynamicShape> {
     child.arc().clone()
+}
+
+fn has_other_format(node: &Node) -> bool {
+    let format = node.values().and_then(|values| values.format.as_ref());
+    format.is_some_and(|(_, name)| &**name != "byte")
 }
 
 impl DynamicShape for Node {
@@ -44,12 +49,17 @@ impl DynamicShape for Node {
     fn is_embedded(&self) -> bool {
         self.is(Flags::EMBEDDED)
     }
-    fn scalar(&self) -> Option<ScalarType> {
+    fn form(&self) -> Form {
         match self.ty() {
-            Type::Integer | Type::Number => Some(ScalarType::Numeric),
-            Type::String => Some(ScalarType::Text),
-            Type::Boolean => Some(ScalarType::Boolean),
-            Type::None | Type::Object | Type::Array => None,
+            Type::Object => Form::Map,
+            Type::Array => Form::List,
+            Type::Integer | Type::Number => Form::Scalar(ScalarType::Numeric),
+            // Upstream's converter takes a text in any other format for a value of any type.
+            Type::String if has_other_format(self) => Form::AnyScalar,
+            Type::String => Form::Scalar(ScalarType::Text),
+            Type::Boolean => Form::Scalar(ScalarType::Boolean),
+            Type::None if self.is(Flags::INT_OR_STRING) => Form::AnyScalar,
+            Type::None => Form::Any,
         }
     }
 }

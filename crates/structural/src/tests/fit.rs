@@ -1,6 +1,6 @@
 //! Pruning, nulls, metadata, defaults.
 use super::schema;
-use crate::object::{default, fit};
+use crate::object::{Unknown, default, drop_nulls, fit, has_no_void_nulls, is_defaulted, is_pruned, prune};
 use serde_json::{Value, json};
 
 fn check(tree: Value, object: Value, want: Value, findings: &[&str]) {
@@ -101,4 +101,72 @@ fn defaults_fill_what_is_absent() {
         default(&mut got, schema.declared());
         assert_eq!(got, again, "defaulting twice is defaulting once");
     }
+}
+
+/// An object is complete where pruning, dropping nulls and defaulting each leave it alone.
+#[test]
+fn what_is_complete_is_left_alone() {
+    let text = json!({"type": "string"});
+    let tree = json!({"type": "object", "properties": {
+    "metadata": {"type": "object", "properties": {"name": text}},
+    "status": {"type": "object", "default": {"phase": "New"}, "properties": {"phase": text}},
+    "spec": {"type": "object", "properties": {
+        "a": text, "d": {"type": "string", "default": "x"}, "n": {"type": "string", "nullable": true},
+        "dn": {"type": "string", "nullable": true, "default": "y"},
+        "list": {"type": "array", "items": {"type": "object", "properties": {"k": text, "p": {"type": "string", "default": "TCP"}}}},
+        "map": {"type": "object", "additionalProperties": {"type": "object", "properties": {"v": {"type": "integer", "default": 1}}}},
+        "texts": {"type": "object", "additionalProperties": text},
+        "any": {"type": "object", "additionalProperties": true},
+        "open": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"closed": {"type": "object", "properties": {"x": text}}}},
+        "inner": {"type": "object", "x-kubernetes-embedded-resource": true, "properties": {"spec": {"type": "object", "properties": {"x": text}}}},
+    }}}});
+    let schema = schema(tree);
+    let whole =
+        json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "n", "labels": null}, "status": {"phase": "P"}});
+    let specs = [
+        json!({"d": "1", "dn": "2"}),
+        json!({"d": "1", "dn": null}),
+        json!({"d": null, "dn": "2"}),
+        json!({"dn": "2"}),
+        json!({"d": "1", "dn": "2", "a": null}),
+        json!({"d": "1", "dn": "2", "n": null}),
+        json!({"d": "1", "dn": "2", "zz": 1}),
+        json!({"d": "1", "dn": "2", "list": [{"k": "a", "p": "UDP"}]}),
+        json!({"d": "1", "dn": "2", "list": [{"k": "a"}]}),
+        json!({"d": "1", "dn": "2", "list": [{"p": "UDP", "q": 1}]}),
+        json!({"d": "1", "dn": "2", "list": [null]}),
+        json!({"d": "1", "dn": "2", "map": {"a": {"v": 1}, "b": {}}}),
+        json!({"d": "1", "dn": "2", "map": {"a": {"v": 1}}, "texts": {"a": "b"}}),
+        json!({"d": "1", "dn": "2", "texts": {"a": null}}),
+        json!({"d": "1", "dn": "2", "any": {"a": {}, "b": [1]}}),
+        json!({"d": "1", "dn": "2", "any": {"a": {"b": 1}}}),
+        json!({"d": "1", "dn": "2", "open": {"free": {"deep": null}, "closed": {"x": "1"}}}),
+        json!({"d": "1", "dn": "2", "open": {"closed": {"y": "1"}}}),
+        json!({"d": "1", "dn": "2", "inner": {"apiVersion": "v1", "kind": "P", "metadata": {"z": 1}, "spec": {"x": "1"}}}),
+        json!({"d": "1", "dn": "2", "inner": {"status": {}}}),
+    ];
+    let mut complete = 0;
+    for spec in specs {
+        for status in [true, false] {
+            let mut object = whole.clone();
+            object["spec"] = spec.clone();
+            if !status {
+                object.as_object_mut().unwrap().remove("status");
+            }
+            let (resource, declared) = (schema.resource(), schema.declared());
+            let mut pruned = object.clone();
+            prune(&mut pruned, resource, &mut Unknown::new(false));
+            assert_eq!(is_pruned(&object, resource), pruned == object, "{object}");
+            let mut filled = object.clone();
+            default(&mut filled, declared);
+            assert_eq!(is_defaulted(&object, declared), filled == object, "{object}");
+            let mut without = object.clone();
+            let metadata = without["metadata"].take();
+            drop_nulls(&mut without, declared);
+            without["metadata"] = metadata;
+            assert_eq!(has_no_void_nulls(&object, declared), without == object, "{object}");
+            complete += usize::from(pruned == object && filled == object && without == object);
+        }
+    }
+    assert_eq!(complete, 9);
 }

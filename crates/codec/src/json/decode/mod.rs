@@ -15,14 +15,11 @@ use super::lexer::Lexer;
 use crate::budget::tree_bytes;
 use crate::{Budget, DecodeError, Decoded, Limits, STRICT_ERRORS_MAX, StrictErrors, scalar, zero};
 
-use names::{go_type, push_name, struct_name, token_name};
+use names::{NOTED_BYTES_MAX, go_type, push_name, struct_name, token_name};
 pub(crate) use numbers::canonical_float;
-use numbers::{float, untyped_number};
+use numbers::{float, spelled_number, untyped_number};
 pub use peek::peek;
 use peek::text;
-
-/// Bytes of paths after which findings are no longer noted: a key of a megabyte stands in the path of each field below it.
-const NOTED_BYTES_MAX: usize = 256 * 1024;
 
 /// Decodes a document whose size its reader has bounded; see [`crate::decode`] for those of requests.
 pub fn decode(ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
@@ -39,10 +36,20 @@ pub fn decode_within(
     strict: bool,
     budget: &mut Budget,
 ) -> Result<Decoded, DecodeError> {
+    document(ty, data, (strict, false), budget)
+}
+
+/// Decodes a document; where it is so asked, floats of unknown type stay floats, whole ones too.
+pub(crate) fn document(
+    ty: Option<TypeId>,
+    data: &[u8],
+    (strict, as_spelled): (bool, bool),
+    budget: &mut Budget,
+) -> Result<Decoded, DecodeError> {
     let text = text(data);
     let lexer = Lexer::new(&text, budget.spent().depth);
-    let mut d =
-        Decoder { lexer, budget, path: Vec::new(), strict, found: Vec::new(), noted_bytes: 0, type_error: None };
+    let (path, found, type_error) = (Vec::new(), Vec::new(), None);
+    let mut d = Decoder { lexer, budget, path, strict, as_spelled, found, noted_bytes: 0, type_error };
     let value = match ty {
         Some(ty) => d.root(ty)?,
         None => d.any(true)?,
@@ -66,6 +73,8 @@ struct Decoder<'a, 'b> {
     budget: &'b mut Budget,
     path: Vec<Step<'a>>,
     strict: bool,
+    /// Whether whole floats of unknown type stay floats.
+    as_spelled: bool,
     found: Vec<String>,
     /// Bytes of the paths of all findings so far, those that repeat one included.
     noted_bytes: usize,
@@ -382,7 +391,8 @@ impl<'a> Decoder<'a, '_> {
             Some(b'"') => self.string(),
             Some(b'-' | b'0'..=b'9') => {
                 let text = self.lexer.number()?;
-                untyped_number(text).map(Value::Number).ok_or_else(|| {
+                let number = if self.as_spelled { spelled_number(text) } else { untyped_number(text) };
+                number.map(Value::Number).ok_or_else(|| {
                     DecodeError::Json(format!("json: cannot unmarshal number {text} into Go value of type float64"))
                 })
             }

@@ -1,6 +1,9 @@
 //! Go's names of types and fields, for findings.
 use kelson_schema::{FieldType, Kind, TypeId};
 
+/// Bytes of paths after which findings are no longer noted: a key of a megabyte stands in the path of each field below it.
+pub(super) const NOTED_BYTES_MAX: usize = 256 * 1024;
+
 pub(super) fn token_name(byte: Option<u8>) -> &'static str {
     match byte {
         Some(b'{') => "object",

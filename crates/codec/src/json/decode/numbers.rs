@@ -11,6 +11,11 @@ pub(super) fn untyped_number(text: &str) -> Option<Number> {
     float(text)
 }
 
+/// A number of unknown type; what is spelled as a float is one.
+pub(super) fn spelled_number(text: &str) -> Option<Number> {
+    if text.contains(['.', 'e', 'E']) { Number::from_f64(text.parse().ok()?) } else { untyped_number(text) }
+}
+
 /// A float; whole numbers become integers, as Go prints them without a point.
 pub(super) fn float(text: &str) -> Option<Number> {
     let value: f64 = text.parse().ok()?;

@@ -2,10 +2,13 @@
 //! time may have to ask somebody, and then many objects go in one question.
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use kelson_meta::{Gvk, Status};
 use kelson_store::Record;
 use serde_json::Value;
+
+use crate::catalog::record::parse;
 
 /// Converts objects of a kind made at run time. Objects name the version they are in: what is stored may be of any version
 /// that ever was the stored one.
@@ -13,12 +16,28 @@ pub trait Converter: Send + Sync {
     /// Stored objects as readers of `to` see them: as many as were given, in their order. Objects that are in that version
     /// already come back brought up to the schema of today, so that asking twice changes nothing.
     fn served<'a>(&'a self, to: &'a Gvk, objects: Vec<Value>) -> BoxFuture<'a, Result<Vec<Value>, Status>>;
+    /// The JSON of records as readers of `to` see them, in their order. Each is made once and kept with its record.
+    fn forms<'a>(&'a self, to: &'a Gvk, records: &'a [Arc<Record>]) -> BoxFuture<'a, Result<Vec<Bytes>, Status>> {
+        Box::pin(async move {
+            let objects = self.served(to, records.iter().map(|record| parse(record)).collect()).await?;
+            Ok(objects.iter().map(|object| kelson_codec::canonical_json(object).into()).collect())
+        })
+    }
     /// A finished object in the version that is stored.
     fn stored<'a>(&'a self, object: Value) -> BoxFuture<'a, Result<Value, Status>>;
     /// Whether the bytes of a record are what readers of `to` see, so that they need not be looked into.
     fn is_plain(&self, to: &Gvk, record: &Record) -> bool {
         let _ = (to, record);
         false
+    }
+    /// Whether a record is in the version `to`, complete or not.
+    fn is_in(&self, to: &Gvk, record: &Record) -> bool {
+        self.is_plain(to, record)
+    }
+    /// What the record of this object is marked with when it is written, see [`Record::mark`].
+    fn mark(&self, stored: &Value) -> u32 {
+        let _ = stored;
+        0
     }
 }
 

@@ -11,7 +11,7 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::catalog::Served;
+use crate::catalog::schema::ObjectSchema;
 
 /// An object as the handlers have it.
 pub enum Object {
@@ -150,15 +150,15 @@ impl<'de> Visitor<'de> for UpToMetadata<'_, 'de> {
     }
 }
 
-/// The record's protobuf message (no envelope), transcoded once and kept beside the record.
+/// The protobuf message (no envelope) of a record of the stored form `schema`, transcoded once and kept beside the record.
 ///
 /// # Errors
 /// 406 when the type has no protobuf form.
-pub fn message(served: &Served, record: &Record) -> Result<Bytes, Status> {
+pub fn message(schema: &ObjectSchema, record: &Record) -> Result<Bytes, Status> {
     if let Some(made) = record.protobuf_if_made() {
         return Ok(made);
     }
-    let made = served.storage_schema.message(&parse(record)).map_err(|error| match error {
+    let made = schema.message(&parse(record)).map_err(|error| match error {
         EncodeError::NoProtobuf => Status::not_acceptable(&["application/json", "application/yaml"]),
         other => Status::internal(other.to_string()),
     })?;

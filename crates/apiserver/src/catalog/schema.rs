@@ -17,6 +17,13 @@ pub trait DynamicSchema: Send + Sync {
     /// # Errors
     /// What does not fit the schema's types.
     fn normalize(&self, object: Value, strict: bool) -> Result<Decoded, DecodeError>;
+    /// As [`DynamicSchema::normalize`], for what an apply makes: nulls stay where null is no value, for validation to refuse.
+    ///
+    /// # Errors
+    /// What does not fit the schema's types.
+    fn normalize_applied(&self, object: Value) -> Result<Decoded, DecodeError> {
+        self.normalize(object, false)
+    }
     /// The kind's OpenAPI definition, without `x-kubernetes-group-version-kind`.
     fn openapi(&self, dialect: Dialect, texts: &Descriptions) -> Value;
 }
@@ -81,6 +88,17 @@ impl ObjectSchema {
             Self::Builtin(ty) => kelson_codec::normalize(*ty, object, strict),
             Self::Dynamic(schema) => schema.normalize(object, strict),
             Self::Open => Ok(Decoded { value: object, ..Decoded::default() }),
+        }
+    }
+    /// The canonical form of what an apply makes. Upstream drops the nulls of a custom resource when it reads one, and an apply
+    /// comes behind that.
+    ///
+    /// # Errors
+    /// For what does not fit.
+    pub fn normalize_applied(&self, object: Value) -> Result<Decoded, DecodeError> {
+        match self {
+            Self::Dynamic(schema) => schema.normalize_applied(object),
+            Self::Builtin(_) | Self::Open => self.normalize(object, false),
         }
     }
     /// Merge keys and list types for patches and apply.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use kelson_meta::{GroupResource, Gvk, Gvr, Status};
 use kelson_patch::{FieldManager, FieldSet};
 use kelson_resources::{Options, Strategy};
@@ -14,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::catalog::convert::Conversion;
 use crate::catalog::lifecycle;
+use crate::catalog::record::parse;
 use crate::catalog::schema::ObjectSchema;
 
 /// A kind's behaviour: a built-in one, or one made at run time.
@@ -244,6 +246,56 @@ impl Served {
     /// Whether a record's bytes are the served form as they are.
     pub fn is_plain(&self, record: &Record) -> bool {
         self.conversion.is_plain(&self.gvk, record)
+    }
+    /// Whether the metadata of a record is that of the served form.
+    pub fn has_metadata_of(&self, record: &Record) -> bool {
+        match &self.conversion {
+            Conversion::By(converter) => converter.is_in(&self.gvk, record),
+            Conversion::Same | Conversion::Builtin => true,
+        }
+    }
+    /// What the record of a stored object is marked with.
+    pub fn mark(&self, stored: &Value) -> u32 {
+        match &self.conversion {
+            Conversion::By(converter) => converter.mark(stored),
+            Conversion::Same | Conversion::Builtin => 0,
+        }
+    }
+    /// The JSON of records in the served form, where records keep it; `None` for built-in kinds.
+    ///
+    /// # Errors
+    /// What the converter says.
+    pub async fn forms(&self, records: &[Arc<Record>]) -> Result<Option<Vec<Bytes>>, Status> {
+        let Conversion::By(converter) = &self.conversion else { return Ok(None) };
+        let others: Vec<Arc<Record>> = records.iter().filter(|record| !self.is_plain(record)).cloned().collect();
+        let mut made =
+            if others.is_empty() { Vec::new() } else { converter.forms(&self.gvk, &others).await? }.into_iter();
+        let form = |record: &Arc<Record>| if self.is_plain(record) { Some(record.bytes()) } else { made.next() };
+        let forms: Option<Vec<Bytes>> = records.iter().map(form).collect();
+        forms.map(Some).ok_or_else(|| Status::internal(format!("the conversion for {} gave too few objects", self.gvk)))
+    }
+    /// Records in the form that is worked on: built-in kinds as they are stored, others in the served version.
+    ///
+    /// # Errors
+    /// As [`Served::to_served`].
+    pub async fn working(&self, records: &[Arc<Record>]) -> Result<Vec<Value>, Status> {
+        match self.forms(records).await? {
+            Some(forms) => {
+                let read = |form: &Bytes| serde_json::from_slice(form).map_err(Status::internal);
+                forms.iter().map(read).collect()
+            }
+            None => Ok(records.iter().map(|record| parse(record)).collect()),
+        }
+    }
+    /// One record in the form that is worked on.
+    ///
+    /// # Errors
+    /// As [`Served::to_served`].
+    pub async fn one_working(&self, record: &Arc<Record>) -> Result<Value, Status> {
+        if self.is_plain(record) {
+            return Ok(parse(record));
+        }
+        Ok(self.working(std::slice::from_ref(record)).await?.pop().unwrap_or_default())
     }
     /// Stored objects in the served form.
     ///

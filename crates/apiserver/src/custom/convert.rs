@@ -2,6 +2,7 @@
 //! `ConversionReview`, many objects in one question. Upstream: `apiserver/conversion`.
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use kelson_meta::{Gvk, Reason, Status};
 use kelson_store::Record;
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::Converter;
 use crate::custom::definition::{Definition, WebhookConversion};
+use crate::custom::forms::Forms;
 use crate::custom::schema::Schemas;
 
 /// Asks a webhook: `config` is a `WebhookClientConfig`, `review` the body. The error is for people.
@@ -27,6 +29,7 @@ pub struct Conversions {
     webhook: Option<WebhookConversion>,
     caller: Option<Arc<dyn CallWebhook>>,
     schemas: Arc<Schemas>,
+    forms: Forms,
 }
 
 impl Conversions {
@@ -42,6 +45,7 @@ impl Conversions {
             caller: caller.filter(|_| webhook.is_some()),
             webhook,
             schemas: Arc::clone(schemas),
+            forms: Forms::default(),
         }
     }
 
@@ -112,12 +116,33 @@ impl Converter for Conversions {
         Box::pin(self.served_in(&to.version, objects))
     }
     fn stored<'a>(&'a self, object: Value) -> BoxFuture<'a, Result<Value, Status>> {
-        Box::pin(async move { Ok(self.convert(&self.storage, vec![object]).await?.pop().unwrap_or_default()) })
+        Box::pin(async move {
+            let moved = self.version_of(&object) != Some(&self.storage);
+            let mut stored = self.convert(&self.storage, vec![object]).await?.pop().unwrap_or_default();
+            if moved {
+                self.schemas.prune(&self.storage, &mut stored);
+            }
+            Ok(stored)
+        })
+    }
+    fn forms<'a>(&'a self, to: &'a Gvk, records: &'a [Arc<Record>]) -> BoxFuture<'a, Result<Vec<Bytes>, Status>> {
+        Box::pin(async move {
+            let Some((id, oldest)) = self.schemas.form_of(&to.version) else {
+                return Err(Status::internal(format!("{to} has no schema")));
+            };
+            self.forms.of((id, oldest), records, |objects| self.served_in(&to.version, objects)).await
+        })
     }
     fn is_plain(&self, to: &Gvk, record: &Record) -> bool {
+        self.is_in(to, record) && self.schemas.complete(&to.version, record)
+    }
+    fn is_in(&self, to: &Gvk, record: &Record) -> bool {
         // Records are canonical, so that nothing but a field in capitals comes before the version.
         let head = [b"{\"apiVersion\":\"", to.group.as_bytes(), b"/", to.version.as_bytes(), b"\""];
-        record.revision() > self.schemas.since() && record.begins_with(&head)
+        record.begins_with(&head)
+    }
+    fn mark(&self, stored: &Value) -> u32 {
+        self.version_of(stored).map_or(0, |version| self.schemas.mark_of(version, stored))
     }
 }
 

@@ -6,6 +6,7 @@ mod columns;
 pub mod conditions;
 pub mod convert;
 pub mod definition;
+pub mod forms;
 pub mod kind;
 pub mod names;
 pub mod registrar;

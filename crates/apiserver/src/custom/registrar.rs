@@ -1,13 +1,14 @@
 //! The registrar: every commit of a definition goes through here, before (its status is completed) and after (its kinds are
 //! in the catalog, or out of it). Writers of definitions take turns, so that no two get one name.
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
-use kelson_meta::Gvr;
+use kelson_meta::{Gvr, format_seconds};
+use kelson_patch::{FieldManager, FieldSet};
 use kelson_store::{Record, Resource, Store};
 use parking_lot::RwLock;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard, watch};
 
 use crate::catalog::{Catalog, Served};
@@ -22,6 +23,28 @@ use crate::custom::status;
 pub const GROUP: &str = "apiextensions.k8s.io";
 /// Their plural name.
 pub const PLURAL: &str = "customresourcedefinitions";
+
+/// Keeps the owners of what the server writes in a definition's status.
+static STATUS: LazyLock<FieldManager> = LazyLock::new(|| {
+    let ignored = FieldSet::of(&[&["metadata"], &["spec"]]);
+    FieldManager::builtin(GROUP, "v1", "CustomResourceDefinition", "status", ignored)
+});
+
+/// Notes that the server has written the status: upstream's controllers of definitions do it in a request of their own.
+fn own_status(object: &mut Value, before: Value, now: Timestamp) {
+    let view = |status: Value, metadata: &Value| {
+        let metadata = json!({"uid": metadata["uid"], "managedFields": metadata["managedFields"]});
+        json!({"metadata": metadata, "status": status})
+    };
+    let before = view(before, &object["metadata"]);
+    let mut after = view(object["status"].clone(), &object["metadata"]);
+    STATUS.update(Some(&before), &mut after, "kube-apiserver", &format_seconds(now));
+    if let (Some(metadata), Some(entries)) =
+        (object.get_mut("metadata").and_then(Value::as_object_mut), after["metadata"].get_mut("managedFields"))
+    {
+        metadata.insert("managedFields".to_owned(), entries.take());
+    }
+}
 
 /// A definition that is known, and what was made of it.
 pub struct Known {
@@ -92,7 +115,11 @@ impl Definitions {
         if let Some(object) = object {
             let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
             let (group, name) = (text(&object["spec"]["group"]), text(&object["metadata"]["name"]));
+            let before = object.get("status").cloned().unwrap_or_default();
             status::complete(object, &self.taken(&group, &name), now);
+            if before != object["status"] {
+                own_status(object, before, now);
+            }
         }
         turn
     }

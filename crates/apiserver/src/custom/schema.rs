@@ -1,5 +1,6 @@
 //! The schemas of a definition's versions. They are read from the definition's record when they are first needed, so that
 //! definitions which nobody uses cost little more than their record.
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use kelson_codec::{DecodeError, Decoded};
@@ -15,14 +16,15 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::catalog::DynamicSchema;
+use crate::catalog::record::parse;
 use crate::custom::definition::Definition;
 
 /// The schemas of one definition, by version.
 pub struct Schemas {
     /// The definition as it is stored; only its schemas are read.
     record: Mutex<Arc<Record>>,
-    /// The revision at which these schemas came. Objects written later fit them as they are.
-    since: u64,
+    /// The first of the numbers that these schemas have in this process: one for each version, and one more.
+    number: u32,
     preserve_unknown: bool,
     versions: Vec<(Gvk, OnceLock<Arc<Compiled>>)>,
 }
@@ -66,10 +68,12 @@ fn read(record: &Record, version: &str) -> Option<Value> {
 impl Schemas {
     /// Those of a definition, which stands in this record.
     pub fn new(definition: &Definition, record: &Arc<Record>) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
         let names = definition.spec.versions.iter().map(|v| definition.gvk(&v.name));
+        let numbers = u32::try_from(names.len()).unwrap_or(u32::MAX).saturating_add(1);
         Self {
             record: Mutex::new(Arc::clone(record)),
-            since: record.revision(),
+            number: NEXT.fetch_add(numbers, Ordering::Relaxed),
             preserve_unknown: definition.spec.preserve_unknown_fields,
             versions: names.map(|gvk| (gvk, OnceLock::new())).collect(),
         }
@@ -78,9 +82,25 @@ impl Schemas {
     pub fn moved_to(&self, record: &Arc<Record>) {
         *self.record.lock() = Arc::clone(record);
     }
-    /// The revision at which these schemas came.
-    pub fn since(&self) -> u64 {
-        self.since
+    /// The number under which records keep the form that readers of a version see, and the lowest such number of these schemas.
+    /// `None` for a version that they do not have.
+    pub fn form_of(&self, version: &str) -> Option<(u32, u32)> {
+        let at = self.versions.iter().position(|(gvk, _)| gvk.version == version)?;
+        Some((self.number + u32::try_from(at).ok()? + 1, self.number))
+    }
+    /// What a record is marked with whose JSON is an object of this version: whether these schemas leave it as it is.
+    pub fn mark_of(&self, version: &str, object: &Value) -> u32 {
+        let complete = self.of(version).is_none_or(|schema| schema.is_complete(object));
+        self.number << 1 | u32::from(!complete)
+    }
+    /// Whether these schemas leave a record as it is which is of this version. It is looked into once.
+    pub fn complete(&self, version: &str, record: &Record) -> bool {
+        let mut mark = record.mark();
+        if mark >> 1 != self.number {
+            mark = self.mark_of(version, &parse(record));
+            record.set_mark(mark);
+        }
+        mark & 1 == 0
     }
     /// The schema of a version.
     pub fn of(&self, version: &str) -> Option<&Arc<Compiled>> {
@@ -135,6 +155,13 @@ impl Compiled {
             fields.insert("metadata".to_owned(), metadata);
         }
     }
+    /// Whether pruning and defaulting leave an object as it is.
+    fn is_complete(&self, value: &Value) -> bool {
+        let Some(schema) = self.structural() else { return true };
+        let pruned =
+            || object::is_pruned(value, schema.resource()) && object::has_no_void_nulls(value, schema.declared());
+        (self.preserve_unknown || pruned()) && object::is_defaulted(value, schema.declared())
+    }
     /// Fills in what the schema declares as default.
     pub fn default(&self, value: &mut Value) {
         if let Some(schema) = self.structural() {
@@ -159,6 +186,12 @@ impl DynamicSchema for VersionSchema {
     fn normalize(&self, object: Value, strict: bool) -> Result<Decoded, DecodeError> {
         match self.schemas.of(&self.version).and_then(|schema| schema.structural()) {
             Some(schema) => object::fit(schema, object, self.schemas.preserve_unknown, strict),
+            None => Ok(Decoded { value: object, ..Decoded::default() }),
+        }
+    }
+    fn normalize_applied(&self, object: Value) -> Result<Decoded, DecodeError> {
+        match self.schemas.of(&self.version).and_then(|schema| schema.structural()) {
+            Some(schema) => object::fit_applied(schema, object, self.schemas.preserve_unknown),
             None => Ok(Decoded { value: object, ..Decoded::default() }),
         }
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use kelson_meta::Status;
 use kelson_store::Record;
 
-use crate::catalog::record::parse;
 use crate::catalog::{Behaviour, Served};
 use crate::request::selectors::Selectors;
 
@@ -25,7 +24,8 @@ pub async fn chosen(served: &Served, selectors: &Selectors, records: &[Arc<Recor
     }
     let mut verdicts: Vec<bool> = records.iter().map(|r| selectors.matches_identity(r)).collect();
     let asked: Vec<usize> = (0..records.len()).filter(|i| verdicts[*i]).collect();
-    let objects = served.to_served(asked.iter().map(|i| parse(&records[*i])).collect()).await?;
+    let looked_at: Vec<Arc<Record>> = asked.iter().map(|i| Arc::clone(&records[*i])).collect();
+    let objects = served.working(&looked_at).await?;
     for (i, object) in asked.into_iter().zip(objects) {
         verdicts[i] =
             selectors.own_fields().all(|r| (served.strategy.field_value(&object, &r.field) == r.value) != r.negated);

@@ -1,16 +1,19 @@
 //! Encode: one object as the answer, in the view and form the client accepts. A stored record that is wanted as it is
 //! stored is copied, not decoded. Lists are `list`'s, watch frames `frames`'.
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::StatusCode;
 use http_body::Body as _;
 use kelson_codec::Encoding;
 use kelson_meta::Status;
+use kelson_store::Record;
 use kelson_traces::{KeyValue, child, event};
 use serde_json::{Value, json};
 
 use crate::catalog::record::{Object, message};
 use crate::catalog::{ObjectSchema, Served};
-use crate::read::table::{items, table_head};
+use crate::read::table::{items, shown, table_head};
 use crate::request::answer::{Answer, answer, tree};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
@@ -47,22 +50,31 @@ async fn serialized(
     view: &ViewOptions,
     object: Object,
 ) -> Result<Answer, Status> {
-    if let (Object::Record(record), View::Whole) = (&object, accepted.view)
-        && served.is_plain(record)
-    {
-        if accepted.encoding == Encoding::Json && !accepted.pretty {
-            let body = ApiBody::parts([record.bytes(), NEWLINE]);
+    if let (Object::Record(record), View::Whole) = (&object, accepted.view) {
+        if accepted.encoding == Encoding::Json
+            && !accepted.pretty
+            && let Some(json) = json_of(served, record).await?
+        {
+            let body = ApiBody::parts([json, NEWLINE]);
             return Ok(answer(code, accepted.content_type(false), body));
         }
-        if accepted.encoding == Encoding::Protobuf {
-            let message = message(served, record)?;
+        if accepted.encoding == Encoding::Protobuf && served.is_plain(record) {
+            let message = message(&served.storage_schema, record)?;
             let bytes = kelson_codec::proto::wrap(&served.api_version, &served.gvk.kind, &message);
             return Ok(answer(code, accepted.content_type(false), ApiBody::full(bytes)));
         }
     }
-    let value = object.into_tree();
-    let version = value["metadata"]["resourceVersion"].clone();
-    let mut items = items(served, accepted.view, view, vec![value]).await?;
+    let (version, mut items) = match object {
+        Object::Record(record) => {
+            let value = served.one_working(&record).await?;
+            let version = value["metadata"]["resourceVersion"].clone();
+            (version, shown(served, accepted.view, view, vec![value]).await?)
+        }
+        Object::Tree(value) => {
+            let version = value["metadata"]["resourceVersion"].clone();
+            (version, items(served, accepted.view, view, vec![value]).await?)
+        }
+    };
     let item = items.pop().unwrap_or_default();
     match accepted.view {
         View::Whole => tree(code, accepted, &served.schema, item),
@@ -73,4 +85,12 @@ async fn serialized(
             tree(code, accepted, &ObjectSchema::Open, Value::Object(table))
         }
     }
+}
+
+/// The JSON of a record in the served form, where it is there or kept once it is made.
+async fn json_of(served: &Served, record: &Arc<Record>) -> Result<Option<Bytes>, Status> {
+    if served.is_plain(record) {
+        return Ok(Some(record.bytes()));
+    }
+    Ok(served.forms(std::slice::from_ref(record)).await?.and_then(|mut forms| forms.pop()))
 }

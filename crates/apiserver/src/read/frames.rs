@@ -10,7 +10,7 @@ use kelson_store::{Event, EventKind, Frame, Record};
 use kelson_transport::{SharedObject, TakesObjects, WatchItem};
 use serde_json::{Value, json};
 
-use crate::catalog::record::{self, parse};
+use crate::catalog::record;
 use crate::catalog::{ObjectSchema, Served};
 use crate::read::table;
 use crate::request::answer;
@@ -30,8 +30,8 @@ pub enum Piece {
     Frame(Bytes),
     /// A record whose bytes stand in the frame as they are stored.
     Plain(&'static str, Arc<Record>),
-    /// A kind of event and an object in the stored form, still to be brought into the watcher's view.
-    Object(&'static str, Value),
+    /// A record that is still to be brought into the watcher's view; the revision is that of the event where it is not the record's.
+    Viewed(&'static str, Arc<Record>, Option<u64>),
     /// A kind of event and an object that a watcher in this process shares with others.
     Shared(&'static str, SharedObject),
 }
@@ -45,10 +45,8 @@ fn kind_of(event: &Event) -> &'static str {
 }
 
 /// The object as it was, at the revision that took it out of the watcher's sight.
-fn left_view(event: &Event) -> Piece {
-    let mut value = event.previous.as_ref().map(|p| parse(p)).unwrap_or_default();
-    value["metadata"]["resourceVersion"] = event.revision.to_string().into();
-    Piece::Object("DELETED", value)
+fn left_view(event: &Event) -> Option<Piece> {
+    Some(Piece::Viewed("DELETED", Arc::clone(event.previous.as_ref()?), Some(event.revision)))
 }
 
 /// Makes frames in one form.
@@ -97,7 +95,7 @@ impl Framer {
                 self.as_it_is(event, kind)
             }
             (EventKind::Modified, false, true) => self.of_record("ADDED", &event.record),
-            (EventKind::Modified, true, false) => Some(left_view(event)),
+            (EventKind::Modified, true, false) => left_view(event),
             (EventKind::Deleted, false, true) if event.previous.is_none() => self.as_it_is(event, kind),
             _ => None,
         }
@@ -131,14 +129,14 @@ impl Framer {
             Encoding::Protobuf if self.is_plain(record) => proto_record(&self.served, kind, record).map(Piece::Frame),
             Encoding::Json
                 if let View::Partial(version) = self.accepted.view
-                    && (!self.served.works_as_served() || self.served.is_plain(record)) =>
+                    && self.served.has_metadata_of(record) =>
             {
                 match record::metadata(&record.bytes()) {
                     Some(metadata) => Some(Piece::Frame(partial_json_frame(kind, version, metadata))),
-                    None => Some(Piece::Object(kind, parse(record))),
+                    None => Some(Piece::Viewed(kind, Arc::clone(record), None)),
                 }
             }
-            _ => Some(Piece::Object(kind, parse(record))),
+            _ => Some(Piece::Viewed(kind, Arc::clone(record), None)),
         }
     }
 
@@ -178,17 +176,7 @@ impl Framer {
         if let [Piece::Frame(only)] = &mut pieces[..] {
             return Ok(std::mem::take(only));
         }
-        let objects = pieces.iter_mut().filter_map(|p| match p {
-            Piece::Object(_, value) => Some(value.take()),
-            Piece::Frame(_) | Piece::Plain(..) | Piece::Shared(..) => None,
-        });
-        let objects: Vec<Value> = objects.collect();
-        let versions: Vec<Value> = objects.iter().map(|o| o["metadata"]["resourceVersion"].clone()).collect();
-        let items = match objects.is_empty() {
-            true => Vec::new(),
-            false => table::items(&self.served, self.accepted.view, &self.view, objects).await?,
-        };
-        let mut items = items.into_iter().zip(versions);
+        let mut items = self.viewed_frames(&pieces).await?.into_iter();
         let mut out = BytesMut::new();
         for piece in pieces {
             match piece {
@@ -196,14 +184,44 @@ impl Framer {
                 Piece::Plain(kind, record) => put_json_frame(kind, &mut out, |out| record.put(out)),
                 // Only `items` has these.
                 Piece::Shared(..) => {}
-                Piece::Object(kind, _) => {
-                    let Some((item, version)) = items.next() else { continue };
-                    let value = self.viewed(item, version);
-                    out.extend_from_slice(&self.value(kind, &value)?);
-                }
+                Piece::Viewed(..) => out.extend_from_slice(&items.next().unwrap_or_default()),
             }
         }
         Ok(out.freeze())
+    }
+
+    /// The frames of those records that are to be brought into the watcher's view.
+    async fn viewed_frames(&mut self, pieces: &[Piece]) -> Result<Vec<Bytes>, Status> {
+        let viewed = pieces.iter().filter_map(|piece| match piece {
+            Piece::Viewed(kind, record, revision) => Some((*kind, record, *revision)),
+            Piece::Frame(_) | Piece::Plain(..) | Piece::Shared(..) => None,
+        });
+        let viewed: Vec<_> = viewed.collect();
+        if viewed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let records: Vec<Arc<Record>> = viewed.iter().map(|(_, record, _)| Arc::clone(record)).collect();
+        let as_kept = self.accepted.view == View::Whole && self.accepted.encoding == Encoding::Json;
+        if as_kept
+            && viewed.iter().all(|(.., revision)| revision.is_none())
+            && let Some(forms) = self.served.forms(&records).await?
+        {
+            return Ok(viewed.iter().zip(&forms).map(|((kind, ..), form)| json_frame(kind, form)).collect());
+        }
+        let mut objects = self.served.working(&records).await?;
+        for ((.., revision), object) in viewed.iter().zip(&mut objects) {
+            if let Some(revision) = revision {
+                object["metadata"]["resourceVersion"] = revision.to_string().into();
+            }
+        }
+        let versions: Vec<Value> = objects.iter().map(|o| o["metadata"]["resourceVersion"].clone()).collect();
+        let items = table::shown(&self.served, self.accepted.view, &self.view, objects).await?;
+        let mut frames = Vec::with_capacity(items.len());
+        for (((kind, ..), item), version) in viewed.iter().zip(items).zip(versions) {
+            let value = self.viewed(item, version);
+            frames.push(self.value(kind, &value)?);
+        }
+        Ok(frames)
     }
 
     /// An item as it stands in an event: a row is wrapped in a table, the first of which has the columns.
@@ -300,7 +318,7 @@ fn partial_json(version: &str, metadata: &str) -> String {
 }
 
 fn proto_record(served: &Served, kind: &str, record: &Record) -> Option<Bytes> {
-    match record::message(served, record) {
+    match record::message(&served.storage_schema, record) {
         Ok(message) => {
             let document = proto::wrap(&served.api_version, &served.gvk.kind, &message);
             Some(proto::watch_frame(kind, &document).into())
@@ -333,7 +351,7 @@ mod tests {
         let write = Write::create(key, Body::locate(json).unwrap(), meta);
         let record = store.commit(write).await.unwrap().record;
         let frame = partial_json_frame("ADDED", "v1", record::metadata(&record.bytes()).unwrap());
-        let expected = json!({"type": "ADDED", "object": table::partial("v1", parse(&record))});
+        let expected = json!({"type": "ADDED", "object": table::partial("v1", record::parse(&record))});
         assert_eq!(serde_json::from_slice::<Value>(&frame).unwrap(), expected);
         assert!(frame.ends_with(b"}\n"));
     }

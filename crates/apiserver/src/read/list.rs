@@ -14,7 +14,7 @@ use kelson_traces::{KeyValue, child};
 use kelson_transport::TransportError;
 use serde_json::{Value, json};
 
-use crate::catalog::record::{self, parse};
+use crate::catalog::record;
 use crate::catalog::{ObjectSchema, Served};
 use crate::read::page::{PIECE_BYTES, Page, Records, page, page_by_object, pieces};
 use crate::read::{choose, table};
@@ -141,9 +141,16 @@ impl Run {
                 self.comma(&mut out);
                 record.put_after(&self.said, b"{", &mut out);
             }
+        } else if self.view == View::Whole
+            && let Some(forms) = self.served.forms(&records).await?
+        {
+            for form in &forms {
+                self.comma(&mut out);
+                out.put_slice(form);
+            }
         } else {
-            let objects = records.iter().map(|r| parse(r)).collect();
-            for item in table::items(&self.served, self.view, &self.options, objects).await? {
+            let objects = self.served.working(&records).await?;
+            for item in table::shown(&self.served, self.view, &self.options, objects).await? {
                 self.comma(&mut out);
                 let bytes = match self.view {
                     View::Table(_) => table::row_json(&item),
@@ -233,7 +240,8 @@ async fn protobuf(served: &Served, view: View, options: &ViewOptions, page: &Pag
     let no_proto = || Status::not_acceptable(&["application/json", "application/yaml"]);
     let (list, messages) = match view {
         View::Whole if !served.converts() => {
-            let each: Result<Vec<Bytes>, Status> = page.records.iter().map(|r| record::message(served, r)).collect();
+            let each: Result<Vec<Bytes>, Status> =
+                page.records.iter().map(|r| record::message(&served.storage_schema, r)).collect();
             (served.list_schema.clone(), each?)
         }
         View::Whole => (served.list_schema.clone(), messages(served, &served.schema, view, options, page).await?),
@@ -267,8 +275,8 @@ async fn messages(
     let records: Vec<Arc<Record>> = page.records.iter().cloned().collect();
     let mut messages = Vec::with_capacity(records.len());
     for piece in pieces(&records) {
-        let objects = piece.iter().map(|r| parse(r)).collect();
-        for item in table::items(served, view, options, objects).await? {
+        let objects = served.working(piece).await?;
+        for item in table::shown(served, view, options, objects).await? {
             let message = schema.message(&item).map_err(|e| match e {
                 EncodeError::NoProtobuf => Status::not_acceptable(&["application/json", "application/yaml"]),
                 other => Status::internal(other.to_string()),
@@ -302,8 +310,8 @@ async fn whole(served: &Served, accepted: Accepted, view: ViewOptions, page: &Pa
     }
     let mut items = Vec::with_capacity(records.len());
     for piece in pieces(&records) {
-        let objects = piece.iter().map(|r| parse(r)).collect();
-        items.extend(table::items(served, accepted.view, &view, objects).await?);
+        let objects = served.working(piece).await?;
+        items.extend(table::shown(served, accepted.view, &view, objects).await?);
     }
     if says_kind_once(served, accepted.view) {
         for item in items.iter_mut().filter_map(Value::as_object_mut) {

@@ -40,6 +40,19 @@ pub async fn items(
 ) -> Result<Vec<Value>, Status> {
     // Columns of a kind made at run time are those of the version that is asked for.
     let objects = if served.works_as_served() { served.to_served(objects).await? } else { objects };
+    shown(served, view, options, objects).await
+}
+
+/// Objects in the form that is worked on as the items of a list.
+///
+/// # Errors
+/// For what cannot be converted.
+pub async fn shown(
+    served: &Served,
+    view: View,
+    options: &ViewOptions,
+    objects: Vec<Value>,
+) -> Result<Vec<Value>, Status> {
     match view {
         View::Whole if served.works_as_served() => Ok(objects),
         View::Whole => served.to_served(objects).await,
@@ -58,6 +71,7 @@ async fn rows(
     let shown = match options.include {
         Include::None => objects.iter().map(|_| Value::Null).collect(),
         Include::Metadata => objects.into_iter().map(|o| partial(version, o)).collect(),
+        Include::Object if served.works_as_served() => objects,
         Include::Object => served.to_served(objects).await?,
     };
     for (row, object) in rows.iter_mut().zip(shown) {

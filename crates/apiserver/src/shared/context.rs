@@ -180,7 +180,7 @@ impl RequestContext {
             return given.to_owned();
         }
         let agent = self.headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
-        let mut name: String = agent.split('/').next().unwrap_or("").chars().filter(|c| !c.is_control()).collect();
+        let mut name: String = agent.split('/').next().unwrap_or("").chars().filter(|c| is_print(*c)).collect();
         while name.len() > MANAGER_BYTES_MAX {
             name.pop();
         }
@@ -261,11 +261,21 @@ fn check_manager(name: &str) -> Result<(), FieldErrors> {
     let path = FieldPath::new("fieldManager");
     if name.len() > MANAGER_BYTES_MAX {
         errors.too_long(&path, MANAGER_BYTES_MAX);
-    } else if let Some((at, c)) = name.char_indices().find(|(_, c)| c.is_control() || (c.is_whitespace() && *c != ' '))
-    {
+    } else if let Some((at, c)) = name.char_indices().find(|(_, c)| !is_print(*c)) {
         errors.invalid(&path, name, format!("invalid character U+{:04X} (at position {at})", u32::from(c)));
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Whether a character can be seen, or is a space: what is neither a letter, mark, number, punctuation nor symbol is escaped.
+fn is_print(c: char) -> bool {
+    if c.is_ascii() {
+        return !c.is_ascii_control();
+    }
+    // Marks are escaped where nothing is before them.
+    let mut behind_a_letter = String::from("a");
+    behind_a_letter.push(c);
+    behind_a_letter.escape_debug().count() == 2
 }
 
 #[cfg(test)]
@@ -282,5 +292,11 @@ mod tests {
         assert_eq!(long.as_deref(), Some("fieldManager: Too long: may not be more than 128 bytes"));
         let line = said("a\nb").expect("refused");
         assert!(line.ends_with("invalid character U+000A (at position 1)"), "{line}");
+        for odd in ['\u{feff}', '\u{200b}', '\u{a0}', '\u{2028}', '\u{ad}', '\u{e000}', '\t', '\u{7f}'] {
+            assert!(said(&format!("a{odd}")).is_some(), "{odd:?}");
+        }
+        for fine in ["e\u{301}", "\"'\\", "日本", "😀", "~"] {
+            assert_eq!(said(fine), None, "{fine}");
+        }
     }
 }

@@ -32,7 +32,9 @@ const RETRY_AFTER_S: i32 = 10;
 pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let gvk = Gvk::new("policy", "v1", "Eviction");
-    let eviction = decode::object(cx, &gvk, &ObjectSchema::builtin("policy", "v1", "Eviction"), &body.read().await?)?;
+    let schema = ObjectSchema::builtin("policy", "v1", "Eviction");
+    // Upstream takes the older version as well, for clients that know no other.
+    let eviction = decode::object_or_older(cx, &gvk, "policy/v1beta1", &schema, &body.read().await?)?;
     let name = cx.info.name.as_str();
     prepare::check_namespace(cx, served, &eviction)?;
     let given = prepare::meta_text(&eviction, "name");
@@ -290,7 +292,7 @@ async fn mark(
     retry::on_newest(cx, served, name, |record| {
         Box::pin(async move {
             delete::check_preconditions(served, name, options, &record)?;
-            let mut pod = served.stored_to_working(parse(&record)).await?;
+            let mut pod = served.one_working(&record).await?;
             let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
             set_condition(&mut pod, "DisruptionTarget", reason, message, cx.server.clock.now());
             Committer::of(&cx.server).update(served, &record, pod).await

@@ -3,14 +3,16 @@ use http::StatusCode;
 use kelson_meta::{FieldPath, GroupKind, Gvk, LabelSelectorSpec, Reason, Status, format_seconds};
 use kelson_patch::apply::scale::{self, ReplicaPaths};
 use kelson_patch::{FieldManager, FieldSet};
-use kelson_resources::{ScalePaths, Text};
+use kelson_resources::{ScalePaths, Text, table as cells};
 use serde_json::{Value, json};
 
-use crate::catalog::record::{Object, parse};
+use crate::catalog::record::Object;
 use crate::catalog::{Behaviour, ObjectSchema, Served};
+use crate::read::table::partial;
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{Accepted, View};
+use crate::request::view::{Include, ViewOptions};
 use crate::shared::context::RequestContext;
 use crate::write::patch::Patch;
 use crate::write::prepare;
@@ -30,11 +32,12 @@ fn gvk() -> Gvk {
 /// # Errors
 /// Whatever the steps refuse.
 pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
-    let accepted = Accepted { view: View::Whole, ..cx.accept()? };
+    let accepted = cx.accept()?;
+    let options = cx.view()?;
     let paths = served.options().scale.as_ref().ok_or_else(Status::no_such_path)?;
     let value = match cx.info.verb {
         "get" => {
-            let object = served.stored_to_working(parse(&*cx.stored(served, &cx.info.name)?)).await?;
+            let object = served.one_working(&cx.stored(served, &cx.info.name)?).await?;
             if lacks_replicas(served, paths, &object) {
                 let why = format!("the spec replicas field {:?} does not exist", written(&paths.spec_replicas));
                 return Err(Status::internal(why));
@@ -43,7 +46,40 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
         }
         _ => write(cx, served, paths, body).await?,
     };
-    answer::tree(StatusCode::OK, &accepted, &schema(), view(paths, &value))
+    let scale = view(paths, &value);
+    match accepted.view {
+        View::Table(version) => {
+            answer::tree(StatusCode::OK, &accepted, &ObjectSchema::Open, table(version, &options, scale))
+        }
+        View::Whole | View::Partial(_) => {
+            let accepted = Accepted { view: View::Whole, ..accepted };
+            answer::tree(StatusCode::OK, &accepted, &schema(), scale)
+        }
+    }
+}
+
+/// A scale as a table of one row.
+fn table(version: &str, options: &ViewOptions, scale: Value) -> Value {
+    let columns = [
+        ("Name", "string", "name", "Name of the object that is scaled."),
+        ("Desired", "integer", "", "Count that is wanted."),
+        ("Available", "integer", "", "Count that is there."),
+        ("Age", "string", "", "Time since the object was made."),
+    ];
+    let columns = columns.map(|(name, kind, format, description)| {
+        json!({"name": name, "type": kind, "format": format, "description": description, "priority": 0})
+    });
+    let desired = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    let metadata = json!({"resourceVersion": scale["metadata"]["resourceVersion"]});
+    let age = cells::age(&scale, options.now);
+    let cells = json!([scale["metadata"]["name"], desired, scale["status"]["replicas"], age]);
+    let object = match options.include {
+        Include::None => Value::Null,
+        Include::Metadata => partial(version, scale),
+        Include::Object => scale,
+    };
+    json!({"kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": metadata,
+        "columnDefinitions": columns, "rows": [{"cells": cells, "object": object}]})
 }
 
 fn at<'a>(value: &'a Value, path: &[Text]) -> &'a Value {
@@ -156,17 +192,13 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
     let gvk = gvk();
     let schema = schema();
     let wanted = if cx.info.verb == "patch" {
-        let patch = Patch::new(cx, served, &bytes)?;
-        if patch.is_apply() {
-            prepare::check_namespace(cx, served, patch.config())?;
-        }
-        Wanted::By(patch)
+        Wanted::By(Patch::new(cx, served, &bytes)?)
     } else {
         let scale = decode::object(cx, &gvk, &schema, &bytes)?;
         prepare::check_namespace(cx, served, &scale)?;
         Wanted::Whole(scale)
     };
-    let seen = ScaleView { cx, paths };
+    let seen = ScaleView { cx, served, paths };
     let change = Change {
         subresource: "",
         manager: "scale",
@@ -174,7 +206,11 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
         admission_view: Some(&seen),
         dry_run,
         ownership: Ownership::Merged,
-        basis: if matches!(wanted, Wanted::By(_)) { Basis::Stored } else { Basis::Sent },
+        // A `Scale` without a version is written to whatever version is stored.
+        basis: match &wanted {
+            Wanted::Whole(scale) if !matches!(prepare::meta_text(scale, "resourceVersion"), "" | "0") => Basis::Sent,
+            _ => Basis::Stored,
+        },
         form: Form::Working,
     };
     let owners = Owners::new(cx, served);
@@ -185,17 +221,28 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
         }
         owners.show(old, &mut before)?;
         let scale = match &wanted {
-            Wanted::By(patch) if patch.is_apply() => owners.apply(cx, &before, patch.config())?,
+            Wanted::By(patch) if patch.is_apply() => {
+                prepare::check_namespace(cx, served, &patch.config().fields)?;
+                let applied = owners.apply(cx, &before, &patch.config().fields)?;
+                patch.config().check_repeated(cx)?;
+                applied
+            }
             Wanted::By(patch) => owners.note(cx, &before, patch.apply(cx, &schema, &before)?),
             Wanted::Whole(wanted) => owners.note(cx, &before, wanted.clone()),
         };
+        prepare::check_namespace(cx, served, &scale)?;
+        let (wanted_uid, uid) = (prepare::meta_text(&scale, "uid"), prepare::meta_text(old, "uid"));
+        if !wanted_uid.is_empty() && wanted_uid != uid {
+            let key = (prepare::meta_text(old, "namespace"), prepare::meta_text(old, "name"));
+            return Err(update::uid_conflict(served, key, wanted_uid, uid));
+        }
         let mut new = old.clone();
-        merge(cx, paths, &scale, &mut new)?;
+        merge(cx, served, paths, &scale, &mut new)?;
         owners.take_over(old, &scale, &mut new)?;
         Ok(new)
     };
     match update::run(cx, served, &cx.info.name, &change, &make).await? {
-        Object::Record(record) => served.stored_to_working(parse(&record)).await,
+        Object::Record(record) => served.one_working(&record).await,
         Object::Tree(value) => Ok(value),
     }
 }
@@ -203,6 +250,7 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
 /// Admission sees a `Scale` where it is told of one, as its kind says.
 struct ScaleView<'a> {
     cx: &'a RequestContext,
+    served: &'a Served,
     paths: &'a ScalePaths,
 }
 
@@ -212,14 +260,20 @@ impl AdmissionView for ScaleView<'_> {
     }
     fn take_over(&self, scale: &Value, object: &mut Value) -> Result<(), Status> {
         let version = object["metadata"]["resourceVersion"].take();
-        merge(self.cx, self.paths, scale, object)?;
+        merge(self.cx, self.served, self.paths, scale, object)?;
         object["metadata"]["resourceVersion"] = version;
         Ok(())
     }
 }
 
 /// Takes a `Scale` over into the object whose view it is.
-fn merge(cx: &RequestContext, paths: &ScalePaths, scale: &Value, new: &mut Value) -> Result<(), Status> {
+fn merge(
+    cx: &RequestContext,
+    served: &Served,
+    paths: &ScalePaths,
+    scale: &Value,
+    new: &mut Value,
+) -> Result<(), Status> {
     prepare::same_name(cx, prepare::meta_text(scale, "name"))?;
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     if replicas == NO_REPLICAS {
@@ -227,7 +281,8 @@ fn merge(cx: &RequestContext, paths: &ScalePaths, scale: &Value, new: &mut Value
         return Err(Status::bad_request(format!("the spec replicas field {path:?} cannot be empty")));
     }
     let mut errors = kelson_resources::metadata::check_view(&scale["metadata"]);
-    if replicas < 0 {
+    // The count of a custom resource is checked with the object.
+    if replicas < 0 && matches!(served.strategy, Behaviour::Builtin(_)) {
         let path = FieldPath::new("spec").child("replicas");
         errors.invalid(&path, replicas, "must be greater than or equal to 0");
     }
@@ -240,12 +295,9 @@ fn merge(cx: &RequestContext, paths: &ScalePaths, scale: &Value, new: &mut Value
         place = &mut place[&**key];
     }
     *place = replicas.into();
-    for field in ["resourceVersion", "uid"] {
-        if let Some(given) = scale["metadata"][field].as_str().filter(|s| !s.is_empty()) {
-            new["metadata"][field] = given.into();
-        } else if field == "resourceVersion" {
-            new["metadata"][field] = "".into();
-        }
+    // Without a version it is that of the stored object.
+    if let Some(version) = scale["metadata"]["resourceVersion"].as_str().filter(|s| !matches!(*s, "" | "0")) {
+        new["metadata"]["resourceVersion"] = version.into();
     }
     Ok(())
 }

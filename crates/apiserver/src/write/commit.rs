@@ -187,8 +187,10 @@ impl<'a> Committer<'a> {
         let span = child("Create etcd3", || attributes(served, namespace, name));
         draft.value = served.working_to_stored(draft.value).await?;
         let _turn = self.turn(served, Some(&mut draft.value)).await;
+        let mark = served.mark(&draft.value);
         let (body, meta) = self.encoded(&span, served, &mut draft)?;
-        let write = Write::create(Key::new(served.store, namespace, name), body, meta);
+        let mut write = Write::create(Key::new(served.store, namespace, name), body, meta);
+        write.mark = mark;
         let stored = self.commit(served, write).await;
         span.event(if stored.is_ok() { "Txn call succeeded" } else { "Txn call failed" }, Vec::new);
         stored
@@ -204,6 +206,7 @@ impl<'a> Committer<'a> {
         let _turn = self.turn(served, Some(&mut value)).await;
         let requests = served.gr.resource == "certificatesigningrequests" && served.gr.group == "certificates.k8s.io";
         let issued = requests.then(|| IssuedLife::of(&parse(old), &value)).flatten();
+        let mark = served.mark(&value);
         let (body, meta) = self.encoded(&span, served, &mut value.into())?;
         // Writing the same again is worth it where the disk holds it under another key than is used now.
         if old.same_but_revision(&body) && !self.store.is_stale(old) {
@@ -215,7 +218,8 @@ impl<'a> Committer<'a> {
                 None => Err(Refused::Gone),
             };
         }
-        let write = Write::update(old.key().clone(), old.revision(), body, meta);
+        let mut write = Write::update(old.key().clone(), old.revision(), body, meta);
+        write.mark = mark;
         span.event("Transaction prepared", Vec::new);
         let stored = self.commit(served, write).await;
         span.event(if stored.is_ok() { "Transaction committed" } else { "Txn call failed" }, Vec::new);

@@ -2,12 +2,13 @@
 //! request wants it.
 use bytes::Bytes;
 use http::{HeaderMap, header};
-use kelson_codec::{DecodeError, Encoding, FieldValidation};
+use kelson_codec::{DecodeError, Encoding, FieldValidation, Limits};
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Reason, Status};
 use serde_json::Value;
 
 use crate::catalog::ObjectSchema;
 use crate::shared::context::RequestContext;
+use crate::write::prepare;
 
 /// Media types a body can be in, as upstream names them in a refusal.
 pub const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
@@ -67,6 +68,20 @@ pub fn validation(cx: &RequestContext) -> Result<FieldValidation, Status> {
 /// # Errors
 /// 400 in upstream's words, 415.
 pub fn object(cx: &RequestContext, expected: &Gvk, schema: &ObjectSchema, body: &[u8]) -> Result<Value, Status> {
+    object_or_older(cx, expected, "", schema, body)
+}
+
+/// As [`object`], of a kind that has the same form in an older version that is not served any more, such as `policy/v1beta1`.
+///
+/// # Errors
+/// As [`object`].
+pub fn object_or_older(
+    cx: &RequestContext,
+    expected: &Gvk,
+    older: &str,
+    schema: &ObjectSchema,
+    body: &[u8],
+) -> Result<Value, Status> {
     let encoding = encoding(&cx.headers)?;
     let validation = validation(cx)?;
     let strict = validation != FieldValidation::Ignore;
@@ -82,6 +97,12 @@ pub fn object(cx: &RequestContext, expected: &Gvk, schema: &ObjectSchema, body: 
     if let Some(odd) = value["apiVersion"].as_str().filter(|version| version.matches('/').count() > 1) {
         return Err(unrecognized(expected, &format!("unexpected GroupVersion string: {odd}"), body));
     }
+    // `/v1` is how programs spell the core group that join a group and a version.
+    let said = value["apiVersion"].as_str().map(|version| version.strip_prefix('/').unwrap_or(version));
+    let same = said.is_some_and(|said| !older.is_empty() && said == older || *said == expected.api_version());
+    if same {
+        value["apiVersion"] = expected.api_version().into();
+    }
     if is_dynamic {
         if value.get("kind").and_then(Value::as_str).unwrap_or("").is_empty() {
             return Err(unrecognized(expected, &kind_missing(body), body));
@@ -91,6 +112,9 @@ pub fn object(cx: &RequestContext, expected: &Gvk, schema: &ObjectSchema, body: 
     } else {
         check_kind(&value, expected)?;
         strictness(cx, validation, expected, &decoded.strict)?;
+    }
+    if resets_managed_fields(cx, encoding, &value, body) {
+        prepare::empty_managed_fields(&mut value);
     }
     if let Some(o) = value.as_object_mut() {
         // Bodies may leave these out where the path says them.
@@ -103,6 +127,22 @@ pub fn object(cx: &RequestContext, expected: &Gvk, schema: &ObjectSchema, body: 
         return Ok(value);
     }
     Err(Status::bad_request(format!("the body is not an object of kind {}", expected.kind)))
+}
+
+/// Whether an update says that the object has no `managedFields`, which its canonical form does not say. Protobuf cannot say so.
+fn resets_managed_fields(cx: &RequestContext, encoding: Encoding, value: &Value, body: &[u8]) -> bool {
+    if cx.info.verb != "update" || !cx.info.subresource.is_empty() || encoding == Encoding::Protobuf {
+        return false;
+    }
+    let named = value["metadata"].get("managedFields").is_some();
+    if named || memchr::memmem::find(body, b"managedFields").is_none() {
+        return false;
+    }
+    let read = match encoding {
+        Encoding::Yaml => kelson_codec::yaml::to_value_within(body, Limits::DOCUMENT).map(|(value, _)| value),
+        _ => kelson_codec::decode(encoding, None, body, false).map(|decoded| decoded.value),
+    };
+    read.is_ok_and(|sent| prepare::empties_managed_fields(&sent))
 }
 
 /// Strict findings: refused, told, or neither.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kelson_meta::{Reason, Status, StatusCause, format_seconds};
 use kelson_patch::apply::{Converting, Versions};
 use kelson_patch::{ApplyError, FieldManager};
+use kelson_resources::Observer;
 use serde_json::Value;
 
 use crate::catalog::{Conversion, Served};
@@ -88,7 +89,9 @@ pub async fn note(
 pub async fn note_new(cx: &RequestContext, served: &Served, mut value: Value, dry_run: bool) -> Result<Draft, Status> {
     // Those that a client brings are read; a dry run answers with the tree, and an audit log may tell what plugins change in it.
     let brought = value["metadata"].get("managedFields").is_some();
-    let as_stored = served.works_as_served() && served.storage_schema.type_id().is_some();
+    // The owners of a definition's status are added when it is stored.
+    let completed = served.options().observer == Observer::CustomResources;
+    let as_stored = served.works_as_served() && served.storage_schema.type_id().is_some() && !completed;
     if brought || dry_run || cx.audited || !as_stored {
         note(cx, served, None, &mut value, "").await?;
         return Ok(value.into());

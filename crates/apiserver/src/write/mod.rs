@@ -1,5 +1,6 @@
 //! Writes: from a decoded body to the store, one file for each step and one for each verb.
 pub mod admit;
+pub mod apply;
 pub mod commit;
 pub mod create;
 pub mod decode;

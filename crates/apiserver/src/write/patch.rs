@@ -1,21 +1,20 @@
-//! Patch: JSON patch, merge patch, strategic merge patch and apply, each made into an update of the newest object.
+//! Patch: JSON patch, merge patch and strategic merge patch, each made into an update of the newest object; an apply is `apply`'s.
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use http::StatusCode;
-use kelson_codec::{DecodeError, FieldValidation, Limits, StrictErrors};
+use kelson_codec::{DecodeError, FieldValidation, StrictErrors};
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Reason, Status};
 use kelson_patch::{PatchError, PatchType};
 use serde_json::Value;
 
-use crate::catalog::record::Object;
 use crate::catalog::{ObjectSchema, Served};
 use crate::read::encode;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
+use crate::write::apply::{self, Configuration};
 use crate::write::prepare::{self, meta_text};
-use crate::write::update::{self, Basis, Change, Form, Make, Ownership};
-use crate::write::{create, decode, fields, misfit, shown, steps};
+use crate::write::update::{self, Basis, Change, Form, Ownership};
+use crate::write::{decode, misfit, shown, steps};
 
 const ACCEPTED: [&str; 4] = [
     "application/json-patch+json",
@@ -30,51 +29,62 @@ const ACCEPTED_OF_DYNAMIC: [&str; 3] =
 /// A decoded patch.
 pub struct Patch {
     kind: PatchType,
+    /// Null for an apply.
     body: Value,
+    config: Configuration,
     validation: FieldValidation,
     /// What is repeated in the body, or unknown in an operation of it.
     found: StrictErrors,
 }
 
 impl Patch {
-    /// Reads the body of a PATCH.
+    /// The type of the request's patch. It is looked at before anything else of the request.
     ///
     /// # Errors
-    /// 400, 413, 415, 422.
-    pub fn new(cx: &RequestContext, served: &Served, body: &Bytes) -> Result<Self, Status> {
+    /// 415.
+    pub fn kind(cx: &RequestContext, served: &Served) -> Result<PatchType, Status> {
         let accepted = match &served.schema {
             ObjectSchema::Builtin(_) => &ACCEPTED[..],
             ObjectSchema::Dynamic(_) | ObjectSchema::Open => &ACCEPTED_OF_DYNAMIC,
         };
         let media_type = decode::media_type(&cx.headers);
         let known = PatchType::of(&media_type).filter(|_| accepted.contains(&media_type.as_str()));
-        let kind = known.ok_or_else(|| match &served.schema {
+        known.ok_or_else(|| match &served.schema {
             // Upstream's routes of built-in kinds name the media types themselves.
             ObjectSchema::Builtin(_) => Status::unsupported_by_route(),
             ObjectSchema::Dynamic(_) | ObjectSchema::Open => Status::unsupported_media_type(accepted),
-        })?;
+        })
+    }
+
+    /// Reads the body of a PATCH.
+    ///
+    /// # Errors
+    /// 400, 413, 415, 422.
+    pub fn new(cx: &RequestContext, served: &Served, body: &Bytes) -> Result<Self, Status> {
+        let kind = Self::kind(cx, served)?;
         check_options(cx, kind)?;
         let validation = decode::validation(cx)?;
         let strict = validation != FieldValidation::Ignore;
-        let (body, found) = match kind {
-            PatchType::Apply => (configuration(cx, validation, body)?, StrictErrors::default()),
-            _ => {
-                // What there is not cannot be changed, whatever the patch says.
-                cx.stored(served, &cx.info.name)?;
-                let decoded = kelson_codec::decode_patch(body, strict);
-                let decoded = decoded.map_err(|e| unreadable(kind, strict, &e))?;
-                check_form(kind, strict, &decoded.value)?;
-                let found = if strict { findings(kind, &decoded.value, decoded.strict) } else { decoded.strict };
-                let body = match (decoded.value, kind) {
-                    (Value::Null, PatchType::Json) => Value::Array(Vec::new()),
-                    (Value::Null, PatchType::Merge) => return Err(Status::bad_request("Invalid JSON Patch")),
-                    (Value::Null, _) => Value::Object(serde_json::Map::new()),
-                    (body, _) => body,
-                };
-                (body, found)
-            }
+        if kind == PatchType::Apply {
+            let config = Configuration::read(validation, body)?;
+            return Ok(Self { kind, body: Value::Null, config, validation, found: StrictErrors::default() });
+        }
+        // What there is not cannot be changed, whatever the patch says.
+        cx.stored(served, &cx.info.name)?;
+        let decoded = match kind {
+            PatchType::StrategicMerge => kelson_codec::decode_patch(body, strict),
+            _ => kelson_codec::decode_spelled_patch(body, strict),
         };
-        Ok(Self { kind, body, validation, found })
+        let decoded = decoded.map_err(|e| unreadable(kind, strict, &e))?;
+        check_form(kind, strict, &decoded.value)?;
+        let found = if strict { findings(kind, &decoded.value, decoded.strict) } else { decoded.strict };
+        let body = match (decoded.value, kind) {
+            (Value::Null, PatchType::Json) => Value::Array(Vec::new()),
+            (Value::Null, PatchType::Merge) => return Err(Status::bad_request("Invalid JSON Patch")),
+            (Value::Null, _) => Value::Object(serde_json::Map::new()),
+            (body, _) => body,
+        };
+        Ok(Self { kind, body, config: Configuration::default(), validation, found })
     }
 
     /// The tree after the patch, canonical, in the form the request is in. `old` is the tree before.
@@ -84,6 +94,7 @@ impl Patch {
     pub fn apply(&self, cx: &RequestContext, schema: &ObjectSchema, old: &Value) -> Result<Value, Status> {
         let strict = self.validation != FieldValidation::Ignore;
         let patched = self.patched(schema, old)?;
+        let reset = prepare::empties_managed_fields(&patched);
         let decoded = schema.normalize(patched, strict).map_err(|e| self.misfit(schema, old, &e))?;
         let mut found = self.found.clone();
         found.0.extend(decoded.strict.0);
@@ -94,15 +105,29 @@ impl Patch {
             FieldValidation::Warn => found.0.into_iter().for_each(|text| cx.warn(text)),
             FieldValidation::Strict | FieldValidation::Ignore => {}
         }
-        match schema {
-            ObjectSchema::Builtin(_) => self.keep_type(schema, old, decoded.value),
+        let mut value = match schema {
+            ObjectSchema::Builtin(_) => self.keep_type(cx, schema, old, decoded.value)?,
             // Their strategy says what they must be.
-            ObjectSchema::Dynamic(_) | ObjectSchema::Open => Ok(decoded.value),
+            ObjectSchema::Dynamic(_) | ObjectSchema::Open => decoded.value,
+        };
+        if reset {
+            prepare::empty_managed_fields(&mut value);
         }
+        Ok(value)
     }
 
     /// A patch makes no other kind of an object: a strategic merge cannot say so, the others may not.
-    fn keep_type(&self, schema: &ObjectSchema, old: &Value, mut value: Value) -> Result<Value, Status> {
+    fn keep_type(
+        &self,
+        cx: &RequestContext,
+        schema: &ObjectSchema,
+        old: &Value,
+        mut value: Value,
+    ) -> Result<Value, Status> {
+        if self.kind != PatchType::StrategicMerge && value["apiVersion"].as_str().is_none_or(str::is_empty) {
+            // Upstream decodes such an object as one of no type, which has no name.
+            return Err(prepare::nameless(&cx.info.name));
+        }
         let differs = |field: &str| value.get(field).is_some_and(|given| *given != "" && *given != old[field]);
         if self.kind != PatchType::StrategicMerge && (differs("apiVersion") || differs("kind")) {
             let text = |field: &str| value[field].as_str().or(old[field].as_str()).unwrap_or_default();
@@ -127,6 +152,9 @@ impl Patch {
                     kelson_patch::strategic_merge_patch(value, self.body.clone(), &schema.shape()).map_err(refused)?;
             }
             PatchType::Apply => return Err(Status::unsupported_media_type(&ACCEPTED)),
+        }
+        if schema.type_id().is_none() {
+            kelson_codec::canonical_numbers(&mut value);
         }
         Ok(value)
     }
@@ -159,8 +187,8 @@ impl Patch {
         self.kind == PatchType::Apply
     }
     /// The configuration that an apply brings.
-    pub fn config(&self) -> &Value {
-        &self.body
+    pub fn config(&self) -> &Configuration {
+        &self.config
     }
 }
 
@@ -175,25 +203,6 @@ fn unreadable(kind: PatchType, strict: bool, error: &DecodeError) -> Status {
     }
 }
 
-/// The configuration of an apply; nothing at all is one without fields.
-fn configuration(cx: &RequestContext, validation: FieldValidation, body: &[u8]) -> Result<Value, Status> {
-    let undecoded = |why: String| Status::bad_request(format!("error decoding YAML: {why}"));
-    let read = kelson_codec::yaml::to_value_within(body, Limits::PATCH);
-    let (value, duplicates) = read.map_err(|e| match e {
-        DecodeError::Yaml(why) => undecoded(format!("error converting YAML to JSON: {why}")),
-        other => undecoded(other.to_string()),
-    })?;
-    repeated_keys(cx, validation, &duplicates)?;
-    match value {
-        Value::Object(_) => Ok(value),
-        Value::Null => Ok(Value::Object(serde_json::Map::new())),
-        other => Err(undecoded(format!(
-            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-            kelson_codec::go_kind(&other, "null")
-        ))),
-    }
-}
-
 /// A JSON patch is a list of operations, the others are objects.
 fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status> {
     // Nothing at all: an empty list of operations, an object without fields.
@@ -204,6 +213,8 @@ fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status>
     let (wanted, ty) = match (kind, strict) {
         (PatchType::Json, true) => ("array", "[]handlers.jsonPatchOp"),
         (PatchType::Json, false) => ("array", "jsonpatch.Patch"),
+        // The library takes a list for the new document.
+        (PatchType::Merge, false) if body.is_array() => return Ok(()),
         _ => ("object", "map[string]interface {}"),
     };
     let why = if found != wanted {
@@ -282,6 +293,7 @@ pub async fn patch(
     subresource: &str,
     body: RequestBody,
 ) -> Result<Answer, Status> {
+    Patch::kind(cx, served)?;
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
@@ -302,116 +314,19 @@ pub async fn patch(
         form: Form::Served,
     };
     if patch.is_apply() {
-        let (object, created) = apply(cx, served, &patch, &change).await?;
+        let (object, created) = apply::apply(cx, served, patch.config(), &change).await?;
         steps::at("Object stored in database");
         let code = if created { StatusCode::CREATED } else { StatusCode::OK };
         return encode::object(code, &accepted, served, &view, object).await;
     }
     let make = |old: &Value| -> Result<Value, Status> {
-        let new = patch.apply(cx, &served.schema, old)?;
+        let mut new = patch.apply(cx, &served.schema, old)?;
         // A patch cannot rename, or move.
         prepare::same_name(cx, meta_text(&new, "name"))?;
-        prepare::check_namespace(cx, served, &new)?;
+        prepare::set_namespace(cx, served, &mut new)?;
         Ok(new)
     };
     let object = update::run(cx, served, name, &change, &make).await?;
     steps::at("Object stored in database");
     encode::object(StatusCode::OK, &accepted, served, &view, object).await
-}
-
-/// What an apply makes of an object.
-struct Apply<'a> {
-    cx: &'a RequestContext,
-    served: &'a Served,
-    config: &'a Value,
-    subresource: &'a str,
-}
-
-impl Apply<'_> {
-    async fn merged(&self, live: Option<&Value>) -> Result<Value, Status> {
-        let Self { cx, served, config, subresource } = self;
-        let merged = fields::apply(cx, served, live, config, subresource, cx.query.flag("force")).await?;
-        let merged = served.schema.normalize(merged, false);
-        Ok(merged.map_err(|e| Status::cannot_be_handled(&served.gvk, &e.to_string()))?.value)
-    }
-}
-
-impl Make for Apply<'_> {
-    fn make<'a>(&'a self, old: &'a Value) -> BoxFuture<'a, Result<Value, Status>> {
-        Box::pin(async move {
-            let mut new = self.merged(Some(old)).await?;
-            let wanted_uid = meta_text(self.config, "uid");
-            if !wanted_uid.is_empty() {
-                new["metadata"]["uid"] = wanted_uid.into();
-            }
-            Ok(new)
-        })
-    }
-}
-
-async fn apply(
-    cx: &RequestContext,
-    served: &Served,
-    patch: &Patch,
-    change: &Change<'_>,
-) -> Result<(Object, bool), Status> {
-    let (config, name) = (&patch.body, &cx.info.name);
-    check_config(cx, served, patch)?;
-    let wanted_uid = meta_text(config, "uid");
-    let apply = Apply { cx, served, config, subresource: change.subresource };
-    // At most once somebody else makes the object in between, and once it goes again.
-    for _ in 0..2 {
-        if cx.stored(served, name).is_ok() {
-            return Ok((update::run(cx, served, name, change, &apply).await?, false));
-        }
-        if !change.subresource.is_empty() {
-            return Err(Status::not_found(&served.gr, name));
-        }
-        if !wanted_uid.is_empty() {
-            let why = format!(
-                "uid mismatch: the provided object specified uid {wanted_uid}, and no existing object was found"
-            );
-            return Err(Status::conflict(&served.gr, name, &why));
-        }
-        let merged = apply.merged(None).await?;
-        if meta_text(config, "name").is_empty() {
-            return Err(prepare::nameless(name));
-        }
-        let new = prepare::to_working(served, merged).await?;
-        match create::insert_applied(cx, served, new, change.dry_run).await {
-            Err(status) if status.is(Reason::AlreadyExists) => {}
-            other => return other.map(|object| (object, true)),
-        }
-    }
-    Err(Status::conflict(&served.gr, name, Status::MODIFIED))
-}
-
-/// Keys that a configuration has twice are refused or told; the last one counts.
-fn repeated_keys(cx: &RequestContext, validation: FieldValidation, repeated: &[String]) -> Result<(), Status> {
-    if repeated.is_empty() {
-        return Ok(());
-    }
-    let found = format!("error converting YAML to JSON: yaml: unmarshal errors:\n  {}", repeated.join("\n  "));
-    match validation {
-        FieldValidation::Strict => Err(Status::bad_request(format!("error strict decoding YAML: {found}"))),
-        FieldValidation::Warn => {
-            cx.warn(found);
-            Ok(())
-        }
-        FieldValidation::Ignore => Ok(()),
-    }
-}
-
-/// The configuration must be this object. Fields that the schema does not know are the merge's to refuse, whatever the request's
-/// validation: nobody could own them.
-fn check_config(cx: &RequestContext, served: &Served, patch: &Patch) -> Result<(), Status> {
-    let config = &patch.body;
-    let text = |key: &str| config[key].as_str().unwrap_or("");
-    let (version, kind) = (text("apiVersion"), text("kind"));
-    if version.is_empty() || kind.is_empty() {
-        let slash = if version.contains('/') { "" } else { "/" };
-        return Err(Status::bad_request(format!("invalid object type: {slash}{version}, Kind={kind}")));
-    }
-    prepare::check_name(cx, config)?;
-    prepare::check_namespace(cx, served, config)
 }

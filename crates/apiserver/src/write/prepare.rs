@@ -83,3 +83,15 @@ pub fn same_name(cx: &RequestContext, given: &str) -> Result<(), Status> {
     let why = format!("the name of the object ({given}) does not match the name on the URL ({asked})");
     Err(Status::bad_request(why))
 }
+
+/// Whether the object says explicitly that it has no `managedFields`, which resets them. Its canonical form does not say so.
+pub fn empties_managed_fields(object: &Value) -> bool {
+    object["metadata"]["managedFields"].as_array().is_some_and(Vec::is_empty)
+}
+
+/// Makes a canonical object say that it has no `managedFields`.
+pub fn empty_managed_fields(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("managedFields".into(), Value::Array(Vec::new()));
+    }
+}

@@ -7,7 +7,6 @@ use kelson_meta::Status;
 use kelson_store::Resource;
 use serde_json::Value;
 
-use crate::catalog::record::parse;
 use crate::shared::Server;
 use crate::write::commit::{Committer, Refused};
 
@@ -36,7 +35,7 @@ impl QuotaCharges for Charges {
         if record.revision().to_string() != seen {
             return Ok(false);
         }
-        let mut value = served.stored_to_working(parse(&record)).await?;
+        let mut value = served.one_working(&record).await?;
         value["status"]["used"] = used.clone();
         match Committer::of(&server).update(&served, &record, value).await {
             Ok(_) => Ok(true),

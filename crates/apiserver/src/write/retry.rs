@@ -8,7 +8,6 @@ use kelson_store::Record;
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::catalog::record::parse;
 use crate::shared::context::RequestContext;
 use crate::write::commit::{Committer, Refused};
 
@@ -56,7 +55,7 @@ pub async fn modify(
     let change = &change;
     on_newest(cx, served, name, move |record| {
         Box::pin(async move {
-            let mut value = served.stored_to_working(parse(&record)).await?;
+            let mut value = served.one_working(&record).await?;
             match change(&mut value)? {
                 Changed::No => Ok(()),
                 Changed::Yes => Committer::of(&cx.server).update(served, &record, value).await.map(drop),

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::catalog::record::{Object, parse};
+use crate::catalog::record::Object;
 use crate::read::encode;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
@@ -151,6 +151,24 @@ fn names_version(object: &Value) -> bool {
     !matches!(meta_text(object, "resourceVersion"), "" | "0")
 }
 
+/// Takes the version out of an object that is made instead of changed. Upstream's store ignores it there, and reads it all the same.
+///
+/// # Errors
+/// 500 for a version that is no number.
+pub fn forget_version(object: &mut Value) -> Result<(), Status> {
+    let version = meta_text(object, "resourceVersion");
+    if !version.is_empty() && version.parse::<u64>().is_err() {
+        return Err(no_number(version));
+    }
+    object["metadata"]["resourceVersion"] = "".into();
+    Ok(())
+}
+
+fn no_number(version: &str) -> Status {
+    let why = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
+    Status::failure(500, Reason::Unknown, why)
+}
+
 async fn create_instead(
     cx: &RequestContext,
     served: &Served,
@@ -161,10 +179,7 @@ async fn create_instead(
     if !uid.is_empty() {
         return Err(Status::conflict(&served.gr, &cx.info.name, &uid_mismatch(uid, "")));
     }
-    if names_version(&value) {
-        return Err(Status::not_found(&served.gr, &cx.info.name));
-    }
-    value["metadata"]["resourceVersion"] = "".into();
+    forget_version(&mut value)?;
     create::insert(cx, served, value, dry_run).await
 }
 
@@ -181,7 +196,7 @@ pub async fn run(
 ) -> Result<Object, Status> {
     let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Object, Refused>> {
         Box::pin(async move {
-            let old = served.stored_to_working(parse(&record)).await?;
+            let old = served.one_working(&record).await?;
             let new = match change.form {
                 Form::Working => make.make(&old).await?,
                 Form::Served if !served.works_as_served() => {
@@ -207,16 +222,8 @@ fn check_version(served: &Served, name: &str, basis: Basis, new: &Value, record:
     // What is sent names the object it is meant for; a patch that changes the UID is refused as any change of a field is that
     // cannot change.
     if basis == Basis::Sent && !uid.is_empty() && kelson_store::Uid::new(uid) != record.meta().uid {
-        let why = uid_mismatch(uid, &record.meta().uid.to_string());
-        // Upstream's storage is the one that notices.
         let key = record.key();
-        let path = kelson_schema::storage::path(&served.gr.group, &served.gr.resource);
-        let parts = [&*path, &*key.namespace, &*key.name].into_iter().filter(|part| !part.is_empty());
-        let key: String = parts.flat_map(|part| ["/", part]).collect();
-        let why = format!(
-            "StorageError: invalid object, Code: 4, Key: /registry{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
-        );
-        return Err(Status::conflict(&served.gr, name, &why));
+        return Err(uid_conflict(served, (&*key.namespace, name), uid, &record.meta().uid.to_string()));
     }
     let version = text("resourceVersion");
     if version.is_empty() || version == "0" {
@@ -232,11 +239,20 @@ fn check_version(served: &Served, name: &str, basis: Basis, new: &Value, record:
     match version.parse::<u64>() {
         Ok(v) if v == record.revision() => Ok(true),
         Ok(_) => Err(Status::conflict(&served.gr, name, Status::MODIFIED)),
-        Err(_) => {
-            let why = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
-            Err(Status::failure(500, Reason::Unknown, why))
-        }
+        Err(_) => Err(no_number(version)),
     }
+}
+
+/// 409 for a write that is meant for an object of another UID; upstream's storage is the one that notices.
+pub fn uid_conflict(served: &Served, (namespace, name): (&str, &str), wanted: &str, found: &str) -> Status {
+    let why = uid_mismatch(wanted, found);
+    let path = kelson_schema::storage::path(&served.gr.group, &served.gr.resource);
+    let parts = [&*path, namespace, name].into_iter().filter(|part| !part.is_empty());
+    let key: String = parts.flat_map(|part| ["/", part]).collect();
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry{key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
+    );
+    Status::conflict(&served.gr, name, &why)
 }
 
 fn uid_mismatch(wanted: &str, found: &str) -> String {

@@ -65,6 +65,10 @@ async fn a_kind_is_served_when_its_definition_is_answered() {
     assert_eq!(condition(&made, "Established"), "True InitialNamesAccepted");
     assert_eq!(made["status"]["acceptedNames"], made["spec"]["names"]);
     assert_eq!(made["status"]["storedVersions"], json!(["v1"]));
+    let entries = made["metadata"]["managedFields"].as_array().unwrap();
+    let of_server = entries.iter().find(|e| e["manager"] == "kube-apiserver").expect("the server's own entry");
+    assert_eq!((&of_server["subresource"], entries.len()), (&json!("status"), 2));
+    assert!(of_server["fieldsV1"]["f:status"]["f:acceptedNames"].is_object(), "{of_server}");
     let created = api.create(&path("v1", "widgets"), object("v1", "Widget", "a")).await;
     assert_eq!(created["metadata"]["generation"], 1);
     let groups = api.get("/apis").await;
@@ -317,6 +321,19 @@ async fn the_selector_of_a_scale_is_the_text_at_its_path() {
     assert_eq!((code, &scale["spec"]["replicas"], &scale["status"]["selector"]), (200, &json!(4), &json!(selector)));
     let scale = api.get(&format!("{}/a/scale", path("v1", "gadgets"))).await;
     assert_eq!(scale["status"], json!({"replicas": 2}), "a kind without a path for it has no selector");
+    // Without a version a scale is written to whatever version there is; with an older one it is refused.
+    let put = |metadata: Value, n: i64| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": metadata, "spec": {"replicas": n}});
+    let uri = format!("{}/a/scale", path("v1", "gadgets"));
+    for (metadata, n, wanted) in [
+        (json!({"name": "a", "namespace": "default"}), 5, 200),
+        (json!({"name": "a", "namespace": "default", "resourceVersion": "1"}), 6, 409),
+        (json!({"name": "a", "namespace": "other"}), 6, 400),
+    ] {
+        let (code, told) = api.call("PUT", &uri, put(metadata.clone(), n)).await;
+        assert_eq!(code, wanted, "{metadata}: {told}");
+    }
+    let (code, told) = api.call("PUT", &uri, put(json!({"name": "a"}), -1)).await;
+    assert_eq!((code, &told["details"]["causes"][0]["field"]), (422, &json!(".spec.n")), "{told}");
 }
 
 #[tokio::test]
@@ -412,6 +429,8 @@ async fn a_webhook_converts_and_is_held_to_what_it_was_sent() {
     assert_eq!(list["items"][1]["metadata"]["labels"], json!({"by": "webhook"}));
     assert_eq!(server.seen().len(), 1, "many objects go in one question");
     assert!(!server.seen()[0].headers.contains_key("traceparent"), "nobody asked for a trace");
+    // What was converted is kept, so that a list asks for what is new alone.
+    api.create(&path("v1", "widgets"), object("v1", "Widget", "c")).await;
     const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let traced = api.raw("GET", &path("v2", "widgets"), &[("traceparent", TRACE)], "").await;
     assert_eq!((traced.status().as_u16(), &server.seen()[1].headers["traceparent"]), (200, &TRACE.parse().unwrap()));

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod admission;
+mod apply;
 mod bad_input;
 mod common;
 mod crud;
@@ -17,6 +18,8 @@ mod nodes;
 mod overload;
 mod patches;
 mod policies;
+mod prepared;
+mod reads;
 mod refused;
 mod selectable;
 mod served;

@@ -11,9 +11,6 @@ async fn no_patch_makes_another_kind_of_an_object() {
     let api = Api::start().await;
     api.create(MAPS, json!({"metadata": {"name": "x"}})).await;
     let uri = format!("{MAPS}/x?fieldManager=m");
-    const MERGE: &str = "application/merge-patch+json";
-    const STRATEGIC: &str = "application/strategic-merge-patch+json";
-    const JSON: &str = "application/json-patch+json";
     let odd = "no kind \"Odd\" is registered for version \"v1\"";
     for (kind, patch, code, why) in [
         (MERGE, json!({"kind": "Odd"}), 422, odd),
@@ -106,4 +103,196 @@ async fn fields_of_features_that_are_off_are_dropped_unless_they_are_in_use() {
     new["metadata"]["name"] = "b".into();
     let made = api.create(pods, new).await;
     assert!(made["spec"]["containers"][0].get("lifecycle").is_none(), "{made}");
+}
+
+const MERGE: &str = "application/merge-patch+json";
+const JSON: &str = "application/json-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/default/deployments/d";
+
+async fn with_deployment() -> Api {
+    let api = Api::start().await;
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let spec = json!({"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template});
+    let object = json!({"metadata": {"name": "d", "labels": {"a": "b"}}, "spec": spec});
+    api.create("/apis/apps/v1/namespaces/default/deployments", object).await;
+    api
+}
+
+/// Codes as kube-apiserver 1.36.2 gives them.
+#[tokio::test]
+async fn patches_are_answered_as_upstream_answers_them() {
+    let api = with_deployment().await;
+    let replace = |path: &str, value: Value| json!([{"op": "replace", "path": path, "value": value}]);
+    let test = |path: &str, value: Value| json!([{"op": "test", "path": path, "value": value}]);
+    let order = |key: &str, order: Value| {
+        let mut pod = json!({});
+        pod[format!("$setElementOrder/{key}")] = order;
+        json!({"spec": {"template": {"spec": pod}}})
+    };
+    for (kind, patch, code) in [
+        // What leaves the namespace empty.
+        (MERGE, json!({"metadata": {"namespace": null}}), 200),
+        (STRATEGIC, json!({"metadata": {"namespace": ""}}), 200),
+        (JSON, replace("/metadata", json!({"name": "d"})), 200),
+        (STRATEGIC, json!({"metadata": {"$retainKeys": ["name"], "name": "d"}}), 200),
+        (STRATEGIC, json!({"metadata": {"$patch": "replace", "name": "d"}}), 200),
+        (MERGE, json!({"metadata": {"namespace": "other"}}), 400),
+        // Members that are missing.
+        (JSON, replace("/spec/template/spec/tolerations", json!([])), 200),
+        (JSON, replace("/metadata/annotations", json!({"a": "b"})), 200),
+        (JSON, replace("/nope", json!(1)), 200),
+        (JSON, replace("/metadata/annotations/a/b", json!("x")), 422),
+        (JSON, test("/metadata/labels/zz", Value::Null), 200),
+        (JSON, test("/zz/yy", Value::Null), 422),
+        (JSON, test("/kind/a", Value::Null), 422),
+        (JSON, test("/spec/replicas", json!(1)), 200),
+        (JSON, test("/spec/replicas", json!(1.0)), 422),
+        (JSON, json!([{"op": "add", "path": "/metadata/labels/n"}]), 200),
+        // Floats are no integers where the object is decoded as it is spelled.
+        (MERGE, json!({"spec": {"replicas": 2.0}}), 422),
+        (JSON, replace("/spec/replicas", json!(2.0)), 422),
+        (STRATEGIC, json!({"spec": {"replicas": 2.0}}), 200),
+        (MERGE, json!({"spec": {"replicas": 1}}), 200),
+        // An object of no type.
+        (MERGE, json!({"apiVersion": ""}), 400),
+        (MERGE, json!({"apiVersion": null, "kind": null}), 400),
+        (JSON, replace("/apiVersion", json!("")), 400),
+        (MERGE, json!({"kind": ""}), 200),
+        (STRATEGIC, json!({"apiVersion": ""}), 200),
+        // Orders of lists that are not there, or of elements without their key.
+        (STRATEGIC, order("zzz", json!([])), 500),
+        (STRATEGIC, order("containers/x", json!([])), 500),
+        (STRATEGIC, order("containers", json!(["a"])), 500),
+        (STRATEGIC, order("containers", json!([{}])), 500),
+        (STRATEGIC, order("containers", json!([{"name": "c"}])), 200),
+    ] {
+        let uri = format!("{DEPLOYMENT}?dryRun=All");
+        let (got, told) = api.typed("PATCH", &uri, kind, patch.clone()).await;
+        assert_eq!(got, code, "{kind} {patch}: {told}");
+        assert!(got != 200 || told["metadata"]["namespace"] == "default", "{patch}: {told}");
+    }
+    let uri = format!("{DEPLOYMENT}?fieldValidation=Ignore");
+    assert_eq!(api.typed("PATCH", &uri, MERGE, json!([{"a": 1}])).await.0, 422, "a list is no object");
+    assert_eq!(api.typed("PATCH", &uri, MERGE, json!("text")).await.0, 400);
+    // Where there are no namespaces, one that is named is cleared.
+    api.create("/api/v1/nodes", json!({"metadata": {"name": "n"}})).await;
+    let (code, node) = api.call("PATCH", "/api/v1/nodes/n", json!({"metadata": {"namespace": "other"}})).await;
+    assert_eq!((code, node["metadata"].get("namespace")), (200, None), "{node}");
+    let cordon = replace("/spec/unschedulable", json!(true));
+    let (code, node) = api.typed("PATCH", "/api/v1/nodes/n", JSON, cordon).await;
+    assert_eq!((code, &node["spec"]["unschedulable"]), (200, &json!(true)), "{node}");
+}
+
+#[tokio::test]
+async fn a_merge_patch_puts_no_nulls_into_lists() {
+    let api = Api::start().await;
+    let limit = |max: Value| json!({"limits": [{"type": "Container", "max": max}]});
+    let uri = "/api/v1/namespaces/default/limitranges";
+    api.create(uri, json!({"metadata": {"name": "l"}, "spec": limit(json!({"cpu": "1", "memory": "1Gi"}))})).await;
+    let patch = json!({"spec": limit(json!({"cpu": "2", "memory": null}))});
+    let (code, now) = api.call("PATCH", &format!("{uri}/l"), patch).await;
+    assert_eq!((code, &now["spec"]["limits"][0]["max"]), (200, &json!({"cpu": "2"})), "{now}");
+}
+
+#[tokio::test]
+async fn empty_managed_fields_reset_them() {
+    let api = Api::start().await;
+    let managers = |object: &Value| {
+        let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+        entries.iter().map(|entry| entry["manager"].as_str().unwrap_or("").to_owned()).collect::<Vec<_>>()
+    };
+    let made =
+        api.create(&format!("{MAPS}?fieldManager=first"), json!({"metadata": {"name": "x"}, "data": {"a": "1"}})).await;
+    assert_eq!(managers(&made), ["first"]);
+    let uri = format!("{MAPS}/x?fieldManager=second");
+    for empty in [json!([]), json!([{}])] {
+        let mut wanted = made.clone();
+        wanted["metadata"]["managedFields"] = empty.clone();
+        wanted["metadata"]["resourceVersion"] = "".into();
+        let (code, now) = api.call("PUT", &format!("{uri}&dryRun=All"), wanted.clone()).await;
+        assert_eq!((code, managers(&now)), (200, Vec::<String>::new()), "{empty}: {now}");
+        let yaml = [("content-type", "application/yaml")];
+        let response = api.raw("PUT", &uri, &yaml, wanted.to_string()).await;
+        assert_eq!(response.status(), 200);
+        assert_eq!(managers(&api.get(&format!("{MAPS}/x")).await), Vec::<String>::new(), "{empty}");
+        // Whoever is not told that they are gone keeps them.
+        let (_, now) = api.call("PUT", &uri, made_again(&made)).await;
+        assert_eq!(managers(&now), ["first"], "{now}");
+    }
+    for (kind, patch) in [
+        (MERGE, json!({"metadata": {"managedFields": []}})),
+        (JSON, json!([{"op": "replace", "path": "/metadata/managedFields", "value": []}])),
+    ] {
+        let (code, now) = api.typed("PATCH", &format!("{uri}&dryRun=All"), kind, patch.clone()).await;
+        assert_eq!((code, managers(&now)), (200, Vec::<String>::new()), "{patch}: {now}");
+    }
+    // Entries of versions that there are not are of nobody.
+    let entry = |version: &str| json!({"manager": version, "operation": "Update", "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {"f:z": {}}}});
+    let object = json!({"metadata": {"name": "y", "managedFields": [entry("v9"), entry("v1")]}, "data": {"a": "1"}});
+    let made = api.create(&format!("{MAPS}?fieldManager=first"), object).await;
+    assert_eq!(managers(&made), ["v1", "first"]);
+}
+
+fn made_again(made: &Value) -> Value {
+    let mut again = made.clone();
+    again["metadata"]["resourceVersion"] = "".into();
+    again
+}
+
+#[tokio::test]
+async fn a_scale_is_written_to_the_object_of_its_path_alone() {
+    let api = with_deployment().await;
+    let scale = |metadata: Value| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": metadata, "spec": {"replicas": 3}});
+    let uri = format!("{DEPLOYMENT}/scale");
+    for (metadata, code) in [
+        (json!({"name": "d", "namespace": "kube-system"}), 400),
+        (json!({"name": "d", "namespace": "default", "uid": "other"}), 409),
+        (json!({"name": "d", "resourceVersion": "1"}), 409),
+        (json!({"name": "d", "namespace": "default"}), 200),
+    ] {
+        let (got, told) = api.call("PUT", &uri, scale(metadata.clone())).await;
+        assert_eq!(got, code, "{metadata}: {told}");
+    }
+    let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let response = api.raw("GET", &uri, &accept, "").await;
+    let body = http_body_util::BodyExt::collect(response.into_body()).await.expect("a body").to_bytes();
+    let table: Value = serde_json::from_slice(&body).expect("JSON");
+    let names: Vec<&Value> = table["columnDefinitions"].as_array().unwrap().iter().map(|c| &c["name"]).collect();
+    assert_eq!(names, ["Name", "Desired", "Available", "Age"]);
+    let cells = &table["rows"][0]["cells"];
+    assert_eq!((&cells[0], &cells[1], &cells[2]), (&json!("d"), &json!(3), &json!(0)));
+    assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    let (code, told) = api.call("PATCH", &uri, json!({"metadata": {"uid": "other"}})).await;
+    assert_eq!(code, 409, "{told}");
+    let (code, told) = api.call("PATCH", &uri, json!({"spec": {"replicas": -1}})).await;
+    assert_eq!((code, &told["details"]["causes"][0]["field"]), (422, &json!("spec.replicas")), "{told}");
+}
+
+#[tokio::test]
+async fn an_object_that_is_gone_is_made_again_by_a_put_of_its_last_version() {
+    let api = Api::start().await;
+    let uri = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l";
+    let lease = |version: &str| json!({"metadata": {"name": "l", "resourceVersion": version}, "spec": {}});
+    let (code, told) = api.call("PUT", uri, lease("x")).await;
+    assert_eq!(code, 500, "{told}");
+    let (code, made) = api.call("PUT", uri, lease("999999")).await;
+    assert_eq!(code, 201, "{made}");
+}
+
+#[tokio::test]
+async fn older_spellings_of_a_version_are_understood() {
+    let api = Api::start().await;
+    let map = json!({"apiVersion": "/v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+    assert_eq!(api.create(MAPS, map).await["apiVersion"], "v1");
+    let (code, _) =
+        api.call("POST", MAPS, json!({"apiVersion": "/v2", "kind": "ConfigMap", "metadata": {"name": "n"}})).await;
+    assert_eq!(code, 400);
+    let pods = "/api/v1/namespaces/default/pods";
+    api.create(pods, json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})).await;
+    let eviction = |version: &str| json!({"apiVersion": version, "kind": "Eviction", "metadata": {"name": "p"}});
+    for (version, code) in [("policy/v1beta2", 400), ("policy/v1beta1", 201)] {
+        let (got, told) = api.call("POST", &format!("{pods}/p/eviction"), eviction(version)).await;
+        assert_eq!(got, code, "{version}: {told}");
+    }
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use mark::{Grace, finalizers, grace, is_deleting, mark, mark_grace, set_finalizers};
 
-use crate::catalog::record::{Object, parse};
+use crate::catalog::record::Object;
 use crate::catalog::{ObjectSchema, Served};
 use crate::custom::cleanup;
 use crate::read::{choose, encode};
@@ -107,7 +107,7 @@ pub async fn run(
     let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Outcome, Refused>> {
         Box::pin(async move {
             check_preconditions(served, name, options, &record)?;
-            let old = served.stored_to_working(parse(&record)).await?;
+            let old = served.one_working(&record).await?;
             if admitted == Admitted::Ask {
                 let make = || options.object();
                 let admission = Admission {

@@ -120,6 +120,28 @@ async fn a_validating_webhook_sees_the_request_and_refuses_it() {
     assert_eq!((&update["object"]["data"]["a"], &update["oldObject"]["data"]["a"]), (&json!("c"), &json!("b")));
 }
 
+/// Webhooks are written against the library that upstream uses.
+#[tokio::test]
+async fn a_webhook_may_replace_what_is_not_there() {
+    let world = World::new(|seen| match request(seen)["name"].as_str() {
+        Some("lenient") => {
+            let owner = json!({"owner": "hook"});
+            let replace = json!({"op": "replace", "path": "/metadata/annotations", "value": owner});
+            let test = json!({"op": "test", "path": "/metadata/labels", "value": null});
+            patch(seen, json!([test, replace, {"op": "add", "path": "/data/empty"}]))
+        }
+        _ => patch(seen, json!([{"op": "replace", "path": "/metadata/annotations/owner", "value": "hook"}])),
+    })
+    .await;
+    let m = world.hook("m", |_| {});
+    world.mutating("m", vec![m]).await;
+    let (code, made) = world.post("lenient").await;
+    assert_eq!((code, &made["metadata"]["annotations"]), (201, &json!({"owner": "hook"})), "{made}");
+    assert_eq!(made["data"], json!({"a": "b", "empty": ""}));
+    let (code, told) = world.post("strict").await;
+    assert_eq!(code, 500, "the object that has the member is missing: {told}");
+}
+
 #[tokio::test]
 async fn webhooks_see_who_owns_which_fields_and_may_change_it() {
     let world = World::new(|seen| {

@@ -212,7 +212,7 @@ async fn wait_for_turn(face: &Arc<Face>, prefix: &Bytes, created: i64, lease: i6
         };
         loop {
             let answer = face.store.range(&before)?;
-            let Some(kv) = answer.kvs.into_iter().next() else { return Ok(()) };
+            let Some(kv) = answer.kvs.into_iter().next() else { return Ok::<(), Status>(()) };
             let from = answer.header.map_or(face.store.revision(), |header| header.revision) + 1;
             let mut changes = changes(face, kv.key, Bytes::new(), from);
             while !next(&mut changes).await?.iter().any(|e| e.r#type == event::EventType::Delete as i32) {}

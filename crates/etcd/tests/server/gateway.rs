@@ -161,7 +161,7 @@ async fn a_lock_is_one_clients_at_a_time() {
     // "n/1"
     assert_eq!((status, &first["key"]), (200, &json!("bi8x")));
     // One waits and goes away; the one behind it gets the lock nevertheless.
-    let request = |id| async move { post(at, "/v3/lock/lock", lock(id)).await };
+    let request = move |id| async move { post(at, "/v3/lock/lock", lock(id)).await };
     let (gone, waits) = (tokio::spawn(request(2)), async { waiting(at, 2).await });
     waits.await;
     let next = tokio::spawn(request(3));

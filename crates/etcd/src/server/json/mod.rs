@@ -131,7 +131,7 @@ impl Call {
     }
 
     /// The requests of a body, one after the other as they come.
-    fn requests<Q: prost::Message + Default>(self) -> Requests<Q> {
+    fn requests<Q: prost::Message + Default + 'static>(self) -> Requests<Q> {
         let reader = BodyValues { body: self.body, buffer: BytesMut::new(), bytes_max: self.bytes_max };
         let asked = self.asked;
         let all = futures::stream::unfold(Some(reader), move |reader| async move {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{Api, Lines};
 use base64::Engine as _;
-use kelson_webhook::test_server::{Behaviour, TestServer};
+use kelson_doubles::webhook::{Behaviour, TestServer};
 use serde_json::{Value, json};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use kelson_platform::files::{close_to_others, open_to_others};
 
-use crate::snapshot::DIR;
-
 /// Closes the server's own secret files below `dir` to others, and names those of `given` that others may read.
 ///
 /// Files that are not there are no fault: whoever needs them says so.
@@ -26,37 +24,33 @@ pub fn check(dir: &Path, given: &[&Path]) {
     }
 }
 
-/// Keys, kubeconfigs, the join token, and the files of stores: the one in use, those that a restore put aside, and copies.
+/// Keys, kubeconfigs, the join token, the store's files and their copies, and the directories that hold them.
 fn own(dir: &Path) -> Vec<PathBuf> {
     let mut files = vec![dir.join("node-token"), dir.join("admin.kubeconfig")];
-    let stores = entries(dir).into_iter().filter(|path| {
-        path.file_name().is_some_and(|name| name == "store" || name.to_string_lossy().starts_with("store."))
-    });
-    let copies = entries(&dir.join(DIR));
-    files.extend(stores.chain(copies).flat_map(|store| entries(&store)));
-    for keys in ["pki", "kubelet/pki"] {
-        below(&dir.join(keys), KEYS_DEPTH, &mut files);
+    let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    add(&dir.join("pki"), &|path| named(path).ends_with(".key"), &mut files);
+    // A kubelet's keys are in one file with their certificates.
+    add(&dir.join("kubelet").join("pki"), &|path| !named(path).ends_with(".crt"), &mut files);
+    add(&dir.join("store"), &|_| true, &mut files);
+    add(&dir.join("snapshots"), &|_| true, &mut files);
+    let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    for replaced in entries.filter(|path| named(path).starts_with("store.")) {
+        add(&replaced, &|_| true, &mut files);
     }
     files
 }
 
-/// Directories below those of keys that are looked into.
-const KEYS_DEPTH: usize = 3;
-
-/// Files with private keys: keys themselves, and certificates that have theirs beside them, as kubelets keep them.
-fn below(dir: &Path, depth: usize, files: &mut Vec<PathBuf>) {
-    for path in entries(dir) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.ends_with(".key") || name.ends_with(".pem") || name.ends_with(".kubeconfig") {
-            files.push(path);
-        } else if depth > 0 && path.is_dir() && !path.is_symlink() {
-            below(&path, depth - 1, files);
+/// A directory and what of its files is secret, at every depth.
+fn add(dir: &Path, is_secret: &dyn Fn(&Path) -> bool, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    files.push(dir.to_owned());
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        match fs::symlink_metadata(&path) {
+            Ok(about) if about.is_dir() => add(&path, is_secret, files),
+            Ok(_) if is_secret(&path) => files.push(path),
+            _ => {}
         }
     }
-}
-
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path()).collect()
 }
 
 #[cfg(test)]
@@ -78,16 +72,25 @@ mod tests {
         };
         let key = file("pki/ca.key", 0o644);
         let store = file("store/store.db", 0o660);
-        let more =
-            ["store.before-17/store.db", "snapshots/x/store.db", "pki/next/ca.key", "kubelet/pki/kubelet-client-1.pem"];
-        let more = more.map(|name| file(name, 0o644));
         let token = file("node-token", 0o600);
         let certificate = file("pki/ca.crt", 0o644);
         let given = file("elsewhere/encryption.yaml", 0o640);
+        let more = [
+            "kubelet/pki/kubelet-client-current.pem",
+            "store.before-1/store.db",
+            "snapshots/monday/store.db",
+            "pki/next/ca.key",
+        ];
+        let more = more.map(|name| file(name, 0o644));
+        let directories = ["pki", "store", "kubelet/pki", "snapshots", "snapshots/monday", "store.before-1"];
+        for name in directories {
+            fs::set_permissions(dir.path().join(name), Permissions::from_mode(0o755)).unwrap();
+        }
         check(dir.path(), &[&given]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         assert_eq!([mode(&key), mode(&store), mode(&token)], [0o600; 3]);
-        assert_eq!(more.map(|path| mode(&path)), [0o600; 4], "wherever they are");
+        assert_eq!(more.each_ref().map(|path| mode(path)), [0o600; 4]);
+        assert_eq!(directories.map(|name| mode(&dir.path().join(name))), [0o700; 6]);
         assert_eq!(mode(&certificate), 0o644, "everybody may read a certificate");
         assert_eq!(mode(&given), 0o640, "what others own is named and left");
         assert!(open_to_others(&given).is_some());

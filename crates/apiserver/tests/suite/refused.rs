@@ -175,7 +175,11 @@ async fn updates() {
         "PUT",
         &[
             (status, with(&pod, "/status/podIP", json!("a")), "status.podIPs[0] Invalid"),
-            (status, with(&pod, "/status/hostIPs", json!([{"ip": "a"}])), "status.hostIPs[0] Invalid, status.hostIPs[0].ip Invalid"),
+            (
+                status,
+                with(&pod, "/status/hostIPs", json!([{"ip": "a"}])),
+                "status.hostIPs[0] Invalid, status.hostIPs[0].ip Invalid",
+            ),
             (
                 "/api/v1/namespaces/default/services/s",
                 with(&service, "/metadata/deletionTimestamp", json!("2025-06-01T00:00:00Z")),

@@ -12,7 +12,7 @@ pub async fn run(args: &CleanupArgs) -> anyhow::Result<()> {
     let dir = &args.data_dir;
     let dir = &dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
     let _lock = DataDirLock::take(dir)?;
-    let errors = node::run::remove(dir).await;
+    let errors = node::run::remove(dir, args.container_runtime_endpoint.as_deref()).await;
     for e in &errors {
         eprintln!("{e}");
     }

@@ -325,6 +325,9 @@ pub struct CleanupArgs {
     /// Also delete the data directory.
     #[arg(long)]
     pub delete_data: bool,
+    /// Socket of the container runtime whose pods are removed [default: the one that the node was last started with]
+    #[arg(long, value_name = "unix:///…")]
+    pub container_runtime_endpoint: Option<String>,
 }
 
 #[cfg(test)]

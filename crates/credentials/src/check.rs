@@ -27,11 +27,16 @@ pub struct Report {
 }
 
 impl Report {
-    /// The first fault in one line, for the end of the program.
+    /// The first fault in one line, for the end of the program; of a configuration that is not sound, that it is not.
     pub fn reason(&self) -> &str {
-        let fault = |l: &&str| l.contains(": FAILED ") || l.trim_start().starts_with("unusable: ");
-        let lines = || self.text.lines();
-        lines().find(fault).or_else(|| lines().last()).unwrap_or_default().trim()
+        let starts = ["unusable: ", "The configuration is not sound:"];
+        let words = [": FAILED ", ": NOT RUN: "];
+        let fault =
+            |l: &&str| words.iter().any(|w| l.contains(w)) || starts.iter().any(|s| l.trim_start().starts_with(s));
+        let mut lines = self.text.lines();
+        let first = lines.clone().find(fault).or_else(|| lines.next_back()).unwrap_or_default().trim();
+        // All the faults of a configuration are in the lines before.
+        first.strip_suffix(':').unwrap_or(first)
     }
 }
 
@@ -99,8 +104,10 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
         }
         let Some(provided) = lookup.answers.iter().find(|a| &a.plugin == name) else {
             let needs = default.is_some_and(|(_, _, required)| *required);
-            let why = if needs { "needs a pod's service account; not run" } else { "not run" };
-            let _ = writeln!(text, "{name}: {why}");
+            let why = if needs { "needs a pod's service account" } else { "is not for this image" };
+            let _ = writeln!(text, "{name}: NOT RUN: {why}");
+            // Whether it works is not known, which must not look like a success.
+            fine = false;
             continue;
         };
         let took = Duration::from_secs_f64(metrics.plugin(name).seconds.clamp(0.0, 3600.0));

@@ -25,6 +25,7 @@ pub struct Metrics {
     durations: HistogramVec,
     config_hash: IntGaugeVec,
     reloads: IntCounterVec,
+    processes: IntGaugeVec,
     must_pull: IntCounterVec,
     ensured: IntCounterVec,
 }
@@ -65,6 +66,11 @@ impl Metrics {
                 &["hash"],
             ),
             reloads,
+            processes: registry.gauges(
+                "kelson_credential_provider_plugin_processes",
+                "Runs of credential provider plugins that are under way or wait for one of the processes allowed at once, by state.",
+                &["state"],
+            ),
             must_pull: registry.counters(
                 "kubelet_imagemanager_image_mustpull_checks_total",
                 "Decisions whether a pod must show credentials for an image that is there, by result.",
@@ -89,6 +95,24 @@ impl Metrics {
         if !fine {
             self.errors.with_label_values(&[plugin]).inc();
         }
+    }
+
+    /// Counts a run in this state, `waiting` or `running`, until what is returned is dropped.
+    pub(crate) fn process(&self, state: &'static str) -> Process {
+        let gauge = self.processes.with_label_values(&[state]);
+        gauge.inc();
+        Process(gauge)
+    }
+
+    /// Says how many plugin processes may run at once.
+    pub(crate) fn set_processes_max(&self, max: usize) {
+        let max = i64::try_from(max).unwrap_or(i64::MAX);
+        self.processes.with_label_values(&["allowed"]).set(max);
+    }
+
+    /// Runs in this state.
+    pub fn processes(&self, state: &'static str) -> i64 {
+        self.processes.with_label_values(&[state]).get()
     }
 
     pub(crate) fn set_config_hash(&self, hash: &str) {
@@ -122,6 +146,15 @@ impl Metrics {
     pub fn reloads(&self) -> (u64, u64) {
         let of = |result| self.reloads.with_label_values(&[result]).get();
         (of("failure"), of("success"))
+    }
+}
+
+/// A run that is counted in a state.
+pub(crate) struct Process(kelson_metrics::IntGauge);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

@@ -2,12 +2,15 @@
 //! whose containers are gone already.
 #![allow(clippy::disallowed_methods, reason = "blocking: `kelson cleanup` does nothing beside")]
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use kelson_cri::leftovers::end_in_cgroups;
+use kelson_cri::proto::PodSandbox;
 
 use crate::cgroups::name::CgroupName;
 use crate::config::cgroups::CgroupDriver;
+use crate::runtime::labels;
 use crate::volumes::mounts::{KernelMounts, Mounts as _};
 
 /// Where cgroup hierarchies are mounted: one (v2), or one per controller (v1) with, perhaps, a v2 tree beside.
@@ -38,6 +41,23 @@ pub async fn cleanup(root_dir: &Path, cgroup_root: &str) -> Vec<String> {
     errors
 }
 
+/// Says of sandboxes whether the kubelet of `root_dir` made them: by their annotation, or, for those of earlier versions, by the
+/// directories that it keeps of their pods.
+pub fn own_sandboxes(root_dir: &Path) -> impl Fn(&PodSandbox) -> bool + use<> {
+    let names = |dir: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(root_dir.join(dir)).into_iter().flatten().flatten();
+        entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+    };
+    // `NAMESPACE_NAME_UID`; a UID has no underscore.
+    let logs = names("pod-logs").into_iter().filter_map(|name| Some(name.rsplit_once('_')?.1.to_owned()));
+    let uids: HashSet<String> = names("pods").into_iter().chain(logs).collect();
+    let own = root_dir.display().to_string();
+    move |sandbox| match sandbox.annotations.get(labels::NODE_DIRECTORY) {
+        Some(directory) => *directory == own,
+        None => sandbox.labels.get(labels::POD_UID).is_some_and(|uid| uids.contains(uid)),
+    }
+}
+
 fn hierarchies() -> Vec<PathBuf> {
     let below = std::fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|e| e.path());
     std::iter::once(PathBuf::from(CGROUPS)).chain(below.filter(|p| p.is_dir() && !p.is_symlink())).collect()
@@ -54,4 +74,31 @@ fn remove_tree(dir: &Path) -> std::io::Result<()> {
         remove_tree(&child.path())?;
     }
     std::fs::remove_dir(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sandboxes_of_this_node_are_told_from_others() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for own in ["pods/u-running", "pod-logs/ns_name_u-ended"] {
+            std::fs::create_dir_all(dir.path().join(own)).expect("made");
+        }
+        let own = own_sandboxes(dir.path());
+        let here = dir.path().display().to_string();
+        for (uid, directory, expected) in [
+            ("u-running", None, true),
+            ("u-ended", None, true),
+            ("u-stranger", None, false),
+            ("u-new", Some(here.as_str()), true),
+            ("u-running", Some("/var/lib/another"), false),
+        ] {
+            let annotations =
+                directory.map(|d| (labels::NODE_DIRECTORY.to_owned(), d.to_owned())).into_iter().collect();
+            let labels = [(labels::POD_UID.to_owned(), uid.to_owned())].into();
+            assert_eq!(own(&PodSandbox { labels, annotations, ..Default::default() }), expected, "{uid} {directory:?}");
+        }
+    }
 }

@@ -96,7 +96,7 @@ impl PodEffects {
     /// Runs a hook of a container for at most `limit`; the text of what went wrong, if it did.
     pub async fn hook(&self, pod: &Pod, handler: &Handler, target: &Target, limit: Duration) -> Result<(), String> {
         match self.prober.run(handler, target, limit).await {
-            Outcome::Success => Ok(()),
+            Outcome::Success | Outcome::Warning(_) => Ok(()),
             Outcome::FellBack(text) => {
                 self.metrics.hook_fell_back();
                 self.tell.pod(pod, EventType::Warning, "LifecycleHTTPFallback", text);

@@ -84,6 +84,7 @@ pub struct Running {
     ready: watch::Receiver<bool>,
     port: u16,
     known: Known,
+    registry: Registry,
     spans: Spans,
 }
 
@@ -99,6 +100,10 @@ impl Running {
     /// The pods this kubelet knows.
     pub fn known(&self) -> Known {
         self.known.clone()
+    }
+    /// Where the node's metrics are shown, for parts of the node beside the kubelet.
+    pub fn registry(&self) -> Registry {
+        self.registry.clone()
     }
     /// Ends all of the kubelet's tasks, pod workers, probes and streams among them, and waits for them. Containers go on.
     pub async fn shutdown(self) {
@@ -171,7 +176,8 @@ impl Kubelet {
             tasks.supervise("client-certificate", move || certificate.clone().run(metrics.clone()));
         }
         pods(&tasks, &deps, parts, node, &channels);
-        Ok(Running { tasks, ready: channels.ready.1, port, known: channels.known, spans: channels.spans.0 })
+        let (registry, spans) = (channels.metrics.registry().clone(), channels.spans.0);
+        Ok(Running { tasks, ready: channels.ready.1, port, known: channels.known, registry, spans })
     }
 }
 
@@ -317,6 +323,7 @@ fn server(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
         traced: channels.spans.1.clone(),
         certificates: channels.certificates.clone(),
         volumes: parts.volumes.usages.clone(),
+        rates: Default::default(),
         pipes_dir: command::directory(&parts.config.root_dir),
     };
     Server { state, client: deps.client.clone(), names: channels.names.1.clone() }

@@ -11,6 +11,7 @@ use crate::devices::listing::PodResourcesLister;
 use crate::devices::registration::Registrar;
 use crate::eviction::{self, measure};
 use crate::images::gc::ImageCollection;
+use crate::logs::links;
 use crate::logs::rotate::LogRotation;
 use crate::metrics::{self, ClaimRoom, ShutdownMetrics};
 use crate::pods::health::HealthNews;
@@ -77,6 +78,7 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         workers: config.log_workers,
     };
     tasks.supervise("log-rotation", move || rotation.clone().run());
+    sweep_links(tasks, parts);
     shutdown(tasks, deps, parts, channels);
     shares(tasks, parts, channels);
     pinning(tasks, deps, parts, channels);
@@ -87,6 +89,14 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         if let Some(why) = host.fault(in_cluster).await {
             tell.node(EventType::Warning, "CheckLimitsForResolvConf", why);
         }
+    });
+}
+
+/// Links to logs of containers that went while no kubelet ran go.
+fn sweep_links(tasks: &Tasks, parts: &Parts) {
+    let Some(dir) = parts.config.container_logs_dir.clone() else { return };
+    tasks.spawn("log-links", OnPanic::Contain, async move {
+        let _ = FILES.run(move || links::sweep(&dir)).await;
     });
 }
 

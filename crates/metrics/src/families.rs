@@ -28,13 +28,16 @@ impl Families {
     }
 
     fn begin(&mut self, of: MetricType, name: &str, help: &str) -> Family<'_> {
-        let mut family = MetricFamily::default();
-        family.set_name(name.to_owned());
-        family.set_help(help.to_owned());
-        family.set_field_type(of);
-        self.0.push(family);
-        let last = self.0.len() - 1;
-        Family(&mut self.0[last])
+        // One that was begun before goes on: a name may stand in the text once.
+        let at = self.0.iter().position(|f| f.name() == name).unwrap_or_else(|| {
+            let mut family = MetricFamily::default();
+            family.set_name(name.to_owned());
+            family.set_help(help.to_owned());
+            family.set_field_type(of);
+            self.0.push(family);
+            self.0.len() - 1
+        });
+        Family(&mut self.0[at])
     }
 
     /// The classic text format. A family without a sample is left out.
@@ -137,5 +140,15 @@ mod tests {
                     # HELP cpu_seconds_total CPU.\n# TYPE cpu_seconds_total counter\ncpu_seconds_total 0.25\n\
                     cpu_seconds_total{core=\"1\"} 1\n";
         assert_eq!(families.text(), want);
+    }
+    #[test]
+    fn a_family_that_is_begun_again_goes_on() {
+        let mut families = Families::default();
+        families.gauge("a", "A.").sample(&[("of", "1")], 1.0);
+        families.gauge("b", "B.").sample(&[], 1.0);
+        families.gauge("a", "A.").sample(&[("of", "2")], 2.0);
+        let text = families.text();
+        assert_eq!(text.matches("# TYPE a gauge").count(), 1, "{text}");
+        assert!(text.contains("a{of=\"1\"} 1\na{of=\"2\"} 2\n"), "{text}");
     }
 }

@@ -24,7 +24,8 @@ pub(crate) fn allow_forward(bridge: &str) -> Result<(), NetError> {
             Ok(())
         }
         Some(Owner::Nft) => {
-            if !nft_handles(bridge)?.is_empty() {
+            let there = nft_handles(bridge)?;
+            if there.len() >= 2 {
                 return Ok(());
             }
             for direction in ["iifname", "oifname"] {
@@ -34,6 +35,17 @@ pub(crate) fn allow_forward(bridge: &str) -> Result<(), NetError> {
             Ok(())
         }
     }
+}
+
+/// Whether the bridge's traffic has its way through a `FORWARD` chain, or needs none.
+pub(crate) fn is_forward_allowed(bridge: &str) -> Result<bool, NetError> {
+    Ok(match forward_chain_owner() {
+        None => true,
+        Some(Owner::Iptables(program)) => {
+            ["-i", "-o"].iter().all(|to| iptables(program, "-C", &["FORWARD", to, bridge, "-j", "ACCEPT"]).is_ok())
+        }
+        Some(Owner::Nft) => nft_handles(bridge)?.len() >= 2,
+    })
 }
 
 /// Takes back what [`allow_forward`] did.

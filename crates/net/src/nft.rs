@@ -2,7 +2,9 @@
 //! business.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
+use std::collections::VecDeque;
 use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
@@ -12,6 +14,24 @@ use tokio::process::Command;
 const STDERR_BYTES_MAX: usize = 2048;
 /// A transaction of ten thousand services takes seconds; one that takes longer than this hangs.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The last processes of `nft` that this program has run, by their IDs: changes that they make are its own.
+static RECENT: Mutex<VecDeque<u32>> = Mutex::new(VecDeque::new());
+/// How many of them are remembered; the changes of one are told while it runs.
+const RECENT_MAX: usize = 64;
+
+/// Whether the process with this ID is a recent `nft` of this program.
+pub(crate) fn is_own(process: u32) -> bool {
+    RECENT.lock().unwrap_or_else(PoisonError::into_inner).contains(&process)
+}
+
+fn remember(process: Option<u32>) {
+    let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
+    recent.extend(process);
+    while recent.len() > RECENT_MAX {
+        recent.pop_front();
+    }
+}
 
 /// A failed run.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +60,8 @@ async fn run(args: &[&str], input: &str) -> Result<Vec<u8>, NftError> {
         std::io::ErrorKind::NotFound => NftError::Missing,
         _ => NftError::Io(e),
     })?;
+    // Before it is told what to change.
+    remember(child.id());
     let stdin = child.stdin.take();
     let feed = async {
         if let Some(mut stdin) = stdin {

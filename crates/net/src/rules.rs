@@ -13,6 +13,9 @@ use crate::ipam::Allocation;
 /// Behind the proxy's rules (priority -100), so that a service's own port wins over a host port.
 const PRIORITY_HOST_PORTS: i32 = -95;
 
+/// Maps and sets of the table whose elements follow the pods.
+pub(crate) const CHANGING: [&str; 3] = ["hostports", "hostports-by-ip", "hairpin"];
+
 /// The whole table, replacing whatever was there.
 pub(crate) fn table_script(config: &NetworkConfig, allocations: &BTreeMap<IpAddr, Allocation>) -> String {
     let (table, bridge, subnet) = (config.table(), config.bridge(), config.subnet());

@@ -381,3 +381,68 @@ fn a_pod_sends_from_no_other_pods_address_and_answers_for_none() {
     assert_eq!(heard(&host, &pod, &theirs), Vec::<String>::new());
     assert!(host.run(&format!("bridge -d link show dev {port}")).contains("locked on"));
 }
+
+/// Makes the network, lets `others` do something harmless and then some damage, and gives what is noticed of it.
+fn noticed(host: &Host, harmless: &str, damage: &str) -> Vec<(kelson_net::Damage, String)> {
+    let (config, script) = (host.network(), format!("{harmless}\n{damage}"));
+    inside(&format!("/run/netns/{}", host.name), move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let network = kelson_net::Network::new(config);
+            network.ensure("/bin/true".as_ref()).await.unwrap();
+            let mut guard = network.guard("/bin/true".as_ref()).await.unwrap();
+            let watching = async {
+                tokio::time::timeout(Duration::from_secs(60), guard.damaged()).await.expect("the damage is noticed")
+            };
+            let doing = async {
+                let done = tokio::process::Command::new("sh").args(["-ec", &script]).status().await.unwrap();
+                assert!(done.success(), "{script}");
+            };
+            let (noticed, ()) = tokio::join!(watching, doing);
+            network.ensure("/bin/true".as_ref()).await.unwrap();
+            noticed
+        })
+    })
+}
+
+#[test]
+fn what_another_program_takes_away_is_noticed_and_comes_back() {
+    use kelson_net::Damage::{Cni, Forward, Links, Sysctls, Tables};
+    let Some(mut host) = Host::new("g") else { return };
+    let pod = host.pod("p");
+    let port = json!({"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]});
+    host.add("aaa", &pod, port);
+    let network = host.network();
+    let (table, bridge) = (network.table(), network.bridge());
+    // What pods and other programs do all the time is no damage.
+    let harmless = format!(
+        "nft add table ip other; nft add chain ip other c; nft delete table ip other
+         nft add element ip {table} hostports '{{ tcp . 81 : 10.42.7.9 . 80 }}'
+         nft delete element ip {table} hostports '{{ tcp . 81 : 10.42.7.9 . 80 }}'"
+    );
+    let chain = "'{ type filter hook forward priority 0; policy drop; }'";
+    for (part, damage) in [
+        (Tables, "nft flush ruleset".to_owned()),
+        (Tables, format!("nft flush chain ip {table} postrouting")),
+        (Tables, format!("nft delete table bridge {table}")),
+        (Forward, format!("nft add table ip filter; nft add chain ip filter FORWARD {chain}")),
+        (Forward, "nft flush chain ip filter FORWARD".to_owned()),
+        (Sysctls, format!("echo 0 > /proc/sys/net/ipv4/conf/{bridge}/route_localnet")),
+        (Cni, format!("rm -r {}", host.dir.path().join("cni").display())),
+        (Links, format!("ip link set {bridge} down")),
+        (Links, format!("ip addr flush dev {bridge}")),
+        (Links, format!("ip link delete {bridge}")),
+    ] {
+        let found = noticed(&host, &harmless, &damage);
+        assert!(!found.is_empty() && found.iter().all(|(what, _)| *what == part), "{damage}: {found:?}");
+        let rules =
+            host.run(&format!("nft list table ip {table}; nft list table bridge {table}; ip addr show {bridge}"));
+        for there in ["10.42.7.1/24", "masquerade", "tcp . 8080 :", "from-pods"] {
+            assert!(rules.contains(there), "{there} after {damage}:\n{rules}");
+        }
+        assert!(
+            kelson_net::NetworkConfig::cni_conf_dir(host.dir.path()).join("10-kelson.conflist").is_file(),
+            "{damage}"
+        );
+    }
+}

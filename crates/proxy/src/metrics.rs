@@ -15,6 +15,7 @@ pub struct Metrics {
     last_queued: GaugeVec,
     last_synced: GaugeVec,
     failures: IntCounterVec,
+    restores: IntCounterVec,
     flows_deleted: IntCounterVec,
     service_changes: IntCounter,
     endpoint_changes: IntCounter,
@@ -58,6 +59,11 @@ impl Metrics {
             failures: r.counters(
                 "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
                 "Transactions that the kernel refused.",
+                &family,
+            ),
+            restores: r.counters(
+                "kelson_proxy_table_restores_total",
+                "Tables that were made anew because another program had changed them.",
                 &family,
             ),
             flows_deleted: r.counters(
@@ -118,6 +124,10 @@ impl Metrics {
 
     pub(crate) fn failed(&self, family: Family) {
         self.failures.with_label_values(&[word(family)]).inc();
+    }
+
+    pub(crate) fn restored(&self, family: Family) {
+        self.restores.with_label_values(&[word(family)]).inc();
     }
 
     pub(crate) fn flows_deleted(&self, family: Family, count: usize) {

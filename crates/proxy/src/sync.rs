@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kelson_client::{Backoff, Change, Client, Informer, InformerConfig, InformerHandle};
 use kelson_meta::{Clock, ObjectKey};
+use kelson_net::events::{RulesetChange, RulesetEvents};
 use kelson_net::nft::{self, NftError};
 use kelson_tasks::{Lane, Tasks};
 use parking_lot::Mutex;
@@ -30,6 +31,8 @@ const NODE_WAIT: Duration = Duration::from_secs(2);
 const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60) };
 /// A change that waits longer than this for its rules makes `/healthz` fail (upstream: twice the sync period).
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long further changes of other programs are waited for once one was seen.
+const GATHER: Duration = Duration::from_millis(500);
 /// The kernel may list a hundred thousand flows before it answers.
 static FLOWS: Lane = Lane::new("conntrack", 1);
 /// Chains of [`render::base`] that are no hooks.
@@ -204,6 +207,7 @@ impl Syncer {
         check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut due = true;
         let inbox = Arc::clone(&self.inbox);
+        let mut removals = Removals::of(self.tables.iter().map(|t| t.rules.table()));
         loop {
             if due {
                 match self.sync().await {
@@ -225,6 +229,10 @@ impl Syncer {
                 () = inbox.changed.notified() => true,
                 () = inbox.everything.notified() => self.read_zone(),
                 _ = check.tick() => self.check().await,
+                () = removals.next() => {
+                    tokio::time::sleep(GATHER).await;
+                    self.check().await
+                }
             };
         }
     }
@@ -325,14 +333,57 @@ impl Syncer {
                 Ok(found) if found == table.rules.expected() => {}
                 Ok(_) => {
                     tracing::warn!(table = table.rules.table(), "rules were changed by somebody else; made anew");
+                    self.metrics.restored(table.family);
                     table.stale = true;
                 }
                 Err(e) => {
                     tracing::warn!(table = table.rules.table(), error = %e, "rules cannot be read; made anew");
+                    self.metrics.restored(table.family);
                     table.stale = true;
                 }
             }
         }
         self.tables.iter().any(|t| t.stale)
+    }
+}
+
+/// Hears of what goes from the proxy's tables, whoever takes it.
+struct Removals {
+    /// Names without families.
+    tables: Vec<String>,
+    events: Option<RulesetEvents>,
+}
+
+impl Removals {
+    /// Of these tables, named with their families. Where the kernel tells nothing, the check in turn finds it.
+    fn of<'a>(tables: impl Iterator<Item = &'a str>) -> Self {
+        let events = RulesetEvents::subscribe()
+            .inspect_err(|error| tracing::warn!(%error, "changes of nftables by other programs are noticed late"))
+            .ok();
+        let name = |table: &str| table.split(' ').next_back().unwrap_or_default().to_owned();
+        Self { tables: tables.map(name).collect(), events }
+    }
+
+    /// Waits until something went from one of the tables. Dropping the future loses nothing that was not heard.
+    async fn next(&mut self) {
+        loop {
+            let Some(events) = &mut self.events else { return std::future::pending().await };
+            match events.next().await {
+                Ok(changes) if changes.iter().any(|c| self.concerns(c)) => return,
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "changes of nftables by other programs are noticed late from now on");
+                    self.events = None;
+                }
+            }
+        }
+    }
+
+    fn concerns(&self, change: &RulesetChange) -> bool {
+        match change {
+            RulesetChange::Removed { table } => self.tables.contains(table),
+            RulesetChange::Lost => true,
+            RulesetChange::Added { .. } => false,
+        }
     }
 }

@@ -2,8 +2,10 @@
 //! dialling into the pod to the caller. Upstream: `cri-streaming/pkg/streaming/portforward`.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::error::StreamError;
@@ -20,6 +22,10 @@ pub const PORT: &str = "port";
 /// The header that pairs a data with an error stream.
 pub const REQUEST_ID: &str = "requestID";
 
+/// How long the client may still send on a channel after the pod has ended its side. Channels have no half-close, so the
+/// end of the connection is the only end of the stream that such a client sees (containerd waits as long).
+const CHANNEL_LINGER: Duration = Duration::from_secs(1);
+
 /// One forwarded connection.
 #[derive(Debug)]
 pub struct PortForwardPair {
@@ -31,18 +37,22 @@ pub struct PortForwardPair {
     pub data: Stream,
     /// Where a failure to reach the port is told; clients give up the whole port-forward when they read one.
     pub error: Stream,
+    /// Held by pairs of channels, which the session counts: it ends when all of them are dropped.
+    channel: Option<mpsc::Sender<()>>,
 }
 
 impl PortForwardPair {
-    /// Carries bytes between the client and `io` until both sides have ended. A connection that breaks on either side
-    /// ends this pair only: nothing is written to the error stream, since clients take that for the end of everything.
+    /// Carries bytes between the client and `io` until both sides have ended; a client of channels, which cannot end its
+    /// side, gets a second after the end of `io`. A connection that breaks on either side ends this pair only: nothing is
+    /// written to the error stream, since clients take that for the end of everything.
     pub async fn relay<T>(self, io: T)
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
-        let Self { data, error, .. } = self;
-        let mut data = data;
-        if relay(&mut data, io).await.is_err() {
+        let Self { mut data, error, channel, .. } = self;
+        let linger = channel.is_some().then_some(CHANNEL_LINGER);
+        // A channel has no reset, which would only drop what the pod has sent.
+        if relay(&mut data, io, linger).await.is_err() && channel.is_none() {
             data.reset();
         }
         error.finish();
@@ -53,7 +63,9 @@ impl PortForwardPair {
     pub async fn fail(mut self, message: &str) {
         let _ = self.error.write_all(message.as_bytes()).await;
         let _ = self.error.shutdown().await;
-        self.data.reset();
+        if self.channel.is_none() {
+            self.data.reset();
+        }
     }
 }
 
@@ -69,7 +81,15 @@ pub struct PortForwardSession {
     connection: Connection,
     halves: HashMap<String, Half>,
     /// The pairs of a legacy WebSocket, which exist from the start.
-    fixed: Option<Vec<PortForwardPair>>,
+    fixed: Option<FixedPairs>,
+}
+
+/// The pairs of a legacy WebSocket.
+struct FixedPairs {
+    /// Those that have not been handed out, the first of them last.
+    waiting: Vec<PortForwardPair>,
+    /// Closed when every pair has been dropped.
+    left: mpsc::Receiver<()>,
 }
 
 impl PortForwardSession {
@@ -96,13 +116,18 @@ impl PortForwardSession {
         &self.connection
     }
 
-    /// The next forwarded connection; `None` when the client is gone. Streams that make no pair in time are ended.
+    /// The next forwarded connection; `None` when the client is gone, or when all pairs of a legacy WebSocket have ended:
+    /// that connection is closed then, since its client sees no other end. Streams that make no pair in time are ended.
     pub async fn next_pair(&mut self) -> Option<PortForwardPair> {
         if let Some(pairs) = &mut self.fixed {
-            if let Some(pair) = pairs.pop() {
+            if let Some(pair) = pairs.waiting.pop() {
                 return Some(pair);
             }
-            self.connection.closed().await;
+            tokio::select! {
+                _ = self.connection.closed() => {}
+                // Nothing is sent there: it yields when the last sender is dropped.
+                _ = pairs.left.recv() => self.connection.close().await,
+            }
             return None;
         }
         loop {
@@ -168,16 +193,11 @@ impl PortForwardSession {
             return None;
         }
         let half = self.halves.remove(&request_id)?;
-        Some(PortForwardPair { port: half.port, request_id, data: half.data?, error: half.error? })
+        Some(PortForwardPair { port: half.port, request_id, data: half.data?, error: half.error?, channel: None })
     }
 }
 
-fn serve_channels<T>(
-    io: T,
-    ports: &[u16],
-    base64: bool,
-    options: &ConnectionOptions,
-) -> (Connection, Vec<PortForwardPair>)
+fn serve_channels<T>(io: T, ports: &[u16], base64: bool, options: &ConnectionOptions) -> (Connection, FixedPairs)
 where
     T: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -188,14 +208,16 @@ where
     let channels = u8::try_from(ports.len() * 2).unwrap_or(u8::MAX - 1);
     let (connection, streams) = Connection::channels(io, channels, decode, encode, options);
     let mut streams = streams.into_iter();
-    let mut pairs = Vec::new();
+    let mut waiting = Vec::new();
+    let (held, left) = mpsc::channel(1);
     for (at, port) in ports.iter().enumerate() {
         let (Some(data), Some(error)) = (streams.next(), streams.next()) else { break };
         // Each channel begins with its port, little-endian.
         data.preload(&port.to_le_bytes());
         error.preload(&port.to_le_bytes());
-        pairs.push(PortForwardPair { port: *port, request_id: at.to_string(), data, error });
+        let channel = Some(held.clone());
+        waiting.push(PortForwardPair { port: *port, request_id: at.to_string(), data, error, channel });
     }
-    pairs.reverse();
-    (connection, pairs)
+    waiting.reverse();
+    (connection, FixedPairs { waiting, left })
 }

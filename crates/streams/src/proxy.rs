@@ -34,7 +34,7 @@ where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    relay(a, b).await
+    relay(a, b, None).await
 }
 
 /// The same, until neither direction has carried anything for `idle`: then both ends are let go.
@@ -47,7 +47,7 @@ where
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let carried = Activity::begin();
-    let carry = relay_noting(a, b, &carried);
+    let carry = relay_noting(a, b, None, &carried);
     tokio::pin!(carry);
     loop {
         let last = carried.last();
@@ -82,15 +82,17 @@ impl Activity {
     }
 }
 
-pub(crate) async fn relay<A, B>(a: A, b: B) -> io::Result<(u64, u64)>
+/// Carries bytes both ways as [`splice`] does. With a `linger`, `a` has no half-close: once `b` has ended, `a` may send for
+/// that long, and then both are let go.
+pub(crate) async fn relay<A, B>(a: A, b: B, linger: Option<Duration>) -> io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    relay_noting(a, b, &Activity::begin()).await
+    relay_noting(a, b, linger, &Activity::begin()).await
 }
 
-async fn relay_noting<A, B>(a: A, b: B, carried: &Activity) -> io::Result<(u64, u64)>
+async fn relay_noting<A, B>(a: A, b: B, linger: Option<Duration>, carried: &Activity) -> io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
@@ -101,22 +103,27 @@ where
     let mut back = std::pin::pin!(pump(b_read, a_write, carried));
     let (first, second) = tokio::select! {
         there = &mut there => {
-            let back = end(&there, back).await;
+            let back = end(&there, back, None).await;
             (there, back)
         }
         back = &mut back => {
-            let there = end(&back, there).await;
+            let there = end(&back, there, linger).await;
             (there, back)
         }
     };
     Ok((first?, second?))
 }
 
-/// Waits for the second direction: without limit after an orderly end of the first, else not for long.
-async fn end(first: &io::Result<u64>, second: impl Future<Output = io::Result<u64>>) -> io::Result<u64> {
-    match first {
-        Ok(_) => second.await,
-        Err(_) => tokio::time::timeout(BROKEN_LINGER, second).await.unwrap_or(Ok(0)),
+/// Waits for the second direction: for `linger`, or without limit, after an orderly end of the first, else not for long.
+async fn end(
+    first: &io::Result<u64>,
+    second: impl Future<Output = io::Result<u64>>,
+    linger: Option<Duration>,
+) -> io::Result<u64> {
+    match (first, linger) {
+        (Ok(_), None) => second.await,
+        (Ok(_), Some(limit)) => tokio::time::timeout(limit, second).await.unwrap_or(Ok(0)),
+        (Err(_), _) => tokio::time::timeout(BROKEN_LINGER, second).await.unwrap_or(Ok(0)),
     }
 }
 
@@ -137,7 +144,7 @@ where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    relay(TunnelStream::new(client, Role::Server), backend).await
+    relay(TunnelStream::new(client, Role::Server), backend, None).await
 }
 
 /// Translates a client's WebSocket exec or attach to SPDY for the kubelet. `backend` dials it, and is asked once the

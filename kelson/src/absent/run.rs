@@ -55,7 +55,7 @@ pub async fn beside(_: &ControlPlane, _: &Path, _: &NodeArgs, _: &NodeIdentity, 
 }
 
 /// Nothing was made.
-pub async fn remove(_: &Path) -> Vec<String> {
+pub async fn remove(_: &Path, _: Option<&str>) -> Vec<String> {
     Vec::new()
 }
 

@@ -1,27 +1,24 @@
 //! The node: container runtime, pod network, kubelet and service proxy, joined to an API server as any node is.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use ipnet::IpNet;
 use kelson_bootstrap::{ClientCertificate, Discovery, Paths};
 use kelson_client::Client;
 use kelson_client::kubeconfig::{self, Credentials};
-use kelson_cri::containerd::{Containerd, ContainerdConfig};
-use kelson_kubelet::config::cgroups::CgroupConfig;
+use kelson_cri::containerd::{self, Containerd, ContainerdConfig};
+use kelson_kubelet::config::cgroups::{CgroupConfig, CgroupDriver};
 use kelson_kubelet::config::file::LogFormat;
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Dependencies, Kubelet, NetworkGate};
 use kelson_meta::{Clock, SystemClock};
-use kelson_net::{Family, Network, NetworkConfig, PeerWatch, ranges};
+use kelson_net::{Family, ranges};
 use kelson_network_policy::NetworkPolicies;
 use kelson_pki::{Kubeconfig, UserCredential};
 use kelson_proxy::Proxy;
-use kelson_ranges::Ranges;
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
 
@@ -29,16 +26,14 @@ use super::args::{AgentArgs, NodeArgs};
 use super::fields::FieldArgs;
 use super::gate::PolicyGate;
 use super::kubelet::{configure, runtime_client, tell_idle};
+use super::pod_network::PodNetwork;
 use super::trust::{self, Trust};
-use super::{credentials, discovery};
+use super::{cleanup, credentials, discovery, pod_logs};
 use crate::cluster::ClusterSettings;
 use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
 use crate::token::Token;
 
-/// First and longest pause before the pod network is set up again; doubled each time.
-const NETWORK_RETRY_FIRST: Duration = Duration::from_millis(500);
-const NETWORK_RETRY_MAX: Duration = Duration::from_secs(30);
 /// Where kube-proxy tells load balancers whether this node's services work.
 const PROXY_HEALTH_PORT: u16 = 10256;
 /// Where kube-proxy serves its metrics.
@@ -105,15 +100,17 @@ impl Node {
         let (name, address) = (me.name.as_str(), me.address);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let trust = Trust::begin(&dir, &join.ca_pem)?;
+        let driver = cgroup_driver(args)?;
         // The runtime starts while the certificate is being signed.
         let (runtime, identity) =
-            tokio::join!(runtime(&dir, args, tasks), identity(&dir, name, (&join, &trust), &clock));
+            tokio::join!(runtime(&dir, args, driver, tasks), identity(&dir, name, (&join, &trust), &clock));
         let ((containerd, endpoint), (identity, certificate)) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(certificate.connection(&identity)?, component));
         // Only the newest ranges count: a slow set-up of the network never piles them up.
         let (cidrs, given) = watch::channel(Vec::new());
         let config = kubelet_config(&dir, me, args, (&join, &trust), &endpoint)?;
         credentials::remember(&dir, &args.images)?;
+        cleanup::remember_runtime(&dir, args.container_runtime_endpoint.as_deref())?;
         let policies = if join.cluster.network_policy {
             let families = vec![Family::of(&join.cluster.ranges.cluster.addr())];
             let config = kelson_network_policy::Config::new(&dir, name, families);
@@ -144,7 +141,8 @@ impl Node {
             me: me.clone(),
             client: client("net")?,
             tasks: tasks.clone(),
-            peers: None,
+            clock: Arc::clone(&clock),
+            registry: kubelet.registry(),
         };
         tasks.spawn("pod-network", OnPanic::EndProcess, network.keep(given));
         let mut proxy = kelson_proxy::Config::new(&dir, name, vec![address], vec![ranges.cluster]);
@@ -171,11 +169,23 @@ impl Node {
 }
 
 /// The runtime's endpoint, with the containerd behind it where it is our own.
-async fn runtime(dir: &Path, args: &NodeArgs, tasks: &Tasks) -> anyhow::Result<(Option<Containerd>, String)> {
+async fn runtime(
+    dir: &Path,
+    args: &NodeArgs,
+    driver: CgroupDriver,
+    tasks: &Tasks,
+) -> anyhow::Result<(Option<Containerd>, String)> {
     if let Some(endpoint) = &args.container_runtime_endpoint {
+        let (to, dir) = (endpoint.clone(), dir.to_owned());
+        // Apart: a runtime of others' may come up later than this node, which then tells why nothing was loaded.
+        tasks.spawn("image-archives", OnPanic::Contain, async move {
+            containerd::load_into(&to, &dir).await;
+        });
         return Ok((None, endpoint.clone()));
     }
-    let containerd = Containerd::start(ContainerdConfig::new(dir)?, tasks).await.context("start containerd")?;
+    // Both make cgroups, and must agree on who owns them: containers would run outside of their pods' cgroups otherwise.
+    let config = ContainerdConfig { systemd_cgroup: driver == CgroupDriver::Systemd, ..ContainerdConfig::new(dir)? };
+    let containerd = Containerd::start(config, tasks).await.context("start containerd")?;
     let endpoint = containerd.endpoint();
     Ok((Some(containerd), endpoint))
 }
@@ -258,7 +268,12 @@ fn kubelet_config(
     config.server.serving_demands = Some(trust.demands().1);
     config.server.tls_bootstrap = true;
     let file = ("--kubelet-config", args.kubelet_config.as_deref());
+    config.container_logs_dir = Some(pod_logs::CONTAINER_LOGS.into());
+    let usual_logs = config.pod_logs_dir.clone();
     let laid = configure(&mut config, file, &FieldArgs::default(), &args.images)?;
+    if config.pod_logs_dir == usual_logs {
+        config.pod_logs_dir = pod_logs::choose(dir);
+    }
     tell_idle(&laid);
     if laid.logging.format == Some(LogFormat::Json) || laid.logging.verbosity.is_some_and(|v| v > 0) {
         let why = "the log is the whole process's, and its command line says what is logged";
@@ -269,9 +284,16 @@ fn kubelet_config(
 
 /// Whether what the command line says of the node can be followed, before anything is started.
 pub fn check(args: &NodeArgs) -> anyhow::Result<()> {
+    cgroup_driver(args).map(drop)
+}
+
+/// Who makes cgroups, as the node's configuration says (`cgroupDriver`).
+fn cgroup_driver(args: &NodeArgs) -> anyhow::Result<CgroupDriver> {
     let mut config = kelson_kubelet::Config::new("", Path::new("/"));
-    configure(&mut config, ("--kubelet-config", args.kubelet_config.as_deref()), &FieldArgs::default(), &args.images)
-        .map(drop)
+    config.cgroups = Some(CgroupConfig::default());
+    let file = ("--kubelet-config", args.kubelet_config.as_deref());
+    configure(&mut config, file, &FieldArgs::default(), &args.images)?;
+    Ok(config.cgroups.map(|c| c.driver).unwrap_or_default())
 }
 
 /// The port, or 0 (any) where another server of this machine has it: the node's status tells which one it became.
@@ -306,69 +328,5 @@ fn free(at: SocketAddr, what: &str) -> Vec<SocketAddr> {
             tracing::info!(port, error = %e, "the service proxy's usual port is taken: it serves no {what} there");
             Vec::new()
         }
-    }
-}
-
-/// Keeps the pod network of this node: whenever the cluster gives it its range, and as nodes come and go.
-struct PodNetwork {
-    dir: PathBuf,
-    ranges: Ranges,
-    me: NodeIdentity,
-    client: Client,
-    tasks: Tasks,
-    peers: Option<PeerWatch>,
-}
-
-impl PodNetwork {
-    async fn keep(mut self, mut given: watch::Receiver<Vec<String>>) {
-        let (mut subnets, mut pause) = (None::<Vec<IpNet>>, NETWORK_RETRY_FIRST);
-        loop {
-            let mut retry = None;
-            if let Some(subnets) = &subnets {
-                match self.set_up(subnets.clone()).await {
-                    Ok(()) => pause = NETWORK_RETRY_FIRST,
-                    // Without it no pod starts: whatever stood in the way may go.
-                    Err(e) => {
-                        tracing::error!(error = format!("{e:#}"), retry_in = ?pause, "cannot set up the pod network");
-                        retry = Some(pause);
-                        pause = (pause * 2).min(NETWORK_RETRY_MAX);
-                    }
-                }
-            }
-            let again = async {
-                match retry {
-                    Some(pause) => tokio::time::sleep(pause).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                changed = given.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                    subnets = Some(given.borrow_and_update().iter().filter_map(|c| c.parse().ok()).collect());
-                }
-                () = again => {}
-            }
-        }
-    }
-
-    async fn set_up(&mut self, subnets: Vec<IpNet>) -> anyhow::Result<()> {
-        let program = std::env::current_exe().context("find this program")?;
-        self.peers = None;
-        let network =
-            Network::new(NetworkConfig::within(&self.ranges, &self.dir, subnets, overlay_address(self.me.address))?);
-        network.ensure(&program).await?;
-        tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "the pod network is up");
-        self.peers = Some(PeerWatch::start(network, &self.me.name, self.client.clone(), &self.tasks));
-        Ok(())
-    }
-}
-
-/// The address at which other nodes' tunnels end. A node that has none but its loopback is alone.
-fn overlay_address(address: IpAddr) -> Option<Ipv4Addr> {
-    match address {
-        IpAddr::V4(v4) if !v4.is_loopback() => Some(v4),
-        _ => None,
     }
 }

@@ -61,6 +61,10 @@ pub struct ImageArgs {
     /// Where the executables of the credential providers are.
     #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
     pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// Processes of credential providers at once; further runs wait for one of them.
+    #[arg(long, value_name = "N", default_value_t = kelson_credentials::plugin::PROCESSES_MAX as u32,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub image_credential_provider_max_processes: u32,
     /// A pull that makes no progress for so long is given up.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     pub image_pull_progress_deadline: Duration,
@@ -113,7 +117,8 @@ pub enum CredentialProviderCommand {
 pub enum ImageCommand {
     /// Load image archives (docker save or OCI layout) into a running node.
     Import {
-        /// Archives of images, as `docker save` or `ctr image export` write them.
+        /// Archives of images, as `docker save` or `ctr image export` write them; `-` is standard input. They may be compressed by gzip,
+        /// zstd or xz.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         /// The node's data directory.

@@ -348,6 +348,24 @@ mod tests {
     }
 
     #[test]
+    fn gates_of_flags_and_file_are_laid_together() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("kubelet.yaml");
+        let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+        for (of_file, flag, has_qos) in [
+            ("{MemoryQoS: true}", "--feature-gates=QOSReserved=false", true),
+            ("{MemoryQoS: true}", "--feature-gates=MemoryQoS=false", false),
+            ("{QOSReserved: true}", "--feature-gates=MemoryQoS=true", true),
+        ] {
+            std::fs::write(&file, format!("{head}featureGates: {of_file}\n")).expect("written");
+            let mut config = Config::new("n", Path::new("/"));
+            let args = read(&[flag]).expect("sound");
+            configuration::load(Some(&file), &args.0, &mut config).expect("sound");
+            assert_eq!(config.memory.qos.is_some(), has_qos, "{of_file} {flag}");
+        }
+    }
+
+    #[test]
     fn every_flag_is_of_a_field_that_has_an_effect() {
         for (flag, path, form, _) in FLAGS {
             let word = match form {

@@ -28,7 +28,7 @@ pub async fn import(files: &[PathBuf], data_dir: &Path, endpoint: Option<&str>) 
         match importer.import(file).await {
             Ok(images) => images.iter().for_each(|i| println!("imported {} {}", i.name, i.digest)),
             Err(e) => {
-                eprintln!("{}: {e}", file.display());
+                eprintln!("{e}");
                 failed += 1;
             }
         }

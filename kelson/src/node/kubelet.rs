@@ -19,9 +19,9 @@ use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, Reg
 use kelson_meta::{Clock, SystemClock};
 
 use super::args::ImageArgs;
-use super::credentials;
 use super::fields::FieldArgs;
 use super::placement::PlacementArgs;
+use super::{credentials, pod_logs};
 use crate::args::{VerbosityArgs, pair};
 use crate::host;
 
@@ -139,6 +139,7 @@ pub fn configure(
     }
     config.image_pulls.progress_deadline =
         Some(images.image_pull_progress_deadline).filter(|d| *d > std::time::Duration::ZERO);
+    config.credential_processes_max = images.image_credential_provider_max_processes as usize;
     let files = images.image_credential_provider_config.clone().zip(images.image_credential_provider_bin_dir.clone());
     if let Some((path, bin_dir)) = files {
         if let Err(e) = kelson_credentials::config::load(&path, &bin_dir) {
@@ -178,7 +179,8 @@ impl Plan {
             bail!("--hostname-override {name:?}: {}", why.join(", "));
         }
         let mut config = Config::new(name, &args.root_dir);
-        config.pod_logs_dir = PathBuf::from("/var/log/pods");
+        config.pod_logs_dir = PathBuf::from(pod_logs::POD_LOGS);
+        config.container_logs_dir = Some(PathBuf::from(pod_logs::CONTAINER_LOGS));
         config.cert_dir = std::path::absolute(&args.cert_dir).context("--cert-dir")?;
         config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], PORT_DEFAULT)));
         // Upstream's defaults, which a KubeletConfiguration usually changes.

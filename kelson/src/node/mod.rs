@@ -15,5 +15,7 @@ mod kubelet;
 mod network;
 mod pins;
 mod placement;
+mod pod_logs;
+mod pod_network;
 pub mod run;
 mod trust;

@@ -91,9 +91,10 @@ pub async fn beside(
     ended
 }
 
-/// Removes what a node made on this machine; gives what could not be.
-pub async fn remove(data_dir: &Path) -> Vec<String> {
-    cleanup::remove(data_dir).await
+/// Removes what a node made on this machine, and its pods in the runtime at `endpoint` where that is not its own; gives what
+/// could not be removed.
+pub async fn remove(data_dir: &Path, endpoint: Option<&str>) -> Vec<String> {
+    cleanup::remove(data_dir, endpoint).await
 }
 
 /// Runs `kelson agent` to its end.

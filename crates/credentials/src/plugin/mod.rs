@@ -75,12 +75,14 @@ pub struct Lookup {
 impl Providers {
     /// With a configuration; [`Config::default`] is none.
     pub fn new(config: Config, options: Options) -> Self {
+        let processes_max = options.processes_max.max(1);
+        options.metrics.set_processes_max(processes_max);
         let effects = Arc::new(Effects {
             executor: options.executor,
             accounts: options.accounts,
             clock: options.clock,
             metrics: options.metrics,
-            slots: Semaphore::new(options.processes_max.max(1)),
+            slots: Semaphore::new(processes_max),
             tasks: Tasks::root("credential-plugins"),
         });
         let empty = Set { index: PatternIndex::default(), providers: Vec::new(), hash: String::new() };

@@ -1,6 +1,7 @@
 //! One provider at work: cache first, then a run that all who could use its answer share. Who waits may leave; a run that
 //! nobody waits for is ended; a run that is ended from outside is taken up by those who still wait. Nothing is locked
-//! while a plugin runs. Failures are shared by those waiting, and remembered only as a time to wait.
+//! while a plugin runs. A failure is of the image that the plugin was asked for: it is shared by those who wait for that image, and
+//! remembered only as a time to wait. Who waited for another image has a run for that one.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +85,17 @@ struct Outcome {
     took: Duration,
 }
 
+/// With whom a lookup shares its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Sharing {
+    /// With all whom the last answer reached.
+    Reach,
+    /// With those who want the same image: a run for another one has failed.
+    Image,
+    /// With its own pod alone: a run for another one was not for it.
+    Pod,
+}
+
 /// An answer, and in whose name it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provided {
@@ -136,9 +148,9 @@ impl Provider {
             let service_account = identity.request.as_ref().map(|r| r.service_account.clone());
             Some(Provided { plugin: self.config.name.clone(), answer, service_account, cached })
         };
-        let mut alone = false;
+        let mut sharing = Sharing::Reach;
         for _ in 0..ROUNDS_MAX {
-            let waiter = match self.enter(effects, image, pod, &identity, alone)? {
+            let waiter = match self.enter(effects, image, pod, &identity, sharing)? {
                 Entered::Cached(answer) => return Ok(provided(answer, true)),
                 Entered::Waiting(waiter) => waiter,
             };
@@ -155,9 +167,12 @@ impl Provider {
                     if reaches && allowed {
                         return Ok(provided(answer, false));
                     }
-                    alone |= !allowed;
+                    if !allowed {
+                        sharing = Sharing::Pod;
+                    }
                 }
-                Err(fault) if fault.reason.of_one_pod() && !own => alone = true,
+                Err(fault) if fault.reason.of_one_pod() && !own => sharing = Sharing::Pod,
+                Err(_) if outcome.image != image => sharing = sharing.max(Sharing::Image),
                 Err(fault) => return Err(self.error(image, fault, outcome.took, true)),
             }
         }
@@ -176,7 +191,7 @@ impl Provider {
         image: &str,
         pod: &PodIdentity,
         identity: &Identity,
-        alone: bool,
+        sharing: Sharing,
     ) -> Result<Entered, PluginError> {
         let now = Instant::now();
         let mut state = self.state.lock();
@@ -191,7 +206,7 @@ impl Provider {
                 return Err(self.error(image, Arc::new(fault), Duration::ZERO, false));
             }
         }
-        let key = state.flight_key(image, pod, identity, alone);
+        let key = state.flight_key(image, pod, identity, sharing);
         if let Some(flight) = state.flights.get_mut(&key) {
             flight.waiters += 1;
             let (number, landed) = (flight.number, flight.landed.clone());
@@ -217,13 +232,16 @@ impl Provider {
 }
 
 impl State {
-    /// By what runs are shared: as far as the last answer reached.
-    fn flight_key(&self, image: &str, pod: &PodIdentity, identity: &Identity, alone: bool) -> Vec<u8> {
+    /// By what runs are shared: as far as the last answer reached, unless less is shared.
+    fn flight_key(&self, image: &str, pod: &PodIdentity, identity: &Identity, sharing: Sharing) -> Vec<u8> {
         let mut out = Vec::new();
-        let alone = alone || (identity.request.is_some() && !self.kept);
-        let key_type = if alone { KeyType::Image } else { self.key_type.unwrap_or(KeyType::Registry) };
+        let by_pod = sharing == Sharing::Pod || (identity.request.is_some() && !self.kept);
+        let key_type = match sharing {
+            Sharing::Reach if !by_pod => self.key_type.unwrap_or(KeyType::Registry),
+            _ => KeyType::Image,
+        };
         key(&mut out, &identity.key, key_type, image);
-        if alone && identity.request.is_some() {
+        if by_pod && identity.request.is_some() {
             out.push(0);
             out.extend_from_slice(pod.uid.as_bytes());
         }
@@ -321,7 +339,11 @@ impl Flying {
     async fn attempt(&self) -> Outcome {
         // Closed never: the semaphore lives as long as the effects. Held until the answer is in the cache, so that who gets
         // it next finds the answer there.
+        let metrics = &self.effects.metrics;
+        let waiting = metrics.process("waiting");
         let _slot = self.effects.slots.acquire().await;
+        drop(waiting);
+        let _running = metrics.process("running");
         let now = Instant::now();
         let again = self.provider.state.lock().cache.get(now, &self.identity.key, &self.image);
         if let Some(answer) = again {

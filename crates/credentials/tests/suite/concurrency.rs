@@ -28,6 +28,8 @@ struct Behaviour {
     duration: Option<Duration>,
     takes: Duration,
     fails: bool,
+    /// Images for which it fails, whatever it does for others.
+    fails_for: Vec<String>,
     panics: bool,
     echoes: bool,
 }
@@ -39,6 +41,7 @@ impl Default for Behaviour {
             duration: None,
             takes: Duration::from_millis(200),
             fails: false,
+            fails_for: Vec::new(),
             panics: false,
             echoes: false,
         }
@@ -88,7 +91,7 @@ impl Executor for Plugin {
         let _running = Running(self.seen.clone(), number);
         sleep(behaviour.takes).await;
         assert!(!behaviour.panics, "as the test wants it");
-        if behaviour.fails {
+        if behaviour.fails || behaviour.fails_for.contains(&request.image) {
             return Err(PluginFault::new(FaultReason::Exit, format!("exit status {number}"), ""));
         }
         // The password tells for whom it was made: reach and identity.
@@ -527,22 +530,51 @@ async fn the_key_type_changes_from_run_to_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_leaders_failure_is_everybodys_and_nobodys_afterwards() {
-    let w = World::new(config("1h", ""));
-    w.set(|b| b.fails = true);
-    let leader = w.ask("r.io/a", pod(0, ""));
-    sleep(Duration::from_millis(50)).await;
-    w.set(|b| b.fails = false);
-    // Joined while the leader runs, under another image: shares the failure of the run, and no success is made of it.
-    let joined = w.ask("r.io/b", pod(1, ""));
-    for a in [leader, joined] {
-        assert_eq!(a.await.unwrap().errors[0].fault.reason, FaultReason::Exit);
+async fn a_failure_is_of_the_image_that_the_plugin_was_asked_for() {
+    for kind in [String::new(), tokens("ServiceAccount")] {
+        let w = World::new(config("1h", &kind));
+        w.set(|b| b.fails_for = vec!["r.io/bad".to_owned()]);
+        let leader = w.ask("r.io/bad", pod(0, "a"));
+        sleep(Duration::from_millis(50)).await;
+        // Joined while the leader runs: for the same image, for another one of its registry, and for one more that fails.
+        let same = w.ask("r.io/bad", pod(1, "a"));
+        let good = w.ask("r.io/good", pod(2, "a"));
+        for a in [leader, same] {
+            assert_eq!(a.await.unwrap().errors[0].fault.reason, FaultReason::Exit);
+        }
+        let good = good.await.unwrap();
+        assert!(good.errors.is_empty() && password(&good).starts_with("r.io for "), "{:?}", good.errors);
+        assert_eq!(w.runs(), 2, "one for each image");
+        let told = w.told.0.lock().clone();
+        assert!(told.iter().all(|(pod, _)| pod != "pod-2"), "nothing is told to the pod of the good image: {told:?}");
+        // What came for the good image serves the whole registry.
+        assert!(w.get("r.io/bad", pod(0, "a")).await.answers[0].cached);
+        assert_eq!(w.runs(), 2);
     }
-    assert_eq!(w.runs(), 1);
-    // The image that did not fail by itself is not held back, and its success serves the whole registry.
-    assert_eq!(password(&w.get("r.io/b", pod(1, "")).await), "r.io for nobody");
-    assert!(w.get("r.io/a", pod(0, "")).await.answers[0].cached);
-    assert_eq!(w.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn images_that_fail_hold_back_no_other_image_of_their_registry() {
+    let w = World::new(config("0s", ""));
+    w.set(|b| b.fails_for = (0..14).filter(|i| i % 2 == 0).map(|i| format!("r.io/app-{i}")).collect());
+    let asked: Vec<_> = (0..14).map(|i| (i, w.ask(format!("r.io/app-{i}"), pod(i, "")))).collect();
+    for (i, a) in asked {
+        assert_eq!(a.await.unwrap().errors.is_empty(), i % 2 == 1, "app-{i}");
+    }
+    assert!(w.plugin.seen.lock().most <= 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_beyond_the_cap_are_counted_as_waiting() {
+    let w = World::new(config("1h", ""));
+    assert_eq!(w.metrics.processes("allowed"), 8);
+    let asked: Vec<_> = (0..11).map(|i| w.ask(format!("r{i}.io/app"), pod(i, ""))).collect();
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!((w.metrics.processes("running"), w.metrics.processes("waiting")), (8, 3));
+    for a in asked {
+        a.await.unwrap();
+    }
+    assert_eq!((w.metrics.processes("running"), w.metrics.processes("waiting")), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,9 +8,10 @@ use futures::StreamExt as _;
 use kelson_tasks::FILES;
 use tokio::time::Instant;
 
-use super::config::find_program;
+use super::programs::find_program;
 use super::supervisor::adopt_or_start;
 use super::{ContainerdConfig, ContainerdError, shims};
+use crate::proto::PodSandbox;
 use crate::{CriClient, Limits, Runtime as _};
 
 /// How long pods have to go by containerd's hand: containers that are being started come to an end by then. Between tries a pause.
@@ -48,6 +49,27 @@ pub async fn cleanup(data_dir: &Path) -> Vec<String> {
     errors
 }
 
+/// Removes the pods that `is_own` names from a runtime that this program has not started, and leaves all others. Goes on past
+/// errors and returns them all as sentences; empty means clean.
+pub async fn remove_from_runtime(endpoint: &str, is_own: impl Fn(&PodSandbox) -> bool) -> Vec<String> {
+    let fail = |e: &dyn std::fmt::Display| {
+        vec![format!(
+            "container runtime {endpoint}: {e}: its pods are left; name another with --container-runtime-endpoint"
+        )]
+    };
+    let client = match CriClient::new(endpoint, Limits { request: POD_MAX }) {
+        Ok(client) => client,
+        Err(e) => return fail(&e),
+    };
+    match client.list_pod_sandbox(None).await {
+        Ok(pods) => {
+            let own = pods.into_iter().filter(|pod| is_own(pod)).map(|pod| pod.id).collect();
+            remove_all(&client, own).await
+        }
+        Err(e) => fail(&e),
+    }
+}
+
 async fn remove_pods(config: &ContainerdConfig, errors: &mut Vec<String>) -> Result<(), ContainerdError> {
     let found = FILES.run(|| find_program("containerd", "containerd")).await;
     let program = found.map_err(ContainerdError::lane("look for containerd"))??;
@@ -80,18 +102,20 @@ async fn remove_listed(config: &ContainerdConfig, program: &Path) -> Result<Vec<
     let limits = Limits { request: POD_MAX };
     let client = CriClient::new(&config.endpoint(), limits).map_err(ContainerdError::call("connect"))?;
     let left = match client.list_pod_sandbox(None).await {
-        Ok(pods) => {
-            let remove = async |id: &str| {
-                let stopped = client.stop_pod_sandbox(id).await;
-                client.remove_pod_sandbox(id).await?;
-                stopped
-            };
-            removed(pods.into_iter().map(|pod| pod.id).collect(), remove).await
-        }
+        Ok(pods) => remove_all(&client, pods.into_iter().map(|pod| pod.id).collect()).await,
         Err(e) => vec![format!("list sandboxes: {e}")],
     };
     process.stop().await;
     Ok(left)
+}
+
+async fn remove_all(client: &CriClient, ids: Vec<String>) -> Vec<String> {
+    let remove = async |id: &str| {
+        let stopped = client.stop_pod_sandbox(id).await;
+        client.remove_pod_sandbox(id).await?;
+        stopped
+    };
+    removed(ids, remove).await
 }
 
 /// Removes all of these. A container that was being started when its node ended cannot be removed before its start has come to an
@@ -125,7 +149,9 @@ async fn removed<E: std::fmt::Display>(
 
 fn unmount_below(dir: &Path) -> Vec<String> {
     let unmount = |target: PathBuf| {
-        let done = rustix::mount::unmount(&target, rustix::mount::UnmountFlags::DETACH);
+        // A part of the path that became a link must not lead to another mount.
+        let flags = rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW;
+        let done = rustix::mount::unmount(&target, flags);
         done.err().map(|e| format!("unmount {}: {e}", target.display()))
     };
     crate::mounts::below(dir).into_iter().filter_map(unmount).collect()

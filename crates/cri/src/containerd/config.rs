@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::ContainerdError;
+use super::handlers::{self, Handler};
+use super::programs::quote;
 
 /// Longest line of a container's log before containerd splits it, as its own default.
 const LOG_LINE_BYTES_MAX: u32 = 16 * 1024;
@@ -88,6 +90,9 @@ pub struct Version {
 }
 
 impl Version {
+    /// The first that gives containers devices by their names in the container device interface.
+    pub(crate) const FIRST_WITH_CDI: Self = Self { major: 1, minor: 7 };
+
     /// Reads what `containerd --version` prints: `containerd SOURCE VERSION COMMIT`.
     pub(crate) fn parse(output: &str) -> Option<Self> {
         let word = output.split_whitespace().nth(2)?;
@@ -106,6 +111,8 @@ pub(crate) struct Host {
     pub snapshotter: &'static str,
     /// CAP_SYS_RESOURCE is missing: no process may get a lower oom_score_adj than ours.
     pub restrict_oom_score_adj: bool,
+    /// Runtime handlers beside runc.
+    pub handlers: Vec<Handler>,
 }
 
 /// The whole file. Equal input gives equal bytes, so that a running containerd is restarted only for a change.
@@ -116,7 +123,8 @@ pub(crate) fn render(config: &ContainerdConfig, host: &Host) -> String {
 fn common(config: &ContainerdConfig, format: u32, disabled: &[&str]) -> String {
     let dir = config.dir();
     let mut out = format!(
-        "# Written by Kelson at each start; changes are lost.\nversion = {format}\nroot = {}\nstate = {}\n",
+        "# Written by Kelson at each start; changes are lost. Further runtime handlers: runtimes/NAME.toml beside it.\n\
+         version = {format}\nroot = {}\nstate = {}\n",
         quote(&dir.join("root")),
         quote(&dir.join("state")),
     );
@@ -151,7 +159,7 @@ max_container_log_line_size = {LOG_LINE_BYTES_MAX}
 netns_mounts_under_state_dir = true
 restrict_oom_score_adj = {restrict}
 tolerate_missing_hugetlb_controller = true
-
+{cdi}
 [{cri}.cni]
 bin_dir = {bin}
 conf_dir = {conf}
@@ -167,7 +175,7 @@ runtime_type = \"io.containerd.runc.v2\"
 [{cri}.containerd.runtimes.runc.options]
 BinaryName = {runc}
 SystemdCgroup = {systemd}
-
+{handlers}
 [{cri}.registry]
 config_path = {registry}
 
@@ -176,11 +184,13 @@ no_prometheus = true
 ",
         pause = quote(Path::new(&crate::image::pause::name())),
         restrict = host.restrict_oom_score_adj,
+        cdi = if host.version >= Version::FIRST_WITH_CDI { "enable_cdi = true\n" } else { "" },
         bin = quote(&config.cni_bin_dir),
         conf = quote(&config.cni_conf_dir),
         snapshotter = host.snapshotter,
         runc = quote(&host.runc),
         systemd = config.systemd_cgroup,
+        handlers = handlers::render(&format!("{cri}.containerd.runtimes"), &host.handlers, config.systemd_cgroup),
         registry = quote(&config.registry_dir()),
     );
     out
@@ -235,7 +245,7 @@ runtime_type = 'io.containerd.runc.v2'
 [{runtime}.containerd.runtimes.runc.options]
 BinaryName = {runc}
 SystemdCgroup = {systemd}
-
+{handlers}
 [plugins.'io.containerd.grpc.v1.cri']
 disable_tcp_service = true
 stream_server_address = '127.0.0.1'
@@ -251,13 +261,9 @@ no_prometheus = true
         conf = quote(&config.cni_conf_dir),
         runc = quote(&host.runc),
         systemd = config.systemd_cgroup,
+        handlers = handlers::render(&format!("{runtime}.containerd.runtimes"), &host.handlers, config.systemd_cgroup),
     );
     out
-}
-
-/// A TOML basic string: JSON's escapes are a part of TOML's.
-fn quote(path: &Path) -> String {
-    serde_json::Value::from(path.to_string_lossy()).to_string()
 }
 
 /// Whether the capability set of `/proc/self/status` lacks CAP_SYS_RESOURCE. Unreadable counts as there.
@@ -265,19 +271,6 @@ pub(crate) fn lacks_sys_resource(status: &str) -> bool {
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     let set = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
     set.is_some_and(|set| set & (1 << CAP_SYS_RESOURCE) == 0)
-}
-
-/// The program's path, looked up in PATH and the places where Debian puts what only root uses.
-pub(crate) fn find_program(program: &'static str, package: &'static str) -> Result<PathBuf, ContainerdError> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let usual = ["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin"].map(PathBuf::from);
-    let mut candidates = std::env::split_paths(&path).chain(usual).map(|dir| dir.join(program));
-    candidates.find(|p| is_executable(p)).ok_or(ContainerdError::Missing { program, package })
-}
-
-fn is_executable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
 /// The snapshotter of an earlier configuration: images and containers live in it, so it is kept.
@@ -337,6 +330,7 @@ mod tests {
             runc: "/usr/sbin/runc".into(),
             snapshotter: "overlayfs",
             restrict_oom_score_adj: true,
+            handlers: Vec::new(),
         }
     }
 
@@ -357,6 +351,7 @@ mod tests {
         let old = render(&config(), &host(1, 6));
         assert!(old.contains("version = 2\nroot = \"/d \\\"q\\\"/containerd/root\""), "{old}");
         assert!(old.contains("restrict_oom_score_adj = true") && old.contains("bin_dir = \"/b\""), "{old}");
+        assert!(!old.contains("enable_cdi") && render(&config(), &host(1, 7)).contains("enable_cdi = true\n"));
         let new = render(&config(), &host(2, 1));
         assert!(new.contains("version = 3") && new.contains("bin_dirs = [\"/b\"]"), "{new}");
         assert!(render(&config(), &host(2, 0)).contains("bin_dir = \"/b\""));
@@ -376,14 +371,5 @@ mod tests {
         assert!(lacks_sys_resource("Name:\tx\nCapEff:\t000001fffeffffff\n"));
         assert!(!lacks_sys_resource("CapEff:\t000001ffffffffff\n"));
         assert!(!lacks_sys_resource(""));
-    }
-
-    #[test]
-    fn a_missing_program_is_told_with_the_way_out() {
-        let err = find_program("kelson-no-such-program", "containerd").expect_err("missing");
-        assert_eq!(
-            err.to_string(),
-            "kelson-no-such-program not found in PATH: install containerd or give --container-runtime-endpoint"
-        );
     }
 }

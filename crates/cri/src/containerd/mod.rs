@@ -3,15 +3,18 @@
 
 mod cleanup;
 mod config;
+mod handlers;
 mod import;
 mod preload;
 pub(crate) mod process;
+mod programs;
 mod shims;
 mod supervisor;
 
-pub use cleanup::cleanup;
+pub use cleanup::{cleanup, remove_from_runtime};
 pub use config::{ContainerdConfig, Version};
 pub use import::{ImportedImage, Importer};
+pub use preload::load_into;
 pub use supervisor::Containerd;
 
 use std::path::PathBuf;
@@ -34,6 +37,14 @@ pub enum ContainerdError {
         what: String,
         /// The system's answer.
         source: std::io::Error,
+    },
+    /// A user's file of a runtime handler cannot be followed.
+    #[error("runtime handler {}: {why}", path.display())]
+    Handler {
+        /// Where the file is.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
     /// The data directory's path leaves no room for a socket.
     #[error("{}: a socket's path may have {max} bytes at most: choose a shorter --data-dir", path.display())]

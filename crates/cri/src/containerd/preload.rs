@@ -1,4 +1,4 @@
-//! Loads `DIR/images/*.tar*` at start. What was loaded before and has not changed is left alone, so that a start does
+//! Loads the archives of `DIR/images` at start. What was loaded before and has not changed is left alone, so that a start does
 //! not read gigabytes again.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
@@ -10,6 +10,10 @@ use kelson_tasks::FILES;
 use serde::{Deserialize, Serialize};
 
 use super::{ContainerdConfig, Importer};
+use crate::{CriClient, Limits, Runtime as _};
+
+/// How the names of image archives end.
+const ENDINGS: [&str; 7] = [".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst", ".tar.xz", ".txz"];
 
 /// What is remembered of one archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,9 +26,46 @@ struct Loaded {
 /// Imports what is new; gives the names of all images the archives hold. An archive that cannot be imported is logged
 /// and does not stop the node.
 pub(crate) async fn load(config: &ContainerdConfig, importer: &Importer) -> Vec<String> {
-    let memory = config.dir().join("loaded-images.json");
-    let (remembered, dir) = (memory.clone(), config.data_dir.join("images"));
+    let images = config.data_dir.join("images");
+    load_from(&images, config.dir().join("loaded-images.json"), importer).await
+}
+
+/// Imports the archives of the data directory into a containerd that this program has not started; gives the names of their
+/// images. Another runtime takes none, which the log says where there are any.
+pub async fn load_into(endpoint: &str, data_dir: &Path) -> Vec<String> {
+    let images = data_dir.join("images");
+    let dir = images.clone();
+    if FILES.run(move || archives(&dir)).await.unwrap_or_default().is_empty() {
+        return Vec::new();
+    }
+    let name = match CriClient::new(endpoint, Limits::default()) {
+        Ok(client) => client.version().await.map(|v| v.runtime_name),
+        Err(e) => Err(e),
+    };
+    let skipped = |why: String| tracing::warn!(dir = %images.display(), why, "image archives are not loaded");
+    match (name, Importer::new(endpoint)) {
+        (Ok(name), Ok(importer)) if name == "containerd" => {
+            load_from(&images, data_dir.join("loaded-images.json"), &importer).await
+        }
+        (Ok(name), Ok(_)) => {
+            skipped(format!("the container runtime {name} takes no archives: load them with its own tools"));
+            Vec::new()
+        }
+        (Err(e), _) | (_, Err(e)) => {
+            skipped(e.to_string());
+            Vec::new()
+        }
+    }
+}
+
+async fn load_from(images: &Path, memory: PathBuf, importer: &Importer) -> Vec<String> {
+    let (remembered, dir) = (memory.clone(), images.to_owned());
     let (before, found) = FILES.run(move || (recall(&remembered), archives(&dir))).await.unwrap_or_default();
+    let dir = images.to_owned();
+    for file in FILES.run(move || strangers(&dir)).await.unwrap_or_default() {
+        let endings = ENDINGS.join(", ");
+        tracing::warn!(file = %file.display(), endings, "not loaded: by its name it is no image archive");
+    }
     let mut now = BTreeMap::new();
     for (path, name, size, modified_ns) in found {
         if let Some(known) = before.get(&name)
@@ -77,14 +118,27 @@ fn recall(memory: &Path) -> BTreeMap<String, Loaded> {
     std::fs::read(memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
 }
 
-/// `*.tar`, `*.tar.gz` and `*.tgz` of a directory, in order: path, name, size in bytes, and when it was last changed.
-fn archives(dir: &Path) -> Vec<(PathBuf, String, u64, u128)> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
-    let fits = |p: &PathBuf| {
+fn files(dir: &Path) -> impl Iterator<Item = PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).filter(|p| p.is_file())
+}
+
+fn is_archive(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// Files that are passed over, but for hidden ones and those that are still being written.
+fn strangers(dir: &Path) -> Vec<PathBuf> {
+    let is_passing = |p: &Path| {
         let name = p.file_name().unwrap_or_default().to_string_lossy();
-        [".tar", ".tar.gz", ".tgz"].iter().any(|ending| name.ends_with(ending))
+        name.starts_with('.') || name.ends_with(".tmp") || name.ends_with(".part")
     };
-    let mut paths: Vec<PathBuf> = entries.filter(fits).collect();
+    files(dir).filter(|p| !is_archive(p) && !is_passing(p)).collect()
+}
+
+/// The archives of a directory, in order: path, name, size in bytes, and when it was last changed.
+fn archives(dir: &Path) -> Vec<(PathBuf, String, u64, u128)> {
+    let mut paths: Vec<PathBuf> = files(dir).filter(|p| is_archive(p)).collect();
     paths.sort();
     let identified = |path: PathBuf| identity(&path).map(|(name, size, modified_ns)| (path, name, size, modified_ns));
     paths.into_iter().filter_map(identified).collect()
@@ -97,11 +151,14 @@ mod tests {
     #[test]
     fn archives_are_found_by_their_endings() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["b.tar", "a.tar.gz", "c.tgz", "d.txt", "e.tar.tmp"] {
+        for name in ["b.tar", "a.tar.gz", "c.tgz", "d.txt", "e.tar.tmp", "f.tar.zst", "g.tar.xz", "h.tar.bz2", ".i"] {
             std::fs::write(dir.path().join(name), b"").unwrap();
         }
         let found: Vec<_> = archives(dir.path()).into_iter().map(|(_, name, ..)| name).collect();
-        assert_eq!(found, ["a.tar.gz", "b.tar", "c.tgz"]);
+        assert_eq!(found, ["a.tar.gz", "b.tar", "c.tgz", "f.tar.zst", "g.tar.xz"]);
+        let mut told = strangers(dir.path());
+        told.sort();
+        assert_eq!(told, ["d.txt", "h.tar.bz2"].map(|name| dir.path().join(name)), "what is passed over is told");
         assert!(archives(&dir.path().join("none")).is_empty());
     }
 }

@@ -11,8 +11,10 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::config::{Host, Version, choose_snapshotter, chosen_snapshotter, find_program, lacks_sys_resource, render};
+use super::config::{Host, Version, choose_snapshotter, chosen_snapshotter, lacks_sys_resource, render};
+use super::handlers;
 use super::process::{Process, log_tail, rotate_log};
+use super::programs::find_program;
 use super::{ContainerdConfig, ContainerdError, ImportedImage, Importer};
 use crate::image::pause;
 use crate::proto::{PodSandboxFilter, PodSandboxState, PodSandboxStateValue};
@@ -70,6 +72,9 @@ impl Containerd {
             socket = %config.socket().display(),
             "containerd is ready"
         );
+        if host.version < Version::FIRST_WITH_CDI {
+            tracing::warn!("this containerd gives pods no devices of resource claims; 1.7 and newer ones do");
+        }
         let importer = Importer::new(&config.endpoint()).map_err(ContainerdError::call("connect to containerd"))?;
         let (stop, stopped) = watch::channel(Stop::No);
         let (restarted, restarts) = watch::channel(0);
@@ -174,7 +179,8 @@ fn write_config(config: &ContainerdConfig, version: Version, runc: PathBuf) -> R
     let path = config.file();
     let now = std::fs::read_to_string(&path).unwrap_or_default();
     let snapshotter = chosen_snapshotter(&now).unwrap_or_else(|| choose_snapshotter(&config.dir()));
-    let host = Host { version, runc, snapshotter, restrict_oom_score_adj };
+    let handlers = handlers::all(&handlers::own_dir(&config.dir()))?;
+    let host = Host { version, runc, snapshotter, restrict_oom_score_adj, handlers };
     forget_earlier_boot(config)?;
     let wanted = render(config, &host);
     if now == wanted {

@@ -1,5 +1,5 @@
 //! Reads image archives that other tools saved: OCI layouts (`skopeo`, `buildah`, `docker buildx`, `ctr`) and `docker
-//! save`, plain or gzip. Whatever the form, what comes out is per image one manifest for this machine and its blobs.
+//! save`, plain or compressed. Whatever the form, what comes out is per image one manifest for this machine and its blobs.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::layout::{Annotated, ImageConfiguration, annotated};
+use super::open::{self, OpenFault};
 use super::tar::Index;
-use super::{Descriptor, architecture, digest, digest_of, media_type};
+use super::{Descriptor, Platform, digest, digest_of, media_type, platform};
 
 /// Largest JSON document read from an archive.
 const JSON_BYTES_MAX: u64 = 4 << 20;
-/// Largest archive after decompression.
-const UNPACKED_BYTES_MAX: u64 = 64 << 30;
 /// How deep indexes may nest.
 const INDEX_DEPTH_MAX: usize = 4;
 
@@ -68,6 +68,9 @@ pub enum BlobContent {
 pub struct ArchivedImage {
     /// Full names, at least one.
     pub names: Vec<String>,
+    /// The same by digest (`REPOSITORY@sha256:…`), for pods that pin one: that of the manifest, and that of the index which
+    /// leads to it. None of an image whose manifest was made here, which no registry has.
+    pub by_digest: Vec<String>,
     /// What names the configuration and the layers.
     pub manifest: Blob,
     /// Configuration and layers, in the manifest's order.
@@ -80,6 +83,8 @@ pub struct Archive {
     path: PathBuf,
     file: File,
     index: Index,
+    /// The platforms that this machine runs, the best first.
+    accepted: Vec<Platform>,
 }
 
 #[derive(Deserialize)]
@@ -102,27 +107,42 @@ struct DockerImage {
     layers: Vec<String>,
 }
 
+/// A manifest that this machine could use, and how good a choice it is, 0 the best.
+struct Candidate {
+    rank: usize,
+    manifest: Descriptor,
+}
+
+/// An image before those without a name get one.
+struct Found {
+    names: Vec<String>,
+    manifest: Blob,
+    children: Vec<Blob>,
+    /// Digests under which registries know it.
+    digests: Vec<String>,
+    /// A name for the lack of others, where the archive has one such image alone: the tag, if there is one.
+    tag: Option<String>,
+}
+
 impl Archive {
-    /// Opens the archive; gzip is unpacked into an unnamed file beside it. Blocks.
+    /// Opens the archive, `-` for standard input; what is compressed (gzip, zstd, xz) is unpacked into an unnamed file beside
+    /// it. Blocks.
     ///
     /// # Errors
-    /// When the file cannot be read or is no tar.
+    /// When the file cannot be read, is no tar, or unpacks to more than the disk may take.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
-        let fail = |source| ArchiveError::Io { path: path.to_path_buf(), source };
-        let mut file = File::open(path).map_err(fail)?;
-        let mut magic = [0_u8; 4];
-        let got = file.read(&mut magic).map_err(fail)?;
-        file.seek(SeekFrom::Start(0)).map_err(fail)?;
-        if got >= 2 && magic[..2] == [0x1f, 0x8b] {
-            file = unpack(file, path).map_err(fail)?;
-        } else if magic == [0x28, 0xb5, 0x2f, 0xfd] {
-            return Err(ArchiveError::Invalid {
-                path: path.to_path_buf(),
-                message: "zstd-compressed archives are not supported: decompress it first".to_owned(),
-            });
-        }
-        let index = Index::read(BufReader::new(&file)).map_err(fail)?;
-        Ok(Self { path: path.to_path_buf(), file, index })
+        let io = |source| ArchiveError::Io { path: path.to_path_buf(), source };
+        let invalid = |message: String| ArchiveError::Invalid { path: path.to_path_buf(), message };
+        let file = open::open(path).map_err(|fault| match fault {
+            OpenFault::Io(source) => io(source),
+            other => invalid(other.to_string()),
+        })?;
+        let index = Index::read(BufReader::new(&file)).map_err(|e| match e.raw_os_error() {
+            Some(_) => io(e),
+            // The words of the library show bytes of the file.
+            None => invalid("not a tar archive, or cut short".to_owned()),
+        })?;
+        Ok(Self { path: path.to_path_buf(), file, index, accepted: platform::accepted() })
     }
 
     /// A second handle on the archive's bytes, for sending blobs.
@@ -140,25 +160,86 @@ impl Archive {
     pub fn images(&self) -> Result<Vec<ArchivedImage>, ArchiveError> {
         // `docker save` of today writes both forms; only the older one has all names.
         let docker = self.json::<Vec<DockerImage>>("manifest.json")?;
-        let images = match (self.json::<OciIndex>("index.json")?, docker) {
-            (Some(index), docker) => self.oci_images(&index, docker.unwrap_or_default())?,
+        let mut others = Vec::new();
+        let found = match (self.json::<OciIndex>("index.json")?, docker) {
+            (Some(index), docker) => self.oci_images(&index, docker.unwrap_or_default(), &mut others)?,
             (None, Some(docker)) => {
-                docker.iter().map(|image| self.docker_image(image)).collect::<Result<Vec<_>, _>>()?
+                let mut found = Vec::new();
+                for image in &docker {
+                    found.extend(self.docker_image(image, &mut others)?);
+                }
+                found
             }
             (None, None) => {
                 return Err(self.invalid("not an image archive: it has neither index.json nor manifest.json"));
             }
         };
-        if images.is_empty() {
-            return Err(self.invalid(format!("no image for linux/{} in the archive", architecture())));
+        if found.is_empty() {
+            let wanted = self.accepted.first().map(ToString::to_string).unwrap_or_default();
+            others.sort();
+            others.dedup();
+            return Err(self.invalid(match others.is_empty() {
+                true => format!("no image for {wanted} in the archive"),
+                false => format!("no image for {wanted} in the archive: it is for {}", others.join(", ")),
+            }));
+        }
+        self.named(found)
+    }
+
+    /// Gives names to those that have none. One alone is named after the file; several would take that name from each other,
+    /// and are known by their digests.
+    fn named(&self, found: Vec<Found>) -> Result<Vec<ArchivedImage>, ArchiveError> {
+        let nameless = found.iter().filter(|f| f.names.is_empty()).count();
+        let mut images = Vec::new();
+        for mut one in found {
+            let mut by_digest = Vec::new();
+            if one.names.is_empty() {
+                let stem = self.stem().ok_or_else(|| {
+                    self.invalid("an image of standard input has no name: save it by name, or to a file")
+                })?;
+                one.names.push(match nameless {
+                    1 => self.name(&format!("{stem}:{}", one.tag.as_deref().unwrap_or("latest")))?,
+                    _ => self.name(&format!("{stem}@{}", one.manifest.digest))?,
+                });
+            }
+            one.names.sort();
+            one.names.dedup();
+            for name in &one.names {
+                let repository = super::reference::repository(name);
+                by_digest.extend(one.digests.iter().map(|digest| format!("{repository}@{digest}")));
+            }
+            by_digest.retain(|name| !one.names.contains(name));
+            by_digest.sort();
+            by_digest.dedup();
+            images.push(ArchivedImage { names: one.names, by_digest, manifest: one.manifest, children: one.children });
         }
         Ok(images)
     }
 
-    fn oci_images(&self, index: &OciIndex, docker: Vec<DockerImage>) -> Result<Vec<ArchivedImage>, ArchiveError> {
-        let mut images: Vec<ArchivedImage> = Vec::new();
+    /// The file's name without its endings, as the name of a repository; `None` of standard input.
+    fn stem(&self) -> Option<String> {
+        if open::is_standard_input(&self.path) {
+            return None;
+        }
+        let name = self.path.file_name()?.to_string_lossy().to_lowercase();
+        let stem = name.split(".tar").next().unwrap_or_default();
+        let endings = [".tgz", ".tzst", ".txz"];
+        let stem = endings.iter().find_map(|ending| stem.strip_suffix(ending)).unwrap_or(stem);
+        Some(stem.to_owned())
+    }
+
+    fn oci_images(
+        &self,
+        index: &OciIndex,
+        docker: Vec<DockerImage>,
+        others: &mut Vec<String>,
+    ) -> Result<Vec<Found>, ArchiveError> {
+        let mut images: Vec<Found> = Vec::new();
         for top in &index.manifests {
-            let Some(descriptor) = self.pick(top, 0)? else { continue };
+            let mut candidates = Vec::new();
+            self.candidates(top, 0, &mut candidates, others)?;
+            // The first of the best.
+            let Some(descriptor) = candidates.into_iter().min_by_key(|c| c.rank).map(|c| c.manifest) else { continue };
             let manifest = self.blob(&descriptor)?;
             let content: OciManifest = self.parse(&blob_path(&descriptor.digest), &self.bytes(&descriptor.digest)?)?;
             let mut names = Vec::new();
@@ -166,61 +247,83 @@ impl Archive {
             for tag in tags.flat_map(|d| d.repo_tags.iter().flatten()) {
                 names.push(self.name(tag)?);
             }
+            let mut tag = None;
             if names.is_empty() {
-                names.push(self.annotated_name(top)?);
+                match annotated(top) {
+                    Annotated::Name(name) => names.push(self.name(name)?),
+                    Annotated::Tag(own) => tag = Some(own.to_owned()),
+                    Annotated::Nothing => {}
+                }
             }
-            names.dedup();
             if let Some(known) = images.iter_mut().find(|i| i.manifest.digest == descriptor.digest) {
                 known.names.extend(names);
-                known.names.sort();
-                known.names.dedup();
+                known.digests.push(top.digest.clone());
                 continue;
             }
             let children = std::iter::once(&content.config).chain(&content.layers).map(|d| self.blob(d));
-            images.push(ArchivedImage { names, manifest, children: children.collect::<Result<_, _>>()? });
+            let children = children.collect::<Result<_, _>>()?;
+            let digests = vec![descriptor.digest.clone(), top.digest.clone()];
+            images.push(Found { names, manifest, children, digests, tag });
         }
         Ok(images)
     }
 
-    /// The manifest for this machine that a descriptor leads to, if any.
-    fn pick(&self, descriptor: &Descriptor, depth: usize) -> Result<Option<Descriptor>, ArchiveError> {
-        let fits =
-            |d: &Descriptor| d.platform.as_ref().is_none_or(|p| p.os == "linux" && p.architecture == architecture());
-        if !matches!(descriptor.media_type.as_str(), media_type::INDEX | media_type::DOCKER_LIST) {
-            return Ok(fits(descriptor).then(|| descriptor.clone()));
-        }
-        if depth >= INDEX_DEPTH_MAX {
-            return Err(self.invalid("indexes nest too deep"));
-        }
-        let nested: OciIndex = self.parse(&blob_path(&descriptor.digest), &self.bytes(&descriptor.digest)?)?;
-        for one in nested.manifests.iter().filter(|d| fits(d)) {
+    /// The manifests for this machine that a descriptor leads to, and in `others` the platforms of those for other machines.
+    fn candidates(
+        &self,
+        descriptor: &Descriptor,
+        depth: usize,
+        found: &mut Vec<Candidate>,
+        others: &mut Vec<String>,
+    ) -> Result<(), ArchiveError> {
+        if matches!(descriptor.media_type.as_str(), media_type::INDEX | media_type::DOCKER_LIST) {
+            if depth >= INDEX_DEPTH_MAX {
+                return Err(self.invalid("indexes nest too deep"));
+            }
+            let nested: OciIndex = self.parse(&blob_path(&descriptor.digest), &self.bytes(&descriptor.digest)?)?;
             // Archives of one platform keep the full index and leave the other platforms' blobs out.
-            if self.index.find(&blob_path(&one.digest)).is_some()
-                && let Some(found) = self.pick(one, depth + 1)?
-            {
-                return Ok(Some(found));
-            }
+            let there = |d: &&Descriptor| self.index.find(&blob_path(&d.digest)).is_some();
+            return nested
+                .manifests
+                .iter()
+                .filter(there)
+                .try_for_each(|d| self.candidates(d, depth + 1, found, others));
         }
-        Ok(None)
+        // As containerd: where the index does not say for whom a manifest is, its configuration does.
+        let named = descriptor.platform.clone().filter(|p| !p.architecture.is_empty() || !p.os.is_empty());
+        let of = match named {
+            Some(platform) => Some(platform),
+            None => self.configuration(descriptor)?.platform(),
+        };
+        let Some(of) = of else { return Ok(()) };
+        match platform::rank(&of, &self.accepted) {
+            Some(rank) => found.push(Candidate { rank, manifest: descriptor.clone() }),
+            None => others.push(of.to_string()),
+        }
+        Ok(())
     }
 
-    fn annotated_name(&self, descriptor: &Descriptor) -> Result<String, ArchiveError> {
-        if let Some(name) = descriptor.annotations.get("io.containerd.image.name") {
-            return self.name(name);
+    /// The configuration that a manifest names; empty where it has none that reads as an image's.
+    fn configuration(&self, manifest: &Descriptor) -> Result<ImageConfiguration, ArchiveError> {
+        let content: Value = self.parse(&blob_path(&manifest.digest), &self.bytes(&manifest.digest)?)?;
+        let Some(digest) = content["config"]["digest"].as_str() else { return Ok(ImageConfiguration::default()) };
+        let Some((_, size)) = self.index.find(&blob_path(digest)) else { return Ok(ImageConfiguration::default()) };
+        if size > JSON_BYTES_MAX {
+            return Ok(ImageConfiguration::default());
         }
-        match descriptor.annotations.get("org.opencontainers.image.ref.name") {
-            Some(full) if full.contains([':', '/']) => self.name(full),
-            // Only a tag (or nothing): the file's name has to do.
-            tag => {
-                let stem = self.path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-                let stem = stem.split(".tar").next().unwrap_or_default().trim_end_matches(".tgz").to_owned();
-                self.name(&format!("{stem}:{}", tag.map_or("latest", String::as_str)))
-            }
-        }
+        Ok(serde_json::from_slice(&self.bytes(digest)?).unwrap_or_default())
     }
 
-    fn docker_image(&self, image: &DockerImage) -> Result<ArchivedImage, ArchiveError> {
+    /// `None`: the image is for another machine.
+    fn docker_image(&self, image: &DockerImage, others: &mut Vec<String>) -> Result<Option<Found>, ArchiveError> {
         let config = self.member(&image.config, "application/vnd.docker.container.image.v1+json")?;
+        let told: Option<ImageConfiguration> = self.json(&image.config)?;
+        if let Some(of) = told.and_then(ImageConfiguration::platform)
+            && platform::rank(&of, &self.accepted).is_none()
+        {
+            others.push(of.to_string());
+            return Ok(None);
+        }
         let mut layers = Vec::new();
         for path in &image.layers {
             let mut layer = self.member(path, "application/vnd.docker.image.rootfs.diff.tar")?;
@@ -247,12 +350,9 @@ impl Archive {
             content: BlobContent::Memory(manifest),
         };
         let tags = image.repo_tags.iter().flatten();
-        let mut names: Vec<String> = tags.map(|t| self.name(t)).collect::<Result<_, _>>()?;
-        if names.is_empty() {
-            return Err(self.invalid("an image in the archive has no name: save it by name, not by ID"));
-        }
-        names.dedup();
-        Ok(ArchivedImage { names, manifest, children: std::iter::once(config).chain(layers).collect() })
+        let names: Vec<String> = tags.map(|t| self.name(t)).collect::<Result<_, _>>()?;
+        let children = std::iter::once(config).chain(layers).collect();
+        Ok(Some(Found { names, manifest, children, digests: Vec::new(), tag: None }))
     }
 
     fn blob(&self, descriptor: &Descriptor) -> Result<Blob, ArchiveError> {
@@ -340,87 +440,6 @@ fn hex(digest: &str) -> &str {
     digest.strip_prefix("sha256:").unwrap_or(digest)
 }
 
-/// Unpacks gzip into a file without a name in the archive's directory (or the temporary one), gone with its handle.
-fn unpack(packed: File, path: &Path) -> io::Result<File> {
-    use rustix::fs::{Mode, OFlags, open};
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let beside = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mode = Mode::RUSR | Mode::WUSR;
-    let file = open(beside, flags, mode).or_else(|_| open(std::env::temp_dir(), flags, mode))?;
-    let mut file = File::from(file);
-    let mut unpacked = flate2::read::MultiGzDecoder::new(BufReader::new(packed)).take(UNPACKED_BYTES_MAX);
-    io::copy(&mut unpacked, &mut file)?;
-    Ok(file)
-}
-
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-
-    use super::super::build::NewImage;
-    use super::super::tar::Writer;
-    use super::*;
-
-    fn images(bytes: &[u8], file_name: &str) -> Result<Vec<ArchivedImage>, ArchiveError> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(file_name);
-        std::fs::write(&path, bytes).unwrap();
-        Archive::open(&path)?.images()
-    }
-
-    fn built() -> Vec<u8> {
-        let mut layer = Writer::new();
-        layer.file("x", 0o644, b"content");
-        NewImage { name: "a/b:1".into(), layers: vec![layer.finish()], ..Default::default() }.to_archive().unwrap()
-    }
-
-    #[test]
-    fn what_is_built_is_read_plain_and_packed() {
-        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        packed.write_all(&built()).unwrap();
-        for (bytes, name) in [(built(), "i.tar"), (packed.finish().unwrap(), "i.tar.gz")] {
-            let images = images(&bytes, name).unwrap();
-            assert_eq!(images.len(), 1);
-            assert_eq!(images[0].names, ["docker.io/a/b:1"]);
-            assert_eq!(images[0].children.len(), 2);
-            assert_eq!(gc_labels(&images[0])["containerd.io/gc.ref.content.l.0"], images[0].children[1].digest);
-        }
-    }
-
-    #[test]
-    fn docker_save_is_read() {
-        let mut tar = Writer::new();
-        tar.file("abc.json", 0o644, b"{}").file("l/layer.tar", 0o644, &[0; 1024]);
-        tar.file(
-            "manifest.json",
-            0o644,
-            br#"[{"Config":"abc.json","RepoTags":["web:2","web:latest"],"Layers":["l/layer.tar"]}]"#,
-        );
-        let images = images(&tar.finish(), "d.tar").unwrap();
-        assert_eq!(images[0].names, ["docker.io/library/web:2", "docker.io/library/web:latest"]);
-        let BlobContent::Memory(manifest) = &images[0].manifest.content else { panic!("made here") };
-        let manifest: Value = serde_json::from_slice(manifest).unwrap();
-        assert_eq!(manifest["layers"][0]["digest"], digest(&[0; 1024]));
-    }
-
-    #[test]
-    fn a_name_is_taken_from_the_file_at_last() {
-        let bytes = String::from_utf8(built()).unwrap();
-        let plain = bytes.replace("io.containerd.image.name", "io.containerd.image.nope");
-        // The names inside tar contents are the same length: only the header's sum of that member is unchanged.
-        assert_eq!(images(plain.as_bytes(), "web.tar").unwrap()[0].names, ["docker.io/library/web:1"]);
-    }
-
-    #[test]
-    fn damage_is_named() {
-        let mut bytes = built();
-        let at = bytes.windows(7).rposition(|w| w == b"content").unwrap();
-        bytes[at] ^= 1;
-        let message = images(&bytes, "i.tar").expect_err("damaged").to_string();
-        assert!(message.contains("is damaged"), "{message}");
-        let mut other = Writer::new();
-        other.file("hello", 0o644, b"x");
-        let message = images(&other.finish(), "i.tar").expect_err("no image").to_string();
-        assert!(message.contains("not an image archive"), "{message}");
-    }
-}
+#[path = "archive_tests.rs"]
+mod tests;

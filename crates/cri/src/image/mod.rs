@@ -3,7 +3,10 @@
 
 pub mod archive;
 pub mod build;
+mod layout;
+mod open;
 pub mod pause;
+mod platform;
 pub mod reference;
 pub mod tar;
 
@@ -59,6 +62,9 @@ pub struct Platform {
     pub architecture: String,
     /// Go's name of the system.
     pub os: String,
+    /// Version of the processor, such as `v7` of `arm`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub variant: Option<String>,
 }
 
 /// Go's name of this machine's processor, as images carry it.
@@ -69,6 +75,7 @@ pub fn architecture() -> &'static str {
         "x86" => "386",
         "riscv64" => "riscv64",
         "powerpc64" => "ppc64le",
+        "loongarch64" => "loong64",
         other => other,
     }
 }

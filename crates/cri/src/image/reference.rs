@@ -49,9 +49,30 @@ pub fn normalize(name: &str) -> Result<String, String> {
     })
 }
 
+/// The part of a full name before its tag and digest.
+pub fn repository(full: &str) -> &str {
+    let name = full.split('@').next().unwrap_or_default();
+    match name.rsplit_once(':') {
+        // Behind a slash: the colon before it is of a port.
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => name,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::normalize;
+    use super::{normalize, repository};
+
+    #[test]
+    fn repositories_of_names() {
+        for (name, expected) in [
+            ("docker.io/library/a:1", "docker.io/library/a"),
+            ("localhost:5000/a/b@sha256:0", "localhost:5000/a/b"),
+            ("localhost:5000/a:1@sha256:0", "localhost:5000/a"),
+        ] {
+            assert_eq!(repository(name), expected);
+        }
+    }
 
     #[test]
     fn names_become_full() {

@@ -12,6 +12,7 @@ pub mod pressure;
 pub mod resources;
 pub mod swap;
 pub mod tree;
+pub mod usage;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use name::CgroupName;
 use pressure::ResourcePressures;
 use resources::quota;
 use tree::Tree;
+use usage::CgroupUsage;
 
 /// Where the kernel's tree is mounted.
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -59,6 +61,8 @@ struct Inner {
     memory: MemoryConfig,
     /// Makes the cgroups, where systemd does.
     slices: Option<Slices>,
+    /// Whether what is above `pods` is there for pods alone.
+    own_root: bool,
 }
 
 impl Cgroups {
@@ -96,6 +100,7 @@ impl Cgroups {
             page_sizes: tree::page_sizes(),
             memory,
             slices,
+            own_root: config.own_root,
         };
         let inner = Arc::new(inner);
         let bounds = Bounds::of_best_effort(&inner.page_sizes);
@@ -226,6 +231,28 @@ impl Cgroups {
     pub fn machine_pressure(&self) -> ResourcePressures {
         let of = |inner: &Arc<Inner>| inner.tree.is_unified().then(|| ResourcePressures::read(Path::new(MOUNT)));
         self.inner.as_ref().and_then(of).unwrap_or_default()
+    }
+
+    /// What a pod's cgroup uses, and what all pods use together; nothing without cgroups. Reads files of the kernel's.
+    pub fn usage(&self, uid: Option<&str>) -> CgroupUsage {
+        let Some(inner) = &self.inner else { return CgroupUsage::default() };
+        let names = uid.map_or_else(|| vec![inner.pods.clone()], |uid| inner.names(uid).into());
+        let used = |name: &CgroupName| CgroupUsage::read(&inner.tree, &inner.path(name));
+        names.iter().map(used).find(|u| u.memory.is_some() || u.cpu_nanos.is_some()).unwrap_or_default()
+    }
+
+    /// What a container's cgroup uses: named by the container's ID alone, or as a scope of systemd's. Reads files of the kernel's.
+    pub fn container_usage(&self, uid: &str, id: &str) -> CgroupUsage {
+        let Some(inner) = &self.inner else { return CgroupUsage::default() };
+        let named = self.container_directory(uid, id);
+        let name = named.as_deref().and_then(Path::file_name).map_or(id.into(), |n| n.to_string_lossy());
+        let used = |pod: &CgroupName| CgroupUsage::read(&inner.tree, &format!("{}/{name}", inner.path(pod)));
+        inner.names(uid).iter().map(used).find(|u| u.memory.is_some() || u.cpu_nanos.is_some()).unwrap_or_default()
+    }
+
+    /// The path of the cgroup of all pods.
+    pub fn all_pods(&self) -> Option<String> {
+        self.inner.as_ref().map(|i| format!("/{}", i.path(&i.pods)))
     }
 
     /// How many processes and threads a pod has. Reads a file of the kernel's.

@@ -28,6 +28,11 @@ impl CgroupName {
         Self(self.0.iter().cloned().chain([part.into()]).collect())
     }
 
+    /// Those above it, the highest first.
+    pub fn above(&self) -> Vec<Self> {
+        (1..self.0.len()).map(|n| Self(self.0[..n].to_vec())).collect()
+    }
+
     /// Its place below the mount of a controller, without a slash before it.
     pub fn path(&self, driver: CgroupDriver) -> String {
         match driver {

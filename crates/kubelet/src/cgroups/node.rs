@@ -32,8 +32,10 @@ impl Cgroups {
             };
             classes[0].1.memory_low = Some(burstable);
             let whole = Bounds { memory_min: Some(all), ..Bounds::default() };
-            if let Err(error) = inner.hold(inner.pods.clone(), whole).await {
-                tracing::warn!(error, "no memory is kept for pods");
+            for name in inner.roots().into_iter().chain([inner.pods.clone()]) {
+                if let Err(error) = inner.hold(name, whole.clone()).await {
+                    tracing::warn!(error, "no memory is kept for pods");
+                }
             }
             self.kept(if qos.is_tiered { asked } else { ClassMemory::default() });
         }
@@ -55,6 +57,11 @@ impl Cgroups {
     /// When the kernel refuses, as where the pods use more already.
     pub async fn hold_pods(&self, amounts: &BTreeMap<String, Quantity>) -> Result<(), String> {
         let Some(inner) = &self.inner else { return Ok(()) };
+        // Beside the system's own cgroups it is the root that weighs.
+        let weight = Bounds::of_amounts(amounts, true);
+        for root in inner.roots() {
+            inner.hold(root, weight.clone()).await?;
+        }
         inner.hold(inner.pods.clone(), Bounds::of_amounts(amounts, false)).await
     }
 
@@ -90,6 +97,11 @@ impl Cgroups {
 }
 
 impl Inner {
+    /// The cgroups above that of all pods which are there for pods alone.
+    fn roots(&self) -> Vec<CgroupName> {
+        if self.own_root { self.pods.above() } else { Vec::new() }
+    }
+
     fn memory(&self) -> Option<PodsMemory> {
         let path = self.path(&self.pods);
         let [current, idle] = match self.tree.is_unified() {

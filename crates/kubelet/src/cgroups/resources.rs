@@ -71,6 +71,11 @@ fn shared_memory_each(pod: &Pod) -> i64 {
     left / i64::try_from(count.max(1)).unwrap_or(i64::MAX)
 }
 
+/// The memory that a container asks for, in bytes: its limit where it says nothing.
+pub fn memory_request(c: &Container) -> i64 {
+    pod::request(c, "memory").map_or(0, |q| q.value())
+}
+
 /// What the kernel holds a container to; 0 stands for no bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {

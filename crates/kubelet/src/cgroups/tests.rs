@@ -1,6 +1,7 @@
 //! Cgroups as files of a directory that stands for the kernel's tree.
 use super::resources::weight;
 use super::*;
+use crate::config::cgroups::MemoryQos;
 use serde_json::json;
 
 fn limited() -> Pod {
@@ -102,4 +103,32 @@ async fn classes_and_the_node_are_held_too() {
     assert!(!dir.path().join("memory/sys/memory.limit_in_bytes").exists(), "in CPU alone");
     let why = cgroups.hold_reserved("/nowhere", &node, false).await.expect_err("it is not there");
     assert!(why.contains("nowhere"), "{why}");
+}
+
+#[tokio::test]
+async fn a_root_that_is_there_for_pods_alone_weighs_and_keeps_what_they_do() {
+    let guaranteed = json!({"requests": {"cpu": "1", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}});
+    let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "g"},
+        "spec": {"containers": [{"name": "a", "resources": guaranteed}]}}))
+    .expect("pod");
+    for own_root in [true, false] {
+        let dir = unified();
+        let config = CgroupConfig { own_root, ..CgroupConfig::below("node/pods") };
+        let qos = Some(MemoryQos { throttling: 0.9, is_tiered: true });
+        let memory = MemoryConfig { qos, ..MemoryConfig::default() };
+        let cgroups = Cgroups::at(dir.path(), &config, (None, memory), None).await;
+        let amounts = [("cpu", "2"), ("memory", "1Gi")].map(|(k, v)| (k.to_owned(), v.parse().expect("a quantity")));
+        cgroups.hold_pods(&amounts.into()).await.expect("held");
+        cgroups.share_out(&[Arc::new(pod.clone())], 1 << 30).await;
+        let read = |cgroup: &str, file: &str| std::fs::read_to_string(dir.path().join(cgroup).join(file)).ok();
+        let pods = "node/pods/kubepods";
+        assert_eq!(read(pods, "cpu.weight"), Some(weight(2048).to_string()));
+        assert_eq!(read(pods, "memory.min"), Some((64 << 20).to_string()));
+        for root in ["node", "node/pods"] {
+            for file in ["cpu.weight", "memory.min"] {
+                assert_eq!(read(root, file), read(pods, file).filter(|_| own_root), "{root} {file}");
+            }
+            assert_eq!(read(root, "memory.max"), None, "the bound of pods is theirs");
+        }
+    }
 }

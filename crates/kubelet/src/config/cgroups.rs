@@ -46,12 +46,15 @@ pub struct CgroupConfig {
     pub driver: CgroupDriver,
     /// What is held to the node's reservations.
     pub enforced: Enforced,
+    /// Whether the root is for pods alone and made here: it has what the cgroup of all pods has, or that would weigh nothing
+    /// beside the system's own cgroups. A root that a user names is theirs.
+    pub own_root: bool,
 }
 
 impl CgroupConfig {
-    /// Below `root`, made by the kubelet itself.
+    /// Below `root`, which nobody else has, made by the kubelet itself.
     pub fn below(root: impl Into<String>) -> Self {
-        Self { root: root.into(), ..Self::default() }
+        Self { root: root.into(), own_root: true, ..Self::default() }
     }
 }
 

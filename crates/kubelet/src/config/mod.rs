@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use kelson_bootstrap::Demands;
 use kelson_credentials::PullOptions;
+use kelson_credentials::plugin::PROCESSES_MAX;
 use kelson_meta::Quantity;
 use kelson_traces::TracingConfiguration;
 
@@ -156,6 +157,8 @@ pub struct Config {
     pub root_dir: PathBuf,
     /// `podLogsDir`: container log files.
     pub pod_logs_dir: PathBuf,
+    /// Where a link to each container's log is made; `None`: nowhere.
+    pub container_logs_dir: Option<PathBuf>,
     /// `--cert-dir`.
     pub cert_dir: PathBuf,
     /// `--node-ip`: addresses the node reports; the first is what host-network pods and `status.hostIP` show.
@@ -197,6 +200,8 @@ pub struct Config {
     pub image_pulls: PullOptions,
     /// `--image-credential-provider-config` and `--image-credential-provider-bin-dir`; `None`: no plugins.
     pub image_credential_provider: Option<CredentialProviderFiles>,
+    /// Processes of credential provider plugins at once (`--image-credential-provider-max-processes`).
+    pub credential_processes_max: usize,
     /// `providerID`: how the machine is known to who provides it; empty: it is not said.
     pub provider_id: String,
     /// `nodeStatusMaxImages`: as many images the node lists, the largest first; `None`: all.
@@ -277,6 +282,7 @@ impl Config {
             node_name: node_name.into(),
             root_dir: dir.to_owned(),
             pod_logs_dir: dir.join("pod-logs"),
+            container_logs_dir: None,
             cert_dir: dir.join("pki"),
             node_ips: Vec::new(),
             image_endpoint: None,
@@ -297,6 +303,7 @@ impl Config {
             placement: PlacementConfig::default(),
             image_pulls: PullOptions::default(),
             image_credential_provider: None,
+            credential_processes_max: PROCESSES_MAX,
             provider_id: String::new(),
             status_images_max: Some(50),
             isolates_storage: true,
@@ -356,7 +363,8 @@ impl Config {
 
     /// Where pods' directories and logs lie.
     pub fn dirs(&self) -> PodDirs {
-        PodDirs { root: self.root_dir.clone(), logs: self.pod_logs_dir.clone() }
+        let log_links = self.container_logs_dir.clone();
+        PodDirs { root: self.root_dir.clone(), logs: self.pod_logs_dir.clone(), log_links }
     }
 }
 
@@ -365,6 +373,7 @@ impl Config {
 pub struct PodDirs {
     root: PathBuf,
     logs: PathBuf,
+    log_links: Option<PathBuf>,
 }
 
 impl PodDirs {
@@ -387,6 +396,10 @@ impl PodDirs {
     /// The socket at which others on the node ask what pods have.
     pub fn pod_resources_socket(&self) -> PathBuf {
         self.root.join("pod-resources/kubelet.sock")
+    }
+    /// Where the links are by which collectors find containers' logs; `None` where there are none.
+    pub fn log_links(&self) -> Option<&Path> {
+        self.log_links.as_deref()
     }
     /// The directory of one pod's logs.
     pub fn pod_logs(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {

@@ -85,6 +85,13 @@ pub struct PlacementConfig {
     pub nodes_max: u32,
 }
 
+impl PlacementConfig {
+    /// Whether containers may have CPUs or memory to themselves.
+    pub fn is_exclusive(&self) -> bool {
+        self.has_own_cpus || self.has_own_memory
+    }
+}
+
 impl Default for PlacementConfig {
     fn default() -> Self {
         Self {

@@ -32,9 +32,8 @@ use crate::pods::known::Known;
 use crate::runtime::labels;
 use crate::volumes::container::{CONTAINERS_DIR, HOSTS_FILE};
 use crate::volumes::empty_dir::PLUGIN;
+use crate::volumes::usage::disk_usage;
 
-/// Files and directories looked at to sum up one directory; a pod that makes more is counted for these.
-const ENTRIES_MAX: usize = 1_000_000;
 /// Walks through pods' directories, which may take long: apart from the file work that pods wait for.
 static USAGE: Lane = Lane::new("pod-usage", 1);
 
@@ -91,26 +90,6 @@ fn file_system(path: &Path) -> Option<(Observation, Option<Observation>)> {
     // File systems without a table of inodes tell none.
     let inodes = (s.f_files > 0).then_some(Observation { available: s.f_favail, capacity: s.f_files });
     Some((bytes, inodes))
-}
-
-/// Bytes a directory takes, links not followed.
-fn disk_usage(root: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt as _;
-    let (mut bytes, mut left, mut entries) = (0, vec![root.to_owned()], 0);
-    while let Some(dir) = left.pop() {
-        for e in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            let Ok(m) = e.metadata() else { continue };
-            bytes += m.blocks() * 512;
-            if m.is_dir() {
-                left.push(e.path());
-            }
-            entries += 1;
-            if entries >= ENTRIES_MAX {
-                return bytes;
-            }
-        }
-    }
-    bytes
 }
 
 #[async_trait]

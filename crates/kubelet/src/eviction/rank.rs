@@ -129,7 +129,8 @@ pub fn over_storage_limit(pod: &Pod, usage: &PodUsage) -> Option<(&'static str, 
         let message = format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
         return Some(("ephemeralpodfs.limit", message));
     }
-    for m in pod::members(pod).filter(|m| m.role == Role::App) {
+    // Sidecars run as long as the others, and are held to their limits as these are.
+    for m in pod::members(pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar)) {
         let name = &m.container.name;
         let used = usage.containers.get(name).map_or(0, |c| c.rootfs + c.logs);
         if let Some(limit) = pod::limit(&m.container, "ephemeral-storage").filter(positive)

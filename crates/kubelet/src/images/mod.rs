@@ -12,7 +12,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_client::{Client, EventRecorder};
-use kelson_credentials::plugin::{Options, PROCESSES_MAX};
+use kelson_credentials::plugin::Options;
 use kelson_credentials::records::ListedImage;
 use kelson_credentials::{Metrics, NodeConfig, ProcessExecutor, Providers, PullManager, config as providers_config};
 use kelson_cri::Runtime;
@@ -60,7 +60,7 @@ impl Images {
             clock: Arc::clone(&clock),
             events: Arc::new(api::PullEvents::new(recorder, &config.node_name)),
             metrics: Arc::clone(&metrics),
-            processes_max: PROCESSES_MAX,
+            processes_max: config.credential_processes_max,
         };
         let providers = Arc::new(Providers::new(loaded, options));
         let node = Arc::new(NodeConfig::usual(&config.root_dir));

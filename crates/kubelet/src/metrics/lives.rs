@@ -1,7 +1,8 @@
 //! How pods come to this node, start on it and leave it, and what else is done for them, under upstream's names.
 use std::time::Duration;
 
-use kelson_metrics::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
+use k8s_openapi::api::core::v1::ContainerStatus;
+use kelson_metrics::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -56,6 +57,46 @@ pub enum ImageRemoval {
     Space,
 }
 
+/// How the runtime's pods are listed.
+#[derive(Debug)]
+struct RelistMetrics {
+    seconds: Histogram,
+    interval: Histogram,
+    at: Gauge,
+    last: Mutex<Option<Instant>>,
+}
+
+impl RelistMetrics {
+    fn new(r: &Registry) -> Self {
+        Self {
+            seconds: r.histogram(
+                "kubelet_pleg_relist_duration_seconds",
+                "Seconds that it took to list what the runtime has.",
+                &USUAL_BOUNDS,
+            ),
+            interval: r.histogram(
+                "kubelet_pleg_relist_interval_seconds",
+                "Seconds from one such list to the next.",
+                &USUAL_BOUNDS,
+            ),
+            at: r.float_gauge(
+                "kubelet_pleg_last_seen_seconds",
+                "When the runtime was last listed, in seconds of the epoch.",
+            ),
+            last: Mutex::default(),
+        }
+    }
+
+    fn relisted(&self, took: Duration, at: f64) {
+        let now = Instant::now();
+        self.seconds.observe(took.as_secs_f64());
+        self.at.set(at);
+        if let Some(before) = self.last.lock().replace(now) {
+            self.interval.observe(now.duration_since(before).as_secs_f64());
+        }
+    }
+}
+
 /// What is counted of them.
 #[derive(Debug)]
 pub struct LifeMetrics {
@@ -66,13 +107,12 @@ pub struct LifeMetrics {
     own_users: IntCounter,
     own_users_failed: IntCounter,
     image_volumes: [IntCounter; 3],
-    relist_seconds: Histogram,
-    relist_interval: Histogram,
-    relisted_at: Gauge,
-    last_relist: Mutex<Option<Instant>>,
+    relists: RelistMetrics,
     images_removed: IntCounterVec,
     pull_seconds: HistogramVec,
     status_seconds: Histogram,
+    terminated: IntCounterVec,
+    mirrors: IntGauge,
 }
 
 impl LifeMetrics {
@@ -113,21 +153,7 @@ impl LifeMetrics {
                 "Pods with users of their own whose sandbox could not be made.",
             ),
             image_volumes: image_volumes.map(|(name, help)| r.counter(&format!("kubelet_image_volume_{name}"), help)),
-            relist_seconds: r.histogram(
-                "kubelet_pleg_relist_duration_seconds",
-                "Seconds that it took to list what the runtime has.",
-                &USUAL_BOUNDS,
-            ),
-            relist_interval: r.histogram(
-                "kubelet_pleg_relist_interval_seconds",
-                "Seconds from one such list to the next.",
-                &USUAL_BOUNDS,
-            ),
-            relisted_at: r.float_gauge(
-                "kubelet_pleg_last_seen_seconds",
-                "When the runtime was last listed, in seconds of the epoch.",
-            ),
-            last_relist: Mutex::default(),
+            relists: RelistMetrics::new(r),
             images_removed: r.counters(
                 "kubelet_image_garbage_collected_total",
                 "Images that were removed, by whether they were old or the disk was full.",
@@ -139,6 +165,12 @@ impl LifeMetrics {
                 &["image_size_in_bytes"],
                 &PULL_BOUNDS,
             ),
+            terminated: r.counters(
+                "kubelet_terminated_containers_total",
+                "Containers that ended, by their kind, exit code and reason.",
+                &["container_type", "exit_code", "reason"],
+            ),
+            mirrors: r.gauge("kubelet_mirror_pods", "Static pods that the API shows by a mirror."),
             status_seconds: r.histogram(
                 "kubelet_pod_status_sync_duration_seconds",
                 "Seconds from a change of a pod's status until the API had it.",
@@ -155,6 +187,23 @@ impl LifeMetrics {
             _ => "Other",
         };
         self.rejections.with_label_values(&[label]).inc();
+    }
+
+    /// The containers of one kind that ended between two statuses of a pod; each end is counted once.
+    pub fn ended(&self, kind: &str, before: Option<&[ContainerStatus]>, now: Option<&[ContainerStatus]>) {
+        let end = |s: &ContainerStatus| s.state.as_ref().and_then(|s| s.terminated.clone());
+        for s in now.unwrap_or_default() {
+            let had_ended = before.unwrap_or_default().iter().any(|b| b.name == s.name && end(b).is_some());
+            if let Some(end) = end(s).filter(|_| !had_ended) {
+                let (code, reason) = (end.exit_code.to_string(), end.reason.unwrap_or_default());
+                self.terminated.with_label_values(&[kind, &code, &reason]).inc();
+            }
+        }
+    }
+
+    /// So many static pods are shown by a mirror.
+    pub fn mirrored(&self, count: usize) {
+        self.mirrors.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// A pod came with so many containers.
@@ -190,12 +239,7 @@ impl LifeMetrics {
 
     /// The runtime was listed at `at`, seconds of the epoch.
     pub fn relisted(&self, took: Duration, at: f64) {
-        let now = Instant::now();
-        self.relist_seconds.observe(took.as_secs_f64());
-        self.relisted_at.set(at);
-        if let Some(before) = self.last_relist.lock().replace(now) {
-            self.relist_interval.observe(now.duration_since(before).as_secs_f64());
-        }
+        self.relists.relisted(took, at);
     }
 
     /// An image was removed.
@@ -221,6 +265,8 @@ impl LifeMetrics {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -244,8 +290,25 @@ mod tests {
         m.pulled(10 * MIB, Duration::from_secs(3));
         m.pulled(200 * GIB, Duration::from_secs(3));
         m.status_written(Duration::from_millis(20));
+        m.mirrored(2);
+        let of = |states: serde_json::Value| -> Vec<ContainerStatus> {
+            let states = states.as_object().expect("states").clone().into_iter();
+            let one = |(name, state)| {
+                json!({"name": name, "state": state, "image": "", "imageID": "", "ready": false,
+                "restartCount": 0})
+            };
+            states.map(|s| serde_json::from_value(one(s)).expect("a status")).collect()
+        };
+        let ended = json!({"terminated": {"exitCode": 3, "reason": "Error"}});
+        let before = of(json!({"a": {"running": {}}, "b": ended}));
+        let now = of(json!({"a": ended, "b": ended, "c": ended, "d": {"running": {}}}));
+        m.ended("container", Some(&before), Some(&now));
+        m.ended("container", Some(&now), Some(&now));
+        m.ended("init_container", None, None);
         let text = r.text();
         for line in [
+            "kubelet_terminated_containers_total{container_type=\"container\",exit_code=\"3\",reason=\"Error\"} 2",
+            "kubelet_mirror_pods 2",
             "kubelet_admission_rejections_total{reason=\"OutOfcpu\"} 1",
             "kubelet_admission_rejections_total{reason=\"OutOfExtendedResources\"} 1",
             "kubelet_admission_rejections_total{reason=\"Other\"} 1",

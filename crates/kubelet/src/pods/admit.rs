@@ -57,6 +57,8 @@ pub struct Here<'a> {
     pub runtime: &'a RuntimeState,
     /// Resources that this kubelet's device plugins offer.
     pub devices: &'a BTreeSet<String>,
+    /// Whether containers may have CPUs or memory to themselves.
+    pub exclusive: bool,
 }
 
 /// Whether `pod` may run beside `others` here.
@@ -67,6 +69,26 @@ pub fn admit(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Refu
     suits(here, pod, others)?;
     let short = here.node.map(|node| shortages(pod, others, node, here.devices)).unwrap_or_default();
     if short.is_empty() { Ok(()) } else { Err(Refusal::Short(short)) }
+}
+
+/// Which of `gone`, pods whose containers are still being ended, hold what `pod` needs beside `staying`: ports of the node,
+/// resources, devices, or CPUs and memory that it would have to itself.
+pub fn in_the_way(here: &Here<'_>, pod: &Pod, staying: &[Arc<Pod>], gone: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+    let mut beside = staying.to_vec();
+    let mut held = Vec::new();
+    for other in gone.iter().filter(|p| !pod::is_terminal(p)) {
+        beside.push(Arc::clone(other));
+        if contends(here, pod, other) || admit(here, pod, &beside).is_err() {
+            held.extend(beside.pop());
+        }
+    }
+    held
+}
+
+/// Whether both want something that is given to one pod alone, and which is not counted by [`admit`].
+fn contends(here: &Here<'_>, pod: &Pod, other: &Pod) -> bool {
+    let both_guaranteed = || [pod, other].iter().all(|p| pod::qos_class(p) == "Guaranteed");
+    here.devices.iter().any(|d| wanted(pod, d) > 0 && wanted(other, d) > 0) || here.exclusive && both_guaranteed()
 }
 
 /// Whether `pod` may run here where there is room for it.
@@ -273,7 +295,8 @@ mod tests {
     /// Before the node has been read.
     fn nowhere(runtime: &RuntimeState, pressure: Pressure) -> Here<'_> {
         static NO_DEVICES: BTreeSet<String> = BTreeSet::new();
-        Here { allowed_unsafe_sysctls: &[], node: None, pressure, shuts_down: false, runtime, devices: &NO_DEVICES }
+        let (node, devices) = (None, &NO_DEVICES);
+        Here { allowed_unsafe_sysctls: &[], node, pressure, shuts_down: false, runtime, devices, exclusive: false }
     }
 
     #[test]

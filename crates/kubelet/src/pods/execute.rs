@@ -2,7 +2,6 @@
 //! (upstream: `kuberuntime_manager.go` SyncPod, `kuberuntime_container.go` startContainer).
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,8 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::event::Step;
+use super::in_flight::InFlight;
+use super::logging;
 use super::parts::Parts;
 use super::place::place;
 use super::plan::{Action, KillReason};
@@ -44,11 +45,13 @@ pub struct Executor {
     pub runtime: Arc<RuntimePod>,
     /// To the worker.
     pub report: mpsc::Sender<Step>,
+    /// Calls that are not broken off when the pod has to go; the execution ends after the one under way.
+    pub in_flight: InFlight,
 }
 
 impl Executor {
     pub(super) async fn tell(&self, step: Step) {
-        // The worker outlives its executor: a closed channel means that the kubelet ends.
+        // A closed channel means that the kubelet ends: the worker outlives its executor.
         let _ = self.report.send(step).await;
     }
 
@@ -61,7 +64,12 @@ impl Executor {
         let (began, new) = (Instant::now(), self.runtime.sandboxes.is_empty());
         let update = if new { "create" } else { "update" };
         let span = self.parts.effects.spans.pod("syncPod", &self.pod, Some(update));
-        if let Err(why) = span.scope(self.carry_out(actions)).await {
+        let carried = tokio::select! {
+            biased;
+            () = self.in_flight.stopped() => Ok(()),
+            carried = span.scope(self.carry_out(actions)) => carried,
+        };
+        if let Err(why) = carried {
             span.fail(&why);
         }
         self.parts.effects.metrics.pod_worked(if new { "create" } else { "sync" }, began.elapsed());
@@ -281,7 +289,10 @@ impl Executor {
                 tracing::warn!(container = name, id, error = %e, "container not removed for a new start of its pod");
                 self.tell(Step::Changed).await;
             }
-            _ => self.tell(Step::Removed { name, ended }).await,
+            _ => {
+                logging::unlink(&self.parts, &self.pod, (&name, id)).await;
+                self.tell(Step::Removed { name, ended }).await;
+            }
         }
     }
 
@@ -328,21 +339,19 @@ impl Executor {
         let config = self.container_config(m, restart_count, volumes, &image, &pod_ips, ids).await;
         let config = config.map_err(config_fault)?;
         let create_fault = |message: String| StartError::new(StartReason::Create, message);
-        let log_dir = Path::new(&sandbox_config.log_directory).join(name);
-        let made = FILES.run(move || std::fs::create_dir_all(log_dir)).await;
-        made.map_err(|e| create_fault(e.to_string()))?.map_err(|e| create_fault(e.to_string()))?;
+        let log = logging::prepare(&sandbox_config, name, restart_count).await.map_err(create_fault)?;
         if let Some(gate) = parts.effects.network_gate.as_ref().filter(|_| !pod::host_network(pod)) {
             gate.pass(pod, &pod_ips).await.map_err(|e| create_fault(e.to_string()))?;
         }
         parts.placement.starts(pod, name).await;
-        let runtime = &parts.effects.runtime;
-        let created = runtime.create_container(&sandbox.id, config, sandbox_config).await;
+        let (runtime, tell) = (&parts.effects.runtime, &parts.effects.tell);
+        let created = self.in_flight.call(runtime.create_container(&sandbox.id, config, sandbox_config)).await;
         parts.effects.metrics.lives().image_volumes(*of_images, created.is_ok());
         let id = created.map_err(|e| create_fault(e.message))?;
-        let tell = &parts.effects.tell;
         tell.container(pod, m.role, name, EventType::Normal, "Created", "Container created");
-        let started = runtime.start_container(&id).await;
+        let started = self.in_flight.call(runtime.start_container(&id)).await;
         started.map_err(|e| StartError::new(StartReason::Run, e.message))?;
+        logging::link(parts, pod, (name, &id), log).await;
         tell.container(pod, m.role, name, EventType::Normal, "Started", "Container started");
         Ok(id)
     }

@@ -158,6 +158,7 @@ impl PodManager {
                 PodChange::Gone(pod) => self.gone(pod::uid(&pod)),
             }
         }
+        self.parts.effects.metrics.lives().mirrored(self.mirrors.count());
         for (source, pods) in std::mem::take(&mut pending.statics) {
             self.manifests(source, pods);
             settled = true;
@@ -272,11 +273,6 @@ impl PodManager {
                 self.grant(&uid, &before, wanted);
             }
         }
-    }
-
-    /// The pods that take something of the node; one that was refused takes nothing, whatever the API says of it yet.
-    fn others(&self) -> Vec<Arc<Pod>> {
-        self.workers.values().filter(|e| e.start.rejected.is_none()).map(|e| Arc::clone(&e.start.pod)).collect()
     }
 
     fn gone(&mut self, uid: &str) {

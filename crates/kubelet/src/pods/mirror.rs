@@ -86,6 +86,11 @@ struct Mirrors {
 }
 
 impl MirrorInbox {
+    /// How many mirrors the API has.
+    pub fn count(&self) -> usize {
+        self.0.state.lock().mirrors.len()
+    }
+
     fn put(&self, put: impl FnOnce(&mut Mirrors)) {
         put(&mut self.0.state.lock());
         self.0.wake.notify_one();
@@ -188,9 +193,20 @@ impl MirrorManager {
                 self.inbox.0.state.lock().mirrors.insert(name(pod), Arc::new(made));
                 Ok(())
             }
-            Err(e) if e.is_already_exists() => Ok(()),
+            Err(e) if e.is_already_exists() => self.is_there(pod).await,
             Err(e) => Err(e.to_string()),
         }
+    }
+
+    /// Whether the pod of the mirror's name is the mirror: the watch tells of it then. Another one keeps it from being made,
+    /// which is tried again until that has gone.
+    async fn is_there(&self, pod: &Pod) -> Result<(), String> {
+        let there = self.client.get::<Pod>(pod::namespace(pod), pod::name(pod)).await.map_err(|e| e.to_string())?;
+        let hash = |p: &Pod, key: &str| p.metadata.annotations.as_ref().and_then(|a| a.get(key).cloned());
+        if pod::is_mirror(&there) && hash(&there, pod::CONFIG_MIRROR) == hash(pod, pod::CONFIG_HASH) {
+            return Ok(());
+        }
+        Err(format!("another pod has the name {} in namespace {}: delete it", pod::name(pod), pod::namespace(pod)))
     }
 
     async fn delete(&self, mirror: &Pod) -> Result<(), String> {

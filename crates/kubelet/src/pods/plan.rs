@@ -8,9 +8,10 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 use tokio::time::Instant;
 
 use super::backoff::BackOff;
-use crate::cgroups::resources::Limits;
+use crate::cgroups::resources::{Limits, memory_request};
 use crate::pod::{self, Role};
 use crate::probes::view::ProbeView;
+use crate::runtime::labels;
 use crate::runtime::snapshot::{Instance, RuntimePod, Sandbox, State};
 
 /// Everything the decision is made from.
@@ -200,6 +201,13 @@ fn differences(pod: &Pod, c: &Container, i: &Instance) -> (bool, bool) {
     (cpu, actual.memory != wanted.memory)
 }
 
+/// Whether a container asks for other memory than when it was made. The kernel knows nothing of that, but its program may, which
+/// a restart tells where the resize policy says so.
+fn asks_other_memory(c: &Container, i: &Instance) -> bool {
+    let made_with = i.annotations.get(labels::MEMORY_REQUEST).and_then(|text| text.parse::<i64>().ok());
+    made_with.is_some_and(|made_with| made_with != memory_request(c))
+}
+
 /// Whether a change of these resources takes a restart, by the container's resize policy.
 fn resize_restarts(c: &Container, (cpu, memory): (bool, bool)) -> bool {
     let asks = |resource: &str| {
@@ -338,7 +346,9 @@ impl PlanStep<'_> {
         } else if probes.startup_failed.contains(&i.id) {
             KillReason::Startup
         } else {
-            let changed = differences(self.input.pod, c, i);
+            let (cpu, memory) = differences(self.input.pod, c, i);
+            let takes_restart = role != Role::Init && resize_restarts(c, (false, true)) && asks_other_memory(c, i);
+            let changed = (cpu, memory || takes_restart);
             if changed == (false, false) {
                 return false;
             }

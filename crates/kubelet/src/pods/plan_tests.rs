@@ -49,6 +49,7 @@ fn instance(name: &str, state: State, exit_code: i32) -> Arc<Instance> {
         log_path: String::new(),
         termination_file: String::new(),
         recursive_read_only: Vec::new(),
+        user: None,
         annotations: Default::default(),
         limits: None,
     })
@@ -246,6 +247,18 @@ fn what_runs_is_held_to_what_was_granted() {
         let c = case(spec(request, limit, memory, policy.clone()), vec![sandbox(true)], vec![bounded("a")]);
         assert_eq!(c.words(), want, "{request} {limit} {memory} {policy}");
         assert_eq!(c.plan().resizing, !want.is_empty());
+    }
+    // The kernel knows nothing of the memory that is asked for; a program may, which its policy says.
+    for (made_with, policy, want) in [
+        (None, restart("memory"), &[][..]),
+        (Some(32 << 20), restart("memory"), &[]),
+        (Some(31 << 20), restart("memory"), &["-a"]),
+        (Some(31 << 20), restart("cpu"), &[]),
+    ] {
+        let mut made = Arc::unwrap_or_clone(bounded("a"));
+        made.annotations.extend(made_with.map(|bytes: i64| (labels::MEMORY_REQUEST.to_owned(), bytes.to_string())));
+        let c = case(spec("250m", "500m", "64Mi", policy.clone()), vec![sandbox(true)], vec![Arc::new(made)]);
+        assert_eq!(c.words(), want, "{made_with:?} {policy}");
     }
     // The pod's own bounds change also when none of its containers' do, once it has a sandbox.
     let mut c = case(spec("250m", "500m", "64Mi", json!([])), vec![sandbox(true)], vec![bounded("a")]);

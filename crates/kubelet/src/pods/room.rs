@@ -14,12 +14,12 @@ pub struct LeavingPods {
 /// What a pod waits for before it starts: that others have left, but no longer than they have reason to take.
 pub struct Wait {
     made: oneshot::Receiver<()>,
-    limit: Duration,
+    limit: Option<Duration>,
 }
 
 impl LeavingPods {
-    /// Room that the pods with these UIDs leave, and who waits for it, for so long at most.
-    pub fn left_by(leaving: HashSet<String>, limit: Duration) -> (Self, Wait) {
+    /// Room that the pods with these UIDs leave, and the wait for it, which ends at `limit` where there is one.
+    pub fn left_by(leaving: HashSet<String>, limit: Option<Duration>) -> (Self, Wait) {
         let (sender, made) = oneshot::channel();
         (Self { leaving, _made: sender }, Wait { made, limit })
     }
@@ -35,7 +35,10 @@ impl Wait {
     /// Returns when the room is given up, or the limit has passed.
     pub async fn over(self) {
         // Resolves by the end of the sender, which sends nothing.
-        let _ = tokio::time::timeout(self.limit, self.made).await;
+        match self.limit {
+            Some(limit) => drop(tokio::time::timeout(limit, self.made).await),
+            None => drop(self.made.await),
+        }
     }
 }
 
@@ -48,7 +51,7 @@ mod tests {
     async fn who_waits_goes_on_when_all_have_left_or_take_too_long() {
         let limit = Duration::from_secs(45);
         let leaving = || HashSet::from(["a".to_owned(), "b".to_owned()]);
-        let (mut room, wait) = LeavingPods::left_by(leaving(), limit);
+        let (mut room, wait) = LeavingPods::left_by(leaving(), Some(limit));
         assert!(room.is_taken(|_| true) && room.is_taken(|uid| uid == "b"));
         let begun = Instant::now();
         let waits = kelson_tasks::scoped("waits", wait.over());
@@ -58,9 +61,11 @@ mod tests {
         drop(room);
         waits.await.expect("over");
         assert_eq!(begun.elapsed(), Duration::from_secs(5));
-        let (_room, wait) = LeavingPods::left_by(leaving(), limit);
+        let (_room, wait) = LeavingPods::left_by(leaving(), Some(limit));
         let begun = Instant::now();
         wait.over().await;
         assert_eq!(begun.elapsed(), limit);
+        let (_room, wait) = LeavingPods::left_by(leaving(), None);
+        assert!(tokio::time::timeout(limit * 1000, wait.over()).await.is_err(), "without a limit it waits");
     }
 }

@@ -11,6 +11,7 @@ use kelson_cri::CriResult;
 use kelson_tasks::FILES;
 use kelson_traces::Span;
 
+use super::logging;
 use super::parts::Parts;
 use crate::effects::PodEffects;
 use crate::pod::{self, Role};
@@ -18,9 +19,9 @@ use crate::probes::{Handler, Target};
 use crate::runtime::labels;
 use crate::runtime::snapshot::{Instance, RuntimePod, State};
 
-/// Every container gets at least this long between SIGTERM and SIGKILL, whatever the grace period is and whatever its preStop hook
-/// used up of it (upstream `minimumGracePeriodInSeconds`).
-const GRACE_MIN: Duration = Duration::from_secs(2);
+/// A container gets at least this long, whatever its pod is given, and also after its preStop hook used up the grace period
+/// (upstream: `minimumGracePeriodInSeconds`).
+pub const GRACE_MIN: Duration = Duration::from_secs(2);
 
 /// One container to end.
 pub struct Kill<'a> {
@@ -72,9 +73,10 @@ impl<'a> Kill<'a> {
         self.grace
     }
 
-    /// Stops it within `left`, or [`GRACE_MIN`] where that is longer.
+    /// Stops it within `left`, or a moment more.
     pub async fn stop(&self, left: Duration) {
-        if let Err(e) = self.effects.runtime.stop_container(self.id, left.max(GRACE_MIN)).await
+        let left = left.max(GRACE_MIN);
+        if let Err(e) = self.effects.runtime.stop_container(self.id, left).await
             && !e.is_not_found()
         {
             tracing::warn!(container = %self.name, id = %self.id, error = %e, "container not stopped");
@@ -127,7 +129,8 @@ pub async fn pod(effects: PodEffects, pod: Arc<Pod>, runtime: Arc<RuntimePod>, g
         pod::members(&pod).filter(|m| m.role == Role::Sidecar).map(|m| m.container.name.clone()).collect();
     for name in order.iter().rev() {
         for c in sidecars.iter().filter(|c| c.name == *name) {
-            Kill::of(&effects, &pod, c, grace).stop(grace.saturating_sub(begun.elapsed())).await;
+            let left = grace.saturating_sub(begun.elapsed());
+            Kill::of(&effects, &pod, c, grace).stop(left).await;
         }
     }
     for s in runtime.sandboxes.iter().filter(|s| s.ready) {
@@ -144,6 +147,7 @@ pub async fn remove(parts: &Parts, pod: &Pod, runtime: &RuntimePod) -> CriResult
     let runtime_calls = &parts.effects.runtime;
     for c in &runtime.containers {
         runtime_calls.remove_container(&c.id).await.or_else(gone)?;
+        logging::unlink(parts, pod, (&c.name, &c.id)).await;
     }
     for s in &runtime.sandboxes {
         runtime_calls.stop_pod_sandbox(&s.id).await.or_else(gone)?;
@@ -166,15 +170,16 @@ fn gone(e: kelson_cri::CriError) -> CriResult<()> {
 }
 
 /// Removes instances that neither status nor `logs --previous` needs: all but the newest two of each container.
-pub async fn collect(effects: &PodEffects, runtime: &RuntimePod) {
+pub async fn collect(parts: &Parts, pod: &Pod, runtime: &RuntimePod) {
     let dead = |c: &Arc<Instance>| c.state != State::Running;
     let has_more = runtime.containers.iter().filter(|c| dead(c)).count() > 2 || runtime.sandboxes.len() > 1;
     // Most pods have nothing to collect, which is no work to tell of.
-    let span = if has_more { effects.spans.node("Containers/GarbageCollect") } else { Span::default() };
-    span.scope(remove_dead(effects, runtime)).await;
+    let span = if has_more { parts.effects.spans.node("Containers/GarbageCollect") } else { Span::default() };
+    span.scope(remove_dead(parts, pod, runtime)).await;
 }
 
-async fn remove_dead(effects: &PodEffects, runtime: &RuntimePod) {
+async fn remove_dead(parts: &Parts, pod: &Pod, runtime: &RuntimePod) {
+    let effects = &parts.effects;
     let mut seen: std::collections::HashMap<&str, u32> = std::collections::HashMap::new();
     for c in &runtime.containers {
         let n = seen.entry(c.name.as_str()).or_default();
@@ -186,6 +191,7 @@ async fn remove_dead(effects: &PodEffects, runtime: &RuntimePod) {
             tracing::debug!(id = %c.id, error = %e, "dead container not removed");
             continue;
         }
+        logging::unlink(parts, pod, (&c.name, &c.id)).await;
         let log = c.log_path.clone();
         let _ = FILES.run(move || std::fs::remove_file(log)).await;
     }

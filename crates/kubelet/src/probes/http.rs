@@ -42,14 +42,18 @@ impl Prober {
     }
 
     /// One GET of a probe, judged by its status. Redirects are followed as long as they stay on the host that was asked; one
-    /// that leads elsewhere is a success, as the server answered.
+    /// that leads elsewhere is a success with a warning, as the server answered.
     pub async fn get(&self, action: &HTTPGetAction, pod_ip: &str, port: u16, limit: Duration) -> Outcome {
         let asked = At::new(action, pod_ip, port);
         match tokio::time::timeout(limit, self.follow(action, asked.clone())).await {
             Err(_) => timed_out(&asked),
             Ok(Err((at, e))) => Outcome::Failure(format!("Get {:?}: {e}", at.url())),
-            Ok(Ok(status)) if (200..400).contains(&status) => Outcome::Success,
-            Ok(Ok(status)) => Outcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
+            Ok(Ok(answer)) => match answer.status {
+                200..300 => Outcome::Success,
+                // Not followed, as it leads to another host or nowhere: a success, and whoever wrote the probe is told.
+                300..400 => Outcome::Warning(format!("Probe terminated redirects, Response body: {}", answer.body)),
+                status => Outcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
+            },
         }
     }
 
@@ -72,18 +76,18 @@ impl Prober {
         tokio::time::timeout(limit, calls).await.unwrap_or_else(|_| timed_out(&at))
     }
 
-    async fn follow(&self, action: &HTTPGetAction, mut at: At) -> Result<u16, (At, String)> {
+    async fn follow(&self, action: &HTTPGetAction, mut at: At) -> Result<HttpAnswer, (At, String)> {
         let asked = at.host.clone();
         for _ in 0..REDIRECTS_MAX {
             let answer = self.send(action, &at, PROBE_AGENT).await.map_err(|e| (at.clone(), e.to_string()))?;
             let leads = matches!(answer.status, 301 | 302 | 303 | 307 | 308);
             let next = answer.location.as_deref().filter(|l| leads && !l.is_empty());
-            let Some(location) = next else { return Ok(answer.status) };
+            let Some(location) = next else { return Ok(answer) };
             let next = at
                 .join(location)
                 .ok_or_else(|| (at.clone(), format!("failed to parse Location header {location:?}")))?;
             if next.host != asked {
-                return Ok(answer.status);
+                return Ok(answer);
             }
             at = next;
         }
@@ -140,6 +144,8 @@ impl Fault {
 struct HttpAnswer {
     status: u16,
     location: Option<String>,
+    /// At most [`BODY_MAX`] bytes of it.
+    body: String,
 }
 
 /// Where a request goes.
@@ -253,22 +259,23 @@ async fn exchange<T>(io: T, request: hyper::Request<Empty<Bytes>>) -> Result<Htt
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| e.to_string())?;
+    // Names of headers as Go writes them: some servers of people's own making compare letters.
+    let made = hyper::client::conn::http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(io)).await;
+    let (mut sender, connection) = made.map_err(|e| e.to_string())?;
     let _driver = kelson_tasks::scoped("probe-connection", connection);
     let answer = sender.send_request(request).await.map_err(|e| e.to_string());
     match answer {
         Ok(a) => {
             let location = a.headers().get(http::header::LOCATION).and_then(|v| v.to_str().ok()).map(str::to_owned);
-            let answered = HttpAnswer { status: a.status().as_u16(), location };
-            let mut body = a.into_body();
-            let mut read = 0;
-            while read < BODY_MAX
+            let status = a.status().as_u16();
+            let (mut body, mut read) = (a.into_body(), Vec::new());
+            while read.len() < BODY_MAX
                 && let Some(Ok(frame)) = body.frame().await
             {
-                read += frame.data_ref().map_or(0, Bytes::len);
+                read.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             }
-            Ok(answered)
+            read.truncate(BODY_MAX);
+            Ok(HttpAnswer { status, location, body: String::from_utf8_lossy(&read).into_owned() })
         }
         Err(e) => Err(e),
     }
@@ -298,12 +305,17 @@ mod tests {
                 let n = io.read(&mut bytes).await.unwrap_or(0);
                 let text = String::from_utf8_lossy(&bytes[..n]).into_owned();
                 let path = text.strip_prefix("GET ").and_then(|t| t.split(' ').next()).unwrap_or_default().to_owned();
-                let agent = text.lines().find_map(|l| l.strip_prefix("user-agent: ")).unwrap_or_default().to_owned();
+                let agent = text.lines().find_map(|l| l.strip_prefix("User-Agent: ")).unwrap_or_default().to_owned();
                 let found = answers.iter().find(|(p, ..)| *p == path);
                 let (_, status, location) = found.unwrap_or(&("", 400, ""));
                 seen.lock().push(format!("{path} {agent}"));
                 let location = location.replace("PORT", &port.to_string());
-                let answer = format!("HTTP/1.1 {status} x\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n");
+                let head = format!("HTTP/1.1 {status} x\r\nlocation: {location}\r\n");
+                let answer = match status {
+                    // A status that has no body.
+                    304 => format!("{head}\r\n"),
+                    _ => format!("{head}content-length: 4\r\n\r\nbody"),
+                };
                 let _ = io.write_all(answer.as_bytes()).await;
             }
         });
@@ -324,6 +336,8 @@ mod tests {
             ("/away", 302, "http://192.0.2.1/x"),
             ("/round", 302, "/round"),
             ("/none", 302, ""),
+            ("/same", 304, ""),
+            ("/fine", 200, ""),
         ])
         .await;
         let prober = Prober::new();
@@ -334,9 +348,11 @@ mod tests {
         let paths: Vec<String> =
             asked.lock().iter().map(|a| a.split(' ').next().unwrap_or_default().to_owned()).collect();
         assert_eq!(paths, ["/a", "/dir/b?x=1", "/c", "/bad"]);
-        for path in ["/away", "/none"] {
-            assert_eq!(get(path).await, Outcome::Success, "{path}");
+        for (path, body) in [("/away", "body"), ("/none", "body"), ("/same", "")] {
+            let text = format!("Probe terminated redirects, Response body: {body}");
+            assert_eq!(get(path).await, Outcome::Warning(text), "{path}");
         }
+        assert_eq!(get("/fine").await, Outcome::Success);
         let Outcome::Failure(why) = get("/round").await else { panic!("it goes round for ever") };
         assert!(why.ends_with("stopped after 10 redirects"), "{why}");
         assert!(matches!(get("/missing").await, Outcome::Failure(_)));

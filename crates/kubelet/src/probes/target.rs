@@ -7,6 +7,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 pub enum Outcome {
     /// The container is well, as far as this handler can tell.
     Success,
+    /// The container is well, and whoever wrote the probe should know this; the text of the event.
+    Warning(String),
     /// The container is not well; the text of the event.
     Failure(String),
     /// It went well by another way than asked for: a hook over HTTPS whose server speaks plain HTTP. The text of the event.
@@ -19,7 +21,7 @@ impl Outcome {
     /// As metrics name it.
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Success | Self::FellBack(_) => "successful",
+            Self::Success | Self::Warning(_) | Self::FellBack(_) => "successful",
             Self::Failure(_) => "failed",
             Self::Unknown(_) => "unknown",
         }

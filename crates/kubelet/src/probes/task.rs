@@ -47,12 +47,16 @@ pub enum Report {
     Attempt(Outcome, Duration),
 }
 
-/// The text of the `Unhealthy` event about an attempt; none of one that succeeded.
-pub fn complaint(kind: ProbeKind, outcome: &Outcome) -> Option<String> {
+/// Reason and text of the event about an attempt; none of one that succeeded (upstream: `prober.go`).
+pub fn complaint(kind: ProbeKind, outcome: &Outcome) -> Option<(&'static str, String)> {
+    let kind = kind.word();
     match outcome {
         Outcome::Success | Outcome::FellBack(_) => None,
-        Outcome::Failure(why) => Some(format!("{} probe failed: {why}", kind.word())),
-        Outcome::Unknown(why) => Some(format!("{} probe errored and resulted in unknown state: {why}", kind.word())),
+        Outcome::Warning(text) => Some(("ProbeWarning", format!("{kind} probe warning: {text}"))),
+        Outcome::Failure(why) => Some(("Unhealthy", format!("{kind} probe failed: {why}"))),
+        Outcome::Unknown(why) => {
+            Some(("Unhealthy", format!("{kind} probe errored and resulted in unknown state: {why}")))
+        }
     }
 }
 
@@ -78,7 +82,7 @@ pub async fn run(
         let outcome = runner.run(&handler, &target, timing.timeout).await;
         report(Report::Attempt(outcome.clone(), began.elapsed()));
         let next = match outcome {
-            Outcome::Success | Outcome::FellBack(_) => {
+            Outcome::Success | Outcome::Warning(_) | Outcome::FellBack(_) => {
                 (good, bad) = (good + 1, 0);
                 (good >= timing.successes).then_some(true)
             }
@@ -143,6 +147,14 @@ mod tests {
         let task = run(kind, probe, Target::default(), Duration::ZERO, runner, report);
         let _ = tokio::time::timeout(Duration::from_secs(limit), task).await;
         out.lock().clone()
+    }
+
+    #[test]
+    fn events_of_attempts() {
+        let of = |outcome| complaint(ProbeKind::Readiness, &outcome);
+        assert_eq!(of(Outcome::Success), None);
+        assert_eq!(of(Outcome::Warning("w".into())), Some(("ProbeWarning", "Readiness probe warning: w".into())));
+        assert_eq!(of(Outcome::Failure("f".into())), Some(("Unhealthy", "Readiness probe failed: f".into())));
     }
 
     #[tokio::test(start_paused = true)]

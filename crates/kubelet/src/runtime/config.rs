@@ -128,6 +128,7 @@ fn annotations(pod: &Pod, c: &Container, restart_count: i32) -> BTreeMap<String,
         (labels::HASH, pod::container_hash(c)),
         (labels::RESTART_COUNT, restart_count.to_string()),
         (labels::LIMITS, resources::Limits::of(pod, c).json()),
+        (labels::MEMORY_REQUEST, resources::memory_request(c).to_string()),
         (labels::TERMINATION_PATH, c.termination_message_path.clone().unwrap_or_default()),
         (labels::TERMINATION_POLICY, c.termination_message_policy.clone().unwrap_or_default()),
     ]

@@ -24,5 +24,9 @@ pub const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
 /// What the kernel was to hold the container to when it was made (`cgroups::resources::Limits` as JSON), for runtimes that do
 /// not tell; this one is Kelson's own.
 pub const LIMITS: &str = "io.kelson.container.limits";
+/// The memory that the container asked for when it was made, in bytes; this one is Kelson's own.
+pub const MEMORY_REQUEST: &str = "io.kelson.container.memoryRequest";
+/// The directory of the kubelet that made the sandbox: several nodes may share a runtime. This one is Kelson's own.
+pub const NODE_DIRECTORY: &str = "io.kelson.node.directory";
 /// The container's ports as JSON.
 pub const PORTS: &str = "io.kubernetes.container.ports";

@@ -29,8 +29,8 @@ const SAFE_SYSCTLS: &[&str] = &[
 /// The first sysctl of the pod that this node does not allow, in the words of its rejection.
 pub fn forbidden_sysctl(pod: &Pod, allowed_unsafe: &[String]) -> Option<String> {
     sysctls(pod).find_map(|(name, _)| {
-        let allowed = SAFE_SYSCTLS.contains(&name)
-            || allowed_unsafe.iter().any(|a| match a.strip_suffix('*') {
+        let allowed = SAFE_SYSCTLS.contains(&&*name)
+            || allowed_unsafe.iter().map(|a| with_dots(a)).any(|a| match a.strip_suffix('*') {
                 Some(prefix) => name.starts_with(prefix),
                 None => a == name,
             });
@@ -38,9 +38,26 @@ pub fn forbidden_sysctl(pod: &Pod, allowed_unsafe: &[String]) -> Option<String> 
     })
 }
 
-fn sysctls(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
+/// The pod's sysctls, their names with dots between the parts.
+fn sysctls(pod: &Pod) -> impl Iterator<Item = (String, &str)> {
     let s = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
-    s.into_iter().flat_map(|s| s.sysctls.iter().flatten()).map(|s| (s.name.as_str(), s.value.as_str()))
+    s.into_iter().flat_map(|s| s.sysctls.iter().flatten()).map(|s| (with_dots(&s.name), s.value.as_str()))
+}
+
+/// The name of a sysctl as the kernel's documentation has it. Where a slash comes first, slashes part it, and dots are of its
+/// parts, such as names of interfaces (sysctl.d(5)).
+fn with_dots(name: &str) -> String {
+    match name.find(['.', '/']) {
+        Some(at) if name[at..].starts_with('/') => {
+            let turned = |c| match c {
+                '/' => '.',
+                '.' => '/',
+                other => other,
+            };
+            name.chars().map(turned).collect()
+        }
+        _ => name.to_owned(),
+    }
 }
 
 /// Labels every sandbox and container of the pod carries.
@@ -82,15 +99,23 @@ pub fn config(
         dns_config: Some(dns),
         port_mappings: port_mappings(pod),
         labels: pod_labels(pod),
-        annotations: pod.metadata.annotations.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect(),
+        annotations: annotations(pod, config),
         linux: Some(cri::LinuxPodSandboxConfig {
             cgroup_parent: cgroup.to_owned(),
             security_context: Some(security::sandbox(pod, &defaults)),
-            sysctls: sysctls(pod).map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+            sysctls: sysctls(pod).map(|(k, v)| (k, v.to_owned())).collect(),
             ..Default::default()
         }),
         ..Default::default()
     }
+}
+
+/// The pod's annotations, and whose sandbox it is.
+fn annotations(pod: &Pod, config: &Config) -> BTreeMap<String, String> {
+    let mut out: BTreeMap<String, String> =
+        pod.metadata.annotations.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+    out.insert(labels::NODE_DIRECTORY.into(), config.root_dir.display().to_string());
+    out
 }
 
 /// Host ports of the pod's containers; a port asked for twice under one name is mapped once.
@@ -160,5 +185,22 @@ mod tests {
         assert_eq!(ports.iter().map(|p| p.container_port).collect::<Vec<_>>(), [80, 53]);
         assert_eq!(forbidden_sysctl(&p, &[]).as_deref(), Some("forbidden sysctl: \"kernel.msgmax\" not allowlisted"));
         assert_eq!(forbidden_sysctl(&p, &["kernel.msg*".into()]), None);
+        assert_eq!(forbidden_sysctl(&p, &["kernel/msg*".into()]), None);
+        for (written, meant) in [
+            ("kernel/shm_rmid_forced", "kernel.shm_rmid_forced"),
+            ("net.ipv4.tcp_syncookies", "net.ipv4.tcp_syncookies"),
+            ("net/ipv4/conf/eth0.5/rp_filter", "net.ipv4.conf.eth0/5.rp_filter"),
+            ("net.ipv4.conf.eth0/5.rp_filter", "net.ipv4.conf.eth0/5.rp_filter"),
+        ] {
+            assert_eq!(with_dots(written), meant);
+        }
+        let slashes: Pod = serde_json::from_value(json!({"spec": {"containers": [],
+            "securityContext": {"sysctls": [{"name": "kernel/shm_rmid_forced", "value": "1"}]}}}))
+        .expect("pod");
+        assert_eq!(forbidden_sysctl(&slashes, &[]), None);
+        let node = Config::new("node", std::path::Path::new("/nowhere"));
+        let made = config(&slashes, &node, cri::DnsConfig::default(), 0, "", (None, &[]));
+        let made: Vec<_> = made.linux.expect("linux").sysctls.into_iter().collect();
+        assert_eq!(made, [("kernel.shm_rmid_forced".to_owned(), "1".to_owned())]);
     }
 }

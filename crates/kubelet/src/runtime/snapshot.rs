@@ -90,6 +90,8 @@ pub struct Instance {
     pub recursive_read_only: Vec<String>,
     /// Annotations, as they were set at creation.
     pub annotations: BTreeMap<String, String>,
+    /// The IDs that its first process began with; `None` where the runtime does not tell (containerd before 2.1).
+    pub user: Option<cri::LinuxContainerUser>,
     /// What the runtime holds it to; `None` where nobody knows: it was made by another kubelet, and the runtime does not tell.
     pub limits: Option<Limits>,
 }
@@ -325,6 +327,7 @@ fn bare(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
         termination_file: mount.map(|m| m.host_path.clone()).unwrap_or_default(),
         recursive_read_only: recursive.map(|m| m.container_path.clone()).collect(),
         annotations: s.annotations.clone(),
+        user: s.user.and_then(|u| u.linux),
         limits: s.resources.as_ref().and_then(|r| r.linux.as_ref()).map(Limits::told),
         id: s.id,
     }

@@ -17,7 +17,7 @@ use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 use serde_json::Value;
-use tokio::io::{AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::net::unix::pipe;
 
 use super::answer::{Body, refused};
@@ -91,7 +91,10 @@ impl Command {
         accepted.response.map(|()| Empty::new().boxed_unsync())
     }
 
-    async fn session(self, io: TokioIo<hyper::upgrade::Upgraded>, protocol: ExecProtocol) {
+    async fn session<T>(self, io: T, protocol: ExecProtocol)
+    where
+        T: AsyncRead + AsyncWrite + Send + 'static,
+    {
         let mut streams = match ExecStreams::serve(io, protocol, self.wanted, &self.options).await {
             Ok(s) => s,
             Err(e) => {
@@ -153,7 +156,9 @@ impl Command {
     }
 }
 
-/// Makes the named pipes that are wanted in `dir`.
+/// Makes the named pipes in `dir`. Outputs have one whether the client wants them or not: containerd's shim opens both, and
+/// fails on an empty path; what is not wanted is read and dropped. Only an unwanted stdin is left out (containerd:
+/// `pkg/cri/io/helpers.go`).
 fn make_pipes(dir: &Path, wanted: ExecOptions) -> std::io::Result<Pipes> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -165,17 +170,13 @@ fn make_pipes(dir: &Path, wanted: ExecOptions) -> std::io::Result<Pipes> {
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
         Ok(path.display().to_string())
     };
-    Ok(Pipes {
-        stdin: make(wanted.stdin, "stdin")?,
-        stdout: make(wanted.stdout, "stdout")?,
-        stderr: make(wanted.stderr, "stderr")?,
-    })
+    Ok(Pipes { stdin: make(wanted.stdin, "stdin")?, stdout: make(true, "stdout")?, stderr: make(true, "stderr")? })
 }
 
 struct Open {
     paths: Pipes,
-    stdout: Option<Output>,
-    stderr: Option<Output>,
+    stdout: Output,
+    stderr: Output,
 }
 
 /// The end of a pipe that is read here.
@@ -197,10 +198,7 @@ impl Output {
 impl Open {
     /// Opens the ends that are read here, which does not wait for the other side.
     fn new(paths: Pipes) -> std::io::Result<Self> {
-        let output = |path: &String| -> std::io::Result<Option<Output>> {
-            if path.is_empty() { Ok(None) } else { Output::open(path).map(Some) }
-        };
-        Ok(Self { stdout: output(&paths.stdout)?, stderr: output(&paths.stderr)?, paths })
+        Ok(Self { stdout: Output::open(&paths.stdout)?, stderr: Output::open(&paths.stderr)?, paths })
     }
 }
 
@@ -228,13 +226,24 @@ async fn input(from: Stream, path: String, process: Process) {
     }
 }
 
-async fn output(from: Option<Output>, to: Option<Stream>) {
-    if let (Some(mut from), Some(mut to)) = (from, to) {
-        // A client that reads no more is noticed by its connection.
-        let _ = kelson_streams::copy_gathered(&mut from.pipe, &mut to, from.held).await;
-        let _ = to.shutdown().await;
+/// Carries an output to the client, or reads and drops it where the client did not ask for it, so that the command does
+/// not stand still on a full pipe.
+async fn output(mut from: Output, to: Option<Stream>) {
+    match to {
+        Some(mut to) => {
+            // A client that reads no more is noticed by its connection.
+            let _ = kelson_streams::copy_gathered(&mut from.pipe, &mut to, from.held).await;
+            let _ = to.shutdown().await;
+        }
+        None => {
+            let _ = tokio::io::copy(&mut from.pipe, &mut tokio::io::sink()).await;
+        }
     }
 }
+
+#[cfg(test)]
+#[path = "command_tests.rs"]
+mod command_tests;
 
 #[cfg(test)]
 mod tests {

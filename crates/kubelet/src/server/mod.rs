@@ -16,7 +16,7 @@ mod health_port;
 mod hostile;
 mod local_volumes;
 mod logs;
-mod metrics;
+pub mod metrics;
 mod node_files;
 mod node_journal;
 mod node_logs;
@@ -54,6 +54,10 @@ use auth::Auth;
 pub use routes::judged;
 use state::ServerState;
 
+/// Silence before the kernel asks a peer, and between two questions.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Questions without an answer before the connection is closed.
+const KEEP_ALIVE_PROBES: u32 = 9;
 /// Connections served at once; more are closed.
 const CONNECTIONS_MAX: usize = 1024;
 /// Connections of one address at once; loopback may have all.
@@ -211,9 +215,25 @@ async fn accept(serving: Arc<Serving>) {
     }
 }
 
+/// Has the kernel ask a silent peer whether it is there still, as Go's listeners do: one that lost its power must not hold its
+/// place. Not fatal where that fails.
+fn keep_alive(tcp: &TcpStream) {
+    use rustix::net::sockopt;
+    let set = || -> rustix::io::Result<()> {
+        sockopt::set_tcp_keepidle(tcp, KEEP_ALIVE)?;
+        sockopt::set_tcp_keepintvl(tcp, KEEP_ALIVE)?;
+        sockopt::set_tcp_keepcnt(tcp, KEEP_ALIVE_PROBES)?;
+        sockopt::set_socket_keepalive(tcp, true)
+    };
+    if let Err(error) = set() {
+        tracing::debug!(%error, "a connection without keep-alive");
+    }
+}
+
 async fn serve(tcp: TcpStream, serving: &Serving) -> Result<(), String> {
     // Not fatal: it only delays small writes.
     let _ = tcp.set_nodelay(true);
+    keep_alive(&tcp);
     let tls = serving.tls.read().clone();
     let handshake = tokio::time::timeout(HANDSHAKE_MAX, tls.accept(tcp)).await;
     let io = handshake.map_err(|_| "TLS handshake timed out")?.map_err(|e| format!("TLS handshake: {e}"))?;

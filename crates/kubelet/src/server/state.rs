@@ -9,6 +9,7 @@ use kelson_meta::Clock;
 use kelson_metrics::Registry;
 use kelson_tasks::Tasks;
 
+use super::metrics::rates::Rates;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::metrics::Metrics;
@@ -45,6 +46,8 @@ pub struct ServerState {
     pub certificates: CertificateMetrics,
     /// How full pods' volumes are.
     pub volumes: VolumeUsages,
+    /// How fast CPU time grew between answers.
+    pub rates: Rates,
     /// Where the named pipes of commands lie.
     pub pipes_dir: PathBuf,
 }

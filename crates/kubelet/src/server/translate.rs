@@ -1,6 +1,6 @@
-//! WebSockets that runtimes do not speak: those whose client can end its input (`v5.channel.k8s.io`), and those that carry SPDY. They
-//! end here, and the runtime is spoken to in SPDY (`ExtendWebSocketsToKubelet`, which this node declares, so that API servers pass them
-//! on as they are).
+//! WebSockets of exec and attach, and port-forwards that tunnel SPDY. They end here, and the runtime is spoken to in SPDY
+//! (`ExtendWebSocketsToKubelet`, which this node declares, so that API servers pass them on as they are). Runtimes do not
+//! serve the newer protocols, and containerd 1.6 loses the output of a short command on a terminal over the older ones.
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
@@ -16,7 +16,7 @@ use super::state::ServerState;
 
 /// Carries an exec or attach to the runtime's `url`.
 pub async fn exec(state: &ServerState, url: &str, wanted: ExecOptions, request: Request<Incoming>) -> Response<Body> {
-    if !negotiate::wants_stream_close(request.headers()) {
+    if !negotiate::is_websocket_request(request.headers()) {
         return splice::carry(&state.tasks, url, request, state.config.server.streaming_idle).await;
     }
     let (parts, body) = request.into_parts();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
-    Pod, VolumeMount, VolumeMountStatus,
+    ContainerUser, LinuxContainerUser, Pod, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -173,14 +173,8 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
         return;
     }
     if by.ending && was.is_some_and(|s| s.running.is_some()) {
-        let message = "The container could not be located when the pod was terminated";
         out.container_id = old.and_then(|o| o.container_id.clone());
-        out.state = Some(state_of(ContainerStateTerminated {
-            reason: Some("ContainerStatusUnknown".into()),
-            message: Some(message.into()),
-            exit_code: 137,
-            ..Default::default()
-        }));
+        out.state = Some(not_located());
         return;
     }
     out.state = Some(match by.start_errors.get(&c.name) {
@@ -191,8 +185,25 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
     resources(pod, c, None, out);
 }
 
+/// The state of a container of whose end nothing is known.
+pub fn not_located() -> ContainerState {
+    state_of(ContainerStateTerminated {
+        reason: Some("ContainerStatusUnknown".into()),
+        message: Some("The container could not be located when the pod was terminated".into()),
+        exit_code: 137,
+        ..Default::default()
+    })
+}
+
 fn identity(i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
     out.container_id = Some(format!("{}://{}", by.runtime_name, i.id));
+    out.user = i.user.as_ref().map(|u| ContainerUser {
+        linux: Some(LinuxContainerUser {
+            uid: u.uid,
+            gid: u.gid,
+            supplemental_groups: Some(u.supplemental_groups.clone()).filter(|g| !g.is_empty()),
+        }),
+    });
     if !i.image.is_empty() {
         out.image.clone_from(&i.image);
     }
@@ -312,12 +323,13 @@ mod tests {
             termination_file: String::new(),
             recursive_read_only: Vec::new(),
             annotations: BTreeMap::new(),
+            user: None,
             limits: None,
         })
     }
 
-    /// The reason of each container's waiting state, by name; `-` for one that does not wait.
-    fn waits(spec: &serde_json::Value, instances: Vec<Arc<Instance>>) -> Vec<String> {
+    /// The statuses of a pod's containers, in their order.
+    fn statuses(spec: &serde_json::Value, instances: Vec<Arc<Instance>>) -> Vec<ContainerStatus> {
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).expect("pod");
         let runtime = RuntimePod { containers: instances, ..RuntimePod::default() };
         let by = Circumstances {
@@ -328,11 +340,33 @@ mod tests {
             ending: false,
             restarting_all: false,
         };
-        let reason = |m: Member<'_>| {
-            let state = status(&pod, &m, &runtime, &by).state.and_then(|s| s.waiting);
-            state.map_or("-".to_owned(), |w| w.reason.unwrap_or_default())
+        pod::members(&pod).map(|m| status(&pod, &m, &runtime, &by)).collect()
+    }
+
+    /// The reason of each container's waiting state; `-` for one that does not wait.
+    fn waits(spec: &serde_json::Value, instances: Vec<Arc<Instance>>) -> Vec<String> {
+        let waiting = |s: ContainerStatus| s.state.and_then(|s| s.waiting);
+        let reason = |s| waiting(s).map_or("-".to_owned(), |w| w.reason.unwrap_or_default());
+        statuses(spec, instances).into_iter().map(reason).collect()
+    }
+
+    #[test]
+    fn the_users_of_a_container_are_shown_as_the_runtime_tells_them() {
+        let mut told = Arc::unwrap_or_clone(instance("a", State::Running, 0));
+        let user = |groups: &[i64]| kelson_cri::proto::LinuxContainerUser {
+            uid: 1234,
+            gid: 1235,
+            supplemental_groups: groups.to_vec(),
         };
-        pod::members(&pod).map(reason).collect()
+        for (of_runtime, expected) in [
+            (None, json!(null)),
+            (Some(user(&[44, 1235])), json!({"linux": {"uid": 1234, "gid": 1235, "supplementalGroups": [44, 1235]}})),
+            (Some(user(&[])), json!({"linux": {"uid": 1234, "gid": 1235}})),
+        ] {
+            told.user = of_runtime;
+            let shown = statuses(&json!({"containers": [{"name": "a"}]}), vec![Arc::new(told.clone())]);
+            assert_eq!(json!(shown[0].user), expected);
+        }
     }
 
     #[test]

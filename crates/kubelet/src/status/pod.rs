@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodCondition, Pod
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::container::{self, Circumstances};
-use super::{conditions, phase, resources};
+use super::{conditions, ended, phase, resources};
 use crate::pod::{self, Role};
 use crate::runtime::snapshot::RuntimePod;
 
@@ -54,17 +54,14 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
         let members = pod::members(pod).filter(|m| roles.contains(&m.role));
         members.map(|m| container::status(pod, &m, runtime, by)).collect()
     };
-    let (inits, apps, ephemeral) = (of(&[Role::Init, Role::Sidecar]), of(&[Role::App]), of(&[Role::Ephemeral]));
-    let mut phase = phase::phase(pod, &inits, &apps, about.over);
-    if about.verdict.is_some() && about.over {
-        phase = "Failed";
-    }
-    if matches!(old.phase.as_deref(), Some("Failed")) {
+    let (mut inits, mut apps, ephemeral) = (of(&[Role::Init, Role::Sidecar]), of(&[Role::App]), of(&[Role::Ephemeral]));
+    let phase = match old.phase.as_deref() {
         // A final phase stays.
-        phase = "Failed";
-    } else if old.phase.as_deref() == Some("Succeeded") {
-        phase = "Succeeded";
-    }
+        Some("Failed") => "Failed",
+        Some("Succeeded") => "Succeeded",
+        _ if about.verdict.is_some() && about.over => "Failed",
+        _ => phase::phase(pod, &inits, &apps, about.over),
+    };
     let (sandbox, host_network) = (runtime.ready_sandbox(), pod::host_network(pod));
     let ready_sandbox = sandbox.is_some_and(|s| host_network || !s.ips.is_empty());
     let mut ips: Vec<String> = match sandbox {
@@ -84,6 +81,10 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     own.extend(conditions::resize(about.resize_pending, about.resizing));
     let before = old.conditions.unwrap_or_default();
     conditions::keep_times(&mut own, &before, about.now, generation);
+    // After phase and conditions: a container that never ran does not make the pod another one.
+    if about.over {
+        ended::end(pod, &mut inits, &mut apps);
+    }
     // What others say of the pod stays.
     own.extend(
         before.into_iter().filter(|c| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget"),
@@ -95,9 +96,8 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
         conditions::keep_times(&mut evicted, &[], about.now, generation);
         own.extend(evicted);
     }
-    let start = old
-        .start_time
-        .unwrap_or_else(|| Time(Timestamp::from_second(about.start_time.as_second()).unwrap_or(about.start_time)));
+    let start = || Time(Timestamp::from_second(about.start_time.as_second()).unwrap_or(about.start_time));
+    let start = old.start_time.unwrap_or_else(start);
     let given = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
     let final_before = pod::is_terminal(pod);
     PodStatus {

@@ -143,16 +143,39 @@ impl<'a> Renderer<'a> {
     }
 }
 
-/// A token is for the pod's processes alone: 0640 with the pod's group, or 0600 owned by the one user they all run as.
+/// A token is for the pod's processes alone: owned by the one user they all run as, and the pod's group may read it, which the
+/// volume adds. Without both it has the volume's mode (upstream: `projected.go`, `FsUserFrom`).
 fn token_access(pod: &Pod, mode: u32) -> (u32, Option<u32>) {
     let s = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
-    if s.and_then(|s| s.fs_group).is_some() {
-        return (0o600, None);
-    }
+    let has_group = s.and_then(|s| s.fs_group).is_some();
     let mut users = pod::members(pod).map(|m| pod::run_as_user(pod, &m.container));
     let first = users.next().flatten();
-    match first {
-        Some(u) if users.all(|o| o == Some(u)) => (0o600, u32::try_from(u).ok()),
-        _ => (mode, None),
+    let user = first.filter(|u| users.all(|o| o == Some(*u))).and_then(|u| u32::try_from(u).ok());
+    (if has_group || user.is_some() { 0o600 } else { mode }, user)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_its_pods() {
+        for (group, users, expected) in [
+            (None, &[None][..], (0o644, None)),
+            (None, &[Some(5)], (0o600, Some(5))),
+            (None, &[Some(5), Some(6)], (0o644, None)),
+            (None, &[Some(5), None], (0o644, None)),
+            (Some(7), &[Some(5)], (0o600, Some(5))),
+            (Some(7), &[Some(5), Some(6)], (0o600, None)),
+            (Some(7), &[None], (0o600, None)),
+        ] {
+            let containers: Vec<_> =
+                users.iter().map(|u: &Option<i64>| json!({"name": "c", "securityContext": {"runAsUser": u}})).collect();
+            let pod = json!({"spec": {"securityContext": {"fsGroup": group}, "containers": containers}});
+            let pod: Pod = serde_json::from_value(pod).expect("pod");
+            assert_eq!(token_access(&pod, 0o644), expected, "{group:?} {users:?}");
+        }
     }
 }

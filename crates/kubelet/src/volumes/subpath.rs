@@ -13,31 +13,66 @@ use super::mounts::Mounts;
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-/// Opens `sub` beneath `root`; directories that do not exist are made (mode 0750) unless `read_only`.
+/// Opens `sub` beneath `root`; directories that do not exist are made, with the mode of the volume's root, unless `read_only`.
+///
+/// # Errors
+/// `sub` leads out of the volume, or is a link that was put there while it was opened.
 pub fn open(root: &Path, sub: &str, read_only: bool) -> io::Result<OwnedFd> {
+    open_watched(root, sub, read_only, &mut |_| {})
+}
+
+/// The same; `made` is called with each missing part between its making and its opening, where whoever can write to the
+/// volume may put something else in its place.
+fn open_watched(root: &Path, sub: &str, read_only: bool, made: &mut dyn FnMut(&str)) -> io::Result<OwnedFd> {
     let path = OFlags::PATH | OFlags::CLOEXEC;
     let base = rustix::fs::open(root, path, Mode::empty())?;
-    match rustix::fs::openat2(&base, sub, path, Mode::empty(), RESOLVE) {
-        Ok(fd) => return Ok(fd),
-        Err(Errno::NOENT) if !read_only => {}
-        Err(Errno::XDEV | Errno::LOOP) => {
-            return Err(io::Error::other(format!("subPath {sub:?} leads out of its volume")));
-        }
+    let found = match rustix::fs::openat2(&base, sub, path, Mode::empty(), RESOLVE) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) if !read_only => make(base, sub, made)?,
+        Err(Errno::XDEV | Errno::LOOP) => return Err(leads_out(sub)),
         Err(e) => return Err(e.into()),
+    };
+    // A handle of a link would be bound as the link itself, and lead whoever follows it to a path of the host.
+    match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
+        FileType::Symlink | FileType::Unknown => Err(leads_out(sub)),
+        _ => Ok(found),
     }
+}
+
+fn leads_out(sub: &str) -> io::Error {
+    io::Error::other(format!("subPath {sub:?} leads out of its volume"))
+}
+
+/// Opens `sub` part by part and makes what is missing. A made part is opened as a directory or not at all.
+fn make(base: OwnedFd, sub: &str, made: &mut dyn FnMut(&str)) -> io::Result<OwnedFd> {
+    let path = OFlags::PATH | OFlags::CLOEXEC;
+    let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // As upstream: a container whose user may write to the volume may write to the part that was made for it.
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&base)?.st_mode & 0o7777);
     let mut at = base;
     for part in sub.split('/').filter(|p| !p.is_empty() && *p != ".") {
-        let next = match rustix::fs::openat2(&at, part, path, Mode::empty(), RESOLVE) {
+        at = match rustix::fs::openat2(&at, part, path, Mode::empty(), RESOLVE) {
+            Ok(next) => next,
             Err(Errno::NOENT) => {
-                match rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(0o750)) {
-                    Ok(()) | Err(Errno::EXIST) => {}
+                let is_new = match rustix::fs::mkdirat(&at, part, mode) {
+                    Ok(()) => true,
+                    Err(Errno::EXIST) => false,
                     Err(e) => return Err(e.into()),
+                };
+                made(part);
+                let next = match rustix::fs::openat2(&at, part, directory, Mode::empty(), RESOLVE) {
+                    Err(Errno::XDEV | Errno::LOOP | Errno::NOTDIR) => return Err(leads_out(sub)),
+                    other => other?,
+                };
+                if is_new {
+                    // The process's mask took bits from the mode.
+                    rustix::fs::fchmod(&next, mode)?;
                 }
-                rustix::fs::openat2(&at, part, path | OFlags::NOFOLLOW, Mode::empty(), RESOLVE)?
+                next
             }
-            other => other?,
+            Err(Errno::XDEV | Errno::LOOP) => return Err(leads_out(sub)),
+            Err(e) => return Err(e.into()),
         };
-        at = next;
     }
     Ok(at)
 }
@@ -83,5 +118,56 @@ mod tests {
         }
         assert!(open(&root, "missing", true).is_err());
         assert!(open(&root, "a/b/c", false).is_ok() && root.join("a/b/c").is_dir());
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_made_part_is_not_opened() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (root, outside) = (dir.path().join("volume"), dir.path().join("outside"));
+        std::fs::create_dir_all(&outside).expect("mkdir");
+        std::fs::write(dir.path().join("secret"), "x").expect("write");
+        std::fs::create_dir_all(root.join("inside")).expect("mkdir");
+        for target in ["/", "../outside", "../secret", "inside", "nowhere"] {
+            for sub in ["part", "part/more", "first/part"] {
+                let mut at = root.clone();
+                let mut swapped = 0;
+                let found = open_watched(&root, sub, false, &mut |made| {
+                    at.push(made);
+                    if made == "part" {
+                        std::fs::remove_dir(&at).expect("the part was made");
+                        symlink(target, &at).expect("symlink");
+                        swapped += 1;
+                    }
+                });
+                let error = found.expect_err("a link is not opened").to_string();
+                assert!(error.contains("leads out of its volume"), "{target} {sub}: {error}");
+                assert_eq!(swapped, 1, "{target} {sub}");
+                std::fs::remove_file(root.join(sub.trim_end_matches("/more"))).expect("the link");
+                let _ = std::fs::remove_dir(root.join("first"));
+            }
+        }
+        // A directory in its place is the volume's own content, whatever its mode.
+        std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o2777)).expect("chmod");
+        let swap = &mut |_: &str| {
+            std::fs::remove_dir(root.join("part")).expect("the part was made");
+            std::fs::rename(root.join("inside"), root.join("part")).expect("rename");
+        };
+        assert!(open_watched(&root, "part", false, swap).is_ok());
+    }
+
+    #[test]
+    fn made_parts_have_the_mode_of_the_volume() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().expect("tempdir");
+        for mode in [0o777, 0o750, 0o2775] {
+            std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).expect("chmod");
+            let sub = format!("{mode:o}/b");
+            open(dir.path(), &sub, false).expect("made");
+            for made in [dir.path().join(&sub), dir.path().join(format!("{mode:o}"))] {
+                let found = std::fs::metadata(&made).expect("stat").permissions().mode() & 0o7777;
+                assert_eq!(found, mode, "{}", made.display());
+            }
+        }
     }
 }

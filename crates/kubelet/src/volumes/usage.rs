@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: in a lane of its own")]
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use kelson_meta::Clock;
 use kelson_tasks::Lane;
 use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 
 use super::persistent::claim_of;
 use crate::pod;
@@ -24,6 +26,8 @@ const MEASURE_MAX: Duration = Duration::from_secs(30);
 const FIRST: Duration = Duration::from_secs(10);
 /// Entries counted of one directory, lest one pod keeps all others waiting.
 const ENTRIES_MAX: usize = 1_000_000;
+/// How deep a tree is counted: each level holds a handle open.
+const DEPTH_MAX: usize = 256;
 
 /// How full one volume of a pod is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +40,8 @@ pub struct VolumeUsage {
     pub at: Timestamp,
     /// Bytes and inodes that it has and that are taken.
     pub room: Room,
+    /// Whether the kubelet makes its content, which counts as the pod's own.
+    pub is_own: bool,
 }
 
 /// Bytes and inodes of a volume.
@@ -130,7 +136,7 @@ impl VolumeUsages {
             };
             let at = clock.now();
             let usage = |(room, p): (Option<Room>, VolumePlace)| {
-                Some(VolumeUsage { name: p.name, claim: p.claim, at, room: room? })
+                Some(VolumeUsage { name: p.name, claim: p.claim, at, room: room?, is_own: p.is_own })
             };
             let mut shared = self.shared.lock();
             // One that was taken down meanwhile is not shown any more.
@@ -170,25 +176,52 @@ fn measured(path: &Path, is_own: bool) -> Option<Room> {
     Some(room)
 }
 
-/// Bytes and inodes of a directory with all that is in it; links are not followed.
-fn content(root: &Path) -> (u64, u64) {
-    use std::os::unix::fs::MetadataExt as _;
-    let own = std::fs::symlink_metadata(root).map_or(0, |m| m.blocks() * 512);
-    let (mut bytes, mut inodes, mut left) = (own, 1, vec![root.to_owned()]);
-    let mut entries = 0;
-    while let Some(dir) = left.pop() {
-        for e in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            let Ok(m) = e.metadata() else { continue };
-            (bytes, inodes, entries) = (bytes + m.blocks() * 512, inodes + 1, entries + 1);
-            if m.is_dir() {
-                left.push(e.path());
+/// Bytes and inodes of a directory with all that is in it. Each directory is opened by its name in the one before it, by
+/// handle, so that a link that a container puts in its place leads nowhere.
+pub fn content(root: &Path) -> (u64, u64) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(root) = rustix::fs::open(root, flags, Mode::empty()) else { return (0, 0) };
+    let own = rustix::fs::fstat(&root).map_or(0, |s| bytes_of(&s));
+    let mut counted = Counted { bytes: own, inodes: 1, entries: 0 };
+    counted.directory(&root, 0);
+    (counted.bytes, counted.inodes)
+}
+
+/// Bytes that a directory takes with all that is in it; links are not followed.
+pub fn disk_usage(root: &Path) -> u64 {
+    content(root).0
+}
+
+fn bytes_of(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_blocks).unwrap_or(0) * 512
+}
+
+struct Counted {
+    bytes: u64,
+    inodes: u64,
+    entries: usize,
+}
+
+impl Counted {
+    fn directory(&mut self, at: &OwnedFd, depth: usize) {
+        let Ok(entries) = Dir::read_from(at) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if name == c"." || name == c".." || self.entries >= ENTRIES_MAX {
+                continue;
             }
-            if entries >= ENTRIES_MAX {
-                return (bytes, inodes);
+            let Ok(stat) = rustix::fs::statat(at, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+            self.bytes += bytes_of(&stat);
+            self.inodes += 1;
+            self.entries += 1;
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Directory && depth < DEPTH_MAX {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                if let Ok(below) = rustix::fs::openat(at, name, flags, Mode::empty()) {
+                    self.directory(&below, depth + 1);
+                }
             }
         }
     }
-    (bytes, inodes)
 }
 
 #[cfg(test)]
@@ -196,6 +229,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn links_lead_nowhere() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (volume, outside) = (dir.path().join("volume"), dir.path().join("outside"));
+        std::fs::create_dir_all(volume.join("a/b")).expect("directories");
+        std::fs::create_dir_all(&outside).expect("a directory");
+        std::fs::write(outside.join("large"), vec![1; 1_000_000]).expect("a file");
+        std::fs::write(volume.join("a/b/f"), vec![1; 5_000]).expect("a file");
+        std::os::unix::fs::symlink(&outside, volume.join("a/link")).expect("a link");
+        let (bytes, inodes) = content(&volume);
+        assert_eq!(inodes, 5, "the root, a, b, f and the link itself");
+        assert!((5_000..500_000).contains(&bytes), "{bytes}");
+    }
 
     #[tokio::test]
     async fn what_is_set_up_is_measured_until_it_is_taken_down() {

@@ -4,70 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::common::life::{begin, condition, live, pod};
 use crate::common::{World, world, world_with};
 use k8s_openapi::api::core::v1::Pod;
 use kelson_kubelet::devices::client::DevicePluginClient;
 use kelson_kubelet::devices::messages::{Device, PluginOptions};
 use kelson_kubelet::node::runtime::{HandlerFeatures, RuntimeState};
-use kelson_kubelet::pods::event::{Eviction, Start, WorkerInbox};
+use kelson_kubelet::pods::event::Eviction;
 use kelson_kubelet::pods::resize::{Granted, ResizePending};
-use kelson_kubelet::pods::worker::Worker;
 use kelson_kubelet::probes::Outcome;
-use kelson_tasks::{Scoped, scoped};
 use serde_json::{Value, json};
-
-fn pod(spec: Value) -> Value {
-    json!({"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":spec})
-}
-
-struct Life {
-    world: World,
-    inbox: WorkerInbox,
-    task: Scoped<()>,
-}
-
-fn live(object: Value) -> Life {
-    let world = world();
-    begin(world, object)
-}
-
-fn begin(world: World, object: Value) -> Life {
-    let inbox = WorkerInbox::default();
-    let pod: Pod = serde_json::from_value(object).expect("pod");
-    let tell = inbox.clone();
-    *world.runtime.changed.lock() = Some(Box::new(move || tell.runtime()));
-    let worker = Worker::new(Arc::clone(&world.parts), Start::of(Arc::new(pod)), inbox.clone());
-    Life { task: scoped("worker", worker.run()), world, inbox }
-}
-
-impl Life {
-    fn update(&self, object: Value) {
-        let pod: Pod = serde_json::from_value(object).expect("pod");
-        self.inbox.pod(Granted { pod: Arc::new(pod), deferred: None });
-    }
-    /// Lets time pass until `done` holds; how many seconds that took.
-    async fn until(&self, limit: u64, done: impl Fn(&World) -> bool) -> u64 {
-        let began = tokio::time::Instant::now();
-        while !done(&self.world) {
-            assert!(
-                began.elapsed() < Duration::from_secs(limit),
-                "not within {limit} s: {:?}",
-                self.world.api.status.lock()
-            );
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        began.elapsed().as_secs()
-    }
-}
-
-fn condition(w: &World, kind: &str) -> String {
-    let status = w.api.status.lock();
-    let list = status.get("conditions").and_then(Value::as_array).cloned().unwrap_or_default();
-    list.iter()
-        .find(|c| c["type"] == kind)
-        .map(|c| c["status"].as_str().unwrap_or_default().to_owned())
-        .unwrap_or_default()
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_fails_whose_devices_the_node_cannot_give() {
@@ -407,6 +353,29 @@ async fn a_container_whose_rule_says_so_takes_the_whole_pod_with_it() {
     life.world.runtime.exit("a", 7);
     life.world.runtime.exit("b", 0);
     life.until(10, |w| w.api.phase() == "Failed").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_container_tells_its_end_when_a_sidecars_rule_began_the_pod_anew() {
+    let rules = json!([{"action":"RestartAllContainers","exitCodes":{"operator":"In","values":[42]}}]);
+    let life = live(pod(json!({"restartPolicy":"Never",
+        "initContainers":[{"name":"i","image":"x:1"},
+            {"name":"s","image":"x:1","restartPolicy":"Always","restartPolicyRules":rules}],
+        "containers":[{"name":"a","image":"x:1"}]})));
+    let ends = |w: &World| -> Vec<bool> {
+        let status = w.api.status.lock();
+        let of = |list: &str| status[list].as_array().cloned().unwrap_or_default();
+        let all = of("initContainerStatuses").into_iter().chain(of("containerStatuses"));
+        all.map(|c| c["lastState"]["terminated"].is_object() && c["state"]["waiting"].is_null()).collect()
+    };
+    life.until(5, |w| w.runtime.running().contains(&"i".to_owned())).await;
+    life.world.runtime.exit("i", 0);
+    life.until(20, |w| w.api.phase() == "Running" && w.runtime.running().len() == 2).await;
+    life.world.runtime.exit("s", 42);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    life.until(60, |w| w.runtime.running().contains(&"i".to_owned())).await;
+    life.world.runtime.exit("i", 0);
+    life.until(30, |w| ends(w) == [true, true, true]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,6 +23,10 @@ struct OneCpu {
 /// A pod with one container of the same name that asks for so much of a processor, in thousandths.
 fn pod(name: &str, cpu: u32, priority: i64, status: Value) -> Arc<Pod> {
     let container = json!({"name": name, "image": "x:1", "resources": {"requests": {"cpu": format!("{cpu}m")}}});
+    with_container(name, container, priority, status)
+}
+
+fn with_container(name: &str, container: Value, priority: i64, status: Value) -> Arc<Pod> {
     let pod = json!({"metadata": {"name": name, "namespace": "n", "uid": name}, "status": status,
         "spec": {"priority": priority, "terminationGracePeriodSeconds": 5, "containers": [container]}});
     Arc::new(serde_json::from_value(pod).expect("pod"))
@@ -126,4 +130,46 @@ async fn a_critical_one_that_is_wanted_no_more_does_not_wait() {
     node.inbox.pod(PodChange::Is(Arc::new(gone)));
     node.passes(5).await;
     assert!(!node.world.api.deleted.lock().is_empty(), "its deletion is confirmed at once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_takes_the_place_of_a_pod_that_is_gone_waits_until_its_containers_have_ended() {
+    let port = |name: &str| {
+        let ports = json!([{"containerPort": 80, "hostPort": 8043}]);
+        with_container(name, json!({"name": name, "image": "x:1", "ports": ports}), 0, Value::Null)
+    };
+    let cpu = |name: &str| pod(name, 600, 0, Value::Null);
+    let replaced: [(&str, &dyn Fn(&str) -> Arc<Pod>); 2] = [("a port", &port), ("a CPU", &cpu)];
+    for (what, of) in replaced {
+        let node = start();
+        node.world.runtime.slow.lock().insert("StopContainer", Duration::from_secs(3));
+        node.inbox.pod(PodChange::Is(of("usual")));
+        node.passes(5).await;
+        assert_eq!(node.running(), ["usual"], "{what}");
+        // Deleted by force: the API has let go of it, and the scheduler sends others in its place.
+        node.inbox.pod(PodChange::Gone(of("usual")));
+        node.inbox.pod(PodChange::Is(of("large")));
+        node.pod("small", 300, 0);
+        node.passes(2).await;
+        assert_eq!(node.running(), ["small", "usual"], "{what}: one that fits beside it does not wait");
+        node.passes(5).await;
+        assert_eq!(node.running(), ["large", "small"], "{what}");
+        let told = node.world.api.events.lock().clone();
+        let refused = ["OutOfcpu", "NodePorts"];
+        assert!(told.iter().all(|(reason, _)| !refused.contains(&reason.as_str())), "{what}: {told:?}");
+        assert!(told.iter().any(|(r, m)| r == "WaitingForTermination" && m.contains("usual_n(usual)")), "{told:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_does_not_fit_beside_those_that_stay_is_refused_at_once() {
+    let node = start();
+    node.world.runtime.slow.lock().insert("StopContainer", Duration::from_secs(3));
+    node.pod("usual", 300, 0);
+    node.pod("small", 600, 0);
+    node.passes(5).await;
+    node.inbox.pod(PodChange::Gone(pod("usual", 300, 0, Value::Null)));
+    node.pod("large", 500, 0);
+    node.passes(1).await;
+    assert!(node.world.api.reasons().iter().any(|r| r == "OutOfcpu"), "the node has 1000, and 600 of them stay taken");
 }

@@ -120,27 +120,56 @@ pub(super) fn refuse_overlap<T>(
     Ok(())
 }
 
-pub(super) fn ensure_sysctls(config: &NetworkConfig) -> Result<(), NetError> {
+/// The kernel parameters that the network needs, with their values.
+fn sysctls(config: &NetworkConfig) -> Vec<(String, &'static str)> {
+    let of = |device: &str, key: &str| format!("net/ipv4/conf/{device}/{key}");
     let bridge = config.bridge();
-    sysctl("net/ipv4/ip_forward", "1")?;
-    // Loose: answers of pods to addresses that another interface routes are not dropped.
-    sysctl(&format!("net/ipv4/conf/{bridge}/rp_filter"), "2")?;
-    // A host port is reachable on the host's 127.0.0.1; the table's guard chain keeps pods from that range.
-    sysctl(&format!("net/ipv4/conf/{bridge}/route_localnet"), "1")?;
-    sysctl(&format!("net/ipv4/conf/{bridge}/send_redirects"), "0")?;
-    match config.overlay {
-        Some(_) => sysctl(&format!("net/ipv4/conf/{}/rp_filter", config.vxlan()), "2"),
-        None => Ok(()),
-    }
+    let mut all = vec![
+        ("net/ipv4/ip_forward".to_owned(), "1"),
+        // Loose: answers of pods to addresses that another interface routes are not dropped.
+        (of(&bridge, "rp_filter"), "2"),
+        // A host port is reachable on the host's 127.0.0.1; the table's guard chain keeps pods from that range.
+        (of(&bridge, "route_localnet"), "1"),
+        (of(&bridge, "send_redirects"), "0"),
+    ];
+    all.extend(config.overlay.map(|_| (of(&config.vxlan(), "rp_filter"), "2")));
+    all
 }
 
-/// Sets a kernel parameter unless it has the value already (so that a read-only /proc/sys with right values will do).
-pub(super) fn sysctl(key: &str, value: &str) -> Result<(), NetError> {
-    let path = PathBuf::from("/proc/sys").join(key);
-    if std::fs::read_to_string(&path).is_ok_and(|now| now.trim() == value) {
-        return Ok(());
+pub(super) fn ensure_sysctls(config: &NetworkConfig) -> Result<(), NetError> {
+    for (key, value) in sysctls(config) {
+        // One that has its value is not written, so that a read-only /proc/sys with right values will do.
+        if !has_value(&key, value) {
+            let path = PathBuf::from("/proc/sys").join(&key);
+            std::fs::write(&path, value).map_err(NetError::io(format!("set {}={value}", key.replace('/', "."))))?;
+        }
     }
-    std::fs::write(&path, value).map_err(NetError::io(format!("set {}={value}", key.replace('/', "."))))
+    Ok(())
+}
+
+fn has_value(key: &str, value: &str) -> bool {
+    std::fs::read_to_string(PathBuf::from("/proc/sys").join(key)).is_ok_and(|now| now.trim() == value)
+}
+
+/// The parameters that have another value.
+pub(super) fn wrong_sysctls(config: &NetworkConfig) -> Vec<String> {
+    sysctls(config).into_iter().filter(|(key, value)| !has_value(key, value)).map(|(key, _)| key).collect()
+}
+
+/// What [`install_cni`] makes, with what it may leave when it is cut short.
+pub(super) fn cni_files(config: &NetworkConfig) -> Vec<PathBuf> {
+    let bin = NetworkConfig::cni_bin_dir(&config.data_dir);
+    let conflist = config.conflist_path();
+    let names = ["kelson", "loopback", ".kelson.tmp", ".loopback.tmp"].map(|name| bin.join(name));
+    names.into_iter().chain([conflist.with_extension("tmp"), conflist]).collect()
+}
+
+/// Whether [`install_cni`] would change nothing. The MTU is not compared: it is found when the network is made.
+pub(super) fn is_cni_installed(config: &NetworkConfig, program: &Path) -> bool {
+    let bin = NetworkConfig::cni_bin_dir(&config.data_dir);
+    let links =
+        ["kelson", "loopback"].iter().all(|name| std::fs::read_link(bin.join(name)).is_ok_and(|to| to == program));
+    links && config.conflist_path().is_file()
 }
 
 pub(super) fn install_cni(config: &NetworkConfig, program: &Path) -> Result<(), NetError> {

@@ -1,6 +1,7 @@
 //! The host's side of the network: made complete by [`Network::ensure`] at each start, given back by [`cleanup`]; and
 //! one pod's attachment, which the CNI executable asks for. Everything blocks; the async calls run it aside.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
+mod guard;
 mod host;
 
 use std::collections::HashSet;
@@ -18,6 +19,7 @@ use crate::overlay::Peer;
 use crate::ports::PortMapping;
 use crate::{iptables, overlay, ranges, rules, spoofing};
 
+pub use guard::{Damage, HostGuard};
 use host::{apply, ensure_host, install_cni};
 
 /// Where CNI's library remembers results, unless told otherwise; containerd cannot be told.
@@ -300,10 +302,15 @@ fn cleanup_blocking(data_dir: &Path) -> Vec<NetError> {
     };
     let mut errors = Vec::new();
     // First, so that the runtime adds no more pods.
-    for dir in ["cni", "net"] {
-        let path = data_dir.join(dir);
-        keep_error(&mut errors, remove(&path, std::fs::remove_dir_all(&path)));
+    for path in host::cni_files(&names) {
+        keep_error(&mut errors, remove(&path, std::fs::remove_file(&path)));
     }
+    // Other files in these directories are others', who may use this runtime: they keep their directories.
+    for dir in [NetworkConfig::cni_conf_dir(data_dir), NetworkConfig::cni_bin_dir(data_dir), data_dir.join("cni")] {
+        let _ = std::fs::remove_dir(dir);
+    }
+    let state = names.state_dir();
+    keep_error(&mut errors, remove(&state, std::fs::remove_dir_all(&state)));
     keep_error(&mut errors, block_on(delete_links(&names)));
     match apply(&rules::delete_script(&names.table())) {
         // Without the program no table was ever made.

@@ -209,7 +209,8 @@ impl Lab {
     fn start(&mut self) {
         let ips = vec!["192.0.2.2".parse().unwrap()];
         let mut config = Config::new(self.dir.path(), "here", ips, vec!["10.42.0.0/16".parse().unwrap()]);
-        config.check_period = Duration::from_secs(1);
+        // Not in this test: what another program takes away is told by the kernel.
+        config.check_period = Duration::from_secs(3600);
         config.health_bind = vec!["192.0.2.2:10256".parse().unwrap()];
         let client = Client::new(self.api.clone(), "proxy-test");
         let file = std::fs::File::open(format!("/run/netns/{}", self.ns("h"))).unwrap();

@@ -198,3 +198,33 @@ fn subresources() {
     assert!(new["spec"].get("nodeName").is_none());
     assert_eq!(new["status"], json!({"phase": "Running", "qosClass": "Burstable"}));
 }
+
+#[test]
+fn what_has_ended_runs_again_only_where_the_pod_lets_it() {
+    let rule = |action: &str| json!([{"action": action, "exitCodes": {"operator": "In", "values": [42]}}]);
+    let sidecar = |action: &str| json!([{"name": "s", "restartPolicy": "Always", "restartPolicyRules": rule(action)}]);
+    let faults = |more: Value, code: i64| {
+        let mut spec = json!({"restartPolicy": "Never", "containers": [{"name": "c"}]});
+        for (k, v) in more.as_object().unwrap() {
+            spec[k] = v.clone();
+        }
+        let of = |state: Value| {
+            json!({"metadata": {"name": "p", "namespace": "n", "resourceVersion": "1"}, "spec": spec,
+                "status": {"containerStatuses": [{"name": "c", "state": state}]}})
+        };
+        let (old, new) = (of(json!({"terminated": {"exitCode": code}})), of(json!({"waiting": {}})));
+        Pods.validate_subresource_update("status", &new, &old).0.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let refused = ["status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state"];
+    for (more, code, want) in [
+        (json!({}), 1, &refused[..]),
+        (json!({"restartPolicy": "OnFailure"}), 0, &refused),
+        (json!({"restartPolicy": "OnFailure"}), 1, &[]),
+        (json!({"restartPolicy": "Always"}), 0, &[]),
+        (json!({"containers": [{"name": "c", "restartPolicy": "Always"}]}), 0, &[]),
+        (json!({"initContainers": sidecar("Restart")}), 137, &refused),
+        (json!({"initContainers": sidecar("RestartAllContainers")}), 137, &[]),
+    ] {
+        assert_eq!(faults(more.clone(), code), want, "{more} {code}");
+    }
+}

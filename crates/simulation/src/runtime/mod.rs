@@ -117,6 +117,8 @@ pub struct FakeRuntime {
     pub made: Mutex<Vec<proto::PodSandboxConfig>>,
     /// First bytes of the pods' addresses.
     prefix: [u8; 3],
+    /// How long calls of this name, such as `StopContainer`, take before they have their effect.
+    pub slow: Mutex<HashMap<&'static str, Duration>>,
     /// Decides which calls fail.
     faults: Option<Faults>,
     /// Those who listen; they hear the end when the runtime does.
@@ -148,6 +150,7 @@ impl FakeRuntime {
             panics: Mutex::default(),
             calls: Mutex::default(),
             made: Mutex::default(),
+            slow: Mutex::default(),
         })
     }
 
@@ -182,6 +185,10 @@ impl FakeRuntime {
     /// Carries out a call, unless it fails before; it may fail after, too, or take long.
     async fn perform<T>(&self, call: &'static str, act: impl FnOnce(&Self) -> CriResult<T>) -> CriResult<T> {
         self.answers(call)?;
+        let pause = self.slow.lock().get(call).copied();
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
         let failed = || Err(CriError::new(call, Code::Unknown, "simulated: the runtime failed"));
         match self.faults.as_ref().and_then(Faults::call) {
             None => act(self),

@@ -75,8 +75,8 @@ impl Importer {
         Ok(Self { channel: connect(endpoint)?, cri: CriClient::new(endpoint, Limits::default())? })
     }
 
-    /// Imports every image of an archive (OCI layout or `docker save`, plain or gzip) under all its names, and returns
-    /// when CRI knows them.
+    /// Imports every image of an archive (OCI layout or `docker save`, plain or compressed; `-` for standard input) under all
+    /// its names and digests, and returns when CRI knows them.
     ///
     /// # Errors
     /// When the archive is unusable or containerd refuses; images before the bad one stay.
@@ -139,6 +139,10 @@ impl Importer {
         for name in &image.names {
             self.record(name, image, lease).await?;
             imported.push(ImportedImage { name: name.clone(), digest: image.manifest.digest.clone() });
+        }
+        // Pods that pin a digest ask for the image by it.
+        for name in &image.by_digest {
+            self.record(name, image, lease).await?;
         }
         for name in &image.names {
             self.wait_for_cri(name, image).await?;

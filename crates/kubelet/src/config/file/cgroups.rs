@@ -50,7 +50,8 @@ impl Layer<'_> {
             *to = Some((cgroup.clone(), only_cpu));
         }
         let before = self.config.cgroups.take().unwrap_or_default();
-        self.config.cgroups = Some(CgroupConfig { root: root.unwrap_or(before.root), driver, enforced });
+        let own_root = before.own_root && root.is_none();
+        self.config.cgroups = Some(CgroupConfig { root: root.unwrap_or(before.root), driver, enforced, own_root });
     }
 
     /// What cannot be enforced together.

@@ -100,12 +100,27 @@ fn lay_under(
     let (mut tree, duplicates) = kelson_codec::yaml::to_value(document)
         .map_err(|e| ConfigurationError(vec![format!("error decoding config: {e}")]))?;
     for (path, value) in flags {
-        put(&mut tree, path, value);
+        let value = over_file(&tree, path, value);
+        put(&mut tree, path, &value);
     }
     let mut faults = FieldErrors::new();
     let laid = Layer { config, faults: &mut faults, ignored: Vec::new() }.document(&tree);
     let all: Vec<String> = duplicates.into_iter().chain(faults.0.iter().map(ToString::to_string)).collect();
     if all.is_empty() { Ok(laid) } else { Err(ConfigurationError(all)) }
+}
+
+/// What a flag makes of its field: it takes the place of what the file says, but for gates of features, of which each keeps the
+/// file's word that the flag does not name (upstream: `kubeletConfigFlagPrecedence`).
+fn over_file(tree: &Value, path: &str, value: &Value) -> Value {
+    let mut value = value.clone();
+    if path == "featureGates"
+        && let (Some(gates), Some(of_file)) = (value.as_object_mut(), tree[path].as_object())
+    {
+        for (name, on) in of_file {
+            gates.entry(name).or_insert_with(|| on.clone());
+        }
+    }
+    value
 }
 
 /// Puts a value at a path of fields, whose names are parted by dots.

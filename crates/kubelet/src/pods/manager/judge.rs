@@ -19,9 +19,24 @@ const PREEMPTED_MESSAGE: &str = "Preempted in order to admit critical pod";
 const LEAVE_MIN: Duration = Duration::from_secs(10);
 
 impl PodManager {
-    /// Judges a pod that nobody has judged yet.
+    /// The pods that take something of the node; one that was refused takes nothing, whatever the API says of it yet.
+    pub(super) fn others(&self) -> Vec<Arc<Pod>> {
+        let (staying, gone) = self.staying_and_gone();
+        staying.into_iter().chain(gone).collect()
+    }
+
+    /// The same, apart from those that are gone from the API while their containers are still being ended.
+    fn staying_and_gone(&self) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
+        let taking = self.workers.values().filter(|e| e.start.rejected.is_none());
+        let (gone, staying): (Vec<_>, Vec<_>) = taking.partition(|e| e.start.gone);
+        let pods = |entries: Vec<&super::PodEntry>| entries.into_iter().map(|e| Arc::clone(&e.start.pod)).collect();
+        (pods(staying), pods(gone))
+    }
+
+    /// Judges a pod that nobody has judged yet. The scheduler counts a pod no more once it is gone from the API, while its
+    /// containers may still be ending here: what takes its place waits for that, and is not refused.
     pub(super) fn judge(&mut self, pod: &Arc<Pod>) -> Result<Option<Wait>, Rejection> {
-        let others = self.others();
+        let (staying, gone) = self.staying_and_gone();
         let (node, runtime) = (self.node.borrow().clone(), self.parts.runtime_state.borrow().clone());
         let devices = self.parts.devices.offered();
         let here = admit::Here {
@@ -31,14 +46,22 @@ impl PodManager {
             shuts_down: *self.shutdown.borrow(),
             runtime: &runtime,
             devices: &devices,
+            exclusive: self.parts.config.placement.is_exclusive(),
         };
-        let judged = match admit::admit(&here, pod, &others) {
-            Ok(()) => Ok(None),
-            Err(Refusal::Short(short)) if pod::is_critical(pod) => self.preempt(pod, &short).map(Some).map_err(|why| {
-                let why = format!("preemption: error finding a set of pods to preempt: {why}");
-                let why = format!("Unexpected error while attempting to recover from admission failure: {why}");
-                ("UnexpectedAdmissionError".to_owned(), why)
-            }),
+        let judged = match admit::admit(&here, pod, &staying) {
+            Ok(()) => {
+                // Those that wait themselves take nothing yet, and have been judged beside each other.
+                let waits = |p: &Arc<Pod>| self.rooms.contains_key(pod::uid(p));
+                let running: Vec<_> = staying.iter().filter(|p| !waits(p)).cloned().collect();
+                Ok(self.wait_for_gone(pod, admit::in_the_way(&here, pod, &running, &gone)))
+            }
+            Err(Refusal::Short(short)) if pod::is_critical(pod) => {
+                self.preempt(pod, &short, &gone).map(Some).map_err(|why| {
+                    let why = format!("preemption: error finding a set of pods to preempt: {why}");
+                    let why = format!("Unexpected error while attempting to recover from admission failure: {why}");
+                    ("UnexpectedAdmissionError".to_owned(), why)
+                })
+            }
             Err(refusal) => Err(refusal.rejection()),
         };
         judged.map_err(|(reason, message)| {
@@ -49,9 +72,28 @@ impl PodManager {
         })
     }
 
-    /// Ends the pods that make room for a critical one. What others leave already counts, and is waited for too.
-    fn preempt(&mut self, pod: &Arc<Pod>, short: &[Short]) -> Result<Wait, String> {
-        let active = self.workers.values().filter(|e| !pod::is_terminal(&e.start.pod) && e.start.rejected.is_none());
+    /// Has a pod wait until these pods, which are gone from the API, have left the node. Without a limit: a container that
+    /// does not end keeps its ports and devices.
+    fn wait_for_gone(&mut self, pod: &Arc<Pod>, in_the_way: Vec<Arc<Pod>>) -> Option<Wait> {
+        if in_the_way.is_empty() {
+            return None;
+        }
+        let names: Vec<String> = in_the_way.iter().map(|p| pod::format_pod(p)).collect();
+        let text = format!("Waiting for pods that are being terminated to leave the node: {}", names.join(", "));
+        tracing::info!(pod = %pod::format_pod(pod), "{text}");
+        self.parts.effects.tell.pod(pod, EventType::Normal, "WaitingForTermination", text);
+        let uids = in_the_way.iter().map(|p| pod::uid(p).to_owned()).collect();
+        let (room, wait) = LeavingPods::left_by(uids, None);
+        self.rooms.insert(pod::uid(pod).to_owned(), room);
+        Some(wait)
+    }
+
+    /// Ends the pods that make room for a critical one. What others leave already counts, and is waited for too, as is the end
+    /// of `gone`, pods that are gone from the API and were not counted when the node was found `short`.
+    fn preempt(&mut self, pod: &Arc<Pod>, short: &[Short], gone: &[Arc<Pod>]) -> Result<Wait, String> {
+        let takes =
+            |e: &&super::PodEntry| !pod::is_terminal(&e.start.pod) && e.start.rejected.is_none() && !e.start.gone;
+        let active = self.workers.values().filter(takes);
         let (leaving, staying): (Vec<_>, Vec<_>) = active.partition(|e| e.start.evicted.is_some());
         let pods = |entries: &[&super::PodEntry]| -> Vec<Arc<Pod>> {
             entries.iter().map(|e| Arc::clone(&e.start.pod)).collect()
@@ -68,10 +110,11 @@ impl PodManager {
                 entry.inbox.evict(eviction);
             }
         }
-        let gone = || leaving.iter().chain(&chosen);
-        let longest = gone().map(|p| pod::grace(p)).max().unwrap_or_default();
+        let left = || leaving.iter().chain(&chosen);
+        let longest = left().map(|p| pod::grace(p)).max().unwrap_or_default();
         let limit = (longest + longest / 2).max(LEAVE_MIN);
-        let (room, wait) = LeavingPods::left_by(gone().map(|p| pod::uid(p).to_owned()).collect(), limit);
+        let uids = left().chain(gone).map(|p| pod::uid(p).to_owned()).collect();
+        let (room, wait) = LeavingPods::left_by(uids, Some(limit));
         self.rooms.insert(pod::uid(pod).to_owned(), room);
         Ok(wait)
     }

@@ -10,11 +10,15 @@ use tokio::time::Instant;
 use super::{FLUSH_MAX, FORCED_GRACE, Mode, PREPARE_MIN, RUNTIME_RETRY, Worker};
 use crate::pod;
 use crate::pods::terminate;
+use crate::probes::ProbeKind;
+use crate::runtime::snapshot::State;
 
 impl Worker {
+    /// Ends the pod: nothing more is started, and liveness and startup probes stop. Readiness probes go on as long as their
+    /// containers run, so that whoever sends requests learns when a container takes no more (upstream: `SyncTerminatingPod`).
     pub(super) fn end(&mut self) {
-        self.stop_job();
-        self.probing.clear();
+        self.in_flight.stop();
+        self.probing.retain(|(_, kind), _| *kind == ProbeKind::Readiness);
         self.mode = Mode::Terminating;
         // What the stopped execution did last is not known yet.
         self.stale = true;
@@ -41,8 +45,13 @@ impl Worker {
             self.wake_at = Some(Instant::now());
             return;
         }
+        self.end_probes_of_ended();
         if !self.runtime.is_running() && self.job.is_none() {
             self.mode = Mode::Cleaning;
+            return;
+        }
+        if self.job.is_some() && self.job_grace.is_none() {
+            // The execution that was under way ends after its current call, and a look at the runtime follows.
             return;
         }
         let grace = self.grace();
@@ -61,6 +70,12 @@ impl Worker {
         if self.verdict.is_none() {
             self.publish(false);
         }
+    }
+
+    /// Ends the probes of containers that no longer run.
+    fn end_probes_of_ended(&mut self) {
+        let running = |id: &str| self.runtime.containers.iter().any(|c| c.id == id && c.state == State::Running);
+        self.probing.retain(|(id, _), _| running(id));
     }
 
     pub(super) async fn clean(&mut self, now: Instant) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kelson_tasks::Scoped;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use super::backoff::BackOff;
 use super::event::{Events, STEPS_MAX, Start, Step, WorkerInbox};
 use super::health;
+use super::in_flight::InFlight;
 use super::parts::Parts;
 use super::plan::SANDBOX;
 use super::resize::{Granted, ResizePending, same_resources};
@@ -84,6 +85,8 @@ pub struct Worker {
     renewal: Option<Renewal>,
     job: Option<Scoped<()>>,
     job_grace: Option<Duration>,
+    /// What of an execution is not broken off when the pod has to go.
+    in_flight: InFlight,
     verdict: Option<(String, String)>,
     rejected: bool,
     /// The grace period of an eviction.
@@ -143,6 +146,7 @@ impl Worker {
             renewal: None,
             job: None,
             job_grace: None,
+            in_flight: InFlight::default(),
             rejected: start.rejected.is_some(),
             evicted,
             verdict,
@@ -324,6 +328,21 @@ impl Worker {
         false
     }
 
+    /// Counts the containers that have ended since the last status.
+    fn count_ended(&self, now: &PodStatus) {
+        let before = self.published.as_ref().or(self.pod.status.as_ref());
+        let lives = self.parts.effects.metrics.lives();
+        type Of = fn(&PodStatus) -> Option<&[ContainerStatus]>;
+        let lists: [(&str, Of); 3] = [
+            ("init_container", |s| s.init_container_statuses.as_deref()),
+            ("container", |s| s.container_statuses.as_deref()),
+            ("ephemeral_container", |s| s.ephemeral_container_statuses.as_deref()),
+        ];
+        for (kind, of) in lists {
+            lives.ended(kind, before.and_then(of), of(now));
+        }
+    }
+
     fn publish(&mut self, over: bool) {
         if self.gone {
             return;
@@ -366,6 +385,7 @@ impl Worker {
             }
         }
         health::add(&self.parts, &self.pod, &mut status, self.mode != Mode::Syncing);
+        self.count_ended(&status);
         self.parts.statuses.set(&self.pod, &status);
         // What others say of the pod's claims is read by the next who starts its containers.
         let of_claims = self

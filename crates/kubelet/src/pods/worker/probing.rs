@@ -87,8 +87,8 @@ impl Worker {
                 task::Report::Result(ok) => inbox.probe(&of, kind, ok),
                 task::Report::Attempt(outcome, took) => {
                     metrics.probed(&pod, &c.name, kind.word(), (outcome.word(), took));
-                    if let Some(text) = task::complaint(kind, &outcome) {
-                        tell.container(&pod, role, &c.name, EventType::Warning, "Unhealthy", text);
+                    if let Some((reason, text)) = task::complaint(kind, &outcome) {
+                        tell.container(&pod, role, &c.name, EventType::Warning, reason, text);
                     }
                 }
             };

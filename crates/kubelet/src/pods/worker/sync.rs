@@ -14,6 +14,7 @@ use crate::placement::cpus::PlacementRefusal;
 use crate::pod::{self, Role};
 use crate::pods::event::Step;
 use crate::pods::execute::Executor;
+use crate::pods::in_flight::InFlight;
 use crate::pods::plan::{self, Input, Plan, SANDBOX};
 use crate::pods::{resize, terminate};
 
@@ -140,7 +141,7 @@ impl Worker {
         if self.job.is_none() && !plan.actions.is_empty() {
             self.spawn_sync(plan.actions);
         } else if self.job.is_none() {
-            terminate::collect(&self.parts.effects, &self.runtime).await;
+            terminate::collect(&self.parts, &self.pod, &self.runtime).await;
         }
     }
 
@@ -199,11 +200,13 @@ impl Worker {
     }
 
     pub(super) fn spawn_sync(&mut self, actions: Vec<plan::Action>) {
+        self.in_flight = InFlight::default();
         let executor = Executor {
             parts: Arc::clone(&self.parts),
             pod: Arc::clone(&self.pod),
             runtime: Arc::clone(&self.runtime),
             report: self.report.clone(),
+            in_flight: self.in_flight.clone(),
         };
         self.job = Some(self.parts.tasks.scoped("pod-sync", executor.run(actions)));
     }

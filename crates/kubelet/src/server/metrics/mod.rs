@@ -1,6 +1,9 @@
 //! Numbers: `/stats/summary` (`summary`) and the text formats for scrapers (`text`), both from one reading of the
-//! runtime's statistics (`usage`).
+//! runtime's statistics (`usage`) and of the kernel's (`machine`).
+mod above;
+mod machine;
 mod network;
+pub mod rates;
 mod summary;
 mod text;
 mod usage;
@@ -29,7 +32,7 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
 pub fn serve_stats(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         match call.below.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-            [] | ["summary"] => summary::answer(&state).await,
+            [] | ["summary"] => summary::answer(&state, call.query.is_on("only_cpu_and_memory")).await,
             _ => not_found(),
         }
     })

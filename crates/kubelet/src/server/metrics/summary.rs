@@ -3,53 +3,175 @@ use std::collections::BTreeMap;
 
 use http::{Response, StatusCode};
 use jiff::Timestamp;
+use kelson_cri::proto as cri;
 use kelson_meta::format_seconds;
 use serde_json::{Value, json};
 
 use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
-use super::network;
 use super::usage::{self, RunningUsage};
+use super::{machine, network};
 use crate::cgroups::pressure::ResourcePressures;
+use crate::cgroups::usage::CgroupUsage;
 use crate::node::facts::{self, Memory};
 use crate::runtime::snapshot::timestamp;
 use crate::volumes::usage::VolumeUsage;
 
-/// The node and its pods.
-pub async fn answer(state: &ServerState) -> Response<Body> {
+/// The node and its pods; of `cpu_and_memory` nothing else.
+pub async fn answer(state: &ServerState, cpu_and_memory: bool) -> Response<Body> {
     let usages = match usage::all(state).await {
         Ok(u) => u,
         Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
     };
     let now = state.clock.now();
-    let runtime_fs = state.runtime.image_fs_info().await.ok();
-    let runtime_fs = runtime_fs.and_then(|f| f.image_filesystems.into_iter().next());
-    let images = runtime_fs.and_then(|f| {
+    let time = format_seconds(now);
+    let runtime_fs = state.runtime.image_fs_info().await.unwrap_or_default();
+    let file_system = |f: Option<cri::FilesystemUsage>| {
+        let f = f?;
         let mut fs = file_system(std::path::Path::new(&f.fs_id?.mountpoint), now)?;
         fs["usedBytes"] = json!(f.used_bytes.map_or(0, |v| v.value));
         Some(fs)
-    });
-    let file_systems = [file_system(&state.config.root_dir, now), images];
-    let mut node = node(&state.config.node_name, facts::machine_memory(), file_systems, now);
-    let pids = |uid: &str| state.cgroups.processes(uid);
-    let traffic = network::all(state).await;
-    let time = format_seconds(now);
+    };
+    let images = file_system(runtime_fs.image_filesystems.into_iter().next());
+    // Where the runtime does not tell apart what containers write, it is beside the images.
+    let containers = file_system(runtime_fs.container_filesystems.into_iter().next()).or_else(|| images.clone());
+    let root = self::file_system(&state.config.root_dir, now);
+    let mut node = node(&state.config.node_name, facts::machine_memory(), machine::memory(), now);
+    (node["fs"], node["runtime"]) = (json!(root), json!({"imageFs": images, "containerFs": containers}));
+    node["systemContainers"] = system_containers(state, &time);
+    rate(state, &mut node, "");
+    if let Some(network) = machine::network(&time) {
+        node["network"] = network;
+    }
     press(&mut node, &state.cgroups.machine_pressure(), &time);
-    let mut pods = pods(&usages, pids);
-    for pod in &mut pods {
-        let network = pod["podRef"]["uid"].as_str().and_then(|uid| network::summary(uid, &traffic, &time));
-        if let Some(network) = network {
-            pod["network"] = network;
-        }
-        let uid = pod["podRef"]["uid"].as_str().unwrap_or_default().to_owned();
-        press(pod, &state.cgroups.pressure(&uid), &time);
-        let of_pod = state.volumes.of(&uid);
-        if !of_pod.is_empty() {
-            pod["volume"] = of_pod.iter().map(volume).collect();
-        }
+    let traffic = network::all(state).await;
+    let on_disk = Disks { root, containers };
+    let pods = pods(&usages, |uid| state.cgroups.processes(uid)).into_iter();
+    let mut pods: Vec<Value> = pods.map(|pod| complete(state, pod, &traffic, &on_disk, &time)).collect();
+    state.rates.sweep();
+    if cpu_and_memory {
+        keep(&mut node, &["nodeName", "startTime", "cpu", "memory", "swap", "systemContainers"]);
+        pods.iter_mut().for_each(|pod| keep(pod, &["podRef", "startTime", "containers", "cpu", "memory", "swap"]));
+        let containers = pods.iter_mut().filter_map(|pod| pod["containers"].as_array_mut()).flatten();
+        containers.for_each(|c| keep(c, &["name", "startTime", "cpu", "memory", "swap"]));
     }
     let body = json!({"node": node, "pods": pods});
     typed(StatusCode::OK, "application/json", body.to_string())
+}
+
+/// The file systems of the kubelet's directory and of what containers write.
+struct Disks {
+    root: Option<Value>,
+    containers: Option<Value>,
+}
+
+/// Leaves these members alone.
+fn keep(of: &mut Value, names: &[&str]) {
+    if let Some(of) = of.as_object_mut() {
+        of.retain(|name, _| names.contains(&name.as_str()));
+    }
+}
+
+/// Adds how fast the CPU time of `of` grew since an earlier answer, where it is not told.
+fn rate(state: &ServerState, of: &mut Value, name: &str) {
+    let Some(nanos) = of["cpu"]["usageCoreNanoSeconds"].as_u64() else { return };
+    let rate = state.rates.of(name, nanos);
+    if of["cpu"]["usageNanoCores"].is_null()
+        && let Some(rate) = rate
+    {
+        of["cpu"]["usageNanoCores"] = json!(rate);
+    }
+}
+
+/// A pod with what is known of it beside its containers' usage.
+fn complete(state: &ServerState, mut pod: Value, traffic: &[network::Traffic], disks: &Disks, time: &str) -> Value {
+    let text = |at: &str| pod["podRef"][at].as_str().unwrap_or_default().to_owned();
+    let (uid, namespace, name) = (text("uid"), text("namespace"), text("name"));
+    if let Some(network) = network::summary(&uid, traffic, time) {
+        pod["network"] = network;
+    }
+    press(&mut pod, &state.cgroups.pressure(&uid), time);
+    let of_pod = state.volumes.of(&uid);
+    if !of_pod.is_empty() {
+        pod["volume"] = of_pod.iter().map(volume).collect();
+    }
+    // The pod's cgroup knows what its containers do not: what their sandbox uses, and the pod's own limit.
+    memory(&mut pod, &state.cgroups.usage(Some(&uid)));
+    let logs = state.config.dirs().pod_logs(&namespace, &name, &uid);
+    let (mut used, mut inodes) = (0, 0);
+    for container in pod["containers"].as_array_mut().into_iter().flatten() {
+        let name = container["name"].as_str().unwrap_or_default().to_owned();
+        rate(state, container, &format!("{uid}/{name}"));
+        let (bytes, files) = crate::volumes::usage::content(&logs.join(&name));
+        (used, inodes) = (used + bytes, inodes + files);
+        container["logs"] = on(disks.root.as_ref(), json!({"time": time, "usedBytes": bytes, "inodesUsed": files}));
+        container["rootfs"] = on(disks.containers.as_ref(), container["rootfs"].take());
+        used += container["rootfs"]["usedBytes"].as_u64().unwrap_or(0);
+        inodes += container["rootfs"]["inodesUsed"].as_u64().unwrap_or(0);
+    }
+    // Volumes of the pod's own directory count as the pod's.
+    let own = of_pod.iter().filter(|v| v.is_own);
+    let (used, inodes) = own.fold((used, inodes), |(b, i), v| (b + v.room.used, i + v.room.inodes_used));
+    let storage = json!({"time": time, "usedBytes": used, "inodesUsed": inodes});
+    pod["ephemeral-storage"] = on(disks.root.as_ref(), storage);
+    rate(state, &mut pod, &uid);
+    pod
+}
+
+/// The numbers of a file system, with what of it is used by one part.
+fn on(file_system: Option<&Value>, used: Value) -> Value {
+    let mut out = file_system.cloned().unwrap_or_else(|| json!({}));
+    for field in ["usedBytes", "inodesUsed"] {
+        out[field] = used[field].clone();
+    }
+    out["time"] = used["time"].clone();
+    out
+}
+
+/// Memory as the kernel counts it for a whole cgroup, where it does.
+fn memory(of: &mut Value, usage: &CgroupUsage) {
+    let given = [
+        ("availableBytes", usage.available()),
+        ("usageBytes", usage.memory),
+        ("workingSetBytes", usage.working_set),
+        ("rssBytes", usage.rss),
+        ("pageFaults", usage.faults.0),
+        ("majorPageFaults", usage.faults.1),
+    ];
+    for (field, value) in given {
+        if let Some(value) = value {
+            of["memory"][field] = json!(value);
+        }
+    }
+}
+
+/// What serves the pods, and all pods together (upstream: `GetSystemContainersStats`).
+fn system_containers(state: &ServerState, time: &str) -> Value {
+    let boot = usage::boot_seconds();
+    let process = |name: &str, id: &str| {
+        let used = machine::process(id)?;
+        let start = Timestamp::from_second(boot.saturating_add_unsigned(used.started_s)).ok()?;
+        Some(json!({"name": name, "startTime": format_seconds(start),
+            "cpu": {"time": time, "usageCoreNanoSeconds": used.cpu_nanos},
+            "memory": {"time": time, "usageBytes": used.resident, "workingSetBytes": used.resident, "rssBytes": used.rss,
+                "pageFaults": used.faults.0, "majorPageFaults": used.faults.1}}))
+    };
+    let runtime = machine::listener(&state.config.runtime_endpoint);
+    let mut all: Vec<Value> = process("kubelet", "self").into_iter().collect();
+    all.extend(runtime.and_then(|id| process("runtime", &id)));
+    let pods = state.cgroups.usage(None);
+    if let Some(nanos) = pods.cpu_nanos {
+        let start = Timestamp::from_second(boot).unwrap_or_default();
+        let mut of_pods = json!({"name": "pods", "startTime": format_seconds(start),
+            "cpu": {"time": time, "usageCoreNanoSeconds": nanos}, "memory": {"time": time}});
+        memory(&mut of_pods, &pods);
+        all.push(of_pods);
+    }
+    for one in &mut all {
+        let name = format!("/{}", one["name"].as_str().unwrap_or_default());
+        rate(state, one, &name);
+    }
+    json!(all)
 }
 
 /// Adds what was waited for, as far as it is known.
@@ -91,15 +213,15 @@ fn file_system(path: &std::path::Path, now: Timestamp) -> Option<Value> {
         "inodesUsed": s.f_files.saturating_sub(s.f_ffree)}))
 }
 
-fn node(name: &str, memory: Memory, [fs, images]: [Option<Value>; 2], now: Timestamp) -> Value {
+fn node(name: &str, memory: Memory, more: machine::MachineMemory, now: Timestamp) -> Value {
     let time = format_seconds(now);
     let boot = Timestamp::from_second(usage::boot_seconds()).unwrap_or(now);
     let used = memory.total - memory.available;
     let mut out = json!({"nodeName": name, "startTime": format_seconds(boot),
         "cpu": {"time": time, "usageCoreNanoSeconds": usage::machine_cpu_nanos()},
-        "memory": {"time": time, "availableBytes": memory.available, "workingSetBytes": used, "usageBytes": used},
-        "swap": {"time": time, "swapUsageBytes": memory.swap - memory.swap_free, "swapAvailableBytes": memory.swap_free},
-        "fs": fs, "runtime": {"imageFs": images}});
+        "memory": {"time": time, "availableBytes": memory.available, "workingSetBytes": used, "usageBytes": more.usage,
+            "rssBytes": more.rss, "pageFaults": more.faults.0, "majorPageFaults": more.faults.1},
+        "swap": {"time": time, "swapUsageBytes": memory.swap - memory.swap_free, "swapAvailableBytes": memory.swap_free}});
     if let Some((processes, max)) = facts::processes() {
         out["rlimit"] = json!({"time": time, "maxpid": max, "curproc": processes});
     }
@@ -113,7 +235,8 @@ fn container(u: &RunningUsage) -> Value {
         "memory": {"time": time, "workingSetBytes": u.memory},
         "rootfs": {"time": time, "usedBytes": u.disk}});
     let given = [
-        ("cpu", "usageNanoCores", u.cpu_now),
+        ("cpu", "usageNanoCores", u.cpu_now.filter(|n| *n > 0)),
+        ("memory", "availableBytes", u.available),
         ("memory", "usageBytes", u.memory_usage),
         ("memory", "rssBytes", u.rss),
         ("memory", "pageFaults", u.faults.0),
@@ -146,8 +269,20 @@ fn pods(usages: &[RunningUsage], processes: impl Fn(&str) -> Option<u64>) -> Vec
             "containers": all.iter().map(|u| container(u)).collect::<Vec<_>>(),
             "cpu": {"time": time, "usageCoreNanoSeconds": sum(|u| u.cpu_nanos)},
             "memory": {"time": time, "workingSetBytes": sum(|u| u.memory)},
-            "ephemeral-storage": {"time": time, "usedBytes": sum(|u| u.disk)},
         });
+        let whole = |of: fn(&RunningUsage) -> Option<u64>| all.iter().map(|u| of(u)).sum::<Option<u64>>();
+        let sums = [
+            ("cpu", "usageNanoCores", whole(|u| u.cpu_now.filter(|n| *n > 0))),
+            ("memory", "usageBytes", whole(|u| u.memory_usage)),
+            ("memory", "rssBytes", whole(|u| u.rss)),
+            ("memory", "pageFaults", whole(|u| u.faults.0)),
+            ("memory", "majorPageFaults", whole(|u| u.faults.1)),
+        ];
+        for (part, field, value) in sums {
+            if let Some(value) = value {
+                pod[part][field] = json!(value);
+            }
+        }
         if all.iter().any(|u| u.swap.is_some()) {
             let available = all.iter().map(|u| u.swap_available).sum();
             pod["swap"] = swap(sum(|u| u.swap.unwrap_or(0)), available, &time);
@@ -181,18 +316,23 @@ mod tests {
         assert_eq!(p["containers"][0]["startTime"], "1970-01-01T00:00:01Z");
         assert_eq!(p["containers"][0]["memory"]["rssBytes"], 1024);
         assert_eq!(p["process_stats"]["process_count"], 3);
+        let sums = (&p["memory"]["usageBytes"], &p["memory"]["rssBytes"], &p["cpu"]["usageNanoCores"]);
+        assert_eq!(sums, (&json!(16384), &json!(2048), &json!(14)));
         assert!(p["containers"][0]["memory"].get("pageFaults").is_none());
         let now = Timestamp::from_second(5).expect("time");
         let room = Room { capacity: 9, available: 4, used: 5, inodes: 3, inodes_free: 1, inodes_used: 2 };
-        let of = |claim| volume(&VolumeUsage { name: "v".into(), claim, at: now, room });
+        let of = |claim| volume(&VolumeUsage { name: "v".into(), claim, at: now, room, is_own: false });
         assert_eq!(of(Some(("n".into(), "c".into())))["pvcRef"], json!({"name": "c", "namespace": "n"}));
         assert_eq!(
             of(None),
             json!({"name": "v", "time": "1970-01-01T00:00:05Z", "capacityBytes": 9, "availableBytes": 4, "usedBytes": 5,
                 "inodes": 3, "inodesFree": 1, "inodesUsed": 2})
         );
-        let n = node("n", Memory { total: 10, available: 4, swap: 5, swap_free: 3 }, [None, None], now);
-        assert_eq!((n["memory"]["workingSetBytes"].clone(), n["nodeName"].clone()), (json!(6), json!("n")));
+        let more = machine::MachineMemory { usage: 8, rss: 2, faults: (1, 0) };
+        let n = node("n", Memory { total: 10, available: 4, swap: 5, swap_free: 3 }, more, now);
+        let memory = json!({"time": "1970-01-01T00:00:05Z", "availableBytes": 4, "workingSetBytes": 6, "usageBytes": 8,
+            "rssBytes": 2, "pageFaults": 1, "majorPageFaults": 0});
+        assert_eq!((&n["memory"], &n["nodeName"]), (&memory, &json!("n")));
         let swap = json!({"time": "1970-01-01T00:00:05Z", "swapUsageBytes": 2, "swapAvailableBytes": 3});
         assert_eq!(n["swap"], swap);
     }

@@ -9,6 +9,7 @@ use kelson_metrics::{CONTENT_TYPE, Families, Registry};
 
 use super::super::answer::{Body, text, typed};
 use super::super::state::ServerState;
+use super::above;
 use super::network::{self, Traffic};
 use super::usage::{self, RunningUsage};
 use crate::cgroups::pressure::Stall;
@@ -160,9 +161,15 @@ pub async fn cadvisor(state: &ServerState) -> Response<Body> {
     };
     let mut f = Families::default();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    f.gauge("machine_cpu_cores", "Logical processors of the machine.").sample(&[], cores as f64);
+    let info = facts::system_info("");
+    let machine = [
+        ("boot_id", info.boot_id.as_str()),
+        ("machine_id", info.machine_id.as_str()),
+        ("system_uuid", info.system_uuid.as_str()),
+    ];
+    f.gauge("machine_cpu_cores", "Logical processors of the machine.").sample(&machine, cores as f64);
     f.gauge("machine_memory_bytes", "Amount of memory installed on the machine.")
-        .sample(&[], facts::machine_memory().total as f64);
+        .sample(&machine, facts::machine_memory().total as f64);
     f.gauge("machine_scrape_error", "1 where the numbers of the machine could not be read.").sample(&[], 0.0);
     f.gauge("container_scrape_error", "1 where the numbers of containers could not be read.").sample(&[], 0.0);
     let pods = state.known.list();
@@ -170,6 +177,7 @@ pub async fn cadvisor(state: &ServerState) -> Response<Body> {
     // The path of a container's cgroup, by which some dashboards tell containers from pods.
     let paths: Paths = pods.iter().map(|p| (pod::uid(p).to_owned(), state.cgroups.parent(p))).collect();
     containers(&mut f, &usages, &pods, &paths);
+    above::series(&mut f, &above::read(state, &pods, &paths), state.clock.now().as_millisecond());
     network::series(&mut f, &network::all(state).await as &[Traffic]);
     answer(f.text())
 }
@@ -182,6 +190,22 @@ type Column = (&'static str, &'static str, fn(&RunningUsage) -> Option<f64>);
 fn seconds(stall: Stall) -> f64 {
     stall.total as f64 / 1e6
 }
+
+/// How often the CPU quota held containers back, and how often they had no memory left.
+const LIMITED: &[Column] = &[
+    ("container_cpu_cfs_periods_total", "Periods of the CPU quota that have passed.", |u| {
+        u.cgroup.throttled.map(|t| t.periods as f64)
+    }),
+    ("container_cpu_cfs_throttled_periods_total", "Periods in which the CPU quota was used up.", |u| {
+        u.cgroup.throttled.map(|t| t.throttled_periods as f64)
+    }),
+    ("container_cpu_cfs_throttled_seconds_total", "Time that was waited for the CPU quota, in seconds.", |u| {
+        u.cgroup.throttled.map(|t| t.nanos as f64 / 1e9)
+    }),
+    ("container_oom_events_total", "Times that a process was ended for want of memory.", |u| {
+        u.cgroup.oom_kills.map(|n| n as f64)
+    }),
+];
 
 /// How long containers have waited, all of their tasks or some (`KubeletPSI`).
 const PRESSURES: &[Column] = &[
@@ -216,6 +240,7 @@ const COLUMNS: &[Column] = &[
         u.memory_usage.map(|n| n as f64)
     }),
     ("container_memory_rss", "Resident memory, in bytes.", |u| u.rss.map(|n| n as f64)),
+    ("container_memory_cache", "Pages of files, in bytes.", |u| u.cgroup.cache.map(|n| n as f64)),
     ("container_memory_swap", "Memory on disk, in bytes.", |u| u.swap.map(|n| n as f64)),
     ("container_fs_usage_bytes", "Bytes of the container's writable layer.", |u| Some(u.disk as f64)),
     ("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", |u| {
@@ -233,7 +258,7 @@ fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod], paths: &
         let labels: Vec<(&str, &str)> = all_labels(u, id).into_iter().chain([("cpu", "total")]).collect();
         of.sample_at(&labels, u.cpu_nanos as f64 / 1e9, u.at / 1_000_000);
     }
-    for (name, help, value) in PRESSURES {
+    for (name, help, value) in PRESSURES.iter().chain(LIMITED) {
         let mut of = f.counter(name, help);
         for ((u, id), v) in all().filter_map(|at| Some((at, value(at.0)?))) {
             of.sample_at(&all_labels(u, id), v, u.at / 1_000_000);
@@ -283,6 +308,7 @@ mod tests {
     use super::super::usage::tests::sample;
     use super::*;
     use crate::cgroups::pressure::{ResourcePressures, StallPair};
+    use crate::cgroups::usage::{CgroupUsage, Throttled};
 
     #[test]
     fn resource_series() {
@@ -315,7 +341,9 @@ mod tests {
             io: Some(StallPair { some: waited, full: Stall::default() }),
             ..ResourcePressures::default()
         };
-        let faulty = RunningUsage { swap: Some(9), faults: (Some(3), None), pressure, ..sample() };
+        let throttled = Some(Throttled { periods: 9, throttled_periods: 4, nanos: 1_500_000_000 });
+        let cgroup = CgroupUsage { throttled, cache: Some(33), oom_kills: Some(2), ..CgroupUsage::default() };
+        let faulty = RunningUsage { swap: Some(9), faults: (Some(3), None), pressure, cgroup, ..sample() };
         containers(&mut f, &[faulty], &[], &paths);
         let text = f.text();
         let labels = "container=\"c\",id=\"/kubepods/podu/i\",image=\"x:1\",name=\"i\",namespace=\"n\",pod=\"p\"";
@@ -325,6 +353,11 @@ mod tests {
             format!("container_spec_memory_limit_bytes{{{labels}}} 0"),
             format!("container_spec_cpu_shares{{{labels}}} 2"),
             format!("container_memory_swap{{{labels}}} 9"),
+            format!("container_memory_cache{{{labels}}} 33"),
+            format!("container_cpu_cfs_periods_total{{{labels}}} 9 2000"),
+            format!("container_cpu_cfs_throttled_periods_total{{{labels}}} 4 2000"),
+            format!("container_cpu_cfs_throttled_seconds_total{{{labels}}} 1.5 2000"),
+            format!("container_oom_events_total{{{labels}}} 2 2000"),
             format!("container_pressure_io_waiting_seconds_total{{{labels}}} 1.5 2000"),
             format!("container_pressure_io_stalled_seconds_total{{{labels}}} 0 2000"),
             format!("container_memory_failures_total{{{labels},failure_type=\"pgfault\",scope=\"container\"}} 3"),

@@ -9,6 +9,7 @@ use kelson_cri::proto as cri;
 
 use super::super::state::ServerState;
 use crate::cgroups::pressure::ResourcePressures;
+use crate::cgroups::usage::CgroupUsage;
 use crate::runtime::labels;
 
 /// One running container's usage.
@@ -38,6 +39,8 @@ pub struct RunningUsage {
     pub memory: u64,
     /// All memory charged, bytes.
     pub memory_usage: Option<u64>,
+    /// How much more it may use, bytes, where that is bounded.
+    pub available: Option<u64>,
     /// Anonymous memory, bytes.
     pub rss: Option<u64>,
     /// Memory on disk, bytes, where that is told.
@@ -46,6 +49,8 @@ pub struct RunningUsage {
     pub swap_available: Option<u64>,
     /// What it has waited for.
     pub pressure: ResourcePressures,
+    /// What the kernel counts of its cgroup.
+    pub cgroup: CgroupUsage,
     /// Page faults that needed no disk, and that did.
     pub faults: (Option<u64>, Option<u64>),
     /// Writable layer, bytes.
@@ -60,6 +65,8 @@ pub async fn all(state: &ServerState) -> CriResult<Vec<RunningUsage>> {
     let containers = state.runtime.list_containers(None).await?;
     let mut all = join(stats, containers);
     for u in &mut all {
+        u.cgroup = state.cgroups.container_usage(&u.uid, &u.id);
+        u.available = u.available.or(u.cgroup.available());
         if let Some(dir) = state.cgroups.container_directory(&u.uid, &u.id) {
             u.read(&dir);
         }
@@ -103,10 +110,12 @@ fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec
             cpu_now: value(cpu.usage_nano_cores),
             memory: value(memory.working_set_bytes).unwrap_or(0),
             memory_usage: value(memory.usage_bytes).filter(|u| *u > 0),
+            available: value(memory.available_bytes).filter(|a| *a > 0),
             rss: value(memory.rss_bytes).filter(|r| *r > 0),
             swap: s.swap.as_ref().and_then(|s| value(s.swap_usage_bytes)),
             swap_available: s.swap.as_ref().and_then(|s| value(s.swap_available_bytes)),
             pressure: ResourcePressures::default(),
+            cgroup: CgroupUsage::default(),
             faults: (value(memory.page_faults), value(memory.major_page_faults)),
             disk: value(layer.used_bytes).unwrap_or(0),
             inodes: value(layer.inodes_used),

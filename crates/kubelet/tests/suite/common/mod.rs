@@ -1,5 +1,7 @@
 //! An API that answers everything and remembers it, beside the runtime in memory: what a pod worker needs to live.
 #![allow(dead_code, reason = "each test file uses a part of it")]
+pub mod life;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,0 +1,38 @@
+//! Programs of this machine, and how their paths are written in containerd's files.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
+
+use std::path::{Path, PathBuf};
+
+use super::ContainerdError;
+
+/// A TOML basic string: JSON's escapes are a part of TOML's.
+pub(crate) fn quote(path: &Path) -> String {
+    serde_json::Value::from(path.to_string_lossy()).to_string()
+}
+
+/// The program's path, looked up in PATH and the places where Debian puts what only root uses.
+pub(crate) fn find_program(program: &'static str, package: &'static str) -> Result<PathBuf, ContainerdError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin"].map(PathBuf::from);
+    let mut candidates = std::env::split_paths(&path).chain(usual).map(|dir| dir.join(program));
+    candidates.find(|p| is_executable(p)).ok_or(ContainerdError::Missing { program, package })
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_told_with_the_way_out() {
+        let err = find_program("kelson-no-such-program", "containerd").expect_err("missing");
+        assert_eq!(
+            err.to_string(),
+            "kelson-no-such-program not found in PATH: install containerd or give --container-runtime-endpoint"
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! What other programs change in nftables, as the kernel tells it: each change of a table, a chain, a rule or a set in this
+//! network namespace (`NFNLGRP_NFTABLES`). Passed over are elements of sets, which change with every pod and service, and what
+//! this program's own runs of `nft` change.
+
+use std::io;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
+use tokio::net::UdpSocket;
+
+use crate::nft;
+
+/// The multicast group of nftables, as a bit (`linux/netfilter/nfnetlink.h`: `NFNLGRP_NFTABLES` is 7).
+const GROUP: u32 = 1 << 6;
+/// The subsystem of nftables in the upper byte of a message's type (`NFNL_SUBSYS_NFTABLES`).
+const SUBSYSTEM: u16 = 10;
+/// Bytes of `nlmsghdr` and of `nfgenmsg`.
+const HEADER_BYTES: usize = 16;
+const NFGEN_BYTES: usize = 4;
+/// The attribute that names the table, in messages of tables, chains, rules and sets alike (`NFTA_TABLE_NAME` and its like).
+const TABLE_ATTRIBUTE: u16 = 1;
+/// Bits of an attribute's type that are flags (`NLA_TYPE_MASK`).
+const ATTRIBUTE_MASK: u16 = 0x3fff;
+/// One read of events.
+const BUFFER_BYTES: usize = 32 * 1024;
+
+/// A change of the ruleset.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RulesetChange {
+    /// A table, or something in it, was added.
+    Added {
+        /// The table's name, without its family.
+        table: String,
+    },
+    /// A table, or something in it, was removed.
+    Removed {
+        /// The table's name, without its family.
+        table: String,
+    },
+    /// Changes came faster than they were read: anything may be different.
+    Lost,
+}
+
+/// The changes of nftables, from now on.
+#[derive(Debug)]
+pub struct RulesetEvents {
+    /// A netlink socket: the runtime reads datagrams from it as from one of UDP.
+    socket: UdpSocket,
+}
+
+impl RulesetEvents {
+    /// Subscribes in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// The kernel has no nftables, or does not let this process listen.
+    pub fn subscribe() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::NETFILTER))?;
+        rustix::net::bind(&socket, &netlink::SocketAddrNetlink::new(0, GROUP))?;
+        Ok(Self { socket: UdpSocket::from_std(socket.into())? })
+    }
+
+    /// Waits for changes and gives those that came together; losing the future loses none.
+    ///
+    /// # Errors
+    /// The socket broke.
+    pub async fn next(&mut self) -> io::Result<Vec<RulesetChange>> {
+        let mut buffer = vec![0u8; BUFFER_BYTES];
+        loop {
+            let changes = match self.socket.recv(&mut buffer).await {
+                Ok(count) => changes(&buffer[..count], nft::is_own),
+                // The kernel's buffer for this socket was full.
+                Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) => {
+                    vec![RulesetChange::Lost]
+                }
+                Err(e) => return Err(e),
+            };
+            if !changes.is_empty() {
+                return Ok(changes);
+            }
+        }
+    }
+}
+
+/// The changes in one read; a message that makes no sense ends it. A process that speaks netlink has its own ID as its port,
+/// unless it has several sockets.
+fn changes(mut bytes: &[u8], is_own: impl Fn(u32) -> bool) -> Vec<RulesetChange> {
+    let mut all = Vec::new();
+    while let Some((kind, port, body, next)) = message(bytes) {
+        bytes = next;
+        if is_own(port) {
+            continue;
+        }
+        // NEWTABLE, DELTABLE, NEWCHAIN, DELCHAIN, NEWRULE, DELRULE, NEWSET, DELSET.
+        let removed = match (kind >> 8, kind & 0xff) {
+            (SUBSYSTEM, 0 | 3 | 6 | 9) => Some(false),
+            (SUBSYSTEM, 2 | 5 | 8 | 11) => Some(true),
+            _ => None,
+        };
+        if let (Some(removed), Some(table)) = (removed, table(body)) {
+            all.push(if removed { RulesetChange::Removed { table } } else { RulesetChange::Added { table } });
+        }
+    }
+    all
+}
+
+/// Type, the sender's port, body and what follows.
+fn message(bytes: &[u8]) -> Option<(u16, u32, &[u8], &[u8])> {
+    let length = u32::from_ne_bytes(*bytes.first_chunk::<4>()?) as usize;
+    let kind = u16::from_ne_bytes([*bytes.get(4)?, *bytes.get(5)?]);
+    let port = u32::from_ne_bytes(*bytes.get(12..)?.first_chunk::<4>()?);
+    let body = bytes.get(HEADER_BYTES..length)?;
+    Some((kind, port, body, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
+}
+
+/// The table that a message is about.
+fn table(body: &[u8]) -> Option<String> {
+    let mut rest = body.get(NFGEN_BYTES..)?;
+    while let Some(head) = rest.first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let kind = u16::from_ne_bytes([head[2], head[3]]) & ATTRIBUTE_MASK;
+        let value = rest.get(4..length)?;
+        if kind == TABLE_ATTRIBUTE {
+            let name = value.split(|b| *b == 0).next().unwrap_or_default();
+            return Some(String::from_utf8_lossy(name).into_owned());
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: u32 = 77;
+
+    fn bytes_of(kind: u16, port: u32, attributes: &[(u16, &str)]) -> Vec<u8> {
+        let mut body = vec![2, 0, 0, 0];
+        for (kind, text) in attributes {
+            let length = u16::try_from(5 + text.len()).unwrap();
+            body.extend(length.to_ne_bytes());
+            body.extend(kind.to_ne_bytes());
+            body.extend(text.bytes().chain([0]));
+            body.resize(body.len().next_multiple_of(4), 0);
+        }
+        let length = u32::try_from(HEADER_BYTES + body.len()).unwrap();
+        [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 6], &port.to_ne_bytes(), &body].concat()
+    }
+
+    #[test]
+    fn tables_of_messages_are_read_and_nonsense_is_not() {
+        let of = |kind: u16| SUBSYSTEM << 8 | kind;
+        let (added, removed) =
+            (|t: &str| RulesetChange::Added { table: t.into() }, |t: &str| RulesetChange::Removed { table: t.into() });
+        let stream = [
+            bytes_of(of(2), 5, &[(1, "kelson-1")]),
+            bytes_of(of(3), 5, &[(3, "chain"), (1 | 0x8000, "filter")]),
+            bytes_of(of(2), OWN, &[(1, "kelson-2")]),
+            bytes_of(of(12), 5, &[(1, "elements")]),
+            bytes_of(of(15), 5, &[(1, "generation")]),
+            bytes_of(3 << 8 | 2, 5, &[(1, "another subsystem")]),
+            bytes_of(of(8), 5, &[(2, "chain"), (1, "x")]),
+        ]
+        .concat();
+        let changes = |bytes: &[u8]| changes(bytes, |port| port == OWN);
+        assert_eq!(changes(&stream), [removed("kelson-1"), added("filter"), removed("x")]);
+        for cut in 0..stream.len() {
+            // No cut panics, and none makes up a table.
+            assert!(changes(&stream[..cut]).len() <= 3);
+        }
+        assert_eq!(changes(&[0; 64]), []);
+        assert_eq!(changes(&[0xff; 64]), []);
+    }
+}

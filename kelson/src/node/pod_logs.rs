@@ -1,0 +1,194 @@
+//! Where the logs of a node's pods are: below `/var/log/pods`, where log collectors look, if this node is the machine's only one, and
+//! in the node's own directory otherwise. What was chosen at the first start stays: pods that run write where they began to.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+/// The directory of Kubernetes' own documentation (`podLogsDir`).
+pub const POD_LOGS: &str = "/var/log/pods";
+/// Where a link to each container's log is (upstream: `DefaultContainerLogsDir`).
+pub const CONTAINER_LOGS: &str = "/var/log/containers";
+/// File in [`POD_LOGS`] that names the data directory of the node whose pods log there.
+const OWNER: &str = ".kelson-node";
+/// File in a node's directory that names the directory of its pods' logs.
+const CHOICE: &str = "kubelet/pod-logs-directory";
+
+/// The directory of the pods' logs of the node of a data directory, absolute. Says in the log where that is not
+/// [`POD_LOGS`], and why.
+pub fn choose(data_dir: &Path) -> PathBuf {
+    choose_in(data_dir, Path::new(POD_LOGS))
+}
+
+fn choose_in(data_dir: &Path, shared: &Path) -> PathBuf {
+    let own = data_dir.join("kubelet").join("pod-logs");
+    let choice = data_dir.join(CHOICE);
+    if let Ok(chosen) = std::fs::read_to_string(&choice) {
+        let chosen = PathBuf::from(chosen.trim());
+        // A machine whose /var/log was emptied is claimed again.
+        if chosen != shared || claim(data_dir, shared).is_ok() {
+            if chosen != shared {
+                say(&chosen, "it was chosen at an earlier start");
+            }
+            return chosen;
+        }
+    }
+    let chosen = match why_not(data_dir, &own, shared) {
+        None => shared.to_owned(),
+        Some(why) => {
+            say(&own, &why);
+            own
+        }
+    };
+    // Not fatal: it is chosen again at the next start.
+    let noted = choice.parent().map_or(Ok(()), std::fs::create_dir_all);
+    if let Err(error) = noted.and_then(|()| std::fs::write(&choice, chosen.display().to_string())) {
+        tracing::warn!(%error, file = %choice.display(), "the directory of pods' logs is not remembered");
+    }
+    chosen
+}
+
+fn say(chosen: &Path, why: &str) {
+    tracing::info!(
+        directory = %chosen.display(),
+        why,
+        "pods' logs are not in {POD_LOGS}: point log collectors to this directory, or set podLogsDir in --kubelet-config"
+    );
+}
+
+/// Why the shared directory cannot be this node's; `None`: it is claimed.
+fn why_not(data_dir: &Path, own: &Path, shared: &Path) -> Option<String> {
+    let has_any =
+        |dir: &Path| std::fs::read_dir(dir).is_ok_and(|entries| entries.flatten().any(|e| e.file_name() != OWNER));
+    if has_any(own) {
+        return Some("pods of this node log there since before".to_owned());
+    }
+    match claim(data_dir, shared) {
+        Err(why) => Some(why),
+        Ok(Claim::Again) => None,
+        // Of a kubelet that leaves no mark, upstream's for one.
+        Ok(Claim::New) if has_any(shared) => {
+            let _ = std::fs::remove_file(shared.join(OWNER));
+            Some(format!("{} has logs of another kubelet", shared.display()))
+        }
+        Ok(Claim::New) => None,
+    }
+}
+
+enum Claim {
+    /// Nobody had it.
+    New,
+    /// This node has it already.
+    Again,
+}
+
+/// Makes the directory this node's.
+fn claim(data_dir: &Path, shared: &Path) -> Result<Claim, String> {
+    let text = |e: std::io::Error| format!("{}: {e}", shared.display());
+    std::fs::create_dir_all(shared).map_err(text)?;
+    let mark = shared.join(OWNER);
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::File::options().write(true).create_new(true).open(&mark)?;
+        file.write_all(data_dir.as_os_str().as_encoded_bytes())
+    };
+    match write() {
+        Ok(()) => return Ok(Claim::New),
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(text(e)),
+    }
+    let owner = PathBuf::from(std::fs::read_to_string(&mark).map_err(text)?.trim());
+    if owner == data_dir {
+        return Ok(Claim::Again);
+    }
+    if owner.join("kubelet").exists() {
+        return Err(format!("{} is that of the node of {}", shared.display(), owner.display()));
+    }
+    // That node is no more; two that find this at once are two first starts at the same instant, and the later one wins.
+    std::fs::remove_file(&mark).and_then(|()| write()).map_err(text)?;
+    Ok(Claim::Again)
+}
+
+/// Gives the shared directory back, where it is this node's; what could not be removed.
+pub fn give_back(data_dir: &Path) -> Option<String> {
+    give_back_in(data_dir, Path::new(POD_LOGS))
+}
+
+fn give_back_in(data_dir: &Path, shared: &Path) -> Option<String> {
+    let mark = shared.join(OWNER);
+    let is_own = std::fs::read_to_string(&mark).is_ok_and(|owner| Path::new(owner.trim()) == data_dir);
+    if !is_own {
+        return None;
+    }
+    let mut failed = None;
+    // Links and strangers' files stay; pods' directories are named NAMESPACE_NAME_UID.
+    let pods = std::fs::read_dir(shared).into_iter().flatten().flatten();
+    let pods = pods.filter(|e| {
+        e.file_type().is_ok_and(|t| t.is_dir()) && e.file_name().to_string_lossy().matches('_').count() == 2
+    });
+    for pod in pods {
+        if let Err(e) = std::fs::remove_dir_all(pod.path()) {
+            failed.get_or_insert(format!("remove {}: {e}", pod.path().display()));
+        }
+    }
+    // The links of containers whose logs are gone.
+    kelson_kubelet::logs::links::sweep(Path::new(CONTAINER_LOGS));
+    if failed.is_none()
+        && let Err(e) = std::fs::remove_file(&mark)
+    {
+        failed = Some(format!("remove {}: {e}", mark.display()));
+    }
+    failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A data directory of a node, and its own directory of logs.
+    fn node(base: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let dir = base.join(name);
+        std::fs::create_dir_all(dir.join("kubelet")).unwrap();
+        let own = dir.join("kubelet/pod-logs");
+        (dir, own)
+    }
+
+    #[test]
+    fn the_only_node_of_a_machine_logs_where_collectors_look() {
+        let base = tempfile::tempdir().unwrap();
+        let shared = base.path().join("var/log/pods");
+        let (first, _) = node(base.path(), "first");
+        let (second, second_own) = node(base.path(), "second");
+        assert_eq!(choose_in(&first, &shared), shared);
+        assert_eq!(choose_in(&second, &shared), second_own, "another node has it");
+        std::fs::create_dir_all(shared.join("ns_p_uid")).unwrap();
+        assert_eq!(choose_in(&first, &shared), shared, "its own pods are no reason to go elsewhere");
+        // Given back, it is the next one's; who has chosen stays.
+        assert_eq!(give_back_in(&second, &shared), None);
+        assert!(shared.join("ns_p_uid").exists(), "it was not the second's to give back");
+        assert_eq!(give_back_in(&first, &shared), None);
+        assert!(!shared.join("ns_p_uid").exists());
+        let (third, _) = node(base.path(), "third");
+        assert_eq!(choose_in(&third, &shared), shared);
+        assert_eq!(choose_in(&second, &shared), second_own);
+        // A node that is gone with its directory holds nothing.
+        std::fs::remove_dir_all(&third).unwrap();
+        let (fourth, _) = node(base.path(), "fourth");
+        assert_eq!(choose_in(&fourth, &shared), shared);
+    }
+
+    #[test]
+    fn logs_that_are_there_are_respected() {
+        let base = tempfile::tempdir().unwrap();
+        let shared = base.path().join("pods");
+        std::fs::create_dir_all(shared.join("kube-system_etcd_1")).unwrap();
+        let (dir, own) = node(base.path(), "a");
+        assert_eq!(choose_in(&dir, &shared), own, "another kubelet logs there");
+        assert!(!shared.join(OWNER).exists());
+        let (upgraded, own) = node(base.path(), "b");
+        std::fs::create_dir_all(own.join("ns_p_uid")).unwrap();
+        assert_eq!(choose_in(&upgraded, &base.path().join("free")), own, "its pods log there since before");
+        let (dir, own) = node(base.path(), "c");
+        std::fs::write(base.path().join("file"), "").unwrap();
+        assert_eq!(choose_in(&dir, &base.path().join("file/pods")), own, "one that cannot be made");
+    }
+}

@@ -1,0 +1,158 @@
+//! Keeps the pod network of this node: whenever the cluster gives it its range, as nodes come and go, and after another program
+//! has changed what was made on the host.
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use kelson_client::{Client, EventRecorder, EventType};
+use kelson_kubelet::effects::Tell;
+use kelson_meta::Clock;
+use kelson_metrics::{IntCounterVec, Registry};
+use kelson_net::{Damage, HostGuard, Network, NetworkConfig, PeerWatch};
+use kelson_ranges::Ranges;
+use kelson_tasks::Tasks;
+use tokio::sync::watch;
+
+use crate::host::NodeIdentity;
+
+/// First and longest pause before the pod network is set up again; doubled each time.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Between two restorations: a program that changes the host again and again does not keep this one busy.
+const RESTORE_PAUSE: Duration = Duration::from_secs(1);
+
+/// What the pod network is made with.
+pub struct PodNetwork {
+    /// The data directory.
+    pub dir: PathBuf,
+    /// The cluster's address ranges.
+    pub ranges: Ranges,
+    /// This node.
+    pub me: NodeIdentity,
+    /// The API, under this node's identity.
+    pub client: Client,
+    /// The group of its tasks.
+    pub tasks: Tasks,
+    /// What events are timed by.
+    pub clock: Arc<dyn Clock>,
+    /// Where restorations are counted.
+    pub registry: Registry,
+}
+
+/// The network as it was made, and who watches over it.
+struct Made {
+    guard: Option<HostGuard>,
+    _peers: PeerWatch,
+}
+
+impl PodNetwork {
+    /// Keeps the network for the ranges that are `given`, until that ends.
+    pub async fn keep(self, mut given: watch::Receiver<Vec<String>>) {
+        let restored = Restored::new(&self);
+        let (mut subnets, mut pause) = (None::<Vec<IpNet>>, RETRY_FIRST);
+        let mut made = None;
+        loop {
+            let mut retry = None;
+            if let Some(subnets) = &subnets {
+                // The one before ends first: two would change the same entries.
+                drop(made.take());
+                match self.set_up(subnets.clone()).await {
+                    Ok(done) => {
+                        pause = RETRY_FIRST;
+                        made = Some(done);
+                    }
+                    // Without it no pod starts: whatever stood in the way may go.
+                    Err(e) => {
+                        tracing::error!(error = format!("{e:#}"), retry_in = ?pause, "cannot set up the pod network");
+                        retry = Some(pause);
+                        pause = (pause * 2).min(RETRY_MAX);
+                    }
+                }
+            }
+            let again = async {
+                match retry {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let damaged = async {
+                match made.as_mut().and_then(|m| m.guard.as_mut()) {
+                    Some(guard) => guard.damaged().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = given.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    subnets = Some(given.borrow_and_update().iter().filter_map(|c| c.parse().ok()).collect());
+                }
+                damage = damaged => {
+                    restored.tell(&damage);
+                    tokio::time::sleep(RESTORE_PAUSE).await;
+                }
+                () = again => {}
+            }
+        }
+    }
+
+    async fn set_up(&self, subnets: Vec<IpNet>) -> anyhow::Result<Made> {
+        let program = std::env::current_exe().context("find this program")?;
+        let network =
+            Network::new(NetworkConfig::within(&self.ranges, &self.dir, subnets, overlay_address(self.me.address))?);
+        network.ensure(&program).await?;
+        tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "the pod network is up");
+        let guard = network.guard(&program).await;
+        let guard = guard.inspect_err(|error| {
+            tracing::warn!(%error, "the pod network's parts on the host are not watched over");
+        });
+        let peers = PeerWatch::start(network, &self.me.name, self.client.clone(), &self.tasks);
+        Ok(Made { guard: guard.ok(), _peers: peers })
+    }
+}
+
+/// Tells of restorations: in the log, by an event of the node, and in a metric.
+struct Restored {
+    tell: Tell,
+    count: IntCounterVec,
+}
+
+impl Restored {
+    fn new(network: &PodNetwork) -> Self {
+        let PodNetwork { client, tasks, clock, me, registry, .. } = network;
+        let recorder = EventRecorder::start_in(tasks, client.clone(), Arc::clone(clock), "kubelet", &me.name);
+        let count = registry.counters(
+            "kelson_pod_network_restores_total",
+            "Parts of the pod network on the host that another program had changed and that were put right, by part.",
+            &["part"],
+        );
+        for part in Damage::ALL {
+            count.with_label_values(&[part.word()]);
+        }
+        Self { tell: Tell::new(recorder, &me.name), count }
+    }
+
+    fn tell(&self, damage: &[(Damage, String)]) {
+        let mut parts: Vec<&str> = damage.iter().map(|(part, _)| part.word()).collect();
+        parts.dedup();
+        for part in parts {
+            self.count.with_label_values(&[part]).inc();
+        }
+        let what = damage.iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>().join(", ");
+        tracing::warn!(what, "another program changed the pod network on this host; it is put right");
+        let text = format!("Another program changed the pod network on this host, which is being restored: {what}");
+        self.tell.node(EventType::Warning, "PodNetworkRestored", text);
+    }
+}
+
+/// The address at which other nodes' tunnels end. A node that has none but its loopback is alone.
+fn overlay_address(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(v4) if !v4.is_loopback() => Some(v4),
+        _ => None,
+    }
+}

@@ -147,13 +147,28 @@ fn sorted<'a>(list: &List<'a>, keys: &List<'a>) -> Result<Value<'a>> {
         pairs.push((key?, value?));
     }
     if let Some((first, _)) = pairs.first() {
-        compare(first, first).map_err(|_| EvalError::new("list elements must be comparable"))?;
+        if !is_nan(first) {
+            compare(first, first).map_err(|_| EvalError::new("list elements must be comparable"))?;
+        }
         if pairs.iter().any(|(key, _)| key.type_name() != first.type_name()) {
             return Err(EvalError::new("list elements must have the same type"));
         }
     }
-    pairs.sort_by(|(a, _), (b, _)| compare(a, b).unwrap_or(Ordering::Equal));
+    pairs.sort_by(|(a, _), (b, _)| order(a, b));
     Ok(Value::list(pairs.into_iter().map(|(_, value)| value).collect()))
+}
+
+/// The order of values of one type: that of `<`. NaN, which `<` cannot place, comes behind all other numbers, since a sort
+/// by an order that is not total may panic.
+fn order(a: &Value<'_>, b: &Value<'_>) -> Ordering {
+    match (is_nan(a), is_nan(b)) {
+        (false, false) => compare(a, b).unwrap_or(Ordering::Equal),
+        (a, b) => a.cmp(&b),
+    }
+}
+
+fn is_nan(value: &Value<'_>) -> bool {
+    matches!(value, Value::Double(d) if d.is_nan())
 }
 
 fn range<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {

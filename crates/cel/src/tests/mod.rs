@@ -74,6 +74,17 @@ fn values_and_costs() {
 }
 
 #[test]
+fn lists_with_nan_are_sorted_too() {
+    assert_eq!(shown("[double('NaN'), 2.0, 1.0].sort()").0, "[1, 2, NaN]");
+    // Beyond twenty elements a sort looks whether its order is one.
+    let values: Vec<String> =
+        (0..60).map(|n| if n % 3 == 0 { "double('NaN')".into() } else { format!("{}.0", (n * 37) % 60) }).collect();
+    let sorted = format!("[{}].sort()", values.join(", "));
+    assert_eq!(shown(&format!("{sorted}.slice(0, 3)")).0, "[1, 2, 4]");
+    assert_eq!(shown(&format!("string({sorted}[59])")).0, "NaN");
+}
+
+#[test]
 fn what_the_checker_says() {
     for (expression, message) in [
         ("self.x", "ERROR: <input>:1:5: undefined field 'x'\n | self.x\n | ....^"),

@@ -1,5 +1,5 @@
 //! Sets of field paths, their order, and their FieldsV1 form (`f:`, `k:`, `v:`, `i:`, `.`).
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 use std::{cmp::Ordering, fmt};
 
 /// A scalar inside a path element, ordered as upstream orders values: numbers, strings, booleans, null.
@@ -24,15 +24,31 @@ impl Scalar {
 impl Ord for Scalar {
     fn cmp(&self, other: &Self) -> Ordering {
         match (&self.0, &other.0) {
-            (Value::Number(a), Value::Number(b)) => match (a.as_i64(), b.as_i64()) {
-                (Some(a), Some(b)) => a.cmp(&b),
-                _ => a.as_f64().unwrap_or(0.0).total_cmp(&b.as_f64().unwrap_or(0.0)),
-            },
+            (Value::Number(a), Value::Number(b)) => compare_numbers(a, b),
             (Value::String(a), Value::String(b)) => a.cmp(b),
             (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
             (a, b) => self.rank().cmp(&other.rank()).then_with(|| a.to_string().cmp(&b.to_string())),
         }
     }
+}
+
+/// Numbers by value, exactly: were integers beyond 2^53 rounded to compare them with floats, the order would not be total.
+fn compare_numbers(a: &Number, b: &Number) -> Ordering {
+    let integer = |n: &Number| n.as_i64().map(i128::from).or_else(|| n.as_u64().map(i128::from));
+    // Adding zero makes a negative zero a positive one.
+    let float = |n: &Number| n.as_f64().unwrap_or(0.0) + 0.0;
+    match (integer(a), integer(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        (Some(a), None) => compare_with_float(a, float(b)),
+        (None, Some(b)) => compare_with_float(b, float(a)).reverse(),
+        (None, None) => float(a).total_cmp(&float(b)),
+    }
+}
+
+fn compare_with_float(integer: i128, float: f64) -> Ordering {
+    // A cast of a float beyond the range gives its nearest end, which is beyond every integer of 64 bits.
+    let whole = float.trunc();
+    integer.cmp(&(whole as i128)).then_with(|| 0.0_f64.total_cmp(&(float - whole)))
 }
 
 impl PartialOrd for Scalar {
@@ -398,3 +414,6 @@ fn written(element: &PathElement, member: bool, mut below: Value) -> (String, Va
     }
     (element.serialize(), below)
 }
+
+#[cfg(test)]
+mod tests;

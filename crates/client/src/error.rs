@@ -36,6 +36,12 @@ impl ClientError {
     pub fn is_not_found(&self) -> bool {
         self.is(Reason::NotFound)
     }
+    /// Whether the server serves nothing at the path: a 404 of no object, as of a kind, group or version that is not
+    /// (or no longer) there.
+    pub fn is_unserved(&self) -> bool {
+        let names_none = |s: &Status| s.details.as_ref().is_some_and(|d| d.name.is_empty());
+        self.status().is_some_and(|s| s.code == 404 && (s.reason != Reason::NotFound || names_none(s)))
+    }
     /// 409 on an update or patch.
     pub fn is_conflict(&self) -> bool {
         self.is(Reason::Conflict)

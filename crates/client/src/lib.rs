@@ -28,13 +28,13 @@ pub use error::ClientError;
 pub use events::{EventRecorder, EventType, ObjectRef};
 pub use informer::{Change, Informer, InformerConfig, InformerHandle};
 pub use kelson_meta::Backoff;
-pub use kelson_transport::{Body, Request, Response, Transport, TransportError, full_body};
+pub use kelson_transport::{Body, BoxFuture, Request, Response, Transport, TransportError, full_body};
 pub use kind::{Object, ResourceType};
 pub use limited::RateLimit;
 pub use metered::{API_HOST, Metered};
 pub use params::{
     DeleteOptions, List, ListMeta, ListParams, PatchKind, Preconditions, PropagationPolicy, WriteOptions,
 };
-pub use queue::WorkQueue;
+pub use queue::{Failure, WorkQueue};
 pub use queue_metrics::WorkQueueMetrics;
 pub use watch::{WatchEvent, WatchStream};

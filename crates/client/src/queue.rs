@@ -14,6 +14,24 @@ use tokio::time::Instant;
 /// Longest delay of a key: a longer one would overflow the clock. Whoever gets a key early finds that it is not yet time.
 const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// Pauses of a key whose work panics. The fault is in the program, so the next try will most likely meet it too: the key is
+/// not handed out before its pause is over, whatever is added meanwhile.
+const PANIC_PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+
+/// Why work on a key did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure<'a, E> {
+    /// It returned this error.
+    Error(&'a E),
+    /// It panicked. The panic itself is in the log.
+    Panic {
+        /// Panics on this key with no other outcome in between, this one included.
+        in_a_row: u32,
+        /// Until the next try.
+        pause: Duration,
+    },
+}
+
 /// What a queue holds at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct QueueState {
@@ -63,6 +81,8 @@ struct State<K> {
     delayed_at: HashMap<K, (Instant, u64)>,
     sequence: u64,
     failures: HashMap<K, u32>,
+    /// Keys whose last work panicked: how often in a row, and until when they are held back.
+    panics: HashMap<K, (u32, Instant)>,
     closed: bool,
 }
 
@@ -84,6 +104,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             delayed_at: HashMap::new(),
             sequence: 0,
             failures: HashMap::new(),
+            panics: HashMap::new(),
             closed: false,
         };
         Self {
@@ -96,9 +117,15 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// Queues a key now; a pending delay for it is dropped.
+    /// Queues a key now; a pending delay for it is dropped. A key whose work panicked waits until its pause is over.
     pub fn add(&self, key: K) {
         let mut s = self.shared.state.lock();
+        if let Some(until) = s.held_until(&key) {
+            s.delay(key, until);
+            drop(s);
+            self.shared.changed.notify_one();
+            return;
+        }
         s.forget_delay(&key);
         let added = s.push(key);
         drop(s);
@@ -119,17 +146,27 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
         let at = Instant::now() + delay.min(DELAY_MAX);
         let mut s = self.shared.state.lock();
-        if s.delayed_at.get(&key).is_some_and(|&(t, _)| t <= at) {
-            return;
-        }
-        s.forget_delay(&key);
-        s.sequence += 1;
-        let id = s.sequence;
-        s.delayed.insert((at, id));
-        s.delayed_keys.insert(id, key.clone());
-        s.delayed_at.insert(key, (at, id));
+        let at = s.held_until(&key).map_or(at, |until| at.max(until));
+        s.delay(key, at);
         drop(s);
         self.shared.changed.notify_one();
+    }
+
+    /// Notes a panic of the work on a key and queues it again after a pause that grows with panics in a row.
+    fn retry_after_panic(&self, key: K) -> (u32, Duration) {
+        let (in_a_row, pause) = {
+            let mut s = self.shared.state.lock();
+            let before = s.panics.get(&key).map_or(0, |(n, _)| *n);
+            let pause = PANIC_PAUSES.delay(before);
+            let in_a_row = before.saturating_add(1);
+            s.panics.insert(key.clone(), (in_a_row, Instant::now() + pause));
+            (in_a_row, pause)
+        };
+        if let Some(metrics) = self.shared.metrics.get() {
+            metrics.retries.inc();
+        }
+        self.add_after(key, pause);
+        (in_a_row, pause)
     }
 
     /// Queues a key after its back-off, which grows with every call until [`forget`](Self::forget).
@@ -149,7 +186,9 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 
     /// Resets a key's back-off.
     pub fn forget(&self, key: &K) {
-        self.shared.state.lock().failures.remove(key);
+        let mut s = self.shared.state.lock();
+        s.failures.remove(key);
+        s.panics.remove(key);
     }
 
     /// How often a key was retried since it was last forgotten.
@@ -195,16 +234,38 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             metrics.worked.observe(since.elapsed().as_secs_f64());
         }
         if s.dirty.contains_key(key) {
-            s.ready.push_back(key.clone());
+            match s.held_until(key) {
+                Some(until) => {
+                    s.dirty.remove(key);
+                    s.delay(key.clone(), until);
+                }
+                None => s.ready.push_back(key.clone()),
+            }
             drop(s);
             self.shared.changed.notify_one();
         }
     }
 
     /// Works on the keys one after the other until the queue is closed: a key whose `sync` fails goes to `failed` and is
-    /// tried again after its back-off. A panic is a failure too: it is reported and counted under `name`, and the worker
-    /// goes on with the next key. Several workers may run on one queue.
+    /// tried again after its back-off. A panic is a failure too: it is counted under `name`
+    /// (`kelson_task_panics_total`), the key is held back for one second to five minutes, and the worker continues with the
+    /// next key. Several workers may run on one queue.
     pub async fn work<F, R, E>(&self, name: &'static str, sync: F, failed: impl Fn(&K, &E))
+    where
+        K: std::fmt::Display + Send + Sync,
+        F: Fn(K) -> R,
+        R: Future<Output = Result<(), E>> + Send,
+    {
+        let errors = |key: &K, why: Failure<'_, E>| {
+            if let Failure::Error(error) = why {
+                failed(key, error);
+            }
+        };
+        self.work_and_report(name, sync, errors).await;
+    }
+
+    /// As [`work`](Self::work), where `failed` hears of panics too.
+    pub async fn work_and_report<F, R, E>(&self, name: &'static str, sync: F, failed: impl Fn(&K, Failure<'_, E>))
     where
         K: std::fmt::Display + Send + Sync,
         F: Fn(K) -> R,
@@ -216,12 +277,14 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             match contained(name, sync(key.clone())).await {
                 Some(Ok(())) => self.forget(&key),
                 Some(Err(error)) => {
-                    failed(&key, &error);
+                    self.shared.state.lock().panics.remove(&key);
+                    failed(&key, Failure::Error(&error));
                     self.retry(key.clone());
                 }
                 None => {
-                    tracing::error!(queue = name, %key, "work on this key panicked, it will be tried again");
-                    self.retry(key.clone());
+                    let (in_a_row, pause) = self.retry_after_panic(key.clone());
+                    tracing::error!(queue = name, %key, in_a_row, ?pause, "the work on this key panicked; it is tried again after a pause");
+                    failed(&key, Failure::Panic { in_a_row, pause });
                 }
             }
             drop(held);
@@ -289,6 +352,27 @@ impl<K: Clone + Eq + Hash> State<K> {
         true
     }
 
+    /// Until when a key is held back because its work panicked.
+    fn held_until(&self, key: &K) -> Option<Instant> {
+        if self.panics.is_empty() {
+            return None;
+        }
+        self.panics.get(key).map(|(_, until)| *until).filter(|until| *until > Instant::now())
+    }
+
+    /// Queues a key at a time; the earliest of several times counts.
+    fn delay(&mut self, key: K, at: Instant) {
+        if self.delayed_at.get(&key).is_some_and(|&(t, _)| t <= at) {
+            return;
+        }
+        self.forget_delay(&key);
+        self.sequence += 1;
+        let id = self.sequence;
+        self.delayed.insert((at, id));
+        self.delayed_keys.insert(id, key.clone());
+        self.delayed_at.insert(key, (at, id));
+    }
+
     fn forget_delay(&mut self, key: &K) {
         if let Some(at) = self.delayed_at.remove(key) {
             self.delayed.remove(&at);
@@ -314,100 +398,4 @@ impl<K: Clone + Eq + Hash> State<K> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn dedupes_and_never_hands_out_twice() {
-        let q = WorkQueue::default();
-        q.add(1);
-        q.add(1);
-        assert_eq!(q.next().await, Some(1));
-        q.add(1);
-        assert!(q.is_empty(), "held back while it is worked on");
-        q.done(&1);
-        assert_eq!(q.next().await, Some(1));
-        q.done(&1);
-        assert!(q.is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn delays_in_order_and_backs_off() {
-        let q = WorkQueue::new(Backoff { base: Duration::from_secs(1), max: Duration::from_secs(3) });
-        let start = Instant::now();
-        q.add_after("late", Duration::from_secs(10));
-        q.add_after("early", Duration::from_secs(2));
-        q.add_after("late", Duration::from_secs(5));
-        assert_eq!(q.next().await, Some("early"));
-        assert_eq!(start.elapsed(), Duration::from_secs(2));
-        assert_eq!(q.next().await, Some("late"));
-        assert_eq!(start.elapsed(), Duration::from_secs(5));
-        for want in [1, 2, 3, 3] {
-            let t = Instant::now();
-            q.retry("r");
-            assert_eq!(q.next().await, Some("r"));
-            assert_eq!(t.elapsed(), Duration::from_secs(want));
-            q.done(&"r");
-        }
-        q.forget(&"r");
-        assert_eq!(q.failures(&"r"), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_panic_costs_its_key_a_pause_and_the_worker_nothing() {
-        let q: WorkQueue<&str> = WorkQueue::new(Backoff { base: Duration::from_secs(1), max: Duration::from_secs(8) });
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let (queue, seen) = (q.clone(), Arc::clone(&log));
-        let worker = kelson_tasks::scoped("test worker", async move {
-            let sync = |key: &'static str| {
-                let tries = seen.lock().iter().filter(|k| **k == key).count();
-                seen.lock().push(key);
-                async move {
-                    assert!(key != "bad" || tries >= 2, "not before the third try");
-                    Ok::<_, std::convert::Infallible>(())
-                }
-            };
-            queue.work("test queue", sync, |_, _| {}).await;
-        });
-        let begun = Instant::now();
-        q.add("bad");
-        q.add("good");
-        tokio::time::sleep(Duration::from_millis(3500)).await;
-        assert_eq!(*log.lock(), ["bad", "good", "bad", "bad"], "after {:?}", begun.elapsed());
-        assert_eq!(q.failures(&"bad"), 0, "the third try succeeded");
-        q.close();
-        assert_eq!(worker.await, Some(()), "the worker lived through two panics");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_worker_that_is_ended_gives_its_key_back() {
-        let q: WorkQueue<u8> = WorkQueue::default();
-        q.add(1);
-        let queue = q.clone();
-        let hung = kelson_tasks::scoped("test worker", async move {
-            let sync = |_| std::future::pending::<Result<(), std::convert::Infallible>>();
-            queue.work("test queue", sync, |_, _| {}).await;
-        });
-        tokio::task::yield_now().await;
-        q.add(1);
-        assert!(q.is_empty(), "held by the worker");
-        drop(hung);
-        assert_eq!(tokio::time::timeout(Duration::from_secs(1), q.next()).await, Ok(Some(1)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn closing_ends_all_workers() {
-        let q: WorkQueue<u8> = WorkQueue::default();
-        let workers: Vec<_> = (0..3)
-            .map(|_| {
-                let q = q.clone();
-                kelson_tasks::scoped("test worker", async move { q.next().await })
-            })
-            .collect();
-        tokio::task::yield_now().await;
-        q.close();
-        for w in workers {
-            assert_eq!(w.await, Some(None));
-        }
-    }
-}
+mod tests;

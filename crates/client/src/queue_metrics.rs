@@ -24,8 +24,8 @@ pub struct WorkQueueMetrics {
 impl WorkQueueMetrics {
     /// Registers them; a registry takes them once.
     pub fn new(registry: &Registry) -> Self {
-        // 10 ns to 1,000 s, ten times each, as upstream's.
-        let bounds = exponential_buckets(1e-8, 10.0, 12).unwrap_or_default();
+        // 10 ns to 10 s, ten times each, as upstream's.
+        let bounds = exponential_buckets(1e-8, 10.0, 10).unwrap_or_default();
         let counters = |name: &str, help: &str| registry.counters(name, help, &["name"]);
         let histograms = |name: &str, help: &str| registry.histograms(name, help, &["name"], &bounds);
         let queues: Arc<Mutex<Vec<(&'static str, Look)>>> = Arc::default();

@@ -155,10 +155,10 @@ mod tests {
         assert_eq!((count("Role"), count("RoleBinding")), (7, 7));
         let rules: usize = all.iter().filter_map(|o| o["rules"].as_array()).map(Vec::len).sum();
         assert_eq!(all.len() + rules, DEFAULTS.lines().count());
-        let of_features = ["ClusterRole", "ClusterRoleBinding"];
+        let of_features = ["ClusterRole", "ClusterRole", "ClusterRoleBinding", "ClusterRoleBinding"];
         let usual = bootstrap_objects(|_| false);
         let gated: Vec<_> = all.iter().filter(|o| !usual.contains(o)).map(|o| &o["kind"]).collect();
-        assert_eq!(gated, of_features, "one controller of a feature that is off has a role and a binding");
+        assert_eq!(gated, of_features, "two controllers of features that are off have a role and a binding each");
         for binding in all.iter().filter(|o| o["roleRef"].is_object()) {
             let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
             let exists = all.iter().any(|r| {

@@ -4,8 +4,9 @@ use kelson_meta::{GroupResource, Status};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::index::{Rbac, RbacResource, RoleRef};
+use super::index::{Rbac, RbacResource};
 use super::rule::{COMBINATIONS_MAX, PolicyRule, Uncovered, covers, describe_missing};
+use super::stored::RoleRef;
 use crate::authorize::Authorizer;
 use crate::{Attributes, UserInfo, user};
 

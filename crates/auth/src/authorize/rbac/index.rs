@@ -1,13 +1,14 @@
 //! Roles and bindings, indexed by subject and kept up to date from the store's log. A decision looks only at the
 //! bindings of the user's own names, so its cost does not grow with the number of bindings in the cluster.
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use kelson_meta::{LabelSelector, LabelSelectorSpec};
-use parking_lot::RwLock;
-use serde::Deserialize;
+use parking_lot::{Mutex, RwLock};
 
 use super::PolicyRule;
+use super::aggregation::{Aggregation, ClusterRole, Parts, Update};
+
+use super::stored::{BindingView, RoleRef, RoleView, Subject};
 use crate::Attributes;
 use crate::authorize::{Authorizer, Decision};
 use crate::objects::{Change, decode};
@@ -51,62 +52,28 @@ pub struct RulesFor {
     pub errors: Vec<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RoleView {
-    #[serde(default)]
-    metadata: MetaView,
-    #[serde(default)]
-    rules: Option<Vec<PolicyRule>>,
-    #[serde(default)]
-    aggregation_rule: Option<AggregationRule>,
+/// The rules of a role.
+enum Role {
+    Own(Arc<[PolicyRule]>),
+    /// Gathered from others.
+    Gathered(Parts),
 }
 
-#[derive(Deserialize, Default)]
-struct MetaView {
-    #[serde(default)]
-    labels: Option<BTreeMap<String, String>>,
-}
+impl Role {
+    /// Its rules; those of a role that gathers are by the names of the roles that it gathers, and may repeat themselves.
+    fn rules(&self) -> impl Iterator<Item = &PolicyRule> {
+        let (own, parts) = match self {
+            Self::Own(rules) => (&rules[..], None),
+            Self::Gathered(parts) => (&[][..], Some(parts)),
+        };
+        own.iter().chain(parts.into_iter().flat_map(Parts::values).flat_map(|rules| rules.iter()))
+    }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase")]
-struct AggregationRule {
-    #[serde(default)]
-    cluster_role_selectors: Option<Vec<LabelSelectorSpec>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct BindingView {
-    role_ref: RoleRef,
-    #[serde(default)]
-    subjects: Option<Vec<Subject>>,
-}
-
-/// `roleRef` of a binding.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-pub(crate) struct RoleRef {
-    #[serde(default, rename = "apiGroup")]
-    pub api_group: String,
-    pub kind: String,
-    pub name: String,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Subject {
-    kind: String,
-    name: String,
-    #[serde(default)]
-    namespace: String,
-}
-
-#[derive(Default)]
-struct Role {
-    own: Vec<PolicyRule>,
-    labels: BTreeMap<String, String>,
-    /// Present on roles whose rules are gathered from others.
-    selectors: Option<Vec<LabelSelector>>,
-    effective: Arc<[PolicyRule]>,
+    /// The rules, each once.
+    fn distinct(&self) -> Vec<PolicyRule> {
+        let mut seen = HashSet::new();
+        self.rules().filter(|rule| seen.insert(*rule)).cloned().collect()
+    }
 }
 
 struct Binding {
@@ -124,7 +91,7 @@ enum Who {
     Group(String),
 }
 
-/// Bindings by subject's name, each with the subject's place in it.
+/// Bindings by subject's name, each with the subject's place in it; sorted by namespace and name.
 type BySubject = HashMap<String, Vec<(Arc<Binding>, usize)>>;
 
 #[derive(Default)]
@@ -139,7 +106,10 @@ struct IndexState {
 /// The RBAC authorizer. Feed it with [`Rbac::apply`]; share it by `Arc`.
 #[derive(Default)]
 pub struct Rbac {
+    /// What decisions read. A writer holds it for as long as it takes to put what was worked out before.
     state: RwLock<IndexState>,
+    /// What roles gather from others. Taken before `state`, and by writers of ClusterRoles alone.
+    aggregation: Mutex<Aggregation>,
 }
 
 impl Rbac {
@@ -150,20 +120,49 @@ impl Rbac {
 
     /// Takes in one stored change. `namespace` is empty for cluster-scoped kinds.
     pub fn apply(&self, resource: RbacResource, namespace: &str, name: &str, change: Change<'_>) {
-        let mut state = self.state.write();
         if resource.is_role() {
             let view = match change {
                 Change::Put(bytes) => decode::<RoleView>(bytes, "role"),
                 Change::Delete => None,
             };
-            state.put_role(namespace, name, view);
+            if namespace.is_empty() {
+                self.put_cluster_role(name, view.map(RoleView::cluster_role));
+            } else {
+                let role = view.map(|view| Role::Own(view.rules.unwrap_or_default().into()));
+                self.state.write().put_role(namespace, name, role);
+            }
         } else {
             let view = match change {
                 Change::Put(bytes) => decode::<BindingView>(bytes, "role binding"),
                 Change::Delete => None,
             };
-            state.put_binding(namespace, name, view);
+            self.state.write().put_binding(namespace, name, view);
         }
+    }
+
+    /// Aggregation is worked out before decisions have to wait.
+    fn put_cluster_role(&self, name: &str, role: Option<ClusterRole>) {
+        let mut aggregation = self.aggregation.lock();
+        let gathers = role.as_ref().is_some_and(|role| role.selectors.is_some());
+        let own = role.as_ref().filter(|_| !gathers).map(|role| Role::Own(Arc::clone(&role.rules)));
+        let is_there = role.is_some();
+        let updates = aggregation.put(name, role);
+        let mut state = self.state.write();
+        match own {
+            Some(own) => state.put_role("", name, Some(own)),
+            None if !is_there => state.put_role("", name, None),
+            // What it gathers follows.
+            None => {}
+        }
+        for update in updates {
+            state.gather(update);
+        }
+    }
+
+    /// Roles that were looked at so far to work out what roles gather.
+    #[cfg(test)]
+    pub(super) fn aggregation_cost(&self) -> u64 {
+        self.aggregation.lock().looked_at
     }
 
     /// Namespace and name of every object of a resource that was taken in and not deleted.
@@ -188,20 +187,15 @@ impl Rbac {
     ) -> Vec<String> {
         let state = self.state.read();
         let mut errors = Vec::new();
-        let by_user = state.users.get(&user.name).into_iter().flatten();
-        let by_group = user.groups.iter().filter_map(|g| state.groups.get(g)).flatten();
+        let by_user = state.users.get(&user.name).into_iter();
+        let by_group = user.groups.iter().filter_map(|g| state.groups.get(g));
         // Two passes: upstream resolves cluster-wide bindings first, which shows in reasons and in rule lists.
-        for cluster_wide in [true, false] {
-            if !cluster_wide && namespace.is_empty() {
-                break;
-            }
-            for (binding, subject) in by_user.clone().chain(by_group.clone()) {
-                if binding.namespace.is_empty() != cluster_wide || (!cluster_wide && binding.namespace != namespace) {
-                    continue;
-                }
+        let scopes = if namespace.is_empty() { &[""][..] } else { &["", namespace][..] };
+        for scope in scopes {
+            for (binding, subject) in by_user.clone().chain(by_group.clone()).flat_map(|list| of_scope(list, scope)) {
                 match state.resolve(&binding.role, &binding.namespace) {
-                    Ok(rules) => {
-                        for rule in rules {
+                    Ok(role) => {
+                        for rule in role.rules() {
                             if !visit(binding, *subject, rule) {
                                 return errors;
                             }
@@ -216,9 +210,17 @@ impl Rbac {
 
     /// All rules that apply to `user` in `namespace`.
     pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> RulesFor {
-        let mut rules = Vec::new();
-        let errors = self.visit(user, namespace, |_, _, rule| {
-            rules.push(rule.clone());
+        let (mut rules, mut last) = (Vec::new(), std::ptr::null::<Binding>());
+        let mut seen = HashSet::new();
+        let errors = self.visit(user, namespace, |binding, _, rule| {
+            if !std::ptr::eq(binding, last) {
+                last = std::ptr::from_ref(binding);
+                seen.clear();
+            }
+            // What a role gathers from several others is shown once.
+            if seen.insert(rule.clone()) {
+                rules.push(rule.clone());
+            }
             true
         });
         RulesFor { rules, errors }
@@ -226,14 +228,14 @@ impl Rbac {
 
     /// The rules of the role a binding in `namespace` refers to.
     pub(crate) fn role_rules(&self, role: &RoleRef, namespace: &str) -> Result<Vec<PolicyRule>, String> {
-        self.state.read().resolve(role, namespace).map(<[PolicyRule]>::to_vec)
+        self.state.read().resolve(role, namespace).map(Role::distinct)
     }
 
     /// The gathered rules of a ClusterRole with an aggregation rule; `None` for other roles.
     pub fn aggregated_rules(&self, cluster_role: &str) -> Option<Vec<PolicyRule>> {
         let state = self.state.read();
         let role = state.roles.get("")?.get(cluster_role)?;
-        role.selectors.is_some().then(|| role.effective.to_vec())
+        matches!(role, Role::Gathered(_)).then(|| role.distinct())
     }
 }
 
@@ -256,49 +258,32 @@ impl Authorizer for Rbac {
 }
 
 impl IndexState {
-    fn put_role(&mut self, namespace: &str, name: &str, view: Option<RoleView>) {
-        let roles = self.roles.entry(namespace.to_owned()).or_default();
-        match view {
+    fn put_role(&mut self, namespace: &str, name: &str, role: Option<Role>) {
+        match role {
             None => {
-                roles.remove(name);
-                if roles.is_empty() {
-                    self.roles.remove(namespace);
+                if let Some(roles) = self.roles.get_mut(namespace) {
+                    roles.remove(name);
+                    if roles.is_empty() {
+                        self.roles.remove(namespace);
+                    }
                 }
             }
-            Some(view) => {
-                let selectors = view.aggregation_rule.and_then(|a| a.cluster_role_selectors).map(|list| {
-                    list.iter().map(|s| s.selector().unwrap_or_else(|_| LabelSelector::nothing())).collect()
-                });
-                let own = view.rules.unwrap_or_default();
-                let effective = own.clone().into();
-                let labels = view.metadata.labels.unwrap_or_default();
-                roles.insert(name.to_owned(), Role { own, labels, selectors, effective });
+            Some(role) => {
+                self.roles.entry(namespace.to_owned()).or_default().insert(name.to_owned(), role);
             }
-        }
-        if namespace.is_empty() {
-            self.aggregate();
         }
     }
 
-    /// Resolves aggregated cluster roles, also those that gather aggregated ones. A gathering role's own rules are what
-    /// the aggregation controller last wrote, so they are not counted.
-    fn aggregate(&mut self) {
-        let Some(roles) = self.roles.get("") else { return };
-        let gathering: Vec<String> =
-            roles.iter().filter(|(_, r)| r.selectors.is_some()).map(|(n, _)| n.clone()).collect();
-        let resolved: Vec<(String, Vec<PolicyRule>)> = gathering
-            .into_iter()
-            .map(|name| {
-                let mut rules = Vec::new();
-                gather(roles, &name, &mut HashSet::from([name.as_str()]), &mut rules);
-                (name, rules)
-            })
-            .collect();
-        if let Some(roles) = self.roles.get_mut("") {
-            for (name, rules) in resolved {
-                if let Some(role) = roles.get_mut(&name) {
-                    role.effective = rules.into();
-                }
+    fn gather(&mut self, update: Update) {
+        match update {
+            Update::Whole { gatherer, parts } => self.put_role("", &gatherer, Some(Role::Gathered(parts))),
+            Update::Part { gatherer, member, rules } => {
+                let role = self.roles.get_mut("").and_then(|roles| roles.get_mut(&*gatherer));
+                let Some(Role::Gathered(parts)) = role else { return };
+                match rules {
+                    Some(rules) => parts.insert(member, rules),
+                    None => parts.remove(&member),
+                };
             }
         }
     }
@@ -309,7 +294,9 @@ impl IndexState {
             for who in old.whom() {
                 let (map, subject) = self.index(&who);
                 if let Some(list) = map.get_mut(subject) {
-                    list.retain(|(b, _)| !Arc::ptr_eq(b, &old));
+                    if let Ok(at) = place_of(list, &old) {
+                        list.remove(at);
+                    }
                     if list.is_empty() {
                         map.remove(subject);
                     }
@@ -327,9 +314,8 @@ impl IndexState {
             let (map, subject) = self.index(&who);
             let list = map.entry(subject.clone()).or_default();
             // A subject named twice binds once.
-            if !list.iter().any(|(b, _)| Arc::ptr_eq(b, &binding)) {
-                list.push((binding.clone(), i));
-                list.sort_by(|(a, _), (b, _)| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+            if let Err(at) = place_of(list, &binding) {
+                list.insert(at, (binding.clone(), i));
             }
         }
         self.bindings.insert(key, binding);
@@ -342,44 +328,29 @@ impl IndexState {
         }
     }
 
-    fn resolve(&self, role: &RoleRef, namespace: &str) -> Result<&[PolicyRule], String> {
+    fn resolve(&self, role: &RoleRef, namespace: &str) -> Result<&Role, String> {
         let (scope, resource) = match role.kind.as_str() {
             "ClusterRole" => ("", "clusterrole"),
             "Role" => (namespace, "role"),
             other => return Err(format!("unsupported role reference kind: {other:?}")),
         };
         match self.roles.get(scope).and_then(|r| r.get(&role.name)) {
-            Some(found) if !(scope.is_empty() && role.kind == "Role") => Ok(&found.effective),
+            Some(found) if !(scope.is_empty() && role.kind == "Role") => Ok(found),
             _ => Err(format!("{resource}.rbac.authorization.k8s.io {:?} not found", role.name)),
         }
     }
 }
 
-/// Collects the rules of all roles that `name` gathers, by name order. Each role is looked at once (`seen`): roles that gather
-/// each other in many ways would otherwise cost a walk of every way.
-fn gather<'r>(roles: &'r HashMap<String, Role>, name: &str, seen: &mut HashSet<&'r str>, out: &mut Vec<PolicyRule>) {
-    let Some(selectors) = roles.get(name).and_then(|r| r.selectors.as_ref()) else { return };
-    let mut members: Vec<&String> = roles
-        .iter()
-        .filter(|(n, r)| !seen.contains(n.as_str()) && selectors.iter().any(|s| s.matches(&r.labels)))
-        .map(|(n, _)| n)
-        .collect();
-    members.sort();
-    for member in members {
-        let role = &roles[member];
-        if !seen.insert(member) {
-            continue;
-        }
-        if role.selectors.is_some() {
-            gather(roles, member, seen, out);
-        } else {
-            for rule in &role.own {
-                if !out.contains(rule) {
-                    out.push(rule.clone());
-                }
-            }
-        }
-    }
+/// The place of a binding in a subject's list, or where it would be.
+fn place_of(list: &[(Arc<Binding>, usize)], binding: &Binding) -> Result<usize, usize> {
+    list.binary_search_by(|(b, _)| (&b.namespace, &b.name).cmp(&(&binding.namespace, &binding.name)))
+}
+
+/// Those of a subject's bindings that are in one namespace (empty: cluster-wide).
+fn of_scope<'l>(list: &'l [(Arc<Binding>, usize)], scope: &str) -> &'l [(Arc<Binding>, usize)] {
+    let begin = list.partition_point(|(b, _)| *b.namespace < *scope);
+    let end = begin + list[begin..].partition_point(|(b, _)| *b.namespace == *scope);
+    &list[begin..end]
 }
 
 impl Binding {

@@ -1,7 +1,9 @@
 //! Role-based access control: an index of roles and bindings, kept by subject, and decisions from it.
+mod aggregation;
 mod escalation;
 mod index;
 mod rule;
+mod stored;
 
 pub use index::{Rbac, RbacResource, RulesFor};
 pub use rule::{PolicyRule, Uncovered, covers, describe_missing};

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use crate::Attributes;
 
 /// What a role allows (`rbac.authorization.k8s.io/v1` PolicyRule); empty lists match nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyRule {
     /// Verbs; `*` for all.

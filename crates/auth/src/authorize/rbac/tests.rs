@@ -1,9 +1,12 @@
 //! RBAC decisions as tables, escalation, and the index against a naive model.
-use super::*;
-use crate::user::MASTERS;
+use std::collections::{BTreeMap, BTreeSet};
+
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
+
+use super::*;
+use crate::user::MASTERS;
 
 fn put(rbac: &Rbac, object: &Value) {
     let kind = object["kind"].as_str().unwrap();
@@ -130,6 +133,118 @@ fn roles_that_all_gather_each_other_are_looked_at_once() {
     put(&rbac, &leaf);
     // There are more ways through sixty roles than atoms: only looking at each once ends at all.
     assert_eq!(rbac.aggregated_rules("r7").unwrap().len(), 1);
+}
+
+fn gathering(name: &str, label: &str, from: &str) -> Value {
+    let mut r = role("", name, json!([]));
+    r["metadata"]["labels"] = json!({label: "true"});
+    r["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {from: "true"}}]});
+    r
+}
+
+fn labelled(name: &str, label: &str, resource: &str) -> Value {
+    let mut r = role("", name, json!([{"apiGroups": ["example.com"], "resources": [resource], "verbs": ["get"]}]));
+    r["metadata"]["labels"] = json!({label: "true"});
+    r
+}
+
+#[test]
+fn a_change_of_a_role_costs_what_it_concerns() {
+    const ROLES: u64 = 1000;
+    let gatherers = [
+        gathering("admin", "none", "to-admin"),
+        gathering("edit", "to-admin", "to-edit"),
+        gathering("view", "to-edit", "to-view"),
+    ];
+    let members: Vec<Value> =
+        (0..ROLES).map(|n| labelled(&format!("m{n}"), "to-view", &format!("things{n}"))).collect();
+    let all = |rbac: &Rbac| rbac.aggregated_rules("admin").unwrap().len() as u64;
+    // At the start in either order: a few looks for each role, not one for each pair.
+    for gatherers_first in [true, false] {
+        let rbac = Rbac::new();
+        let put_all = |roles: &[Value]| roles.iter().for_each(|r| put(&rbac, r));
+        if gatherers_first {
+            put_all(&gatherers);
+        }
+        put_all(&members);
+        if !gatherers_first {
+            put_all(&gatherers);
+        }
+        assert_eq!(all(&rbac), ROLES);
+        assert!(rbac.aggregation_cost() < 20 * ROLES, "{}", rbac.aggregation_cost());
+    }
+    let rbac = Rbac::new();
+    gatherers.iter().chain(&members).for_each(|r| put(&rbac, r));
+    let cost = |role: &Value| {
+        let before = rbac.aggregation_cost();
+        put(&rbac, role);
+        rbac.aggregation_cost() - before
+    };
+    let mut annotated = members[7].clone();
+    annotated["metadata"]["annotations"] = json!({"a": "b"});
+    assert_eq!(cost(&annotated), 0, "nothing that counts has changed");
+    let mut written = gatherers[2].clone();
+    written["rules"] = members[7]["rules"].clone();
+    assert_eq!(cost(&written), 0, "what the controller writes into a role that gathers");
+    assert!(cost(&role("", "unrelated", json!([]))) <= 3, "three selectors");
+    assert!(cost(&labelled("m7", "to-view", "others")) <= 20);
+    assert_eq!(all(&rbac), ROLES);
+    assert!(cost(&labelled("m7", "no-more", "others")) <= 20);
+    assert_eq!(all(&rbac), ROLES - 1);
+    let before = rbac.aggregation_cost();
+    rbac.apply(RbacResource::ClusterRoles, "", "m8", Change::Delete);
+    assert!(rbac.aggregation_cost() - before <= 20);
+    assert_eq!(all(&rbac), ROLES - 2);
+}
+
+#[test]
+fn what_is_gathered_agrees_with_a_naive_model() {
+    let mut rng = StdRng::seed_from_u64(11);
+    let rbac = Rbac::new();
+    let mut stored: BTreeMap<String, Value> = BTreeMap::new();
+    for step in 0..3000 {
+        let name = format!("r{}", rng.random_range(0..8));
+        let label = format!("l{}", rng.random_range(0..3));
+        let object = match rng.random_range(0..5) {
+            0 | 1 => gathering(&name, &label, &format!("l{}", rng.random_range(0..3))),
+            2 | 3 => labelled(&name, &label, &format!("things{}", rng.random_range(0..3))),
+            _ => {
+                stored.remove(&name);
+                rbac.apply(RbacResource::ClusterRoles, "", &name, Change::Delete);
+                continue;
+            }
+        };
+        put(&rbac, &object);
+        stored.insert(name, object);
+        for (name, object) in &stored {
+            let found = rbac.aggregated_rules(name);
+            assert_eq!(found.is_some(), object["aggregationRule"].is_object(), "step {step}: {name}");
+            if let Some(found) = found {
+                let mut resources: Vec<String> = found.iter().map(|r| r.resources[0].clone()).collect();
+                resources.sort();
+                let expected: Vec<String> = gathered(&stored, name).into_iter().collect();
+                assert_eq!(resources, expected, "step {step}: {name}\n{stored:#?}");
+            }
+        }
+    }
+}
+
+/// The resources in the rules of all roles that one gathers, by walking them all.
+fn gathered(stored: &BTreeMap<String, Value>, name: &str) -> BTreeSet<String> {
+    let (mut seen, mut next, mut out) = (vec![name.to_owned()], vec![name.to_owned()], BTreeSet::new());
+    while let Some(name) = next.pop() {
+        let wanted = &stored[&name]["aggregationRule"]["clusterRoleSelectors"][0]["matchLabels"];
+        let label = wanted.as_object().unwrap().keys().next().unwrap();
+        for (other, object) in stored.iter().filter(|(_, o)| o["metadata"]["labels"][label] == "true") {
+            if object["aggregationRule"].is_null() {
+                out.insert(object["rules"][0]["resources"][0].as_str().unwrap().to_owned());
+            } else if !seen.contains(other) {
+                seen.push(other.clone());
+                next.push(other.clone());
+            }
+        }
+    }
+    out
 }
 
 #[test]

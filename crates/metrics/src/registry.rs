@@ -1,4 +1,5 @@
 //! The registry of one component.
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,6 +23,8 @@ pub struct Registry {
     counted: prometheus::Registry,
     on_scrape: Arc<Mutex<Vec<OnScrape>>>,
     included: Arc<Mutex<Vec<Registry>>>,
+    /// By the name of what is counted: its label names.
+    descriptions: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
 }
 
 impl Registry {
@@ -110,7 +113,31 @@ impl Registry {
         families
     }
 
+    /// Name and label names of every metric, whether it has been counted or not. Labels of what is read at a scrape are
+    /// those of its samples.
+    pub fn described(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut read = Families::default();
+        for f in self.on_scrape.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            f(&mut read);
+        }
+        let mut all = self.descriptions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for family in read.into_inner() {
+            let labels = family.get_metric().iter().flat_map(|m| m.get_label().iter().map(|l| l.name().to_owned()));
+            all.entry(family.name().to_owned()).or_default().extend(labels);
+        }
+        for other in self.included.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            all.extend(other.described());
+        }
+        all
+    }
+
     fn add<C: Collector + Clone + 'static>(&self, name: &str, made: prometheus::Result<C>) -> C {
+        if let Ok(made) = &made {
+            let mut all = self.descriptions.lock().unwrap_or_else(PoisonError::into_inner);
+            for desc in made.desc() {
+                all.insert(desc.fq_name.clone(), desc.variable_labels.iter().cloned().collect());
+            }
+        }
         let added = made.and_then(|c| self.counted.register(Box::new(c.clone())).map(|()| c));
         match added {
             Ok(c) => c,
@@ -135,12 +162,24 @@ mod tests {
         let errors = registry.counters("b_errors_total", "Errors.", &["plugin"]);
         errors.with_label_values(&["one"]).inc();
         registry.histogram("c_seconds", "Time.", &[0.5, 1.0]).observe(0.75);
-        registry.counters("unused_total", "Nothing counted yet.", &["x"]);
+        registry.counters("unused_total", "Nothing counted yet.", &["y", "x"]);
         let other = Registry::new();
         other.on_scrape(|f| {
             f.gauge("a_depth", "Depth.").sample(&[("queue", "active")], 3.0);
         });
         registry.include(other);
+        let described: Vec<(String, Vec<String>)> =
+            registry.described().into_iter().map(|(name, labels)| (name, labels.into_iter().collect())).collect();
+        let labels = |labels: &[&str]| labels.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            described,
+            [
+                ("a_depth".to_owned(), labels(&["queue"])),
+                ("b_errors_total".to_owned(), labels(&["plugin"])),
+                ("c_seconds".to_owned(), labels(&[])),
+                ("unused_total".to_owned(), labels(&["x", "y"])),
+            ]
+        );
         let want = "# HELP a_depth Depth.\n# TYPE a_depth gauge\na_depth{queue=\"active\"} 3\n\
                     # HELP b_errors_total Errors.\n# TYPE b_errors_total counter\nb_errors_total{plugin=\"one\"} 1\n\
                     # HELP c_seconds Time.\n# TYPE c_seconds histogram\nc_seconds_bucket{le=\"0.5\"} 0\n\

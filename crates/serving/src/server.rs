@@ -11,7 +11,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use kelson_metrics::{CONTENT_TYPE, Registry};
+use kelson_metrics::{CONTENT_TYPE, IntCounterVec, IntGaugeVec, Registry};
 use kelson_pki::{AnyClientCertificate, SwappableCertificate};
 use kelson_tasks::{OnPanic, Tasks};
 use rustls_pki_types::CertificateDer;
@@ -29,6 +29,9 @@ const WAIT_MAX: Duration = Duration::from_secs(15);
 const CONNECTION_MAX: Duration = Duration::from_secs(600);
 /// After a connection could not be accepted, which is for want of descriptors as a rule.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// The name of the one check that a component has.
+const CHECK: &str = "ping";
 
 /// Which port a component takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +106,43 @@ pub struct Component {
     pub client_ca_pem: String,
 }
 
+/// How the health checks went that were asked for, shown under `/metrics/slis`: apart from the rest, so that it can be read
+/// often (KEP-3466).
+struct HealthCounts {
+    registry: Registry,
+    now: IntGaugeVec,
+    checks: IntCounterVec,
+}
+
+impl HealthCounts {
+    fn new() -> Self {
+        let registry = Registry::new();
+        let now = registry.gauges(
+            "kubernetes_healthcheck",
+            "Whether a health check passed when it last ran, by name and endpoint.",
+            &["name", "type"],
+        );
+        let checks = registry.counters(
+            "kubernetes_healthchecks_total",
+            "Outcomes of health checks, by name, endpoint and outcome.",
+            &["name", "status", "type"],
+        );
+        Self { registry, now, checks }
+    }
+
+    fn checked(&self, endpoint: &str, passed: bool) {
+        self.now.with_label_values(&[CHECK, endpoint]).set(i64::from(passed));
+        let status = if passed { "success" } else { "error" };
+        self.checks.with_label_values(&[CHECK, status, endpoint]).inc();
+    }
+}
+
+/// A component and how it is.
+struct Served {
+    component: Component,
+    health: HealthCounts,
+}
+
 /// Listens on `address` and serves until `tasks` ends; gives where it listens, `None` where it does not.
 ///
 /// # Errors
@@ -123,7 +163,8 @@ pub async fn start(tasks: &Tasks, address: IpAddr, port: Port, component: Compon
     let at = listener.local_addr()?;
     let tls = tls(&component).map_err(io::Error::other)?;
     let inner = tasks.clone();
-    tasks.spawn("component-server", OnPanic::Contain, accept(inner, listener, tls, Arc::new(component)));
+    let served = Arc::new(Served { component, health: HealthCounts::new() });
+    tasks.spawn("component-server", OnPanic::Contain, accept(inner, listener, tls, served));
     Ok(Some(at))
 }
 
@@ -138,36 +179,36 @@ fn tls(component: &Component) -> Result<TlsAcceptor, String> {
     Ok(TlsAcceptor::from(Arc::new(tls)))
 }
 
-async fn accept(tasks: Tasks, listener: TcpListener, tls: TlsAcceptor, component: Arc<Component>) {
+async fn accept(tasks: Tasks, listener: TcpListener, tls: TlsAcceptor, served: Arc<Served>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         // The semaphore is never closed.
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((tcp, _)) => {
-                let work = connection(tcp, tls.clone(), Arc::clone(&component), place);
+                let work = connection(tcp, tls.clone(), Arc::clone(&served), place);
                 tasks.spawn("component-connection", OnPanic::Contain, work);
             }
             Err(e) => {
-                tracing::warn!(component = component.name, error = %e, "connection not accepted");
+                tracing::warn!(component = served.component.name, error = %e, "connection not accepted");
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
     }
 }
 
-async fn connection(tcp: TcpStream, tls: TlsAcceptor, component: Arc<Component>, _place: OwnedSemaphorePermit) {
-    let name = component.name;
-    let served = tokio::time::timeout(CONNECTION_MAX, async {
+async fn connection(tcp: TcpStream, tls: TlsAcceptor, served: Arc<Served>, _place: OwnedSemaphorePermit) {
+    let name = served.component.name;
+    let ended = tokio::time::timeout(CONNECTION_MAX, async {
         let io = tokio::time::timeout(WAIT_MAX, tls.accept(tcp)).await.map_err(|_| "TLS handshake timed out")?;
         let io = io.map_err(|e| format!("TLS handshake: {e}"))?;
         let chain = io.get_ref().1.peer_certificates().unwrap_or_default();
         let chain: Arc<Vec<_>> = Arc::new(chain.iter().map(|c| c.clone().into_owned()).collect());
         let service = service_fn(move |request: Request<Incoming>| {
-            let (component, chain) = (Arc::clone(&component), Arc::clone(&chain));
+            let (served, chain) = (Arc::clone(&served), Arc::clone(&chain));
             async move {
                 let (method, path, headers) = (request.method(), request.uri().path(), request.headers());
-                Ok::<_, Infallible>(answer(&component, method, path, headers, &chain).await)
+                Ok::<_, Infallible>(answer(&served, method, path, headers, &chain).await)
             }
         });
         hyper::server::conn::http1::Builder::new()
@@ -177,7 +218,7 @@ async fn connection(tcp: TcpStream, tls: TlsAcceptor, component: Arc<Component>,
             .await
             .map_err(|e| e.to_string())
     });
-    if let Ok(Err(error)) = served.await {
+    if let Ok(Err(error)) = ended.await {
         tracing::debug!(component = name, error, "connection ended");
     }
 }
@@ -185,7 +226,7 @@ async fn connection(tcp: TcpStream, tls: TlsAcceptor, component: Arc<Component>,
 /// What is open to everybody is answered at once. All else is judged first, so that who may see nothing does not learn which
 /// paths there are.
 async fn answer(
-    component: &Component,
+    served: &Served,
     method: &Method,
     path: &str,
     headers: &HeaderMap,
@@ -195,8 +236,9 @@ async fn answer(
         Method::GET | Method::HEAD => "get",
         _ => return text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"),
     };
+    let component = &served.component;
     if component.open.has(path) {
-        return shown(component, path);
+        return shown(served, path);
     }
     let Some(caller) = component.access.authenticate(chain, headers).await else {
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
@@ -206,23 +248,30 @@ async fn answer(
         let why = format!("forbidden: User \"{}\" cannot {verb} path \"{path}\"", caller.name);
         return text(StatusCode::FORBIDDEN, &why);
     }
-    shown(component, path)
+    shown(served, path)
 }
 
 /// What there is at a path.
-fn shown(component: &Component, path: &str) -> Response<Full<Bytes>> {
+fn shown(served: &Served, path: &str) -> Response<Full<Bytes>> {
     match path {
-        "/healthz" | "/livez" | "/readyz" => match (component.healthy)() {
-            Ok(()) => text(StatusCode::OK, "ok"),
-            Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{why}\n{} check failed\n", &path[1..])),
-        },
-        "/metrics" => {
-            let mut response = Response::new(Full::from(component.registry.text()));
-            response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(CONTENT_TYPE));
-            response
+        "/healthz" | "/livez" | "/readyz" => {
+            let healthy = (served.component.healthy)();
+            served.health.checked(&path[1..], healthy.is_ok());
+            match healthy {
+                Ok(()) => text(StatusCode::OK, "ok"),
+                Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{why}\n{} check failed\n", &path[1..])),
+            }
         }
+        "/metrics" => measured(&served.component.registry),
+        "/metrics/slis" => measured(&served.health.registry),
         _ => text(StatusCode::NOT_FOUND, "404 page not found"),
     }
+}
+
+fn measured(registry: &Registry) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(registry.text()));
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(CONTENT_TYPE));
+    response
 }
 
 fn text(status: StatusCode, body: &str) -> Response<Full<Bytes>> {
@@ -237,6 +286,23 @@ fn text(status: StatusCode, body: &str) -> Response<Full<Bytes>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn outcomes_of_health_checks_are_counted() {
+        let health = HealthCounts::new();
+        health.checked("healthz", true);
+        health.checked("healthz", false);
+        health.checked("livez", true);
+        let text = health.registry.text();
+        for line in [
+            "kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 0",
+            "kubernetes_healthcheck{name=\"ping\",type=\"livez\"} 1",
+            "kubernetes_healthchecks_total{name=\"ping\",status=\"error\",type=\"healthz\"} 1",
+            "kubernetes_healthchecks_total{name=\"ping\",status=\"success\",type=\"healthz\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in {text}");
+        }
+    }
 
     #[test]
     fn open_paths() {

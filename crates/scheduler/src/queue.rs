@@ -322,6 +322,16 @@ impl Queue {
         }
     }
 
+    /// Tries an unschedulable pod again, whatever refused it.
+    pub fn wake(&mut self, uid: &str, why: &'static str, now: Instant) {
+        let waits = |e: &&Entry| matches!(e.place, Place::Unschedulable { .. });
+        if let Some(e) = self.entries.get(uid).filter(waits) {
+            let uid = Arc::clone(&e.pod.uid);
+            self.detach(&uid);
+            self.settle(&uid, now, false, why);
+        }
+    }
+
     /// How many pods came into each queue, with what brought them.
     pub fn incoming(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         self.incoming.iter().map(|((queue, why), n)| (*queue, *why, *n))

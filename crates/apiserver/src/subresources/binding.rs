@@ -93,21 +93,30 @@ fn assign(pods: &Served, name: &str, pod: &mut Value, binding: &Value, now: jiff
             }
         }
     }
+    // A hint of before would be counted twice by who counts nominated pods (feature
+    // ClearingNominatedNodeNameAfterBinding).
+    if let Some(status) = pod["status"].as_object_mut() {
+        status.remove("nominatedNodeName");
+    }
     set_condition(pod, "PodScheduled", "", "", now);
     Ok(())
 }
 
-/// Sets a pod's condition to `True`.
+/// Sets a pod's condition to `True`, for the pod's generation (KEP-5067).
 pub fn set_condition(pod: &mut Value, kind: &str, reason: &str, message: &str, now: jiff::Timestamp) {
     if !pod["status"].is_object() {
         pod["status"] = json!({});
     }
+    let generation = pod["metadata"]["generation"].as_i64().filter(|generation| *generation != 0);
     let status = &mut pod["status"];
     if !status["conditions"].is_array() {
         status["conditions"] = json!([]);
     }
     let Some(conditions) = status["conditions"].as_array_mut() else { return };
     let mut condition = json!({"type": kind, "status": "True", "lastProbeTime": null});
+    if let Some(generation) = generation {
+        condition["observedGeneration"] = generation.into();
+    }
     if !reason.is_empty() {
         condition["reason"] = reason.into();
         condition["message"] = message.into();

@@ -286,12 +286,16 @@ async fn bindings_and_evictions() {
     let api = Api::start().await;
     let pods = "/api/v1/namespaces/default/pods";
     api.create(pods, pod("p", "")).await;
+    let nominated = json!({"status": {"nominatedNodeName": "n2"}});
+    assert_eq!(api.call("PATCH", &format!("{pods}/p/status"), nominated).await.0, 200);
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}});
     let (code, done) = api.call("POST", &format!("{pods}/p/binding"), binding.clone()).await;
     assert_eq!((code, done["status"].as_str()), (201, Some("Success")), "{done}");
     let bound = api.get(&format!("{pods}/p")).await;
     assert_eq!(bound["spec"]["nodeName"], "n1");
     assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
+    assert_eq!(bound["status"]["conditions"][0]["observedGeneration"], bound["metadata"]["generation"]);
+    assert_eq!(bound["status"]["nominatedNodeName"], Value::Null, "it has its node");
     let (code, twice) = api.call("POST", &format!("{pods}/p/binding"), binding).await;
     assert_eq!(code, 409);
     assert!(twice["message"].as_str().unwrap().contains("already assigned to node \"n1\""));

@@ -1,6 +1,7 @@
 //! The scheduler without its surroundings: everything known and waiting, fed by changes, asked for the next step.
 //! Synchronous and without effects, so that a test drives it by hand; [`crate::run`] gives it the API and time.
 mod ask;
+mod promised;
 mod question;
 mod step;
 mod unfit;
@@ -14,6 +15,7 @@ use kelson_meta::ObjectKey;
 use kelson_metrics::Registry;
 use tokio::time::Instant;
 
+use self::promised::ask_promised_again;
 pub use self::question::{Answer, Question, Room, RoomQuestion};
 pub use self::step::{DeviceBinding, PendingBinding, Preemption, Report, Step};
 use crate::cluster::devices::{ClaimChange, ClaimPlan, DevicePlan, extended_owner};
@@ -171,6 +173,7 @@ impl Core {
         self.cluster.remove_pod(&pod.uid);
         if let Some(node) = node.or(promised) {
             self.room_made(&node, Change::AssignedPodDelete, (Some(Arc::clone(&pod.spec)), None), now);
+            ask_promised_again(&self.promised, &mut self.queue, &node, Change::AssignedPodDelete, now);
         }
     }
 
@@ -185,6 +188,7 @@ impl Core {
             return;
         }
         let change = if before.is_none() { Change::NodeAdd } else { Change::NodeUpdate };
+        ask_promised_again(&self.promised, &mut self.queue, &node.name, change, now);
         let (deciders, metrics) = (&self.deciders, &self.metrics);
         self.queue.requeue(now, change.label(), |pod, by| {
             let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
@@ -206,9 +210,10 @@ impl Core {
         });
     }
 
-    /// A node is gone: fewer domains may make a spread constraint hold.
+    /// A node is gone: fewer domains may make a spread constraint hold, and pods that were promised room there look elsewhere.
     pub fn remove_node(&mut self, name: &str, now: Instant) {
         self.cluster.remove_node(name);
+        ask_promised_again(&self.promised, &mut self.queue, name, Change::NodeDelete, now);
         self.requeue_by(Change::NodeDelete, None, now);
     }
 

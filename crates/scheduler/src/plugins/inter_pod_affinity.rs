@@ -116,7 +116,8 @@ impl Plugin for InterPodAffinity {
         joins || leaves || hated
     }
 
-    /// Of use is a pod that is wanted near now, and one that is not hated any more, or hates no more.
+    /// Of use is a pod that is wanted near now, one that is wanted no more where the pod is what it wants itself (it may be
+    /// the first of its kind then), and one that is not hated any more, or hates no more.
     fn pod_hint(&self, spec: &PodSpec, change: PodChange<'_>) -> bool {
         let matches = |term: &PodTerm, pod: &PodSpec| {
             term.matches(&pod.namespace, change.namespaces.labels(&pod.namespace), &pod.labels)
@@ -128,7 +129,8 @@ impl Plugin for InterPodAffinity {
         let hated = |pod: Option<&PodSpec>| pod.is_some_and(|p| spec.anti_affinity.iter().any(|term| matches(term, p)));
         let hates = |pod: Option<&PodSpec>| pod.is_some_and(|p| p.anti_affinity.iter().any(|term| matches(term, spec)));
         let (old, new) = (change.old, change.new);
-        (wanted(new) && !wanted(old)) || (hated(old) && !hated(new)) || (hates(old) && !hates(new))
+        let may_be_first = wanted(old) && !wanted(new) && wanted(Some(spec));
+        (wanted(new) && !wanted(old)) || may_be_first || (hated(old) && !hated(new)) || (hates(old) && !hates(new))
     }
 }
 

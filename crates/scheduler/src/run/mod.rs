@@ -121,10 +121,11 @@ impl Scheduler {
         });
         let voices = voices.collect();
         let shared = Arc::new(Shared { core: Mutex::new(core), changed: Notify::new(), known: Notify::new() });
-        let of = Arc::downgrade(&shared);
+        let (of, gates) = (Arc::downgrade(&shared), Arc::clone(&config.gates));
         registry.on_scrape(move |families| {
             if let Some(shared) = of.upgrade() {
                 scrape::scraped(families, &shared.core.lock());
+                scrape::features(families, &gates);
             }
         });
         let metrics = shared.core.lock().metrics.clone();

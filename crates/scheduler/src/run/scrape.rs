@@ -1,8 +1,17 @@
 //! What is counted when somebody asks for it: pods that wait, what brought them into their queues, who refused them, and how
 //! much is known.
+use kelson_meta::gates::FeatureGates;
 use kelson_metrics::Families;
 
 use crate::core::Core;
+
+/// Adds which features there are, and which are on.
+pub(super) fn features(families: &mut Families, gates: &FeatureGates) {
+    let mut family = families.gauge("kubernetes_feature_enabled", "Whether a feature is on, by name and stage.");
+    for (name, stage, on) in gates.all() {
+        family.sample(&[("name", name), ("stage", stage.label())], f64::from(u8::from(on)));
+    }
+}
 
 /// Adds what is true at the moment.
 pub(super) fn scraped(families: &mut Families, core: &Core) {
@@ -35,6 +44,7 @@ pub(super) fn scraped(families: &mut Families, core: &Core) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -58,7 +68,17 @@ mod tests {
         assert!(matches!(c.step(now), Step::Report(_)));
         c.metrics.made_ready("default-scheduler", &["d".into()], "timeout", Duration::from_secs(1));
         let core = Arc::new(Mutex::new(c));
-        registry.on_scrape(move |families| scraped(families, &core.lock()));
+        registry.on_scrape(move |families| {
+            scraped(families, &core.lock());
+            features(families, &FeatureGates::default());
+        });
+        let described = registry.described();
+        let facts = include_str!("../../../../facts/component-metrics.txt");
+        for line in facts.lines().filter_map(|l| l.strip_prefix("kube-scheduler ")) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let labels: BTreeSet<String> = words[2].split(',').filter(|l| *l != "-").map(str::to_owned).collect();
+            assert_eq!(described.get(words[1]), Some(&labels), "{line}");
+        }
         let text = registry.text();
         for line in [
             "scheduler_schedule_attempts_total{profile=\"default-scheduler\",result=\"scheduled\"} 1",

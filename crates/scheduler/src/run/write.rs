@@ -181,7 +181,7 @@ impl Writer {
             let patch = json!({"metadata": {"uid": &*victim.uid}, "status": {"conditions": [{
                 "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
                 "message": format!("{by}: preempting to accommodate a higher priority pod"),
-                "lastTransitionTime": format_seconds(self.clock.now()),
+                "lastTransitionTime": format_seconds(self.clock.now()), "observedGeneration": victim.generation,
             }]}});
             self.patch_status(victim, &patch).await;
             let options = DeleteOptions::default().with_uid(&*victim.uid);
@@ -206,12 +206,14 @@ impl Writer {
     }
 
     async fn write_status(&self, pod: &Pod, reason: &str, message: &str, nominate: Option<&str>) {
-        let said = pod.condition.as_ref().is_some_and(|c| &*c.reason == reason && &*c.message == message);
+        let written = pod.condition.as_ref().map(|c| (&*c.reason, &*c.message, c.observed_generation));
+        let said = written == Some((reason, message, pod.generation));
         let nominated = nominate.is_none_or(|n| n == pod.nominated.as_deref().unwrap_or_default());
         if said && nominated {
             return;
         }
-        let mut condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message});
+        let mut condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message,
+            "observedGeneration": pod.generation});
         if pod.condition.is_none() {
             condition["lastTransitionTime"] = format_seconds(self.clock.now()).into();
         }

@@ -51,6 +51,69 @@ fn the_node_that_hurts_least() {
     assert_eq!(preempts(&mut c, ranked("p", "1", 7)).0, "a", "budgets weigh more");
 }
 
+/// A pod waits for its victim on a node; then that node is of no more use to it.
+#[test]
+fn who_waits_for_a_victim_looks_elsewhere_when_its_node_is_of_no_more_use() {
+    type Happens = fn(&mut Core, &str, Instant);
+    let cordoned = |name: &str| node(name, json!({"spec": {"unschedulable": true}}));
+    let table: [(&str, Happens); 5] = [
+        ("it is gone", |c, n, t| c.remove_node(n, t)),
+        ("it is cordoned", |c, n, t| c.put_node(&node(n, json!({"spec": {"unschedulable": true}})), t)),
+        ("it is tainted", |c, n, t| {
+            c.put_node(&node(n, json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})), t);
+        }),
+        ("it is too small", |c, n, t| c.put_node(&node(n, json!({"status": {"allocatable": {"cpu": "1"}}})), t)),
+        ("it is cordoned, and the victim is gone before anybody looks", |c, n, t| {
+            let victim =
+                c.cluster.nodes().iter().find(|s| &*s.node.name == n).map(|s| std::sync::Arc::clone(&s.pods[0]));
+            c.put_node(&node(n, json!({"spec": {"unschedulable": true}})), t);
+            c.remove_pod(&victim.expect("the victim"), t);
+        }),
+    ];
+    for (what, happens) in table {
+        let mut c = core(
+            &[node("a", json!({})), node("b", json!({}))],
+            &[on("a", ranked("x", "4", 1)), on("b", ranked("y", "4", 1))],
+        );
+        let mut now = Instant::now();
+        c.put_pod(ranked("p", "3", 7), now);
+        let Step::Preempt(asked) = c.step(now) else { panic!("{what}: no preemption") };
+        let first = asked.report.nominate.clone().expect("a node");
+        let other = if &*first == "a" { "b" } else { "a" };
+        // The victim dies slowly.
+        let going = json!({"metadata": {"labels": {"app": "x"}, "deletionTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"priority": 1}, "status": {"conditions": [{"type": "DisruptionTarget", "status": "True",
+            "reason": "PreemptionByScheduler"}]}});
+        c.put_pod(on(&first, asks(&asked.victims[0].name, "4", going)), now);
+        c.room_asked(&asked, now);
+        now += crate::queue::BACKOFF.max;
+        match c.step(now) {
+            Step::Idle(_) => {}
+            Step::Report(r) => assert!(r.message.contains("terminating pod on the nominated node"), "{what}"),
+            step => panic!("{what}: {step:?}"),
+        }
+        happens(&mut c, &first, now);
+        now += crate::queue::BACKOFF.max;
+        match c.step(now) {
+            Step::Preempt(p) => assert_eq!(p.report.nominate.as_deref(), Some(other), "{what}"),
+            step => panic!("{what}: {step:?}"),
+        }
+    }
+    // Where no other node is of use the promise is taken back, and a node that becomes of use again is taken.
+    let mut c = core(&[node("a", json!({}))], &[on("a", ranked("x", "4", 1))]);
+    let mut now = Instant::now();
+    c.put_pod(ranked("p", "3", 7), now);
+    let Step::Preempt(asked) = c.step(now) else { panic!("no preemption") };
+    c.room_asked(&asked, now);
+    c.put_node(&cordoned("a"), now);
+    now += crate::queue::BACKOFF.max;
+    let Step::Report(said) = c.step(now) else { panic!("nothing said") };
+    assert!(said.message.contains("Preemption is not helpful"), "{}", said.message);
+    c.put_node(&node("a", json!({})), now);
+    now += crate::queue::BACKOFF.max;
+    assert!(matches!(c.step(now), Step::Preempt(_)), "uncordoned");
+}
+
 #[test]
 fn promised_room_is_kept() {
     let mut c = core(&[node("n", json!({}))], &[on("n", ranked("low", "4", 1))]);

@@ -13,6 +13,8 @@ pub struct ScheduledCondition {
     /// `Unschedulable`, `SchedulingGated`, `SchedulerError`.
     pub reason: Box<str>,
     pub message: Box<str>,
+    /// The pod's generation that it was written for; 0: unknown.
+    pub observed_generation: i64,
 }
 
 /// `v1.Pod`, what scheduling reads.
@@ -21,6 +23,7 @@ pub struct Pod {
     pub name: Box<str>,
     pub uid: Arc<str>,
     pub resource_version: Box<str>,
+    pub generation: i64,
     /// What its template decides, its namespace and its labels.
     pub spec: Arc<PodSpec>,
     /// Where it runs; empty while it is not assigned.
@@ -65,7 +68,8 @@ impl<'de> Deserialize<'de> for Pod {
         let condition = status.conditions.iter().find(|c| c.kind == "PodScheduled" && c.status == "False");
         let condition = condition.map(|c| {
             let text = |s: &Option<String>| s.as_deref().unwrap_or_default().into();
-            Box::new(ScheduledCondition { reason: text(&c.reason), message: text(&c.message) })
+            let observed_generation = c.observed_generation.unwrap_or(0);
+            Box::new(ScheduledCondition { reason: text(&c.reason), message: text(&c.message), observed_generation })
         });
         let preempted = status.conditions.iter().any(|c| {
             c.kind == "DisruptionTarget" && c.status == "True" && c.reason.as_deref() == Some("PreemptionByScheduler")
@@ -76,6 +80,7 @@ impl<'de> Deserialize<'de> for Pod {
             // Left where it is: claims made for the pod alone are named after it.
             name: raw.metadata.name.as_str().into(),
             resource_version: std::mem::take(&mut raw.metadata.resource_version).into(),
+            generation: raw.metadata.generation.unwrap_or(0),
             node_name,
             nominated: status.nominated_node_name.as_deref().filter(|n| !n.is_empty()).map(Into::into),
             deleting: raw.metadata.deletion_timestamp.is_some(),

@@ -22,6 +22,7 @@ wire!(RawMeta {
     namespace: String,
     uid: String,
     resource_version: String,
+    generation: Option<i64>,
     deletion_timestamp: Option<String>,
     labels: Option<BTreeMap<String, String>>,
     #[serde(deserialize_with = "null_default")]
@@ -163,4 +164,5 @@ wire!(RawCondition {
     status: String,
     reason: Option<String>,
     message: Option<String>,
+    observed_generation: Option<i64>,
 });

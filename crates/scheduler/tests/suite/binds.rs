@@ -82,6 +82,9 @@ async fn pods_are_bound_or_told_why() {
     pod(&client, "early", json!({})).await;
     let told = until(&client, "early", "told", |p| condition(p, "Unschedulable").is_some()).await;
     assert_eq!(condition(&told, "Unschedulable"), Some("no nodes available to schedule pods"));
+    let written_for = |p: &Pod| p.status.as_ref()?.conditions.as_ref()?.first()?.observed_generation;
+    assert_eq!(written_for(&told), told.metadata.generation);
+    assert!(told.metadata.generation.is_some());
 
     node(&client, "n1", "1", json!([])).await;
     node(&client, "n2", "4", json!([{"key": "k", "value": "v", "effect": "NoSchedule"}])).await;

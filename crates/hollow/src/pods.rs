@@ -92,6 +92,9 @@ impl Pods {
         if &*pod.status.phase != "Running" {
             return self.say(&pod, node, Stage::Running).await;
         }
+        if pod.is_resized() {
+            return self.say(&pod, node, Stage::Running).await;
+        }
         if let Some(since) = pod.status.start_time.filter(|_| pod.ends()) {
             let left = self.config.run_for.saturating_sub(self.clock.now().duration_since(since).unsigned_abs());
             if left.is_zero() {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use crate::config::{Config, address};
-use crate::view::{Container, Pod};
+use crate::view::{Container, Pod, Resources};
 
 /// Port of the kubelet's API; nobody listens there.
 const PORT: u16 = 10250;
@@ -90,9 +90,15 @@ pub fn pod(pod: &Pod, stage: Stage, host: IpAddr, ip: IpAddr, since: &str, now: 
     };
     let status = |c: &Container, ends_alone: bool| {
         let running = runs && !ends_alone;
-        json!({"name": c.name, "image": c.image, "imageID": format!("hollow://{}", c.image), "restartCount": 0,
+        let mut status = json!({"name": c.name, "image": c.image, "imageID": format!("hollow://{}", c.image), "restartCount": 0,
             "containerID": format!("hollow://{}-{}", pod.metadata.uid, c.name),
-            "ready": running || (ends_alone && stage != Stage::Ended), "started": running, "state": state(ends_alone)})
+            "ready": running || (ends_alone && stage != Stage::Ended), "started": running, "state": state(ends_alone)});
+        // Whoever resizes a pod waits for these.
+        if c.resources != Resources::default() {
+            status["resources"] = json!(c.resources);
+            status["allocatedResources"] = json!(c.resources.requests);
+        }
+        status
     };
     let containers: Vec<_> = pod.spec.containers.0.iter().map(|c| status(c, false)).collect();
     let init: Vec<_> = pod.spec.init_containers.0.iter().map(|c| status(c, c.restart_policy != "Always")).collect();

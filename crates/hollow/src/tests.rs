@@ -83,3 +83,25 @@ async fn pods_run_end_and_go() {
     api.settle().await;
     assert!(get("server").await.is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_is_answered() {
+    let (api, _running) = begin(1).await;
+    let resources = |cpu: &str| json!({"requests": {"cpu": cpu}, "limits": {"cpu": "4"}});
+    let spec = json!({"nodeName": "hollow-0", "restartPolicy": "Always", "automountServiceAccountToken": false,
+        "containers": [{"name": "c", "image": "i", "resources": resources("1")}]});
+    api.create("v1/pods", json!({"metadata": {"name": "p", "namespace": "n"}, "spec": spec})).await;
+    let has = async || {
+        api.settle().await;
+        let pod = api.get("v1/pods", "n", "p").await.unwrap();
+        let status = &pod["status"]["containerStatuses"][0];
+        (status["resources"].clone(), status["allocatedResources"].clone())
+    };
+    assert_eq!(has().await, (resources("1"), json!({"cpu": "1"})));
+    let resized = json!({"spec": {"containers": [{"name": "c", "image": "i", "resources": resources("2")}]}});
+    api.patch("v1/pods", "n", "p", "resize", resized).await;
+    assert_eq!(has().await, (resources("2"), json!({"cpu": "2"})));
+    let writes = api.writes().len();
+    api.settle().await;
+    assert_eq!(api.writes().len(), writes, "said once");
+}

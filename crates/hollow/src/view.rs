@@ -1,8 +1,10 @@
 //! What a hollow node reads of a pod. There may be many pods, so what their templates say is kept once.
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{Interned, ObjectMeta, intern_table, null_default};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The identity of a pod; the rest of its metadata is not kept.
 fn identity<'de, D: Deserializer<'de>>(d: D) -> Result<ObjectMeta, D::Error> {
@@ -50,6 +52,19 @@ pub struct Container {
     pub image: String,
     #[serde(deserialize_with = "null_default")]
     pub restart_policy: String,
+    /// As the spec has it: requests, limits and claims.
+    #[serde(deserialize_with = "null_default")]
+    pub resources: Resources,
+}
+
+/// `v1.ResourceRequirements`, as far as a resize in place may change it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_default")]
+    pub limits: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "null_default")]
+    pub requests: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -59,12 +74,33 @@ pub struct Status {
     pub start_time: Option<Timestamp>,
     #[serde(rename = "podIP")]
     pub pod_ip: Box<str>,
+    /// What the containers were said to have.
+    pub container_statuses: Interned<ContainerStatuses>,
+}
+
+/// Statuses of the containers of a template.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(transparent)]
+pub struct ContainerStatuses(pub Vec<ContainerStatus>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(default)]
+pub struct ContainerStatus {
+    pub name: String,
+    #[serde(deserialize_with = "null_default")]
+    pub resources: Resources,
 }
 
 impl Pod {
     /// Succeeded or failed.
     pub fn has_ended(&self) -> bool {
         matches!(&*self.status.phase, "Succeeded" | "Failed")
+    }
+
+    /// Whether a container is to have other resources than it was said to have (KEP-1287).
+    pub fn is_resized(&self) -> bool {
+        let said = |c: &Container| self.status.container_statuses.0.iter().find(|s| s.name == c.name);
+        self.spec.containers.0.iter().any(|c| said(c).is_some_and(|s| s.resources != c.resources))
     }
 
     /// Whether its containers are to end by themselves.
@@ -74,4 +110,5 @@ impl Pod {
 }
 
 intern_table!(Containers);
+intern_table!(ContainerStatuses);
 slim_object!(Pod, ResourceType::namespaced("", "v1", "pods", "Pod"));

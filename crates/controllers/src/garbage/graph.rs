@@ -1,6 +1,8 @@
 //! Who owns whom, over all kinds: pure bookkeeping, kept small since it knows every object of the cluster. Upstream
 //! `pkg/controller/garbagecollector/graph_builder.go`.
-use std::collections::{HashMap, HashSet};
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{Hash, Hasher};
 
 use kelson_meta::OwnerReference;
 
@@ -11,16 +13,55 @@ pub const FOREGROUND: &str = "foregroundDeletion";
 /// Finalizer of an object whose dependents stay.
 pub const ORPHAN: &str = "orphan";
 
+/// Deleted objects that are remembered, so that their dependents need not ask for them one by one.
+const GONE_MAX: usize = 10_000;
+
+/// Group, kind and name of an object as one number; equal ones are equal, and others all but surely differ.
+pub fn coordinates(group: &str, kind: &str, name: &str) -> u64 {
+    // With fixed keys: two runs of a simulation must agree.
+    let mut hasher = DefaultHasher::new();
+    (group, kind, name).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// One owner reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub uid: u128,
+    /// Whether it blocks the owner's foreground deletion.
+    pub blocks: bool,
+    /// Where the reference says the owner is; see [`coordinates`].
+    pub coordinates: u64,
+}
+
+impl Owner {
+    fn new(reference: &OwnerReference) -> Self {
+        let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
+        Self {
+            uid: uid_number(&reference.uid),
+            blocks: reference.block_owner_deletion == Some(true),
+            coordinates: coordinates(group, &reference.kind, &reference.name),
+        }
+    }
+
+    /// Whether the reference of an object in `namespace` means this object: the UID alone does not make a reference valid.
+    fn means(&self, namespace: &str, object: &Node) -> bool {
+        let in_reach = object.namespace.is_empty() || *object.namespace == *namespace;
+        in_reach && self.coordinates == object.coordinates
+    }
+}
+
 /// What is known of one object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// Number of its resource.
     pub resource: u16,
+    /// See [`coordinates`].
+    pub coordinates: u64,
     /// Namespace; empty for cluster-scoped objects.
     pub namespace: Box<str>,
     pub name: Box<str>,
-    /// Owners: UID, and whether it blocks the owner's foreground deletion.
-    pub owners: Box<[(u128, bool)]>,
+    pub owners: Box<[Owner]>,
     /// Deletion has begun.
     pub deleting: bool,
     /// Waits for its dependents.
@@ -30,9 +71,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// From an object's metadata.
+    /// From an object's metadata; `resource` is the number of its resource, `kind` its group and kind.
     pub fn new(
         resource: u16,
+        kind: (&str, &str),
         namespace: &str,
         name: &str,
         owners: &[OwnerReference],
@@ -42,16 +84,21 @@ impl Node {
         let has = |f: &str| finalizers.iter().any(|x| x == f);
         Self {
             resource,
+            coordinates: coordinates(kind.0, kind.1, name),
             namespace: namespace.into(),
             name: name.into(),
-            owners: owners.iter().map(|o| (uid_number(&o.uid), o.block_owner_deletion == Some(true))).collect(),
+            owners: owners.iter().map(Owner::new).collect(),
             deleting,
             foreground: deleting && has(FOREGROUND),
             orphaning: deleting && has(ORPHAN),
         }
     }
     fn blocks(&self, owner: u128) -> bool {
-        self.owners.iter().any(|(u, b)| *u == owner && *b)
+        self.owners.iter().any(|o| o.uid == owner && o.blocks)
+    }
+    /// Whether every reference of this object to `uid` means `object`.
+    fn means(&self, uid: u128, object: &Node) -> bool {
+        self.owners.iter().filter(|o| o.uid == uid).all(|o| o.means(&self.namespace, object))
     }
 }
 
@@ -69,10 +116,14 @@ pub struct Work {
 pub struct Graph {
     nodes: HashMap<u128, Node>,
     dependents: HashMap<u128, HashSet<u128>>,
+    /// Objects that were seen to be deleted, the newest last. A UID is never given again.
+    gone: HashSet<u128>,
+    gone_in_order: VecDeque<u128>,
 }
 
 impl Graph {
-    /// An object is there, as `node`.
+    /// An object is there, as `node`. Whatever the order in which objects are seen, an object with a reference that may be
+    /// invalid is looked at: whether the owner is seen first, last or never.
     pub fn observe(&mut self, uid: u128, node: Node) -> Work {
         let mut work = Work::default();
         let old = self.nodes.get(&uid);
@@ -80,26 +131,34 @@ impl Graph {
             return work;
         }
         let (was_foreground, was_orphaning) = old.map_or((false, false), |o| (o.foreground, o.orphaning));
+        let is_new_here = old.is_none_or(|o| o.coordinates != node.coordinates);
         let old_owners = old.map(|o| o.owners.clone()).unwrap_or_default();
         let gone: Vec<u128> =
-            old_owners.iter().filter(|(u, _)| !node.owners.iter().any(|(n, _)| n == u)).map(|o| o.0).collect();
+            old_owners.iter().filter(|o| !node.owners.iter().any(|n| n.uid == o.uid)).map(|o| o.uid).collect();
         for owner in gone {
             self.unlink(owner, uid);
             self.recheck_foreground(owner, &mut work);
         }
-        for (owner, blocks) in &node.owners {
-            self.dependents.entry(*owner).or_default().insert(uid);
-            let was_blocking = old_owners.iter().any(|(u, b)| u == owner && *b);
-            if was_blocking && !blocks {
-                self.recheck_foreground(*owner, &mut work);
+        for owner in &node.owners {
+            self.dependents.entry(owner.uid).or_default().insert(uid);
+            let was_blocking = old_owners.iter().any(|o| o.uid == owner.uid && o.blocks);
+            if was_blocking && !owner.blocks {
+                self.recheck_foreground(owner.uid, &mut work);
             }
-            match self.nodes.get(owner) {
+            match self.nodes.get(&owner.uid) {
                 // Not seen (yet): whether it exists must be asked.
                 None => work.delete.push(uid),
+                // It is elsewhere than the reference says.
+                Some(o) if !owner.means(&node.namespace, o) => work.delete.push(uid),
                 // It goes after its dependents, of which this is one.
-                Some(o) if o.foreground && *owner != uid => work.delete.push(uid),
+                Some(o) if o.foreground && owner.uid != uid => work.delete.push(uid),
                 Some(_) => {}
             }
+        }
+        if is_new_here {
+            self.gone.remove(&uid);
+            let misled = |d: &u128| self.nodes.get(d).is_some_and(|d| !d.means(uid, &node));
+            work.delete.extend(self.dependents_of(uid).into_iter().filter(misled));
         }
         if node.foreground && !was_foreground {
             work.delete.push(uid);
@@ -114,16 +173,34 @@ impl Graph {
         work
     }
 
-    /// An object is gone.
+    /// An object was deleted.
     pub fn remove(&mut self, uid: u128) -> Work {
+        if self.gone.insert(uid) {
+            self.gone_in_order.push_back(uid);
+        }
+        while self.gone_in_order.len() > GONE_MAX
+            && let Some(oldest) = self.gone_in_order.pop_front()
+        {
+            self.gone.remove(&oldest);
+        }
+        self.forget(uid)
+    }
+
+    /// An object is not seen any more, and may be there still.
+    pub fn forget(&mut self, uid: u128) -> Work {
         let mut work = Work::default();
         let Some(node) = self.nodes.remove(&uid) else { return work };
-        for (owner, _) in &node.owners {
-            self.unlink(*owner, uid);
-            self.recheck_foreground(*owner, &mut work);
+        for owner in &node.owners {
+            self.unlink(owner.uid, uid);
+            self.recheck_foreground(owner.uid, &mut work);
         }
         work.delete.extend(self.dependents_of(uid));
         work
+    }
+
+    /// Whether the object was seen to be deleted.
+    pub fn is_gone(&self, uid: u128) -> bool {
+        self.gone.contains(&uid)
     }
 
     fn recheck_foreground(&self, owner: u128, work: &mut Work) {
@@ -162,10 +239,15 @@ impl Graph {
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::StdRng;
+    use rand::seq::SliceRandom as _;
+    use rand::{Rng as _, SeedableRng as _};
+
     use super::*;
 
     fn owned(by: &[(u128, bool)]) -> Node {
-        Node { name: "x".into(), owners: by.into(), ..Node::default() }
+        let owners = by.iter().map(|(uid, blocks)| Owner { uid: *uid, blocks: *blocks, coordinates: 0 }).collect();
+        Node { name: "x".into(), owners, ..Node::default() }
     }
     fn delete(list: &[u128]) -> Work {
         Work { delete: list.to_vec(), orphan: vec![] }
@@ -200,8 +282,138 @@ mod tests {
     #[test]
     fn finalizers_count_only_when_deleting() {
         let f = [FOREGROUND.to_owned(), ORPHAN.to_owned()];
-        assert!(!Node::new(0, "", "a", &[], false, &f).foreground);
-        let n = Node::new(0, "", "a", &[], true, &f);
+        assert!(!Node::new(0, ("", "A"), "", "a", &[], false, &f).foreground);
+        let n = Node::new(0, ("", "A"), "", "a", &[], true, &f);
         assert!(n.foreground && n.orphaning);
+    }
+
+    #[test]
+    fn deleted_objects_are_remembered_but_not_without_end() {
+        let mut g = Graph::default();
+        g.observe(1, owned(&[]));
+        g.forget(1);
+        assert!(!g.is_gone(1), "its kind is no longer served");
+        g.observe(1, owned(&[]));
+        g.remove(1);
+        assert!(g.is_gone(1));
+        g.observe(1, owned(&[]));
+        assert!(!g.is_gone(1), "restored from a copy");
+        (0..2 * GONE_MAX as u128).for_each(|uid| drop(g.remove(uid)));
+        assert_eq!((g.gone.len(), g.gone_in_order.len()), (GONE_MAX, GONE_MAX));
+        assert!(g.is_gone(2 * GONE_MAX as u128 - 1) && !g.is_gone(0));
+    }
+
+    /// Objects of few kinds, namespaces and names; references to them, most of which are wrong in some respect.
+    struct World {
+        /// By UID: group and kind, namespace, name.
+        places: Vec<((&'static str, &'static str), &'static str, String)>,
+        owners: Vec<Vec<OwnerReference>>,
+        /// Whether the object is deleted in the end.
+        deleted: Vec<bool>,
+    }
+
+    const KINDS: [(&str, &str); 4] = [("", "ConfigMap"), ("", "Secret"), ("apps", "Deployment"), ("", "Node")];
+
+    fn uid_text(uid: usize) -> String {
+        format!("00000000-0000-4000-8000-{uid:012x}")
+    }
+
+    impl World {
+        fn random(random: &mut StdRng) -> Self {
+            let count = random.random_range(2..12);
+            let mut places: Vec<((&str, &str), &str, String)> = Vec::new();
+            while places.len() < count {
+                let kind = KINDS[random.random_range(0..KINDS.len())];
+                let namespace = if kind.1 == "Node" { "" } else { ["a", "b"][random.random_range(0..2)] };
+                let place = (kind, namespace, format!("n{}", random.random_range(0..3)));
+                if !places.contains(&place) {
+                    places.push(place);
+                }
+            }
+            let owners = (0..count)
+                .map(|_| {
+                    let references = random.random_range(0..3);
+                    (0..references)
+                        .map(|_| {
+                            // One UID beyond the last: of an object that never was.
+                            let uid = random.random_range(0..=count);
+                            let (mut kind, _, mut name) =
+                                places.get(uid).cloned().unwrap_or((KINDS[0], "a", "n0".to_owned()));
+                            if random.random_bool(0.3) {
+                                kind = KINDS[random.random_range(0..KINDS.len())];
+                            }
+                            if random.random_bool(0.2) {
+                                name = format!("n{}", random.random_range(0..3));
+                            }
+                            let version = if kind.0.is_empty() { "v1".to_owned() } else { format!("{}/v1", kind.0) };
+                            OwnerReference {
+                                api_version: version,
+                                kind: kind.1.to_owned(),
+                                name,
+                                uid: uid_text(uid),
+                                ..OwnerReference::default()
+                            }
+                        })
+                        .collect()
+                })
+                .collect();
+            let deleted = (0..count).map(|_| random.random_bool(0.2)).collect();
+            Self { places, owners, deleted }
+        }
+
+        fn node(&self, uid: usize) -> Node {
+            let (kind, namespace, name) = &self.places[uid];
+            Node::new(0, *kind, namespace, name, &self.owners[uid], false, &[])
+        }
+
+        /// Whether the API has, where the reference of an object says, the object with the UID.
+        fn is_there(&self, of: usize, reference: &OwnerReference) -> bool {
+            let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
+            let namespace = if reference.kind == "Node" { "" } else { self.places[of].1 };
+            let place = ((group, reference.kind.as_str()), namespace, &reference.name);
+            let at = (0..self.places.len()).find(|uid| {
+                let (kind, namespace, name) = &self.places[*uid];
+                (*kind, *namespace, name) == place && !self.deleted[*uid]
+            });
+            at.is_some_and(|uid| uid_text(uid) == reference.uid)
+        }
+
+        /// Those that must go: all their owners are absent.
+        fn condemned(&self) -> Vec<usize> {
+            let all = 0..self.places.len();
+            let absent = |uid: usize| !self.owners[uid].iter().any(|o| self.is_there(uid, o));
+            all.filter(|uid| !self.deleted[*uid] && !self.owners[*uid].is_empty() && absent(*uid)).collect()
+        }
+    }
+
+    #[test]
+    fn any_order_of_events_gives_the_same_verdict() {
+        for seed in 0..3000 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let world = World::random(&mut random);
+            let mut events: Vec<(usize, bool)> = (0..world.places.len()).map(|uid| (uid, true)).collect();
+            for _ in 0..4 {
+                events.shuffle(&mut random);
+                // The events of one object come in their order, those of others wherever they may.
+                let mut order = events.clone();
+                for uid in (0..world.places.len()).filter(|uid| world.deleted[*uid]) {
+                    let seen = order.iter().position(|e| *e == (uid, true)).expect("each is seen");
+                    let at = random.random_range(seen + 1..=order.len());
+                    order.insert(at, (uid, false));
+                }
+                let mut graph = Graph::default();
+                let mut looked_at = HashSet::new();
+                for (uid, is_there) in &order {
+                    let number = uid_number(&uid_text(*uid));
+                    let work = if *is_there { graph.observe(number, world.node(*uid)) } else { graph.remove(number) };
+                    looked_at.extend(work.delete);
+                }
+                // What is looked at is judged by the API's state. So the verdict is the same if nothing is overlooked.
+                for uid in world.condemned() {
+                    let number = uid_number(&uid_text(uid));
+                    assert!(looked_at.contains(&number), "seed {seed}, order {order:?}: {uid} is overlooked");
+                }
+            }
+        }
     }
 }

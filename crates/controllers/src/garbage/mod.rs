@@ -3,24 +3,24 @@
 //! object at a time, always on its live state.
 mod graph;
 mod monitors;
+mod objects;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use kelson_client::{
-    Client, ClientError, DeleteOptions, EventRecorder, EventType, METADATA_ONLY, ObjectRef, PropagationPolicy,
-    WorkQueue,
-};
+use kelson_client::{Client, DeleteOptions, EventRecorder, EventType, ObjectRef, PropagationPolicy, WorkQueue};
 use kelson_meta::{ObjectMeta, OwnerReference};
-use serde::Deserialize;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use self::graph::{FOREGROUND, ORPHAN, Work};
+use self::graph::{FOREGROUND, ORPHAN, Work, coordinates};
 use self::monitors::Monitors;
-use crate::shared::context::{Context, SyncError, WORKERS};
+use self::objects::{Found, Objects};
+use crate::shared::context::{Context, SyncError};
 use crate::shared::discovery::{ApiResource, discover};
 use crate::views::uid_number;
 
@@ -28,6 +28,14 @@ use crate::views::uid_number;
 const REFRESH_DELAY: Duration = Duration::from_secs(1);
 /// Discovery is tried again after this when it failed.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(10);
+
+/// The first reading of all kinds is waited for so long; kinds that cannot be listed then come later. As upstream.
+const INITIAL_SYNC_MAX: Duration = Duration::from_secs(30);
+/// Objects that are looked at at once (upstream's `--concurrent-gc-syncs`).
+const GC_WORKERS: usize = 20;
+
+/// Kinds of owners that are not served, of which the log tells.
+const UNKNOWN_KINDS_MAX: usize = 1000;
 
 /// One thing to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,17 +58,14 @@ impl std::fmt::Display for Task {
 
 struct GarbageCollector {
     client: Client,
+    objects: Objects,
     recorder: EventRecorder,
     monitors: Monitors,
     queue: WorkQueue<Task>,
-    /// Workers have been started: once, after all kinds were read.
+    /// Versions and kinds of owners that are not served, of which the log tells.
+    unknown_kinds: Mutex<HashSet<(String, String)>>,
+    /// Workers have been started: once, after all kinds were read that can be.
     working: AtomicBool,
-}
-
-/// A live object's metadata.
-#[derive(Clone, Debug, Deserialize)]
-struct Live {
-    metadata: ObjectMeta,
 }
 
 /// Starts the garbage collector.
@@ -78,8 +83,10 @@ pub fn start(ctx: &Arc<Context>) {
     let me = Arc::new(GarbageCollector {
         recorder: ctx.recorder(&client, "garbage-collector-controller"),
         monitors: Monitors::new(client.clone(), ctx.tasks.clone(), on_work),
+        objects: Objects::new(client.clone()),
         client,
         queue,
+        unknown_kinds: Mutex::default(),
         working: AtomicBool::new(false),
     });
     let c = Arc::clone(ctx);
@@ -89,16 +96,13 @@ pub fn start(ctx: &Arc<Context>) {
 impl GarbageCollector {
     async fn follow_discovery(self: Arc<Self>, ctx: Arc<Context>) {
         loop {
-            let partial = match discover(&self.client).await {
+            let complete = match discover(&self.client).await {
                 Ok(found) => {
                     for (gv, why) in &found.failed {
-                        tracing::warn!(group_version = %gv, error = %why, "kind not collected: discovery failed");
+                        tracing::warn!(group_version = %gv, error = %why, "kinds not collected: discovery failed");
                     }
-                    // Kinds of a group that cannot be read now are not gone: only a full answer ends watches.
-                    if found.failed.is_empty() || !self.working.load(Ordering::Relaxed) {
-                        self.monitors.follow(&found.resources);
-                    }
-                    !found.failed.is_empty()
+                    self.monitors.follow(&found);
+                    found.failed.is_empty()
                 }
                 Err(e) => {
                     tracing::warn!(error = %e, "discovery failed, will try again");
@@ -107,79 +111,85 @@ impl GarbageCollector {
                 }
             };
             if !self.working.load(Ordering::Relaxed) {
-                // Before all owners and dependents are known nothing may be judged.
-                self.monitors.synced().await;
-                self.working.store(true, Ordering::Relaxed);
-                let me = Arc::clone(&self);
-                ctx.run_queue(&self.queue, WORKERS, move |task| {
-                    let me = Arc::clone(&me);
-                    async move {
-                        match task {
-                            Task::Delete(uid) => me.consider(uid).await,
-                            Task::Orphan(uid) => me.orphan(uid).await,
-                        }
-                    }
-                });
+                self.start_working(&ctx).await;
             }
-            if partial {
-                // What could not be read is not watched yet, and nothing else would say that it can be read again.
-                tokio::time::sleep(DISCOVERY_RETRY).await;
+            let refresh = self.monitors.refresh.notified();
+            if complete {
+                refresh.await;
             } else {
-                self.monitors.refresh.notified().await;
-                tokio::time::sleep(REFRESH_DELAY).await;
+                // What could not be read is not watched yet, and nothing else would say that it can be read again.
+                let _ = tokio::time::timeout(DISCOVERY_RETRY, refresh).await;
             }
+            tokio::time::sleep(REFRESH_DELAY).await;
         }
     }
 
-    async fn live(&self, path: &str) -> Result<Option<Live>, ClientError> {
-        let answer = self.client.raw_accepting(Method::GET, path, "", METADATA_ONLY, Bytes::new()).await?;
-        match Client::read(answer).await {
-            Ok(bytes) => {
-                serde_json::from_slice(&bytes).map(Some).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
-            }
-            Err(e) if e.is_not_found() => Ok(None),
-            Err(e) => Err(e),
+    /// Starts the workers once all kinds were read, or those that can be. An owner that is not known is asked for, so
+    /// kinds that come later change no verdict.
+    async fn start_working(self: &Arc<Self>, ctx: &Arc<Context>) {
+        if tokio::time::timeout(INITIAL_SYNC_MAX, self.monitors.synced()).await.is_err() {
+            let kinds = self.monitors.unsynced();
+            tracing::warn!(?kinds, "these kinds cannot be listed; garbage of the others is collected meanwhile");
         }
+        self.working.store(true, Ordering::Relaxed);
+        let me = Arc::clone(self);
+        ctx.run_queue(&self.queue, GC_WORKERS, move |task| {
+            let me = Arc::clone(&me);
+            async move {
+                match task {
+                    Task::Delete(uid) => me.consider(uid).await,
+                    Task::Orphan(uid) => me.orphan(uid).await,
+                }
+            }
+        });
     }
 
-    /// The path of a known object, and its resource.
-    fn place(&self, uid: u128) -> Option<(String, Arc<ApiResource>)> {
+    /// The metadata of a known object as the API has it now; `None` where the object is gone.
+    async fn live(&self, place: &Location, uid: u128) -> Result<Option<ObjectMeta>, SyncError> {
+        Ok(match self.objects.get(&place.resource, &place.namespace, &place.name).await? {
+            Found::Object(meta) if uid_number(&meta.uid) == uid => Some(*meta),
+            Found::Object(_) | Found::Absent | Found::Unserved => None,
+        })
+    }
+
+    /// Where a known object is.
+    fn place(&self, uid: u128) -> Option<Location> {
         let (number, namespace, name) = {
             let g = self.monitors.graph.lock();
             let n = g.get(uid)?;
             (n.resource, n.namespace.clone(), n.name.clone())
         };
-        let r = self.monitors.resources.lock().get(number)?;
-        Some((r.object_path(&namespace, &name), r))
+        let resource = self.monitors.resources.lock().get(number)?;
+        Some(Location { path: resource.object_path(&namespace, &name), resource, namespace, name })
     }
 
     /// Deletes an object none of whose owners is left, or that its owner waits for.
     async fn consider(&self, uid: u128) -> Result<(), SyncError> {
-        let Some((path, resource)) = self.place(uid) else { return Ok(()) };
-        let Some(live) = self.live(&path).await?.filter(|l| uid_number(&l.metadata.uid) == uid) else { return Ok(()) };
-        let meta = &live.metadata;
+        let Some(place) = self.place(uid) else { return Ok(()) };
+        let Some(meta) = self.live(&place, uid).await? else { return Ok(()) };
+        let (meta, path) = (&meta, &place.path);
         let waits = meta.finalizers.iter().any(|f| f == FOREGROUND);
         if meta.is_deleting() {
-            return if waits { self.wait_for_dependents(uid, &path, meta).await } else { Ok(()) };
+            return if waits { self.wait_for_dependents(uid, path, meta).await } else { Ok(()) };
         }
         if meta.owner_references.is_empty() {
             return Ok(());
         }
         let (mut solid, mut dangling, mut waiting) = (0, Vec::new(), Vec::new());
         for owner in &meta.owner_references {
-            match self.judge(owner, meta, &resource).await? {
-                Owner::Solid => solid += 1,
-                Owner::Absent => dangling.push(owner.uid.as_str()),
-                Owner::Waiting => waiting.push(owner.uid.as_str()),
+            match self.judge(owner, meta, &place).await? {
+                Verdict::Solid => solid += 1,
+                Verdict::Absent => dangling.push(owner.uid.as_str()),
+                Verdict::Waiting => waiting.push(owner.uid.as_str()),
             }
         }
         if solid > 0 {
             dangling.extend(waiting);
-            return self.drop_owners(&path, meta, &dangling).await;
+            return self.drop_owners(path, meta, &dangling).await;
         }
         let dependents = self.monitors.graph.lock().dependents_of(uid);
         let policy = if !waiting.is_empty() && !dependents.is_empty() {
-            self.break_circle(&path, meta, &dependents).await?;
+            self.break_circle(path, meta, &dependents).await?;
             PropagationPolicy::Foreground
         } else if meta.finalizers.iter().any(|f| f == ORPHAN) {
             PropagationPolicy::Orphan
@@ -188,7 +198,7 @@ impl GarbageCollector {
         } else {
             PropagationPolicy::Background
         };
-        self.delete(&path, meta, policy).await
+        self.delete(path, meta, policy).await
     }
 
     /// A foreground deletion of an object whose dependents are going the same way could wait for itself for ever: then
@@ -224,81 +234,91 @@ impl GarbageCollector {
         Ok(())
     }
 
-    /// Whether an owner is there. The graph's word is enough for yes; no is asked of the API.
-    async fn judge(
-        &self,
-        owner: &OwnerReference,
-        of: &ObjectMeta,
-        of_resource: &ApiResource,
-    ) -> Result<Owner, SyncError> {
+    /// Whether an owner is there: the object with the reference's UID, of the group and kind and by the name that it gives, in
+    /// the dependent's namespace or in none. The graph's word is enough for yes, and for an owner that was seen to be
+    /// deleted; else the API is asked.
+    async fn judge(&self, owner: &OwnerReference, of: &ObjectMeta, place: &Location) -> Result<Verdict, SyncError> {
+        let uid = uid_number(&owner.uid);
+        if self.monitors.graph.lock().is_gone(uid) {
+            return Ok(Verdict::Absent);
+        }
         let Some(resource) = self.monitors.resources.lock().of_kind(&owner.api_version, &owner.kind) else {
             self.monitors.refresh.notify_one();
-            let (kind, version) = (&owner.kind, &owner.api_version);
-            return Err(SyncError::Other(format!("no matches for kind {kind:?} in version {version:?}")));
+            return Err(self.unknown_kind(owner, &place.path));
         };
         if resource.namespaced && of.namespace.is_empty() {
             // Which namespace is meant nobody can say: such an object is never collected (kubernetes#92743).
-            self.tell_invalid(owner, of, of_resource);
-            return Ok(Owner::Solid);
+            self.report_invalid(owner, of, &place.resource);
+            return Ok(Verdict::Solid);
         }
-        let uid = uid_number(&owner.uid);
         let namespace = if resource.namespaced { of.namespace.as_str() } else { "" };
-        let known = {
-            let g = self.monitors.graph.lock();
-            g.get(uid).map(|n| {
-                let same_place = *n.name == *owner.name && *n.namespace == *namespace;
-                (same_place, n.foreground)
-            })
-        };
+        let known = self.monitors.graph.lock().get(uid).map(|n| {
+            let named = coordinates(&resource.group, &resource.kind, &owner.name) == n.coordinates;
+            (named && *n.namespace == *namespace, n.foreground, n.namespace.clone())
+        });
         match known {
-            Some((true, true)) => return Ok(Owner::Waiting),
-            Some((true, false)) => return Ok(Owner::Solid),
-            // The UID is somewhere else than the reference says.
-            Some((false, _)) => self.tell_invalid(owner, of, of_resource),
-            None => {}
-        }
-        let path = resource.object_path(namespace, &owner.name);
-        Ok(match self.live(&path).await? {
-            Some(l) if l.metadata.uid == owner.uid => {
-                let waits = l.metadata.is_deleting() && l.metadata.finalizers.iter().any(|f| f == FOREGROUND);
-                if waits { Owner::Waiting } else { Owner::Solid }
+            Some((true, true, _)) => return Ok(Verdict::Waiting),
+            Some((true, false, _)) => return Ok(Verdict::Solid),
+            Some((false, _, elsewhere)) if !elsewhere.is_empty() && *elsewhere != *of.namespace => {
+                self.report_invalid(owner, of, &place.resource);
             }
-            _ => Owner::Absent,
-        })
+            Some((false, ..)) | None => {}
+        }
+        match self.objects.get(&resource, namespace, &owner.name).await? {
+            Found::Object(live) if live.uid == owner.uid => {
+                let waits = live.is_deleting() && live.finalizers.iter().any(|f| f == FOREGROUND);
+                Ok(if waits { Verdict::Waiting } else { Verdict::Solid })
+            }
+            Found::Object(_) | Found::Absent => Ok(Verdict::Absent),
+            // The version may have gone, with the objects served in another one.
+            Found::Unserved if self.objects.is_served(&resource.group, &resource.kind).await? => {
+                self.monitors.refresh.notify_one();
+                Err(SyncError::Logged(format!("{} is no longer served, its objects are", resource.path(""))))
+            }
+            Found::Unserved => Ok(Verdict::Absent),
+        }
     }
 
-    fn tell_invalid(&self, owner: &OwnerReference, of: &ObjectMeta, resource: &ApiResource) {
-        let gv = if resource.group.is_empty() {
-            resource.version.clone()
-        } else {
-            format!("{}/{}", resource.group, resource.version)
-        };
+    /// An owner of a kind that is not served: its dependent is looked at again and again, and the log says so once for each
+    /// kind.
+    fn unknown_kind(&self, owner: &OwnerReference, path: &str) -> SyncError {
+        let (kind, version) = (&owner.kind, &owner.api_version);
+        let text = format!("no matches for kind {kind:?} in version {version:?}, which is to be an owner of {path}");
+        let mut known = self.unknown_kinds.lock();
+        if known.len() < UNKNOWN_KINDS_MAX && known.insert((version.clone(), kind.clone())) {
+            return SyncError::Other(text);
+        }
+        SyncError::Logged(text)
+    }
+
+    fn report_invalid(&self, owner: &OwnerReference, of: &ObjectMeta, resource: &ApiResource) {
         let about = ObjectRef {
-            api_version: gv,
+            api_version: resource.group_version(),
             kind: resource.kind.clone(),
             namespace: of.namespace.clone(),
             name: of.name.clone(),
             uid: of.uid.clone(),
             ..ObjectRef::default()
         };
-        let which = format!("[{}/{}, name: {}, uid: {}]", owner.api_version, owner.kind, owner.name, owner.uid);
+        let OwnerReference { api_version, kind, name, uid, .. } = owner;
+        let which = format!("[{api_version}/{kind}, namespace: {}, name: {name}, uid: {uid}]", of.namespace);
         let message = format!("ownerRef {which} does not exist in namespace {:?}", of.namespace);
         self.recorder.event(&about, EventType::Warning, "OwnerRefInvalidNamespace", message);
     }
 
     /// Lets go of all dependents, then of the owner.
     async fn orphan(&self, uid: u128) -> Result<(), SyncError> {
-        let Some((path, _)) = self.place(uid) else { return Ok(()) };
+        let Some(place) = self.place(uid) else { return Ok(()) };
         let dependents = self.monitors.graph.lock().dependents_of(uid);
         for d in dependents {
-            let Some((path, _)) = self.place(d) else { continue };
-            let Some(live) = self.live(&path).await?.filter(|l| uid_number(&l.metadata.uid) == d) else { continue };
-            let owners = &live.metadata.owner_references;
+            let Some(dependent) = self.place(d) else { continue };
+            let Some(meta) = self.live(&dependent, d).await? else { continue };
+            let owners = &meta.owner_references;
             let gone: Vec<&str> = owners.iter().map(|o| o.uid.as_str()).filter(|u| uid_number(u) == uid).collect();
-            self.drop_owners(&path, &live.metadata, &gone).await?;
+            self.drop_owners(&dependent.path, &meta, &gone).await?;
         }
-        let Some(live) = self.live(&path).await?.filter(|l| uid_number(&l.metadata.uid) == uid) else { return Ok(()) };
-        self.remove_finalizer(&path, &live.metadata, ORPHAN).await
+        let Some(meta) = self.live(&place, uid).await? else { return Ok(()) };
+        self.remove_finalizer(&place.path, &meta, ORPHAN).await
     }
 
     async fn drop_owners(&self, path: &str, meta: &ObjectMeta, gone: &[&str]) -> Result<(), SyncError> {
@@ -343,8 +363,16 @@ impl GarbageCollector {
     }
 }
 
+/// Where an object is.
+struct Location {
+    path: String,
+    resource: Arc<ApiResource>,
+    namespace: Box<str>,
+    name: Box<str>,
+}
+
 /// What an owner reference leads to.
-enum Owner {
+enum Verdict {
     /// An object that stays.
     Solid,
     Absent,

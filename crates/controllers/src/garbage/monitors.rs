@@ -1,8 +1,9 @@
 //! Watches every kind that can be deleted, as metadata alone, and keeps the graph up to date. Kinds that come and go with
 //! custom resource definitions are followed: a change of those calls for a new look at discovery.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, ResourceType, slim_object};
 use kelson_meta::OwnerReference;
 use kelson_tasks::Tasks;
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 
 use super::graph::{Graph, Node, Work};
-use crate::shared::discovery::ApiResource;
+use crate::shared::discovery::{ApiResource, Discovered};
 use crate::views::uid_number;
 
 /// Kinds whose objects never own nor are owned, and are many.
@@ -19,6 +20,9 @@ const IGNORED: &[(&str, &str)] = &[("", "events"), ("events.k8s.io", "events")];
 /// Kinds whose change means that other kinds come or go.
 const DEFINITIONS: &[(&str, &str)] =
     &[("apiextensions.k8s.io", "customresourcedefinitions"), ("apiregistration.k8s.io", "apiservices")];
+
+/// Deleted definitions that are remembered.
+const UNDEFINED_MAX: usize = 10_000;
 
 /// Metadata of an object of any kind.
 #[derive(Deserialize)]
@@ -45,6 +49,8 @@ slim_object!(MetaView, ResourceType::namespaced("meta.k8s.io", "v1", "partialobj
 #[derive(Default)]
 pub struct Resources {
     all: Vec<Arc<ApiResource>>,
+    /// Numbers of those that are served now.
+    current: HashSet<u16>,
 }
 
 impl Resources {
@@ -59,10 +65,27 @@ impl Resources {
     pub fn get(&self, number: u16) -> Option<Arc<ApiResource>> {
         self.all.get(usize::from(number)).cloned()
     }
-    /// The resource an owner reference means, whatever version of the group it names.
+    /// The served resource that an owner reference means, whatever version of the group it names.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<Arc<ApiResource>> {
         let group = api_version.split_once('/').map_or("", |(g, _)| g);
-        self.all.iter().rev().find(|r| r.group == group && r.kind == kind).cloned()
+        let served = self.current.iter().filter_map(|n| self.all.get(usize::from(*n)));
+        served.into_iter().find(|r| r.group == group && r.kind == kind).cloned()
+    }
+    /// Takes what discovery found for what is served. Resources of a group version that could not be read stay as they
+    /// were: an owner that cannot be read is not gone.
+    fn take(&mut self, found: &Discovered) {
+        let unread = |r: &ApiResource| found.failed.iter().any(|(gv, _)| *gv == r.group_version());
+        let old = std::mem::take(&mut self.current);
+        let kept: Vec<u16> =
+            old.into_iter().filter(|n| self.all.get(usize::from(*n)).is_some_and(|r| unread(r))).collect();
+        self.current.extend(&kept);
+        for r in &found.resources {
+            let same = |n: &u16| self.all[usize::from(*n)].is_same_collection(r);
+            if !kept.iter().any(same) {
+                let number = self.number(r);
+                self.current.insert(number);
+            }
+        }
     }
 }
 
@@ -72,9 +95,11 @@ pub struct Monitors {
     tasks: Tasks,
     /// Who owns whom.
     pub graph: Arc<Mutex<Graph>>,
-    /// What is served and can be listed, watched and deleted, as discovery last said.
+    /// What is served, as discovery last said.
     pub resources: Mutex<Resources>,
     running: Mutex<HashMap<u16, InformerHandle<MetaView>>>,
+    /// Names of definitions of custom resources that were deleted: all their objects went before.
+    undefined: Arc<Mutex<HashSet<String>>>,
     /// Woken when discovery should be read again.
     pub refresh: Arc<Notify>,
     on_work: Arc<dyn Fn(Work) + Send + Sync>,
@@ -89,44 +114,57 @@ impl Monitors {
             graph: Arc::default(),
             resources: Mutex::default(),
             running: Mutex::default(),
+            undefined: Arc::default(),
             refresh: Arc::default(),
             on_work,
         }
     }
 
     /// Starts watches of new kinds and ends those of kinds that are gone.
-    pub fn follow(&self, served: &[ApiResource]) {
-        let wanted = served.iter().filter(|r| {
-            r.serves(&["delete", "list", "watch"]) && !IGNORED.contains(&(r.group.as_str(), r.plural.as_str()))
-        });
-        let mut keep = Vec::new();
-        for r in wanted {
-            let number = self.resources.lock().number(r);
-            keep.push(number);
-            if !self.running.lock().contains_key(&number) {
-                let handle = self.watch(number, r);
-                self.running.lock().insert(number, handle);
+    pub fn follow(&self, found: &Discovered) {
+        let keep: Vec<(u16, Arc<ApiResource>)> = {
+            let mut resources = self.resources.lock();
+            resources.take(found);
+            let numbered = resources.current.iter().filter_map(|n| Some((*n, resources.get(*n)?)));
+            numbered.filter(|(_, r)| is_monitored(r)).collect()
+        };
+        for (number, r) in &keep {
+            if !self.running.lock().contains_key(number) {
+                let handle = self.watch(*number, r);
+                self.running.lock().insert(*number, handle);
             }
         }
         let mut ended = Vec::new();
         self.running.lock().retain(|n, _| {
-            let stays = keep.contains(n);
+            let stays = keep.iter().any(|(number, _)| number == n);
             if !stays {
                 ended.push(*n);
             }
             stays
         });
         for n in ended {
-            let gone = self.graph.lock().of_resource(n);
-            for uid in gone {
-                let work = self.graph.lock().remove(uid);
-                (self.on_work)(work);
-            }
+            self.forget(n);
+        }
+    }
+
+    /// The objects of a resource that is no longer served are not seen any more. They are gone if their definition is.
+    fn forget(&self, number: u16) {
+        let definition = self.resources.lock().get(number).map(|r| format!("{}.{}", r.plural, r.group));
+        let gone = definition.is_some_and(|name| self.undefined.lock().contains(&name));
+        let objects = self.graph.lock().of_resource(number);
+        for uid in objects {
+            let work = {
+                let mut graph = self.graph.lock();
+                if gone { graph.remove(uid) } else { graph.forget(uid) }
+            };
+            (self.on_work)(work);
         }
     }
 
     fn watch(&self, number: u16, r: &ApiResource) -> InformerHandle<MetaView> {
         let (graph, on_work, refresh) = (Arc::clone(&self.graph), Arc::clone(&self.on_work), Arc::clone(&self.refresh));
+        let (group, kind) = (r.group.clone(), r.kind.clone());
+        let undefined = Arc::clone(&self.undefined);
         let defines = DEFINITIONS.contains(&(r.group.as_str(), r.plural.as_str()));
         Informer::<MetaView>::new(self.client.clone(), InformerConfig::default())
             .metadata_at(r.path(""))
@@ -137,11 +175,14 @@ impl Monitors {
                     graph.lock().remove(uid)
                 } else {
                     let deleting = m.deletion_timestamp.is_some();
-                    let node = Node::new(number, &m.namespace, &m.name, &m.owner_references, deleting, &m.finalizers);
+                    let owners = &m.owner_references;
+                    let node =
+                        Node::new(number, (&group, &kind), &m.namespace, &m.name, owners, deleting, &m.finalizers);
                     graph.lock().observe(uid, node)
                 };
                 on_work(work);
                 if defines {
+                    note_definition(&mut undefined.lock(), change);
                     refresh.notify_one();
                 }
             })
@@ -154,5 +195,30 @@ impl Monitors {
         for h in all {
             h.synced().await;
         }
+    }
+
+    /// The resources whose objects could not be listed yet, as `PLURAL.GROUP`.
+    pub fn unsynced(&self) -> Vec<String> {
+        let running: Vec<_> = self.running.lock().iter().map(|(n, h)| (*n, h.clone())).collect();
+        let waiting = running.into_iter().filter(|(_, h)| h.synced().now_or_never().is_none());
+        let resources = self.resources.lock();
+        let mut names: Vec<String> =
+            waiting.filter_map(|(n, _)| resources.get(n)).map(|r| format!("{}.{}", r.plural, r.group)).collect();
+        names.sort();
+        names
+    }
+}
+
+fn is_monitored(r: &ApiResource) -> bool {
+    r.serves(&["delete", "list", "watch"]) && !IGNORED.contains(&(r.group.as_str(), r.plural.as_str()))
+}
+
+/// Remembers which definitions were deleted, as far as there is room.
+fn note_definition(undefined: &mut HashSet<String>, change: &Change<MetaView>) {
+    let name = &change.object().metadata.name;
+    if !matches!(change, Change::Deleted(_)) {
+        undefined.remove(&**name);
+    } else if undefined.len() < UNDEFINED_MAX {
+        undefined.insert(name.to_string());
     }
 }

@@ -3,7 +3,7 @@ use kelson_client::{DeleteOptions, PropagationPolicy};
 use serde_json::{Value, json};
 
 use crate::Config;
-use crate::testing::run;
+use crate::testing::{Barred, Gate, run, run_through};
 use crate::views::DeploymentView;
 use kelson_simulation::Api;
 
@@ -112,7 +112,7 @@ async fn absent_and_impossible_owners() {
         api.events()
             .await
             .iter()
-            .any(|e| e.starts_with("OwnerRefInvalidNamespace ownerRef [apps/v1/Deployment, name: d"))
+            .any(|e| e.starts_with("OwnerRefInvalidNamespace ownerRef [apps/v1/Deployment, namespace: , name: d"))
     );
 }
 
@@ -133,4 +133,161 @@ async fn one_of_two_owners_is_enough() {
     assert_eq!(there(&api).await, ["r", "c", "other"]);
     let owners = api.get("apps/v1/replicasets", "n", "r").await.unwrap()["metadata"]["ownerReferences"].clone();
     assert_eq!((owners.as_array().unwrap().len(), &owners[0]["name"]), (1, &json!("e")));
+}
+
+const COLLECTOR: &str = "garbage-collector-controller";
+const GHOST: &str = "00000000-0000-4000-8000-00000000dead";
+
+/// An object of namespace `n` with this owner.
+fn child(name: &str, owner: (&str, &str, &str, &str)) -> Value {
+    let (api_version, kind, owner_name, uid) = owner;
+    json!({"metadata": {"name": name, "namespace": "n", "ownerReferences": [
+        {"apiVersion": api_version, "kind": kind, "name": owner_name, "uid": uid}]}})
+}
+
+/// Config maps of `n` that name an existing UID, rightly or wrongly, and whether they stay.
+async fn references(api: &Api) -> Vec<(&'static str, bool)> {
+    api.namespace("other").await;
+    let uid = |o: &Value| o["metadata"]["uid"].as_str().unwrap().to_owned();
+    let map = |namespace: &str| json!({"metadata": {"name": "p", "namespace": namespace}});
+    let here = uid(&api.create("v1/configmaps", map("n")).await);
+    let there = uid(&api.create("v1/configmaps", map("other")).await);
+    let space = uid(&api.get("v1/namespaces", "", "n").await.unwrap());
+    let rows = [
+        ("right", true, ("v1", "ConfigMap", "p", &here)),
+        ("of-the-cluster", true, ("v1", "Namespace", "n", &space)),
+        ("other-version", true, ("v9", "ConfigMap", "p", &here)),
+        ("other-namespace", false, ("v1", "ConfigMap", "p", &there)),
+        ("kind-of-the-cluster", false, ("v1", "Node", "p", &here)),
+        ("other-kind", false, ("v1", "Secret", "p", &here)),
+        ("other-name", false, ("v1", "ConfigMap", "q", &here)),
+        ("other-group", false, ("apps/v1", "Deployment", "p", &here)),
+    ];
+    for (name, _, (version, kind, owner, uid)) in rows {
+        api.create("v1/configmaps", child(name, (version, kind, owner, uid))).await;
+    }
+    rows.iter().map(|(name, stays, _)| (*name, *stays)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reference_is_judged_alike_before_and_after_a_restart() {
+    for runs_before in [true, false] {
+        let api = Api::start().await;
+        api.namespace("n").await;
+        let before = if runs_before { Some(run(&api, &[COLLECTOR], Config::default()).await) } else { None };
+        api.settle().await;
+        let rows = references(&api).await;
+        let _running = match before {
+            Some(running) => running,
+            None => run(&api, &[COLLECTOR], Config::default()).await,
+        };
+        tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+        for (name, stays) in rows {
+            let there = api.get("v1/configmaps", "n", name).await.is_some();
+            assert_eq!(there, stays, "{name}, collector runs before: {runs_before}");
+        }
+        let uid = api.get("v1/configmaps", "other", "p").await.unwrap()["metadata"]["uid"].clone();
+        let text = format!(
+            "OwnerRefInvalidNamespace ownerRef [v1/ConfigMap, namespace: n, name: p, uid: {}] does not exist in \
+             namespace \"n\"",
+            uid.as_str().unwrap()
+        );
+        assert!(api.events().await.contains(&text), "{text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_cannot_be_read_delays_no_other() {
+    for how in [Barred::Fails, Barred::Hangs] {
+        let (api, gate) = (Api::start().await, Gate::default());
+        api.namespace("n").await;
+        // Neither the kind's lists nor its objects, and an owner of that kind as well.
+        gate.bar("/roles", how);
+        let _running = run_through(&api, &[COLLECTOR], &gate);
+        let role = "rbac.authorization.k8s.io/v1/roles";
+        let owner = api.create(role, json!({"metadata": {"name": "owner", "namespace": "n"}})).await;
+        let uid = owner["metadata"]["uid"].as_str().unwrap();
+        for n in 0..50 {
+            let of_the_kind = ("rbac.authorization.k8s.io/v1", "Role", "owner", uid);
+            api.create("v1/configmaps", child(&format!("waits{n}"), of_the_kind)).await;
+        }
+        api.create("v1/configmaps", child("goes", ("v1", "Secret", "none", GHOST))).await;
+        api.create(role, child("of-the-kind", ("v1", "Secret", "none", GHOST))).await;
+        let gone = async |api: &Api| api.get("v1/configmaps", "n", "goes").await.is_none().then_some(());
+        if how == Barred::Fails {
+            let within = std::time::Duration::from_secs(40);
+            api.until_within(within, "the garbage of other kinds is collected", gone).await;
+            assert!(api.get(role, "n", "of-the-kind").await.is_some(), "it cannot be seen");
+            assert!(api.get("v1/configmaps", "n", "waits0").await.is_some(), "its owner cannot be seen");
+            gate.open();
+            let limit = std::time::Duration::from_secs(600);
+            let gone = async |api: &Api| api.get(role, "n", "of-the-kind").await.is_none().then_some(());
+            api.until_within(limit, "what could not be read is collected as well", gone).await;
+            assert!(api.get("v1/configmaps", "n", "waits0").await.is_some(), "its owner is there");
+        } else {
+            // All workers may wait for a server that never answers, until each request has had its time.
+            let within = std::time::Duration::from_secs(90);
+            api.until_within(within, "the garbage of other kinds is collected", gone).await;
+        }
+    }
+}
+
+/// A definition of `things.example.com` with these served versions, the first of which is stored.
+fn definition(versions: &[&str]) -> Value {
+    let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+    let versions: Vec<Value> = versions
+        .iter()
+        .enumerate()
+        .map(|(n, name)| json!({"name": name, "served": true, "storage": n == 0, "schema": schema}))
+        .collect();
+    json!({"metadata": {"name": "things.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "things", "singular": "thing", "kind": "Thing"}, "versions": versions}})
+}
+
+const DEFINITIONS: &str = "apiextensions.k8s.io/v1/customresourcedefinitions";
+
+#[tokio::test(start_paused = true)]
+async fn dependents_of_custom_objects_go_with_their_definition() {
+    // Whether the end of the objects is seen or not: the watch of the kind may be over before.
+    for sees_them_go in [true, false] {
+        let (api, gate) = (Api::start().await, Gate::default());
+        api.namespace("n").await;
+        let _running = run_through(&api, &[COLLECTOR], &gate);
+        api.create(DEFINITIONS, definition(&["v1"])).await;
+        let thing =
+            json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t", "namespace": "n"}});
+        let thing = api.create("example.com/v1/things", thing).await;
+        let owner = ("example.com/v1", "Thing", "t", thing["metadata"]["uid"].as_str().unwrap());
+        tokio::time::sleep(std::time::Duration::from_secs(40)).await;
+        api.create("v1/configmaps", child("seen", owner)).await;
+        api.settle().await;
+        if !sees_them_go {
+            gate.bar("/apis/example.com/v1/things", Barred::Unserved);
+        }
+        api.remove(DEFINITIONS, "", "things.example.com").await;
+        api.create("v1/configmaps", child("late", owner)).await;
+        for name in ["seen", "late"] {
+            let gone = async |api: &Api| api.get("v1/configmaps", "n", name).await.is_none().then_some(());
+            api.until(&format!("{name} goes, events are seen: {sees_them_go}"), gone).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_whose_version_is_not_served_any_more_is_not_taken_for_gone() {
+    let (api, gate) = (Api::start().await, Gate::default());
+    api.namespace("n").await;
+    api.create(DEFINITIONS, definition(&["v1", "v2"])).await;
+    let thing = json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t", "namespace": "n"}});
+    let thing = api.create("example.com/v1/things", thing).await;
+    // The collector knows the kind and cannot see its objects; what it knows of the versions is of before.
+    gate.bar("/apis/example.com/v1/things", Barred::Unserved);
+    gate.bar("/apis/example.com/v2/things", Barred::Unserved);
+    gate.bar("/apis/example.com/v1/namespaces", Barred::Unserved);
+    gate.bar("/apis/example.com/v2/namespaces", Barred::Unserved);
+    let _running = run_through(&api, &[COLLECTOR], &gate);
+    let owner = ("example.com/v1", "Thing", "t", thing["metadata"]["uid"].as_str().unwrap());
+    api.create("v1/configmaps", child("kept", owner)).await;
+    tokio::time::sleep(std::time::Duration::from_secs(120)).await;
+    assert!(api.get("v1/configmaps", "n", "kept").await.is_some());
 }

@@ -1,9 +1,17 @@
 //! Which resources the server serves now, by its discovery documents: for the controllers that act on every kind.
+use std::time::Duration;
+
 use bytes::Bytes;
+use futures::stream::{self, StreamExt as _};
 use http::Method;
 use kelson_client::{Client, ClientError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+/// One document of discovery is waited for so long.
+const DOCUMENT_MAX: Duration = Duration::from_secs(10);
+/// Documents that are read at once.
+const DOCUMENTS_AT_ONCE: usize = 8;
 
 /// A served resource in its preferred version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +42,14 @@ impl ApiResource {
     /// Path of one object.
     pub fn object_path(&self, namespace: &str, name: &str) -> String {
         format!("{}/{name}", self.path(namespace))
+    }
+    /// `GROUP/VERSION`; of the legacy group the version alone.
+    pub fn group_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+    /// Whether both have the same objects, be it in different versions.
+    pub fn is_same_collection(&self, other: &Self) -> bool {
+        self.group == other.group && self.plural == other.plural
     }
     /// Whether all of these verbs are served.
     pub fn serves(&self, verbs: &[&str]) -> bool {
@@ -87,7 +103,8 @@ async fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, Cli
     serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
 }
 
-/// Reads all discovery documents. A group that fails (an extension server that is down) is told, not fatal.
+/// Reads all discovery documents. A group that fails (an extension server that is down) is reported, not fatal, and delays the
+/// others by [`DOCUMENT_MAX`] at most.
 pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
     let groups: GroupList = read(client, "/apis").await?;
     let mut wanted = vec![(String::new(), "v1".to_owned())];
@@ -97,14 +114,24 @@ pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
             .extend(g.versions.into_iter().map(|v| v.version).filter(|v| !versions.contains(v)).collect::<Vec<_>>());
         wanted.extend(versions.into_iter().map(|v| (g.name.clone(), v)));
     }
-    let mut out = Discovered::default();
-    for (group, version) in wanted {
+    let documents = wanted.into_iter().map(|(group, version)| async move {
         let gv = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
         let root = if group.is_empty() { "/api" } else { "/apis" };
-        let list: ResourceList = match read(client, &format!("{root}/{gv}")).await {
-            Ok(l) => l,
-            Err(e) => {
-                out.failed.push((gv, e.to_string()));
+        let path = format!("{root}/{gv}");
+        let list = match tokio::time::timeout(DOCUMENT_MAX, read::<ResourceList>(client, &path)).await {
+            Ok(Ok(list)) => Ok(list),
+            Ok(Err(e)) => Err(e.to_string()),
+            Err(_) => Err(format!("no answer within {DOCUMENT_MAX:?}")),
+        };
+        (group, version, gv, list)
+    });
+    let mut documents = stream::iter(documents).buffered(DOCUMENTS_AT_ONCE);
+    let mut out = Discovered::default();
+    while let Some((group, version, gv, list)) = documents.next().await {
+        let list = match list {
+            Ok(list) => list,
+            Err(why) => {
+                out.failed.push((gv, why));
                 continue;
             }
         };

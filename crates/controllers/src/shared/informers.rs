@@ -22,18 +22,21 @@ struct Inner<T> {
     handlers: RwLock<Vec<Handler<T>>>,
     handle: RwLock<Option<InformerHandle<T>>>,
     buckets: RwLock<Buckets<T>>,
-    wanted: AtomicBool,
+    /// Whether any controller reads it.
+    wanted: Arc<AtomicBool>,
     config: InformerConfig,
 }
 
 /// One shared informer; cheap to clone.
 pub struct SharedInformer<T> {
     inner: Arc<Inner<T>>,
+    /// Whether the holder of this view reads it; of the informer itself, whether anybody does.
+    asked: Arc<AtomicBool>,
 }
 
 impl<T> Clone for SharedInformer<T> {
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner) }
+        Self { inner: Arc::clone(&self.inner), asked: Arc::clone(&self.asked) }
     }
 }
 
@@ -46,26 +49,39 @@ impl<T: Indexed> Default for SharedInformer<T> {
 impl<T: Indexed> SharedInformer<T> {
     /// Not started yet.
     pub fn new(config: InformerConfig) -> Self {
+        let wanted: Arc<AtomicBool> = Arc::default();
+        let asked = Arc::clone(&wanted);
         Self {
             inner: Arc::new(Inner {
                 handlers: RwLock::default(),
                 handle: RwLock::default(),
                 buckets: RwLock::default(),
-                wanted: AtomicBool::new(false),
+                wanted,
                 config,
             }),
+            asked,
         }
+    }
+
+    /// The same informer for one more reader, which waits for it only if it reads it.
+    fn view(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), asked: Arc::default() }
+    }
+
+    fn ask(&self) {
+        self.inner.wanted.store(true, Ordering::Relaxed);
+        self.asked.store(true, Ordering::Relaxed);
     }
 
     /// A handle for reading; makes sure the informer is started.
     pub fn reader(&self) -> Self {
-        self.inner.wanted.store(true, Ordering::Relaxed);
+        self.ask();
         self.clone()
     }
 
     /// Calls `f` on every change, in order; it must not block.
     pub fn on_change(&self, f: impl Fn(&Change<T>) + Send + Sync + 'static) {
-        self.inner.wanted.store(true, Ordering::Relaxed);
+        self.ask();
         self.inner.handlers.write().push(Box::new(f));
     }
 
@@ -92,6 +108,9 @@ impl<T: Indexed> SharedInformer<T> {
     }
 
     pub(crate) async fn synced(&self) {
+        if !self.asked.load(Ordering::Relaxed) {
+            return;
+        }
         let handle = self.inner.handle.read().clone();
         if let Some(h) = handle {
             h.synced().await;
@@ -179,7 +198,12 @@ macro_rules! informers {
             pub(crate) fn stop(&self) {
                 $(self.$field.stop();)*
             }
-            /// Waits until every started informer has read its initial state.
+            /// The same informers for one controller: [`synced`](Self::synced) of this waits for those that it reads, so
+            /// that a kind that cannot be listed delays its readers alone.
+            pub(crate) fn view(&self) -> Self {
+                Self { $($field: self.$field.view(),)* started: self.started.clone() }
+            }
+            /// Waits until every started informer that is read through this has read its initial state.
             pub async fn synced(&self) {
                 // Workers are spawned before the watches: an informer that is not there yet is not a synced one.
                 self.started.cancelled().await;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_client::{Change, Client, DeleteOptions, PatchKind, WorkQueue, WriteOptions};
-use kelson_meta::{Clock, ObjectKey, format_seconds};
-use serde_json::{Value, json};
+use kelson_meta::{Clock, ObjectKey};
+use serde_json::json;
 
 use crate::nodelifecycle::taints::OUT_OF_SERVICE;
 use crate::shared::context::{Context, SyncError, WORKERS, get_value};
 use crate::shared::informers::SharedInformer;
+use crate::shared::pods::disruption_target;
 use crate::views::IndexKey;
 use crate::views::condition;
 use crate::views::{NodeView, PodView};
@@ -71,7 +72,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add_after(p.metadata.key(), delay);
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.pods.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { if key.name.is_empty() { me.count().await } else { me.sync(&key).await } }
     });
@@ -122,13 +123,11 @@ impl PodGarbageCollector {
     async fn remove(&self, pod: &PodView, disrupted: Option<&str>) -> Result<(), SyncError> {
         let (ns, name) = (&pod.metadata.namespace, &pod.metadata.name);
         if !pod.is_terminal() {
-            let mut status = json!({"phase": "Failed"});
-            if let Some(message) = disrupted {
-                let now = format_seconds(self.clock.now());
-                status["conditions"] = json!([{"type": "DisruptionTarget", "status": "True",
-                    "reason": "DeletionByPodGC", "message": message, "lastTransitionTime": now}]);
-            }
-            let patch: Value = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
+            let mut patch = match disrupted {
+                Some(message) => disruption_target(&pod.metadata, "DeletionByPodGC", message, self.clock.now()),
+                None => json!({"metadata": {"uid": pod.metadata.uid}}),
+            };
+            patch["status"]["phase"] = json!("Failed");
             let o = WriteOptions::default();
             match self.client.patch::<PodView>(ns, name, "status", PatchKind::Strategic, &patch, &o).await {
                 Err(e) if e.is_not_found() => return Ok(()),
@@ -146,10 +145,12 @@ impl PodGarbageCollector {
 
 #[cfg(test)]
 mod tests {
+    use kelson_simulation::Api;
+    use serde_json::Value;
+
     use super::*;
     use crate::Config;
     use crate::testing::run;
-    use kelson_simulation::Api;
 
     fn pod(name: &str, node: &str, phase: &str) -> Value {
         json!({"metadata": {"name": name, "namespace": "n"}, "status": {"phase": phase},

@@ -102,7 +102,12 @@ pub fn start(ctx: &Arc<Context>) {
         }
     });
     let queue = me.queue.clone();
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    let (pods, claims) = (me.pods.clone(), me.claims.clone());
+    let about = move |key: &DeviceWork| match key {
+        DeviceWork::Pod(key) => pods.get(key).map(|pod| ObjectRef::of(&*pod)),
+        DeviceWork::Claim(key) => claims.get(key).map(|claim| ObjectRef::of(&*claim)),
+    };
+    let sync = move |key| {
         let me = Arc::clone(&me);
         async move {
             match key {
@@ -110,7 +115,8 @@ pub fn start(ctx: &Arc<Context>) {
                 DeviceWork::Claim(key) => me.sync_claim(&key).await,
             }
         }
-    });
+    };
+    ctx.run_queue_about(&queue, WORKERS, sync, about);
 }
 
 fn follow(me: &Arc<DeviceClaimController>) {

@@ -4,21 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use kelson_client::{
     Change, Client, DeleteOptions, EventRecorder, EventType, ObjectRef, PatchKind, WorkQueue, WriteOptions,
 };
 use kelson_devices::{DeviceView, Granted, ResourceClaimView, ResourceSliceView};
-use kelson_meta::{Clock, ObjectKey, format_seconds};
+use kelson_meta::{Clock, ObjectKey};
 use kelson_metrics::{Histogram, IntCounter};
-use parking_lot::Mutex;
-use serde_json::json;
-use std::collections::HashSet;
-
-use jiff::Timestamp;
 
 use super::plan::{NamedClaim, evicted_at, is_for, named};
 use crate::shared::context::{Context, SyncError, WORKERS};
+use crate::shared::evictions::Evictions;
 use crate::shared::informers::SharedInformer;
+use crate::shared::pods::disruption_target;
 use crate::views::{IndexKey, PodView};
 
 /// The source that this controller's events name.
@@ -34,8 +32,7 @@ struct DeviceTaintController {
     claims: SharedInformer<ResourceClaimView>,
     slices: SharedInformer<ResourceSliceView>,
     queue: WorkQueue<ObjectKey>,
-    /// UIDs of pods whose time runs.
-    condemned: Mutex<HashSet<String>>,
+    evictions: Evictions,
     deletions: IntCounter,
     latency: Histogram,
 }
@@ -55,13 +52,13 @@ pub fn start(ctx: &Arc<Context>) {
         claims: ctx.informers.resource_claims.reader(),
         slices: ctx.informers.resource_slices.reader(),
         queue: WorkQueue::default(),
-        condemned: Mutex::default(),
+        evictions: Evictions::default(),
         deletions,
         latency,
     });
     follow(&me);
     let queue = me.queue.clone();
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.pods.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -72,7 +69,7 @@ fn follow(me: &Arc<DeviceTaintController>) {
     me.pods.on_change(move |change| {
         let pod = change.object();
         if let Change::Deleted(_) = change {
-            to.condemned.lock().remove(&pod.metadata.uid);
+            to.evictions.forget(&pod.metadata.uid);
         } else if !pod.spec.device_claims.is_empty() && !pod.spec.node_name.is_empty() {
             to.queue.add(pod.metadata.key());
         }
@@ -137,41 +134,53 @@ impl DeviceTaintController {
         let Some(pod) = self.pods.get(key).filter(|p| !p.metadata.is_deleting()) else { return Ok(()) };
         let about = ObjectRef::of(&*pod);
         let event = |text: &str| self.recorder.event(&about, EventType::Normal, "DeviceTaintManagerEviction", text);
+        let uid = &pod.metadata.uid;
         let Some(at) = self.eviction(&pod) else {
-            if self.condemned.lock().remove(&pod.metadata.uid) {
+            if self.evictions.cancel(uid) {
                 event("Cancelling deletion");
             }
             return Ok(());
         };
-        self.condemned.lock().insert(pod.metadata.uid.clone());
         let now = self.clock.now();
         let left = now.duration_until(at);
         if left.is_positive() {
+            self.evictions.schedule(uid);
             self.queue.add_after(key.clone(), left.unsigned_abs() + Duration::from_millis(1));
             return Ok(());
         }
+        if !self.evictions.begin(uid) {
+            return Ok(());
+        }
         event("Marking for deletion");
-        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "DeletionByDeviceTaintManager",
-            "message": "Device Taint manager: deleting due to NoExecute taint", "lastTransitionTime": format_seconds(now)});
-        let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}});
+        let evicted = self.evict(key, &pod, now).await;
+        match &evicted {
+            Ok(true) => {
+                self.deletions.inc();
+                self.latency.observe(self.clock.now().duration_since(at).as_secs_f64());
+            }
+            Ok(false) => {}
+            Err(_) => self.evictions.failed(uid),
+        }
+        evicted.map(|_| ())
+    }
+
+    /// Deletes a pod and says why; gives whether it was there.
+    async fn evict(&self, key: &ObjectKey, pod: &PodView, now: Timestamp) -> Result<bool, SyncError> {
+        let message = "Device Taint manager: deleting due to NoExecute taint";
+        let patch = disruption_target(&pod.metadata, "DeletionByDeviceTaintManager", message, now);
         let (namespace, name, o) = (&key.namespace, &key.name, WriteOptions::default());
         let patched = self.client.patch::<PodView>(namespace, name, "status", PatchKind::Strategic, &patch, &o);
         match patched.await {
             // Where it is another of its name, the next look finds that one.
-            Err(e) if e.is_not_found() => return Ok(()),
+            Err(e) if e.is_not_found() => return Ok(false),
             Err(e) => return Err(e.into()),
             Ok(()) => {}
         }
         let options = DeleteOptions::default().with_uid(&pod.metadata.uid);
         match self.client.delete::<PodView>(namespace, name, &options).await {
-            Err(e) if e.is_not_found() => Ok(()),
+            Err(e) if e.is_not_found() => Ok(false),
             Err(e) => Err(e.into()),
-            Ok(()) => {
-                self.condemned.lock().remove(&pod.metadata.uid);
-                self.deletions.inc();
-                self.latency.observe(self.clock.now().duration_since(at).as_secs_f64());
-                Ok(())
-            }
+            Ok(()) => Ok(true),
         }
     }
 }

@@ -55,7 +55,7 @@ pub fn start(ctx: &Arc<Context>) {
     let m = Arc::clone(&me);
     me.pods.on_change(move |change| m.on_pod(change));
     let m = Arc::clone(&me);
-    ctx.run_queue(&me.queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.budgets.clone(), &me.queue, WORKERS, move |key| {
         let me = Arc::clone(&m);
         async move { me.sync(&key).await }
     });
@@ -217,7 +217,8 @@ impl DisruptionController {
             Some(_) => {}
         }
         let condition = json!({"type": "DisruptionTarget", "status": "False", "reason": Value::Null,
-            "message": Value::Null, "lastTransitionTime": format_seconds(now)});
+            "message": Value::Null, "lastTransitionTime": format_seconds(now),
+            "observedGeneration": pod.metadata.generation});
         let m = &pod.metadata;
         let patch = json!({"metadata": {"uid": m.uid, "resourceVersion": m.resource_version},
             "status": {"conditions": [condition]}});

@@ -12,6 +12,7 @@ pub mod zones;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kelson_client::{Change, Client, EventRecorder, EventType, ObjectRef, PatchKind, WorkQueue, WriteOptions};
@@ -61,6 +62,8 @@ struct NodeLifecycleController {
     /// When each node was last heard of, by our own clock: the nodes' clocks may be wrong.
     heard: Arc<Mutex<HashMap<String, Instant>>>,
     zones: Mutex<Zones>,
+    /// Whether a node was ever seen ready.
+    any_was_ready: AtomicBool,
     metrics: metrics::ZoneMetrics,
     grace: Duration,
     startup_grace: Duration,
@@ -79,6 +82,7 @@ pub fn start(ctx: &Arc<Context>) {
         pods: ctx.informers.pods.reader(),
         heard: Arc::default(),
         zones: Mutex::new(Zones::new(ctx.config.eviction_rates)),
+        any_was_ready: AtomicBool::new(false),
         metrics: metrics::ZoneMetrics::new(&ctx.config.metrics),
         grace: ctx.config.node_monitor_grace,
         startup_grace: ctx.config.node_startup_grace,
@@ -88,7 +92,12 @@ pub fn start(ctx: &Arc<Context>) {
     me.nodes.on_change(move |change| on_node(&q, &heard, &recorder, change));
     let (q, heard, nodes) = (queue.clone(), Arc::clone(&me.heard), me.nodes.clone());
     ctx.informers.leases.on_change(move |change| on_lease(&nodes, &heard, &q, change));
-    ctx.run_queue(&queue, WORKERS, move |work| {
+    let nodes = me.nodes.clone();
+    let about = move |work: &NodeWork| match work {
+        NodeWork::Node(name) => nodes.get(&ObjectKey::new("", name)).map(|node| ObjectRef::of(&*node)),
+        NodeWork::Zones | NodeWork::Zone(_) => None,
+    };
+    let sync = move |work| {
         let me = Arc::clone(&me);
         async move {
             match work {
@@ -100,7 +109,8 @@ pub fn start(ctx: &Arc<Context>) {
                 NodeWork::Zone(zone) => me.turn(&zone).await,
             }
         }
-    });
+    };
+    ctx.run_queue_about(&queue, WORKERS, sync, about);
 }
 
 fn on_node(

@@ -107,9 +107,13 @@ pub enum Eviction {
     At(Timestamp),
 }
 
-/// What a node's `NoExecute` taints mean for a pod. Tolerated seconds count from the taint's own time, so that a restart
-/// of the controller does not begin them anew.
-pub fn eviction(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Eviction {
+/// What a node's `NoExecute` taints mean for a pod. `since` says from when the seconds that a pod tolerates a taint count.
+pub fn eviction(
+    taints: &[Taint],
+    tolerations: &[Toleration],
+    now: Timestamp,
+    since: impl Fn(&Taint) -> Timestamp,
+) -> Eviction {
     let mut at: Option<Timestamp> = None;
     for taint in taints.iter().filter(|t| t.effect == "NoExecute") {
         let mut used = tolerations.iter().filter(|t| tolerates(t, taint)).peekable();
@@ -118,10 +122,9 @@ pub fn eviction(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) ->
         }
         let seconds = used.filter_map(|t| t.toleration_seconds).min();
         if let Some(s) = seconds {
-            let since = taint.time_added.as_ref().and_then(|t| t.parse().ok()).unwrap_or(now);
             // Seconds beyond the end of time are as good as its end.
             let tolerated = Duration::from_secs(u64::try_from(s).unwrap_or(0));
-            let when = Timestamp::checked_add(since, tolerated).unwrap_or(Timestamp::MAX);
+            let when = Timestamp::checked_add(since(taint), tolerated).unwrap_or(Timestamp::MAX);
             at = Some(at.map_or(when, |a| a.min(when)));
         }
     }
@@ -226,9 +229,10 @@ mod tests {
             (json!([{"key": UNREACHABLE, "value": "y"}]), Eviction::At(now)),
             (json!([{"key": "other", "operator": "Exists"}]), Eviction::At(now)),
         ];
+        let since = |t: &Taint| t.time_added.as_ref().unwrap().parse().unwrap();
         for (tolerations, want) in rows {
-            assert_eq!(eviction(&taints, &t(tolerations.clone()), now), want, "{tolerations}");
+            assert_eq!(eviction(&taints, &t(tolerations.clone()), now, since), want, "{tolerations}");
         }
-        assert_eq!(eviction(&taints[1..], &[], now), Eviction::Never, "NoSchedule moves nobody");
+        assert_eq!(eviction(&taints[1..], &[], now, since), Eviction::Never, "NoSchedule evicts no pod");
     }
 }

@@ -1,5 +1,7 @@
 //! When nodes that are not ready get the taint that makes their pods leave: each in its turn, none while no node of the
 //! cluster is ready.
+use std::sync::atomic::Ordering;
+
 use kelson_client::{PatchKind, WriteOptions};
 use kelson_meta::{ObjectKey, format_seconds};
 use serde_json::json;
@@ -30,6 +32,9 @@ impl NodeLifecycleController {
     pub(super) fn look_at_zones(&self) {
         let nodes = self.nodes.list();
         let counts = zones::count(nodes.iter().map(|n| &**n));
+        if counts.values().any(|c| c.unhealthy < c.nodes) {
+            self.any_was_ready.store(true, Ordering::Relaxed);
+        }
         let mut zones = self.zones.lock();
         let turn = zones.update(&counts);
         for (zone, count) in zones.counts() {
@@ -45,6 +50,8 @@ impl NodeLifecycleController {
         drop(zones);
         match turn {
             Turn::Same => return,
+            // At the start of a cluster none can be ready yet.
+            Turn::AllLost if !self.any_was_ready.load(Ordering::Relaxed) => {}
             Turn::AllLost => tracing::warn!("no node is ready: no pod is moved until one is"),
             Turn::SomeBack => {
                 tracing::info!("a node is ready again: pods of those that are not are moved again");

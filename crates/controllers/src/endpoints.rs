@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use kelson_client::{Change, Client, DeleteOptions, Object as _, WorkQueue};
-use kelson_meta::{LabelSelector, ObjectKey};
+use http::Method;
+use kelson_client::{Change, Client, ClientError, DeleteOptions, Object as _, WorkQueue};
+use kelson_meta::{LabelMap, LabelSelector, ObjectKey, ObjectMeta};
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::endpointslice::{HEADLESS, addresses, find_port, hostname, is_headless};
-use crate::shared::context::{Context, SyncError, WORKERS, enqueue_self, update_value};
+use crate::shared::context::{Context, SyncError, WORKERS, enqueue_self};
 use crate::shared::informers::SharedInformer;
 use crate::views::{Address, EndpointsView, PodView, ServicePortView, ServiceView, Subset, SubsetPort, TargetRef};
 
@@ -102,7 +104,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
     me.endpoints.on_change(enqueue_self(&queue));
     crate::endpointslice::enqueue_services_of_pods(ctx, &queue, ctx.config.batch_periods.endpoints);
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.services.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -144,19 +146,7 @@ impl EndpointsController {
                 if e.subsets == subsets && e.metadata.labels == labels && noted == cut {
                     return Ok(());
                 }
-                let seen = e.metadata.resource_version.as_str();
-                update_value::<EndpointsView>(&self.client, &key.namespace, &key.name, "", seen, |v| {
-                    v["metadata"]["labels"] = json!(labels);
-                    kelson_meta::tree::put_unless(v, "subsets", json!(subsets), subsets.is_empty());
-                    let notes = kelson_meta::tree::map_at(&mut v["metadata"], "annotations");
-                    if cut {
-                        notes.insert(OVER_CAPACITY.into(), json!("truncated"));
-                    } else {
-                        notes.remove(OVER_CAPACITY);
-                    }
-                    kelson_meta::tree::drop_if_empty(&mut v["metadata"], "annotations");
-                })
-                .await
+                self.replace(&e.metadata, labels, &subsets, cut).await
             }
             None => {
                 let mut body = json!({"apiVersion": "v1", "kind": "Endpoints",
@@ -165,15 +155,47 @@ impl EndpointsController {
                 if cut {
                     body["metadata"]["annotations"] = json!({OVER_CAPACITY: "truncated"});
                 }
-                self.client.create::<EndpointsView>(&key.namespace, &body).await
+                self.client.create::<EndpointsView>(&key.namespace, &body).await.map(|_| ())
             }
         };
         match result {
             Err(e) if e.is_namespace_terminating() => Ok(()),
             Err(e) => Err(e.into()),
-            Ok(_) => Ok(()),
+            Ok(()) => Ok(()),
         }
     }
+
+    /// Replaces what was seen. All but metadata is this controller's, so nothing has to be read for that: the object of a
+    /// large service has 200 KB, most of which is the same again after one pod changed.
+    async fn replace(
+        &self,
+        seen: &ObjectMeta,
+        labels: BTreeMap<String, String>,
+        subsets: &[Subset],
+        cut: bool,
+    ) -> Result<(), ClientError> {
+        let mut metadata = ObjectMeta { labels: LabelMap::from(labels), ..seen.clone() };
+        if cut {
+            metadata.annotations.insert(OVER_CAPACITY.into(), "truncated".into());
+        } else {
+            metadata.annotations.remove(OVER_CAPACITY);
+        }
+        let body = EndpointsDocument { api_version: "v1", kind: "Endpoints", metadata: &metadata, subsets };
+        let body = serde_json::to_vec(&body).map_err(|e| ClientError::Request(e.to_string()))?;
+        let path = format!("{}/{}", EndpointsView::TYPE.path(&seen.namespace), seen.name);
+        self.client.call(Method::PUT, &path, "application/json", body.into()).await.map(|_| ())
+    }
+}
+
+/// An Endpoints object as it is written.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EndpointsDocument<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: &'a ObjectMeta,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    subsets: &'a [Subset],
 }
 
 #[cfg(test)]

@@ -97,6 +97,7 @@ pub fn desired(
                 target_ref: Some(TargetRef::pod(pod)),
                 node_name: (!pod.spec.node_name.is_empty()).then(|| pod.spec.node_name.clone()),
                 zone,
+                hints: None,
             };
             groups.entry((family.clone(), ports_of(s, pod))).or_default().push(endpoint);
         }
@@ -131,6 +132,10 @@ pub struct SlicePlan {
     pub update: Vec<(String, Vec<Endpoint>)>,
     /// Slices to remove, by name.
     pub delete: Vec<String>,
+    /// Endpoints that come.
+    pub added: usize,
+    /// Endpoints that go.
+    pub removed: usize,
 }
 
 /// The fewest writes that bring `existing` to `desired`: what is right stays where it is, new endpoints fill slices that
@@ -152,6 +157,7 @@ pub fn plan(
     for slice in existing {
         if !desired.contains_key(&group_of(slice)) {
             plan.delete.push(slice.metadata.name.clone());
+            plan.removed += slice.endpoints.len();
         }
     }
     for (group, endpoints) in desired {
@@ -179,6 +185,12 @@ fn identity(e: &Endpoint) -> (&str, &str) {
     (uid, e.addresses.first().map_or("", String::as_str))
 }
 
+/// What makes an endpoint the same one in the slices that are there: its pod's UID and its address.
+pub fn key_of(e: &Endpoint) -> (String, String) {
+    let (uid, address) = identity(e);
+    (uid.to_owned(), address.to_owned())
+}
+
 fn plan_group(
     plan: &mut SlicePlan,
     (group, endpoints): (Group, Vec<Endpoint>),
@@ -187,8 +199,7 @@ fn plan_group(
     most: usize,
 ) {
     let had_any = !endpoints.is_empty();
-    let mut left: BTreeMap<(String, String), Endpoint> =
-        endpoints.into_iter().map(|e| ((identity(&e).0.to_owned(), identity(&e).1.to_owned()), e)).collect();
+    let mut left: BTreeMap<(String, String), Endpoint> = endpoints.into_iter().map(|e| (key_of(&e), e)).collect();
     let mut drafts = Vec::with_capacity(slices.len());
     for s in slices {
         let mut kept = Vec::with_capacity(s.endpoints.len());
@@ -198,9 +209,11 @@ fn plan_group(
                 kept.push(want);
             }
         }
+        plan.removed += s.endpoints.len() - kept.len();
         let changed = kept != s.endpoints || outdated(s);
         drafts.push(Draft { name: s.metadata.name.clone(), endpoints: kept, changed });
     }
+    plan.added += left.len();
     let mut rest = left.into_values().collect::<Vec<_>>().into_iter().peekable();
     drafts.sort_by_key(|d| (!d.changed, std::cmp::Reverse(d.endpoints.len())));
     for d in &mut drafts {

@@ -1,9 +1,10 @@
 //! Mirrors Endpoints that people keep by hand, for services without a selector, into slices. Upstream
 //! `pkg/controller/endpointslicemirroring`.
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use kelson_client::{Change, Client, DeleteOptions, Object, WorkQueue};
+use kelson_client::{Change, Client, DeleteOptions, EventRecorder, EventType, Object, ObjectRef, WorkQueue};
 use kelson_meta::ObjectKey;
 use serde_json::json;
 
@@ -14,36 +15,82 @@ use crate::shared::expectations::Expectations;
 use crate::shared::informers::SharedInformer;
 use crate::views::{
     Address, Endpoint, EndpointConditions, EndpointSliceView, EndpointsView, Port, SERVICE_NAME_LABEL, ServiceView,
-    Subset,
+    Subset, SubsetPort,
 };
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
-/// The slices' content for these subsets, of each of which no more than `most` addresses are mirrored.
-fn mirrored(subsets: &[Subset], most: usize) -> BTreeMap<Group, Vec<Endpoint>> {
-    let mut groups: BTreeMap<Group, Vec<Endpoint>> = BTreeMap::new();
+/// Annotations that say something of the Endpoints alone.
+const NOT_MIRRORED: [&str; 2] =
+    ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
+/// The source that this controller's events name.
+const COMPONENT: &str = "endpoint-slice-mirroring-controller";
+
+/// What of some Endpoints goes into slices.
+#[derive(Debug, Default)]
+struct Mirrored {
+    groups: BTreeMap<Group, Vec<Endpoint>>,
+    /// Addresses that are none.
+    invalid: usize,
+    /// Addresses beyond the most.
+    surplus: usize,
+}
+
+/// Addresses by IP and the UID of what is there, and whether they are ready.
+type Readiness<'s> = BTreeMap<(&'s str, &'s str), bool>;
+
+/// The slices' content for these subsets, of each of which no more than `most` addresses are mirrored. The subsets are
+/// brought into their canonical form first: ports that the same addresses have in the same state stand together, and an
+/// address that is not ready somewhere is not ready.
+fn mirrored(subsets: &[Subset], most: usize) -> Mirrored {
+    let mut addresses: BTreeMap<(&str, &str), &Address> = BTreeMap::new();
+    let mut by_port: BTreeMap<Option<&SubsetPort>, Readiness<'_>> = BTreeMap::new();
     for s in subsets {
-        let mut ports: Vec<Port> = s
-            .ports
-            .iter()
-            .map(|p| Port {
-                name: Some(p.name.clone()),
-                protocol: Some(p.protocol.clone()),
-                port: Some(p.port),
-                app_protocol: p.app_protocol.clone(),
-            })
-            .collect();
-        ports.sort();
+        // Addresses without ports count, too.
+        let ports = s.ports.iter().map(Some).chain(s.ports.is_empty().then_some(None));
         let ready = s.addresses.iter().map(|a| (a, true));
-        let not_ready = s.not_ready_addresses.iter().map(|a| (a, false));
-        for (a, ready) in ready.chain(not_ready).take(most) {
-            let family = if a.ip.contains(':') { "IPv6" } else { "IPv4" };
-            groups.entry((family.into(), ports.clone())).or_default().push(endpoint(a, ready));
+        let all: Vec<(&Address, bool)> = ready.chain(s.not_ready_addresses.iter().map(|a| (a, false))).collect();
+        for port in ports {
+            let readiness = by_port.entry(port).or_default();
+            for &(a, ready) in &all {
+                let key = (a.ip.as_str(), a.target_ref.as_ref().map_or("", |t| t.uid.as_str()));
+                addresses.entry(key).or_insert(a);
+                *readiness.entry(key).or_insert(true) &= ready;
+            }
         }
     }
-    groups
+    let mut canonical: BTreeMap<Readiness<'_>, Vec<Port>> = BTreeMap::new();
+    for (port, readiness) in by_port {
+        let port = port.map(|p| Port {
+            name: Some(p.name.clone()),
+            protocol: Some(p.protocol.clone()),
+            port: Some(p.port),
+            app_protocol: p.app_protocol.clone(),
+        });
+        canonical.entry(readiness).or_default().extend(port);
+    }
+    let mut out = Mirrored::default();
+    for (readiness, mut ports) in canonical {
+        ports.sort();
+        let of_state = |state: bool| readiness.iter().filter(move |(_, ready)| **ready == state);
+        let mut taken = 0;
+        for (key, ready) in of_state(true).chain(of_state(false)) {
+            let Ok(ip) = key.0.parse::<IpAddr>() else {
+                out.invalid += 1;
+                continue;
+            };
+            if taken >= most {
+                out.surplus += 1;
+                continue;
+            }
+            taken += 1;
+            let family = if ip.is_ipv6() { "IPv6" } else { "IPv4" };
+            out.groups.entry((family.into(), ports.clone())).or_default().push(endpoint(addresses[key], *ready));
+        }
+    }
+    out
 }
 
 fn endpoint(a: &Address, ready: bool) -> Endpoint {
@@ -54,6 +101,7 @@ fn endpoint(a: &Address, ready: bool) -> Endpoint {
         target_ref: a.target_ref.clone(),
         node_name: a.node_name.clone(),
         zone: None,
+        hints: None,
     }
 }
 
@@ -68,6 +116,7 @@ struct EndpointSliceMirroringController {
     /// Addresses mirrored of one subset at most, and endpoints in one slice.
     most: usize,
     client: Client,
+    recorder: EventRecorder,
     services: SharedInformer<ServiceView>,
     endpoints: SharedInformer<EndpointsView>,
     slices: SharedInformer<EndpointSliceView>,
@@ -77,10 +126,11 @@ struct EndpointSliceMirroringController {
 /// Starts the mirroring controller.
 pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
-    let i = &ctx.informers;
+    let (i, client) = (&ctx.informers, ctx.client());
     let me = Arc::new(EndpointSliceMirroringController {
         most: ctx.config.slices.mirrored,
-        client: ctx.client(),
+        recorder: ctx.recorder(&client, COMPONENT),
+        client,
         services: i.services.reader(),
         endpoints: i.endpoints.reader(),
         slices: i.endpoint_slices.reader(),
@@ -99,7 +149,7 @@ pub fn start(ctx: &Arc<Context>) {
         }
         q.add(key);
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.endpoints.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -128,16 +178,20 @@ impl EndpointSliceMirroringController {
         let mut labels = BTreeMap::clone(&source.metadata.labels);
         labels.insert(SERVICE_NAME_LABEL.into(), key.name.clone());
         labels.insert(MANAGED_BY.into(), MANAGER.into());
+        let mut annotations = source.metadata.annotations.clone();
+        annotations.retain(|name, _| !NOT_MIRRORED.contains(&name.as_str()));
+        let mirrored = mirrored(&source.subsets, self.most);
+        self.tell(&source, &mirrored);
+        let outdated = |s: &EndpointSliceView| s.metadata.labels != labels || s.metadata.annotations != annotations;
         // No family needs an empty slice here: what is not there is not mirrored.
-        let plan =
-            plan(&[], mirrored(&source.subsets, self.most), &existing, |s| s.metadata.labels != labels, self.most);
+        let plan = plan(&[], mirrored.groups, &existing, outdated, self.most);
         if !plan.create.is_empty() {
             self.expectations.expect_creations(key, plan.create.len());
         }
         let mut left = plan.create.len();
         for ((family, ports), endpoints) in &plan.create {
             let body = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-                "metadata": {"generateName": format!("{}-", key.name), "namespace": key.namespace, "labels": labels,
+                "metadata": {"generateName": format!("{}-", key.name), "namespace": key.namespace, "labels": labels, "annotations": annotations,
                     "ownerReferences": [crate::shared::ownership::controller_ref(&*source)]},
                 "addressType": family, "endpoints": endpoints, "ports": ports});
             if let Err(e) = self.client.create::<EndpointSliceView>(&key.namespace, &body).await {
@@ -152,6 +206,7 @@ impl EndpointSliceMirroringController {
             let seen = existing.iter().find(|s| s.name() == name).map_or("", |s| s.resource_version());
             update_value::<EndpointSliceView>(&self.client, &key.namespace, name, "", seen, |v| {
                 v["metadata"]["labels"] = json!(labels);
+                v["metadata"]["annotations"] = json!(annotations);
                 v["endpoints"] = json!(endpoints);
             })
             .await?;
@@ -160,6 +215,25 @@ impl EndpointSliceMirroringController {
             self.delete(&key.namespace, name).await?;
         }
         Ok(())
+    }
+
+    /// Says which addresses are not mirrored.
+    fn tell(&self, source: &EndpointsView, mirrored: &Mirrored) {
+        let warn = |reason: &str, message: String| {
+            self.recorder.event(&ObjectRef::of(source), EventType::Warning, reason, message);
+        };
+        if mirrored.invalid > 0 {
+            let message = format!("Skipped {} invalid IP addresses when mirroring to EndpointSlices", mirrored.invalid);
+            warn("InvalidIPAddress", message);
+        }
+        if mirrored.surplus > 0 {
+            let message = format!(
+                "A max of {} addresses can be mirrored to EndpointSlices per Endpoints subset. {} addresses were skipped",
+                self.most,
+                mirrored.invalid + mirrored.surplus
+            );
+            warn("TooManyAddressesToMirror", message);
+        }
     }
 
     async fn delete(&self, namespace: &str, name: &str) -> Result<(), SyncError> {
@@ -172,11 +246,83 @@ impl EndpointSliceMirroringController {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use kelson_simulation::Api;
+    use serde_json::{Value, json};
 
+    use super::mirrored;
     use crate::Config;
     use crate::testing::run;
-    use kelson_simulation::Api;
+
+    /// What is mirrored, as `PORTS: ADDRESSES`; an address that is not ready has a `!`.
+    fn shown(subsets: Value, most: usize) -> (Vec<String>, usize, usize) {
+        let found = mirrored(&serde_json::from_value::<Vec<_>>(subsets).unwrap(), most);
+        let group = |((_, ports), endpoints): (&super::Group, &Vec<super::Endpoint>)| {
+            let ports: Vec<String> = ports.iter().map(|p| p.port.unwrap().to_string()).collect();
+            let address = |e: &super::Endpoint| {
+                format!("{}{}", e.addresses[0], if e.conditions.ready == Some(true) { "" } else { "!" })
+            };
+            format!("{}: {}", ports.join(" "), endpoints.iter().map(address).collect::<Vec<_>>().join(" "))
+        };
+        (found.groups.iter().map(group).collect(), found.invalid, found.surplus)
+    }
+
+    #[test]
+    fn subsets_are_brought_into_their_canonical_form() {
+        let port = |n: u16| json!([{"name": format!("p{n}"), "port": n, "protocol": "TCP"}]);
+        let subset = |ready: &[&str], not_ready: &[&str], ports: Value| {
+            let addresses = |all: &[&str]| all.iter().map(|ip| json!({"ip": ip})).collect::<Vec<_>>();
+            json!({"addresses": addresses(ready), "notReadyAddresses": addresses(not_ready), "ports": ports})
+        };
+        let (a, b) = ("192.0.2.1", "192.0.2.2");
+        for (subsets, want) in [
+            (json!([subset(&[a], &[], port(1)), subset(&[a], &[], port(2))]), vec!["1 2: 192.0.2.1"]),
+            (
+                json!([subset(&[a, b], &[], port(1)), subset(&[a], &[], port(2))]),
+                vec!["1: 192.0.2.1 192.0.2.2", "2: 192.0.2.1"],
+            ),
+            (json!([subset(&[a], &[], port(1)), subset(&[], &[a], port(1))]), vec!["1: 192.0.2.1!"]),
+            (json!([subset(&[a], &[], port(1)), subset(&[], &[a], port(2))]), vec!["1: 192.0.2.1", "2: 192.0.2.1!"]),
+            (json!([subset(&[b], &[a], port(1))]), vec!["1: 192.0.2.2 192.0.2.1!"]),
+            (json!([subset(&[a], &[], json!([]))]), vec![": 192.0.2.1"]),
+        ] {
+            assert_eq!(shown(subsets.clone(), 10).0, want, "{subsets}");
+        }
+        let many: Vec<String> = (0..12).map(|n| format!("192.0.2.{n}")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).chain(["nonsense"]).collect();
+        let (groups, invalid, surplus) = shown(json!([subset(&many, &[], port(1))]), 10);
+        assert_eq!((groups[0].split(' ').count() - 1, invalid, surplus), (10, 1, 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn annotations_are_mirrored_and_what_is_left_out_is_told() {
+        let api = Api::start().await;
+        let _running = run(&api, &["endpointslice-mirroring-controller"], Config::default()).await;
+        api.namespace("n").await;
+        let service = json!({"metadata": {"name": "s", "namespace": "n"}, "spec": {"ports": [{"port": 80}]}});
+        api.create("v1/services", service).await;
+        let annotations = json!({"example.com/a": "b", "endpoints.kubernetes.io/last-change-trigger-time": "t",
+            "kubectl.kubernetes.io/last-applied-configuration": "{}"});
+        let addresses: Vec<Value> = (0..1010).map(|n| json!({"ip": format!("10.1.{}.{}", n / 250, n % 250)})).collect();
+        api.create(
+            "v1/endpoints",
+            json!({"metadata": {"name": "s", "namespace": "n", "annotations": annotations},
+            "subsets": [{"addresses": addresses, "ports": [{"port": 8080, "protocol": "TCP"}]}]}),
+        )
+        .await;
+        api.settle().await;
+        let slices = api.list("discovery.k8s.io/v1/endpointslices").await;
+        assert_eq!(slices.len(), 1);
+        assert_eq!(slices[0]["endpoints"].as_array().unwrap().len(), 1000);
+        assert_eq!(slices[0]["metadata"]["annotations"], json!({"example.com/a": "b"}));
+        let told = "TooManyAddressesToMirror A max of 1000 addresses can be mirrored to EndpointSlices per Endpoints \
+                    subset. 10 addresses were skipped";
+        assert!(api.events().await.iter().any(|e| e == told), "{:?}", api.events().await);
+        let other = |e: &mut Value| e["metadata"]["annotations"]["example.com/a"] = json!("c");
+        api.change("v1/endpoints", "n", "s", other).await;
+        api.settle().await;
+        let slices = api.list("discovery.k8s.io/v1/endpointslices").await;
+        assert_eq!(slices[0]["metadata"]["annotations"], json!({"example.com/a": "c"}));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn by_hand_only() {

@@ -1,32 +1,36 @@
 //! Endpoint slices of services with a selector. `core` decides; this file watches services, pods, nodes and slices and
-//! writes. Topology hints are left out: consumers fall back to all endpoints.
+//! writes. `hints` says which zones and nodes should use which endpoint.
 mod core;
+mod hints;
+mod metrics;
 pub mod mirroring;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_client::{Change, Client, DeleteOptions, EventRecorder, EventType, Object, ObjectRef, WorkQueue};
 use kelson_meta::{LabelSelector, ObjectKey};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use self::core::{Group, SlicePlan};
 pub use self::core::{addresses, find_port, hostname, is_headless};
+use self::hints::{Closeness, ZONE};
+use self::metrics::{Sizes, SliceMetrics};
 use crate::shared::context::{Context, SyncError, WORKERS, update_value};
 use crate::shared::expectations::Expectations;
 use crate::shared::informers::SharedInformer;
 use crate::views::{Endpoint, EndpointSliceView, IndexKey, NodeView, PodView, SERVICE_NAME_LABEL, ServiceView};
 
 /// The source that this controller's events name.
-const COMPONENT: &str = "endpointslice-controller";
+const COMPONENT: &str = "endpoint-slice-controller";
 /// Label that says who keeps a slice.
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Our value of it.
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
 /// Label of slices and endpoints of services without an address.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
-const ZONE: &str = "topology.kubernetes.io/zone";
 /// When a pod's node is not known yet, look again after this.
 const NODE_WAIT: Duration = Duration::from_secs(15);
 
@@ -40,6 +44,9 @@ struct EndpointSliceController {
     nodes: SharedInformer<NodeView>,
     slices: SharedInformer<EndpointSliceView>,
     expectations: Arc<Expectations>,
+    /// Services with hints by the processors of zones.
+    hinted: Mutex<HashSet<ObjectKey>>,
+    metrics: SliceMetrics,
     queue: WorkQueue<ObjectKey>,
 }
 
@@ -57,6 +64,8 @@ pub fn start(ctx: &Arc<Context>) {
         nodes: i.nodes.reader(),
         slices: i.endpoint_slices.reader(),
         expectations: Arc::default(),
+        hinted: Mutex::default(),
+        metrics: SliceMetrics::new(&ctx.config.metrics),
         queue: queue.clone(),
     });
     let (q, e) = (queue.clone(), Arc::clone(&me.expectations));
@@ -82,7 +91,7 @@ pub fn start(ctx: &Arc<Context>) {
     enqueue_services_of_pods(ctx, &queue, ctx.config.batch_periods.slices);
     let (q, services, pods) = (queue.clone(), me.services.clone(), me.pods.clone());
     me.nodes.on_change(move |change| on_node(&services, &pods, &q, change));
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.services.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -137,6 +146,11 @@ fn on_node(
     queue: &WorkQueue<ObjectKey>,
     change: &Change<NodeView>,
 ) {
+    let counts = |n: &NodeView| hints::counted(n).map(|(zone, cpu)| (zone.map(str::to_owned), cpu));
+    if !matches!(change, Change::Updated { old, new } if counts(old) == counts(new)) {
+        let auto = services.list().into_iter().filter(|s| hints::closeness(s) == hints::Closeness::Auto);
+        auto.for_each(|s| queue.add(s.key()));
+    }
     if let Change::Updated { old, new } = change
         && old.metadata.labels.get(ZONE) == new.metadata.labels.get(ZONE)
     {
@@ -158,7 +172,11 @@ fn on_node(
 
 impl EndpointSliceController {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
-        let Some(service) = self.services.get(key) else { return Ok(()) };
+        let Some(service) = self.services.get(key) else {
+            self.hinted.lock().remove(key);
+            self.metrics.forget(key);
+            return Ok(());
+        };
         if service.spec.r#type == "ExternalName" || service.metadata.is_deleting() {
             return Ok(());
         }
@@ -177,14 +195,17 @@ impl EndpointSliceController {
             let node = self.nodes.get(&ObjectKey::new("", node)).ok_or(())?;
             Ok(node.metadata.labels.get(ZONE).cloned())
         };
-        let (desired, missing_node) = core::desired(&service, &pods, zone);
+        let (mut desired, missing_node) = core::desired(&service, &pods, zone);
         let mut existing = self.slices.in_namespace(&key.namespace);
         existing.retain(|s| {
             is_ours(s) && s.metadata.labels.get(SERVICE_NAME_LABEL) == Some(&key.name) && !s.metadata.is_deleting()
         });
+        self.hint(&service, &mut desired, &existing);
         let labels = slice_labels(&service);
-        let plan =
-            core::plan(&core::families(&service), desired, &existing, |s| s.metadata.labels != labels, self.most);
+        let outdated = |s: &EndpointSliceView| s.metadata.labels != labels;
+        let sizes = Sizes::of(&desired, self.most);
+        let plan = core::plan(&core::families(&service), desired, &existing, outdated, self.most);
+        self.metrics.synced(&service, sizes, &plan, existing.len());
         if let Err(e) = self.carry_out(&service, plan, &existing, &labels).await {
             if matches!(&e, SyncError::Client(c) if c.is_namespace_terminating()) {
                 return Ok(());
@@ -200,6 +221,47 @@ impl EndpointSliceController {
             self.queue.add_after(key.clone(), NODE_WAIT);
         }
         Ok(())
+    }
+
+    /// Sets the hints of the endpoints of a service.
+    fn hint(
+        &self,
+        service: &ServiceView,
+        desired: &mut BTreeMap<Group, Vec<Endpoint>>,
+        existing: &[Arc<EndpointSliceView>],
+    ) {
+        let event = |kind: EventType, reason: &str, message: &str, family: &str| {
+            let message = format!("{message}, addressType: {family}");
+            self.recorder.event(&ObjectRef::of(service), kind, reason, message);
+        };
+        let closeness = hints::closeness(service);
+        let families = core::families(service);
+        if closeness != Closeness::Auto && self.hinted.lock().remove(&service.key()) {
+            let family = families.first().map_or("", String::as_str);
+            event(EventType::Warning, hints::DISABLED.0, hints::DISABLED.1, family);
+        }
+        match closeness {
+            Closeness::Anywhere => return,
+            Closeness::Near { nodes } => return hints::near(desired.values_mut().flatten(), nodes),
+            Closeness::Auto => {}
+        }
+        let shares = hints::shares(&self.nodes.list());
+        let known = existing.iter().flat_map(|s| &s.endpoints);
+        let before = known.filter_map(|e| Some((core::key_of(e), e.hints.as_ref()?.for_zones.first()?.name.clone())));
+        let before = before.collect();
+        for family in &families {
+            let of_family = desired.iter_mut().filter(|((f, _), _)| f == family).flat_map(|(_, endpoints)| endpoints);
+            match hints::share_out(&mut of_family.collect::<Vec<_>>(), &before, shares.as_ref()) {
+                Ok(()) if self.hinted.lock().insert(service.key()) => {
+                    event(EventType::Normal, hints::ENABLED.0, hints::ENABLED.1, family);
+                }
+                Ok(()) => {}
+                Err(why) => {
+                    self.hinted.lock().remove(&service.key());
+                    event(EventType::Warning, hints::DISABLED.0, &why, family);
+                }
+            }
+        }
     }
 
     async fn carry_out(

@@ -48,6 +48,35 @@ pub struct Endpoint {
     /// The node's zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// For whom it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hints: Option<EndpointHints>,
+}
+
+/// `discovery.k8s.io/v1` EndpointHints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointHints {
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_default")]
+    pub for_zones: Vec<HintTarget>,
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "null_default")]
+    pub for_nodes: Vec<HintTarget>,
+}
+
+impl EndpointHints {
+    /// Hints of one zone and one node; `None` where neither is given.
+    pub fn new(zone: Option<String>, node: Option<String>) -> Option<Self> {
+        let place = |name: Option<String>| name.map(|name| HintTarget { name }).into_iter().collect();
+        let hints = Self { for_zones: place(zone), for_nodes: place(node) };
+        (hints != Self::default()).then_some(hints)
+    }
+}
+
+/// `discovery.k8s.io/v1` ForZone and ForNode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HintTarget {
+    pub name: String,
 }
 
 /// `discovery.k8s.io/v1` EndpointConditions.

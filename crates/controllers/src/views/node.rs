@@ -51,12 +51,23 @@ pub struct NodeStatusView {
     pub conditions: Vec<Condition>,
     #[serde(deserialize_with = "null_default")]
     pub addresses: Vec<NodeAddress>,
+    /// What pods may have of it.
+    #[serde(deserialize_with = "null_default")]
+    pub allocatable: NodeAllocatable,
     /// Volumes that it has mounted or may mount at any moment, by the names it knows them by.
     #[serde(deserialize_with = "null_default")]
     pub volumes_in_use: Vec<String>,
     /// Volumes that it was told are attached.
     #[serde(deserialize_with = "null_default")]
     pub volumes_attached: Vec<AttachedVolume>,
+}
+
+/// The part of a node's allocatable resources that is read.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct NodeAllocatable {
+    /// A quantity; empty where it is not said.
+    pub cpu: String,
 }
 
 /// `v1.AttachedVolume`.

@@ -32,6 +32,8 @@ pub struct ServiceSpecView {
     pub ports: Vec<ServicePortView>,
     /// Whether pods count before they are ready.
     pub publish_not_ready_addresses: bool,
+    /// Which endpoints are preferred: `PreferClose`, `PreferSameZone`, `PreferSameNode`.
+    pub traffic_distribution: Option<String>,
 }
 
 /// A service's port.

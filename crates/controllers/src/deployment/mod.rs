@@ -50,7 +50,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(key);
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.deployments.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

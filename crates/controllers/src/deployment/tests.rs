@@ -142,3 +142,24 @@ async fn a_stuck_rollout_is_told_in_time() {
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(reason(&get(&api).await, "Progressing"), "ProgressDeadlineExceeded");
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_revision_does_not_count_as_a_change_of_the_spec() {
+    let api = Api::start().await;
+    api.namespace("n").await;
+    let _running = run(&api, BOTH, Config::default()).await;
+    let kind = "apps/v1/deployments";
+    let template = |image: &str| json!({"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [{"name": "c", "image": image}]}});
+    let spec = json!({"replicas": 1, "selector": {"matchLabels": {"app": "d"}}, "template": template("v1")});
+    api.create(kind, json!({"metadata": {"name": "d", "namespace": "n"}, "spec": spec})).await;
+    for (generation, revision) in [(1, "1"), (2, "2")] {
+        if generation == 2 {
+            api.change(kind, "n", "d", |d| d["spec"]["template"] = template("v2")).await;
+        }
+        api.settle().await;
+        let d = api.get(kind, "n", "d").await.unwrap();
+        let noted = &d["metadata"]["annotations"]["deployment.kubernetes.io/revision"];
+        assert_eq!((noted, &d["metadata"]["generation"]), (&json!(revision), &json!(generation)));
+        assert_eq!(d["status"]["observedGeneration"], generation);
+    }
+}

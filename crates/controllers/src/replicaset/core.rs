@@ -1,5 +1,5 @@
 //! What a replica set should do, from what it sees: no I/O here. Upstream `pkg/controller/replicaset`.
-use std::cmp::Ordering;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use kelson_meta::format_seconds;
 
 use crate::shared::pods::until_available;
 use crate::views::condition::{self, Condition};
-use crate::views::{PodView, ReplicaStatus};
+use crate::views::{PodView, ReplicaStatus, uid_number};
 
 /// Pods made or deleted in one sync at most.
 pub const BURST_MAX: usize = 500;
@@ -50,11 +50,55 @@ pub fn choose_victims(
         for p in related.iter().filter(|p| p.is_active() && p.is_ready()) {
             *per_node.entry(p.spec.node_name.as_str()).or_default() += 1;
         }
-        let rank = |p: &PodView| per_node.get(p.spec.node_name.as_str()).copied().unwrap_or(0);
-        pods.sort_by(|a, b| deletion_order(a, b, rank(a), rank(b), now));
+        let neighbors = |p: &PodView| per_node.get(p.spec.node_name.as_str()).copied().unwrap_or(0);
+        pods.sort_by_cached_key(|p| DeletionRank::new(p, neighbors(p), now));
     }
     pods.truncate(count);
     pods
+}
+
+/// The place of a pod in the order of deletion; the smallest goes first. The order of the fields is the order of the
+/// criteria, which are those of upstream's `ActivePodsWithRanks`, so the order is total whatever the pods are.
+///
+/// Upstream compares ages by order of magnitude alone (feature `LogarithmicScaleDown`) and lets the UID decide between
+/// different times of one magnitude, but not between equal times. Such an order has circles, and a sort may panic on it.
+/// Here the UID decides last, in both cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct DeletionRank {
+    has_node: bool,
+    phase: u8,
+    ready: bool,
+    /// From the annotation `controller.kubernetes.io/pod-deletion-cost`.
+    cost: i32,
+    /// Ready pods of related sets on the same node.
+    neighbors: Reverse<usize>,
+    /// How long the pod has been ready. `None` where it is not, or where it is unknown.
+    ready_for: Option<i64>,
+    restarts: Reverse<i32>,
+    age: Option<i64>,
+    uid: u128,
+}
+
+impl DeletionRank {
+    fn new(p: &PodView, neighbors: usize, now: Timestamp) -> Self {
+        Self {
+            has_node: !p.spec.node_name.is_empty(),
+            phase: phase_rank(&p.status.phase),
+            ready: p.is_ready(),
+            cost: deletion_cost(p),
+            neighbors: Reverse(neighbors),
+            ready_for: p.ready_since().map(|t| magnitude(t, now)),
+            restarts: Reverse(restarts(p)),
+            age: p.created().map(|t| magnitude(t, now)),
+            uid: uid_number(&p.metadata.uid),
+        }
+    }
+}
+
+/// The order of magnitude of the time since `t`: the binary logarithm of its seconds; -1 for less than a second.
+fn magnitude(t: Timestamp, now: Timestamp) -> i64 {
+    let seconds = now.duration_since(t).as_secs();
+    if seconds <= 0 { -1 } else { i64::from(seconds.ilog2()) }
 }
 
 fn phase_rank(phase: &str) -> u8 {
@@ -71,41 +115,6 @@ fn deletion_cost(p: &PodView) -> i32 {
 
 fn restarts(p: &PodView) -> i32 {
     p.status.container_statuses.iter().map(|c| c.restart_count).max().unwrap_or(0)
-}
-
-/// `Less`: `a` goes first.
-fn deletion_order(a: &PodView, b: &PodView, rank_a: usize, rank_b: usize, now: Timestamp) -> Ordering {
-    let unassigned_first = b.spec.node_name.is_empty().cmp(&a.spec.node_name.is_empty());
-    let ready_times = || match (a.ready_since(), b.ready_since()) {
-        (Some(x), Some(y)) => younger_first(x, y, a, b, now),
-        (None, Some(_)) if b.is_ready() && a.is_ready() => Ordering::Less,
-        (Some(_), None) if b.is_ready() && a.is_ready() => Ordering::Greater,
-        _ => Ordering::Equal,
-    };
-    unassigned_first
-        .then_with(|| phase_rank(&a.status.phase).cmp(&phase_rank(&b.status.phase)))
-        .then_with(|| a.is_ready().cmp(&b.is_ready()))
-        .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
-        .then_with(|| rank_b.cmp(&rank_a))
-        .then_with(ready_times)
-        .then_with(|| restarts(b).cmp(&restarts(a)))
-        .then_with(|| match (a.created(), b.created()) {
-            (Some(x), Some(y)) => younger_first(x, y, a, b, now),
-            (x, y) => x.is_some().cmp(&y.is_some()),
-        })
-}
-
-/// Younger first, by the order of magnitude of the age alone; within one magnitude by UID, which is as good as random
-/// (upstream feature LogarithmicScaleDown).
-fn younger_first(x: Timestamp, y: Timestamp, a: &PodView, b: &PodView, now: Timestamp) -> Ordering {
-    if x == y {
-        return Ordering::Equal;
-    }
-    let magnitude = |t: Timestamp| {
-        let seconds = now.duration_since(t).as_secs();
-        if seconds <= 0 { -1 } else { i64::from(seconds.ilog2()) }
-    };
-    magnitude(x).cmp(&magnitude(y)).then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
 }
 
 /// What the status is computed from.
@@ -167,8 +176,13 @@ fn count(n: usize) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use jiff::SignedDuration;
+    use rand::rngs::StdRng;
+    use rand::seq::SliceRandom as _;
+    use rand::{Rng as _, SeedableRng as _};
     use serde_json::json;
+
+    use super::*;
 
     const NOW: &str = "2026-01-01T01:00:00Z";
 
@@ -231,6 +245,66 @@ mod tests {
         let related = [pod("q", json!({"/spec/nodeName": "n2"})), crowded.clone()];
         let got = choose_victims(vec![pod("a", json!({})), crowded], &related, 1, now());
         assert_eq!(got[0].spec.node_name, "n2", "doubled up goes first");
+    }
+
+    /// Random pods as they are seen in clusters: few nodes, few seconds, few restarts, random UIDs.
+    fn random_pods(random: &mut StdRng) -> Vec<Arc<PodView>> {
+        let at = |seconds: i64| format_seconds(now() - SignedDuration::from_secs(seconds));
+        let count = random.random_range(21..200);
+        (0..count)
+            .map(|_| {
+                let mut annotations = serde_json::Map::new();
+                if random.random_bool(0.1) {
+                    annotations.insert(DELETION_COST.into(), json!(random.random_range(-2..3).to_string()));
+                }
+                let node = ["", "n1", "n2", "n3"][random.random_range(0..4)];
+                let phase = ["Pending", "Unknown", "Running", "Running"][random.random_range(0..4)];
+                let ready = ["True", "True", "False"][random.random_range(0..3)];
+                let mut condition = json!({"type": "Ready", "status": ready});
+                if random.random_bool(0.9) {
+                    condition["lastTransitionTime"] = json!(at(random.random_range(-2..15)));
+                }
+                let mut p = json!({"metadata": {"name": "p", "uid": format!("{:032x}", random.random::<u128>()),
+                        "annotations": annotations, "creationTimestamp": at(random.random_range(0..40))},
+                    "spec": {"nodeName": node}, "status": {"phase": phase, "conditions": [condition],
+                    "containerStatuses": [{"restartCount": random.random_range(0..3) / 2}]}});
+                if random.random_bool(0.05) {
+                    p["metadata"]["creationTimestamp"] = json!(null);
+                }
+                Arc::new(serde_json::from_value(p).unwrap())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn any_pods_have_one_order() {
+        for seed in 0..500 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let mut pods = random_pods(&mut random);
+            let related = pods.clone();
+            let count = random.random_range(1..pods.len());
+            let uids = |pods: &[Arc<PodView>]| pods.iter().map(|p| p.metadata.uid.clone()).collect::<Vec<_>>();
+            let first = uids(&choose_victims(pods.clone(), &related, count, now()));
+            pods.shuffle(&mut random);
+            let again = uids(&choose_victims(pods.clone(), &related, count, now()));
+            assert_eq!(first, again, "seed {seed}: the order of the cache must not matter");
+            // Fewer victims are the first of more.
+            assert_eq!(first[..1], uids(&choose_victims(pods, &related, 1, now())), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn ready_times_of_one_magnitude_have_no_circle() {
+        // By upstream's rule a goes before b, b before c, and c is equal to a.
+        let ready = |uid: &str, seconds: i64| {
+            let at = format_seconds(now() - SignedDuration::from_secs(seconds));
+            let mut p = (*pod("p", json!({"/status/conditions/0/lastTransitionTime": at}))).clone();
+            p.metadata.uid = uid.into();
+            DeletionRank::new(&p, 0, now())
+        };
+        let uid = |n: u8| format!("00000000-0000-4000-8000-0000000000{n:02}");
+        let (a, b, c) = (ready(&uid(1), 9), ready(&uid(2), 8), ready(&uid(3), 9));
+        assert!(a < b && b < c && a < c);
     }
 
     #[test]

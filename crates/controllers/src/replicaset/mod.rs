@@ -17,8 +17,9 @@ use crate::shared::expectations::Expectations;
 use crate::shared::informers::SharedInformer;
 use crate::shared::ownership::enqueue_owners;
 use crate::shared::pods::{PodControl, Template, slow_start};
+use crate::shared::refusals::Refusals;
 use crate::views::{IndexKey, Indexed, uid_number};
-use crate::views::{PodView, ReplicaSetView, ReplicaStatus, ReplicationControllerView};
+use crate::views::{NamespaceView, PodView, ReplicaSetView, ReplicaStatus, ReplicationControllerView};
 
 /// What the loop needs to know of a kind that keeps pods.
 pub trait Replicated: Indexed {
@@ -94,7 +95,9 @@ pub struct ReplicaSetController<T: Replicated> {
     control: PodControl,
     sets: SharedInformer<T>,
     pods: SharedInformer<PodView>,
+    namespaces: SharedInformer<NamespaceView>,
     expectations: Arc<Expectations>,
+    refusals: Arc<Refusals>,
     queue: WorkQueue<ObjectKey>,
 }
 
@@ -112,33 +115,37 @@ fn launch<T: Replicated>(ctx: &Arc<Context>, sets: SharedInformer<T>) {
     let client = ctx.client();
     let control = PodControl { client: client.clone(), recorder: ctx.recorder(&client, T::COMPONENT) };
     let queue = WorkQueue::default();
-    let expectations = Arc::new(Expectations::default());
+    let (expectations, refusals) = (Arc::new(Expectations::default()), Arc::new(Refusals::default()));
     let me = Arc::new(ReplicaSetController {
         ctx: Arc::clone(ctx),
         client,
         control,
         sets: sets.clone(),
         pods: ctx.informers.pods.reader(),
+        namespaces: ctx.informers.namespaces.reader(),
         expectations: Arc::clone(&expectations),
+        refusals: Arc::clone(&refusals),
         queue: queue.clone(),
     });
-    let (q, e) = (queue.clone(), Arc::clone(&expectations));
+    let (q, e, r) = (queue.clone(), Arc::clone(&expectations), Arc::clone(&refusals));
     sets.on_change(move |change| {
         let key = change.object().key();
-        match change {
-            Change::Deleted(_) => e.forget(&key),
-            // Deleted and made anew under the same name: what the old one expected will never come.
-            Change::Updated { old, new } if old.uid() != new.uid() => e.forget(&key),
-            _ => {}
+        // Deleted and created again under the same name: what the old one expected will never come.
+        if matches!(change, Change::Deleted(_))
+            || matches!(change, Change::Updated { old, new } if old.uid() != new.uid())
+        {
+            e.forget(&key);
+            r.forget(&key);
         }
         q.add(key);
     });
     let (q, e) = (queue.clone(), expectations);
     ctx.informers.pods.on_change(move |change| {
         e.pod_observed::<T>(change);
+        refusals.pod_observed::<T>(change);
         enqueue_owners(&sets, &q, change, |p| &p.metadata, |set, pod| set.selector().matches(&pod.labels));
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.sets.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -197,12 +204,28 @@ impl<T: Replicated> ReplicaSetController<T> {
     ) -> Result<(), ClientError> {
         match core::step(active.len(), set.replicas()) {
             Step::Hold => Ok(()),
-            Step::Create(n) => self.create(key, set, template, n).await,
+            // A namespace that goes takes no pods: each pod that leaves it would be one more refused request.
+            Step::Create(_) if self.is_terminating(&key.namespace) => Ok(()),
+            Step::Create(n) => match self.refusals.held(key) {
+                None => self.create(key, set, template, n).await,
+                Some((held, wait)) => {
+                    self.queue.add_after(key.clone(), wait);
+                    // What is missing for another reason does not wait.
+                    self.create(key, set, template, n.saturating_sub(held)).await
+                }
+            },
             Step::Delete(n) => self.delete(key, set, active, n).await,
         }
     }
 
+    fn is_terminating(&self, namespace: &str) -> bool {
+        self.namespaces.get(&ObjectKey::new("", namespace)).is_some_and(|n| n.metadata.is_deleting())
+    }
+
     async fn create(&self, key: &ObjectKey, set: &Arc<T>, template: &Template, n: usize) -> Result<(), ClientError> {
+        if n == 0 {
+            return Ok(());
+        }
         self.expectations.expect_creations(key, n);
         let (made, error) = slow_start(n, |_| self.control.create(&**set, template)).await;
         self.expectations.lower_creations(key, n - made);

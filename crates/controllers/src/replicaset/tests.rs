@@ -3,7 +3,7 @@ use kelson_simulation::{Api, DISTURBANCES, at_every_request};
 use serde_json::{Value, json};
 
 use crate::Config;
-use crate::testing::run;
+use crate::testing::{Gate, run, run_through};
 
 fn set(replicas: i32) -> Value {
     json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web", "namespace": "n"},
@@ -87,4 +87,57 @@ async fn a_failure_at_any_write_is_got_over() {
         assert_eq!((&status["replicas"], &status["readyReplicas"]), (&json!(1), &json!(1)));
     })
     .await;
+}
+
+/// What a kubelet does with pods that it has no room for.
+async fn refuse_all(api: &Api) {
+    for pod in api.list("v1/pods").await {
+        if pod["status"]["phase"] == "Pending" && pod["spec"]["nodeName"] == "n1" {
+            let status = json!({"status": {"phase": "Failed", "reason": "NodePorts", "message": "no free ports"}});
+            api.patch("v1/pods", "n", pod["metadata"]["name"].as_str().unwrap(), "status", status).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_refuses_pods_gets_fewer_and_fewer() {
+    let api = Api::start().await;
+    api.namespace("n").await;
+    let _running = run(&api, &["replicaset-controller"], Config::default()).await;
+    let mut bound = set(1);
+    bound["spec"]["template"]["spec"]["nodeName"] = json!("n1");
+    api.create("apps/v1/replicasets", bound).await;
+    for _ in 0..600 {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        refuse_all(&api).await;
+    }
+    let made = api.list("v1/pods").await.len();
+    assert!((5..=8).contains(&made), "{made} pods in a minute");
+    // A larger set gets what it asks for more, at once.
+    api.change("apps/v1/replicasets", "n", "web", |v| v["spec"]["replicas"] = json!(4)).await;
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    let pending = api.list("v1/pods").await.iter().filter(|p| p["status"]["phase"] == "Pending").count();
+    assert_eq!(pending, 3);
+    // Once the node takes pods, the last one comes as well.
+    tokio::time::sleep(std::time::Duration::from_secs(120)).await;
+    let pending = api.list("v1/pods").await.iter().filter(|p| p["status"]["phase"] == "Pending").count();
+    assert_eq!(pending, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_goes_gets_no_pods() {
+    let (api, gate) = (Api::start().await, Gate::default());
+    api.namespace("n").await;
+    let _running = run_through(&api, &["replicaset-controller"], &gate);
+    api.create("apps/v1/replicasets", set(5)).await;
+    api.settle().await;
+    api.delete("v1/namespaces", "", "n", json!({})).await;
+    api.settle().await;
+    let before = api.writes().len();
+    for pod in api.list("v1/pods").await {
+        api.remove("v1/pods", "n", pod["metadata"]["name"].as_str().unwrap()).await;
+    }
+    api.settle().await;
+    let asked = api.writes()[before..].iter().filter(|w| w.starts_with("POST ") && w.ends_with("/pods")).count();
+    assert_eq!((asked, api.list("v1/pods").await.len()), (0, 0));
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use jiff::Timestamp;
 use kelson_client::{Client, ClientError, DeleteOptions, EventRecorder, EventType, Object, ObjectRef};
-use kelson_meta::OwnerReference;
+use kelson_meta::{ObjectMeta, OwnerReference, format_seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::views::PodView;
 
@@ -160,6 +161,14 @@ impl PodControl {
             }
         }
     }
+}
+
+/// A strategic merge patch of a pod's status: the condition by which a pod says why it is about to be deleted (KEP-3329).
+/// Its `observedGeneration` is that of the pod (KEP-5067).
+pub fn disruption_target(pod: &ObjectMeta, reason: &str, message: &str, now: Timestamp) -> Value {
+    let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
+        "lastTransitionTime": format_seconds(now), "observedGeneration": pod.generation});
+    json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}})
 }
 
 /// How long until a ready pod is available: zero when it is, `None` while it is not ready. `min_ready` is the owner's

@@ -15,6 +15,7 @@ use kelson_meta::{LabelSelector, ObjectKey};
 use crate::shared::context::{Context, WORKERS, enqueue_self};
 use crate::shared::informers::SharedInformer;
 use crate::shared::ownership::enqueue_owners;
+use crate::shared::refusals::Refusals;
 use crate::views::{ClaimView, ControllerRevisionView, PodView, StatefulSetView};
 
 /// The source that this controller's events name.
@@ -28,6 +29,7 @@ struct StatefulSetController {
     revisions: SharedInformer<ControllerRevisionView>,
     pods: SharedInformer<PodView>,
     claims: SharedInformer<ClaimView>,
+    refusals: Refusals,
     queue: WorkQueue<ObjectKey>,
 }
 
@@ -43,11 +45,15 @@ pub fn start(ctx: &Arc<Context>) {
         revisions: ctx.informers.controller_revisions.reader(),
         pods: ctx.informers.pods.reader(),
         claims: ctx.informers.claims.reader(),
+        refusals: Refusals::default(),
         queue: queue.clone(),
     });
     me.sets.on_change(enqueue_self(&queue));
-    let (q, sets) = (queue.clone(), me.sets.clone());
+    let (q, sets, to) = (queue.clone(), me.sets.clone(), Arc::downgrade(&me));
     me.pods.on_change(move |change| {
+        if let Some(me) = to.upgrade() {
+            me.refusals.pod_observed::<StatefulSetView>(change);
+        }
         enqueue_owners(
             &sets,
             &q,
@@ -56,7 +62,7 @@ pub fn start(ctx: &Arc<Context>) {
             |set, pod| set.ordinal_of(&pod.name).is_some() && selector(set).matches(&pod.labels),
         );
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.sets.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

@@ -14,11 +14,15 @@ use super::{StatefulSetController, selector, status};
 use crate::shared::context::{SyncError, update_value};
 use crate::shared::ownership::claim_all;
 use crate::shared::pods::slow_start;
+use crate::shared::refusals::is_refused;
 use crate::views::{ClaimView, PodView, StatefulSetView};
 
 impl StatefulSetController {
     pub(super) async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
-        let Some(set) = self.sets.get(key) else { return Ok(()) };
+        let Some(set) = self.sets.get(key) else {
+            self.refusals.forget(key);
+            return Ok(());
+        };
         let selector = selector(&set);
         let candidates = self.pods.owned_or_orphaned(set.uid(), &key.namespace);
         let named: Vec<_> = candidates.into_iter().filter(|p| set.ordinal_of(&p.metadata.name).is_some()).collect();
@@ -113,7 +117,13 @@ impl StatefulSetController {
         step: &PodStep,
     ) -> Result<(), SyncError> {
         match step {
-            PodStep::Replace(pod) => self.delete(set, pod).await,
+            PodStep::Replace(pod) => match self.refusals.held(&set.key()) {
+                Some((_, wait)) if is_refused(pod) => {
+                    self.queue.add_after(set.key(), wait);
+                    Ok(())
+                }
+                _ => self.delete(set, pod).await,
+            },
             PodStep::Create { ordinal, of_current } => {
                 let revision = if *of_current { &revisions.current } else { &revisions.update };
                 let body = identity::pod(set, &template_of(revision)?, &revision.metadata.name, *ordinal);

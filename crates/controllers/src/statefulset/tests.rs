@@ -202,3 +202,23 @@ async fn a_rollout_ends_whichever_write_fails() {
     })
     .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_refuses_a_pod_is_asked_less_and_less() {
+    let (api, _running) = start(ME).await;
+    let mut bound = set(1, "v1");
+    bound["spec"]["template"]["spec"]["nodeName"] = json!("n1");
+    api.create("apps/v1/statefulsets", bound).await;
+    for _ in 0..600 {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        let pod = api.get("v1/pods", "n", "s-0").await;
+        if pod.is_some_and(|p| p["status"]["phase"] == "Pending") {
+            let status = json!({"status": {"phase": "Failed", "reason": "OutOfcpu", "message": "no room"}});
+            api.patch("v1/pods", "n", "s-0", "status", status).await;
+        }
+    }
+    let deleted = api.writes().iter().filter(|w| *w == "DELETE /api/v1/namespaces/n/pods/s-0").count();
+    assert!((4..=7).contains(&deleted), "{deleted} pods in a minute");
+    tokio::time::sleep(std::time::Duration::from_secs(120)).await;
+    assert_eq!(api.get("v1/pods", "n", "s-0").await.unwrap()["status"]["phase"], "Pending");
+}

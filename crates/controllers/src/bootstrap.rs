@@ -52,7 +52,7 @@ pub fn start_signer(ctx: &Arc<Context>) {
     let q = queue.clone();
     secrets.on_change(move |_| q.add(ObjectKey::new("kube-public", "cluster-info")));
     let clock = Arc::clone(&ctx.clock);
-    ctx.run_queue(&queue, 1, move |key| {
+    ctx.run_queue_of(maps.clone(), &queue, 1, move |key| {
         let (client, maps, secrets, clock) = (client.clone(), maps.clone(), secrets.clone(), Arc::clone(&clock));
         async move {
             let Some(map) = maps.get(&key) else { return Ok(()) };
@@ -76,7 +76,7 @@ pub fn start_cleaner(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     secrets.on_change(enqueue_self(&queue));
     let (clock, q) = (Arc::clone(&ctx.clock), queue.clone());
-    ctx.run_queue(&queue, 1, move |key| {
+    ctx.run_queue_of(secrets.clone(), &queue, 1, move |key| {
         let (client, secrets, clock, queue) = (client.clone(), secrets.clone(), Arc::clone(&clock), q.clone());
         async move {
             let Some(secret) = secrets.get(&key) else { return Ok(()) };

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use kelson_client::{PatchKind, WorkQueue, WriteOptions};
+use kelson_client::{Change, PatchKind, WorkQueue, WriteOptions};
 use kelson_meta::ObjectKey;
 use serde_json::json;
 
@@ -21,15 +21,14 @@ pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let roles = ctx.informers.cluster_roles.reader();
     let (q, all) = (queue.clone(), roles.clone());
-    // Any role may be part of any other: there are few that are made of others, and all of them are looked at.
     roles.on_change(move |change| {
-        let made = all.list().into_iter().filter(|role| role.aggregation_rule.is_some());
-        made.for_each(|role| q.add(ObjectKey::new("", &role.metadata.name)));
+        let concerned = all.list().into_iter().filter(|role| concerns(change, role));
+        concerned.for_each(|role| q.add(ObjectKey::new("", &role.metadata.name)));
         if change.object().aggregation_rule.is_some() {
             q.add(ObjectKey::new("", &change.object().metadata.name));
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(roles.clone(), &queue, WORKERS, move |key| {
         let (client, roles) = (client.clone(), roles.clone());
         async move {
             let Some(role) = roles.get(&key) else { return Ok(()) };
@@ -44,6 +43,24 @@ pub fn start(ctx: &Arc<Context>) {
             applied.map_err(SyncError::from)
         }
     });
+}
+
+/// Whether a role that is made of others is made of the one that changed, or was.
+fn concerns(change: &Change<ClusterRoleView>, role: &ClusterRoleView) -> bool {
+    let Some(aggregation) = &role.aggregation_rule else { return false };
+    if let Change::Updated { old, new } = change
+        && (&old.metadata.labels, &old.rules) == (&new.metadata.labels, &new.rules)
+    {
+        return false;
+    }
+    let (old, new) = match change {
+        Change::Added(new) => (None, Some(new)),
+        Change::Updated { old, new } => (Some(old), Some(new)),
+        Change::Deleted(old) => (Some(old), None),
+    };
+    // Selectors that cannot be read are reported where the role is worked on.
+    let selectors = aggregation.cluster_role_selectors.iter().filter_map(|s| s.selector().ok());
+    selectors.into_iter().any(|s| old.into_iter().chain(new).any(|other| s.matches(&other.metadata.labels)))
 }
 
 /// The rules of all roles that the selectors match, each once, in the order of selectors and names. `None` for a role that

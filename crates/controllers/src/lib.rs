@@ -73,9 +73,20 @@ impl Controllers {
     /// controller, whose groups are those of a service account.
     pub fn start(config: Config, factory: Box<ClientFactory>, clock: Arc<dyn Clock>, tasks: Tasks) -> Running {
         let manager = Context::new(config, factory, clock, tasks);
+        let gates = Arc::clone(&manager.config.feature_gates);
+        manager.config.metrics.on_scrape(move |families| {
+            let help = "Whether a feature is on, by name and stage.";
+            let mut family = families.gauge("kubernetes_feature_enabled", help);
+            for (name, stage, on) in gates.all() {
+                family.sample(&[("name", name), ("stage", stage.label())], f64::from(u8::from(on)));
+            }
+        });
+        let help = "1 for each controller of this manager that runs.";
+        let running = manager.config.metrics.gauges("running_managed_controllers", help, &["name", "manager"]);
         for controller in CONTROLLERS {
             if manager.config.enables(controller.name, controller.on_by_default) {
                 (controller.start)(&manager.of(controller));
+                running.with_label_values(&[controller.name, "kube-controller-manager"]).set(1);
             }
         }
         manager.informers.start(&manager.client(), &manager.tasks);
@@ -104,5 +115,38 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.manager.tasks.token().cancel();
         self.manager.informers.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use kelson_metrics::Registry;
+    use kelson_simulation::Api;
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn metrics_of_upstream_are_there_with_their_labels() {
+        let api = Api::start().await;
+        api.namespace("n").await;
+        let metrics = Registry::of_component();
+        let config = Config { metrics: metrics.clone(), ..Config::default() };
+        let _running = testing::run(&api, &["*"], config).await;
+        let spec = json!({"selector": {"a": "b"}, "ports": [{"port": 80}], "trafficDistribution": "PreferClose"});
+        api.create("v1/services", json!({"metadata": {"name": "s", "namespace": "n"}, "spec": spec})).await;
+        api.settle().await;
+        let described = metrics.described();
+        let facts = include_str!("../../../facts/component-metrics.txt");
+        let mut looked_at = 0;
+        for line in facts.lines().filter_map(|l| l.strip_prefix("kube-controller-manager ")) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let labels: BTreeSet<String> = words[2].split(',').filter(|l| *l != "-").map(str::to_owned).collect();
+            assert_eq!(described.get(words[1]), Some(&labels), "{line}");
+            looked_at += 1;
+        }
+        assert!(looked_at > 20);
     }
 }

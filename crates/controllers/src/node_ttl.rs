@@ -51,7 +51,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(ObjectKey::new("", &change.object().metadata.name));
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(nodes.clone(), &queue, WORKERS, move |key| {
         let (client, nodes, at) = (client.clone(), nodes.clone(), Arc::clone(&at));
         async move {
             let Some(node) = nodes.get(&key) else { return Ok(()) };

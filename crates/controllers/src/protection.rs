@@ -117,7 +117,7 @@ pub fn start_claims(ctx: &Arc<Context>) {
             waiting.filter(|c| c.metadata.is_deleting()).for_each(|c| q.add(c.metadata.key()));
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(claims.clone(), &queue, WORKERS, move |key| {
         let (client, claims) = (client.clone(), claims.clone());
         async move {
             let Some(claim) = claims.get(&key) else { return Ok(()) };
@@ -138,7 +138,7 @@ pub fn start_volumes(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let volumes = ctx.informers.volumes.reader();
     volumes.on_change(enqueue_self(&queue));
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(volumes.clone(), &queue, WORKERS, move |key| {
         let (client, volumes) = (client.clone(), volumes.clone());
         async move {
             let Some(volume) = volumes.get(&key) else { return Ok(()) };
@@ -178,7 +178,7 @@ pub fn start_classes(ctx: &Arc<Context>) {
     claims.on_change(move |_| wake());
     let wake = again(&queue);
     volumes.on_change(move |_| wake());
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(classes.clone(), &queue, WORKERS, move |key| {
         let (client, classes, claims, volumes) = (client.clone(), classes.clone(), claims.clone(), volumes.clone());
         async move {
             let Some(class) = classes.get(&key) else { return Ok(()) };

@@ -34,7 +34,7 @@ pub fn start(ctx: &Arc<Context>) {
     let (q, all) = (queue.clone(), namespaces.clone());
     ctx.on_new_authorities(move || all.list().iter().for_each(|n| q.add(n.metadata.key())));
     let config = Arc::clone(&ctx.config);
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(namespaces.clone(), &queue, WORKERS, move |key| {
         let (client, namespaces, maps, config) = (client.clone(), namespaces.clone(), maps.clone(), Arc::clone(&config));
         async move {
             let active = namespaces.get(&key).is_some_and(|n| n.status.phase != "Terminating" && !n.metadata.is_deleting());

@@ -57,7 +57,7 @@ pub fn start(ctx: &Arc<Context>) {
     me.cidrs.on_change(move |_| going(&cidrs, &q));
     let (q, cidrs) = (queue.clone(), me.cidrs.clone());
     me.addresses.on_change(move |_| going(&cidrs, &q));
-    ctx.run_queue(&queue, 1, move |key| {
+    ctx.run_queue_of(me.cidrs.clone(), &queue, 1, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

@@ -26,7 +26,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(ObjectKey::new("", &a.metadata.namespace));
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(namespaces.clone(), &queue, WORKERS, move |key| {
         let (client, namespaces, accounts) = (client.clone(), namespaces.clone(), accounts.clone());
         async move {
             let active =

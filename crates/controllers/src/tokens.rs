@@ -53,7 +53,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
     let (q, all) = (queue.clone(), me.secrets.clone());
     ctx.on_new_authorities(move || all.list().iter().for_each(|s| q.add(s.metadata.key())));
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.secrets.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

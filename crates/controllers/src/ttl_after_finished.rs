@@ -38,7 +38,7 @@ pub fn start(ctx: &Arc<Context>) {
         }
     });
     let queue = me.queue.clone();
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.jobs.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

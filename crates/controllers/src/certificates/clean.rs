@@ -58,7 +58,7 @@ pub fn start(ctx: &Arc<Context>) {
         }
     });
     let (q, clock) = (queue.clone(), Arc::clone(&ctx.clock));
-    ctx.run_queue(&queue, 1, move |key| {
+    ctx.run_queue_of(csrs.clone(), &queue, 1, move |key| {
         let (client, csrs, queue, clock) = (client.clone(), csrs.clone(), q.clone(), Arc::clone(&clock));
         async move {
             let Some(csr) = csrs.get(&key) else { return Ok(()) };

@@ -34,7 +34,7 @@ pub fn start(ctx: &Arc<Context>) {
         config: Arc::clone(&ctx.config),
     });
     me.csrs.on_change(crate::shared::context::enqueue_self(&queue));
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.csrs.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

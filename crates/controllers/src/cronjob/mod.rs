@@ -68,7 +68,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(key);
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.crons.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

@@ -64,7 +64,7 @@ pub fn start(ctx: &Arc<Context>) {
         let key = change.object().key();
         match change {
             Change::Deleted(_) => e.forget(&key),
-            // Deleted and made anew under the same name: what the old one expected will never come.
+            // Deleted and created again under the same name: what the old one expected will never come.
             Change::Updated { old, new } if old.uid() != new.uid() => e.forget(&key),
             _ => {}
         }
@@ -84,7 +84,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
     let (q, sets, pods) = (queue.clone(), me.sets.clone(), me.pods.clone());
     me.nodes.on_change(move |change| on_node(&sets, &pods, &q, change));
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.sets.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

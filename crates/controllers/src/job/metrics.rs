@@ -29,8 +29,8 @@ pub struct JobMetrics {
 impl JobMetrics {
     /// Registers the series with the component's registry.
     pub fn new(registry: &Registry) -> Self {
-        // 1 ms to 16 s, doubling.
-        let bounds = exponential_buckets(0.001, 2.0, 15).unwrap_or_default();
+        // 4 ms to 65 s, doubling.
+        let bounds = exponential_buckets(0.004, 2.0, 15).unwrap_or_default();
         let sync = ["completion_mode", "result", "action"];
         let name = |n: &str| format!("job_controller_{n}");
         let counters = |n: &str, help: &str, labels: &[&str]| registry.counters(&name(n), help, labels);

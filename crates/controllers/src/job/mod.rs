@@ -70,7 +70,7 @@ pub fn start(ctx: &Arc<Context>) {
     let m = Arc::clone(&me);
     me.pods.on_change(move |change| m.on_pod(change));
     let m = Arc::clone(&me);
-    ctx.run_queue(&me.queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.jobs.clone(), &me.queue, WORKERS, move |key| {
         let me = Arc::clone(&m);
         async move { me.sync(&key).await }
     });

@@ -59,7 +59,7 @@ pub fn start(ctx: &Arc<Context>) {
             }
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.namespaces.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

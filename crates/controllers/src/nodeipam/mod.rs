@@ -65,7 +65,7 @@ pub fn start(ctx: &Arc<Context>) {
         }
     });
     // One worker: two nodes at once must not be given the same range.
-    ctx.run_queue(&queue, 1, move |key| {
+    ctx.run_queue_of(me.nodes.clone(), &queue, 1, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

@@ -256,6 +256,30 @@ mod tests {
     }
 
     #[test]
+    fn a_fall_counts_from_the_last_high_recommendation_however_often_it_is_looked_at() {
+        use rand::{Rng as _, SeedableRng as _};
+        for seed in 0..200 {
+            let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+            let (mut past, falls_at) = (past(), random.random_range(0..100));
+            past.begin(10, at(0));
+            let (mut t, mut last_high) = (0, 0);
+            while t < falls_at + 700 {
+                t += random.random_range(1..40);
+                let desired = if t <= falls_at { 10 } else { random.random_range(2..7) };
+                if desired == 10 {
+                    last_high = t;
+                }
+                let replicas = past.limit(&spec(&Value::Null), 10, desired, at(t)).replicas;
+                assert_eq!(
+                    replicas < 10,
+                    t >= last_high + 300,
+                    "seed {seed}: {replicas} at {t}, high until {last_high}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn policies_limit_the_change_in_their_period() {
         let up = |select: &str| {
             json!({"scaleUp": {"selectPolicy": select, "stabilizationWindowSeconds": 0, "policies": [

@@ -1,5 +1,7 @@
 //! Horizontal pod autoscalers: every fifteen seconds, as many pods as the metrics ask for. This file reads and writes scales
-//! and statuses; `evaluate` asks the metrics, `usage` says how many pods they need, `limits` how fast that may come.
+//! and statuses; `evaluate` asks the metrics, `usage` says how many pods they need, `limits` how fast that may come, and
+//! `counts` keeps count of it all.
+mod counts;
 mod evaluate;
 mod limits;
 mod metrics;
@@ -13,7 +15,9 @@ use kelson_client::{Change, Client, EventRecorder, EventType, Object, ObjectRef,
 use kelson_meta::{LabelSelector, ObjectKey, format_seconds};
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::time::Instant;
 
+use self::counts::{Action, AutoscalerCounts, ErrorLabel};
 use self::evaluate::Evaluator;
 use self::limits::Past;
 use self::metrics::MetricsClient;
@@ -38,6 +42,7 @@ struct HorizontalPodAutoscalerController {
     autoscalers: SharedInformer<PodAutoscalerView>,
     pods: SharedInformer<PodView>,
     memory: Mutex<HashMap<ObjectKey, AutoscalerMemory>>,
+    counts: AutoscalerCounts,
     queue: WorkQueue<ObjectKey>,
 }
 
@@ -60,6 +65,7 @@ pub fn start(ctx: &Arc<Context>) {
         autoscalers: ctx.informers.pod_autoscalers.reader(),
         pods: ctx.informers.pods.reader(),
         memory: Mutex::default(),
+        counts: AutoscalerCounts::new(&ctx.config.metrics),
         queue: WorkQueue::default(),
     });
     let (queue, period) = (me.queue.clone(), ctx.config.autoscaling.period);
@@ -69,7 +75,7 @@ pub fn start(ctx: &Arc<Context>) {
         Change::Updated { .. } => queue.add_after(change.object().key(), period),
     });
     let queue = me.queue.clone();
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.autoscalers.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -82,6 +88,9 @@ struct ScaleAssessment<'a> {
     hpa: Arc<PodAutoscalerView>,
     status: PodAutoscalerStatus,
     now: Timestamp,
+    /// What was done, and what went wrong first, for metrics.
+    action: Action,
+    fault: ErrorLabel,
 }
 
 impl HorizontalPodAutoscalerController {
@@ -93,9 +102,13 @@ impl HorizontalPodAutoscalerController {
         // Failures are told in events and conditions; the next look comes in its time, not sooner.
         self.queue.add_after(key.clone(), self.ctx.config.autoscaling.period);
         let status = hpa.status.clone();
-        let mut look = ScaleAssessment { me: self, key, hpa, status, now: self.ctx.clock.now() };
+        let now = self.ctx.clock.now();
+        let mut look =
+            ScaleAssessment { me: self, key, hpa, status, now, action: Action::None, fault: ErrorLabel::None };
+        let begun = Instant::now();
         look.run().await;
-        let ScaleAssessment { hpa, status, .. } = look;
+        let ScaleAssessment { hpa, status, action, fault, .. } = look;
+        self.counts.reconciled(action, fault, begun.elapsed());
         if status == hpa.status {
             return Ok(());
         }
@@ -137,6 +150,13 @@ impl ScaleAssessment<'_> {
         self.me.recorder.event(&ObjectRef::of(&*self.hpa), kind, reason, message);
     }
 
+    /// The first of several faults counts.
+    fn failed(&mut self, fault: ErrorLabel) {
+        if self.fault == ErrorLabel::None {
+            self.fault = fault;
+        }
+    }
+
     fn condition(&mut self, kind: &str, holds: bool, reason: &str, message: impl Into<String>) {
         let status = if holds { "True" } else { "False" };
         let mut new = Condition::new(kind, status, reason, message, &format_seconds(self.now));
@@ -171,6 +191,7 @@ impl ScaleAssessment<'_> {
             Err(why) => {
                 let text = format!("the HPA controller was unable to get the target's current scale: {why}");
                 self.event(EventType::Warning, "FailedGetScale", why);
+                self.fault = ErrorLabel::Internal;
                 return self.condition("AbleToScale", false, "FailedGetScale", text);
             }
         };
@@ -191,6 +212,7 @@ impl ScaleAssessment<'_> {
             match self.by_metrics(&scale).await {
                 Ok((desired, why, metrics)) => (desired, why, Some(metrics)),
                 Err((text, metrics)) => {
+                    self.failed(ErrorLabel::Internal);
                     self.event(EventType::Warning, "FailedComputeMetricsReplicas", text);
                     self.status.current_replicas = current;
                     self.status.current_metrics = Some(metrics);
@@ -204,6 +226,7 @@ impl ScaleAssessment<'_> {
             if let Err(error) = self.rescale(target, scale, desired).await {
                 let text = format!("New size: {desired}; reason: {why}; error: {error}");
                 self.event(EventType::Warning, "FailedRescale", text);
+                self.failed(ErrorLabel::Internal);
                 let text = format!("the HPA controller was unable to update the target scale: {error}");
                 return self.condition("AbleToScale", false, "FailedUpdateScale", text);
             }
@@ -211,6 +234,7 @@ impl ScaleAssessment<'_> {
             self.condition("AbleToScale", true, "SucceededRescale", text);
             self.event(EventType::Normal, "SuccessfulRescale", format!("New size: {desired}; reason: {why}"));
             self.remember(|past, now| past.changed(current, desired, now));
+            self.action = Action::of(current, desired);
             self.status.last_scale_time = Some(format_seconds(self.now));
         }
         self.status.desired_replicas = desired;
@@ -239,6 +263,7 @@ impl ScaleAssessment<'_> {
     /// The selector and the pods it selects, unless another autoscaler scales them too.
     fn pods(&mut self, selector: &str) -> Result<Vec<Arc<PodView>>, String> {
         if selector.is_empty() {
+            self.failed(ErrorLabel::Spec);
             let text = "selector is required";
             self.event(EventType::Warning, "SelectorRequired", text);
             self.condition("ScalingActive", false, "InvalidSelector", "the HPA target's scale is missing a selector");
@@ -247,6 +272,7 @@ impl ScaleAssessment<'_> {
         let parsed = match LabelSelector::parse(selector) {
             Ok(parsed) => parsed,
             Err(e) => {
+                self.failed(ErrorLabel::Spec);
                 let text = format!("couldn't convert selector into a corresponding internal selector object: {e}");
                 self.event(EventType::Warning, "InvalidSelector", text.clone());
                 self.condition("ScalingActive", false, "InvalidSelector", text.clone());
@@ -257,6 +283,7 @@ impl ScaleAssessment<'_> {
         pods.retain(|p| parsed.matches(&p.metadata.labels));
         let rivals = self.me.rivals(self.key, &parsed, &pods);
         if rivals.len() > 1 {
+            self.failed(ErrorLabel::Spec);
             let names: Vec<String> = rivals.iter().map(ToString::to_string).collect();
             let text = format!("pods by selector {selector} are controlled by multiple HPAs: [{}]", names.join(" "));
             self.event(EventType::Warning, "AmbiguousSelector", text.clone());
@@ -288,7 +315,14 @@ impl ScaleAssessment<'_> {
         };
         let (mut best, mut statuses, mut failures) = (None::<(i32, String)>, Vec::new(), Vec::new());
         for spec in &hpa.spec.metrics {
-            match evaluator.evaluate(spec).await {
+            let begun = Instant::now();
+            let evaluated = evaluator.evaluate(spec).await;
+            let (action, fault) = match &evaluated {
+                Ok(p) => (Action::of(hpa.status.current_replicas, p.replicas), ErrorLabel::None),
+                Err(_) => (Action::None, ErrorLabel::Internal),
+            };
+            self.me.counts.computed(action, fault, &spec.r#type, begun.elapsed());
+            match evaluated {
                 Ok(p) => {
                     statuses.push(p.status);
                     if best.as_ref().is_none_or(|(n, _)| p.replicas > *n) {

@@ -26,7 +26,7 @@ pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let policies = ctx.informers.policies.reader();
     policies.on_change(enqueue_self(&queue));
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(policies.clone(), &queue, WORKERS, move |key| {
         let (client, policies) = (client.clone(), policies.clone());
         async move { sync(&client, &policies, &key).await }
     });

@@ -79,7 +79,7 @@ pub fn start(ctx: &Arc<Context>) {
             replenish.tell(&Evaluator::Claims, &change.object().metadata.namespace);
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.quotas.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

@@ -2,15 +2,20 @@
 //! and the loop that turns queued keys into `sync` calls. Each controller's logic is in its own module.
 use std::fmt::Display;
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use kelson_client::{API_HOST, Client, ClientError, EventRecorder, Metered, Object, WorkQueue, WorkQueueMetrics};
+use kelson_client::{
+    API_HOST, Client, ClientError, EventRecorder, EventType, Failure, Metered, Object, ObjectRef, WorkQueue,
+    WorkQueueMetrics,
+};
 use kelson_meta::{Clock, ObjectKey, Status};
 use kelson_tasks::Tasks;
 use serde_json::Value;
 
 use super::config::Config;
-use super::informers::Informers;
+use super::informers::{Informers, SharedInformer};
+use crate::views::Indexed;
 
 /// Makes a client for a user name, e.g. `system:serviceaccount:kube-system:deployment-controller`.
 pub type ClientFactory = dyn Fn(&str) -> Client + Send + Sync;
@@ -20,6 +25,12 @@ pub const MANAGER_USER: &str = "system:kube-controller-manager";
 
 /// Keys one controller works on at once, where its work is independent per key.
 pub const WORKERS: usize = 4;
+
+/// Panics in a row on one key after which an event is written on its object.
+const PANICS_REPORTED_FROM: u32 = 2;
+
+/// Reason of the event of an object whose work panics.
+const PANIC_REASON: &str = "ControllerPanicked";
 
 /// Why one `sync` did not succeed; the key is tried again with back-off.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +102,8 @@ pub struct Context {
     /// The controller's tasks.
     pub tasks: Tasks,
     queues: WorkQueueMetrics,
+    /// Writes events on objects whose work panics; made when it is first needed.
+    panic_events: Arc<OnceLock<EventRecorder>>,
 }
 
 impl Context {
@@ -106,6 +119,7 @@ impl Context {
             config: Arc::new(config),
             informers: Arc::default(),
             tasks,
+            panic_events: Arc::default(),
         }
     }
 
@@ -117,9 +131,10 @@ impl Context {
             factory: Arc::clone(&self.factory),
             clock: Arc::clone(&self.clock),
             config: Arc::clone(&self.config),
-            informers: Arc::clone(&self.informers),
+            informers: Arc::new(self.informers.view()),
             tasks: self.tasks.child(controller.name),
             queues: self.queues.clone(),
+            panic_events: Arc::default(),
         })
     }
 
@@ -152,26 +167,106 @@ impl Context {
         });
     }
 
-    /// Starts `workers`, or as many as is configured, that hand each queued key to `sync`, once every informer is synced.
+    /// Starts `workers`, or as many as is configured, that hand each queued key to `sync`, once every informer that the
+    /// controller reads is synced.
     pub fn run_queue<K, F, R>(&self, queue: &WorkQueue<K>, workers: usize, sync: F)
     where
         K: Clone + Eq + Hash + Display + Send + Sync + 'static,
         F: Fn(K) -> R + Clone + Send + Sync + 'static,
         R: Future<Output = Result<(), SyncError>> + Send,
     {
+        self.run_queue_about(queue, workers, sync, |_| None);
+    }
+
+    /// As [`run_queue`](Self::run_queue), for keys of `objects`: an object whose `sync` panics again and again gets an
+    /// event that says so.
+    pub fn run_queue_of<T, F, R>(
+        &self,
+        objects: SharedInformer<T>,
+        queue: &WorkQueue<ObjectKey>,
+        workers: usize,
+        sync: F,
+    ) where
+        T: Indexed,
+        F: Fn(ObjectKey) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = Result<(), SyncError>> + Send,
+    {
+        let about = move |key: &ObjectKey| objects.get(key).map(|object| ObjectRef::of(&*object));
+        self.run_queue_about(queue, workers, sync, about);
+    }
+
+    /// As [`run_queue`](Self::run_queue), where `about` says which object a key stands for: one whose `sync` panics again
+    /// and again gets an event that says so.
+    pub fn run_queue_about<K, F, R, A>(&self, queue: &WorkQueue<K>, workers: usize, sync: F, about: A)
+    where
+        K: Clone + Eq + Hash + Display + Send + Sync + 'static,
+        F: Fn(K) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = Result<(), SyncError>> + Send,
+        A: Fn(&K) -> Option<ObjectRef> + Send + Sync + 'static,
+    {
         let name = self.name;
         self.queues.watch(name, queue);
+        let reports = Arc::new((self.panic_reporter(), about));
         let asked = self.config.concurrent_syncs.get(name).copied().filter(|_| workers > 1);
         for _ in 0..asked.unwrap_or(workers) {
             let (queue, sync, informers) = (queue.clone(), sync.clone(), Arc::clone(&self.informers));
+            let reports = Arc::clone(&reports);
             self.tasks.supervise("controller worker", move || {
                 let (queue, sync, informers) = (queue.clone(), sync.clone(), Arc::clone(&informers));
+                let reports = Arc::clone(&reports);
                 async move {
                     informers.synced().await;
-                    queue.work(name, sync, |key, error| report(name, key, error)).await;
+                    let failed = |key: &K, why: Failure<'_, SyncError>| match why {
+                        Failure::Error(error) => report(name, key, error),
+                        Failure::Panic { in_a_row, pause } if in_a_row >= PANICS_REPORTED_FROM => {
+                            let (reporter, about) = &*reports;
+                            if let Some(about) = about(key) {
+                                reporter.report(&about, in_a_row, pause);
+                            }
+                        }
+                        // The log and the metric have it; one panic may be the last.
+                        Failure::Panic { .. } => {}
+                    };
+                    queue.work_and_report(name, sync, failed).await;
                 }
             });
         }
+    }
+
+    fn panic_reporter(&self) -> PanicReporter {
+        PanicReporter {
+            name: self.name,
+            factory: Arc::clone(&self.factory),
+            clock: Arc::clone(&self.clock),
+            tasks: self.tasks.clone(),
+            events: Arc::clone(&self.panic_events),
+        }
+    }
+}
+
+/// Tells an object that the work on it panics again and again.
+struct PanicReporter {
+    name: &'static str,
+    factory: Arc<ClientFactory>,
+    clock: Arc<dyn Clock>,
+    tasks: Tasks,
+    events: Arc<OnceLock<EventRecorder>>,
+}
+
+impl PanicReporter {
+    fn report(&self, about: &ObjectRef, in_a_row: u32, pause: Duration) {
+        let recorder = self.events.get_or_init(|| {
+            // Under the manager's identity: not every controller may write events.
+            let client = (self.factory)(MANAGER_USER);
+            EventRecorder::start_in(&self.tasks, client, Arc::clone(&self.clock), self.name, "")
+        });
+        // What the panic says is for the operator, who has it in the log.
+        let message = format!(
+            "{} panicked {in_a_row} times in a row while it worked on this object, and tries again in {pause:?}. This is a \
+             fault of the program: the log of the controller manager has its cause",
+            self.name
+        );
+        recorder.event(about, EventType::Warning, PANIC_REASON, message);
     }
 }
 
@@ -226,7 +321,6 @@ pub fn enqueue_self<T: Object>(
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
 
     use kelson_meta::SystemClock;
     use kelson_simulation::Api;
@@ -258,5 +352,33 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(60)).await;
             assert_eq!(highest.load(Ordering::Relaxed), expected, "{usual} and {asked:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_whose_work_panics_again_is_told() {
+        let (api, tasks) = (Api::start().await, Tasks::root("test"));
+        api.namespace("n").await;
+        let clients = api.clone();
+        let factory = Box::new(move |user: &str| clients.client_as(user));
+        let ctx = Context::new(Config::default(), factory, Arc::new(api.clock), tasks.clone());
+        let services = ctx.informers.services.reader();
+        ctx.informers.start(&api.client(), &tasks);
+        let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+        ctx.run_queue_of(services, &queue, 1, |_| async { panic!("always") });
+        let spec = serde_json::json!({"clusterIP": "None"});
+        api.create("v1/services", serde_json::json!({"metadata": {"name": "s", "namespace": "n"}, "spec": spec})).await;
+        api.settle().await;
+        queue.add(ObjectKey::new("n", "s"));
+        api.settle().await;
+        let told = async || {
+            api.settle().await;
+            api.events().await.into_iter().filter(|e| e.starts_with(PANIC_REASON)).collect::<Vec<_>>()
+        };
+        assert!(told().await.is_empty(), "once may be the last time");
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let events = told().await;
+        assert!(events.len() == 1 && events[0].contains("panicked 2 times in a row"), "{events:?}");
+        let panics = kelson_tasks::stats().into_iter().find(|s| s.name == "controller-manager");
+        assert_eq!(panics.map(|s| s.panicked), Some(2), "counted in kelson_task_panics_total");
     }
 }

@@ -46,7 +46,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(ObjectKey::new(&claim.metadata.namespace, &owner.name));
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.pods.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

@@ -29,7 +29,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(change.object().metadata.key());
         }
     });
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(claims.clone(), &queue, WORKERS, move |key| {
         let told = claims.get(&key).and_then(|claim| {
             let volume = volumes.get(&ObjectKey::new("", &claim.spec.volume_name))?;
             Some((ObjectRef::of(&*claim), kind_of_event(&claim, &volume)?))

@@ -90,7 +90,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
     let (q, nodes) = (queue.clone(), me.nodes.clone());
     me.drivers.on_change(move |_| nodes.list().iter().for_each(|n| q.add(n.metadata.key())));
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue_of(me.nodes.clone(), &queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key.name).await }
     });

@@ -10,7 +10,7 @@ mod write;
 use std::fmt;
 use std::sync::Arc;
 
-use kelson_client::{Change, Client, EventRecorder, WorkQueue};
+use kelson_client::{Change, Client, EventRecorder, ObjectRef, WorkQueue};
 use kelson_meta::ObjectKey;
 
 use super::latest::Latest;
@@ -71,7 +71,12 @@ pub fn start(ctx: &Arc<Context>) {
         let class = &change.object().metadata.name;
         waiting(&claims, |c| !c.has_class() || c.class() == class).for_each(|key| q.add(key));
     });
-    ctx.run_queue(&queue, 1, move |key| {
+    let (claims, volumes) = (informers.claims.clone(), informers.volumes.clone());
+    let about = move |key: &BinderKey| match key {
+        BinderKey::Claim(key) => claims.get(key).map(|claim| ObjectRef::of(&*claim)),
+        BinderKey::Volume(name) => volumes.get(&ObjectKey::new("", name)).map(|volume| ObjectRef::of(&*volume)),
+    };
+    let sync = move |key| {
         let binder = Arc::clone(&binder);
         async move {
             match &key {
@@ -79,7 +84,8 @@ pub fn start(ctx: &Arc<Context>) {
                 BinderKey::Volume(name) => binder.sync_volume(name).await,
             }
         }
-    });
+    };
+    ctx.run_queue_about(&queue, 1, sync, about);
 }
 
 /// Claims without a volume for which a change may matter.

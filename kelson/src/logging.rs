@@ -25,9 +25,20 @@ static LOG: OnceLock<(String, Reload)> = OnceLock::new();
 /// Whether lines are objects of JSON.
 static JSON: AtomicBool = AtomicBool::new(false);
 
+/// What a peer does to its connection is no news: HTTP/2's own warnings come as often as anybody without credentials likes.
+const QUIET: &str = "h2=error";
+
+/// The filter of a level, or of directives as the user wrote them, which go before ours.
+fn filter(level: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
+    match level.split(',').any(|directive| directive.trim_start().starts_with("h2")) {
+        true => EnvFilter::try_new(level),
+        false => EnvFilter::try_new(format!("{level},{QUIET}")),
+    }
+}
+
 /// Sets up logging for the whole process. The error names what is wrong with the filter.
 pub fn init(level: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(level).with_context(|| format!("--log-level {level:?}"))?;
+    let filter = filter(level).with_context(|| format!("--log-level {level:?}"))?;
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
     // Where the log goes may be full. The line is lost then; to say so there would be the process's end.
@@ -130,7 +141,7 @@ impl Visit for Fields {
 pub fn set_verbosity(text: &str) -> Result<String, String> {
     let level = level(text)?;
     let (started_with, reload) = LOG.get().ok_or("nothing is logged")?;
-    let filter = EnvFilter::try_new(level.unwrap_or(started_with)).map_err(|e| e.to_string())?;
+    let filter = filter(level.unwrap_or(started_with)).map_err(|e| e.to_string())?;
     reload(filter)?;
     Ok(format!("successfully set klog.logging.verbosity to {text}"))
 }
@@ -150,6 +161,16 @@ fn level(text: &str) -> Result<Option<&'static str>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warnings_about_connections_are_left_out_unless_they_are_asked_for() {
+        let of = |level: &str| filter(level).expect("a filter").to_string();
+        for level in ["info", "kelson_apiserver=debug,warn"] {
+            assert!(of(level).split(',').any(|directive| directive == QUIET), "{level}: {}", of(level));
+        }
+        assert!(!of("info,h2=trace").contains(QUIET));
+        assert!(filter("nonsense=loud").is_err());
+    }
 
     #[test]
     fn lines_of_json() {

@@ -11,7 +11,7 @@ use crate::catalog::{Behaviour, ObjectSchema, Served};
 use crate::read::table::partial;
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
-use crate::request::negotiate::{Accepted, View};
+use crate::request::negotiate::View;
 use crate::request::view::{Include, ViewOptions};
 use crate::shared::context::RequestContext;
 use crate::write::patch::Patch;
@@ -51,10 +51,10 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
         View::Table(version) => {
             answer::tree(StatusCode::OK, &accepted, &ObjectSchema::Open, table(version, &options, scale))
         }
-        View::Whole | View::Partial(_) => {
-            let accepted = Accepted { view: View::Whole, ..accepted };
-            answer::tree(StatusCode::OK, &accepted, &schema(), scale)
+        View::Partial(version) => {
+            answer::tree(StatusCode::OK, &accepted, &ObjectSchema::partial(version, false), partial(version, scale))
         }
+        View::Whole => answer::tree(StatusCode::OK, &accepted, &schema(), scale),
     }
 }
 

@@ -10,6 +10,7 @@ mod custom;
 mod dynamic;
 mod encryption;
 mod fairness;
+mod forms;
 mod identity;
 mod large;
 mod lists;

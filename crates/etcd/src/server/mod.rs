@@ -12,6 +12,7 @@ mod methods;
 mod metrics;
 mod nameless;
 mod options;
+mod prompt;
 mod route;
 mod start;
 mod streams;

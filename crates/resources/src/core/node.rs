@@ -141,14 +141,6 @@ impl Strategy for Nodes {
         self.check(new, e);
         check_node_update(new, old, e);
     }
-    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
-        base_update(&OPTIONS, new, old);
-        if !present(&old["spec"]["configSource"])
-            && let Some(spec) = new.get_mut("spec")
-        {
-            remove(spec, "configSource");
-        }
-    }
     fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         check_node_update(new, old, e);
         let meta = Path::new("metadata");

@@ -10,6 +10,7 @@ use super::kind::{Generic, plain};
 
 use crate::column::{AGE, Column, NAME};
 use crate::options::{Options, texts};
+use crate::strategy::Context;
 use crate::table::{age, name};
 use crate::tree::{at_mut, default_to, default_zero, items, items_mut, object_mut, present, remove, set, text};
 const GROUP: &str = "resource.k8s.io";

@@ -21,6 +21,11 @@ pub fn block_inline_on_this_thread() {
     INLINE.set(true);
 }
 
+/// Whether they do on this one.
+pub(crate) fn runs_inline() -> bool {
+    INLINE.get()
+}
+
 /// Why blocking work gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LaneError {

@@ -5,17 +5,20 @@
 //! - [`Scoped`] is a task that belongs to a value (one direction of one connection) and ends when that value is dropped.
 //! - [`contained`] is a piece of a task's work whose panic must not end the task: one key of a queue.
 //! - [`Lane`] runs blocking work (files, mounts, hashing) on threads of its own, a bounded number at a time.
+//! - [`FairLane`] drives futures that compute for long on such threads, with users who take turns.
 //!
 //! A panic is reported with the task's name and counted in every case; what else it means is said by [`OnPanic`].
 //! `tokio::spawn` and `spawn_blocking` are banned elsewhere by `clippy.toml`.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod caught;
+mod fair;
 mod group;
 mod lane;
 mod scoped;
 mod stats;
 
+pub use fair::{FairError, FairLane, Turns};
 pub use group::{OnPanic, Tasks};
 pub use lane::{FILES, Lane, LaneError, block_inline_on_this_thread};
 pub use scoped::{Scoped, contained, scoped};

@@ -1,0 +1,393 @@
+//! A lane that users share: work that computes for long runs on threads of its own, a few pieces at once. Users take turns whatever
+//! the number of pieces that each of them brings, and places are kept for those on whom all others depend.
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+
+use crate::lane::{LaneError, runs_inline};
+use crate::stats::Watch;
+
+/// Pieces of one user that may wait for their first turn.
+const WAITING_OF_USER_MAX: usize = 100;
+/// Pieces of all users that may wait for their first turn.
+const WAITING_MAX: usize = 1_000;
+
+/// On whose behalf work is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Turns {
+    /// Of those on whom others depend: they have all places, those that are kept for them too, and go first.
+    Reserved,
+    /// Of this user: one place at a time, in turns with other users.
+    Of(Arc<str>),
+}
+
+/// Why work of a [`FairLane`] gave no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FairError {
+    /// Too many pieces wait already.
+    #[error("too much work waits in lane {0}")]
+    Full(&'static str),
+    /// As in any lane.
+    #[error(transparent)]
+    Lane(#[from] LaneError),
+}
+
+/// A lane whose users take turns.
+#[derive(Debug)]
+pub struct FairLane {
+    name: &'static str,
+    queues: Mutex<Queues>,
+    begun: AtomicU64,
+}
+
+impl FairLane {
+    /// A lane in which `width` pieces of work of users run at once, and `reserve` more of those on whom others depend.
+    pub fn new(name: &'static str, width: usize, reserve: usize) -> Arc<Self> {
+        let queues = Mutex::new(Queues { width, reserve, ..Queues::default() });
+        Arc::new(Self { name, queues, begun: AtomicU64::new(0) })
+    }
+
+    /// Pieces of work that have begun, ever.
+    pub fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Drives a future off the runtime's threads. A place is taken while it computes, and given back while it waits; one that
+    /// has begun comes before those that have not. It ends with its caller.
+    ///
+    /// # Errors
+    /// See [`FairError`].
+    pub async fn drive<F>(self: &Arc<Self>, turns: Turns, work: F) -> Result<F::Output, FairError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let mut work = Box::pin(work);
+        let mut place = self.place(&turns, Step::First).await?;
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        let watch = Arc::new(Watch::start(self.name));
+        let woken = Arc::new(Woken::default());
+        loop {
+            let (waker, watch) = (Waker::from(Arc::clone(&woken)), Arc::clone(&watch));
+            let polled = if runs_inline() {
+                let polled = poll_fn(|_| Poll::Ready(step(&mut work, &waker))).await;
+                drop(place);
+                polled
+            } else {
+                #[expect(clippy::disallowed_methods, reason = "it ends with its step, whose panic is reported below")]
+                let begun = tokio::task::spawn_blocking(move || {
+                    let polled = step(&mut work, &waker);
+                    drop(place);
+                    (work, polled)
+                });
+                let (back, polled) = begun.await.map_err(|_| LaneError::Ending)?;
+                work = back;
+                polled
+            };
+            match polled {
+                Ok(Poll::Ready(result)) => return Ok(result),
+                Ok(Poll::Pending) => woken.0.notified().await,
+                Err(payload) => {
+                    let message = watch.panicked(&*payload);
+                    return Err(LaneError::Panicked { lane: self.name, message }.into());
+                }
+            }
+            place = self.place(&turns, Step::Later).await?;
+        }
+    }
+
+    async fn place(self: &Arc<Self>, turns: &Turns, step: Step) -> Result<Place, FairError> {
+        let called = {
+            let mut queues = self.queues.lock();
+            if queues.takes(turns) {
+                return Ok(Place::new(self, turns.clone()));
+            }
+            if step == Step::First && queues.is_full_for(turns) {
+                return Err(FairError::Full(self.name));
+            }
+            queues.wait(turns, step)
+        };
+        called.await.map_err(|_| LaneError::Ending.into())
+    }
+
+    /// Calls those who may go now.
+    fn call(self: &Arc<Self>) {
+        loop {
+            let Some((turns, waiter)) = self.queues.lock().next() else { return };
+            // Of one who went meanwhile the place comes back here, and is given to the next.
+            if let Err(mut unused) = waiter.send(Place::new(self, turns.clone())) {
+                unused.lane = None;
+                self.queues.lock().leave(&turns);
+            }
+        }
+    }
+}
+
+type Polled<T> = Result<Poll<T>, Box<dyn std::any::Any + Send>>;
+
+fn step<F: Future>(work: &mut std::pin::Pin<Box<F>>, waker: &Waker) -> Polled<F::Output> {
+    catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut Context::from_waker(waker))))
+}
+
+#[derive(Default)]
+struct Woken(Notify);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+}
+
+/// Whether work begins or goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    First,
+    Later,
+}
+
+/// A place in the lane; given back when it is dropped.
+#[derive(Debug)]
+struct Place {
+    lane: Option<Arc<FairLane>>,
+    turns: Turns,
+}
+
+impl Place {
+    fn new(lane: &Arc<FairLane>, turns: Turns) -> Self {
+        Self { lane: Some(Arc::clone(lane)), turns }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            lane.queues.lock().leave(&self.turns);
+            lane.call();
+        }
+    }
+}
+
+type Waiter = oneshot::Sender<Place>;
+
+/// Who runs and who waits.
+#[derive(Debug, Default)]
+struct Queues {
+    width: usize,
+    reserve: usize,
+    running: usize,
+    /// Users with a place.
+    users: Vec<Arc<str>>,
+    reserved: VecDeque<Waiter>,
+    /// Work that has begun.
+    later: VecDeque<(Arc<str>, Waiter)>,
+    first: HashMap<Arc<str>, VecDeque<Waiter>>,
+    /// Users in `first`, the next to be called at the front.
+    order: VecDeque<Arc<str>>,
+    waiting: usize,
+}
+
+impl Queues {
+    /// Takes a place, where one is free and nobody waits for it.
+    fn takes(&mut self, turns: &Turns) -> bool {
+        let free = match turns {
+            Turns::Reserved => self.reserved.is_empty() && self.running < self.width + self.reserve,
+            Turns::Of(user) => self.is_free_for(user),
+        };
+        if free {
+            self.enter(turns);
+        }
+        free
+    }
+
+    fn is_free_for(&self, user: &Arc<str>) -> bool {
+        self.users.len() < self.width && self.running < self.width + self.reserve && !self.users.contains(user)
+    }
+
+    fn enter(&mut self, turns: &Turns) {
+        self.running += 1;
+        if let Turns::Of(user) = turns {
+            self.users.push(Arc::clone(user));
+        }
+    }
+
+    fn leave(&mut self, turns: &Turns) {
+        self.running -= 1;
+        if let Turns::Of(user) = turns
+            && let Some(at) = self.users.iter().position(|u| u == user)
+        {
+            self.users.swap_remove(at);
+        }
+    }
+
+    fn is_full_for(&self, turns: &Turns) -> bool {
+        let Turns::Of(user) = turns else { return false };
+        let own = self.first.get(user).map_or(0, VecDeque::len);
+        own >= WAITING_OF_USER_MAX || self.waiting >= WAITING_MAX
+    }
+
+    fn wait(&mut self, turns: &Turns, step: Step) -> oneshot::Receiver<Place> {
+        let (waiter, called) = oneshot::channel();
+        match (turns, step) {
+            (Turns::Reserved, _) => self.reserved.push_back(waiter),
+            (Turns::Of(user), Step::Later) => self.later.push_back((Arc::clone(user), waiter)),
+            (Turns::Of(user), Step::First) => {
+                self.waiting += 1;
+                let own = self.first.entry(Arc::clone(user)).or_default();
+                if own.is_empty() {
+                    self.order.push_back(Arc::clone(user));
+                }
+                own.push_back(waiter);
+            }
+        }
+        called
+    }
+
+    /// The next who may go, with a place taken.
+    fn next(&mut self) -> Option<(Turns, Waiter)> {
+        if self.running >= self.width + self.reserve {
+            return None;
+        }
+        while let Some(waiter) = self.reserved.pop_front() {
+            if !waiter.is_closed() {
+                self.enter(&Turns::Reserved);
+                return Some((Turns::Reserved, waiter));
+            }
+        }
+        self.later.retain(|(_, waiter)| !waiter.is_closed());
+        let goes_on = self.later.iter().position(|(user, _)| self.is_free_for(user));
+        let (user, waiter) = match goes_on.and_then(|at| self.later.remove(at)) {
+            Some(found) => found,
+            None => self.next_first()?,
+        };
+        let turns = Turns::Of(user);
+        self.enter(&turns);
+        Some((turns, waiter))
+    }
+
+    /// The next user's first piece, after which it is another user's turn.
+    fn next_first(&mut self) -> Option<(Arc<str>, Waiter)> {
+        let mut at = 0;
+        while at < self.order.len() {
+            let user = Arc::clone(&self.order[at]);
+            if !self.is_free_for(&user) {
+                at += 1;
+                continue;
+            }
+            self.order.remove(at);
+            let own = self.first.get_mut(&user)?;
+            let before = own.len();
+            let mut found = None;
+            while let Some(waiter) = own.pop_front() {
+                if !waiter.is_closed() {
+                    found = Some(waiter);
+                    break;
+                }
+            }
+            self.waiting -= before - own.len();
+            if own.is_empty() {
+                self.first.remove(&user);
+            } else {
+                self.order.push_back(Arc::clone(&user));
+            }
+            if let Some(waiter) = found {
+                return Some((user, waiter));
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(user: &str) -> Turns {
+        Turns::Of(user.into())
+    }
+
+    /// Who is called, one after the other, when each leaves before the next is called.
+    fn called(queues: &mut Queues) -> Vec<String> {
+        let mut names = Vec::new();
+        while let Some((turns, _)) = queues.next() {
+            queues.leave(&turns);
+            names.push(match turns {
+                Turns::Reserved => "reserved".to_owned(),
+                Turns::Of(user) => user.to_string(),
+            });
+        }
+        names
+    }
+
+    #[test]
+    fn users_take_turns_and_what_has_begun_goes_first() {
+        let mut queues = Queues { width: 2, reserve: 1, ..Queues::default() };
+        let mut calls = Vec::new();
+        for (who, step) in [
+            (of("hostile"), Step::First),
+            (of("hostile"), Step::First),
+            (of("hostile"), Step::First),
+            (of("a"), Step::First),
+            (of("b"), Step::First),
+            (of("a"), Step::First),
+            (of("b"), Step::Later),
+            (Turns::Reserved, Step::First),
+        ] {
+            calls.push(queues.wait(&who, step));
+        }
+        drop(calls.remove(0));
+        let order = called(&mut queues);
+        assert_eq!(order, ["reserved", "b", "hostile", "a", "b", "hostile", "a"]);
+        assert_eq!((queues.waiting, queues.running, queues.first.len(), queues.order.len()), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn a_user_has_one_place_and_the_reserve_is_kept() {
+        let mut queues = Queues { width: 2, reserve: 1, ..Queues::default() };
+        assert!(queues.takes(&of("a")) && !queues.takes(&of("a")));
+        assert!(queues.takes(&of("b")) && !queues.takes(&of("c")));
+        assert!(queues.takes(&Turns::Reserved) && !queues.takes(&Turns::Reserved));
+        queues.leave(&Turns::Reserved);
+        assert!(!queues.takes(&of("c")), "the reserve is not theirs");
+        queues.leave(&of("a"));
+        assert!(queues.takes(&of("c")));
+        queues.leave(&of("b"));
+        assert!(queues.takes(&Turns::Reserved) && queues.takes(&Turns::Reserved), "all places are theirs");
+    }
+
+    #[test]
+    fn one_user_does_not_fill_the_queue() {
+        let mut queues = Queues { width: 0, reserve: 0, ..Queues::default() };
+        let waiting: Vec<_> = (0..WAITING_OF_USER_MAX).map(|_| queues.wait(&of("a"), Step::First)).collect();
+        assert!(queues.is_full_for(&of("a")) && !queues.is_full_for(&of("b")) && !queues.is_full_for(&Turns::Reserved));
+        drop(waiting);
+        queues.width = 1;
+        assert!(queues.next().is_none(), "nobody is there any more");
+        assert_eq!((queues.waiting, queues.order.len()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_place_is_free_while_its_work_waits() {
+        let lane = FairLane::new("fair", 1, 0);
+        let (go, wait) = oneshot::channel::<u32>();
+        let here = std::thread::current().id();
+        let of_one = Arc::clone(&lane);
+        let first = tokio::spawn(async move { of_one.drive(of("a"), wait).await });
+        while lane.queues.lock().running > 0 || lane.begun() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let other = lane.drive(of("b"), async { std::thread::current().id() }).await;
+        assert!(other.is_ok_and(|thread| thread != here), "the lane is free, and has threads of its own");
+        go.send(7).unwrap();
+        assert_eq!(first.await.unwrap(), Ok(Ok(7)));
+        let broken = lane.drive(of("a"), async { panic!("bad") }).await;
+        let panicked = LaneError::Panicked { lane: "fair", message: "bad".into() };
+        assert_eq!(broken, Err::<(), _>(panicked.into()));
+        assert_eq!(lane.queues.lock().running, 0);
+    }
+}

@@ -1,6 +1,12 @@
 //! Patterns of RE2, as Go writes them, on an engine that takes linear time too. Where both read a pattern differently it is
 //! rewritten: classes such as `\d` mean ASCII in Go, and within brackets fewer characters have a meaning.
+mod budget;
+mod kept;
+
 use regex::{Regex, RegexBuilder};
+
+pub use budget::PatternBudget;
+use budget::TOO_LARGE;
 
 /// Bytes that one compiled pattern may have; a larger one counts as invalid.
 const COMPILED_BYTES_MAX: usize = 4 << 20;
@@ -11,17 +17,26 @@ const REPEATED: u32 = 1000;
 /// How deep groups may nest.
 const DEPTH: u32 = 250;
 
-/// Compiles a pattern, or says why it is none, in Go's words.
+/// Compiles a pattern, or says why it is none, in Go's words. One that was compiled lately is not compiled again; any other is
+/// charged to the [`PatternBudget`] that this thread works within.
 ///
 /// # Errors
 /// The first fault that is found.
 pub fn compile(pattern: &str) -> Result<Regex, &'static str> {
-    let mut builder = RegexBuilder::new(&rewrite(pattern)?);
+    if let Some(regex) = kept::find(pattern) {
+        return Ok(regex);
+    }
+    let rewritten = rewrite(pattern)?;
+    let states = budget::states(&rewritten, DEPTH)?;
+    budget::charge(states)?;
+    let mut builder = RegexBuilder::new(&rewritten);
     builder.size_limit(COMPILED_BYTES_MAX).dfa_size_limit(DFA_BYTES_MAX).nest_limit(DEPTH);
-    builder.build().map_err(|e| match e {
-        regex::Error::CompiledTooBig(_) => "expression too large",
+    let regex = builder.build().map_err(|e| match e {
+        regex::Error::CompiledTooBig(_) => TOO_LARGE,
         _ => "invalid syntax",
-    })
+    })?;
+    kept::keep(pattern, &regex, states);
+    Ok(regex)
 }
 
 /// The pattern as this engine reads it.

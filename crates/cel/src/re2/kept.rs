@@ -1,0 +1,87 @@
+//! Patterns that were compiled lately, of the whole process: authors use few, and each many times.
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use regex::Regex;
+
+/// Patterns that are kept, and the states of all of them: a few megabytes at most.
+const KEPT_MAX: usize = 512;
+const STATES_MAX: usize = 64 << 10;
+
+struct KeptPattern {
+    regex: Regex,
+    states: usize,
+    used: u64,
+}
+
+#[derive(Default)]
+struct Kept {
+    entries: HashMap<Box<str>, KeptPattern>,
+    states: usize,
+    uses: u64,
+}
+
+impl Kept {
+    fn find(&mut self, pattern: &str) -> Option<Regex> {
+        self.uses += 1;
+        let entry = self.entries.get_mut(pattern)?;
+        entry.used = self.uses;
+        Some(entry.regex.clone())
+    }
+
+    /// The older half of the others makes room.
+    fn keep(&mut self, pattern: &str, regex: &Regex, states: usize) {
+        if states > STATES_MAX {
+            return;
+        }
+        while self.entries.len() >= KEPT_MAX || (self.states + states > STATES_MAX && !self.entries.is_empty()) {
+            let mut ages: Vec<u64> = self.entries.values().map(|entry| entry.used).collect();
+            ages.sort_unstable();
+            let middle = ages[(ages.len() - 1) / 2];
+            self.entries.retain(|_, entry| entry.used > middle);
+            self.states = self.entries.values().map(|entry| entry.states).sum();
+        }
+        self.uses += 1;
+        self.states += states;
+        let entry = KeptPattern { regex: regex.clone(), states, used: self.uses };
+        if let Some(before) = self.entries.insert(pattern.into(), entry) {
+            self.states -= before.states;
+        }
+    }
+}
+
+static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
+
+fn lock() -> MutexGuard<'static, Kept> {
+    // The table is whole after a panic: nothing is half done in it.
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The pattern as it was compiled before.
+pub(super) fn find(pattern: &str) -> Option<Regex> {
+    lock().find(pattern)
+}
+
+/// Keeps a pattern, unless it is too large.
+pub(super) fn keep(pattern: &str, regex: &Regex, states: usize) {
+    lock().keep(pattern, regex, states);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut kept = Kept::default();
+        for i in 0..KEPT_MAX * 2 {
+            let pattern = format!("kept{i}");
+            kept.keep(&pattern, &Regex::new(&pattern).unwrap(), 200);
+            assert!(kept.find(&pattern).is_some_and(|regex| regex.is_match(&pattern)));
+            assert!(kept.entries.len() <= KEPT_MAX && kept.states <= STATES_MAX);
+        }
+        assert_eq!(kept.states, kept.entries.values().map(|entry| entry.states).sum::<usize>());
+        kept.keep("huge", &Regex::new("huge").unwrap(), STATES_MAX + 1);
+        assert!(kept.find("huge").is_none());
+    }
+}

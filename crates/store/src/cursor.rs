@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use crate::error::StoreError;
 use crate::event::Event;
 use crate::key::Resource;
-use crate::limits::CURSOR_BATCH_MAX;
+use crate::limits::{CURSOR_BATCH_BYTES_MAX, CURSOR_BATCH_MAX};
 use crate::shared::Shared;
 use crate::state::State;
 
@@ -29,7 +29,8 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// The next events in revision order, at most [`CURSOR_BATCH_MAX`]; waits for one if there is none. Cancel safe.
+    /// The next events in revision order, at most [`CURSOR_BATCH_MAX`] and about
+    /// [`CURSOR_BATCH_BYTES_MAX`]; waits for one if there is none. Cancel safe.
     ///
     /// # Errors
     /// [`StoreError::Compacted`] if the log no longer reaches back to this cursor: the watcher must list again.
@@ -57,11 +58,14 @@ impl Cursor {
         self.check_floor(&state)?;
         let slot = state.slot(self.resource);
         let mut batch: Vec<Arc<Event>> = Vec::new();
+        let mut bytes = 0;
         for event in slot.into_iter().flat_map(|s| s.log.after(self.position)) {
+            let full = batch.len() >= CURSOR_BATCH_MAX || bytes >= CURSOR_BATCH_BYTES_MAX;
             // Changes of one revision (a mirrored store has such) stay together: the position is a revision.
-            if batch.len() >= CURSOR_BATCH_MAX && batch.last().is_some_and(|last| last.revision != event.revision) {
+            if full && batch.last().is_some_and(|last| last.revision != event.revision) {
                 break;
             }
+            bytes += event.record.len();
             batch.push(Arc::clone(event));
         }
         // With nothing pending the position moves on, so that a quiet resource's cursor never falls behind.

@@ -20,6 +20,9 @@ pub const LOG_AGE_MAX_S: u64 = 600;
 pub const LOG_SWEEP_EVERY_S: u64 = 30;
 /// Events that one call of `Cursor::next` hands out at most.
 pub const CURSOR_BATCH_MAX: usize = 256;
+/// JSON bytes of the records of these events, beyond which no further one is handed out: a watcher that comes late holds a piece of
+/// what it missed, not all of it.
+pub const CURSOR_BATCH_BYTES_MAX: usize = 64 << 10;
 /// Bytes of encoded watch frames kept for reuse, over all events and encodings.
 pub const FRAME_CACHE_BYTES_MAX: usize = 4 << 20;
 /// JSON bytes of the records written last, which lie in memory as they are.

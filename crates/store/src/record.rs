@@ -121,6 +121,12 @@ impl Record {
         self.texts.lock().protobuf()
     }
 
+    /// Length of the protobuf form if somebody asked for it before.
+    #[must_use]
+    pub fn protobuf_len_if_made(&self) -> Option<usize> {
+        self.texts.lock().protobuf_len()
+    }
+
     /// Keeps a protobuf form that was made outside; the first one stays.
     pub fn set_protobuf(&self, bytes: &Bytes) {
         self.texts.lock().set_protobuf(bytes);

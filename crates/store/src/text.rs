@@ -113,6 +113,10 @@ impl Texts {
         self.protobuf.as_ref().map(|(text, len)| self.read(text, *len, Syntax::Protobuf))
     }
 
+    pub fn protobuf_len(&self) -> Option<usize> {
+        self.protobuf.as_ref().map(|(_, len)| *len as usize)
+    }
+
     /// Keeps the protobuf form, unless there is one; in a record whose JSON is told, it is told as well.
     pub fn set_protobuf(&mut self, bytes: &Bytes) {
         if self.protobuf.is_none() {

@@ -223,6 +223,32 @@ async fn fetch(address: SocketAddr, path: &str) -> (u16, String) {
 }
 
 #[tokio::test]
+async fn pages_of_browsers_reach_no_keys() {
+    let tasks = Tasks::root("test");
+    let address = serve(&tasks).await;
+    let grpc = ("content-type", "application/grpc");
+    let (host, origin) = (("host", "evil.example"), ("origin", "http://evil.example"));
+    for (path, headers, code) in [
+        ("/etcdserverpb.KV/Range", vec![grpc, host], 505),
+        ("/etcdserverpb.KV/Range", vec![("content-type", "application/grpc-web+proto"), host], 505),
+        ("/etcdserverpb.KV/Put", vec![grpc, host, origin], 403),
+        ("/health", vec![host, origin], 403),
+    ] {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let (mut send, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        let mut request = http::Request::post(path);
+        for (name, value) in &headers {
+            request = request.header(*name, *value);
+        }
+        let answer = send.send_request(request.body(http_body_util::Empty::<Bytes>::new()).unwrap()).await.unwrap();
+        assert_eq!(answer.status().as_u16(), code, "{path} {headers:?}");
+    }
+    tasks.shutdown(Duration::from_secs(60)).await;
+}
+
+#[tokio::test]
 async fn health_and_version() {
     let tasks = Tasks::root("test");
     let address = serve(&tasks).await;

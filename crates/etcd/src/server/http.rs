@@ -48,6 +48,11 @@ fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Ful
     response
 }
 
+/// A refusal in plain text.
+pub(super) fn refused(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
+    respond(status, TEXT, why.to_owned())
+}
+
 /// Values of a key of the query. The names of checks and alarms need no escapes.
 fn values<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     query.split('&').filter_map(move |pair| match pair.split_once('=') {

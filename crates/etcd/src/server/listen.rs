@@ -1,9 +1,11 @@
 //! Sockets: each connection speaks HTTP/2 (gRPC) or HTTP/1.1 (health, metrics), as its first bytes say.
 #![allow(clippy::disallowed_methods, reason = "blocking: sockets of the file system are made in the lane for files")]
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use kelson_platform::sockets::{self, UnixListener, UnixStream};
 use kelson_tasks::{FILES, OnPanic};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -21,11 +24,14 @@ use tokio_rustls::server::TlsStream;
 use super::face::Face;
 use super::nameless::Nameless;
 use super::options::{Address, StartError};
+use super::prompt::Prompt;
 use super::route;
 use super::tls::Acceptor;
 
 /// Connections of all clients. An API server opens one for each kind that it serves.
 const CONNECTIONS_MAX: usize = 16_384;
+/// Connections of one address, of other machines.
+const CONNECTIONS_OF_PEER_MAX: usize = CONNECTIONS_MAX / 4;
 /// Connections the kernel keeps before they are accepted.
 const BACKLOG: u32 = 1024;
 /// A TLS handshake must be over by then.
@@ -37,8 +43,11 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// Streams reset by the peer before they were answered, beyond which a connection is closed (CVE-2023-44487).
 const PENDING_RESETS_MAX: usize = 200;
-/// Quiet connections are pinged, so that dead ones are noticed (`--grpc-keepalive-interval`, `--grpc-keepalive-timeout`).
-const PING_EVERY: Duration = Duration::from_secs(2 * 3600);
+/// The first bytes of a request must be there by then.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Quiet connections are pinged, so that dead ones are noticed (`--grpc-keepalive-interval`, `--grpc-keepalive-timeout`; the
+/// interval is far below etcd's, since a peer that is gone holds one of the places meanwhile).
+const PING_EVERY: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause after the system could not accept a connection (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -68,6 +77,48 @@ impl Socket {
         match self {
             Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| Peer::Tcp(stream)),
             Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Peer::Unix(stream)),
+        }
+    }
+}
+
+/// Connections of each address. This machine's own, behind which are all clients of most servers, are not counted.
+#[derive(Default)]
+struct Peers {
+    open: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// A connection of an address; it counts until it is dropped.
+struct OfPeer(Option<(Arc<Peers>, IpAddr)>);
+
+impl Peers {
+    fn admit(self: &Arc<Self>, peer: &Peer) -> Option<OfPeer> {
+        let Peer::Tcp(stream) = peer else { return Some(OfPeer(None)) };
+        match stream.peer_addr().map(|address| address.ip().to_canonical()) {
+            Ok(address) if !address.is_loopback() => self.take(address),
+            _ => Some(OfPeer(None)),
+        }
+    }
+
+    fn take(self: &Arc<Self>, address: IpAddr) -> Option<OfPeer> {
+        let mut open = self.open.lock();
+        let count = open.entry(address).or_default();
+        if *count >= CONNECTIONS_OF_PEER_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(OfPeer(Some((Arc::clone(self), address))))
+    }
+}
+
+impl Drop for OfPeer {
+    fn drop(&mut self) {
+        let Some((peers, address)) = self.0.take() else { return };
+        let mut open = peers.open.lock();
+        if let Some(count) = open.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&address);
+            }
         }
     }
 }
@@ -105,6 +156,7 @@ impl Listener {
     /// Accepts until the group ends. `whole` serves the protocol too, otherwise health and metrics alone.
     pub async fn run(self, face: Arc<Face>, whole: bool) {
         let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let peers = Arc::new(Peers::default());
         loop {
             let accepted = tokio::select! {
                 () = face.tasks.token().cancelled() => return,
@@ -118,6 +170,13 @@ impl Listener {
                     continue;
                 }
             };
+            let Some(of_peer) = peers.admit(&stream) else {
+                tracing::warn!(
+                    limit = CONNECTIONS_OF_PEER_MAX,
+                    "too many connections of one address: refused one more"
+                );
+                continue;
+            };
             let Ok(turn) = Arc::clone(&room).try_acquire_owned() else {
                 tracing::warn!(limit = CONNECTIONS_MAX, "too many connections: refused one more");
                 continue;
@@ -125,7 +184,7 @@ impl Listener {
             let (tls, of) = (self.tls.clone(), Arc::clone(&face));
             face.tasks.spawn_graceful("etcd-connection", OnPanic::Contain, async move {
                 connection(stream, tls, of, whole).await;
-                drop(turn);
+                drop((turn, of_peer));
             });
         }
     }
@@ -182,7 +241,7 @@ async fn serve<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: T, face: 
         let face = Arc::clone(&face);
         async move { Ok::<_, Infallible>(route::route(face, request, whole).await) }
     });
-    let connection = builder.serve_connection(TokioIo::new(io), service);
+    let connection = builder.serve_connection(TokioIo::new(Prompt::new(io, SILENCE_MAX)), service);
     tokio::pin!(connection);
     let outcome = tokio::select! {
         outcome = connection.as_mut() => outcome,
@@ -193,5 +252,21 @@ async fn serve<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: T, face: 
     };
     if let Err(error) = outcome {
         tracing::debug!(error, "connection ended with a fault");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_does_not_take_all_places() {
+        let peers = Arc::new(Peers::default());
+        let of = |address: &str| peers.take(address.parse().unwrap());
+        let held: Vec<OfPeer> = std::iter::from_fn(|| of("192.0.2.1")).collect();
+        assert_eq!(held.len(), CONNECTIONS_OF_PEER_MAX);
+        assert!(of("192.0.2.2").is_some());
+        drop(held);
+        assert!(peers.open.lock().is_empty() && of("192.0.2.1").is_some());
     }
 }

@@ -8,6 +8,7 @@ mod listen;
 mod metrics;
 mod nameless;
 mod options;
+mod prompt;
 mod route;
 mod start;
 mod streams;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::{StatusCode, Version};
 use hyper::body::Incoming;
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -17,6 +18,13 @@ pub(super) async fn route(face: Arc<Face>, request: http::Request<Incoming>, who
         .headers()
         .get(http::header::CONTENT_TYPE)
         .is_some_and(|t| t.as_bytes().starts_with(b"application/grpc"));
+    // A page in a browser, which a name that it controls may lead here, sends these: neither is a client of etcd.
+    if request.headers().contains_key(http::header::ORIGIN) {
+        return plain::refused(StatusCode::FORBIDDEN, "requests of web pages are not served\n").map(Body::new);
+    }
+    if is_grpc && request.version() < Version::HTTP_2 {
+        return plain::refused(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "gRPC requires HTTP/2\n").map(Body::new);
+    }
     if !is_grpc {
         return plain::answer(&face, &request).map(Body::new);
     }

@@ -29,6 +29,12 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Batches on their way at once: a server that is slow holds no more than these.
 const BATCHES_AT_ONCE: usize = 16;
 
+/// Where batches are posted: upstream's client tells the server how long it waits.
+fn with_timeout(path: &str) -> String {
+    let separator = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{separator}timeout={}s", CALL_TIMEOUT.as_secs())
+}
+
 /// Events posted as EventLists to a server outside.
 #[derive(Clone)]
 pub struct Webhook {
@@ -45,7 +51,7 @@ impl Webhook {
     pub fn load(config_file: &Path, initial_backoff: Duration) -> Result<Self, String> {
         let config = Config::load(config_file).map_err(|e| e.to_string())?;
         let uri: Uri = config.server.parse().map_err(|e| format!("server {:?}: {e}", config.server))?;
-        let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
+        let path = with_timeout(uri.path_and_query().map_or("/", |p| p.as_str()));
         let transport: Arc<dyn Transport> = match uri.scheme_str() {
             // A collector beside the server: nothing secret goes that way but the events themselves.
             Some("http") if matches!(config.credentials, Credentials::None) => Arc::new(Plain::new(uri)),
@@ -200,7 +206,8 @@ mod tests {
         };
         std::fs::write(&file, text("")).expect("written");
         let plain = Webhook::load(&file, Duration::ZERO).expect("a webhook");
-        assert_eq!(plain.path, "/events?x=1");
+        assert_eq!(plain.path, "/events?x=1&timeout=30s", "the server is told how long it is waited for");
+        assert_eq!(with_timeout("/events"), "/events?timeout=30s");
         std::fs::write(&file, text("token: t")).expect("written");
         assert!(Webhook::load(&file, Duration::ZERO).err().is_some_and(|e| e.contains("https only")));
     }

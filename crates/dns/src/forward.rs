@@ -61,6 +61,37 @@ impl Forwarder {
     }
 }
 
+/// Bytes of a message's header.
+const HEADER_BYTES: usize = 12;
+
+/// Whether a message answers a question: it has its ID and says the same question again (RFC 5452, section 9.1), or none where the
+/// resolver could not read it.
+fn is_answer(message: &[u8], question: &[u8]) -> bool {
+    if message.len() < HEADER_BYTES || message[..2] != question[..2] {
+        return false;
+    }
+    match (asked(message), asked(question)) {
+        (Some(theirs), Some(ours)) => theirs.eq_ignore_ascii_case(ours),
+        _ => message[4..6] == [0, 0],
+    }
+}
+
+/// The first question of a message: its name, type and class. Names of questions are not compressed.
+fn asked(message: &[u8]) -> Option<&[u8]> {
+    if message.get(4..6)? == [0, 0] {
+        return None;
+    }
+    let mut at = HEADER_BYTES;
+    loop {
+        match *message.get(at)? {
+            0 => break,
+            length if length < 64 => at += usize::from(length) + 1,
+            _ => return None,
+        }
+    }
+    message.get(HEADER_BYTES..at + 5)
+}
+
 async fn ask_udp(resolver: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
     let any: SocketAddr =
         if resolver.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
@@ -71,7 +102,7 @@ async fn ask_udp(resolver: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u
     let receive = async {
         loop {
             let n = socket.recv(&mut answer).await?;
-            if n >= 12 && answer[..2] == question[..2] {
+            if is_answer(&answer[..n], question) {
                 return std::io::Result::Ok(n);
             }
         }
@@ -88,7 +119,7 @@ async fn ask_tcp(resolver: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u
         stream.write_all(&[&length.to_be_bytes(), question].concat()).await?;
         let mut answer = vec![0; usize::from(stream.read_u16().await?)];
         stream.read_exact(&mut answer).await?;
-        if answer.len() < 12 || answer[..2] != question[..2] {
+        if !is_answer(&answer, question) {
             return Err(std::io::Error::other("an answer to another question"));
         }
         Ok(answer)
@@ -107,6 +138,39 @@ mod tests {
         assert_eq!(f.resolvers, ["10.0.0.1:53".parse().unwrap(), "[::1]:53".parse().unwrap()]);
     }
 
+    fn message(id: u16, name: &[&str], kind: u16) -> Vec<u8> {
+        let mut m = id.to_be_bytes().to_vec();
+        m.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+        for label in name {
+            m.push(label.len() as u8);
+            m.extend(label.as_bytes());
+        }
+        m.push(0);
+        m.extend(kind.to_be_bytes());
+        m.extend([0, 1]);
+        m
+    }
+
+    #[test]
+    fn an_answer_says_the_question_again() {
+        let question = message(7, &["example", "com"], 1);
+        let with_record = [message(7, &["EXAMPLE", "com"], 1), vec![0xc0, 12, 0, 1]].concat();
+        let unread = [&[0, 7, 0x80, 1][..], &[0; 8]].concat();
+        for (answer, expected) in [
+            (question.clone(), true),
+            (with_record, true),
+            (unread, true),
+            (message(8, &["example", "com"], 1), false),
+            (message(7, &["evil", "com"], 1), false),
+            (message(7, &["example", "com"], 28), false),
+            (message(7, &["example"], 1), false),
+            (question[..20].to_vec(), false),
+            (question[..5].to_vec(), false),
+        ] {
+            assert_eq!(is_answer(&answer, &question), expected, "{answer:?}");
+        }
+    }
+
     #[tokio::test]
     async fn keeps_the_questions_id_and_skips_dead_resolvers() {
         let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -118,7 +182,7 @@ mod tests {
             server.send_to(&b[..n], from).await.unwrap();
         });
         let dead: SocketAddr = "127.0.0.1:1".parse().unwrap();
-        let question: Vec<u8> = (0..12).collect();
+        let question = message(1, &["example"], 1);
         let answer = Forwarder::new(vec![dead, address]).ask(&question, false).await;
         assert_eq!(answer.as_deref(), Some(question.as_slice()));
         answering.await.unwrap();

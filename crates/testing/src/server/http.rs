@@ -125,11 +125,13 @@ async fn answer(clusters: &Clusters, request: Request<Incoming>) -> Answer {
 /// Whether a `Host` is this machine's loopback; by a unix socket it may be anything that has no port.
 fn names_this_machine(host: Option<&header::HeaderValue>) -> bool {
     let Some(Ok(host)) = host.map(|h| h.to_str()) else { return true };
-    let name = match host.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    name == "localhost" || name.is_empty() || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    let Ok(authority) = host.parse::<http::uri::Authority>() else { return false };
+    // What is left besides host and port would be a user.
+    let name = authority.host();
+    let port = authority.port().map_or(0, |port| port.as_str().len() + 1);
+    let name_alone = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+    let is_here = name == "localhost" || name_alone.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    is_here && name.len() + port == host.len()
 }
 
 async fn wanted(body: Incoming) -> Result<Wanted, String> {
@@ -186,6 +188,12 @@ mod tests {
             ("example.com", false),
             ("192.0.2.1:80", false),
             ("localhost.example.com", false),
+            ("[::1]", true),
+            ("[::1]evil", false),
+            ("[::1]evil:80", false),
+            ("user@localhost", false),
+            ("localhost:80:90", false),
+            ("", false),
         ];
         for (host, want) in rows {
             assert_eq!(names_this_machine(Some(&header::HeaderValue::from_static(host))), want, "{host}");

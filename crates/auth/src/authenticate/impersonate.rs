@@ -70,7 +70,12 @@ fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Status> {
         let text = std::str::from_utf8(v.as_bytes()).map(str::to_owned);
         text.map_err(|_| Status::bad_request("impersonation headers must be UTF-8"))
     };
-    let name = headers.get(USER).map(text).transpose()?.unwrap_or_default();
+    // A second value is another user's name: none of them counts for the other.
+    let mut names = headers.get_all(USER).iter();
+    let name = names.next().map(text).transpose()?.unwrap_or_default();
+    if names.next().is_some() {
+        return Err(Status::bad_request("several Impersonate-User headers"));
+    }
     let groups: Vec<String> = headers.get_all(GROUP).iter().map(text).collect::<Result<_, _>>()?;
     let uid = headers.get(UID).map(text).transpose()?.unwrap_or_default();
     let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -91,7 +91,9 @@ pub(crate) fn replica_counts(status: &Value, fields: &[&str], e: &mut Errors) {
 /// `collisionCount` only grows.
 pub(crate) fn collisions(new: &Value, old: &Value, e: &mut Errors) {
     let count = |v: &Value| int0(&v["status"]["collisionCount"]);
-    if present(&old["status"]["collisionCount"]) && count(new) < count(old) {
+    let has = |v: &Value| present(&v["status"]["collisionCount"]);
+    // A count that is left out is less than any, zero among them.
+    if has(old) && (!has(new) || count(new) < count(old)) {
         let p = Path::new("status");
         e.invalid(&p.child("collisionCount"), count(new), "cannot be decremented");
     }
@@ -111,5 +113,28 @@ pub(crate) fn name_warning(obj: &Value, old: Option<&Value>, what: &str) -> Vec<
             why.join(" ")
         )],
         _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_of_collisions_is_never_less_than_it_was() {
+        let of = |count: Value| json!({"status": {"collisionCount": count}});
+        for (old, new, refused) in [
+            (Value::Null, Value::Null, false),
+            (Value::Null, json!(0), false),
+            (json!(0), json!(0), false),
+            (json!(0), Value::Null, true),
+            (json!(2), Value::Null, true),
+            (json!(2), json!(1), true),
+            (json!(2), json!(3), false),
+        ] {
+            let mut errors = Errors::new();
+            collisions(&of(new.clone()), &of(old.clone()), &mut errors);
+            assert_eq!(!errors.finish().is_empty(), refused, "{old} to {new}");
+        }
     }
 }

@@ -81,6 +81,7 @@ async fn times(chain: &Chain, kind: &str, resource: &str, object: &Value, count:
             explained: false,
             options: Default::default(),
             rounds: Default::default(),
+            deadline: None,
         };
         let mut notes = Notes::default();
         let begun = Instant::now();

@@ -1,10 +1,12 @@
 //! What an admission plugin sees of a request, and what it may leave behind for the client and the audit log.
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use kelson_auth::UserInfo;
 use kelson_meta::{GroupResource, Gvk, Gvr, Status};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::explain::Changed;
 
@@ -99,6 +101,8 @@ pub struct Attributes<'a> {
     pub options: OperationOptions<'a>,
     /// What the mutating rounds of this request remember of each other.
     pub rounds: Rounds,
+    /// When the request's time is over, where it has an end.
+    pub deadline: Option<Instant>,
 }
 
 /// The mutating rounds of one request. When a webhook or a policy has changed the object, the chain goes round once more, so
@@ -174,6 +178,10 @@ impl std::fmt::Debug for OperationOptions<'_> {
 }
 
 impl Attributes<'_> {
+    /// How long one who is asked about the request may take: `limit`, or what is left of the request's own time.
+    pub fn time_left(&self, limit: Duration) -> Duration {
+        self.deadline.map_or(limit, |end| limit.min(end.saturating_duration_since(Instant::now())))
+    }
     /// Whether the request is for `resource` of `group` itself or its subresources.
     pub fn is(&self, group: &str, resource: &str) -> bool {
         self.resource.resource == resource && self.resource.group == group

@@ -226,6 +226,7 @@ mod tests {
             explained: true,
             options: Default::default(),
             rounds: Default::default(),
+            deadline: None,
         };
         let mut notes = Notes::default();
         (chain(plugins).admit(&mut attributes, &mut notes).await, notes)

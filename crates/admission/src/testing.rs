@@ -227,6 +227,7 @@ impl Ask<'_> {
             explained: false,
             options: Default::default(),
             rounds: Default::default(),
+            deadline: None,
         }
     }
     /// Shows the request as plugins see it.

@@ -8,7 +8,7 @@ use kelson_auth::authorize::config::WebhookConfig;
 use kelson_auth::{Objects, UserInfo};
 use kelson_flowcontrol::FlowControl;
 use kelson_resources::GatedFields;
-use kelson_tasks::OnPanic;
+use kelson_tasks::{FairLane, OnPanic};
 use kelson_transport::Transport;
 use kelson_webhook::{Credentials, ServiceResolver, WebhookClient};
 use tokio::sync::watch;
@@ -39,6 +39,11 @@ use crate::shared::watches::Watches;
 use crate::shared::{Server, admission, identity};
 use crate::write::quota::Charges;
 
+/// Bytes of all answers that are there whole and wait for their readers.
+const ANSWERS_BYTES_MAX: usize = 128 << 20;
+/// Requests that compute for long, at once: as many as a small machine has cores, and one more of nodes and the control plane.
+const HEAVY_WIDTH: usize = 2;
+const HEAVY_RESERVE: usize = 1;
 /// Bytes of all requests' bodies together. What a body is decoded to takes some twenty times as much at worst.
 const BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long a shutdown waits for requests that are under way.
@@ -101,6 +106,8 @@ impl ApiServer {
             fairness,
             watches,
             bodies: Room::new(BODIES_BYTES_MAX),
+            answers: Room::new(ANSWERS_BYTES_MAX),
+            heavy: FairLane::new("heavy requests", HEAVY_WIDTH, HEAVY_RESERVE),
             backends: Room::new(config.backends_max),
             rejections: LogLimit::default(),
             tasks,
@@ -110,10 +117,7 @@ impl ApiServer {
         });
         charges.connect(&server);
         own.connect(&server);
-        server.services.connect(bootstrap::addresses::Book::of(&server));
-        server.auth.follow(&server.store, &server.tasks);
-        server.definitions.load(model.map(|model| &model.definitions));
-        server.aggregation.load(&server.store);
+        load(&server, model);
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
         // Boxed: many requests side by side, each with all its steps, are more than the stack of a runtime's thread should hold.
@@ -128,6 +132,14 @@ impl ApiServer {
         keep_running(&server);
         Ok(Running { server, local_addr })
     }
+}
+
+/// Reads what the store holds of what is served, and to whom.
+fn load(server: &Arc<Server>, model: Option<&Server>) {
+    server.services.connect(bootstrap::addresses::Book::of(server));
+    server.auth.follow(&server.store, &server.tasks);
+    server.definitions.load(model.map(|model| &model.definitions));
+    server.aggregation.load(&server.store);
 }
 
 /// Starts what the server does of itself, for as long as it runs.

@@ -118,6 +118,17 @@ impl Client {
         answer_of(self.raw(method, uri, content_type, body).await?).await
     }
 
+    /// The same, of which the answer is thrown away unread.
+    pub async fn call_unread(
+        &self,
+        method: Method,
+        uri: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<(), ClientError> {
+        discard(self.raw(method, uri, content_type, body).await?).await
+    }
+
     /// An answer's bytes, or the server's `Status` as the error.
     pub async fn read(response: Response) -> Result<Bytes, ClientError> {
         answer_of(response).await

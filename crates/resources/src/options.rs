@@ -138,6 +138,8 @@ pub struct Options {
     pub durability: Durability,
     /// Whether objects vanish by themselves after the server's `--event-ttl`.
     pub expires: bool,
+    /// Whether objects hold expressions or patterns that a write compiles: what a write costs is not to be seen from its size.
+    pub expressions: bool,
     /// What is handed out on a write.
     pub allocation: Allocation,
     /// What the subresources that connect reach.
@@ -167,6 +169,7 @@ impl Options {
         let subresources = published.map(views).unwrap_or_default().into();
         Self {
             subresources,
+            expressions: holds_expressions(group, plural),
             rejudged: Rejudged::of(group, plural),
             rejudged_in_views: Rejudged::of_views(group, plural),
             status_stands_alone: rejudged::status_stands_alone(group, plural),
@@ -194,6 +197,7 @@ impl Options {
             stored: true,
             durability: Durability::Synced,
             expires: false,
+            expressions: false,
             allocation: Allocation::None,
             connects: Connects::Nowhere,
             grants_permissions: false,
@@ -217,6 +221,16 @@ impl Options {
     /// The kind, the same in all its versions.
     pub fn kind(&self) -> &str {
         &self.storage.kind
+    }
+}
+
+/// The kinds whose fields are CEL expressions or regular expressions.
+fn holds_expressions(group: &str, plural: &str) -> bool {
+    match group {
+        "admissionregistration.k8s.io" => true,
+        "apiextensions.k8s.io" => plural == "customresourcedefinitions",
+        "resource.k8s.io" => matches!(plural, "deviceclasses" | "resourceclaims" | "resourceclaimtemplates"),
+        _ => false,
     }
 }
 

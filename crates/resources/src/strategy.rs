@@ -47,6 +47,11 @@ pub trait Strategy: Send + Sync {
     /// The facts of the kind by which the path of a request goes.
     fn options(&self) -> &Options;
 
+    /// Whether expressions of the kind's author judge each write of an object.
+    fn has_rules(&self) -> bool {
+        false
+    }
+
     /// Fills in what the user left out, in the form of served version `version`; idempotent. Built-in kinds implement
     /// this: it cannot fail, because the decoder has checked every type before.
     fn set_defaults(&self, version: &str, obj: &mut Value) {

@@ -29,6 +29,11 @@ impl Validator {
         &self.schema
     }
 
+    /// Whether rules are asked about objects: what they cost is for their author to say, within the bounds of expressions.
+    pub fn has_rules(&self) -> bool {
+        self.schema.declared().is(Flags::BELOW_RULES)
+    }
+
     /// Faults of a new object. `errors` holds what its caller found: rules are asked only when nothing is wrong that they
     /// could stumble over. `counted` is what is wrong with the numbers of its scale, told behind what the schema says.
     pub fn check_create(&self, object: &Value, counted: FieldErrors, errors: &mut FieldErrors) {
@@ -93,7 +98,7 @@ impl Validator {
 
     fn ask(&self, object: &Value, old: Option<&Value>, errors: &mut FieldErrors) -> Vec<String> {
         let node = self.schema.declared();
-        if !node.is(Flags::BELOW_RULES) {
+        if !self.has_rules() {
             return Vec::new();
         }
         if errors.0.iter().any(|e| is_blocking(e.kind)) {

@@ -196,6 +196,7 @@ mod tests {
             explained: false,
             options: Default::default(),
             rounds: Default::default(),
+            deadline: None,
         };
         match plugin.as_async(&a) {
             Some(waiting) => waiting.validate(&a, &mut Notes::default()).await.map_err(|s| s.message),

@@ -87,7 +87,7 @@ impl Caller<'_> {
         let target = hook.target.as_ref().map_err(|e| no_client(e))?;
         let uid = uuid::Uuid::new_v4().to_string();
         let body = review::request(version, &uid, a, form, shown);
-        let call = Call { body, timeout: hook.timeout, answer_bytes_max: ANSWER_BYTES_MAX };
+        let call = Call { body, timeout: a.time_left(hook.timeout), answer_bytes_max: ANSWER_BYTES_MAX };
         let failed = |e: &dyn std::fmt::Display, code| calling(format!("failed to call webhook: {e}"), code);
         let name = if self.pass == Pass::Admit { "Call mutating webhook" } else { "Call validating webhook" };
         let span = kelson_traces::child(name, || attributes(hook, a, &uid));

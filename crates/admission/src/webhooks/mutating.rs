@@ -9,7 +9,8 @@ use futures::future::BoxFuture;
 use kelson_codec::{Budget, Limits};
 use kelson_meta::Status;
 use kelson_webhook::WebhookClient;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::call::{Caller, Failure};
 use super::hook::{self, Configuration, Hook};
@@ -26,6 +27,28 @@ const FAILED_OPEN: &str = "failed-open.mutation.webhook.admission.k8s.io/";
 
 /// What it reads from files.
 const ACCEPTED: [Accepted; 1] = [("MutatingWebhookConfiguration", "mutatingwebhookconfigurations")];
+
+/// The value of an annotation under [`MUTATION`], with its keys in upstream's order.
+#[derive(Serialize)]
+struct MutationNote<'a> {
+    configuration: &'a str,
+    webhook: &'a str,
+    mutated: bool,
+}
+
+/// The value of an annotation under [`PATCH`].
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PatchNote<'a> {
+    configuration: &'a str,
+    webhook: &'a str,
+    patch: &'a Value,
+    patch_type: &'a str,
+}
+
+fn written(note: &impl Serialize) -> String {
+    serde_json::to_string(note).unwrap_or_default()
+}
 
 /// See the module.
 pub struct MutatingWebhooks {
@@ -75,8 +98,8 @@ impl MutatingWebhooks {
                 Err(failure) => Err(failure),
             };
             let changed = mutated.as_ref().is_ok_and(|m| m.as_ref().is_some_and(|m| m.changed));
-            let told = json!({"configuration": hook.configuration, "webhook": hook.name, "mutated": changed});
-            notes.annotate(format!("{MUTATION}{place}"), told.to_string());
+            let told = MutationNote { configuration: &hook.configuration, webhook: &hook.name, mutated: changed };
+            notes.annotate(format!("{MUTATION}{place}"), written(&told));
             caller.judge(hook, a, begun, mutated)
         };
         if let Ok(Some(Some(PatchedObject { changed: true, .. }))) = &mutation {
@@ -91,9 +114,13 @@ impl MutatingWebhooks {
             None => notes.annotate(format!("{FAILED_OPEN}{place}"), hook.name.as_str()),
             Some(None) => {}
             Some(Some(mutation)) => {
-                let told = json!({"configuration": hook.configuration, "webhook": hook.name,
-                    "patch": mutation.patch, "patchType": JSON_PATCH});
-                notes.request_annotations.push((format!("{PATCH}{place}"), told.to_string()));
+                let told = PatchNote {
+                    configuration: &hook.configuration,
+                    webhook: &hook.name,
+                    patch: &mutation.patch,
+                    patch_type: JSON_PATCH,
+                };
+                notes.request_annotations.push((format!("{PATCH}{place}"), written(&told)));
                 a.object = Some(mutation.object);
             }
         }

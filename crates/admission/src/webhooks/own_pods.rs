@@ -48,6 +48,7 @@ fn judges(d: &Dependencies, hook: &Hook, namespace: &str, service: &str) -> bool
         explained: false,
         options: Default::default(),
         rounds: Default::default(),
+        deadline: None,
     };
     // A namespace that is not there has no pods yet, and nobody can say which labels it will have.
     matches!(hook.criteria.matches(&a, d.objects.as_ref(), d.versions.as_ref()), Ok(Some(_)))

@@ -1,6 +1,7 @@
 //! One server that answers for a group version: how it is reached, and how a request is carried to it. The user, proven
 //! here, goes along in headers that it believes because of the front proxy's certificate; the client's own credentials do
 //! not. Redirects are not followed and not passed on. Upstream: `kube-aggregator/pkg/apiserver/handler_proxy.go`.
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -238,7 +239,7 @@ impl Remote {
                 return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, &text));
             }
         };
-        self.passed_on(response, request.headers, request.upgrade, wants_upgrade)
+        self.passed_on(response, request.headers, request.upgrade, request.place, wants_upgrade)
     }
 
     /// The server's answer as the client gets it.
@@ -247,6 +248,7 @@ impl Remote {
         mut response: Response<Incoming>,
         asked: &HeaderMap,
         client: &Mutex<Option<hyper::upgrade::OnUpgrade>>,
+        place: Arc<dyn Any + Send + Sync>,
         wants_upgrade: bool,
     ) -> Result<Answer, Status> {
         let code = response.status();
@@ -266,6 +268,7 @@ impl Remote {
                 if let Err(error) = kelson_streams::splice(client, backend).await {
                     tracing::debug!(%error, "an aggregated stream ended");
                 }
+                drop(place);
             });
             return Ok(response.map(|_| ApiBody::empty()));
         }
@@ -284,7 +287,7 @@ impl Remote {
                 }
             }
         });
-        Ok(Response::from_parts(parts, ApiBody::stream(chunks)))
+        Ok(Response::from_parts(parts, ApiBody::stream(chunks).holding(place)))
     }
 }
 

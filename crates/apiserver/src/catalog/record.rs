@@ -167,6 +167,17 @@ pub fn message(served: &Served, record: &Record) -> Result<Bytes, Status> {
     Ok(made)
 }
 
+/// Length of the record's protobuf message, which is made where it was not yet.
+///
+/// # Errors
+/// As [`message`].
+pub fn message_len(served: &Served, record: &Record) -> Result<usize, Status> {
+    match record.protobuf_len_if_made() {
+        Some(length) => Ok(length),
+        None => message(served, record).map(|made| made.len()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ pub mod address;
 pub mod backend_tls;
 pub mod kubelet;
 pub mod links;
-mod place;
+pub mod place;
 pub mod proxy;
 pub mod stream;
 pub mod target;

@@ -199,6 +199,10 @@ fn count(object: &Value, path: &str, e: &mut Errors) {
 }
 
 impl Strategy for CustomKind {
+    fn has_rules(&self) -> bool {
+        let validator = self.schemas.of(&self.version).and_then(|schema| schema.validator());
+        validator.is_some_and(Validator::has_rules)
+    }
     fn options(&self) -> &Options {
         &self.options
     }

@@ -18,6 +18,8 @@ pub struct Activity {
 
 struct ActivityState {
     open: usize,
+    /// Requests that have begun, ever.
+    begun: usize,
     /// Since when none has been open.
     since: Instant,
 }
@@ -25,13 +27,25 @@ struct ActivityState {
 impl Activity {
     /// A connection that has just been made.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(ActivityState { open: 0, since: Instant::now() }), ended: Notify::new() })
+        Arc::new(Self {
+            state: Mutex::new(ActivityState { open: 0, begun: 0, since: Instant::now() }),
+            ended: Notify::new(),
+        })
     }
 
     /// A request begins; it is open until what is returned is dropped.
     pub fn begin(self: &Arc<Self>) -> OpenRequest {
-        self.state.lock().open += 1;
+        let mut state = self.state.lock();
+        state.open += 1;
+        state.begun += 1;
+        drop(state);
         OpenRequest(Arc::clone(self))
+    }
+
+    /// How many requests have begun, and whether one is open.
+    pub fn begun(&self) -> (usize, bool) {
+        let state = self.state.lock();
+        (state.begun, state.open > 0)
     }
 
     /// Resolves when no request has been open for so long.

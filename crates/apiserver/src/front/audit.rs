@@ -17,9 +17,12 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::identify::ActingAs;
 use crate::request::answer::Answer;
-use crate::request::audit::{attempted, object, reference, refine, response_status, source_ips, user_agent};
+use crate::request::audit::{
+    named, object, reference, refine, request_uri, response_status, sent_kind, source_ips, user_agent,
+};
 use crate::request::body::Copied;
 use crate::request::route::RequestInfo;
+use crate::request::routes::Route;
 use crate::shared::Server;
 
 /// Names a request in logs on both sides.
@@ -80,14 +83,14 @@ impl Trail {
     }
 
     /// Tells of a request whose sender was not believed.
-    pub async fn unbelieved(server: &Server, asked: AuditedRequest<'_>, certificate: bool) {
+    pub async fn unbelieved(server: &Server, asked: AuditedRequest<'_>) {
         if server.config.audit.is_none() {
             return;
         }
-        let message = attempted(&asked.parts.headers, certificate);
         let nobody = Arc::new(UserInfo::default());
         let Some(mut trail) = Self::new(server, asked, &nobody) else { return };
-        trail.event.response_status = Some(json!({"metadata": {}, "message": message, "code": 401}));
+        let told = json!({"metadata": {}, "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized", "code": 401});
+        trail.event.response_status = Some(told);
         trail.tell(Stage::ResponseStarted).await;
         trail.ended = true;
     }
@@ -110,7 +113,7 @@ impl Trail {
             level: decision.level,
             audit_id: asked.audit_id.to_str().unwrap_or("").to_owned(),
             stage: Stage::RequestReceived,
-            request_uri: asked.parts.uri.to_string(),
+            request_uri: request_uri(&asked.parts.uri),
             verb: info.verb.to_owned(),
             user: Arc::clone(user),
             impersonated_user: None,
@@ -138,7 +141,7 @@ impl Trail {
     }
 
     /// Takes up the body that was sent, as far as the level wants it.
-    pub fn sent(&mut self, info: &RequestInfo, headers: &HeaderMap, body: &Bytes) {
+    pub fn sent(&mut self, info: &RequestInfo, route: Option<&Route>, headers: &HeaderMap, body: &Bytes) {
         // Whoever creates names the object in the body alone.
         let names = matches!(info.verb, "create" | "update") && info.is_resource;
         let wanted = self.event.level >= Level::Request;
@@ -149,7 +152,12 @@ impl Trail {
         if let Some(reference) = self.event.object_ref.as_mut().filter(|_| names) {
             refine(reference, &object);
         }
-        self.event.request_object = Some(object).filter(|_| wanted);
+        if wanted {
+            self.event.request_object = Some(match sent_kind(info, route) {
+                Some(gvk) => named(object, &gvk),
+                None => object,
+            });
+        }
     }
 
     /// Tells what came of the request. An answer that is whole is told before it is sent, one that is made in pieces when the

@@ -5,6 +5,7 @@ use futures::future::BoxFuture;
 use kelson_meta::Status;
 
 use crate::catalog::{Behaviour, Served};
+use crate::connect::place;
 use crate::front::{flow, spans};
 use crate::paths;
 use crate::read::get;
@@ -53,9 +54,13 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
                 info: i,
                 user: &cx.user,
                 upgrade: &cx.upgrade,
+                place: place::take(cx)?,
                 body,
             };
-            return remote.serve(request).await;
+            let answer = remote.serve(request).await;
+            // Of a watch its head is there: like one of ours it holds no seat while it lasts.
+            drop(cx.beginning.lock().take());
+            return answer;
         }
         _ if !i.is_resource => return paths::serve(cx, body).await,
         Some(Route::Stored(served)) => Arc::clone(served),
@@ -113,11 +118,19 @@ fn unrouted(cx: &RequestContext, served: &Served) -> Option<Result<Answer, Statu
     // Routes of compiled-in kinds name their methods; kinds that users define go by the verb alone.
     let routed = matches!(served.strategy, Behaviour::Builtin(_));
     // Objects that live in namespaces have no path outside of them, though their collections do, also narrowed to one name.
-    if served.namespaced && i.namespace.is_empty() && !i.name.is_empty() && !i.selected {
-        return Some(if routed { Err(Status::no_such_path()) } else { Ok(nothing()) });
-    }
-    if !served.namespaced && !i.namespace.is_empty() && !served.options().is_namespace() {
-        return Some(Err(Status::no_such_path()));
+    if routed {
+        if served.namespaced && i.namespace.is_empty() && !i.name.is_empty() && !i.selected {
+            return Some(Err(Status::no_such_path()));
+        }
+        if !served.namespaced && !i.namespace.is_empty() && !served.options().is_namespace() {
+            return Some(Err(Status::no_such_path()));
+        }
+    } else {
+        // Of kinds that users define, lists and watches alone go across namespaces.
+        let across = i.namespace.is_empty() && !matches!(i.verb, "list" | "watch");
+        if if served.namespaced { across } else { !i.namespace.is_empty() } {
+            return Some(Ok(nothing()));
+        }
     }
     let head = cx.method == http::Method::HEAD && routed && i.subresource != "proxy";
     head.then(|| Err(Status::method_not_allowed()))
@@ -168,7 +181,7 @@ mod tests {
             Box::pin(async move {
                 let body = request.body.read().await?;
                 let told = format!("{} {} by {}: {} bytes", request.method, request.uri, request.user.name, body.len());
-                Ok(answer(StatusCode::OK, "text/plain", ApiBody::full(told)))
+                Ok(answer(StatusCode::OK, "text/plain", ApiBody::full(told).holding(request.place)))
             })
         }
     }
@@ -194,6 +207,14 @@ mod tests {
         let (code, told) = ask("root", &[user::MASTERS], "GET", "/apis/custom.example.com/v1").await;
         assert_eq!((code, told), (200, "GET /apis/custom.example.com/v1 by root: 2 bytes".to_owned()));
         assert_eq!(ask("nobody", &[], "GET", pods).await.0, 403, "authorized as any other request");
+        let request = http::Request::get("/apis/custom.example.com/v1/namespaces/a/pods/b/exec")
+            .body(Bytes::new())
+            .expect("request");
+        let root = UserInfo::new("root", [user::MASTERS]);
+        let answer = running.in_process(root).send(request).await.expect("answered");
+        assert_eq!(running.server().backends.held(), 1, "it has a place among the connections to other servers");
+        drop(answer);
+        assert_eq!(running.server().backends.held(), 0);
         running.server().routes.remove("custom.example.com", "v1");
         assert_eq!(ask("root", &[user::MASTERS], "GET", pods).await.0, 404);
     }

@@ -1,12 +1,13 @@
 //! Flow: lets requests run as there is room. Watches are counted until they have begun, streams not at all: they hold no thread
 //! and little memory.
+use std::sync::Arc;
+
 use http::Method;
-use kelson_codec::Encoding;
 use kelson_meta::Status;
 use kelson_meta::url::Query;
 
 use crate::request::answer::Answer;
-use crate::request::body::{RequestBody, TOO_MANY};
+use crate::request::body::{RETRY_AFTER_S, RequestBody, TOO_MANY};
 use crate::request::route::RequestInfo;
 use crate::shared::context::RequestContext;
 use crate::shared::flow::{Decision, FlowRequest, Permit};
@@ -34,7 +35,6 @@ pub async fn enter(cx: &RequestContext, class: Class) -> Result<Permit, Status> 
             path: cx.uri.path(),
             query: &cx.query,
             route: cx.route.as_ref(),
-            streamed: cx.accepted.is_some_and(|a| a.encoding == Encoding::Json),
         };
         let admittance = cx.server.flow.admit(&request);
         *cx.sorted.lock() = admittance.sorted;
@@ -67,11 +67,27 @@ pub async fn read_body(cx: &RequestContext, body: RequestBody, bytes: &mut Place
     }
 }
 
-/// Keeps the permit of a request whose answer is made in pieces until the last of them was taken.
-pub fn hold(cx: &RequestContext, permit: Permit, answer: Answer) -> Answer {
-    if answer.body().is_whole() {
-        return answer;
+/// Bytes from which on an answer that is there whole is counted until it was sent.
+const COUNTED_BYTES_MIN: u64 = 16 * 1024;
+
+/// Keeps the permit of a request whose answer is made in pieces until the last of them was taken, and counts the bytes of one that
+/// is there whole: its reader may take them slowly, or never. Of those without room, reads are refused; what a write has done is told.
+///
+/// # Errors
+/// 429.
+pub fn hold(cx: &RequestContext, class: Class, permit: Permit, answer: Answer) -> Result<Answer, Status> {
+    if !answer.body().is_whole() {
+        let lent = permit.lend(&cx.server.tasks, cx.server.config.request_timeout);
+        return Ok(answer.map(|body| body.holding(lent)));
     }
-    let lent = permit.lend(&cx.server.tasks, cx.server.config.request_timeout);
-    answer.map(|body| body.holding(lent))
+    let bytes = answer.body().own_bytes();
+    if bytes < COUNTED_BYTES_MIN {
+        return Ok(answer);
+    }
+    let mut place = cx.server.answers.enter(Arc::clone(&cx.user), class);
+    let reads = matches!(cx.info.verb, "get" | "list");
+    if !place.take(usize::try_from(bytes).unwrap_or(usize::MAX)) && reads {
+        return Err(Status::too_many_requests(TOO_MANY, RETRY_AFTER_S));
+    }
+    Ok(answer.map(|body| body.holding(place)))
 }

@@ -19,8 +19,10 @@ use crate::front::audit::{self, AuditedRequest, Trail};
 use crate::front::identify::{self, Identity, Proven};
 use crate::front::{authorize, dispatch, flow, heavy, spans};
 use crate::request::answer::{self, Answer};
+use crate::request::audit::tells_of_beginning;
 use crate::request::body::RequestBody;
-use crate::request::negotiate::{self, Accepted};
+use crate::request::negotiate::{Accepted, Accepts, Unacceptable};
+use crate::request::offer;
 use crate::request::route::{RequestInfo, route};
 use crate::request::routes::Route;
 use crate::request::selectors::ParsedSelectors;
@@ -35,19 +37,20 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
     let query = Query::parse(parts.uri.query());
     let selectors = ParsedSelectors::parse(&query);
     let info = route(&parts.method, parts.uri.path(), &query, &selectors);
-    let reads = matches!(info.verb, "get" | "list" | "watch");
-    let accepted = negotiate::accept(&parts.headers, &query, reads);
-    let errors_as = negotiate::of_errors(&parts.headers, accepted);
     let route = server.routes.find(&info, parts.uri.path());
+    let accepts = Accepts::of(&parts.headers, &query);
+    let (accepted, errors_as) = (accepts.choose(offer::of(&info, route.as_ref())), accepts.of_errors());
+    drop(accepts);
     let labels = Labels::new(&info, route.as_ref());
     let audit_id = audit_id(&parts.headers);
     let trace = Current::default();
-    let mut head = Head { query, selectors, info, accepted, errors_as, route, audit_id: audit_id.clone(), trace };
-    let certificate = identity.has_certificate();
+    let mut head =
+        Head { started, query, selectors, info, accepted, errors_as, route, audit_id: audit_id.clone(), trace };
     let proven = AssertUnwindSafe(identify::authenticate(server, &mut parts, &identity)).catch_unwind().await;
     let mut answer = match proven.unwrap_or_else(|_| Err(fault())) {
         Err(status) => {
-            Trail::unbelieved(server, head.asked(&parts, &identity), certificate).await;
+            Trail::unbelieved(server, head.asked(&parts, &identity)).await;
+            body.discard(&parts.headers).await;
             answer::status(&status, &errors_as)
         }
         Ok(proven) => {
@@ -68,10 +71,12 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
 
 /// What was read of a request's head.
 struct Head {
+    /// When the request came.
+    started: Instant,
     query: Query,
     selectors: ParsedSelectors,
     info: RequestInfo,
-    accepted: Option<Accepted>,
+    accepted: Result<Accepted, Unacceptable>,
     errors_as: Accepted,
     route: Option<Route>,
     audit_id: HeaderValue,
@@ -81,7 +86,7 @@ struct Head {
 
 impl Head {
     fn asked<'a>(&'a self, parts: &'a Parts, identity: &Identity) -> AuditedRequest<'a> {
-        let long = flow::is_long_running(&self.info, &self.query);
+        let long = tells_of_beginning(&self.info);
         AuditedRequest { parts, info: &self.info, audit_id: &self.audit_id, peer: identity.peer(), long }
     }
 }
@@ -100,6 +105,7 @@ async fn identified(
     let other = AssertUnwindSafe(other).catch_unwind().await;
     let user = match other.unwrap_or_else(|_| Err(fault())) {
         Err(status) => {
+            body.discard(&parts.headers).await;
             let answer = answer::status(&status, &errors_as);
             return match trail {
                 Some(trail) => trail.end(&Notes::default(), answer, false).await,
@@ -118,6 +124,7 @@ async fn identified(
     let takes_objects = parts.extensions.remove::<TakesObjects>().filter(|_| in_process);
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     let class = Class::of(&user, in_process);
+    let deadline = head.started + time_allowed(server, &head.query).unwrap_or(server.config.request_timeout);
     let cx = RequestContext {
         server: Arc::clone(server),
         method: parts.method,
@@ -132,6 +139,7 @@ async fn identified(
         trace: head.trace,
         version: parts.version,
         peer: identity.peer(),
+        deadline,
         audited: trail.is_some(),
         user,
         takes_objects,
@@ -169,9 +177,9 @@ async fn serve(
 }
 
 /// How long a request may take: the shorter of what the server allows and what the request asks for (`timeout`).
-fn time_allowed(cx: &RequestContext) -> Result<Duration, Status> {
-    let most = cx.server.config.request_timeout;
-    let asked = cx.query.text("timeout");
+fn time_allowed(server: &Server, query: &Query) -> Result<Duration, Status> {
+    let most = server.config.request_timeout;
+    let asked = query.text("timeout");
     if asked.is_empty() {
         return Ok(most);
     }
@@ -186,11 +194,14 @@ async fn filters(
     class: Class,
     trail: Option<&mut Trail>,
 ) -> Result<Answer, Status> {
-    child("authorization", Vec::new).scope(authorize::authorize(cx)).await?;
+    if let Err(refused) = child("authorization", Vec::new).scope(authorize::authorize(cx)).await {
+        body.discard(&cx.headers).await;
+        return Err(refused);
+    }
     let mut bytes = cx.server.bodies.enter(Arc::clone(&cx.user), class);
     let body = flow::read_body(cx, body, &mut bytes).await?;
     if let (Some(trail), RequestBody::Whole(bytes)) = (trail, &body) {
-        trail.sent(&cx.info, &cx.headers, bytes);
+        trail.sent(&cx.info, cx.route.as_ref(), &cx.headers, bytes);
     }
     if flow::is_long_running(&cx.info, &cx.query) {
         if cx.info.verb == "watch" {
@@ -198,10 +209,9 @@ async fn filters(
         }
         return dispatch::dispatch(cx, body).await;
     }
-    let limit = time_allowed(cx)?;
-    let permit = child("priorityandfairness", Vec::new).scope(flow::enter(cx, class)).await?;
-    match tokio::time::timeout(limit, heavy::dispatch(cx, body)).await {
-        Ok(answer) => answer.map(|answer| flow::hold(cx, permit, answer)),
+    time_allowed(&cx.server, &cx.query)?;
+    match tokio::time::timeout_at(cx.deadline, heavy::serve(cx, class, body)).await {
+        Ok(answer) => answer,
         Err(_) => Err(Status::timeout("request did not complete within the allowed duration", 0)),
     }
 }

@@ -37,10 +37,6 @@ impl Identity {
             Self::Known(_) => Ipv4Addr::LOCALHOST.into(),
         }
     }
-    /// Whether a certificate was shown.
-    pub fn has_certificate(&self) -> bool {
-        matches!(self, Self::Network { certificates, .. } if !certificates.is_empty())
-    }
 }
 
 /// The sender of a request, as its credentials tell.

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::StartError;
 use crate::front::activity::{Activity, Answering};
 use crate::front::handle;
+use crate::front::heads::{CountedHeads, Heads};
 use crate::front::identify::Identity;
 use crate::front::peers::{Limits, Peers};
 use crate::request::answer::Answer;
@@ -37,8 +38,10 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// A connection that was told to close must have closed by then.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a request's head.
-const HEADER_BYTES_MAX: u32 = 1 << 20;
+/// Bytes of a request's head, and with HTTP/1.1 of an answer that its reader has not taken yet.
+const HEADER_BYTES_MAX: u32 = 256 << 10;
+/// Bytes of all heads together that are still to come, but for small ones.
+const HEADS_BYTES_MAX: usize = 64 << 20;
 /// Streams of one HTTP/2 connection at once (upstream `--http2-max-streams-per-connection`).
 const STREAMS_MAX: u32 = 100;
 /// Streams reset by the peer before they were answered, beyond which a connection is closed (CVE-2023-44487).
@@ -80,6 +83,7 @@ impl Listener {
     }
     /// Accepts until the server stops.
     pub async fn run(self, server: Arc<Server>) {
+        let heads = Heads::new(HEADS_BYTES_MAX);
         let peers = Peers::new(Limits::of_process(), server.store.clone());
         loop {
             let accepted = tokio::select! {
@@ -100,9 +104,9 @@ impl Listener {
                 }
                 continue;
             };
-            let (tls, server_of) = (self.tls.clone(), Arc::clone(&server));
+            let (tls, server_of, heads) = (self.tls.clone(), Arc::clone(&server), Arc::clone(&heads));
             server.tasks.spawn_graceful("api-connection", OnPanic::Contain, async move {
-                connection(server_of, tls, stream, peer.ip()).await;
+                connection(server_of, heads, tls, stream, peer.ip()).await;
                 drop(admitted);
             });
         }
@@ -128,7 +132,7 @@ fn tls(server: &Server, certificate: Arc<dyn rustls::server::ResolvesServerCert>
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-async fn connection(server: Arc<Server>, tls: TlsAcceptor, stream: TcpStream, peer: IpAddr) {
+async fn connection(server: Arc<Server>, heads: Arc<Heads>, tls: TlsAcceptor, stream: TcpStream, peer: IpAddr) {
     // Small answers must not wait for more.
     let _ = stream.set_nodelay(true);
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
@@ -140,7 +144,7 @@ async fn connection(server: Arc<Server>, tls: TlsAcceptor, stream: TcpStream, pe
         stream.get_ref().1.peer_certificates().unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect();
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let stopping = server.tasks.token().clone();
-    serve(stream, http2, &stopping, move |request| {
+    serve(stream, http2, &heads, &stopping, move |request| {
         let server = Arc::clone(&server);
         let identity = Identity::Network { certificates: Arc::clone(&certificates), peer };
         async move {
@@ -153,7 +157,7 @@ async fn connection(server: Arc<Server>, tls: TlsAcceptor, stream: TcpStream, pe
 
 /// Speaks HTTP over a connection until it ends, is idle for too long, or the server stops. Which version was agreed with
 /// TLS: nothing is guessed from the first bytes, which a client need never send.
-async fn serve<T, H, F>(io: T, http2: bool, stopping: &CancellationToken, handle: H)
+async fn serve<T, H, F>(io: T, http2: bool, heads: &Arc<Heads>, stopping: &CancellationToken, handle: H)
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Fn(http::Request<hyper::body::Incoming>) -> F + Clone + Send + 'static,
@@ -167,7 +171,7 @@ where
         let answer = Box::pin(handle(request));
         async move { Ok::<_, std::convert::Infallible>(answer.await.map(|body| Answering::new(body, open))) }
     });
-    let io = TokioIo::new(io);
+    let io = TokioIo::new(CountedHeads::new(io, Arc::clone(heads), Arc::clone(&activity)));
     let outcome = if http2 {
         let connection = http2_builder().serve_connection(io, service);
         drive(connection, |c| c.graceful_shutdown(), &activity, stopping).await
@@ -210,8 +214,7 @@ fn http1_builder() -> http1::Builder {
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(HEADER_BYTES_MAX as usize)
-        .half_close(false)
-        .pipeline_flush(true);
+        .half_close(false);
     builder
 }
 
@@ -235,6 +238,7 @@ mod tests {
     use crate::request::body::ApiBody;
     use bytes::Bytes;
     use http_body_util::{BodyExt as _, Empty};
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::io::{AsyncReadExt as _, DuplexStream};
     use tokio::time::Instant;
 
@@ -246,9 +250,46 @@ mod tests {
                 let watch = request.uri().path() == "/watch";
                 http::Response::new(if watch { ApiBody::stream(futures::stream::pending()) } else { ApiBody::empty() })
             };
-            serve(server, http2, &CancellationToken::new(), handle).await;
+            serve(server, http2, &Heads::new(0), &CancellationToken::new(), handle).await;
         });
         client
+    }
+
+    /// Watches, lists, logs, proxies and aggregated APIs are all answered by such bodies.
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_reads_is_not_made() {
+        const PIECE: usize = 16 * 1024;
+        // What the reader's end of the connection takes, and what the server keeps for it.
+        const BYTES_MAX: usize = 2 << 20;
+        for http2 in [false, true] {
+            let made = Arc::new(AtomicUsize::new(0));
+            let (mut client, server) = tokio::io::duplex(64 * 1024);
+            let made_of = Arc::clone(&made);
+            tokio::spawn(async move {
+                let handle = move |_: http::Request<hyper::body::Incoming>| {
+                    let made = Arc::clone(&made_of);
+                    let pieces = futures::stream::repeat_with(move || {
+                        let before = made.fetch_add(PIECE, Ordering::SeqCst);
+                        assert!(before < BYTES_MAX, "an answer that nobody reads is made without bound");
+                        Ok(Bytes::from(vec![b'x'; PIECE]))
+                    });
+                    std::future::ready(http::Response::new(ApiBody::stream(pieces)))
+                };
+                serve(server, http2, &Heads::new(0), &CancellationToken::new(), handle).await;
+            });
+            let head: &[u8] = match http2 {
+                false => b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+                // Preface, settings, and the headers of `GET /` (RFC 7541 indices) on stream 1, which ends with them.
+                true => {
+                    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
+                          \0\0\x06\x01\x05\0\0\0\x01\x82\x84\x87\x41\x01a"
+                }
+            };
+            tokio::io::AsyncWriteExt::write_all(&mut client, head).await.unwrap();
+            tokio::time::sleep(IDLE_TIMEOUT * 2).await;
+            let made = made.load(Ordering::SeqCst);
+            assert!((PIECE..BYTES_MAX).contains(&made), "{http2}: {made}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

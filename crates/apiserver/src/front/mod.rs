@@ -5,6 +5,7 @@ pub mod authorize;
 pub mod dispatch;
 pub mod flow;
 pub mod handle;
+pub mod heads;
 pub mod heavy;
 pub mod identify;
 pub mod inprocess;

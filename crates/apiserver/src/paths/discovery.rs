@@ -10,7 +10,7 @@ use crate::aggregate::remote::Remote;
 use crate::catalog::{Behaviour, ObjectSchema, Served};
 use crate::request::answer::{self, Answer, answer, nothing};
 use crate::request::body::ApiBody;
-use crate::request::negotiate::{self, Clause, OFFERED, View, clauses};
+use crate::request::negotiate::{self, Clause, clauses};
 use crate::request::order::{self, Ordered};
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
@@ -19,16 +19,16 @@ use crate::shared::context::RequestContext;
 ///
 /// # Errors
 /// 404, 406.
-pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
+pub async fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let segments: Vec<&str> = cx.uri.path().split('/').filter(|s| !s.is_empty()).collect();
     let server = &cx.server;
     match segments[..] {
         ["api"] => match aggregated(cx) {
-            Some(version) => document(cx, true, version),
+            Some(version) => document(cx, true, version).await,
             None => plain(cx, true, api_versions(cx)),
         },
         ["apis"] => match aggregated(cx) {
-            Some(version) => document(cx, false, version),
+            Some(version) => document(cx, false, version).await,
             None => plain(cx, true, group_list(server)),
         },
         ["api", version] => plain(cx, true, resource_list(server, "", version).ok_or_else(Status::no_such_path)?),
@@ -53,9 +53,6 @@ pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
 /// A document; `compiled_in` says whether all that it is about was there before any definition.
 fn plain(cx: &RequestContext, compiled_in: bool, value: Value) -> Result<Answer, Status> {
     let accepted = negotiate::settled(&cx.headers, cx.accepted, false, || compiled_in)?;
-    if accepted.view != View::Whole {
-        return Err(Status::not_acceptable(&OFFERED));
-    }
     let text = |k: &str| value[k].as_str().unwrap_or("");
     let schema = ObjectSchema::meta(text("kind"));
     answer::tree(StatusCode::OK, &accepted, &schema, value)
@@ -79,18 +76,18 @@ fn aggregated(cx: &RequestContext) -> Option<&'static str> {
     clauses(&cx.headers).iter().find_map(wanted).flatten()
 }
 
-fn document(cx: &RequestContext, core: bool, version: &'static str) -> Result<Answer, Status> {
+async fn document(cx: &RequestContext, core: bool, version: &'static str) -> Result<Answer, Status> {
     let server = &cx.server;
     let name = format!("{} {version}", if core { "api" } else { "apis" });
     // Neither goes back, so that their sum stands for both.
     let generation = server.catalog.generation() + server.aggregation.generation();
-    let document = server.discovery.get(&name, generation, || {
+    let make = || {
         let order = order::of_kind("APIGroupDiscoveryList").unwrap_or_default();
         let mut body = serde_json::to_vec(&Ordered::new(&aggregate(server, core, version), order)).ok()?;
         body.push(b'\n');
         Some(body.into())
-    });
-    let document = document.ok_or_else(Status::no_such_path)?;
+    };
+    let document = server.discovery.get(&name, generation, make).await.ok_or_else(Status::no_such_path)?;
     let content_type = match version {
         "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
         _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
@@ -99,7 +96,7 @@ fn document(cx: &RequestContext, core: bool, version: &'static str) -> Result<An
     let mut answer = if unchanged {
         answer(StatusCode::NOT_MODIFIED, content_type, ApiBody::empty())
     } else {
-        answer(StatusCode::OK, content_type, ApiBody::full(document.body.clone()))
+        answer(StatusCode::OK, content_type, ApiBody::shared(document.body.clone()))
     };
     let headers = answer.headers_mut();
     if unchanged {

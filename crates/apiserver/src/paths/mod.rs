@@ -72,7 +72,7 @@ pub async fn serve(cx: &RequestContext, body: RequestBody) -> Result<Answer, Sta
     }
     match first {
         "" => paths(cx),
-        "api" | "apis" => discovery::serve(cx),
+        "api" | "apis" => discovery::serve(cx).await,
         "debug" => Ok(debug::serve(cx).unwrap_or_else(nothing)),
         "statusz" if path == "/statusz" && cx.server.config.feature_gates.enabled("ComponentStatusz") => {
             statusz::serve(cx)

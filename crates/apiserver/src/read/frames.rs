@@ -219,12 +219,8 @@ impl Framer {
     fn value(&self, kind: &str, value: &Value) -> Result<Bytes, Status> {
         match self.accepted.encoding {
             Encoding::Json => Ok(json_frame(kind, &answer::compact(value))),
-            Encoding::Yaml => {
-                let text = kelson_codec::encode(Encoding::Yaml, None, &json!({"type": kind, "object": value}));
-                let mut out = BytesMut::from(&b"---\n"[..]);
-                out.extend_from_slice(&text.map_err(|e| Status::internal(e.to_string()))?);
-                Ok(out.freeze())
-            }
+            // Negotiation gives no watch in it.
+            Encoding::Yaml => Err(Status::not_acceptable(&["application/json"])),
             Encoding::Protobuf => {
                 let ty = ObjectSchema::of_object(value).type_id();
                 let ty = ty.ok_or_else(|| Status::not_acceptable(&["application/json"]))?;
@@ -294,7 +290,7 @@ fn partial_json_frame(kind: &str, version: &str, metadata: &str) -> Bytes {
 }
 
 /// A `PartialObjectMetadata` with the JSON of an object's metadata.
-fn partial_json(version: &str, metadata: &str) -> String {
+pub fn partial_json(version: &str, metadata: &str) -> String {
     let head = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/"#;
     [head, version, r#"","metadata":"#, metadata, "}"].concat()
 }

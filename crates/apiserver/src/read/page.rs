@@ -11,17 +11,17 @@ use crate::request::selectors::Selectors;
 use crate::request::version_param::{Continue, ListAt};
 
 /// Bytes gathered before a piece of a list is handed to the connection.
-pub(super) const PIECE_BYTES: usize = 64 * 1024;
+pub(crate) const PIECE_BYTES: usize = 64 * 1024;
 
 /// The records of one answer.
-pub(super) struct Page {
+pub(crate) struct Page {
     pub revision: u64,
     continue_token: String,
     remaining: Option<usize>,
     pub records: Records,
 }
 
-pub(super) enum Records {
+pub(crate) enum Records {
     /// The chosen ones.
     Some(Vec<Arc<Record>>),
     /// A whole view, filtered on the way.
@@ -46,10 +46,10 @@ impl Records {
 }
 
 /// What was asked for, and the namespace where it is one.
-pub(super) type PageRequest<'a> = (&'a ListAt, Option<&'a str>);
+pub(crate) type PageRequest<'a> = (&'a ListAt, Option<&'a str>);
 
 /// The records that a list asks for.
-pub(super) fn page(of: PageRequest<'_>, view: ListView, selectors: Selectors) -> Page {
+pub(crate) fn page(of: PageRequest<'_>, view: ListView, selectors: Selectors) -> Page {
     let (at, revision) = (of.0, view.revision());
     if at.limit == 0 {
         return Page {
@@ -74,7 +74,7 @@ pub(super) fn page(of: PageRequest<'_>, view: ListView, selectors: Selectors) ->
 }
 
 /// The same where objects must be looked at: a piece of them after the other.
-pub(super) async fn page_by_object(
+pub(crate) async fn page_by_object(
     of: PageRequest<'_>,
     view: ListView,
     served: &Served,
@@ -91,6 +91,7 @@ pub(super) async fn page_by_object(
             }
             chosen.push(Arc::clone(record));
         }
+        tokio::task::consume_budget().await;
     }
     Ok(cut(of, view.revision(), chosen, false, None))
 }
@@ -131,7 +132,7 @@ impl Page {
 }
 
 /// Runs of records of about [`PIECE_BYTES`] each.
-pub(super) fn pieces(mut records: &[Arc<Record>]) -> impl Iterator<Item = &[Arc<Record>]> {
+fn pieces(mut records: &[Arc<Record>]) -> impl Iterator<Item = &[Arc<Record>]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let full = records.iter().position(|r| {

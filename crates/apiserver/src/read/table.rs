@@ -9,7 +9,11 @@ use crate::request::view::{Include, ViewOptions};
 
 /// `PartialObjectMetadata` of an object.
 pub fn partial(version: &str, mut value: Value) -> Value {
-    json!({"kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": value["metadata"].take()})
+    let mut object = Map::new();
+    object.insert("kind".into(), "PartialObjectMetadata".into());
+    object.insert("apiVersion".into(), format!("meta.k8s.io/{version}").into());
+    object.insert("metadata".into(), value["metadata"].take());
+    Value::Object(object)
 }
 
 /// A table without its rows; watch events after the first leave the columns out.

@@ -49,6 +49,20 @@ pub fn status(status: &Status, accepted: &Accepted) -> Answer {
     response
 }
 
+/// A `Status` that says what was done, as the answer.
+///
+/// # Errors
+/// As [`tree`].
+pub fn done(code: StatusCode, accepted: &Accepted, told: Value) -> Result<Answer, Status> {
+    let status = serde_json::from_value::<Status>(told.clone()).ok();
+    let accepted = Accepted { view: View::Whole, ..*accepted };
+    let mut response = tree(code, &accepted, &ObjectSchema::status(), told)?;
+    if let Some(status) = status {
+        response.extensions_mut().insert(Arc::new(status));
+    }
+    Ok(response)
+}
+
 fn move_continue(value: &mut Value) {
     let Some(causes) = value.pointer_mut("/details/causes").and_then(Value::as_array_mut) else { return };
     let Some(at) = causes.iter().position(|c| c["reason"] == crate::request::version_param::CONTINUE_CAUSE) else {

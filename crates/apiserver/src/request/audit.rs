@@ -1,11 +1,11 @@
-//! What an audit event says of a request and its answer: where it came from, by what it tried to prove itself, what it is
-//! for, and its objects as JSON. Pure.
+//! What an audit event says of a request and its answer: where it came from, what it is for, and its objects as JSON. Pure.
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, Uri, header};
 use kelson_audit::ObjectReference;
 use kelson_codec::Encoding;
+use kelson_meta::Gvk;
 use kelson_schema::Schema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::request::answer::Answer;
 use crate::request::route::RequestInfo;
+use crate::request::routes::Route;
 
 /// Bytes of a user agent (upstream `maxUserAgentLength`).
 const USER_AGENT_BYTES_MAX: usize = 1024;
@@ -45,16 +46,52 @@ pub fn user_agent(headers: &HeaderMap) -> String {
     format!("{}...TRUNCATED", &agent[..agent.floor_char_boundary(USER_AGENT_BYTES_MAX)])
 }
 
-/// What a sender that was not believed had brought to prove itself.
-pub fn attempted(headers: &HeaderMap, certificate: bool) -> String {
-    let scheme = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()).and_then(|v| v.split(' ').next());
-    let is = |name: &str| scheme.is_some_and(|s| s.eq_ignore_ascii_case(name));
-    let brought = [("basic", is("basic")), ("bearer", is("bearer")), ("x509", certificate)];
-    let brought: Vec<&str> = brought.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect();
-    match brought.is_empty() {
-        true => "Authentication failed, no credentials provided".to_owned(),
-        false => format!("Authentication failed, attempted: {}", brought.join(", ")),
+/// The request's path and query, by which rules match events. A request by HTTP/2 names scheme and host as well.
+pub fn request_uri(uri: &Uri) -> String {
+    uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string)
+}
+
+/// Whether upstream's audit tells of the beginning of the answer (`pkg/controlplane/apiserver`, `LongRunningFunc`).
+pub fn tells_of_beginning(info: &RequestInfo) -> bool {
+    info.verb == "watch"
+        || matches!(info.subresource.as_str(), "attach" | "exec" | "proxy" | "log" | "portforward") && info.is_resource
+}
+
+/// Kind and version of the objects that a request sends; nothing for patches, which are no objects.
+pub fn sent_kind(info: &RequestInfo, route: Option<&Route>) -> Option<Gvk> {
+    if info.verb.starts_with("delete") {
+        return Some(Gvk::new("meta.k8s.io", "v1", "DeleteOptions"));
     }
+    let Some(Route::Stored(served)) = route.filter(|_| matches!(info.verb, "create" | "update")) else { return None };
+    match info.subresource.as_str() {
+        "" => Some(served.gvk.clone()),
+        name => served.sub(name).map(|sub| sub.gvk.clone()),
+    }
+}
+
+/// The object with its kind and version, which a client may leave out since the path says them.
+pub fn named(object: Arc<RawValue>, gvk: &Gvk) -> Arc<RawValue> {
+    #[derive(Deserialize, Default)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Typed {
+        kind: Option<Value>,
+        api_version: Option<Value>,
+    }
+    let Ok(Typed { kind, api_version }) = serde_json::from_str(object.get()) else { return object };
+    let is_told = |field: Option<Value>| field.is_some_and(|v| v.as_str().is_some_and(|text| !text.is_empty()));
+    let missing: Vec<(&str, String)> =
+        [("kind", kind, gvk.kind.clone()), ("apiVersion", api_version, gvk.api_version())]
+            .into_iter()
+            .filter_map(|(name, found, value)| (!is_told(found)).then_some((name, value)))
+            .collect();
+    if missing.is_empty() {
+        return object;
+    }
+    let Ok(Value::Object(mut rest)) = serde_json::from_str::<Value>(object.get()) else { return object };
+    for (name, value) in missing {
+        rest.insert(name.to_owned(), value.into());
+    }
+    serde_json::value::to_raw_value(&rest).map_or(object, Arc::from)
 }
 
 /// What the path names.
@@ -183,11 +220,26 @@ mod tests {
     }
 
     #[test]
-    fn what_was_brought() {
-        let told = |all: &[(&'static str, &str)], certificate| attempted(&headers(all), certificate);
-        assert_eq!(told(&[], false), "Authentication failed, no credentials provided");
-        let bearer = [("authorization", "Bearer secret")];
-        assert_eq!(told(&bearer, true), "Authentication failed, attempted: bearer, x509");
+    fn the_uri_is_path_and_query_by_either_protocol() {
+        for uri in ["https://192.0.2.1:6443/api/v1/pods?limit=1", "/api/v1/pods?limit=1"] {
+            assert_eq!(request_uri(&uri.parse().unwrap()), "/api/v1/pods?limit=1", "{uri}");
+        }
+        assert_eq!(request_uri(&"https://192.0.2.1:6443".parse().unwrap()), "/");
+    }
+
+    #[test]
+    fn objects_say_what_they_are() {
+        let gvk = Gvk::new("", "v1", "ConfigMap");
+        for (sent, expected) in [
+            (r#"{"metadata":{"name":"a"}}"#, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}"#),
+            (r#"{"kind":"","data":{}}"#, r#"{"apiVersion":"v1","data":{},"kind":"ConfigMap"}"#),
+            (r#"{"data":{},"kind":"Other","apiVersion":"v2"}"#, r#"{"data":{},"kind":"Other","apiVersion":"v2"}"#),
+            ("{}", r#"{"apiVersion":"v1","kind":"ConfigMap"}"#),
+            ("[]", "[]"),
+        ] {
+            let object = Arc::from(RawValue::from_string(sent.to_owned()).unwrap());
+            assert_eq!(named(object, &gvk).get(), expected, "{sent}");
+        }
     }
 
     #[test]

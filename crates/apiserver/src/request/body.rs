@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
+use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use kelson_meta::Status;
@@ -56,6 +57,17 @@ async fn discard(incoming: &mut hyper::body::Incoming) {
 }
 
 impl RequestBody {
+    /// Takes what the client sends of a body that is not wanted, within bounds, so that it reads its refusal. One who waits for
+    /// `100 Continue` sends nothing.
+    pub async fn discard(self, headers: &HeaderMap) {
+        if let Self::Network(mut incoming) = self
+            && !incoming.is_end_stream()
+            && !headers.contains_key(header::EXPECT)
+        {
+            discard(&mut incoming).await;
+        }
+    }
+
     /// Reads it all.
     ///
     /// # Errors
@@ -125,6 +137,8 @@ pub struct ApiBody {
     /// Is dropped with the body, the last first.
     held: Vec<Box<dyn Any + Send>>,
     copy: Option<Arc<Mutex<Copied>>>,
+    /// The bytes are held elsewhere too.
+    shared: bool,
 }
 
 /// A copy of a body that is sent in pieces, as long as there is room for it.
@@ -160,7 +174,7 @@ enum Inner {
 
 impl ApiBody {
     fn of(inner: Inner) -> Self {
-        Self { inner, held: Vec::new(), copy: None }
+        Self { inner, held: Vec::new(), copy: None, shared: false }
     }
     /// The same body, which keeps `held` until it was sent or is given up.
     pub fn holding(mut self, held: impl Any + Send) -> Self {
@@ -186,6 +200,14 @@ impl ApiBody {
             }),
             Inner::Stream(_) => None,
         }
+    }
+    /// Bytes that are held for this answer alone; none of a document that is kept for all who ask.
+    pub fn own_bytes(&self) -> u64 {
+        if self.shared { 0 } else { self.size_hint().exact().unwrap_or(0) }
+    }
+    /// A document that is kept whoever asks for it.
+    pub fn shared(bytes: Bytes) -> Self {
+        Self { shared: true, ..Self::full(bytes) }
     }
     /// A body that ends at once.
     pub fn empty() -> Self {

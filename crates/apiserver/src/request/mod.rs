@@ -5,6 +5,7 @@ pub mod body;
 pub mod headers;
 pub mod list_options;
 pub mod negotiate;
+pub mod offer;
 pub mod order;
 pub mod route;
 pub mod routes;

@@ -1,5 +1,5 @@
-//! Negotiate: which form of an answer the client accepts (`Accept`), in upstream's way: the first clause that can be
-//! served wins, quality values ignored as long as they are not zero.
+//! Negotiate: which form of an answer the client accepts (`Accept`) and the kind can be written in, in upstream's way: clauses are
+//! tried by quality, and the first that can be served wins. Upstream: `endpoints/handlers/negotiation/negotiate.go`.
 use http::HeaderMap;
 use kelson_codec::Encoding;
 use kelson_meta::url::Query;
@@ -46,33 +46,50 @@ pub struct Clause<'a> {
     /// `application/json`, lower case expected.
     pub media: &'a str,
     params: Vec<(&'a str, &'a str)>,
+    quality: f32,
 }
 
-impl Clause<'_> {
+impl<'a> Clause<'a> {
+    fn parse(text: &'a str) -> Option<Self> {
+        let mut parts = text.split(';').map(str::trim);
+        let media = parts.next().filter(|media| !media.is_empty())?;
+        let params = parts.filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim().trim_matches('"')));
+        let mut clause =
+            Self { media: if media == "*" { "*/*" } else { media }, params: params.collect(), quality: 1.0 };
+        if let Some(quality) = clause.param("q") {
+            clause.quality = quality.parse().unwrap_or(0.0);
+        }
+        Some(clause)
+    }
+
     /// A parameter's value.
     pub fn param(&self, name: &str) -> Option<&str> {
         self.params.iter().find(|(k, _)| k.eq_ignore_ascii_case(name)).map(|(_, v)| *v)
+    }
+
+    /// Whether it is asked before `other`: by quality, then the one that names a type before the one that does not.
+    fn precedes(&self, other: &Self) -> bool {
+        let any_type = |c: &Self| c.media.starts_with("*/");
+        let any_subtype = |c: &Self| c.media.ends_with("/*");
+        self.quality > other.quality
+            || (!any_type(self) && any_type(other))
+            || (!any_subtype(self) && any_subtype(other))
     }
 }
 
 /// Clauses considered of one request.
 const CLAUSES_MAX: usize = 32;
 
-/// The clauses of all `Accept` headers, in order; none means anything goes.
+/// The clauses of the first `Accept` header, the preferred first; none means anything is accepted. `Clause::precedes` is no total
+/// order, so the result depends on the way of sorting: insertion, as upstream's library sorts headers of this length.
 pub fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
-    let mut out: Vec<Clause<'_>> = Vec::new();
-    for value in headers.get_all(http::header::ACCEPT) {
-        for clause in value.to_str().unwrap_or("").split(',').take(CLAUSES_MAX) {
-            let mut parts = clause.split(';').map(str::trim);
-            let media = parts.next().unwrap_or("");
-            if media.is_empty() {
-                continue;
-            }
-            let params = parts.filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim().trim_matches('"')));
-            let clause = Clause { media, params: params.collect() };
-            if clause.param("q") != Some("0") {
-                out.push(clause);
-            }
+    let header = headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let mut out: Vec<Clause<'_>> = header.split(',').take(CLAUSES_MAX).filter_map(Clause::parse).collect();
+    for sorted in 1..out.len() {
+        let mut at = sorted;
+        while at > 0 && out[at].precedes(&out[at - 1]) {
+            out.swap(at, at - 1);
+            at -= 1;
         }
     }
     out
@@ -80,52 +97,142 @@ pub fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
 
 /// Media types an object can be had in.
 pub const OFFERED: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+/// Media types a watch can be had in.
+const WATCHED: [&str; 2] = ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
-fn encoding(media: &str) -> Option<Encoding> {
-    match media {
-        "application/json" | "*/*" | "application/*" => Some(Encoding::Json),
-        "application/yaml" => Some(Encoding::Yaml),
-        "application/vnd.kubernetes.protobuf" => Some(Encoding::Protobuf),
-        _ => None,
-    }
+/// How many objects an answer is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    One,
+    List,
+    Watch,
 }
 
-fn view(clause: &Clause<'_>, tables: bool) -> Option<View> {
-    let Some(name) = clause.param("as") else { return Some(View::Whole) };
-    if clause.param("g").is_some_and(|g| g != "meta.k8s.io") {
-        return None;
-    }
-    let version = match clause.param("v") {
-        Some("v1") => "v1",
-        Some("v1beta1") => "v1beta1",
-        _ => return None,
-    };
-    match name {
-        "Table" if tables => Some(View::Table(version)),
-        "PartialObjectMetadata" | "PartialObjectMetadataList" => Some(View::Partial(version)),
-        _ => None,
-    }
+/// What the answers to a request can be written as. Upstream: `handlers.RequestScope.AllowsMediaTypeTransform`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// Objects have a protobuf form. Those of custom kinds have none, though their metadata and errors do.
+    pub protobuf: bool,
+    /// Objects can be shown as rows of a table.
+    pub tables: bool,
+    /// The metadata of objects can be shown alone.
+    pub metadata: bool,
+    pub extent: Extent,
 }
 
-/// Chooses the form of an object or list; `None` when no clause can be served.
-pub fn accept(headers: &HeaderMap, query: &Query, tables: bool) -> Option<Accepted> {
-    let pretty = pretty(headers, query);
-    let clauses = clauses(headers);
-    if clauses.is_empty() {
-        return Some(Accepted { pretty, ..Accepted::JSON });
-    }
-    clauses.iter().find_map(|c| Some(Accepted { encoding: encoding(c.media)?, view: view(c, tables)?, pretty }))
-}
+impl Offer {
+    /// Of documents that are no objects, and of errors.
+    pub const PLAIN: Self = Self { protobuf: true, tables: false, metadata: false, extent: Extent::One };
 
-/// The form of an error, which is never shown in another way: that of the first clause that asks for objects as they are.
-pub fn of_errors(headers: &HeaderMap, accepted: Option<Accepted>) -> Accepted {
-    match accepted {
-        Some(accepted) if accepted.view == View::Whole => accepted,
-        _ => {
-            let whole = |c: &Clause<'_>| c.param("as").is_none().then(|| encoding(c.media)).flatten();
-            let encoding = clauses(headers).iter().find_map(whole).unwrap_or(Encoding::Json);
-            Accepted { encoding, view: View::Whole, pretty: accepted.is_some_and(|a| a.pretty) }
+    /// The view that a clause asks for, where it can be had in `encoding`.
+    fn view(self, clause: &Clause<'_>, encoding: Encoding) -> Option<View> {
+        // A parameter without a value asks for nothing.
+        let param = |name: &str| clause.param(name).filter(|v| !v.is_empty());
+        if param("stream").is_some_and(|stream| stream != "watch" || encoding == Encoding::Yaml)
+            || param("sv").is_some_and(|version| version != "v1")
+        {
+            return None;
         }
+        let (kind, group, version) = (param("as"), param("g"), param("v"));
+        if kind.is_none() && group.is_none() && version.is_none() {
+            return Some(View::Whole).filter(|_| self.protobuf || encoding != Encoding::Protobuf);
+        }
+        let version = match (group?, version?) {
+            ("meta.k8s.io", "v1") => "v1",
+            ("meta.k8s.io", "v1beta1") => "v1beta1",
+            _ => return None,
+        };
+        match kind? {
+            "Table" if self.tables && encoding != Encoding::Protobuf => Some(View::Table(version)),
+            "PartialObjectMetadata" | "PartialObjectMetadataList" if self.metadata => Some(View::Partial(version)),
+            _ => None,
+        }
+    }
+
+    /// Whether the kind that a clause names is that of the answer.
+    fn fits(self, clause: &Clause<'_>, accepted: Accepted) -> Result<Accepted, Unacceptable> {
+        match (clause.param("as"), self.extent) {
+            (_, Extent::Watch) if accepted.encoding == Encoding::Yaml => Err(Unacceptable::Stream),
+            (Some("PartialObjectMetadata"), Extent::List) => Err(Unacceptable::IsList),
+            (Some("PartialObjectMetadataList"), Extent::One) => Err(Unacceptable::IsNoList),
+            _ => Ok(accepted),
+        }
+    }
+}
+
+/// Why an answer cannot be had in any accepted form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unacceptable {
+    /// No clause names a form that there is.
+    Form,
+    /// The form that comes first is none of a watch.
+    Stream,
+    /// Metadata of one object was asked for, and the answer is a list.
+    IsList,
+    /// A list of metadata was asked for, and the answer is one object.
+    IsNoList,
+}
+
+impl Unacceptable {
+    /// The refusal, in upstream's words.
+    pub fn status(self) -> Status {
+        let shape = |asked: &str, is: &str| {
+            let message = format!("you requested {asked}, but the requested object is {is}");
+            Status::failure(406, Reason::NotAcceptable, message)
+        };
+        match self {
+            Self::Form => Status::not_acceptable(&OFFERED),
+            Self::Stream => Status::not_acceptable(&WATCHED),
+            Self::IsList => shape("PartialObjectMetadata", "a list"),
+            Self::IsNoList => shape("PartialObjectMetadataList", "not a list"),
+        }
+    }
+}
+
+/// The encodings that a media type stands for, in the order in which they are tried.
+fn encodings(media: &str) -> &'static [Encoding] {
+    match media {
+        "application/json" => &[Encoding::Json],
+        "application/yaml" => &[Encoding::Yaml],
+        "application/vnd.kubernetes.protobuf" => &[Encoding::Protobuf],
+        "*/*" | "application/*" => &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf],
+        _ => &[],
+    }
+}
+
+/// What a request accepts.
+pub struct Accepts<'a> {
+    clauses: Vec<Clause<'a>>,
+    pretty: bool,
+}
+
+impl<'a> Accepts<'a> {
+    pub fn of(headers: &'a HeaderMap, query: &Query) -> Self {
+        Self { clauses: clauses(headers), pretty: pretty(headers, query) }
+    }
+
+    /// The form of an answer: that of the first clause that can be had.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn choose(&self, offer: Offer) -> Result<Accepted, Unacceptable> {
+        if self.clauses.is_empty() {
+            return Ok(Accepted { pretty: self.pretty, ..Accepted::JSON });
+        }
+        for clause in &self.clauses {
+            for encoding in encodings(clause.media) {
+                if let Some(view) = offer.view(clause, *encoding) {
+                    let pretty = self.pretty || clause.param("pretty") == Some("1");
+                    return offer.fits(clause, Accepted { encoding: *encoding, view, pretty });
+                }
+            }
+        }
+        Err(Unacceptable::Form)
+    }
+
+    /// The form of an error, which is never shown in another way than whole: indented JSON where nothing that there is was asked for.
+    pub fn of_errors(&self) -> Accepted {
+        self.choose(Offer::PLAIN).unwrap_or(Accepted { pretty: true, ..Accepted::JSON })
     }
 }
 
@@ -146,13 +253,12 @@ fn is_routed(headers: &HeaderMap) -> bool {
 /// 406, in the words of whoever refuses.
 pub fn settled(
     headers: &HeaderMap,
-    accepted: Option<Accepted>,
+    accepted: Result<Accepted, Unacceptable>,
     list: bool,
     compiled_in: impl Fn() -> bool,
 ) -> Result<Accepted, Status> {
-    const WATCHED: [&str; 2] = ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
     if is_routed(headers) || !compiled_in() {
-        return accepted.ok_or_else(|| Status::not_acceptable(&OFFERED));
+        return accepted.map_err(Unacceptable::status);
     }
     let watched = if list { &WATCHED[..] } else { &[] };
     let given = [&OFFERED[..], watched].concat().join(", ");
@@ -174,32 +280,74 @@ fn pretty(headers: &HeaderMap, query: &Query) -> bool {
 mod tests {
     use super::*;
 
-    fn check(accept_header: &str, expected: &str) {
+    const BUILT_IN: Offer = Offer { protobuf: true, tables: true, metadata: true, extent: Extent::List };
+    const CUSTOM: Offer = Offer { protobuf: false, ..BUILT_IN };
+
+    fn chosen(accept_header: &str, offer: Offer) -> String {
         let mut headers = HeaderMap::new();
         if !accept_header.is_empty() {
             headers.insert("accept", accept_header.parse().unwrap());
         }
-        let got = match accept(&headers, &Query::default(), true) {
-            Some(a) => format!("{:?} {:?}", a.encoding, a.view),
-            None => "406".to_owned(),
-        };
-        assert_eq!(got, expected, "{accept_header}");
+        match Accepts::of(&headers, &Query::default()).choose(offer) {
+            Ok(a) => format!("{:?} {:?}", a.encoding, a.view),
+            Err(why) => format!("406 {why:?}"),
+        }
     }
 
+    /// Clauses by class of kind and extent; what upstream 1.36.2 answers.
     #[test]
     fn forms() {
-        check("", "Json Whole");
-        check("*/*", "Json Whole");
-        check("application/json", "Json Whole");
-        check("application/vnd.kubernetes.protobuf, application/json", "Protobuf Whole");
-        check("application/cbor,application/json", "Json Whole");
-        check(
-            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
-            "Json Table(\"v1\")",
-        );
-        check("application/json;as=Other;v=v1;g=meta.k8s.io,application/yaml", "Yaml Whole");
-        check("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "Json Partial(\"v1\")");
-        check("text/plain", "406");
+        const PROTO: &str = "application/vnd.kubernetes.protobuf";
+        let one = |offer: Offer| Offer { extent: Extent::One, ..offer };
+        let watch = |offer: Offer| Offer { extent: Extent::Watch, ..offer };
+        for (accept_header, built_in, custom) in [
+            ("", "Json Whole", "Json Whole"),
+            ("*", "Json Whole", "Json Whole"),
+            ("*/*", "Json Whole", "Json Whole"),
+            ("application/json", "Json Whole", "Json Whole"),
+            ("application/yaml", "Yaml Whole", "Yaml Whole"),
+            (PROTO, "Protobuf Whole", "406 Form"),
+            (&format!("{PROTO}, application/json"), "Protobuf Whole", "Json Whole"),
+            (&format!("{PROTO},*/*"), "Protobuf Whole", "Json Whole"),
+            (&format!("{PROTO};stream=watch,application/json;stream=watch"), "Protobuf Whole", "Json Whole"),
+            (&format!("{PROTO};stream=other,application/yaml;stream=watch"), "406 Form", "406 Form"),
+            ("application/cbor,application/json", "Json Whole", "Json Whole"),
+            ("application/json;q=0.5,application/yaml", "Yaml Whole", "Yaml Whole"),
+            (&format!("*/*,{PROTO}"), "Protobuf Whole", "Json Whole"),
+            (&format!("*/*;q=0.8,application/yaml;q=0.9,{PROTO}"), "Protobuf Whole", "Yaml Whole"),
+            (
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+                "Json Table(\"v1\")",
+                "Json Table(\"v1\")",
+            ),
+            (&format!("{PROTO};as=Table;v=v1;g=meta.k8s.io"), "406 Form", "406 Form"),
+            ("application/json;as=Table;v=v1", "406 Form", "406 Form"),
+            ("application/json;g=meta.k8s.io;v=v1", "406 Form", "406 Form"),
+            ("application/json;as=Other;v=v1;g=meta.k8s.io,application/yaml", "Yaml Whole", "Yaml Whole"),
+            (
+                &format!("{PROTO};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"),
+                "Protobuf Partial(\"v1\")",
+                "Protobuf Partial(\"v1\")",
+            ),
+            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", "406 IsList", "406 IsList"),
+            ("text/plain", "406 Form", "406 Form"),
+        ] {
+            assert_eq!(chosen(accept_header, BUILT_IN), built_in, "{accept_header}");
+            assert_eq!(chosen(accept_header, CUSTOM), custom, "{accept_header} of a custom kind");
+        }
+        for (accept_header, offer, expected) in [
+            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", one(CUSTOM), "Json Partial(\"v1\")"),
+            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", one(BUILT_IN), "406 IsNoList"),
+            ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", watch(BUILT_IN), "Json Partial(\"v1\")"),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io", Offer::PLAIN, "406 Form"),
+            (PROTO, watch(CUSTOM), "406 Form"),
+            ("application/yaml", watch(BUILT_IN), "406 Stream"),
+            ("application/yaml,application/json", watch(CUSTOM), "406 Stream"),
+            (&format!("{PROTO};as=Table;v=v1;g=meta.k8s.io"), watch(BUILT_IN), "406 Form"),
+            ("application/json;g=meta.k8s.io;v=v1", watch(BUILT_IN), "406 Form"),
+        ] {
+            assert_eq!(chosen(accept_header, offer), expected, "{accept_header} {offer:?}");
+        }
     }
 
     #[test]
@@ -207,12 +355,13 @@ mod tests {
         for (accept_header, expected) in [
             ("application/yaml;as=Table;v=v1;g=meta.k8s.io", Encoding::Json),
             ("application/json;as=Table;v=v1;g=meta.k8s.io,application/yaml", Encoding::Yaml),
+            ("application/vnd.kubernetes.protobuf,application/json", Encoding::Protobuf),
             ("application/yaml", Encoding::Yaml),
             ("text/html", Encoding::Json),
         ] {
             let headers = HeaderMap::from_iter([(http::header::ACCEPT, accept_header.parse().unwrap())]);
-            let accepted = accept(&headers, &Query::default(), true);
-            assert_eq!(of_errors(&headers, accepted).encoding, expected, "{accept_header}");
+            let errors = Accepts::of(&headers, &Query::default()).of_errors();
+            assert_eq!((errors.encoding, errors.view), (expected, View::Whole), "{accept_header}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Routes: where a request for a resource ends. Most end at what the catalog serves and the store keeps; a whole group
 //! version may be somebody else's.
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ pub struct RemoteRequest<'a> {
     pub user: &'a UserInfo,
     /// The pending upgrade of the connection.
     pub upgrade: &'a Mutex<Option<hyper::upgrade::OnUpgrade>>,
+    /// A place among the connections to other servers: kept until the answer was sent, or its stream ended.
+    pub place: Arc<dyn Any + Send + Sync>,
     /// Read whole: the limits of bodies hold for them as for all others.
     pub body: RequestBody,
 }

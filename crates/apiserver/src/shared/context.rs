@@ -15,10 +15,11 @@ use kelson_store::Record;
 use kelson_traces::{Current, KeyValue, Span};
 use kelson_transport::TakesObjects;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::catalog::Served;
 use crate::request::answer::warning;
-use crate::request::negotiate::{self, Accepted};
+use crate::request::negotiate::{self, Accepted, Unacceptable};
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
 use crate::request::selectors::ParsedSelectors;
@@ -52,8 +53,8 @@ pub struct RequestContext {
     pub route: Option<Route>,
     /// `labelSelector` and `fieldSelector`.
     pub selectors: ParsedSelectors,
-    /// The form of the answer that the client accepts; `None` when it accepts none that there is.
-    pub accepted: Option<Accepted>,
+    /// The form of the answer, or why the client accepts none that there is.
+    pub accepted: Result<Accepted, Unacceptable>,
     /// Names the request in logs on both sides.
     pub audit_id: HeaderValue,
     /// The span of the request, for those who work on its behalf.
@@ -62,6 +63,8 @@ pub struct RequestContext {
     pub version: Version,
     /// The other end of the connection.
     pub peer: IpAddr,
+    /// When the request must be over; one that lasts (a watch, a stream) has its beginning done by then.
+    pub deadline: Instant,
     /// Something of the request is written to an audit log.
     pub audited: bool,
     /// Who asks, after impersonation.
@@ -227,6 +230,7 @@ impl RequestContext {
             trace: self.trace.clone(),
             version: self.version,
             peer: self.peer,
+            deadline: self.deadline,
             audited: self.audited,
             user: Arc::clone(&self.user),
             takes_objects: None,

@@ -11,6 +11,8 @@ const KEPT_MAX: usize = 4;
 #[derive(Default)]
 pub struct Documents {
     kept: Mutex<Vec<(String, u64, Document)>>,
+    /// Held while a document is made, by its name: whoever asks for it too waits, and no thread with them.
+    making: [tokio::sync::Mutex<()>; 8],
 }
 
 /// A document and the tag of its content.
@@ -27,15 +29,20 @@ impl Documents {
         among(&self.kept.lock(), name, generation)
     }
     /// The document of this name and generation, made by `make` unless it is there; `None` when `make` gives none.
-    pub fn get(&self, name: &str, generation: u64, make: impl FnOnce() -> Option<Bytes>) -> Option<Document> {
-        let mut kept = self.kept.lock();
-        if let Some(document) = among(&kept, name, generation) {
+    pub async fn get(&self, name: &str, generation: u64, make: impl FnOnce() -> Option<Bytes>) -> Option<Document> {
+        if let Some(document) = self.find(name, generation) {
+            return Some(document);
+        }
+        let slot = name.bytes().fold(0, |sum, b| sum + usize::from(b)) % self.making.len();
+        let _making = self.making[slot].lock().await;
+        if let Some(document) = self.find(name, generation) {
             return Some(document);
         }
         let body = make()?;
         let digest: String = Sha256::digest(&body).iter().map(|b| format!("{b:02X}")).collect();
         let etag = HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""));
         let made = Document { body, etag };
+        let mut kept = self.kept.lock();
         kept.retain(|(n, _, _)| n != name);
         if kept.len() == KEPT_MAX {
             kept.remove(0);

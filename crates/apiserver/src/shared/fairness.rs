@@ -147,7 +147,7 @@ impl Fairness {
             object_bytes,
             limit: request.query.text("limit").parse().unwrap_or(0),
             single: !request.info.name.is_empty(),
-            streamed: request.streamed || request.info.verb == "watch",
+            streamed: true,
         };
         Work::of_list(&list, class.request_seats_max())
     }

@@ -32,8 +32,6 @@ pub struct FlowRequest<'a> {
     pub query: &'a Query,
     /// Where it ends.
     pub route: Option<&'a Route>,
-    /// The answer, should it be a list, is made and sent in pieces.
-    pub streamed: bool,
 }
 
 impl FlowRequest<'_> {
@@ -156,7 +154,7 @@ mod tests {
             (Arc::new(UserInfo::new("a", ["g"])), Arc::new(UserInfo::new("b", ["g"])), RequestInfo::default());
         let ask = |user: &Arc<UserInfo>, read, class| {
             let (query, path) = (&Query::default(), "/");
-            let request = FlowRequest { read, user, class, info: &info, path, query, route: None, streamed: true };
+            let request = FlowRequest { read, user, class, info: &info, path, query, route: None };
             flow.admit(&request).decision
         };
         let Decision::Run(one) = ask(&user, true, Class::System) else { panic!("a read fits") };

@@ -33,7 +33,7 @@ use kelson_flowcontrol::FlowControl;
 use kelson_meta::Clock;
 use kelson_resources::GatedFields;
 use kelson_store::Store;
-use kelson_tasks::Tasks;
+use kelson_tasks::{FairLane, Tasks};
 
 use allocations::Services;
 use dialer::KubeletDialer;
@@ -51,6 +51,10 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::custom::registrar::Definitions;
 use crate::request::routes::Routes;
+
+/// Bytes from which on a request's body or a stored object is large: what is done with it takes a core for so long that it is done off
+/// the runtime's threads.
+pub const HEAVY_BYTES_MIN: usize = 64 * 1024;
 
 /// Everything requests share.
 pub struct Server {
@@ -100,6 +104,10 @@ pub struct Server {
     pub watches: Arc<Watches>,
     /// Bytes of requests' bodies.
     pub bodies: Arc<Room>,
+    /// Bytes of answers that are there whole and are being sent.
+    pub answers: Arc<Room>,
+    /// The threads of requests that compute for long.
+    pub heavy: Arc<FairLane>,
     /// Connections to kubelets, pods and services.
     pub backends: Arc<Room>,
     /// How often rejected credentials are told in the log.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kelson_auth::{UserInfo, user};
+use kelson_tasks::Turns;
 use parking_lot::Mutex;
 
 /// Whose request it is, for the part of the room that is open to it.
@@ -27,6 +28,14 @@ impl Class {
             Self::System
         } else {
             Self::Ordinary
+        }
+    }
+
+    /// On whose behalf a request computes for long.
+    pub fn turns(self, who: &UserInfo) -> Turns {
+        match self {
+            Self::Master | Self::System => Turns::Reserved,
+            Self::Ordinary => Turns::Of(who.name.as_str().into()),
         }
     }
 }

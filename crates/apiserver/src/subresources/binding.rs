@@ -43,7 +43,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     };
     retry::modify(cx, &pods, &name, bind).await?;
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    answer::tree(StatusCode::CREATED, &accepted, &ObjectSchema::status(), status)
+    answer::done(StatusCode::CREATED, &accepted, status)
 }
 
 /// What is wrong with where the pod is to be: told without a reason, as upstream's storage tells what it does not expect.

@@ -58,7 +58,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     admission.validate(object, None).await?;
     evict(cx, served, name, &options).await?;
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    answer::tree(StatusCode::CREATED, &accepted, &ObjectSchema::status(), status)
+    answer::done(StatusCode::CREATED, &accepted, status)
 }
 
 /// What a pod's budget says.

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use crate::catalog::record::{Object, parse};
 use crate::catalog::{Behaviour, ObjectSchema, Served};
+use crate::read::table::partial;
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
-use crate::request::negotiate::{Accepted, View};
+use crate::request::negotiate::View;
 use crate::shared::context::RequestContext;
 use crate::write::patch::Patch;
 use crate::write::prepare;
@@ -30,7 +31,7 @@ fn gvk() -> Gvk {
 /// # Errors
 /// Whatever the steps refuse.
 pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
-    let accepted = Accepted { view: View::Whole, ..cx.accept()? };
+    let accepted = cx.accept()?;
     let paths = served.options().scale.as_ref().ok_or_else(Status::no_such_path)?;
     let value = match cx.info.verb {
         "get" => {
@@ -43,7 +44,13 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
         }
         _ => write(cx, served, paths, body).await?,
     };
-    answer::tree(StatusCode::OK, &accepted, &schema(), view(paths, &value))
+    let scale = view(paths, &value);
+    match accepted.view {
+        View::Partial(version) => {
+            answer::tree(StatusCode::OK, &accepted, &ObjectSchema::partial(version, false), partial(version, scale))
+        }
+        View::Whole | View::Table(_) => answer::tree(StatusCode::OK, &accepted, &schema(), scale),
+    }
 }
 
 fn at<'a>(value: &'a Value, path: &[Text]) -> &'a Value {
@@ -187,6 +194,7 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
             Wanted::By(patch) => owners.note(cx, &before, patch.apply(cx, &schema, &before)?),
             Wanted::Whole(wanted) => owners.note(cx, &before, wanted.clone()),
         };
+        prepare::check_namespace(cx, served, &scale)?;
         let mut new = old.clone();
         merge(cx, paths, &scale, &mut new)?;
         owners.take_over(old, &scale, &mut new)?;

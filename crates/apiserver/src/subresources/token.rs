@@ -11,6 +11,8 @@ use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
 use crate::write::decode;
 
+/// Audit annotation: the ID of the credential that was issued, as those who show it later have it in their user's extra.
+const ISSUED_CREDENTIAL_ID: &str = "authentication.kubernetes.io/issued-credential-id";
 /// How long a token is good for whose request does not say.
 const EXPIRATION_DEFAULT_SECONDS: i64 = 3600;
 
@@ -36,6 +38,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let request = admission.mutate(Some(request), None).await?;
     let request = admission.validate(request, None).await?.unwrap_or_default();
     let minted = issuer.answer(cx.server.objects.as_ref(), &cx.info.namespace, &cx.info.name, &request, now)?;
+    cx.annotate(ISSUED_CREDENTIAL_ID, || minted.credential_id.clone());
     minted.warnings.iter().for_each(|w| cx.warn(w.clone()));
     answer::tree(StatusCode::CREATED, &accepted, &schema, minted.response)
 }

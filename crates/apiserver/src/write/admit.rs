@@ -49,6 +49,7 @@ impl Admission<'_> {
             explained: self.explained() || self.cx.audited,
             options,
             rounds: Default::default(),
+            deadline: Some(self.cx.deadline),
         }
     }
     /// Whether the client of a dry run wants to be told what admission did.

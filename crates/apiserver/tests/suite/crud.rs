@@ -455,3 +455,23 @@ async fn a_network_policy_that_no_node_enforces_gets_a_warning() {
         assert!(warnings.iter().all(|w| w.contains("do not enforce network policies")), "{warnings:?}");
     }
 }
+
+#[tokio::test]
+async fn a_scale_stays_in_its_namespace() {
+    let api = Api::start().await;
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let labels = json!({"app": "x"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let spec = json!({"replicas": 1, "selector": {"matchLabels": labels}, "template": template});
+    api.create(deployments, json!({"metadata": {"name": "x"}, "spec": spec})).await;
+    let scale = |namespace: &str| {
+        json!({"apiVersion": "autoscaling/v1", "kind": "Scale",
+            "metadata": {"name": "x", "namespace": namespace}, "spec": {"replicas": 2}})
+    };
+    let uri = format!("{deployments}/x/scale");
+    let (code, refused) = api.call("PUT", &uri, scale("kube-system")).await;
+    let why = "the namespace of the provided object does not match the namespace sent on the request";
+    assert_eq!((code, &refused["message"]), (400, &json!(why)));
+    assert_eq!(api.get(&uri).await["spec"]["replicas"], 1);
+    assert_eq!(api.call("PUT", &uri, scale("default")).await.0, 200);
+}

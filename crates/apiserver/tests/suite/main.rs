@@ -9,6 +9,7 @@ mod custom;
 mod dynamic;
 mod encryption;
 mod fairness;
+mod forms;
 mod identity;
 mod large;
 mod lists;

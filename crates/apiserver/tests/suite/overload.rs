@@ -104,6 +104,27 @@ async fn slow_bodies(fairness: bool) {
 }
 
 #[tokio::test]
+async fn who_is_refused_before_the_body_was_read_reads_why() {
+    let server = Server::start(true).await;
+    for (token, path, expected) in [
+        ("wrong", "/api/v1/namespaces/default/configmaps", "HTTP/1.1 401 Unauthorized"),
+        ("joe-token", "/api/v1/namespaces/default/configmaps", "HTTP/1.1 403 Forbidden"),
+    ] {
+        let mut connection = server.connect().await;
+        let body = vec![b' '; 2 << 20];
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n",
+            body.len()
+        );
+        connection.write_all(head.as_bytes()).await.expect("writes");
+        connection.write_all(&body).await.expect("all of the body is taken");
+        connection.flush().await.expect("writes");
+        assert_eq!(answer(&mut connection).await, expected);
+    }
+}
+
+#[tokio::test]
 async fn the_version_of_http_is_the_one_agreed_with_tls() {
     let server = Server::start(true).await;
     // Without an agreement it is HTTP/1.1, whatever the first bytes look like.
@@ -114,8 +135,8 @@ async fn the_version_of_http_is_the_one_agreed_with_tls() {
 }
 
 /// Requests that were served on threads of their own so far.
-fn heavy() -> u64 {
-    kelson_tasks::stats().iter().find(|s| s.name == "heavy requests").map_or(0, |s| s.started)
+fn heavy(api: &Api) -> u64 {
+    api.running.server().heavy.begun()
 }
 
 #[tokio::test]
@@ -123,20 +144,18 @@ async fn large_bodies_leave_the_threads_of_the_runtime() {
     let api = Api::start().await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let map = |name: &str, bytes: usize| serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "x".repeat(bytes)}});
-    let before = heavy();
+    let before = heavy(&api);
     api.create(maps, map("small", 1000)).await;
-    assert_eq!(heavy(), before);
+    assert_eq!(heavy(&api), before);
     api.create(maps, map("large", 500_000)).await;
-    assert_eq!(heavy(), before + 1);
+    assert_eq!(heavy(&api), before + 1);
     let patch = serde_json::json!({"data": {"k": "y".repeat(100_000)}});
     let (code, answer) = api.call("PATCH", &format!("{maps}/large"), patch).await;
     assert_eq!((code, answer["data"]["k"].as_str().map(str::len)), (200, Some(100_000)));
-    assert_eq!(heavy(), before + 2);
-    // A list in pieces lets others have their turn, one in one piece does not.
+    assert_eq!(heavy(&api), before + 2);
+    // A list in pieces lets others have their turn.
     assert_eq!(api.raw("GET", maps, &[], "").await.status(), 200);
-    assert_eq!(heavy(), before + 2);
-    assert_eq!(api.raw("GET", maps, &[("accept", "application/yaml")], "").await.status(), 200);
-    assert_eq!(heavy(), before + 3);
+    assert_eq!(heavy(&api), before + 2);
 }
 
 #[tokio::test]
@@ -156,4 +175,64 @@ async fn a_patch_that_grows_beyond_bounds_is_too_large() {
     let deep = format!("[{}]", nested.collect::<Vec<_>>().join(","));
     let answer = api.raw("PATCH", &format!("{maps}/m"), &headers, deep).await;
     assert_eq!(answer.status(), 400);
+}
+
+#[tokio::test]
+async fn what_costs_much_leaves_the_threads_of_the_runtime() {
+    let api = Api::start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map =
+        |name: &str, bytes: usize| serde_json::json!({"metadata": {"name": name}, "data": {"k": "x".repeat(bytes)}});
+    api.create(maps, map("large", 500_000)).await;
+    api.create(maps, map("small", 10)).await;
+    let started = async |method: &str, uri: &str, headers: &[(&str, &str)], body: &str| {
+        let before = heavy(&api);
+        let answer = api.raw(method, uri, headers, body.to_owned()).await;
+        assert!(answer.status().is_success(), "{method} {uri}: {}", answer.status());
+        // A list is made while it is read.
+        http_body_util::BodyExt::collect(answer.into_body()).await.expect("a body");
+        heavy(&api) - before
+    };
+    let (large, small) = (format!("{maps}/large"), format!("{maps}/small"));
+    let merge = [("content-type", "application/merge-patch+json")];
+    let patch = r#"{"metadata":{"labels":{"a":"b"}}}"#;
+    let claim = serde_json::json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [
+        {"name": "r", "exactly": {"deviceClassName": "d", "selectors": [{"cel": {"expression": "device.driver.matches('a')"}}]}}]}}});
+    let yaml = [("accept", "application/yaml")];
+    for (what, expected, got) in [
+        ("a small patch of a large object", true, started("PATCH", &large, &merge, patch).await),
+        ("of a small one", false, started("PATCH", &small, &merge, patch).await),
+        ("a read of stored bytes", false, started("GET", &large, &[], "").await),
+        ("a read in another form", true, started("GET", &large, &yaml, "").await),
+        ("of a small one", false, started("GET", &small, &yaml, "").await),
+        ("a list of a large object in another form", true, started("GET", maps, &yaml, "").await),
+        ("a list of stored bytes", false, started("GET", maps, &[], "").await),
+        (
+            "a small object with expressions",
+            true,
+            started("POST", "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims", &[], &claim.to_string())
+                .await,
+        ),
+        ("the document of everything", true, started("GET", "/openapi/v2", &[], "").await),
+        ("health", false, started("GET", "/livez", &[], "").await),
+    ] {
+        assert_eq!(got > 0, expected, "{what}: {got}");
+    }
+}
+
+#[tokio::test]
+async fn patterns_of_one_object_are_no_more_than_one_large_pattern() {
+    let api = Api::start().await;
+    let selectors: Vec<_> = (0..32)
+        .map(|i| {
+            let expression = format!("device.driver.matches('p{i}([a-z]{{1000}}){{1,9}}')");
+            serde_json::json!({"cel": {"expression": expression}})
+        })
+        .collect();
+    let claim = serde_json::json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [
+        {"name": "r", "exactly": {"deviceClassName": "d", "selectors": selectors}}]}}});
+    let claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims?dryRun=All";
+    let (code, refused) = api.call("POST", claims, claim).await;
+    let message = refused["message"].as_str().unwrap_or_default();
+    assert!(code == 422 && message.contains("invalid matches argument"), "{code} {message}");
 }

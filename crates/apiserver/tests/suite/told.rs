@@ -114,6 +114,8 @@ async fn objects_are_written_as_the_level_says() {
     }
     let made = heard.last(secrets);
     assert_eq!(made["requestObject"]["stringData"]["k"], "v", "as it was sent");
+    let typed = (made["requestObject"]["kind"].as_str(), made["requestObject"]["apiVersion"].as_str());
+    assert_eq!(typed, (Some("Secret"), Some("v1")), "which the client left out");
     assert_eq!(made["responseObject"]["data"]["k"], "dg==", "as it was answered");
     assert!(made["responseObject"]["metadata"].get("managedFields").is_none(), "{made}");
 
@@ -126,6 +128,13 @@ async fn objects_are_written_as_the_level_says() {
     }
     let listed = heard.last(secrets);
     assert_eq!(listed["responseObject"]["items"].as_array().map(Vec::len), Some(2), "{listed}");
+
+    let answer = api.raw("DELETE", &format!("{secrets}/b"), &[], r#"{"gracePeriodSeconds":0}"#).await;
+    assert_eq!(answer.status(), 200);
+    let gone = heard.last(&format!("{secrets}/b"));
+    assert_eq!((&gone["responseStatus"]["status"], &gone["responseStatus"]["code"]), (&json!("Success"), &json!(200)));
+    let options = json!({"apiVersion": "meta.k8s.io/v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
+    assert_eq!(gone["requestObject"], options);
 
     let protobuf = [("accept", "application/vnd.kubernetes.protobuf")];
     assert_eq!(api.raw("GET", &format!("{secrets}/a"), &protobuf, "").await.status(), 200);
@@ -221,6 +230,9 @@ async fn who_changed_what_is_told_and_the_patch_where_objects_are() {
     let read = |text: &Value| serde_json::from_str::<Value>(text.as_str().unwrap_or_default()).unwrap_or_default();
     let who = json!({"configuration": "labels", "webhook": "label.example.com", "mutated": true});
     assert_eq!(read(&told["mutation.webhook.admission.k8s.io/round_0_index_0"]), who);
+    let text = told["mutation.webhook.admission.k8s.io/round_0_index_0"].as_str();
+    let expected = r#"{"configuration":"labels","webhook":"label.example.com","mutated":true}"#;
+    assert_eq!(text, Some(expected), "who compares texts finds upstream's order of keys");
     let patch = &told["patch.webhook.admission.k8s.io/round_0_index_0"];
     let patched = json!({"configuration": "labels", "webhook": "label.example.com", "patch": *LABELLED, "patchType": "JSONPatch"});
     assert_eq!(read(patch), patched);

@@ -166,7 +166,8 @@ impl NamespaceController {
         let options = DeleteOptions::default().with_propagation(PropagationPolicy::Background);
         let body = Bytes::from(serde_json::to_vec(&options).unwrap_or_default());
         if r.serves(&["deletecollection"]) {
-            self.client.call(Method::DELETE, &r.path(ns), "application/json", body).await?;
+            // The answer lists all that was there.
+            self.client.call_unread(Method::DELETE, &r.path(ns), "application/json", body).await?;
         } else {
             for o in &left {
                 let path = r.object_path(ns, &o.metadata.name);

@@ -55,7 +55,7 @@ pub async fn serve(cx: &RequestContext) -> Result<Answer, Status> {
             if let Some(remote) = named_group_version(name).and_then(|(g, v)| cx.server.aggregation.find(g, v)) {
                 return of_remote(cx, &remote, path).await;
             }
-            let mut answer = document(cx, name, JSON, || v3(catalog, name).map(|d| text(&d)))?;
+            let mut answer = document(cx, name, JSON, || v3(catalog, name).map(|d| text(&d))).await?;
             if cx.query.get("hash").is_some_and(|h| h == hash(catalog, name)) {
                 let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
                 answer.headers_mut().insert(header::CACHE_CONTROL, forever);
@@ -103,14 +103,15 @@ async fn whole(cx: &RequestContext, form: &'static str) -> Result<Answer, Status
         return Ok(told(cx, form, document));
     }
     let others = documents_of(&remotes).await;
-    let made = server.openapi.get(name, generation, || {
+    let make = || {
         let mut whole = v2(&server.catalog);
         for (remote, theirs) in others {
             let spec = remote.spec();
             merge::take(&mut whole, theirs, &format!("/apis/{}/{}/", spec.group, spec.version));
         }
         Some(if form == JSON { text(&whole) } else { proto::document(&whole).into() })
-    });
+    };
+    let made = server.openapi.get(name, generation, make).await;
     Ok(told(cx, form, made.ok_or_else(Status::no_such_path)?))
 }
 
@@ -160,13 +161,13 @@ fn json_answer(body: Bytes) -> Answer {
     answer(StatusCode::OK, JSON, ApiBody::full(body))
 }
 
-fn document(
+async fn document(
     cx: &RequestContext,
     name: &str,
     form: &'static str,
     make: impl FnOnce() -> Option<Bytes>,
 ) -> Result<Answer, Status> {
-    let document = cx.server.openapi.get(name, generation_of(&cx.server.catalog, name), make);
+    let document = cx.server.openapi.get(name, generation_of(&cx.server.catalog, name), make).await;
     Ok(document.map_or_else(absent, |document| told(cx, form, document)))
 }
 
@@ -182,7 +183,7 @@ fn told(cx: &RequestContext, form: &'static str, document: Document) -> Answer {
     let mut answer = if unchanged {
         answer(StatusCode::NOT_MODIFIED, form, ApiBody::empty())
     } else {
-        answer(StatusCode::OK, form, ApiBody::full(document.body))
+        answer(StatusCode::OK, form, ApiBody::shared(document.body))
     };
     answer.headers_mut().insert(header::ETAG, document.etag);
     answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));

@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use mark::{Grace, finalizers, grace, is_deleting, mark, mark_grace, set_finalizers};
 
+use crate::catalog::Served;
 use crate::catalog::record::{Object, parse};
-use crate::catalog::{ObjectSchema, Served};
 use crate::custom::cleanup;
-use crate::read::{choose, encode};
+use crate::read::{encode, list};
 use crate::request::answer;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
@@ -69,8 +69,7 @@ pub async fn delete(cx: &RequestContext, served: &Served, body: RequestBody) -> 
             }
             let status =
                 json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
-            let accepted = crate::request::negotiate::Accepted { view: Default::default(), ..accepted };
-            answer::tree(code, &accepted, &ObjectSchema::status(), status)
+            answer::done(code, &accepted, status)
         }
     }
 }
@@ -249,12 +248,16 @@ async fn definition(
     Ok(Some(Outcome::Marked(Object::Record(record))))
 }
 
-/// Serves DELETE of a collection; answers with the list of what was there.
+/// Objects of a collection that are deleted at once: they share the store's syncs.
+const DELETED_AT_ONCE: usize = 16;
+
+/// Serves DELETE of a collection; answers with the list of what was there, as upstream's generic registry does.
 ///
 /// # Errors
 /// Whatever the steps refuse; what was deleted before stays so.
-pub async fn collection(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn collection(cx: &RequestContext, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
+    let shown = cx.view()?;
     let bytes = body.read().await?;
     steps::body_read(bytes.len());
     let options = DeleteOptions::new(cx, served, &bytes)?;
@@ -262,42 +265,34 @@ pub async fn collection(cx: &RequestContext, served: &Served, body: RequestBody)
     let at = ListAt::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
     let view = at.view(&cx.server.store, served, namespace).await?;
-    let revision = view.revision();
-    let limit = if at.limit == 0 { usize::MAX } else { at.limit };
-    let mut records: Vec<Arc<Record>> = match choose::by_object(served, &selectors) {
-        true => view.iter().cloned().collect(),
-        false => view.iter().filter(|r| selectors.matches(r)).take(limit).cloned().collect(),
-    };
-    drop(view);
-    if choose::by_object(served, &selectors) {
-        let mut verdicts = choose::chosen(served, &selectors, &records).await?.into_iter();
-        records.retain(|_| verdicts.next().unwrap_or(false));
-        records.truncate(limit);
-    }
-    let mut items = Vec::with_capacity(records.len());
-    for record in records {
-        let key = record.key();
-        let mut info = cx.info.clone();
-        key.namespace.as_ref().clone_into(&mut info.namespace);
-        key.name.as_ref().clone_into(&mut info.name);
-        let of_one = cx.derive(info);
-        let outcome = run(&of_one, served, &key.name, &options, Admitted::Ask).await;
-        cx.absorb(&of_one);
-        match outcome {
-            Ok(Outcome::Marked(object) | Outcome::Gone(object)) => {
-                items.push(object.into_tree());
+    let page = list::chosen((&at, namespace), view, served, selectors).await?;
+    // What is deleted is held as its record: no trees are made of many objects at once.
+    let records: Vec<Arc<Record>> = page.records.iter().cloned().collect();
+    for some in records.chunks(DELETED_AT_ONCE) {
+        let each = some.iter().map(|record| one_of_collection(cx, served, &options, record));
+        for (of_one, outcome) in futures::future::join_all(each).await {
+            cx.absorb(&of_one);
+            match outcome {
+                Err(status) if status.code != 404 => return Err(status),
+                _ => {}
             }
-            Err(status) if status.code == 404 => {}
-            Err(status) => return Err(status),
         }
     }
-    let items = served.to_served(items).await?;
-    let list = json!({
-        "kind": served.list_kind,
-        "apiVersion": served.api_version,
-        "metadata": {"resourceVersion": revision.to_string()},
-        "items": items,
-    });
-    let accepted = crate::request::negotiate::Accepted { view: Default::default(), ..accepted };
-    answer::tree(StatusCode::OK, &accepted, &served.list_schema, list)
+    drop(records);
+    list::write(cx, served, accepted, shown, page).await
+}
+
+async fn one_of_collection(
+    cx: &RequestContext,
+    served: &Served,
+    options: &DeleteOptions,
+    record: &Record,
+) -> (RequestContext, Result<(), Status>) {
+    let key = record.key();
+    let mut info = cx.info.clone();
+    key.namespace.as_ref().clone_into(&mut info.namespace);
+    key.name.as_ref().clone_into(&mut info.name);
+    let of_one = cx.derive(info);
+    let outcome = run(&of_one, served, &key.name, options, Admitted::Ask).await;
+    (of_one, outcome.map(drop))
 }

@@ -77,6 +77,17 @@ impl World {
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test]
+async fn a_webhook_is_given_what_is_left_of_the_requests_time() {
+    let world = World::new(allow).await;
+    let v = world.hook("v", |h| h["timeoutSeconds"] = json!(20));
+    world.validating("v", vec![v]).await;
+    let sent = json!({"metadata": {"name": "m"}}).to_string();
+    assert_eq!(world.api.raw("POST", &format!("{MAPS}?timeout=10s"), &[], sent).await.status(), 201);
+    let path = &world.server.seen()[0].path;
+    assert!(path.ends_with("/v?timeout=10s"), "{path}");
+}
+
+#[tokio::test]
 async fn a_validating_webhook_sees_the_request_and_refuses_it() {
     let world = World::new(|seen| match request(seen)["operation"].as_str() {
         Some("CREATE") => answer(seen, json!({"allowed": true, "warnings": ["careful"]})),

@@ -1,0 +1,124 @@
+//! Lists in JSON. Objects that are shown as they are stored are copied, and metadata is cut out of their bytes.
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures::future::BoxFuture;
+use kelson_codec::json::Indenter;
+use kelson_meta::{Gvk, Status};
+use serde_json::{Value, json};
+
+use super::run::{ListPieces, Run};
+use crate::catalog::record;
+use crate::read::frames::partial_json;
+use crate::read::page::PIECE_BYTES;
+use crate::read::table;
+use crate::request::answer;
+use crate::request::negotiate::View;
+
+/// A list on its way out as JSON.
+pub(super) struct JsonPieces {
+    run: Run,
+    /// Nothing was written yet.
+    first: bool,
+    /// What stands before the next record.
+    pending: Vec<u8>,
+    /// What built-in objects begin with and say in lists no more, since the list says it: `{"kind":…,"apiVersion":…,`.
+    said: Vec<u8>,
+    tail: Vec<u8>,
+    /// Makes it indented.
+    indenter: Option<Indenter>,
+    done: bool,
+}
+
+impl JsonPieces {
+    pub fn new(run: Run, pretty: bool) -> Self {
+        let (pending, mut tail) = around(&run);
+        if !pretty {
+            tail.push(b'\n');
+        }
+        let said = if run.says_kind_once() { beginning(&run.served.gvk) } else { Vec::new() };
+        let indenter = pretty.then(Indenter::default);
+        Self { run, first: true, pending, said, tail, indenter, done: false }
+    }
+
+    fn comma(&mut self, out: &mut BytesMut) {
+        if !std::mem::take(&mut self.first) {
+            out.put_u8(b',');
+        }
+    }
+
+    async fn piece(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.done {
+            return Ok(None);
+        }
+        let records = self.run.records();
+        let mut out = BytesMut::from(&std::mem::take(&mut self.pending)[..]);
+        out.reserve(PIECE_BYTES + PIECE_BYTES / 4);
+        let view = self.run.view;
+        if view == View::Whole && records.iter().all(|r| self.run.served.is_plain(r)) {
+            for record in &records {
+                self.comma(&mut out);
+                record.put_after(&self.said, b"{", &mut out);
+            }
+        } else if let View::Partial(version) = view
+            && records.iter().all(|r| self.run.metadata_is_plain(r))
+        {
+            for record in &records {
+                self.comma(&mut out);
+                let bytes = record.bytes();
+                out.put_slice(partial_json(version, record::metadata(&bytes).unwrap_or("null")).as_bytes());
+            }
+        } else {
+            for item in self.run.items(&records).await? {
+                self.comma(&mut out);
+                let bytes = match view {
+                    View::Table(_) => table::row_json(&item),
+                    View::Whole | View::Partial(_) => kelson_codec::declared_json(&item),
+                };
+                match bytes.strip_prefix(&self.said[..]).filter(|_| !self.said.is_empty()) {
+                    Some(rest) => {
+                        out.put_u8(b'{');
+                        out.put_slice(rest);
+                    }
+                    None => out.put_slice(&bytes),
+                }
+            }
+        }
+        if self.run.ended {
+            out.extend_from_slice(&self.tail);
+            self.done = true;
+        }
+        Ok(Some(match &mut self.indenter {
+            Some(indenter) => {
+                let mut indented = Vec::with_capacity(out.len() * 2);
+                indenter.write(&out, &mut indented);
+                indented.into()
+            }
+            None => out.freeze(),
+        }))
+    }
+}
+
+impl ListPieces for JsonPieces {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, Status>> {
+        Box::pin(self.piece())
+    }
+    fn run(&self) -> &Run {
+        &self.run
+    }
+}
+
+/// What stands before the first item of a list's JSON, and what behind the last, with fields in upstream's order.
+fn around(run: &Run) -> (Vec<u8>, Vec<u8>) {
+    let (mut list, items) = run.frame();
+    list.insert(items.into(), json!([]));
+    let mut head = answer::compact(&Value::Object(list));
+    // Found nowhere but where it belongs: within a text no quote stands without a backslash.
+    let empty = format!("\"{items}\":[]");
+    let at = head.windows(empty.len()).position(|w| w == empty.as_bytes()).unwrap_or_default();
+    let tail = head.split_off(at + empty.len() - 1);
+    (head, tail)
+}
+
+/// The beginning of every built-in object of a kind.
+fn beginning(gvk: &Gvk) -> Vec<u8> {
+    format!("{{\"kind\":{:?},\"apiVersion\":{:?},", gvk.kind, gvk.api_version()).into_bytes()
+}

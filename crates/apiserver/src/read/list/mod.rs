@@ -1,0 +1,135 @@
+//! List: copies of stored bytes. A list is a header and a run of records, written in pieces as the client takes
+//! them, so that memory does not grow with the list, whatever its encoding.
+mod json;
+mod protobuf;
+mod run;
+mod yaml;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use http::StatusCode;
+use kelson_codec::Encoding;
+use kelson_meta::Status;
+use kelson_tasks::{FairLane, Turns};
+use kelson_traces::{KeyValue, child};
+use kelson_transport::TransportError;
+
+use run::{ListPieces, Run};
+
+use crate::catalog::Served;
+use crate::read::choose;
+use crate::read::page::{Page, PageRequest, Records, page, page_by_object};
+use crate::request::answer::{self, Answer};
+use crate::request::body::ApiBody;
+use crate::request::negotiate::{Accepted, View};
+use crate::request::selectors::Selectors;
+use crate::request::version_param::ListAt;
+use crate::request::view::ViewOptions;
+use crate::shared::context::RequestContext;
+use crate::shared::room::Class;
+
+/// Lists objects.
+///
+/// # Errors
+/// 400, 406, 410, 504.
+pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, Status> {
+    let accepted = cx.accept()?;
+    let view = cx.view()?;
+    let selectors = Selectors::new(served, &cx.selectors)?;
+    let at = ListAt::new(&cx.query, cx.server.clock.now())?;
+    let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
+    let found = child("cacher.GetList", || cx.traced_storage(served));
+    let records = at.view(&cx.server.store, served, namespace).await?;
+    found.event("watchCache fresh enough", Vec::new);
+    found.event("Listed items from cache", || vec![KeyValue::number("count", records.len())]);
+    let page = chosen((&at, namespace), records, served, selectors).await?;
+    // A list without a limit is filtered while it is sent.
+    if let Records::Some(chosen) = &page.records {
+        found.event("Filtered items", || vec![KeyValue::number("count", chosen.len())]);
+    }
+    drop(found);
+    write(cx, served, accepted, view, page).await
+}
+
+/// The page of a view that is asked for.
+///
+/// # Errors
+/// What the conversion refuses where objects must be looked at.
+pub(crate) async fn chosen(
+    asked: PageRequest<'_>,
+    view: kelson_store::ListView,
+    served: &Served,
+    selectors: Selectors,
+) -> Result<Page, Status> {
+    match choose::by_object(served, &selectors) {
+        true => page_by_object(asked, view, served, &selectors).await,
+        false => Ok(page(asked, view, selectors)),
+    }
+}
+
+/// The answer with the records of a page.
+///
+/// # Errors
+/// For what cannot be converted. Only the first piece is made before the answer begins.
+pub(crate) async fn write(
+    cx: &RequestContext,
+    served: &Arc<Served>,
+    accepted: Accepted,
+    options: ViewOptions,
+    page: Page,
+) -> Result<Answer, Status> {
+    let view = accepted.view;
+    let converted = matches!(view, View::Table(_)) || view == View::Whole && served.converts();
+    let computed = converted || accepted.pretty || accepted.encoding == Encoding::Yaml;
+    let run = Run { served: Arc::clone(served), view, options, page, computed, next: 0, ended: false };
+    let threads = Threads { lane: Arc::clone(&cx.server.heavy), turns: Class::of(&cx.user, false).turns(&cx.user) };
+    let body = match accepted.encoding {
+        Encoding::Protobuf => sent(protobuf::ProtobufPieces::new(run).await?, threads).await?,
+        Encoding::Json => sent(json::JsonPieces::new(run, accepted.pretty), threads).await?,
+        Encoding::Yaml => sent(yaml::YamlPieces::new(run)?, threads).await?,
+    };
+    Ok(answer::answer(StatusCode::OK, accepted.content_type(false), body))
+}
+
+/// The first piece is made before the answer begins, so that a kind that cannot be converted is a refusal. When a later
+/// piece cannot be made, the body breaks off: no client takes what it has for the whole list.
+async fn sent<P: ListPieces>(pieces: P, threads: Threads) -> Result<ApiBody, Status> {
+    let (pieces, first) = threads.next(pieces).await?;
+    if pieces.run().ended {
+        return Ok(ApiBody::parts(first));
+    }
+    let rest = stream::unfold(Some((pieces, threads)), |state| async move {
+        let (pieces, threads) = state?;
+        let served = Arc::clone(&pieces.run().served);
+        match threads.next(pieces).await {
+            Ok((pieces, piece)) => piece.map(|piece| (Ok(piece), Some((pieces, threads)))),
+            Err(error) => {
+                tracing::error!(resource = %served.gr, %error, "a list breaks off: an object cannot be converted");
+                Some((Err(TransportError::new(error)), None))
+            }
+        }
+    });
+    Ok(ApiBody::stream(stream::iter(first.map(Ok::<Bytes, TransportError>)).chain(rest)))
+}
+
+/// Where pieces are made that take a core for long: those of large objects that are not copied as they are.
+struct Threads {
+    lane: Arc<FairLane>,
+    turns: Turns,
+}
+
+impl Threads {
+    async fn next<P: ListPieces>(&self, mut pieces: P) -> Result<(P, Option<Bytes>), Status> {
+        let heavy = pieces.run().is_heavy();
+        let work = async move {
+            let piece = pieces.next().await?;
+            Ok::<_, Status>((pieces, piece))
+        };
+        if !heavy {
+            return work.await;
+        }
+        self.lane.drive(self.turns.clone(), work).await.unwrap_or_else(|error| Err(Status::internal(error)))
+    }
+}

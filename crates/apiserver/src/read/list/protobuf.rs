@@ -1,0 +1,152 @@
+//! Lists in protobuf. A document says its length first, so the records are walked twice: once for the lengths of their messages, and
+//! once to write them. Nothing but the lengths, and the messages of a short list, is held in between.
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures::future::BoxFuture;
+use kelson_codec::EncodeError;
+use kelson_codec::proto::ListEncoder;
+use kelson_meta::Status;
+use kelson_store::Record;
+use serde_json::Value;
+
+use super::run::{ListPieces, Run};
+use crate::catalog::{ObjectSchema, record};
+use crate::read::page::PIECE_BYTES;
+use crate::read::table;
+use crate::request::negotiate::View;
+
+/// Bytes of messages that are kept between the two walks; those beyond are made again.
+const HELD_BYTES_MAX: usize = 256 * 1024;
+
+/// A list on its way out as protobuf.
+pub(super) struct ProtobufPieces {
+    run: Run,
+    /// What one object is shown as.
+    object: ObjectSchema,
+    encoder: ListEncoder,
+    /// Length of each message.
+    lengths: VecDeque<u32>,
+    /// The first messages, by the runs of records that they were made of.
+    held: VecDeque<Vec<Bytes>>,
+    begun: bool,
+    done: bool,
+}
+
+fn no_protobuf() -> Status {
+    Status::not_acceptable(&["application/json", "application/yaml"])
+}
+
+fn refused(error: EncodeError) -> Status {
+    match error {
+        EncodeError::NoProtobuf => no_protobuf(),
+        other => Status::internal(other.to_string()),
+    }
+}
+
+/// Whether a record's message is the served object's.
+fn is_plain(run: &Run) -> bool {
+    run.view == View::Whole && !run.served.converts()
+}
+
+impl ProtobufPieces {
+    /// # Errors
+    /// 406 for kinds without a protobuf form, 500 for what cannot be converted.
+    pub async fn new(mut run: Run) -> Result<Self, Status> {
+        let (object, list) = match run.view {
+            View::Whole => (run.served.schema.clone(), run.served.list_schema.clone()),
+            View::Partial(version) => (ObjectSchema::partial(version, false), ObjectSchema::partial(version, true)),
+            View::Table(_) => return Err(Status::not_acceptable(&["application/json"])),
+        };
+        let ty = list.type_id().ok_or_else(no_protobuf)?;
+        let (mut lengths, mut held, mut held_bytes) = (VecDeque::new(), VecDeque::new(), 0);
+        while !run.ended {
+            let records = run.records();
+            if is_plain(&run) {
+                // Each is kept beside its record, so it is not made twice.
+                for record in &records {
+                    lengths.push_back(length(record::message_len(&run.served, record)?)?);
+                }
+            } else {
+                let made = messages(&run, &object, &records).await?;
+                for message in &made {
+                    lengths.push_back(length(message.len())?);
+                    held_bytes += message.len();
+                }
+                if held_bytes <= HELD_BYTES_MAX {
+                    held.push_back(made);
+                }
+            }
+            // A list of many objects lets others have their turn.
+            tokio::task::consume_budget().await;
+        }
+        run.rewind();
+        let gvk = table::list_kind(&run.served, run.view);
+        let each = lengths.iter().map(|n| *n as usize);
+        let encoder = ListEncoder::new(ty, &gvk.api_version(), &gvk.kind, &run.page.metadata(false), each);
+        let encoder = encoder.map_err(refused)?;
+        Ok(Self { run, object, encoder, lengths, held, begun: false, done: false })
+    }
+
+    async fn piece(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.done {
+            return Ok(None);
+        }
+        let records = self.run.records();
+        let mut out = BytesMut::with_capacity(PIECE_BYTES + PIECE_BYTES / 4);
+        if !std::mem::replace(&mut self.begun, true) {
+            out.put_slice(self.encoder.header());
+        }
+        let made = match self.held.pop_front() {
+            Some(held) => held,
+            None if is_plain(&self.run) => {
+                let each = records.iter().map(|r| record::message(&self.run.served, r));
+                each.collect::<Result<_, _>>()?
+            }
+            None => messages(&self.run, &self.object, &records).await?,
+        };
+        for message in made {
+            if self.lengths.pop_front().map(|n| n as usize) != Some(message.len()) {
+                return Err(Status::internal("an object was converted in two ways"));
+            }
+            out.put_slice(&self.encoder.item_prefix(message.len()));
+            out.put_slice(&message);
+        }
+        if self.run.ended {
+            out.put_slice(&ListEncoder::TRAILER);
+            self.done = true;
+        }
+        Ok(Some(out.freeze()))
+    }
+}
+
+fn length(bytes: usize) -> Result<u32, Status> {
+    u32::try_from(bytes).map_err(|_| Status::internal("an object of more than 4 GiB"))
+}
+
+/// Some records as messages of what is shown of them.
+async fn messages(run: &Run, object: &ObjectSchema, records: &[Arc<Record>]) -> Result<Vec<Bytes>, Status> {
+    if let View::Partial(version) = run.view
+        && records.iter().all(|r| run.metadata_is_plain(r))
+    {
+        let each = records.iter().map(|r| {
+            let bytes = r.bytes();
+            let metadata = record::metadata(&bytes).map(serde_json::from_str::<Value>).and_then(Result::ok);
+            let metadata = serde_json::Map::from_iter([("metadata".to_owned(), metadata.unwrap_or_default())]);
+            object.message(&table::partial(version, Value::Object(metadata)))
+        });
+        return each.map(|made| made.map(Bytes::from).map_err(refused)).collect();
+    }
+    let items = run.items(records).await?;
+    items.iter().map(|item| object.message(item).map(Bytes::from).map_err(refused)).collect()
+}
+
+impl ListPieces for ProtobufPieces {
+    fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, Status>> {
+        Box::pin(self.piece())
+    }
+    fn run(&self) -> &Run {
+        &self.run
+    }
+}

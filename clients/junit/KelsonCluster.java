@@ -7,7 +7,6 @@
 //   @Test
 //   void reconciles() {
 //     Config config = Config.fromKubeconfig(cluster.kubeconfig());
-//     config.setClientKeyAlgo("EC"); // fabric8 takes every key in PKCS #8 for one of RSA unless it is told
 //     …
 //   }
 //

@@ -13,7 +13,8 @@ use jiff::Timestamp;
 use kelson_client::kubeconfig::{Config as ClientConfig, Credentials};
 use kelson_client::remote::client_config;
 use kelson_client::{Client, ClientError};
-use kelson_pki::{Issued, KUBE_APISERVER_CLIENT_KUBELET, Key, Kubeconfig, UserCredential};
+use kelson_pki::kubeconfig::{Context, KubeconfigFile, NamedCluster, NamedContext, NamedUser, User};
+use kelson_pki::{Issued, KUBE_APISERVER_CLIENT_KUBELET, Key, write_secret};
 use kelson_tasks::FILES;
 
 use crate::connection::Standing;
@@ -66,7 +67,7 @@ impl ClientCertificate {
         let with = self.bootstrap().await?;
         let pem = self.paths.files().current_path();
         let credentials = Credentials::CertificateFiles { cert: pem.clone(), key: pem };
-        let config = ClientConfig { credentials, credentials_may_come: true, ..with };
+        let config = ClientConfig { credentials_may_come: true, ..with.under(credentials) };
         Ok(Joined { config, awaited: true })
     }
 
@@ -225,7 +226,7 @@ impl ClientCertificate {
         if let Some(name) = before {
             let (cert_pem, key_pem) = (issued.cert_pem.clone().into_bytes(), issued.key.to_pem().as_bytes().to_vec());
             let credentials = Credentials::Certificate { cert_pem, key_pem };
-            let shown = self.client(&ClientConfig { credentials, ..with.clone() })?;
+            let shown = self.client(&with.clone().under(credentials))?;
             if Standing::ask(&shown).await == Standing::Refused {
                 return Err(CertError::Refused(name));
             }
@@ -251,16 +252,18 @@ impl ClientCertificate {
 
     async fn write_kubeconfig(&self, with: &ClientConfig) -> Result<(), CertError> {
         let pem = self.paths.files().current_path();
-        let kubeconfig = Kubeconfig {
-            cluster: "default-cluster".into(),
-            user: "default-auth".into(),
-            server: with.server.clone(),
-            ca_pem: String::from_utf8_lossy(&with.ca_pem).into_owned(),
-            ca_file: with.ca_file.clone(),
-            credential: UserCredential::CertificateFiles { cert: pem.clone(), key: pem },
-        };
+        let cluster = NamedCluster { name: "default-cluster".into(), cluster: with.cluster() };
+        let user = NamedUser { name: "default-auth".into(), user: User::with_files(&pem, &pem) };
+        let context = Context { cluster: cluster.name.clone(), user: user.name.clone() };
+        let context = NamedContext { name: "default-context".into(), context };
+        let current_context = context.name.clone();
+        let kubeconfig =
+            KubeconfigFile { clusters: vec![cluster], users: vec![user], contexts: vec![context], current_context };
         let file = self.paths.kubeconfig.clone();
-        FILES.run(move || kubeconfig.write(&file)).await.map_err(|e| self.lane(e))??;
+        FILES
+            .run(move || write_secret(&file, kubeconfig.to_yaml().as_bytes(), false))
+            .await
+            .map_err(|e| self.lane(e))??;
         Ok(())
     }
 }

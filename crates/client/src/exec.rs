@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use kelson_pki::kubeconfig::KubeconfigError;
+use kelson_pki::kubeconfig::{Cluster, KubeconfigError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -31,6 +33,8 @@ pub struct ExecPlugin {
     args: Vec<String>,
     env: Vec<(String, String)>,
     install_hint: String,
+    /// The server that the credentials are for, where the program wants to know (`provideClusterInfo`).
+    cluster: Option<Value>,
 }
 
 #[derive(Deserialize, Default)]
@@ -42,6 +46,7 @@ struct Described {
     env: Option<Vec<Variable>>,
     install_hint: String,
     interactive_mode: String,
+    provide_cluster_info: bool,
 }
 
 #[derive(Deserialize)]
@@ -75,9 +80,29 @@ struct Status {
     client_key_data: String,
 }
 
+/// `spec.cluster` of an ExecCredential.
+fn cluster_info(cluster: &Cluster, ca_pem: &[u8]) -> Value {
+    let mut info = json!({"server": cluster.server});
+    let mut put = |name: &str, value: Value| info[name] = value;
+    if let Some(name) = &cluster.tls_server_name {
+        put("tls-server-name", name.as_str().into());
+    }
+    if cluster.insecure_skip_tls_verify {
+        put("insecure-skip-tls-verify", true.into());
+    }
+    if !ca_pem.is_empty() {
+        put("certificate-authority-data", STANDARD.encode(ca_pem).into());
+    }
+    if !cluster.proxy_url.is_empty() {
+        put("proxy-url", cluster.proxy_url.as_str().into());
+    }
+    put("config", cluster.exec_configuration().clone());
+    info
+}
+
 impl ExecPlugin {
     /// Reads `exec` of a kubeconfig; a command with a slash in it is relative to the kubeconfig's directory.
-    pub(crate) fn parse(exec: &Value, base: &Path) -> Result<Self, KubeconfigError> {
+    pub(crate) fn parse(exec: &Value, cluster: &Cluster, ca_pem: &[u8], base: &Path) -> Result<Self, KubeconfigError> {
         let wrong = |why: String| KubeconfigError(format!("exec: {why}"));
         let d: Described = serde_json::from_value(exec.clone()).map_err(|e| wrong(e.to_string()))?;
         let known = ["v1", "v1beta1"].iter().any(|v| d.api_version == format!("{GROUP}/{v}"));
@@ -101,6 +126,7 @@ impl ExecPlugin {
             args: d.args.unwrap_or_default(),
             env,
             install_hint: d.install_hint,
+            cluster: d.provide_cluster_info.then(|| cluster_info(cluster, ca_pem)),
         })
     }
 
@@ -108,7 +134,10 @@ impl ExecPlugin {
     pub(crate) fn run(&self) -> Result<Said, TransportError> {
         let name = self.command.display();
         let fail = |why: String| TransportError(format!("credential plugin {name}: {why}"));
-        let info = json!({"apiVersion": self.version, "kind": "ExecCredential", "spec": {"interactive": false}});
+        let mut info = json!({"apiVersion": self.version, "kind": "ExecCredential", "spec": {"interactive": false}});
+        if let Some(cluster) = &self.cluster {
+            info["spec"]["cluster"] = cluster.clone();
+        }
         let child = Command::new(&self.command)
             .args(&self.args)
             .envs(self.env.iter().map(|(k, v)| (k, v)))
@@ -184,7 +213,7 @@ mod tests {
     fn shell(script: &str) -> ExecPlugin {
         let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script],
             "env": [{"name": "WORD", "value": "secret-word"}], "interactiveMode": "Never"});
-        ExecPlugin::parse(&exec, Path::new("/")).unwrap()
+        ExecPlugin::parse(&exec, &Cluster::default(), b"", Path::new("/")).unwrap()
     }
 
     #[test]
@@ -216,7 +245,26 @@ mod tests {
         }
         let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "./nowhere-to-be-found",
             "installHint": "get it from your cloud"});
-        let missing = ExecPlugin::parse(&exec, Path::new("/")).unwrap().run().err().unwrap();
+        let missing = ExecPlugin::parse(&exec, &Cluster::default(), b"", Path::new("/")).unwrap().run().err().unwrap();
         assert!(missing.to_string().contains("get it from your cloud"), "{missing}");
+    }
+
+    #[test]
+    fn a_program_that_wants_to_know_the_cluster_is_told() {
+        let text = "clusters: [{name: k, cluster: {server: 'https://h:1', tls-server-name: name, proxy-url: 'http://p:1', \
+                    extensions: [{name: client.authentication.k8s.io/exec, extension: {audience: 7}}]}}]";
+        let file = kelson_pki::kubeconfig::KubeconfigFile::parse(text.as_bytes()).unwrap();
+        let told = |provide: bool| {
+            let script = r#"printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}' "$(printf %s "$KUBERNETES_EXEC_INFO" | base64 -w0)""#;
+            let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script],
+                "provideClusterInfo": provide});
+            let plugin = ExecPlugin::parse(&exec, &file.clusters[0].cluster, b"CA", Path::new("/")).unwrap();
+            let token = plugin.run().unwrap().token.unwrap();
+            serde_json::from_slice::<Value>(&STANDARD.decode(token).unwrap()).unwrap()["spec"].take()
+        };
+        let cluster = json!({"server": "https://h:1", "tls-server-name": "name", "certificate-authority-data": "Q0E=",
+            "proxy-url": "http://p:1", "config": {"audience": 7}});
+        assert_eq!(told(true), json!({"interactive": false, "cluster": cluster}));
+        assert_eq!(told(false), json!({"interactive": false}));
     }
 }

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 pub use kelson_pki::kubeconfig::KubeconfigError;
-use kelson_pki::kubeconfig::{KubeconfigFile, NamedCluster, Source, User};
+use kelson_pki::kubeconfig::{Cluster, Impersonation, KubeconfigFile, NamedCluster, Source, User};
 
 use crate::exec::ExecPlugin;
 
@@ -23,14 +23,31 @@ pub struct Config {
     pub ca_file: Option<PathBuf>,
     /// Name to verify instead of the host's.
     pub tls_server_name: Option<String>,
-    /// Whether the server's certificate is taken as it comes. Only for reading what proves itself, such as a signed
-    /// `cluster-info`: no credentials are sent over such a connection.
+    /// Whether the server's certificate is taken as it comes, as a kubeconfig may say by this name.
     pub insecure_skip_tls_verify: bool,
+    /// Through which proxy the server is reached.
+    pub proxy: Proxy,
+    /// The user that the client impersonates; `None`: no one.
+    pub impersonation: Option<Impersonation>,
+    /// The file that says all this, for faults that show later; `None`: there is none.
+    pub file: Option<PathBuf>,
     /// Who the client is.
     pub credentials: Credentials,
     /// The files of [`Credentials::CertificateFiles`] may not be there yet: until they are, requests fail. Otherwise they must
     /// be there from the start.
     pub credentials_may_come: bool,
+}
+
+/// The proxy of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Proxy {
+    /// None, whatever the environment says: for servers that this program has found by itself.
+    #[default]
+    None,
+    /// What `HTTPS_PROXY` and `NO_PROXY` say.
+    Environment,
+    /// This one (`proxy-url`).
+    Url(String),
 }
 
 /// How a client proves who it is. Never printed.
@@ -78,10 +95,16 @@ impl Config {
     /// Reads a file; relative paths inside it are relative to it.
     pub fn load(path: &Path) -> Result<Self, KubeconfigError> {
         let text = std::fs::read(path).map_err(|e| KubeconfigError(format!("{}: {e}", path.display())))?;
-        Self::parse(&text, path.parent().unwrap_or(Path::new("."))).map_err(|e| {
-            let KubeconfigError(why) = e;
-            KubeconfigError(format!("{}: {why}", path.display()))
-        })
+        let parsed = Self::parse(&text, path.parent().unwrap_or(Path::new(".")));
+        let config = parsed.map_err(|KubeconfigError(why)| KubeconfigError(format!("{}: {why}", path.display())))?;
+        if config.insecure_skip_tls_verify {
+            tracing::warn!(
+                file = %path.display(),
+                server = config.server,
+                "insecure-skip-tls-verify: the server's certificate is not checked"
+            );
+        }
+        Ok(Self { file: Some(path.to_owned()), ..config })
     }
 
     /// Reads the JSON or YAML of a kubeconfig.
@@ -89,18 +112,54 @@ impl Config {
         let file = KubeconfigFile::parse(text)?;
         let (cluster, user) = file.current()?;
         let ca = cluster.ca(base)?;
+        if cluster.insecure_skip_tls_verify && !matches!(ca, Source::None) {
+            return Err(KubeconfigError(
+                "certificate-authority and insecure-skip-tls-verify exclude each other: one of them is not meant"
+                    .into(),
+            ));
+        }
+        let ca_pem = ca.load()?.unwrap_or_default();
         Ok(Self {
             server: cluster.server.clone(),
-            ca_pem: ca.load()?.unwrap_or_default(),
             ca_file: match ca {
                 Source::File(file) => Some(file),
                 _ => None,
             },
             tls_server_name: cluster.tls_server_name.clone(),
             insecure_skip_tls_verify: cluster.insecure_skip_tls_verify,
-            credentials: user.map_or(Ok(Credentials::None), |user| credentials(user, base))?,
+            proxy: match cluster.proxy_url.as_str() {
+                "" => Proxy::Environment,
+                url => Proxy::Url(url.to_owned()),
+            },
+            impersonation: user.map(User::impersonation).transpose()?.flatten(),
+            credentials: match user {
+                Some(user) => credentials(user, cluster, &ca_pem, base)?,
+                None => Credentials::None,
+            },
+            ca_pem,
             credentials_may_come: false,
+            file: None,
         })
+    }
+
+    /// The same server with other credentials and without impersonation.
+    pub fn under(self, credentials: Credentials) -> Self {
+        Self { credentials, impersonation: None, ..self }
+    }
+
+    /// The server, as an entry of a kubeconfig.
+    pub fn cluster(&self) -> Cluster {
+        let mut cluster = match &self.ca_file {
+            Some(file) => Cluster::with_ca_file(&self.server, file),
+            None if self.ca_pem.is_empty() => Cluster::at(&self.server),
+            None => Cluster::new(&self.server, &String::from_utf8_lossy(&self.ca_pem)),
+        };
+        cluster.tls_server_name.clone_from(&self.tls_server_name);
+        cluster.insecure_skip_tls_verify = self.insecure_skip_tls_verify;
+        if let Proxy::Url(url) = &self.proxy {
+            cluster.proxy_url.clone_from(url);
+        }
+        cluster
     }
 
     /// As a pod of the cluster, under its service account; token and authority are read again when they change (client-go
@@ -129,7 +188,8 @@ impl Config {
         std::fs::metadata(&token).map_err(|e| fault(&token, e))?;
         let ca_pem = std::fs::read(&ca).map_err(|e| fault(&ca, e))?;
         let server = format!("https://{host}:{port}");
-        Ok(Self { server, ca_pem, ca_file: Some(ca), credentials: Credentials::TokenFile(token), ..Self::default() })
+        let (credentials, proxy) = (Credentials::TokenFile(token), Proxy::Environment);
+        Ok(Self { server, ca_pem, ca_file: Some(ca), credentials, proxy, ..Self::default() })
     }
 
     /// Reads the one cluster of a kubeconfig that has no context and no user, as `cluster-info` holds it.
@@ -146,7 +206,7 @@ impl Config {
     }
 }
 
-fn credentials(user: &User, base: &Path) -> Result<Credentials, KubeconfigError> {
+fn credentials(user: &User, cluster: &Cluster, ca_pem: &[u8], base: &Path) -> Result<Credentials, KubeconfigError> {
     if user.has_auth_provider() {
         return Err(KubeconfigError(
             "auth-provider is not supported: use an exec plugin, a token or a certificate".into(),
@@ -166,7 +226,7 @@ fn credentials(user: &User, base: &Path) -> Result<Credentials, KubeconfigError>
         (Source::Data(cert_pem), Source::Data(key_pem)) => Credentials::Certificate { cert_pem, key_pem },
         (Source::File(cert), Source::File(key)) => Credentials::CertificateFiles { cert, key },
         (Source::None, Source::None) => match user.exec() {
-            Some(exec) => Credentials::Exec(ExecPlugin::parse(exec, base)?),
+            Some(exec) => Credentials::Exec(ExecPlugin::parse(exec, cluster, ca_pem, base)?),
             None => Credentials::None,
         },
         (Source::None, _) => return Err(KubeconfigError("client-key without client-certificate".into())),
@@ -276,6 +336,51 @@ contexts:
             assert!(matches!(config.credentials, Credentials::TokenFile(file) if file == dir.path().join("token")));
             assert_eq!(config.ca_file, Some(dir.path().join("ca.crt")));
         }
+    }
+
+    #[test]
+    fn impersonation_and_the_way_to_the_server() {
+        let of = |user: &str, cluster: &str| {
+            let text = FILE.replace("{client-certificate: a.pem, client-key: a.pem}", user);
+            let text = text.replace("{server: 'https://127.0.0.1:6443', certificate-authority-data: aGk=}", cluster);
+            Config::parse(text.as_bytes(), Path::new(".")).map_err(|e| e.to_string())
+        };
+        let server = "{server: 'https://h:1'}";
+        let acting =
+            of("{token: t, as: jane, as-uid: '7', as-groups: [dev], as-user-extra: {k: [v]}}", server).unwrap();
+        let jane = Impersonation {
+            user: "jane".into(),
+            uid: "7".into(),
+            groups: vec!["dev".into()],
+            extra: [("k".to_owned(), vec!["v".to_owned()])].into(),
+        };
+        assert_eq!((acting.impersonation.clone(), acting.proxy.clone()), (Some(jane), Proxy::Environment));
+        assert_eq!(acting.under(Credentials::None).impersonation, None);
+        for user in ["{token: t, as-uid: '7'}", "{token: t, as-groups: [a]}", "{token: t, as-user-extra: {k: [v]}}"] {
+            assert!(of(user, server).unwrap_err().contains("`as`"), "{user}");
+        }
+        let full = "{server: 'https://h:1', proxy-url: 'http://p:3128', tls-server-name: name, insecure-skip-tls-verify: true}";
+        let there = of("{token: t}", full).unwrap();
+        assert_eq!(there.proxy, Proxy::Url("http://p:3128".into()));
+        let mut again = KubeconfigFile::of_cluster("", "");
+        again.clusters[0].cluster = there.cluster();
+        again.clusters[0].name = "k".into();
+        let text =
+            FILE.split("clusters:").next().unwrap().to_owned() + &again.to_yaml().replace("current-context: ''", "");
+        for part in ["proxy-url: http://p:3128", "tls-server-name: name", "insecure-skip-tls-verify: true"] {
+            assert!(text.contains(part), "{part} is written again: {text}");
+        }
+        let both = "{server: 'https://h:1', certificate-authority-data: aGk=, insecure-skip-tls-verify: true}";
+        assert!(of("{token: t}", both).unwrap_err().contains("insecure-skip-tls-verify"));
+        let without_user = FILE
+            .replace("{cluster: k, user: u}", "{cluster: k}")
+            .replace("\nusers:\n- name: u\n  user: {client-certificate: a.pem, client-key: a.pem}", "");
+        assert!(matches!(
+            Config::parse(without_user.as_bytes(), Path::new(".")).unwrap().credentials,
+            Credentials::None
+        ));
+        let bare = FILE.replace("\n  user: {client-certificate: a.pem, client-key: a.pem}", "");
+        assert!(matches!(Config::parse(bare.as_bytes(), Path::new(".")).unwrap().credentials, Credentials::None));
     }
 
     #[test]

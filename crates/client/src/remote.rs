@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::{Uri, header};
+use http::{HeaderMap, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::connect::HttpConnector;
 use jiff::Timestamp;
-use kelson_pki::AnyServerCertificate;
+use kelson_pki::{AnyServerCertificate, Pool, ServerChains};
 use kelson_tasks::FILES;
 use kelson_transport::BoxFuture;
 use parking_lot::Mutex;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
@@ -23,16 +23,21 @@ use crate::kubeconfig::{Config, Credentials};
 use crate::{Request, Response, Transport, TransportError};
 
 mod connector;
+mod impersonation;
 mod plain;
 mod pools;
+mod proxy;
 use connector::{CONNECT_TIMEOUT, TlsConnector};
 pub use plain::Plain;
 use pools::{PING_INTERVAL, Pools};
+use proxy::Way;
 
 /// How often credential files are looked at, at most.
 const RECHECK: Duration = Duration::from_secs(10);
 /// The same while they are not there.
 const RECHECK_MISSING: Duration = Duration::from_millis(500);
+/// How often a plugin runs again, at most, while the server answers 401 to its credentials.
+const RECHECK_REFUSED: Duration = Duration::from_secs(1);
 /// A program is asked again so long before what it said ends.
 const EXEC_AHEAD: Duration = Duration::from_secs(10);
 
@@ -41,6 +46,8 @@ pub struct Remote {
     base: Uri,
     config: Arc<Config>,
     current: Arc<Mutex<Current>>,
+    /// Headers that name the impersonated user.
+    acting: HeaderMap,
     /// Held while files are read or a program runs: whoever comes meanwhile waits for what it says.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -53,19 +60,35 @@ struct Current {
     stamp: Vec<Option<SystemTime>>,
     /// When what a program said ends.
     ends: Option<Timestamp>,
+    /// The server answered 401 to these credentials.
+    refused: bool,
+    /// Counts the credentials that the plugin gave.
+    said: u64,
 }
 
 impl Remote {
     /// A transport for what a kubeconfig says.
     pub fn new(config: Config) -> Result<Self, TransportError> {
-        let base: Uri =
-            config.server.parse().map_err(|e| TransportError(format!("server {:?}: {e}", config.server)))?;
+        let file = config.file.clone();
+        Self::of(config).map_err(|TransportError(why)| match file {
+            Some(file) => TransportError(format!("{}: {why}", file.display())),
+            None => TransportError(why),
+        })
+    }
+
+    fn of(config: Config) -> Result<Self, TransportError> {
+        let base = base(&config)?;
         if base.scheme_str() != Some("https") {
             return Err(TransportError(format!("server {:?}: only https is spoken", config.server)));
         }
+        let acting = impersonation::headers(config.impersonation.as_ref()).map_err(TransportError)?;
         let current = Arc::new(Mutex::new(open(&config)?));
-        Ok(Self { base, config: Arc::new(config), current, turn: Arc::default() })
+        Ok(Self { base, config: Arc::new(config), current, acting, turn: Arc::default() })
     }
+}
+
+fn base(config: &Config) -> Result<Uri, TransportError> {
+    config.server.parse().map_err(|e| TransportError(format!("server {:?}: {e}", config.server)))
 }
 
 /// Whether it is time to look at files again, or to ask a program; only one caller is told so.
@@ -76,7 +99,7 @@ fn is_due(config: &Config, current: &Mutex<Current>) -> bool {
         (Credentials::TokenFile(_) | Credentials::CertificateFiles { .. }, Some(_)) => rested(RECHECK),
         (Credentials::Exec(_), Some(_)) => {
             let ends = current.ends.is_some_and(|ends| Timestamp::now() + EXEC_AHEAD >= ends);
-            ends && rested(RECHECK_MISSING)
+            (ends && rested(RECHECK_MISSING)) || (current.refused && rested(RECHECK_REFUSED))
         }
         (_, None) => rested(RECHECK_MISSING),
         _ => config.ca_file.is_some() && rested(RECHECK),
@@ -95,7 +118,10 @@ fn reload(config: &Config, current: &Mutex<Current>) {
         _ => open(config),
     };
     match new {
-        Ok(new) => *current.lock() = new,
+        Ok(new) => {
+            let mut current = current.lock();
+            *current = Current { said: current.said + 1, ..new };
+        }
         // A file in the middle of being replaced, a program that could not ask: keep what works and look again.
         Err(e) => tracing::warn!(error = %e, "cannot reload client credentials"),
     }
@@ -117,14 +143,14 @@ fn open(config: &Config) -> Result<Current, TransportError> {
     let stamp = stamps(config);
     let missing = matches!(&config.credentials, Credentials::CertificateFiles { cert, .. } if !cert.exists());
     if matches!(config.credentials, Credentials::Exec(_)) || (missing && config.credentials_may_come) {
-        return Ok(Current { pools: None, token: None, checked: None, stamp, ends: None });
+        return Ok(Current { pools: None, token: None, checked: None, stamp, ends: None, refused: false, said: 0 });
     }
     let tls = Arc::new(match &config.ca_file {
         Some(file) => client_config(&Config { ca_pem: read(file)?, ..config.clone() })?,
         None => client_config(config)?,
     });
     let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
-    let connector = TlsConnector::new(tcp(), tls, name.map_err(TransportError::new)?);
+    let connector = TlsConnector::new(way(config)?, tls, name.map_err(TransportError::new)?);
     let token = match &config.credentials {
         Credentials::Token(t) => Some(bearer(t)?),
         Credentials::TokenFile(p) => {
@@ -138,7 +164,13 @@ fn open(config: &Config) -> Result<Current, TransportError> {
         checked: Some(std::time::Instant::now()),
         stamp,
         ends: None,
+        refused: false,
+        said: 0,
     })
+}
+
+fn way(config: &Config) -> Result<Way, TransportError> {
+    Way::to(&base(config)?, &config.proxy, tcp()).map_err(TransportError)
 }
 
 fn tcp() -> HttpConnector {
@@ -179,18 +211,18 @@ fn read(path: &PathBuf) -> Result<Vec<u8>, TransportError> {
 /// When no such answer comes.
 pub async fn date(config: &Config, at: Option<Timestamp>) -> Result<Timestamp, TransportError> {
     let insecure_skip_tls_verify = at.is_none();
-    let anonymous = Config { credentials: Credentials::None, insecure_skip_tls_verify, ..config.clone() };
+    let anonymous = Config { insecure_skip_tls_verify, ..config.clone().under(Credentials::None) };
     let mut tls = client_config(&anonymous)?;
     if let Some(at) = at {
         tls.time_provider = Arc::new(FixedTime(at));
     }
     let mut current = open(&anonymous)?;
     let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
-    let connector = TlsConnector::new(tcp(), Arc::new(tls), name.map_err(TransportError::new)?);
+    let connector = TlsConnector::new(way(&anonymous)?, Arc::new(tls), name.map_err(TransportError::new)?);
     current.pools = Some(Pools::new(connector));
-    let base: Uri = config.server.parse().map_err(|e| TransportError(format!("server {:?}: {e}", config.server)))?;
+    let base = base(config)?;
     let current = Arc::new(Mutex::new(current));
-    let remote = Remote { base, config: Arc::new(anonymous), current, turn: Arc::default() };
+    let remote = Remote { base, config: Arc::new(anonymous), current, acting: HeaderMap::new(), turn: Arc::default() };
     // Whatever the answer is, 401 too, it has a date.
     let request = http::Request::get("/livez").body(Bytes::new()).map_err(TransportError::new)?;
     let response = remote.send(request).await?;
@@ -212,32 +244,33 @@ impl rustls::time_provider::TimeProvider for FixedTime {
 
 /// Whose word for a server's certificate is taken: that of the authorities of a kubeconfig, and where it names none, that of
 /// the system's.
-fn roots(config: &Config, system: fn() -> Vec<CertificateDer<'static>>) -> Result<RootCertStore, TransportError> {
-    let mut roots = RootCertStore::empty();
-    if config.ca_pem.is_empty() && config.ca_file.is_none() && !config.insecure_skip_tls_verify {
-        roots.add_parsable_certificates(system());
-        return Ok(roots);
+fn trusted(
+    config: &Config,
+    system: impl FnOnce() -> Vec<CertificateDer<'static>>,
+) -> Result<ServerChains, TransportError> {
+    if config.ca_pem.is_empty() && config.ca_file.is_none() {
+        return Ok(ServerChains::of(Pool::of_readable(system())));
     }
-    for cert in CertificateDer::pem_slice_iter(&config.ca_pem) {
-        let cert = cert.map_err(|e| TransportError(format!("certificate authority: {e}")))?;
-        roots.add(cert).map_err(|e| TransportError(format!("certificate authority: {e}")))?;
+    let fault = |e: &dyn std::fmt::Display| TransportError(format!("certificate authority: {e}"));
+    let bundle: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&config.ca_pem).collect();
+    let bundle = bundle.map_err(|e| fault(&e))?;
+    if bundle.is_empty() && !config.ca_pem.is_empty() {
+        return Err(fault(&"there is no certificate in it"));
     }
-    Ok(roots)
+    Ok(ServerChains::of(Pool::new(bundle).map_err(|e| fault(&e))?))
 }
 
 /// The TLS side of a kubeconfig; also for connections that are not pooled (upgrades).
 pub fn client_config(config: &Config) -> Result<ClientConfig, TransportError> {
-    let roots = roots(config, kelson_pki::system_roots)?;
-    if config.insecure_skip_tls_verify {
-        if !matches!(config.credentials, Credentials::None) {
-            return Err(TransportError("credentials are not sent to a server that is not verified".into()));
-        }
-        return Ok(with_alpn(AnyServerCertificate::client_config().map_err(TransportError::new)?));
-    }
+    let verifier = match config.insecure_skip_tls_verify {
+        true => AnyServerCertificate::verifier(),
+        false => trusted(config, kelson_pki::system_roots)?.verifier(),
+    };
     let builder = ClientConfig::builder_with_provider(kelson_pki::provider())
         .with_safe_default_protocol_versions()
         .map_err(TransportError::new)?
-        .with_root_certificates(roots);
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
     let (cert, key) = match &config.credentials {
         Credentials::Certificate { cert_pem, key_pem } => (cert_pem.clone(), key_pem.clone()),
         Credentials::CertificateFiles { cert, key } => (read(cert)?, read(key)?),
@@ -259,6 +292,9 @@ impl Transport for Remote {
         let mut parts = self.base.clone().into_parts();
         parts.path_and_query = request.uri().path_and_query().cloned();
         let (current, config, turn) = (self.current.clone(), self.config.clone(), self.turn.clone());
+        for (name, value) in &self.acting {
+            request.headers_mut().append(name, value.clone());
+        }
         Box::pin(async move {
             let waits = current.lock().pools.is_none();
             let turn = if waits { Some(turn.lock().await) } else { None };
@@ -268,9 +304,9 @@ impl Transport for Remote {
                 let _ = FILES.run(move || reload(&config, &current)).await;
             }
             drop(turn);
-            let (pool, token) = {
+            let (pool, token, said) = {
                 let mut current = current.lock();
-                (current.pools.as_mut().map(Pools::take), current.token.clone())
+                (current.pools.as_mut().map(Pools::take), current.token.clone(), current.said)
             };
             if let Some(token) = token {
                 request.headers_mut().insert(header::AUTHORIZATION, token);
@@ -279,6 +315,11 @@ impl Transport for Remote {
             let (pool, place) =
                 pool.ok_or_else(|| TransportError("the client's credentials are not there yet".into()))?;
             let response = pool.request(request.map(Full::new)).await.map_err(|e| TransportError(chain(&e)))?;
+            if response.status() == StatusCode::UNAUTHORIZED {
+                let mut current = current.lock();
+                // The plugin may have given other credentials meanwhile.
+                current.refused |= current.said == said;
+            }
             // A place is free again when the answer's last byte was read, or nobody wants it any more.
             let held = |b: hyper::body::Incoming| {
                 b.map_frame(move |frame| {
@@ -304,103 +345,4 @@ fn chain(e: &dyn std::error::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use http::{Request, Response};
-    use http_body_util::StreamBody;
-    use hyper::body::{Frame, Incoming};
-    use hyper::service::service_fn;
-    use hyper_util::rt::TokioIo;
-    use kelson_pki::{Authority, LeafSpec, Purpose, San, SwappableCertificate};
-    use std::convert::Infallible;
-    use tokio::net::TcpListener;
-    use tokio_rustls::TlsAcceptor;
-
-    fn authority() -> Authority {
-        Authority::create("a", Timestamp::now()).unwrap()
-    }
-
-    /// What the machine trusts in these tests: two authorities.
-    fn machine() -> Vec<CertificateDer<'static>> {
-        [authority(), authority()].iter().flat_map(|a| kelson_pki::bundle_roots(a.cert_pem().as_bytes())).collect()
-    }
-
-    #[test]
-    fn the_machines_authorities_are_believed_where_the_kubeconfig_names_none() {
-        let found = |config: Config| roots(&config, machine).map(|roots| roots.len()).map_err(|e| e.0);
-        assert_eq!(found(Config::default()), Ok(2));
-        let named = Config { ca_pem: authority().cert_pem().into(), ..Config::default() };
-        assert_eq!(found(named), Ok(1));
-        let in_a_file = Config { ca_file: Some("/ca".into()), ..Config::default() };
-        assert_eq!(found(in_a_file), Ok(0), "what the file lacks is not made up for");
-        assert_eq!(found(Config { insecure_skip_tls_verify: true, ..Config::default() }), Ok(0));
-        assert!(
-            found(Config {
-                ca_pem: b"-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n".into(),
-                ..Config::default()
-            })
-            .is_err()
-        );
-    }
-
-    /// A server as the reference's: a hundred streams on a connection. Answers begin and never end.
-    async fn server(authority: &Authority) -> String {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
-        let at = listener.local_addr().expect("its address");
-        let spec = LeafSpec {
-            common_name: "server",
-            organizations: &[],
-            sans: &[San::Ip(at.ip())],
-            purpose: Purpose::Server,
-            lifetime: Duration::from_secs(3600),
-        };
-        let issued = authority.issue(&spec, Timestamp::now()).expect("issued");
-        let mut tls = rustls::ServerConfig::builder_with_provider(kelson_pki::provider())
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_cert_resolver(SwappableCertificate::new(&issued).expect("a certificate"));
-        tls.alpn_protocols = vec![b"h2".to_vec()];
-        let acceptor = TlsAcceptor::from(std::sync::Arc::new(tls));
-        tokio::spawn(async move {
-            loop {
-                let (tcp, _) = listener.accept().await.expect("accepted");
-                let acceptor = acceptor.clone();
-                tokio::spawn(async move {
-                    let io = TokioIo::new(acceptor.accept(tcp).await.expect("TLS"));
-                    let service = service_fn(|_: Request<Incoming>| async {
-                        let first = futures::stream::iter([Ok::<_, Infallible>(Frame::data(bytes::Bytes::from("x")))]);
-                        let body = futures::StreamExt::chain(first, futures::stream::pending());
-                        Ok::<_, Infallible>(Response::new(StreamBody::new(body)))
-                    });
-                    let mut http = hyper::server::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
-                    let _ = http.max_concurrent_streams(100).serve_connection(io, service).await;
-                });
-            }
-        });
-        format!("https://{at}")
-    }
-
-    #[tokio::test]
-    async fn watches_leave_a_place_for_those_who_come_after_them() {
-        let authority = Authority::create("a", Timestamp::now()).expect("an authority");
-        let server = server(&authority).await;
-        let config = Config { server, ca_pem: authority.cert_pem().into(), ..Config::default() };
-        let remote = Remote::new(config).expect("a transport");
-        let mut open = Vec::new();
-        for n in 0..250 {
-            let request = Request::get("/watch").body(bytes::Bytes::new()).expect("a request");
-            let answer = tokio::time::timeout(Duration::from_secs(60), remote.send(request)).await;
-            let mut answer = answer.unwrap_or_else(|_| panic!("request {n} waits for a place")).expect("answered");
-            assert!(answer.body_mut().frame().await.is_some(), "it begins");
-            open.push(answer);
-        }
-        // Places are free again when their answers are dropped.
-        let pools = || remote.current.lock().pools.as_ref().map_or(0, Pools::count);
-        assert_eq!(pools(), 4);
-        open.clear();
-        let request = Request::get("/watch").body(bytes::Bytes::new()).expect("a request");
-        remote.send(request).await.expect("answered");
-        assert_eq!(pools(), 4);
-    }
-}
+mod tests;

@@ -10,8 +10,9 @@ use std::{fmt, io};
 
 use http::Uri;
 use hyper_util::rt::TokioIo;
+use kelson_pki::{Pool, ServerChains};
 use kelson_platform::sockets;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -36,14 +37,14 @@ pub struct TlsFiles {
 impl TlsFiles {
     fn config(&self) -> Result<ClientConfig, String> {
         let read = |path: &Path| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
-        let mut roots = RootCertStore::empty();
         let authorities = match &self.ca {
-            Some(file) => CertificateDer::pem_slice_iter(&read(file)?).filter_map(Result::ok).collect(),
+            Some(file) => kelson_pki::bundle_roots(&read(file)?),
             None => kelson_pki::system_roots(),
         };
-        roots.add_parsable_certificates(authorities);
+        let chains = ServerChains::of(Pool::of_readable(authorities));
         let builder = ClientConfig::builder_with_provider(kelson_pki::provider()).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|e| e.to_string())?.with_root_certificates(roots);
+        let builder = builder.map_err(|e| e.to_string())?.dangerous();
+        let builder = builder.with_custom_certificate_verifier(chains.verifier());
         let mut config = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => {
                 let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(cert)?).collect();
@@ -217,5 +218,17 @@ mod tests {
         let half = TlsFiles { cert: Some("a".into()), ..TlsFiles::default() };
         assert!(Endpoints::new(&["https://a:1".to_owned()], &half).is_err());
         assert!(Endpoints::new(&["http://a:1".to_owned()], &half).is_ok(), "files are for https alone");
+    }
+
+    #[test]
+    fn members_are_believed_as_go_believes_them() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for row in kelson_doubles::chains::rows_of(kelson_pki::Usage::Server) {
+            let ca = dir.path().join("ca.pem");
+            std::fs::write(&ca, row.bundle_pem()).expect("written");
+            let files = TlsFiles { ca: Some(ca), ..TlsFiles::default() };
+            let believed = kelson_doubles::chains::believes_server(files.config().expect("a client"), &row);
+            assert_eq!(believed.is_ok(), row.is_accepted, "{}: {believed:?}", row.what);
+        }
     }
 }

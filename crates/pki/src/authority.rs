@@ -124,12 +124,17 @@ impl Authority {
     /// this one believes what the other issues as well, by a certificate of the other's key that this one signs and that is
     /// shown along ([`Authority::cross_pem`]; RFC 4158 calls that cross-certification).
     ///
+    /// An authority that has expired does not sign its successor: no one would trust that certificate.
+    ///
     /// # Errors
-    /// When this authority has ended: then nobody is helped by what it signs.
+    /// When no key can be made.
     pub fn successor(&self, now: Timestamp) -> Result<Self, PkiError> {
         let next = Self::self_signed(&self.subject, now)?;
-        let cross = self.sign_template(&of_authority(&self.subject, next.key.public(), now))?;
-        Ok(next.with_cross(pem::pem_block("CERTIFICATE", &cross)))
+        match self.sign_template(&of_authority(&self.subject, next.key.public(), now)) {
+            Ok(cross) => Ok(next.with_cross(pem::pem_block("CERTIFICATE", &cross))),
+            Err(PkiError::SignerExpired(_)) => Ok(next),
+            Err(other) => Err(other),
+        }
     }
 
     /// With the certificate that the former authority gave this one's key; empty: there is none.

@@ -121,6 +121,11 @@ impl ForeignKey {
         Self { spki: spki.raw.to_vec(), raw: spki.subject_public_key.data.to_vec(), kind }
     }
 
+    /// The bits inside: an uncompressed point, or PKCS#1 RSAPublicKey.
+    pub(crate) fn raw(&self) -> &[u8] {
+        &self.raw
+    }
+
     /// Which kind of key it is.
     pub fn kind(&self) -> &KeyKind {
         &self.kind

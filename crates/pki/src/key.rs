@@ -10,10 +10,12 @@ use rustls::SignatureScheme;
 use rustls::sign::SigningKey;
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 use sha2::{Digest, Sha256};
+use x509_parser::der_parser::asn1_rs::{Integer, OctetString, Sequence};
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 use zeroize::Zeroizing;
 
+use crate::algorithms::signing_key;
 use crate::der::{self, oid};
 use crate::{PkiError, file, pem};
 
@@ -69,8 +71,7 @@ impl Key {
             "RSA PRIVATE KEY" => PrivateKeyDer::Pkcs1(PrivatePkcs1KeyDer::from(der.clone())),
             _ => PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der.clone())),
         };
-        let signing = rustls::crypto::ring::sign::any_supported_type(&wrapped)
-            .map_err(|_| PkiError::malformed("private key", "unsupported or damaged"))?;
+        let signing = signing_key(&wrapped).map_err(|why| PkiError::malformed("private key", why))?;
         let scheme = SCHEMES
             .into_iter()
             .find(|s| signing.choose_scheme(&[*s]).is_some())
@@ -93,6 +94,40 @@ impl Key {
     /// The PEM form: secret, for files and kubeconfigs alone.
     pub fn to_pem(&self) -> String {
         pem::pem_block(self.label, &self.der)
+    }
+
+    /// The PEM form whose header says what kind of key it is (`EC PRIVATE KEY`, `RSA PRIVATE KEY`), as upstream writes keys into
+    /// kubeconfigs: some clients take every other one for RSA. Secret. Keys of other kinds have no such form.
+    pub fn to_typed_pem(&self) -> String {
+        let typed = if self.label == "PRIVATE KEY" { self.typed() } else { None };
+        typed.map_or_else(|| self.to_pem(), |(label, der)| pem::pem_block(label, &der))
+    }
+
+    /// What is inside of PKCS#8 (RFC 5208): an RSAPrivateKey, or an ECPrivateKey (RFC 5915), which then has to name its curve.
+    fn typed(&self) -> Option<(&'static str, Zeroizing<Vec<u8>>)> {
+        let (_, whole) = Sequence::from_der(&self.der).ok()?;
+        let (rest, _version) = Integer::from_der(&whole.content).ok()?;
+        let (rest, _algorithm) = Sequence::from_der(rest).ok()?;
+        let (_, inner) = OctetString::from_der(rest).ok()?;
+        if self.public.is_rsa() {
+            return Some(("RSA PRIVATE KEY", Zeroizing::new(inner.as_ref().to_vec())));
+        }
+        let curve = match self.scheme {
+            SignatureScheme::ECDSA_NISTP256_SHA256 => oid::P256,
+            SignatureScheme::ECDSA_NISTP384_SHA384 => oid::P384,
+            _ => return None,
+        };
+        let (_, key) = Sequence::from_der(inner.as_ref()).ok()?;
+        let (rest, _version) = Integer::from_der(&key.content).ok()?;
+        let (_, secret) = OctetString::from_der(rest).ok()?;
+        let parts = [
+            der::unsigned(&[1]),
+            der::octets(secret.as_ref()),
+            der::explicit(0, &der::object_id(curve)),
+            der::explicit(1, &der::bits(self.public.raw())),
+        ];
+        let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+        Some(("EC PRIVATE KEY", Zeroizing::new(der::sequence(&parts))))
     }
 
     /// The public part.
@@ -202,6 +237,14 @@ mod tests {
         assert_eq!(key.public().key_id().len(), 43);
         assert_eq!(PublicKey::all_from_pem(&key.to_pem()).unwrap(), vec![key.public().clone()]);
         assert_eq!(PublicKey::all_from_pem(&key.public().to_pem()).unwrap(), vec![key.public().clone()]);
+        let typed = key.to_typed_pem();
+        assert!(typed.starts_with("-----BEGIN EC PRIVATE KEY-----\n"), "some clients take untyped keys for RSA");
+        let read = Key::from_pem(&typed).unwrap();
+        assert_eq!((read.public(), read.to_typed_pem()), (key.public(), typed));
+        let rsa = Key::from_pem(include_str!("../rows/rsa.pem")).unwrap();
+        let typed = rsa.to_typed_pem();
+        assert!(typed.starts_with("-----BEGIN RSA PRIVATE KEY-----\n"));
+        assert_eq!(Key::from_pem(&typed).unwrap().public(), rsa.public());
         let shown = format!("{key:?}");
         assert_eq!(shown, "Key { scheme: ECDSA_NISTP256_SHA256, .. }");
         assert!(Key::from_pem("x").is_err());

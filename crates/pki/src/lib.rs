@@ -3,8 +3,10 @@
 //! What a CSR may ask for is judged here (`signer`), whether it is approved is not. Nothing here serves or dials.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod algorithms;
 mod authority;
 mod bootstrap;
+mod chain;
 mod cluster;
 mod csr;
 mod der;
@@ -14,6 +16,7 @@ mod foreign;
 mod key;
 pub mod kubeconfig;
 mod lifetime;
+mod peer;
 mod pem;
 mod roots;
 pub mod rotation;
@@ -21,8 +24,10 @@ mod signer;
 mod tls;
 mod unverified;
 
+pub use algorithms::provider;
 pub use authority::{Authority, CertInfo, Issued, LeafSpec, Purpose, San, is_issued_by};
 pub use bootstrap::{SIGNATURE_PREFIX, parse_pin, public_key_pin, sign_detached, verify_detached};
+pub use chain::{ChainFault, Pool, Usage};
 pub use cluster::{ClusterPki, Component, KUBELET_CLIENTS, PkiOptions};
 pub use csr::{CertificateRequest, create_request};
 pub use file::write_secret;
@@ -30,13 +35,14 @@ pub use foreign::{ForeignKey, KeyKind, PemBlock, Signed, foreign_blocks};
 pub use key::{Key, PublicKey};
 pub use kubeconfig::{Kubeconfig, UserCredential};
 pub use lifetime::{BACKDATE, CA_LIFETIME, LEAF_LIFETIME, Renewal};
+pub use peer::{Judge, PeerVerifier, Shown};
 pub use pem::{certificates_from_pem, pem_block};
 pub use roots::{bundle_roots, system_roots};
 pub use signer::{
     KUBE_APISERVER_CLIENT, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, LEGACY_UNKNOWN, SignerRefusal, sign_request,
     validate_for_signer, validate_kubelet_client, validate_kubelet_serving,
 };
-pub use tls::{AnyClientCertificate, ClientChains, ServerChains, SwappableCertificate, is_signed_over_sha1, provider};
+pub use tls::{AnyClientCertificate, ClientChains, ServerChains, SwappableCertificate, is_signed_over_sha1};
 pub use unverified::AnyServerCertificate;
 
 /// What can go wrong. Texts never hold key material.

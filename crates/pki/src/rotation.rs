@@ -43,8 +43,8 @@ pub(crate) fn lock(dir: &Path) -> Result<File, PkiError> {
 /// Makes a new authority of each and puts it in the place of the old one, which stays trusted.
 ///
 /// # Errors
-/// When the last rotation is not finished, an authority has ended, or files cannot be read or written. What was begun then is
-/// taken up by the next call, or by the server's next start.
+/// When the last rotation is not finished, or files cannot be read or written. What was begun then is taken up by the next call, or by
+/// the server's next start.
 pub fn begin(dir: &Path, now: Timestamp) -> Result<(), PkiError> {
     let _lock = lock(dir)?;
     complete(dir)?;
@@ -267,5 +267,18 @@ mod tests {
         assert!(!pki.ensure_admin_kubeconfig(&admin, url, later).unwrap(), "made since");
         fs::write(dir.path().join(RENEW), "soon").unwrap();
         assert!(renew_since(dir.path()).is_err());
+    }
+
+    #[test]
+    fn authorities_that_have_ended_are_replaced_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let start: Timestamp = "2026-05-06T07:08:09Z".parse().unwrap();
+        let options = crate::PkiOptions::new(dir.path().to_owned());
+        let old = crate::ClusterPki::open(&options, start).unwrap();
+        let late = old.ca.info().not_after + std::time::Duration::from_secs(3600);
+        assert!(matches!(old.issue_server(&[], late), Err(PkiError::SignerExpired(_))));
+        begin(dir.path(), late).unwrap();
+        let next = crate::ClusterPki::open(&options, late).unwrap();
+        assert!(next.issue_server(&[], late).is_ok() && next.ca.cross_pem().is_empty());
     }
 }

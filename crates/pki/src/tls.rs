@@ -2,26 +2,21 @@
 //! certificates that are requested but not required. Who a client certificate belongs to is judged in authentication,
 //! so that a bad one is a 401 with a log line and not a broken handshake.
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::SignatureScheme;
+use rustls::client::ResolvesClientCert;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 
+use crate::chain::{ChainFault, Pool, Usage};
+use crate::peer::{Anyone, Judge, PeerVerifier, Shown};
 use crate::{CertInfo, Issued, PkiError, Renewal, pem};
-
-/// The one cryptographic provider of the process.
-pub fn provider() -> Arc<CryptoProvider> {
-    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
-    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())).clone()
-}
 
 /// `sha1WithRSAEncryption` and `ecdsa-with-SHA1` (RFC 3279).
 const SHA1: [&str; 2] = ["1.2.840.113549.1.1.5", "1.2.840.10045.4.1"];
@@ -86,67 +81,24 @@ impl ResolvesClientCert for SwappableCertificate {
 
 /// Requests a client certificate, requires none, and checks only that the client holds the key of what it shows.
 #[derive(Debug)]
-pub struct AnyClientCertificate {
-    hints: Vec<DistinguishedName>,
-    provider: Arc<CryptoProvider>,
-}
+pub struct AnyClientCertificate;
 
 impl AnyClientCertificate {
-    /// `ca_pems` are named to the client as acceptable issuers, so that it offers the right certificate.
-    pub fn new(ca_pems: &[&str]) -> Result<Arc<Self>, PkiError> {
-        let hints = roots(ca_pems)?.subjects();
-        Ok(Arc::new(Self { hints, provider: provider() }))
+    /// The check for servers; `ca_pems` are named to the client as acceptable issuers, so that it offers the right certificate.
+    ///
+    /// # Errors
+    /// When the bundles cannot be read.
+    pub fn verifier(ca_pems: &[&str]) -> Result<Arc<dyn ClientCertVerifier>, PkiError> {
+        Ok(PeerVerifier::of_clients(Anyone, pool(ca_pems)?.subjects(), false))
     }
 }
 
-fn roots(ca_pems: &[&str]) -> Result<RootCertStore, PkiError> {
-    let mut roots = RootCertStore::empty();
-    for text in ca_pems {
-        for cert in pem::certificates_from_pem(text)? {
-            roots.add(cert).map_err(|e| PkiError::malformed("CA certificate", e))?;
-        }
-    }
-    Ok(roots)
+fn pool(ca_pems: &[&str]) -> Result<Pool, PkiError> {
+    let bundles = ca_pems.iter().map(|text| pem::certificates_from_pem(text)).collect::<Result<Vec<_>, _>>()?;
+    Pool::new(bundles.into_iter().flatten()).map_err(|e| PkiError::malformed("CA certificate", e))
 }
 
-impl ClientCertVerifier for AnyClientCertificate {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &self.hints
-    }
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
-    fn verify_client_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        Ok(ClientCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-/// Judges client certificate chains against a CA bundle: signatures, validity, and the client-auth usage. The bundle may be
-/// replaced at any time; clones share it.
+/// Judges client certificate chains against a CA bundle. The bundle may be replaced at any time; clones share it.
 #[derive(Clone, Debug)]
 pub struct ClientChains {
     trusted: Arc<RwLock<Trusted>>,
@@ -154,21 +106,18 @@ pub struct ClientChains {
 
 #[derive(Debug)]
 struct Trusted {
-    verifier: Arc<dyn ClientCertVerifier>,
+    pool: Arc<Pool>,
     /// How often the bundle was replaced.
     generation: u64,
 }
 
-fn client_verifier(ca_pems: &[&str]) -> Result<Arc<dyn ClientCertVerifier>, PkiError> {
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca_pems)?), provider())
-        .build()
-        .map_err(|e| PkiError::malformed("client CA bundle", e))
-}
-
 impl ClientChains {
     /// Trusting the CAs in `ca_pems`.
+    ///
+    /// # Errors
+    /// When they cannot be read.
     pub fn new(ca_pems: &[&str]) -> Result<Self, PkiError> {
-        let trusted = Trusted { verifier: client_verifier(ca_pems)?, generation: 0 };
+        let trusted = Trusted { pool: Arc::new(pool(ca_pems)?), generation: 0 };
         Ok(Self { trusted: Arc::new(RwLock::new(trusted)) })
     }
     /// Trusts these CAs and no others from now on, open connections included: their certificates are judged at each request.
@@ -176,94 +125,81 @@ impl ClientChains {
     /// # Errors
     /// When they cannot be read; what was trusted stays so.
     pub fn replace(&self, ca_pems: &[&str]) -> Result<(), PkiError> {
-        let verifier = client_verifier(ca_pems)?;
+        let pool = Arc::new(pool(ca_pems)?);
         let mut trusted = self.trusted.write();
-        *trusted = Trusted { verifier, generation: trusted.generation + 1 };
+        *trusted = Trusted { pool, generation: trusted.generation + 1 };
         Ok(())
     }
     /// Another number after each [`ClientChains::replace`]: what was found out under an earlier one may be wrong.
     pub fn generation(&self) -> u64 {
         self.trusted.read().generation
     }
-    /// Whether `chain` (leaf first) leads to a trusted CA at time `now`; the error says why not.
-    pub fn verify(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), String> {
-        let (leaf, rest) = chain.split_first().ok_or("no certificate")?;
-        let verifier = Arc::clone(&self.trusted.read().verifier);
-        verifier.verify_client_cert(leaf, rest, unix(now)).map(|_| ()).map_err(|e| e.to_string())
+    /// Whether `chain` (leaf first) leads to a trusted CA at time `now` and is a client's.
+    ///
+    /// # Errors
+    /// The reason for which the chain is refused.
+    pub fn verify(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), ChainFault> {
+        let pool = Arc::clone(&self.trusted.read().pool);
+        pool.verify(chain, Usage::Client, now)
+    }
+    /// The check for servers whose clients must show a certificate.
+    pub fn verifier(&self) -> Arc<dyn ClientCertVerifier> {
+        let pool = Arc::clone(&self.trusted.read().pool);
+        PeerVerifier::of_clients(self.clone(), pool.subjects(), true)
     }
 }
 
-fn unix(now: Timestamp) -> UnixTime {
-    UnixTime::since_unix_epoch(std::time::Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0)))
+impl Judge for ClientChains {
+    fn judge(&self, shown: &Shown<'_>) -> Result<(), rustls::Error> {
+        let pool = Arc::clone(&self.trusted.read().pool);
+        pool.judge(shown)
+    }
 }
 
 /// Judges servers' certificates against a CA bundle that may be replaced at any time; clones share it. Connections that are
 /// open stay so.
 #[derive(Clone, Debug)]
 pub struct ServerChains {
-    verifier: Arc<RwLock<Arc<WebPkiServerVerifier>>>,
-}
-
-fn server_verifier(ca_pem: &str) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
-    WebPkiServerVerifier::builder_with_provider(Arc::new(roots(&[ca_pem])?), provider())
-        .build()
-        .map_err(|e| PkiError::malformed("CA bundle", e))
+    pool: Arc<RwLock<Arc<Pool>>>,
 }
 
 impl ServerChains {
     /// Trusting the CAs in `ca_pem`.
+    ///
+    /// # Errors
+    /// When they cannot be read.
     pub fn new(ca_pem: &str) -> Result<Self, PkiError> {
-        Ok(Self { verifier: Arc::new(RwLock::new(server_verifier(ca_pem)?)) })
+        Ok(Self::of(pool(&[ca_pem])?))
+    }
+    /// Trusting a pool.
+    pub fn of(pool: Pool) -> Self {
+        Self { pool: Arc::new(RwLock::new(Arc::new(pool))) }
     }
     /// Trusts these CAs and no others for connections from now on.
     ///
     /// # Errors
     /// When they cannot be read; what was trusted stays so.
     pub fn replace(&self, ca_pem: &str) -> Result<(), PkiError> {
-        let next = server_verifier(ca_pem)?;
-        *self.verifier.write() = next;
+        let next = Arc::new(pool(&[ca_pem])?);
+        *self.pool.write() = next;
         Ok(())
-    }
-    fn current(&self) -> Arc<WebPkiServerVerifier> {
-        Arc::clone(&self.verifier.read())
     }
     /// Whether `chain` (leaf first) is a server's of this name and leads to a trusted CA at time `now`; the error says why not.
     pub fn verify(&self, chain: &[CertificateDer<'_>], name: &str, now: Timestamp) -> Result<(), String> {
         let (leaf, rest) = chain.split_first().ok_or("no certificate")?;
         let name = ServerName::try_from(name).map_err(|e| e.to_string())?;
-        self.verify_server_cert(leaf, rest, &name, &[], unix(now)).map(|_| ()).map_err(|e| e.to_string())
+        self.judge(&Shown { leaf, rest, name: Some(&name), now }).map_err(|e| e.to_string())
+    }
+    /// The check for clients.
+    pub fn verifier(&self) -> Arc<dyn ServerCertVerifier> {
+        PeerVerifier::of_servers(self.clone())
     }
 }
 
-impl ServerCertVerifier for ServerChains {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.current().verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.current().verify_tls12_signature(message, cert, dss)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.current().verify_tls13_signature(message, cert, dss)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.current().supported_verify_schemes()
+impl Judge for ServerChains {
+    fn judge(&self, shown: &Shown<'_>) -> Result<(), rustls::Error> {
+        let pool = Arc::clone(&self.pool.read());
+        pool.judge(shown)
     }
 }
 

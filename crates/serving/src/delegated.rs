@@ -144,9 +144,12 @@ impl Delegated {
         if let Some(leaf) = chain.first() {
             self.chains.verify(chain, self.clock.now()).ok()?;
             let info = CertInfo::from_der(leaf).ok()?;
-            let mut groups = info.organizations;
-            groups.push("system:authenticated".to_owned());
-            return Some(Caller { name: info.common_name, groups });
+            // A certificate without a common name names no user.
+            if !info.common_name.is_empty() {
+                let mut groups = info.organizations;
+                groups.push("system:authenticated".to_owned());
+                return Some(Caller { name: info.common_name, groups });
+            }
         }
         let Some(value) = headers.get(header::AUTHORIZATION) else { return Some(Caller::anonymous()) };
         let (scheme, token) = value.to_str().ok()?.split_once(' ')?;

@@ -128,7 +128,7 @@ pub async fn start(tasks: &Tasks, address: IpAddr, port: Port, component: Compon
 }
 
 fn tls(component: &Component) -> Result<TlsAcceptor, String> {
-    let verifier = AnyClientCertificate::new(&[&component.client_ca_pem]).map_err(|e| e.to_string())?;
+    let verifier = AnyClientCertificate::verifier(&[&component.client_ca_pem]).map_err(|e| e.to_string())?;
     let mut tls = rustls::ServerConfig::builder_with_provider(kelson_pki::provider())
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?

@@ -40,6 +40,9 @@ impl User {
         if user.asks_elsewhere() {
             return Err("auth provider not supported".to_owned());
         }
+        if user.impersonation().map_err(|e| e.to_string())?.is_some() {
+            return Err("as: webhooks are not called in the name of others".to_owned());
+        }
         let read = |source: Result<Source, KubeconfigError>| source.map_err(|e| e.to_string());
         let (cert, key) = (read(user.certificate(base))?, read(user.key(base))?);
         Ok(Self { token: user.token(base), cert, key, basic: user.basic() })
@@ -140,6 +143,8 @@ users:
         assert!(header.is_sensitive());
         assert!(Credentials::default().of("h", 1).is_none());
         assert!(Credentials::parse(b"users: [{name: x, user: {exec: {command: c}}}]", dir.path()).is_err());
+        let acting = Credentials::parse(b"users: [{name: x, user: {token: t, as: jane}}]", dir.path()).unwrap_err();
+        assert_eq!(acting, "user \"x\": as: webhooks are not called in the name of others");
         assert!(!format!("{credentials:?}").contains("exact"));
     }
 }

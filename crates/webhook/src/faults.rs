@@ -4,9 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kelson_pki::{CertInfo, is_signed_over_sha1};
+use kelson_pki::{CertInfo, Shown, is_signed_over_sha1};
 use rustls::{CertificateError, Error, OtherError};
-use rustls_pki_types::{CertificateDer, ServerName};
 
 /// Counts of one kind of servers, since the process began.
 #[derive(Debug, Default)]
@@ -40,14 +39,8 @@ impl CertificateFaults {
     }
 
     /// Counts a certificate that was refused, and gives the reason as Go words it where it is one of these.
-    pub(crate) fn refused(
-        &self,
-        why: Error,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-    ) -> Error {
-        if std::iter::once(end_entity).chain(intermediates).any(is_signed_over_sha1) {
+    pub(crate) fn refused(&self, why: Error, shown: &Shown<'_>) -> Error {
+        if std::iter::once(shown.leaf).chain(shown.rest).any(is_signed_over_sha1) {
             self.insecure_sha1.fetch_add(1, Ordering::Relaxed);
         }
         let of_name = matches!(
@@ -56,8 +49,9 @@ impl CertificateFaults {
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
             )
         );
-        let info = CertInfo::from_der(end_entity);
-        let legacy = info.is_ok_and(|info| info.sans.is_empty() && is_called(&info.common_name, &name.to_str()));
+        let name = shown.name.map(|name| name.to_str()).unwrap_or_default();
+        let info = CertInfo::from_der(shown.leaf);
+        let legacy = info.is_ok_and(|info| info.sans.is_empty() && is_called(&info.common_name, &name));
         if !(of_name && legacy) {
             return why;
         }

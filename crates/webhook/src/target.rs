@@ -75,6 +75,15 @@ impl Target {
         let file = KubeconfigFile::parse(&std::fs::read(path).map_err(|e| fault(&e))?).map_err(|e| fault(&e))?;
         let base = path.parent().unwrap_or(Path::new("."));
         let (cluster, _) = file.current().map_err(|e| fault(&e))?;
+        for (field, is_given) in [
+            ("proxy-url", !cluster.proxy_url.is_empty()),
+            ("tls-server-name", cluster.tls_server_name.is_some()),
+            ("insecure-skip-tls-verify", cluster.insecure_skip_tls_verify),
+        ] {
+            if is_given {
+                return Err(fault(&format!("{field} of a cluster is not supported for webhooks")));
+            }
+        }
         let ca_bundle = cluster.ca(base).and_then(|source| source.load()).map_err(|e| fault(&e))?;
         let location = Location::Url(cluster.server.clone());
         let target = Self { location, ca_bundle: ca_bundle.unwrap_or_default() };
@@ -180,6 +189,11 @@ mod tests {
         assert!(credentials.of("h", 8443).is_some());
         assert_eq!(read("{server: 'https://h', certificate-authority-data: aGk=}").unwrap().0.ca_bundle, b"hi");
         assert!(read("{server: 'http://h'}").unwrap_err().contains("Unparsable URL"));
+        for field in ["proxy-url: 'http://p'", "tls-server-name: name", "insecure-skip-tls-verify: true"] {
+            let why = read(&format!("{{server: 'https://h', {field}}}")).unwrap_err();
+            let name = field.split(':').next().unwrap();
+            assert!(why.contains(name) && why.contains("/config: "), "{why}");
+        }
         assert!(read("{server: 'https://h', certificate-authority: none.pem}").unwrap_err().contains("none.pem"));
         std::fs::write(dir.path().join("empty"), "{}").unwrap();
         let why = Target::of_kubeconfig(&dir.path().join("empty")).unwrap_err();

@@ -7,13 +7,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kelson_pki::kubeconfig::Source;
-use kelson_pki::{CertInfo, bundle_roots, provider, system_roots};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{WebPkiServerVerifier, verify_server_name};
-use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use kelson_pki::{Judge, PeerVerifier, Pool, Shown, bundle_roots, provider, system_roots};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::{CertificateError, ClientConfig, Error};
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
 use crate::backend::reason;
 use crate::credentials::User;
@@ -33,9 +31,8 @@ pub(crate) fn client_config(bundle: &[u8], user: Option<&User>, protocols: Proto
     let roots = if bundle.is_empty() { system_roots() } else { bundle_roots(bundle) };
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let builder = builder.map_err(|e| e.to_string())?;
-    let builder = builder
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(Verifier::new(roots, CertificateFaults::of_webhooks())?));
+    let counted = Counted::new(roots, CertificateFaults::of_webhooks());
+    let builder = builder.dangerous().with_custom_certificate_verifier(PeerVerifier::of_servers(counted));
     let load = |source: &Source| source.load().map_err(|e| e.to_string());
     let shown = match user {
         Some(user) => load(&user.cert)?.zip(load(&user.key)?),
@@ -58,85 +55,27 @@ pub(crate) fn client_config(bundle: &[u8], user: Option<&User>, protocols: Proto
 }
 
 /// What checks a server's certificate by a bundle alone, as calls of webhooks do: for others who connect by such bundles, and count
-/// what they refuse by `faults`.
-///
-/// # Errors
-/// When the crypto provider has no usable protocol version.
-pub fn verifier(bundle: &[u8], faults: &'static CertificateFaults) -> Result<Arc<dyn ServerCertVerifier>, String> {
-    Ok(Arc::new(Verifier::new(bundle_roots(bundle), faults)?))
+/// what they refuse by `faults`. What of the bundle cannot be read is passed over, as Go does.
+pub fn verifier(bundle: &[u8], faults: &'static CertificateFaults) -> Arc<dyn ServerCertVerifier> {
+    PeerVerifier::of_servers(Counted::new(bundle_roots(bundle), faults))
 }
 
-/// Verifies as usual, and takes a certificate that is itself in the bundle: self-signed serving certificates, which Go
-/// accepts even where they say that they are an authority's, are the commonest bundle there is.
+/// Counts the certificates that are refused.
 #[derive(Debug)]
-struct Verifier {
-    /// `None` where there is no authority at all: then nothing is trusted.
-    chains: Option<Arc<WebPkiServerVerifier>>,
-    roots: Vec<CertificateDer<'static>>,
+struct Counted {
+    pool: Pool,
     faults: &'static CertificateFaults,
 }
 
-impl Verifier {
-    fn new(roots: Vec<CertificateDer<'static>>, faults: &'static CertificateFaults) -> Result<Self, String> {
-        let mut store = RootCertStore::empty();
-        store.add_parsable_certificates(roots.iter().cloned());
-        if store.is_empty() {
-            return Ok(Self { chains: None, roots, faults });
-        }
-        let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider()).build();
-        Ok(Self { chains: Some(chains.map_err(|e| e.to_string())?), roots, faults })
-    }
-
-    fn pinned(&self, shown: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
-        if !self.roots.iter().any(|root| root.as_ref() == shown.as_ref()) {
-            return Err(CertificateError::UnknownIssuer.into());
-        }
-        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        let now = Timestamp::from_second(seconds).map_err(|_| CertificateError::BadEncoding)?;
-        let info = CertInfo::from_der(shown).map_err(|_| CertificateError::BadEncoding)?;
-        if !info.is_valid_at(now) {
-            return Err(CertificateError::Expired.into());
-        }
-        verify_server_name(&ParsedCertificate::try_from(shown)?, name)
+impl Counted {
+    fn new(roots: Vec<CertificateDer<'static>>, faults: &'static CertificateFaults) -> Self {
+        Self { pool: Pool::of_readable(roots), faults }
     }
 }
 
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let verified = match &self.chains {
-            Some(chains) => chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
-            None => Err(CertificateError::UnknownIssuer.into()),
-        };
-        verified.or_else(|why| match self.pinned(end_entity, server_name, now) {
-            Ok(()) => Ok(ServerCertVerified::assertion()),
-            Err(_) => Err(self.faults.refused(why, end_entity, intermediates, server_name)),
-        })
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &provider().signature_verification_algorithms)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider().signature_verification_algorithms.supported_schemes()
+impl Judge for Counted {
+    fn judge(&self, shown: &Shown<'_>) -> Result<(), Error> {
+        self.pool.judge(shown).map_err(|why| self.faults.refused(why, shown))
     }
 }
 
@@ -154,16 +93,19 @@ fn words(error: &Error) -> String {
     let Error::InvalidCertificate(why) = error else { return format!("tls: {error}") };
     let why = match why {
         CertificateError::UnknownIssuer => "certificate signed by unknown authority".to_owned(),
-        CertificateError::BadSignature => {
-            "certificate signed by unknown authority (possibly because of \"x509: verification failure\" while trying to \
-             verify candidate authority certificate)"
-                .to_owned()
+        CertificateError::ExpiredContext { time, not_after } => {
+            format!(
+                "certificate has expired or is not yet valid: current time {} is after {}",
+                at(*time),
+                at(*not_after)
+            )
         }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "certificate has expired or is not yet valid".to_owned()
-        }
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "certificate has expired or is not yet valid".to_owned()
+        CertificateError::NotValidYetContext { time, not_before } => {
+            format!(
+                "certificate has expired or is not yet valid: current time {} is before {}",
+                at(*time),
+                at(*not_before)
+            )
         }
         CertificateError::NotValidForNameContext { expected, presented } => {
             let names: Vec<&str> = presented.iter().map(|p| name_of(p)).collect();
@@ -177,10 +119,17 @@ fn words(error: &Error) -> String {
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             "certificate specifies an incompatible key usage".to_owned()
         }
-        CertificateError::Other(other) => other.0.to_string(),
+        CertificateError::Other(other) => other.0.to_string().trim_start_matches("x509: ").to_owned(),
         other => other.to_string(),
     };
     format!("tls: failed to verify certificate: x509: {why}")
+}
+
+fn at(time: UnixTime) -> Timestamp {
+    i64::try_from(time.as_secs())
+        .ok()
+        .and_then(|seconds| Timestamp::from_second(seconds).ok())
+        .unwrap_or(Timestamp::MAX)
 }
 
 /// `DnsName("x")` and `IpAddress(y)` to what is in them.
@@ -193,24 +142,40 @@ fn name_of(presented: &str) -> &str {
 mod tests {
     use std::time::Duration;
 
-    use kelson_pki::{Authority, LeafSpec, Purpose, San, certificates_from_pem};
+    use kelson_doubles::chains::{believes_server, rows_of};
+    use kelson_pki::{Authority, LeafSpec, Purpose, San, Usage, certificates_from_pem};
+    use rustls_pki_types::ServerName;
 
     use super::*;
+
+    #[test]
+    fn webhooks_are_believed_as_go_believes_them() {
+        for row in rows_of(Usage::Server) {
+            let bundle = row.bundle_pem();
+            let client = client_config(bundle.as_bytes(), None, Protocols::Http2).expect("a client");
+            let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+            let aggregated = verifier(bundle.as_bytes(), CertificateFaults::of_aggregated());
+            let aggregated = builder.expect("versions").dangerous().with_custom_certificate_verifier(aggregated);
+            for client in [client, aggregated.with_no_client_auth()] {
+                let believed = believes_server(client, &row);
+                assert_eq!(believed.is_ok(), row.is_accepted, "{}: {believed:?}", row.what);
+            }
+        }
+    }
 
     #[test]
     fn a_certificate_that_names_its_server_by_the_subject_alone_is_refused_and_counted() {
         static FAULTS: CertificateFaults = CertificateFaults::new();
         let now: Timestamp = "2026-05-06T07:08:09Z".parse().unwrap();
         let ca = Authority::create("ca", now).unwrap();
-        let verifier = Verifier::new(certificates_from_pem(ca.cert_pem()).unwrap(), &FAULTS).unwrap();
-        let at = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().unsigned_abs()));
+        let verifier = Counted::new(certificates_from_pem(ca.cert_pem()).unwrap(), &FAULTS);
         let judge = |common_name: &str, sans: &[San], host: &str| {
             let lifetime = Duration::from_secs(3600);
             let spec = LeafSpec { common_name, organizations: &[], sans, purpose: Purpose::Server, lifetime };
             let leaf = certificates_from_pem(&ca.issue(&spec, now).unwrap().cert_pem).unwrap();
             let name = ServerName::try_from(host.to_owned()).unwrap();
-            let judged = verifier.verify_server_cert(&leaf[0], &[], &name, &[], at);
-            judged.map(drop).map_err(|e| words(&e))
+            let judged = verifier.judge(&Shown { leaf: &leaf[0], rest: &[], name: Some(&name), now });
+            judged.map_err(|e| words(&e))
         };
         let hook = [San::Dns("hook.example".into())];
         assert_eq!(judge("hook.example", &hook, "hook.example"), Ok(()));

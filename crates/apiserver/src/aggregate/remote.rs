@@ -307,7 +307,7 @@ fn connector(spec: &ApiServiceSpec, means: &Means) -> Result<TlsConnector, Strin
         AnyServerCertificate::verifier()
     } else {
         let bundle = STANDARD.decode(&spec.ca_bundle).map_err(|e| format!("caBundle: {e}"))?;
-        kelson_webhook::verifier(&bundle, CertificateFaults::of_aggregated())?
+        kelson_webhook::verifier(&bundle, CertificateFaults::of_aggregated())
     };
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let builder = builder.map_err(|e| e.to_string())?.dangerous().with_custom_certificate_verifier(verifier);

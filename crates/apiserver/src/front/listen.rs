@@ -125,7 +125,7 @@ fn tls(server: &Server, certificate: Arc<dyn rustls::server::ResolvesServerCert>
     let mut config = if cas.is_empty() {
         builder.with_no_client_auth().with_cert_resolver(certificate)
     } else {
-        let verifier = AnyClientCertificate::new(&cas).map_err(|e| fault(&e))?;
+        let verifier = AnyClientCertificate::verifier(&cas).map_err(|e| fault(&e))?;
         builder.with_client_cert_verifier(verifier).with_cert_resolver(certificate)
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

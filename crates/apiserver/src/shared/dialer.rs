@@ -2,10 +2,9 @@
 use std::sync::Arc;
 
 use kelson_auth::user;
-use kelson_pki::{AnyServerCertificate, CertInfo, PkiError, ServerChains, provider};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use kelson_pki::{AnyServerCertificate, CertInfo, Judge, PeerVerifier, PkiError, ServerChains, Shown, provider};
+use rustls::ClientConfig;
+use rustls_pki_types::{CertificateDer, ServerName};
 use tokio_rustls::TlsConnector;
 
 use crate::config::{KubeletConfig, KubeletTrust, StartError};
@@ -35,15 +34,15 @@ impl KubeletDialer {
     pub fn new(config: &KubeletConfig) -> Result<Self, StartError> {
         let fault = |e: &dyn std::fmt::Display| StartError::Tls(format!("kubelet client: {e}"));
         let of = |pem: &str| ServerChains::new(pem).map_err(|e| fault(&e));
-        let (checks, own): (Arc<dyn ServerCertVerifier>, _) = match &config.trust {
+        let (checks, own) = match &config.trust {
             KubeletTrust::Cluster(own) => {
                 let own = of(own)?;
-                (Arc::new(own.clone()), Some(own))
+                (own.verifier(), Some(own))
             }
-            KubeletTrust::Authority { own, given } if own.is_empty() => (Arc::new(of(given)?), None),
+            KubeletTrust::Authority { own, given } if own.is_empty() => (of(given)?.verifier(), None),
             KubeletTrust::Authority { own, given } => {
                 let own = of(own)?;
-                (Arc::new(Either { own: own.clone(), given: of(given)? }), Some(own))
+                (PeerVerifier::of_servers(Either { own: own.clone(), given: of(given)? }), Some(own))
             }
             KubeletTrust::Anyone => (AnyServerCertificate::verifier(), None),
         };
@@ -88,7 +87,7 @@ impl KubeletDialer {
     pub fn check(&self, chain: &[CertificateDer<'_>], host: &ServerName<'_>, node: &str) -> Result<(), String> {
         let Some(own) = &self.own else { return Ok(()) };
         let (leaf, between) = chain.split_first().ok_or("the kubelet showed no certificate")?;
-        if own.verify_server_cert(leaf, between, host, &[], UnixTime::now()).is_err() {
+        if own.judge(&Shown { leaf, rest: between, name: Some(host), now: jiff::Timestamp::now() }).is_err() {
             return Ok(());
         }
         let info = CertInfo::from_der(leaf).map_err(|e| e.to_string())?;
@@ -107,35 +106,41 @@ struct Either {
     given: ServerChains,
 }
 
-impl ServerCertVerifier for Either {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let own = self.own.verify_server_cert(leaf, between, name, ocsp, now);
-        own.or_else(|_| self.given.verify_server_cert(leaf, between, name, ocsp, now))
+impl Judge for Either {
+    fn judge(&self, shown: &Shown<'_>) -> Result<(), rustls::Error> {
+        self.own.judge(shown).or_else(|_| self.given.judge(shown))
     }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.own.verify_tls12_signature(message, cert, dss)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.own.verify_tls13_signature(message, cert, dss)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.own.supported_verify_schemes()
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_doubles::chains::{believes_server, rows_of};
+    use kelson_pki::{Authority, LeafSpec, Purpose, SwappableCertificate, Usage};
+
+    use super::*;
+
+    #[test]
+    fn kubelets_are_believed_as_go_believes_them() {
+        let now = jiff::Timestamp::now();
+        let ca = Authority::create("ca", now).expect("an authority");
+        let lifetime = std::time::Duration::from_secs(3600);
+        let spec = LeafSpec { common_name: "api", organizations: &[], sans: &[], purpose: Purpose::Client, lifetime };
+        let client = SwappableCertificate::new(&ca.issue(&spec, now).expect("issued")).expect("a certificate");
+        for row in rows_of(Usage::Server) {
+            let (bundle, own) = (row.bundle_pem(), ca.cert_pem().to_owned());
+            for trust in [
+                KubeletTrust::Cluster(bundle.clone()),
+                KubeletTrust::Authority { own: String::new(), given: bundle.clone() },
+                KubeletTrust::Authority { own, given: bundle },
+            ] {
+                let config =
+                    KubeletConfig { trust, client: Arc::clone(&client), address_types: Vec::new(), local_node: None };
+                let dialer = KubeletDialer::new(&config).expect("a dialer");
+                let believed = believes_server(Arc::clone(dialer.connector(true).config()), &row);
+                assert_eq!(believed.is_ok(), row.is_accepted, "{}: {believed:?}", row.what);
+                let unverified = believes_server(Arc::clone(dialer.connector(false).config()), &row);
+                assert!(unverified.is_ok() || !row.is_accepted, "{}: {unverified:?}", row.what);
+            }
+        }
     }
 }

@@ -6,11 +6,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
-use hyper_util::client::legacy::connect::HttpConnector;
 use kelson_transport::PooledTls;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tower_service::Service;
+
+use super::proxy::Way;
 
 /// How long a connection may take, TLS included.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -18,14 +19,14 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Connects to the host of a URI.
 #[derive(Clone)]
 pub(super) struct TlsConnector {
-    tcp: HttpConnector,
+    way: Way,
     tls: tokio_rustls::TlsConnector,
     name: Option<ServerName<'static>>,
 }
 
 impl TlsConnector {
-    pub(super) fn new(tcp: HttpConnector, config: Arc<ClientConfig>, name: Option<ServerName<'static>>) -> Self {
-        Self { tcp, tls: config.into(), name }
+    pub(super) fn new(way: Way, config: Arc<ClientConfig>, name: Option<ServerName<'static>>) -> Self {
+        Self { way, tls: config.into(), name }
     }
 }
 
@@ -35,11 +36,11 @@ impl Service<Uri> for TlsConnector {
     type Future = Pin<Box<dyn Future<Output = io::Result<PooledTls>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.tcp.poll_ready(cx).map_err(io::Error::other)
+        self.way.poll_ready(cx)
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (mut tcp, tls, name) = (self.tcp.clone(), self.tls.clone(), self.name.clone());
+        let (mut way, tls, name) = (self.way.clone(), self.tls.clone(), self.name.clone());
         Box::pin(async move {
             let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']').to_owned();
             let name = match name {
@@ -47,8 +48,8 @@ impl Service<Uri> for TlsConnector {
                 None => ServerName::try_from(host).map_err(io::Error::other)?,
             };
             let connect = async {
-                let stream = tcp.call(uri).await.map_err(io::Error::other)?;
-                tls.connect(name, stream.into_inner()).await
+                let stream = way.connect(uri).await?;
+                tls.connect(name, stream).await
             };
             let stream =
                 tokio::time::timeout(CONNECT_TIMEOUT, connect).await.map_err(|_| io::ErrorKind::TimedOut)??;

@@ -7,12 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kelson_pki::{Key, certificates_from_pem, provider};
+use kelson_pki::{ClientChains, Key, certificates_from_pem, provider};
 use kelson_tasks::{FILES, Tasks};
 use parking_lot::RwLock;
-use rustls::server::WebPkiClientVerifier;
+use rustls::ServerConfig;
 use rustls::sign::CertifiedKey;
-use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use super::options::{StartError, TlsFiles};
@@ -89,6 +88,10 @@ async fn read(files: TlsFiles) -> Result<Texts, String> {
 }
 
 fn accept(texts: &Texts) -> Result<TlsAcceptor, String> {
+    server_config(texts).map(|config| TlsAcceptor::from(Arc::new(config)))
+}
+
+fn server_config(texts: &Texts) -> Result<ServerConfig, String> {
     let chain = certificates_from_pem(&texts.certificate).map_err(|error| error.to_string())?;
     let key = Key::from_pem(&texts.key).map_err(|error| error.to_string())?;
     let certified = Arc::new(CertifiedKey::new(chain, key.signing()));
@@ -97,15 +100,29 @@ fn accept(texts: &Texts) -> Result<TlsAcceptor, String> {
     let builder = match &texts.authority {
         None => builder.with_no_client_auth(),
         Some(text) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates_from_pem(text).map_err(|error| error.to_string())? {
-                roots.add(certificate).map_err(|error| error.to_string())?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
-            builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
+            let chains = ClientChains::new(&[text]).map_err(|error| format!("--trusted-ca-file: {error}"))?;
+            builder.with_client_cert_verifier(chains.verifier())
         }
     };
     let mut config = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_doubles::chains::{believes_client, key_pem, rows_of};
+    use kelson_pki::Usage;
+
+    use super::*;
+
+    #[test]
+    fn clients_are_believed_as_go_believes_them() {
+        for row in rows_of(Usage::Client) {
+            let own = row.shown.first().map(|der| kelson_pki::pem_block("CERTIFICATE", der)).expect("a certificate");
+            let texts = Texts { certificate: own, key: key_pem(), authority: Some(row.bundle_pem()) };
+            let believed = believes_client(server_config(&texts).expect("a server"), &row);
+            assert_eq!(believed.is_ok(), row.is_accepted, "{}: {believed:?}", row.what);
+        }
+    }
 }

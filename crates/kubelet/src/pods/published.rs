@@ -81,12 +81,12 @@ pub async fn run(from: PublishedPods, node: String, to: ManagerInbox) {
 
 async fn tls() -> Result<TlsConnector, String> {
     let roots = FILES.run(kelson_pki::system_roots).await.map_err(|e| e.to_string())?;
-    let mut store = rustls::RootCertStore::empty();
-    store.add_parsable_certificates(roots);
+    let chains = kelson_pki::ServerChains::of(kelson_pki::Pool::of_readable(roots));
     let config = rustls::ClientConfig::builder_with_provider(kelson_pki::provider())
         .with_safe_default_protocol_versions()
         .map_err(|e| e.to_string())?
-        .with_root_certificates(store)
+        .dangerous()
+        .with_custom_certificate_verifier(chains.verifier())
         .with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))
 }

@@ -104,12 +104,15 @@ impl Auth {
             && chains.verify(chain, self.clock.now()).is_ok()
         {
             let info = CertInfo::from_der(leaf).ok()?;
-            return Some(User {
-                name: info.common_name,
-                uid: String::new(),
-                groups: with_authenticated(info.organizations),
-                extra: BTreeMap::from([(CREDENTIAL.to_owned(), vec![credential(leaf)])]),
-            });
+            // A certificate without a common name names no user.
+            if !info.common_name.is_empty() {
+                return Some(User {
+                    name: info.common_name,
+                    uid: String::new(),
+                    groups: with_authenticated(info.organizations),
+                    extra: BTreeMap::from([(CREDENTIAL.to_owned(), vec![credential(leaf)])]),
+                });
+            }
         }
         let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
         let token = value.strip_prefix("Bearer ")?.trim();
@@ -152,8 +155,14 @@ impl Auth {
         if tokens.len() >= KEPT_MAX {
             tokens.retain(|_, (user, at)| at.elapsed() < self.kept_for(user.as_ref()));
         }
+        // Bad tokens are dropped first, so that a flood of them does not cause reviews of the good ones.
         if tokens.len() >= KEPT_MAX {
-            tokens.clear();
+            tokens.retain(|_, (user, _)| user.is_some());
+        }
+        if tokens.len() >= KEPT_MAX
+            && let Some(oldest) = tokens.iter().min_by_key(|(_, (_, at))| *at).map(|(digest, _)| *digest)
+        {
+            tokens.remove(&oldest);
         }
         tokens.insert(digest, (user.clone(), Instant::now()));
         user
@@ -286,6 +295,49 @@ mod tests {
         let reviews = Arc::new(Reviews::default());
         let client = Client::new(Arc::new(Wire(Arc::clone(&reviews))), "test");
         (reviews, Auth::new(client, clock(), &config(), &[], &Registry::new()).expect("auth"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_are_believed_as_go_believes_them() {
+        for row in kelson_doubles::chains::rows_of(kelson_pki::Usage::Client) {
+            let client = Client::new(Arc::new(Wire(Arc::default())), "test");
+            let auth = Auth::new(client, clock(), &config(), &[&row.bundle_pem()], &Registry::new()).expect("auth");
+            let found = auth.authenticate(&row.shown, &HeaderMap::new()).await.map(|user| user.name);
+            assert_eq!(found, row.is_accepted.then(|| "jane".to_owned()), "{}", row.what);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_without_a_name_authenticates_no_one() {
+        let now = clock().now();
+        let ca = kelson_pki::Authority::create("ca", now).expect("an authority");
+        let spec = kelson_pki::LeafSpec {
+            common_name: "",
+            organizations: &["system:masters".to_owned()],
+            sans: &[],
+            purpose: kelson_pki::Purpose::Client,
+            lifetime: Duration::from_secs(3600),
+        };
+        let issued = ca.issue(&spec, now).expect("issued");
+        let shown = kelson_pki::certificates_from_pem(&issued.cert_pem).expect("a certificate");
+        let client = Client::new(Arc::new(Wire(Arc::default())), "test");
+        let auth = Auth::new(client, clock(), &config(), &[ca.cert_pem()], &Registry::new()).expect("auth");
+        assert!(auth.authenticate(&shown, &HeaderMap::new()).await.is_none());
+        let by_token = auth.authenticate(&shown, &bearer("good")).await.expect("by its token");
+        assert_eq!(by_token.name, "u");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bad_tokens_do_not_push_good_ones_out() {
+        let (reviews, auth) = auth();
+        assert!(auth.authenticate(&[], &bearer("good")).await.is_some());
+        for n in 0..KEPT_MAX + 2 {
+            auth.tokens.lock().insert(Sha256::digest(n.to_string()).into(), (None, Instant::now()));
+        }
+        assert!(auth.authenticate(&[], &bearer("bad")).await.is_none());
+        let asked = reviews.asked.load(Ordering::SeqCst);
+        assert!(auth.authenticate(&[], &bearer("good")).await.is_some());
+        assert_eq!(reviews.asked.load(Ordering::SeqCst), asked, "it is remembered");
     }
 
     fn bearer(token: &str) -> HeaderMap {

@@ -173,7 +173,7 @@ fn acceptor(
     certificate: &Arc<SwappableCertificate>,
     settings: &ServerConfig,
 ) -> Result<TlsAcceptor, String> {
-    let verifier = AnyClientCertificate::new(cas).map_err(|e| e.to_string())?;
+    let verifier = AnyClientCertificate::verifier(cas).map_err(|e| e.to_string())?;
     let versions: &[&rustls::SupportedProtocolVersion] =
         if settings.tls13_only { &[&rustls::version::TLS13] } else { rustls::DEFAULT_VERSIONS };
     let mut tls = rustls::ServerConfig::builder_with_provider(ciphers::provider(&settings.tls_suites))

@@ -2,6 +2,7 @@
 //! read or write one.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, or at start")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -29,7 +30,8 @@ pub struct KubeconfigFile {
 }
 
 /// An entry of `clusters`.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
 pub struct NamedCluster {
     /// What contexts call it.
     pub name: String,
@@ -38,7 +40,8 @@ pub struct NamedCluster {
 }
 
 /// An entry of `users`.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
 pub struct NamedUser {
     /// What contexts call it.
     pub name: String,
@@ -47,7 +50,8 @@ pub struct NamedUser {
 }
 
 /// An entry of `contexts`.
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
 pub struct NamedContext {
     /// What `current-context` calls it.
     pub name: String,
@@ -81,6 +85,32 @@ pub struct Cluster {
     /// Whether the server's certificate is taken as it comes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub insecure_skip_tls_verify: bool,
+    /// The proxy that leads there (`http://` or `socks5://`); empty: what the environment says.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub proxy_url: String,
+    /// Extensions by name; credential plugins get theirs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    extensions: Vec<NamedExtension>,
+}
+
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+struct NamedExtension {
+    name: String,
+    extension: Value,
+}
+
+/// The user that a client impersonates (`as` and its like).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Impersonation {
+    /// The user's name (`as`).
+    pub user: String,
+    /// The user's UID (`as-uid`).
+    pub uid: String,
+    /// The user's groups (`as-groups`).
+    pub groups: Vec<String>,
+    /// What else is known of the user (`as-user-extra`).
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 /// How somebody proves who they are.
@@ -107,6 +137,14 @@ pub struct User {
     exec: Value,
     #[serde(skip_serializing_if = "Value::is_null")]
     auth_provider: Value,
+    #[serde(rename = "as", skip_serializing_if = "String::is_empty")]
+    impersonate: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    as_uid: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    as_groups: Vec<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    as_user_extra: BTreeMap<String, Vec<String>>,
 }
 
 /// Something that stands in the file itself or in another one. Does not print what it holds.
@@ -206,6 +244,11 @@ impl KubeconfigFile {
 }
 
 impl Cluster {
+    /// A server of which nothing but the address is known.
+    pub fn at(server: &str) -> Self {
+        Self { server: server.to_owned(), ..Self::default() }
+    }
+
     /// A server that is verified with this CA.
     pub fn new(server: &str, ca_pem: &str) -> Self {
         let certificate_authority_data = Some(STANDARD.encode(ca_pem));
@@ -215,6 +258,12 @@ impl Cluster {
     /// A server that is verified with the CA in this file.
     pub fn with_ca_file(server: &str, file: &Path) -> Self {
         Self { server: server.to_owned(), certificate_authority: Some(file.to_owned()), ..Self::default() }
+    }
+
+    /// What `extensions` hold for credential plugins (`client.authentication.k8s.io/exec`); null where they hold nothing.
+    pub fn exec_configuration(&self) -> &Value {
+        const EXEC: &str = "client.authentication.k8s.io/exec";
+        self.extensions.iter().find(|named| named.name == EXEC).map_or(&Value::Null, |named| &named.extension)
     }
 
     /// The CA bundle; paths are relative to `base`.
@@ -282,6 +331,21 @@ impl User {
         Some(&self.exec).filter(|exec| !exec.is_null())
     }
 
+    /// The user that it impersonates; `None`: no one.
+    ///
+    /// # Errors
+    /// When more than a name is given, and no name.
+    pub fn impersonation(&self) -> Result<Option<Impersonation>, KubeconfigError> {
+        let (uid, groups, extra) = (self.as_uid.clone(), self.as_groups.clone(), self.as_user_extra.clone());
+        if !self.impersonate.is_empty() {
+            return Ok(Some(Impersonation { user: self.impersonate.clone(), uid, groups, extra }));
+        }
+        match uid.is_empty() && groups.is_empty() && extra.is_empty() {
+            true => Ok(None),
+            false => Err(KubeconfigError("as-uid, as-groups and as-user-extra need a user in `as`".into())),
+        }
+    }
+
     /// Whether one of the providers that client-go once had built in is named.
     pub fn has_auth_provider(&self) -> bool {
         !self.auth_provider.is_null()
@@ -300,7 +364,8 @@ fn numbers_as_text(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(numbers_as_text),
         Value::Object(map) => {
             map.retain(|_, v| !v.is_null());
-            map.values_mut().for_each(numbers_as_text);
+            // Extensions have types of their own.
+            map.iter_mut().filter(|(name, _)| *name != "extension").for_each(|(_, value)| numbers_as_text(value));
         }
         _ => {}
     }

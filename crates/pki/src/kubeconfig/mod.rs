@@ -6,7 +6,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use file::{
-    Cluster, Context, KubeconfigError, KubeconfigFile, NamedCluster, NamedContext, NamedUser, Source, User,
+    Cluster, Context, Impersonation, KubeconfigError, KubeconfigFile, NamedCluster, NamedContext, NamedUser, Source,
+    User,
 };
 
 use crate::file::write_secret;
@@ -59,7 +60,7 @@ impl Kubeconfig {
     /// The file's text (YAML). Secret.
     pub fn to_yaml(&self) -> String {
         let user = match &self.credential {
-            UserCredential::Certificate(issued) => User::with_certificate(&issued.cert_pem, &issued.key.to_pem()),
+            UserCredential::Certificate(issued) => User::with_certificate(&issued.cert_pem, &issued.key.to_typed_pem()),
             UserCredential::CertificateFiles { cert, key } => User::with_files(cert, key),
             UserCredential::Token(token) => User::with_token(token),
         };

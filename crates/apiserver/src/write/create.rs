@@ -1,5 +1,5 @@
 //! Create: POST to a collection. Decoded, defaulted, admitted, validated, named, committed. Also the create inside a PUT
-//! or an apply of what does not exist.
+//! or an apply of what does not exist, for which `create` is authorized here.
 use http::StatusCode;
 use kelson_admission::Operation;
 use kelson_meta::{Status, format_seconds, generate_name};
@@ -16,7 +16,7 @@ use crate::write::commit::{Committer, Refused};
 use crate::write::draft::Draft;
 use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
-use crate::write::{decode, fields, privileged, steps, warn};
+use crate::write::{decode, device_claims, fields, permission, privileged, steps, warn};
 
 /// Names tried for a `generateName` before giving up (upstream tries as often).
 const GENERATED_NAMES_MAX: usize = 8;
@@ -131,7 +131,8 @@ async fn finish(
     let fail = |refused: Refused| (refused, name.clone());
     let reserved = cx.server.services.before_create(served, value, dry_run).await;
     let reserved = reserved.map_err(|s| fail(s.into()))?;
-    let mut errors = served.strategy.validate_create(value);
+    let mut errors = device_claims::of_creation(cx, served, value);
+    errors.extend(served.strategy.validate_create(value));
     errors.extend(privileged::refused(cx, served, value));
     if !errors.is_empty() {
         let kind = served.storage.group_kind();
@@ -139,6 +140,7 @@ async fn finish(
     }
     served.strategy.canonicalize(value);
     warn::add(cx, served, value, None);
+    permission::to_create(cx, served).await.map_err(|s| fail(s.into()))?;
     let draft = admission.validate_draft(draft).await.map_err(|s| fail(s.into()))?;
     let namespace = cx.namespace(served);
     if dry_run {

@@ -20,7 +20,7 @@ use crate::write::admit::{self, Admission};
 use crate::write::commit::{Committer, Refused};
 use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
-use crate::write::{create, decode, delete, fields, privileged, retry, steps, warn};
+use crate::write::{create, decode, delete, device_claims, fields, privileged, retry, steps, warn};
 
 /// Whose word `managedFields` follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -263,6 +263,14 @@ async fn validated(admission: &Admission<'_>, shown: Shown<'_>, new: Value, old:
     Ok(new)
 }
 
+/// What is wrong with the changed object, whatever the time is.
+async fn judged(cx: &RequestContext, served: &Served, subresource: &str, new: &Value, old: &Value) -> FieldErrors {
+    let mut errors = device_claims::of_update(cx, served, subresource, new, old).await;
+    errors.extend(served.strategy.judge_update(subresource, new, old, &mut |warning| cx.warn(warning)));
+    errors.extend(privileged::refused(cx, served, new));
+    errors
+}
+
 async fn once(
     cx: &RequestContext,
     served: &Served,
@@ -304,8 +312,7 @@ async fn once(
     new["metadata"]["resourceVersion"] = record.revision().to_string().into();
     admit::escalation(cx, served, &new, Some(old))?;
     let reserved = cx.server.services.before_update(served, &mut new, old, change.dry_run).await?;
-    let mut errors = served.strategy.judge_update(change.subresource, &new, old, &mut |warning| cx.warn(warning));
-    errors.extend(privileged::refused(cx, served, &new));
+    let mut errors = judged(cx, served, change.subresource, &new, old).await;
     if errors.is_empty() && !main {
         errors = served.strategy.judge_subresource_time(&strategy_cx, change.subresource, &new, old);
     }

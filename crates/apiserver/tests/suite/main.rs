@@ -17,6 +17,7 @@ mod node_rights;
 mod nodes;
 mod overload;
 mod patches;
+mod permissions;
 mod policies;
 mod selectable;
 mod served;

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use kelson_codec::strict::{self, Fields, Shape};
 use kelson_meta::tree::path::{at, list, text};
 use serde_json::Value;
 
@@ -30,11 +31,11 @@ pub struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Whether it is one of this kind and has no other fields than these. None at all is fine.
+    /// Whether it is one of this kind and has no other fields than these, at any level. None at all is fine.
     ///
     /// # Errors
     /// What is wrong, in one line.
-    pub fn check(&self, part: &Value, fields: &[&str]) -> Result<(), String> {
+    pub fn check(&self, part: &Value, fields: Fields) -> Result<(), String> {
         if part.is_null() {
             return Ok(());
         }
@@ -47,9 +48,19 @@ impl Part<'_> {
             let known: Vec<String> = self.versions.iter().map(|v| format!("{}/{v}", self.group)).collect();
             return Err(format!("unexpected apiVersion {api_version:?}, want {}", known.join(" or ")));
         }
-        only(part, "", &[&["apiVersion", "kind"], fields].concat())
+        let mut own = part.clone();
+        if let Some(object) = own.as_object_mut() {
+            object.retain(|name, _| !matches!(name.as_str(), "apiVersion" | "kind"));
+        }
+        strict::check(&own, fields)
     }
 }
+
+/// The fields of the file itself.
+const FILE_FIELDS: Fields = &[(
+    "plugins",
+    Shape::List(&Shape::Object(&[("name", Shape::Text), ("path", Shape::Text), ("configuration", Shape::Any)])),
+)];
 
 /// Whether an object has no other fields than these.
 ///
@@ -88,13 +99,12 @@ fn parts(file: &Value, base: &Path) -> Result<Parts, String> {
         return Ok(Parts::from([((*plugin).to_owned(), file.clone())]));
     }
     if text(file, &["apiVersion"]) == OLD_API_VERSION {
-        only(file, "", &["apiVersion", "kind", "plugins"])?;
+        Part { group: "apiserver.k8s.io", versions: &["v1alpha1"], ..FILE }.check(file, FILE_FIELDS)?;
     } else {
-        FILE.check(file, &["plugins"])?;
+        FILE.check(file, FILE_FIELDS)?;
     }
     let mut parts = Parts::new();
     for (i, plugin) in list(file, &["plugins"]).iter().enumerate() {
-        only(plugin, &format!("plugins[{i}]."), &["name", "path", "configuration"])?;
         let name = text(plugin, &["name"]);
         if name.is_empty() {
             return Err(format!("plugins[{i}].name: Required value"));

@@ -352,6 +352,74 @@ mod tests {
         assert_eq!(fault.to_string(), "admission plugin \"AlwaysDeny\" was registered twice");
     }
 
+    /// A part of each plugin that has one, with every field.
+    fn parts() -> Vec<(&'static str, Value)> {
+        use serde_json::json;
+        let head = |group: &str, kind: &str, mut part: Value| {
+            part["apiVersion"] = group.into();
+            part["kind"] = kind.into();
+            part
+        };
+        let all = ["enforce", "audit", "warn"].map(|mode| [mode.to_owned(), format!("{mode}-version")]).concat();
+        let defaults: serde_json::Map<String, Value> = all
+            .into_iter()
+            .map(|field| (field.clone(), if field.contains("version") { "latest" } else { "baseline" }.into()))
+            .collect();
+        let security = json!({"defaults": defaults,
+            "exemptions": {"usernames": ["u"], "namespaces": ["n"], "runtimeClasses": ["r"]}});
+        let limited = json!({"limitedResources": [{"apiGroup": "", "resource": "pods", "matchContains": ["cpu"],
+            "matchScopes": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}]});
+        let toleration = json!([{"key": "k", "operator": "Equal", "value": "v", "effect": "NoExecute",
+            "tolerationSeconds": 1}]);
+        let limits = json!({"limits": [{"type": "Namespace", "qps": 1, "burst": 2, "cacheSize": 3}]});
+        let config = "apiserver.config.k8s.io/v1";
+        vec![
+            ("PodSecurity", head("pod-security.admission.config.k8s.io/v1", "PodSecurityConfiguration", security)),
+            ("ResourceQuota", head(config, "ResourceQuotaConfiguration", limited.clone())),
+            ("ResourceQuota", head("resourcequota.admission.k8s.io/v1beta1", "Configuration", limited)),
+            (
+                "PodTolerationRestriction",
+                head(
+                    "podtolerationrestriction.admission.k8s.io/v1alpha1",
+                    "Configuration",
+                    json!({"default": toleration, "whitelist": toleration}),
+                ),
+            ),
+            ("EventRateLimit", head("eventratelimit.admission.k8s.io/v1alpha1", "Configuration", limits)),
+            ("MutatingAdmissionWebhook", head(config, "WebhookAdmissionConfiguration", json!({"kubeConfigFile": ""}))),
+            (
+                "ValidatingAdmissionWebhook",
+                head(config, "WebhookAdmissionConfiguration", json!({"kubeConfigFile": ""})),
+            ),
+            ("ValidatingAdmissionPolicy", head(config, "ValidatingAdmissionPolicyConfiguration", json!({}))),
+            ("MutatingAdmissionPolicy", head(config, "MutatingAdmissionPolicyConfiguration", json!({}))),
+        ]
+    }
+
+    #[test]
+    fn a_misspelt_field_at_any_level_of_a_part_stops_the_start() {
+        for (name, part) in parts() {
+            let build = |part: &Value| {
+                let entry = PLUGINS.iter().find(|entry| entry.name == name).expect("a plugin");
+                (entry.build)(&dependencies(&[]), part, &AdmissionOptions::default()).map(drop)
+            };
+            assert_eq!(build(&part), Ok(()), "{name}");
+            for (at, misspelt) in kelson_codec::strict::misspelt(&part) {
+                let why = build(&misspelt).unwrap_err();
+                assert!(why.contains("unknown field") && why.contains("misspelt"), "{name} {at}: {why}");
+            }
+            for (field, other) in [("apiVersion", "apiserver.config.k8s.io/v9"), ("kind", "Other")] {
+                let mut changed = part.clone();
+                changed[field] = other.into();
+                assert!(build(&changed).is_err(), "{name} of {other}");
+            }
+        }
+        let nameless = serde_json::json!({"limitedResources": [{"matchContains": ["cpu"]}]});
+        let entry = PLUGINS.iter().find(|entry| entry.name == "ResourceQuota").expect("a plugin");
+        let why = (entry.build)(&dependencies(&[]), &nameless, &AdmissionOptions::default()).err();
+        assert_eq!(why.as_deref(), Some("limitedResources[0].resource: Required value"));
+    }
+
     #[test]
     fn every_entry_builds_under_its_own_name() {
         for entry in PLUGINS {

@@ -14,6 +14,7 @@ mod limits;
 pub mod media;
 pub mod proto;
 mod scalar;
+pub mod strict;
 pub mod yaml;
 mod zero;
 

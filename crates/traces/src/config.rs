@@ -260,4 +260,15 @@ mod tests {
             assert_eq!(of.target(), want.map_err(str::to_owned), "{endpoint:?}");
         }
     }
+
+    #[test]
+    fn a_misspelt_field_is_refused() {
+        let document = serde_json::json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "TracingConfiguration",
+            "endpoint": "localhost:4317", "samplingRatePerMillion": 1});
+        assert!(TracingConfiguration::decode(document.to_string().as_bytes()).is_ok());
+        for (at, misspelt) in kelson_codec::strict::misspelt(&document) {
+            let why = TracingConfiguration::decode(misspelt.to_string().as_bytes()).expect_err(&at);
+            assert!(why.contains("misspelt"), "{at}: {why}");
+        }
+    }
 }

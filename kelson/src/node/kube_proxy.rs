@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use ipnet::IpNet;
 use kelson_client::kubeconfig::Config as Kubeconfig;
+use kelson_codec::strict::{self, Fields, Shape};
 use kelson_meta::SystemClock;
 use kelson_proxy::{Config, Proxy};
 use serde::Deserialize;
@@ -133,13 +134,114 @@ fn config(args: &ProxyArgs) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-fn read(file: &Path) -> anyhow::Result<File> {
+/// The file, and the fields in it that there are not: upstream logs them and goes on, since files of this version were once read
+/// leniently.
+fn read(file: &Path) -> anyhow::Result<(File, Vec<String>)> {
     let (tree, duplicates) = kelson_codec::yaml::to_value(&std::fs::read(file)?)?;
     if let Some(twice) = duplicates.first() {
         bail!("{twice:?} is there twice");
     }
-    Ok(serde_json::from_value(tree)?)
+    let unknown = strict::unknown(&tree, FIELDS);
+    Ok((serde_json::from_value(tree)?, unknown))
 }
+
+/// What a KubeProxyConfiguration has (`k8s.io/kube-proxy/config/v1alpha1`).
+const FIELDS: Fields = &[
+    ("apiVersion", Shape::Text),
+    ("kind", Shape::Text),
+    ("featureGates", Shape::Names(&Shape::Bool)),
+    (
+        "clientConnection",
+        Shape::Object(&[
+            ("kubeconfig", Shape::Text),
+            ("acceptContentTypes", Shape::Text),
+            ("contentType", Shape::Text),
+            ("qps", Shape::Number),
+            ("burst", Shape::Number),
+        ]),
+    ),
+    (
+        "logging",
+        Shape::Object(&[
+            ("format", Shape::Text),
+            ("flushFrequency", Shape::Any),
+            ("verbosity", Shape::Number),
+            ("vmodule", Shape::List(&Shape::Object(&[("filePattern", Shape::Text), ("verbosity", Shape::Number)]))),
+            ("options", Shape::Object(&[("text", Shape::Object(OUTPUT)), ("json", Shape::Object(OUTPUT))])),
+        ]),
+    ),
+    ("hostnameOverride", Shape::Text),
+    ("bindAddress", Shape::Text),
+    ("healthzBindAddress", Shape::Text),
+    ("metricsBindAddress", Shape::Text),
+    ("bindAddressHardFail", Shape::Bool),
+    ("enableProfiling", Shape::Bool),
+    ("showHiddenMetricsForVersion", Shape::Text),
+    ("mode", Shape::Text),
+    (
+        "iptables",
+        Shape::Object(&[
+            ("masqueradeBit", Shape::Number),
+            ("masqueradeAll", Shape::Bool),
+            ("localhostNodePorts", Shape::Bool),
+            ("syncPeriod", Shape::Text),
+            ("minSyncPeriod", Shape::Text),
+        ]),
+    ),
+    (
+        "ipvs",
+        Shape::Object(&[
+            ("syncPeriod", Shape::Text),
+            ("minSyncPeriod", Shape::Text),
+            ("scheduler", Shape::Text),
+            ("excludeCIDRs", Shape::List(&Shape::Text)),
+            ("strictARP", Shape::Bool),
+            ("tcpTimeout", Shape::Text),
+            ("tcpFinTimeout", Shape::Text),
+            ("udpTimeout", Shape::Text),
+        ]),
+    ),
+    (
+        "nftables",
+        Shape::Object(&[
+            ("masqueradeBit", Shape::Number),
+            ("masqueradeAll", Shape::Bool),
+            ("syncPeriod", Shape::Text),
+            ("minSyncPeriod", Shape::Text),
+        ]),
+    ),
+    (
+        "winkernel",
+        Shape::Object(&[
+            ("networkName", Shape::Text),
+            ("sourceVip", Shape::Text),
+            ("enableDSR", Shape::Bool),
+            ("rootHnsEndpointName", Shape::Text),
+            ("forwardHealthCheckVip", Shape::Bool),
+        ]),
+    ),
+    ("detectLocalMode", Shape::Text),
+    ("detectLocal", Shape::Object(&[("bridgeInterface", Shape::Text), ("interfaceNamePrefix", Shape::Text)])),
+    ("clusterCIDR", Shape::Text),
+    ("nodePortAddresses", Shape::List(&Shape::Text)),
+    ("oomScoreAdj", Shape::Number),
+    (
+        "conntrack",
+        Shape::Object(&[
+            ("maxPerCore", Shape::Number),
+            ("min", Shape::Number),
+            ("tcpEstablishedTimeout", Shape::Text),
+            ("tcpCloseWaitTimeout", Shape::Text),
+            ("tcpBeLiberal", Shape::Bool),
+            ("udpTimeout", Shape::Text),
+            ("udpStreamTimeout", Shape::Text),
+        ]),
+    ),
+    ("configSyncPeriod", Shape::Text),
+    ("portRange", Shape::Text),
+    ("windowsRunAsService", Shape::Bool),
+];
+const OUTPUT: Fields = &[("splitStream", Shape::Bool), ("infoBufferSize", Shape::Any)];
 
 /// Runs it until the process is to end.
 pub fn run(args: ProxyArgs, spoken: &Spoken) -> anyhow::Result<()> {
@@ -147,7 +249,12 @@ pub fn run(args: ProxyArgs, spoken: &Spoken) -> anyhow::Result<()> {
     spoken.log();
     let args = match args.config.clone() {
         Some(file) => {
-            let laid = read(&file).and_then(|read| laid(args, &read));
+            let laid = read(&file).and_then(|(read, unknown)| {
+                for field in unknown {
+                    tracing::warn!(file = %file.display(), "the configuration has an {field}; it has no effect");
+                }
+                laid(args, &read)
+            });
             laid.with_context(|| format!("--config {}", file.display()))?
         }
         None => args,
@@ -198,13 +305,27 @@ mod tests {
 clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}\nclusterCIDR: 10.2.0.0/16,fd00::/48
 hostnameOverride: other\nhealthzBindAddress: 127.0.0.1\nmetricsBindAddress: \"\"\nnodePortAddresses: [primary, 192.0.2.0/24]\n";
         std::fs::write(&file, text).unwrap();
-        let both = laid(flags, &read(&file).unwrap()).unwrap();
+        let (read, unknown) = read(&file).unwrap();
+        assert_eq!(unknown, Vec::<String>::new());
+        let both = laid(flags, &read).unwrap();
         let config = config(&both).unwrap();
         assert_eq!(config.node_name, "box", "the flag names the node, so that one file serves many");
         assert_eq!(both.kubeconfig.as_deref(), Some(Path::new("/var/lib/kube-proxy/kubeconfig.conf")));
         assert_eq!(config.cluster_cidrs.len(), 2);
         assert_eq!(config.nodeport_addresses, ["192.0.2.0/24".parse::<IpNet>().unwrap()]);
         assert_eq!(config.health_bind, [SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTH_PORT))]);
+    }
+
+    #[test]
+    fn a_misspelt_field_at_any_level_is_named() {
+        let document = serde_json::json!({"apiVersion": API_VERSION, "kind": KIND,
+            "clientConnection": {"kubeconfig": "/k"}, "conntrack": {"min": 1}, "detectLocal": {"bridgeInterface": "b"},
+            "iptables": {"masqueradeAll": true}, "ipvs": {}, "nftables": {}, "winkernel": {},
+            "logging": {"options": {"json": {"splitStream": true}, "text": {}}, "vmodule": [{"verbosity": 1}]}});
+        assert_eq!(strict::unknown(&document, FIELDS), Vec::<String>::new());
+        for (at, misspelt) in strict::misspelt(&document) {
+            assert_eq!(strict::unknown(&misspelt, FIELDS).len(), 1, "{at}");
+        }
     }
 
     #[test]

@@ -10,21 +10,25 @@ use serde_json::Value;
 
 use crate::{Attributes, Operation, Operations, Versions};
 
-const GROUP: &str = "admissionregistration.k8s.io";
-/// The kinds that configure admission itself.
-const EXEMPT: [&str; 6] = [
-    "ValidatingWebhookConfiguration",
-    "MutatingWebhookConfiguration",
+pub(super) const GROUP: &str = "admissionregistration.k8s.io";
+/// The kinds that configure webhooks.
+const WEBHOOKS: [&str; 2] = ["ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"];
+/// The kinds that configure policies.
+const POLICIES: [&str; 4] = [
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
     "MutatingAdmissionPolicy",
     "MutatingAdmissionPolicyBinding",
 ];
 
-/// Whether a request is for a configuration of admission: no webhook and no policy judges those, so that a bad one can
-/// always be repaired.
-pub fn is_exempt(a: &Attributes<'_>) -> bool {
-    a.kind.group == GROUP && EXEMPT.contains(&a.kind.kind.as_str())
+/// Whether no webhook judges a request: one for a configuration of admission, so that a bad one can always be repaired.
+pub fn is_exempt_from_webhooks(a: &Attributes<'_>) -> bool {
+    is_exempt_from_policies(a) || (a.kind.group == GROUP && WEBHOOKS.contains(&a.kind.kind.as_str()))
+}
+
+/// Whether no policy judges a request: one for a policy or its binding. Policies do judge configurations of webhooks.
+pub fn is_exempt_from_policies(a: &Attributes<'_>) -> bool {
+    a.kind.group == GROUP && POLICIES.contains(&a.kind.kind.as_str())
 }
 
 /// One entry of `rules`, `resourceRules` or `excludeResourceRules`.

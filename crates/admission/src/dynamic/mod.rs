@@ -11,7 +11,7 @@ pub mod versioned;
 
 pub use conditions::Conditions;
 pub use manifests::Manifests;
-pub use matching::{ByResource, Criteria, Match, is_exempt};
+pub use matching::{ByResource, Criteria, Match, is_exempt_from_policies, is_exempt_from_webhooks};
 pub use protect::protect;
 pub use source::{Items, Source};
 pub use versioned::{Shown, Versioned};

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::manifests::Manifests;
-use super::matching::is_exempt;
+use super::matching::{GROUP, is_exempt_from_policies, is_exempt_from_webhooks};
 use crate::Attributes;
 
 /// The objects of one resource, each decoded once.
@@ -15,6 +15,8 @@ pub struct Source<T> {
     group: &'static str,
     resource: &'static str,
     decode: Decode<T>,
+    /// Which requests those that are stored do not judge.
+    exempt: fn(&Attributes<'_>) -> bool,
     known: Mutex<Arc<Known<T>>>,
     /// Those from files, which come first.
     manifests: Option<Arc<Manifests>>,
@@ -43,6 +45,15 @@ struct Known<T> {
 }
 
 impl<T> Source<T> {
+    /// Policies or their bindings.
+    pub fn of_policies(
+        objects: &Arc<dyn Objects>,
+        resource: &'static str,
+        decode: impl Fn(&Value) -> T + Send + Sync + 'static,
+    ) -> Self {
+        Self { exempt: is_exempt_from_policies, ..Self::new(objects, GROUP, resource, decode) }
+    }
+
     /// Over a cluster-scoped resource. What `decode` makes of an object is kept until that object changes.
     pub fn new(
         objects: &Arc<dyn Objects>,
@@ -57,6 +68,7 @@ impl<T> Source<T> {
             group,
             resource,
             decode: Box::new(decode),
+            exempt: is_exempt_from_webhooks,
             known: Mutex::new(Arc::new(known)),
             manifests: None,
             fixed: Mutex::new(Arc::new(fixed)),
@@ -70,13 +82,13 @@ impl<T> Source<T> {
     }
 
     /// Those that may judge a request, as they are now: of files, and then those that are stored, by name. What is stored
-    /// does not judge the configurations of admission, so that a bad one can always be repaired.
+    /// does not judge the configurations of its own kind, so that a bad one can always be repaired.
     pub fn of(&self, a: &Attributes<'_>) -> Items<T> {
         if self.manifests.is_none() {
-            return if is_exempt(a) { Arc::default() } else { self.newest() };
+            return if (self.exempt)(a) { Arc::default() } else { self.newest() };
         }
         let fixed = self.fixed();
-        match (is_exempt(a), fixed.is_empty()) {
+        match ((self.exempt)(a), fixed.is_empty()) {
             (true, _) => fixed,
             (false, true) => self.newest(),
             (false, false) => self.joined(fixed),

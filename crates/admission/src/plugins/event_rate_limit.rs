@@ -1,5 +1,6 @@
 //! EventRateLimit: so many events a second and no more, for the server, a namespace, a user, or what events are about
 //! (`eventratelimit.admission.k8s.io/v1alpha1`). Each limit is a bucket of tokens that fills while it is not used.
+use kelson_codec::strict::{Fields, Shape};
 use kelson_meta::tree::path::{at, list, text};
 use kelson_meta::{FieldErrors, FieldPath, Reason, Status};
 use parking_lot::Mutex;
@@ -7,7 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::lru::Lru;
-use crate::configuration::{Part, only};
+use crate::configuration::Part;
 use crate::containers::aggregate;
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
 
@@ -114,6 +115,16 @@ impl Limit {
     }
 }
 
+const FIELDS: Fields = &[(
+    "limits",
+    Shape::List(&Shape::Object(&[
+        ("type", Shape::Text),
+        ("qps", Shape::Number),
+        ("burst", Shape::Number),
+        ("cacheSize", Shape::Number),
+    ])),
+)];
+
 impl EventRateLimit {
     /// With the plugin's part of the configuration, which there must be.
     ///
@@ -121,7 +132,7 @@ impl EventRateLimit {
     /// What is wrong with it.
     pub fn new(configuration: &Value) -> Result<Self, String> {
         Part { group: "eventratelimit.admission.k8s.io", versions: &["v1alpha1"], kinds: &["Configuration"] }
-            .check(configuration, &["limits"])?;
+            .check(configuration, FIELDS)?;
         let mut faults = FieldErrors::new();
         let path = FieldPath::new("limits");
         let given = list(configuration, &["limits"]);
@@ -130,7 +141,6 @@ impl EventRateLimit {
         }
         let mut limits = Vec::new();
         for (i, limit) in given.iter().enumerate() {
-            only(limit, &format!("limits[{i}]."), &["type", "qps", "burst", "cacheSize"])?;
             limits.extend(Limit::read(limit, &path.index(i), &mut faults));
         }
         if faults.is_empty() { Ok(Self { limits }) } else { Err(faults.to_string()) }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kelson_auth::Objects;
+use kelson_codec::strict::{Fields, Shape};
 use kelson_meta::tree::{items, text};
 use kelson_meta::{Clock, Status, SystemClock};
 use kelson_quota::{
@@ -16,6 +17,7 @@ use kelson_quota::{
 use serde_json::Value;
 use tokio::sync::Mutex;
 
+use crate::configuration::Part;
 use crate::dependencies::QuotaCharges;
 use crate::plugin::AsyncPlugin;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
@@ -26,6 +28,27 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const RETRIES_MAX: usize = 16;
 /// Turns: writers of one namespace wait for each other instead of meeting in conflicts.
 const TURNS: usize = 64;
+
+const PART: Part = Part { group: "apiserver.config.k8s.io", versions: &["v1"], kinds: &["ResourceQuotaConfiguration"] };
+/// The kind's name before it was moved.
+const OLD: Part =
+    Part { group: "resourcequota.admission.k8s.io", versions: &["v1beta1", "v1alpha1"], kinds: &["Configuration"] };
+const FIELDS: Fields = &[(
+    "limitedResources",
+    Shape::List(&Shape::Object(&[
+        ("apiGroup", Shape::Text),
+        ("resource", Shape::Text),
+        ("matchContains", Shape::List(&Shape::Text)),
+        (
+            "matchScopes",
+            Shape::List(&Shape::Object(&[
+                ("scopeName", Shape::Text),
+                ("operator", Shape::Text),
+                ("values", Shape::List(&Shape::Text)),
+            ])),
+        ),
+    ])),
+)];
 
 /// See the module.
 pub struct ResourceQuota {
@@ -45,14 +68,17 @@ impl ResourceQuota {
     /// # Errors
     /// A configuration that is none.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
-        let kind = text(&configuration["kind"]);
-        if !matches!(kind, "" | "ResourceQuotaConfiguration" | "Configuration") {
-            return Err(format!("unknown kind {kind:?}, want ResourceQuotaConfiguration"));
+        let is_old = text(&configuration["apiVersion"]).starts_with(OLD.group);
+        let part = if is_old { OLD } else { PART };
+        part.check(configuration, FIELDS)?;
+        let limited = items(&configuration["limitedResources"]);
+        if let Some(i) = limited.iter().position(|entry| text(&entry["resource"]).is_empty()) {
+            return Err(format!("limitedResources[{i}].resource: Required value"));
         }
         Ok(Self {
             objects: Arc::clone(&d.objects),
             charges: Arc::clone(&d.quotas),
-            limited: items(&configuration["limitedResources"]).iter().map(Limited::read).collect(),
+            limited: limited.iter().map(Limited::read).collect(),
             pod_level: PodLevel::of(d.gates.enabled("PodLevelResources")),
             extended: d.gates.enabled("DRAExtendedResource"),
             turns: [const { Mutex::const_new(()) }; TURNS],

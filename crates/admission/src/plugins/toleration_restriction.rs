@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kelson_auth::Objects;
+use kelson_codec::strict::Shape;
 use kelson_meta::tree::path::{at, list, list_mut, text};
 use kelson_meta::{GroupResource, Status};
 use kelson_quota::PodLevel;
@@ -26,6 +27,14 @@ pub struct PodTolerationRestriction {
     pod_level: PodLevel,
 }
 
+const TOLERATIONS: Shape = Shape::List(&Shape::Object(&[
+    ("key", Shape::Text),
+    ("operator", Shape::Text),
+    ("value", Shape::Text),
+    ("effect", Shape::Text),
+    ("tolerationSeconds", Shape::Number),
+]));
+
 impl PodTolerationRestriction {
     /// With the plugin's part of the configuration, if there is one.
     ///
@@ -33,7 +42,7 @@ impl PodTolerationRestriction {
     /// What is wrong with it.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         Part { group: "podtolerationrestriction.admission.k8s.io", versions: &["v1alpha1"], kinds: &["Configuration"] }
-            .check(configuration, &["default", "whitelist"])?;
+            .check(configuration, &[("default", TOLERATIONS), ("whitelist", TOLERATIONS)])?;
         let read = |field: &str| -> Result<Vec<Value>, String> {
             let all = list(configuration, &[field]).to_vec();
             match all.iter().position(|t| !is_toleration(t)) {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use kelson_codec::strict::Shape;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::GROUP;
 use super::policy::{Binding, Policy};
 use crate::configuration::Part;
 use crate::dynamic::manifests::{Accepted, Manifests};
-use crate::dynamic::{ByResource, Items, Source, is_exempt};
+use crate::dynamic::{ByResource, Items, Source, is_exempt_from_policies};
 use crate::{Attributes, Dependencies};
 
 /// A policy of one kind, decoded.
@@ -81,12 +81,12 @@ impl<P: Decoded> InForce<P> {
     /// What is wrong with the configuration or the files.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
         Part { group: "apiserver.config.k8s.io", versions: &["v1"], kinds: &[P::CONFIGURATION] }
-            .check(configuration, &["staticManifestsDir"])?;
+            .check(configuration, &[("staticManifestsDir", Shape::Text)])?;
         let manifests = Manifests::open(configuration, const { &P::ACCEPTED }, d)?;
         let [(_, policies), (_, bindings)] = P::ACCEPTED;
         Ok(Self {
-            policies: Source::new(&d.objects, GROUP, policies, P::parse).with_manifests(manifests.clone()),
-            bindings: Source::new(&d.objects, GROUP, bindings, Binding::parse).with_manifests(manifests.clone()),
+            policies: Source::of_policies(&d.objects, policies, P::parse).with_manifests(manifests.clone()),
+            bindings: Source::of_policies(&d.objects, bindings, Binding::parse).with_manifests(manifests.clone()),
             manifests,
             ready: Mutex::new(Arc::new(Ready::new(Items::default(), Items::default()))),
         })
@@ -109,7 +109,7 @@ impl<P: Decoded> InForce<P> {
         if !Arc::ptr_eq(&ready.policies, &policies) || !Arc::ptr_eq(&ready.bindings, &bindings) {
             let new = Arc::new(Ready::new(policies, bindings));
             // What the configurations of admission are judged by is asked for seldom.
-            if is_exempt(a) {
+            if is_exempt_from_policies(a) {
                 return new;
             }
             *ready = new;

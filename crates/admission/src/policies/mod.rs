@@ -22,8 +22,6 @@ use serde_json::Value;
 
 use crate::{Attributes, Dependencies};
 
-const GROUP: &str = "admissionregistration.k8s.io";
-
 /// The namespace that expressions see as `namespaceObject`; none for what is in no namespace, and for namespaces themselves.
 fn namespace_of(a: &Attributes<'_>, d: &Dependencies) -> Result<Option<Arc<Value>>, Status> {
     if a.namespace.is_empty() || a.is("", "namespaces") {

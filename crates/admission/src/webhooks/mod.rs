@@ -15,6 +15,7 @@ pub use validating::ValidatingWebhooks;
 
 use std::path::Path;
 
+use kelson_codec::strict::Shape;
 use kelson_meta::Status;
 use kelson_meta::tree::path::text;
 use kelson_webhook::{Credentials, WebhookClient};
@@ -22,7 +23,7 @@ use serde_json::Value;
 
 use crate::configuration::Part;
 use crate::dynamic::expressions::{self, Asking, Inputs};
-use crate::dynamic::{Match, Shown, is_exempt};
+use crate::dynamic::{Match, Shown, is_exempt_from_webhooks};
 use crate::metrics::Pass;
 use crate::{Attributes, Dependencies, Notes, Operation};
 use hook::{Configuration, Hook};
@@ -31,7 +32,7 @@ use hook::{Configuration, Hook};
 fn client(d: &Dependencies, configuration: &Value) -> Result<WebhookClient, String> {
     let kinds = ["WebhookAdmissionConfiguration", "WebhookAdmission"];
     let part = Part { group: "apiserver.config.k8s.io", versions: &["v1", "v1alpha1"], kinds: &kinds };
-    part.check(configuration, &["kubeConfigFile", "staticManifestsDir"])?;
+    part.check(configuration, &[("kubeConfigFile", Shape::Text), ("staticManifestsDir", Shape::Text)])?;
     let file = text(configuration, &["kubeConfigFile"]);
     let credentials = match file {
         "" => Credentials::default(),
@@ -46,7 +47,7 @@ fn client(d: &Dependencies, configuration: &Value) -> Result<WebhookClient, Stri
 /// Warns whoever registers webhooks that would stop their own pods.
 fn warn_of_own_pods(d: &Dependencies, kind: &str, a: &Attributes<'_>, notes: &mut Notes) {
     let written = matches!(a.operation, Operation::Create | Operation::Update) && a.subresource.is_empty();
-    if written && a.kind.kind == kind && is_exempt(a) {
+    if written && a.kind.kind == kind && is_exempt_from_webhooks(a) {
         own_pods::warn(d, &Configuration::parse(a.new_object()), notes);
     }
 }

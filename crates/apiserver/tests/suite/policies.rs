@@ -205,3 +205,22 @@ async fn mutating_policies_merge_and_patch_in_order() {
     let message = status["message"].as_str().unwrap_or_default();
     assert!(message.starts_with("policy 'c' with binding 'c-binding' denied request: JSON Patch: "), "{message}");
 }
+
+#[tokio::test]
+async fn policies_judge_configurations_of_webhooks_and_not_those_of_policies() {
+    let api = Api::start().await;
+    let rules = json!({"resourceRules": [{"operations": ["*"], "apiGroups": ["admissionregistration.k8s.io"],
+        "apiVersions": ["*"], "resources": ["*"]}]});
+    let spec = json!({"matchConstraints": rules, "validations": [{"expression": "false", "message": "closed"}]});
+    validating(&api, "closed", spec, deny()).await;
+    for resource in ["validatingwebhookconfigurations", "mutatingwebhookconfigurations"] {
+        let (code, status) = api.call("POST", &format!("{GROUP}/{resource}"), json!({"metadata": {"name": "w"}})).await;
+        let said = status["message"].as_str().unwrap_or_default();
+        assert_eq!((code, said.ends_with("denied request: closed")), (422, true), "{resource}: {status}");
+    }
+    // What is wrong with a policy can always be repaired.
+    for path in ["validatingadmissionpolicybindings/closed-binding", "validatingadmissionpolicies/closed"] {
+        assert_eq!(api.call("DELETE", &format!("{GROUP}/{path}"), Value::Null).await.0, 200, "{path}");
+    }
+    api.create(&format!("{GROUP}/validatingwebhookconfigurations"), json!({"metadata": {"name": "w"}})).await;
+}

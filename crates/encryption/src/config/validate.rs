@@ -353,4 +353,21 @@ mod tests {
             assert_eq!(duration(bad), None, "{bad}");
         }
     }
+
+    #[test]
+    fn a_misspelt_field_at_any_level_is_refused() {
+        let keys = serde_json::json!({"keys": [{"name": "k", "secret": "MDEyMzQ1Njc4OWFiY2RlZg=="}]});
+        let kms = serde_json::json!({"apiVersion": "v2", "name": "n", "endpoint": "unix:///k.sock", "timeout": "3s"});
+        let document = serde_json::json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "EncryptionConfiguration",
+            "resources": [{"resources": ["secrets"], "providers": [
+                {"aesgcm": keys}, {"aescbc": keys}, {"kms": kms}, {"identity": {}}]}]});
+        let read = |document: &serde_json::Value| {
+            super::read(Path::new("/f"), document.to_string().as_bytes(), String::new()).map(drop)
+        };
+        assert!(read(&document).is_ok(), "{:?}", read(&document));
+        for (at, misspelt) in kelson_codec::strict::misspelt(&document) {
+            let why = read(&misspelt).expect_err(&at).to_string();
+            assert!(why.contains("misspelt"), "{at}: {why}");
+        }
+    }
 }

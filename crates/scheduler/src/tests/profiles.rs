@@ -169,3 +169,30 @@ fn who_wants_company_draws_as_much_as_is_configured() {
         "it prefers nothing itself"
     );
 }
+
+#[test]
+fn a_misspelt_field_at_any_level_is_refused() {
+    let node = json!({"nodeSelectorTerms": [{"matchExpressions": [{"key": "k", "operator": "Exists"}]}]});
+    let document = json!({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": true, "leaseDuration": "15s", "renewDeadline": "10s", "retryPeriod": "2s"},
+        "clientConnection": {"kubeconfig": "/k", "qps": 1, "burst": 2},
+        "profiles": [{"schedulerName": "s",
+            "plugins": {"score": {"enabled": [{"name": "NodeAffinity", "weight": 2}], "disabled": [{"name": "ImageLocality"}]}},
+            "pluginConfig": [
+                {"name": "NodeAffinity", "args": {"addedAffinity":
+                    {"requiredDuringSchedulingIgnoredDuringExecution": node}}},
+                {"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "LeastAllocated",
+                    "resources": [{"name": "cpu", "weight": 1}]}}},
+                {"name": "PodTopologySpread", "args": {"defaultingType": "List", "defaultConstraints":
+                    [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}]}},
+                {"name": "InterPodAffinity", "args": {"hardPodAffinityWeight": 1}},
+            ]}],
+        "extenders": [{"urlPrefix": "http://127.0.0.1:1/x", "filterVerb": "filter", "weight": 1,
+            "managedResources": [{"name": "example.com/r", "ignoredByScheduler": true}]}]});
+    let read = |document: &Value| crate::configuration::read(document).map(drop).map_err(|faults| faults.0.join(" "));
+    assert_eq!(read(&document), Ok(()));
+    for (at, misspelt) in kelson_codec::strict::misspelt(&document) {
+        let why = read(&misspelt).expect_err(&at);
+        assert!(why.contains("misspelt"), "{at}: {why}");
+    }
+}

@@ -1,4 +1,5 @@
 //! `PodSecurityConfiguration`: what is demanded where labels say nothing, and who is exempt.
+use kelson_codec::strict::{Fields, Shape};
 use kelson_meta::tree::path::{at, list};
 use kelson_meta::{FieldErrors, FieldPath, is_dns1123_label, is_dns1123_subdomain};
 use serde_json::Value;
@@ -15,6 +16,27 @@ pub(super) struct SecurityConfiguration {
 }
 
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
+const FIELDS: Fields = &[
+    (
+        "defaults",
+        Shape::Object(&[
+            ("enforce", Shape::Text),
+            ("enforce-version", Shape::Text),
+            ("audit", Shape::Text),
+            ("audit-version", Shape::Text),
+            ("warn", Shape::Text),
+            ("warn-version", Shape::Text),
+        ]),
+    ),
+    (
+        "exemptions",
+        Shape::Object(&[
+            ("usernames", Shape::List(&Shape::Text)),
+            ("namespaces", Shape::List(&Shape::Text)),
+            ("runtimeClasses", Shape::List(&Shape::Text)),
+        ]),
+    ),
+];
 
 impl SecurityConfiguration {
     pub fn read(configuration: &Value) -> Result<Self, String> {
@@ -23,7 +45,7 @@ impl SecurityConfiguration {
             versions: &VERSIONS,
             kinds: &["PodSecurityConfiguration"],
         }
-        .check(configuration, &["defaults", "exemptions"])?;
+        .check(configuration, FIELDS)?;
         let mut faults = FieldErrors::new();
         let defaults = Demands::of_defaults(at(configuration, &["defaults"]), &mut faults);
         let mut names = |field: &str, check: &dyn Fn(&str) -> Result<(), String>| {
@@ -78,6 +100,11 @@ mod tests {
             (json!({"exemptions": {"runtimeClasses": ["x_y"]}}), "exemptions.runtimeClasses[0]: Invalid value"),
             (json!({"kind": "Other"}), "Other"),
             (json!({"default": {}}), "unknown field \"default\""),
+            (json!({"defaults": {"Enforce": "baseline"}}), "unknown field \"defaults.Enforce\""),
+            (json!({"defaults": {"enforceVersion": "v1.30"}}), "unknown field \"defaults.enforceVersion\""),
+            (json!({"defaults": {"enforce": ["baseline"]}}), "defaults.enforce of type string"),
+            (json!({"exemptions": {"namespace": ["x"]}}), "unknown field \"exemptions.namespace\""),
+            (json!({"exemptions": {"namespaces": "x"}}), "exemptions.namespaces of type slice"),
         ] {
             let why = SecurityConfiguration::read(&configuration).err().unwrap();
             assert!(why.contains(want), "{why}");

@@ -46,8 +46,16 @@ impl Layer<'_> {
             module.integer("verbosity", (0, I32_MAX), self.faults);
             module.finish(&[], self.faults);
         }
-        let options = log.get("options");
-        let parts = [("vmodule", !modules.is_empty()), ("options", options.is_some_and(|o| !is_zero(o)))];
+        let has_options = log.peek("options").is_some_and(|options| !is_zero(options));
+        let mut options = log.below("options", self.faults);
+        for form in FORMATS {
+            let mut output = options.below(form, self.faults);
+            output.get("splitStream");
+            output.get("infoBufferSize");
+            output.finish(&[], self.faults);
+        }
+        options.finish(&[], self.faults);
+        let parts = [("vmodule", !modules.is_empty()), ("options", has_options)];
         self.ignored.extend(parts.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| log.at(name).to_string()));
         log.finish(&[], self.faults);
         let format = format.map(|format| if format == "json" { LogFormat::Json } else { LogFormat::Text });

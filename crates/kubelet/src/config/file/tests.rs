@@ -295,3 +295,32 @@ fn what_the_server_shows_and_what_goes_to_disk() {
         assert!(faults.len() == 1 && faults[0].starts_with(at), "{faults:?}");
     }
 }
+
+#[test]
+fn a_misspelt_field_at_any_level_is_refused() {
+    let document = serde_json::json!({"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "authentication": {"anonymous": {"enabled": false}, "webhook": {"cacheTTL": "0s", "enabled": true},
+            "x509": {"clientCAFile": "/etc/kubernetes/pki/ca.crt"}},
+        "authorization": {"mode": "Webhook", "webhook": {"cacheAuthorizedTTL": "0s", "cacheUnauthorizedTTL": "0s"}},
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "10s"},
+        "logging": {"format": "text", "flushFrequency": 0, "verbosity": 0,
+            "options": {"json": {"infoBufferSize": "0"}, "text": {"infoBufferSize": "0"}}},
+        "memorySwap": {"swapBehavior": "NoSwap"},
+        "tracing": {"samplingRatePerMillion": 1},
+        "registerWithTaints": [{"key": "k", "value": "v", "effect": "NoSchedule"}],
+        "shutdownGracePeriodByPodPriority": [{"priority": 1, "shutdownGracePeriodSeconds": 2}],
+        "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}],
+        "memoryManagerPolicy": "Static", "systemReserved": {"memory": "1Gi"}, "evictionHard": {"memory.available": "0"}});
+    // Their names are the document's own.
+    let names = ["systemReserved", "evictionHard", "limits"];
+    let read = |document: &serde_json::Value| {
+        lay(document.to_string().as_bytes(), &mut config()).map(drop).map_err(|faults| faults.0.join(" "))
+    };
+    assert_eq!(read(&document), Ok(()));
+    for (at, misspelt) in kelson_codec::strict::misspelt(&document) {
+        if !names.iter().any(|name| at.contains(name)) {
+            let why = read(&misspelt).expect_err(&at);
+            assert!(why.contains("misspelt"), "{at}: {why}");
+        }
+    }
+}

@@ -184,10 +184,12 @@ fn rules(cx: &RequestContext, review: &Value) -> Result<Value, Status> {
             other.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
         }
     }
-    let mut status =
-        json!({"resourceRules": resource, "nonResourceRules": other, "incomplete": !found.errors.is_empty()});
-    if !found.errors.is_empty() {
-        status["evaluationError"] = found.errors.join(", ").into();
+    // An authorizer whose rules cannot be listed may allow more.
+    let unlisted = cx.server.authorizer.unlisted(&cx.user);
+    let errors: Vec<&str> = found.errors.iter().map(String::as_str).chain(unlisted).collect();
+    let mut status = json!({"resourceRules": resource, "nonResourceRules": other, "incomplete": !errors.is_empty()});
+    if !errors.is_empty() {
+        status["evaluationError"] = errors.join(", ").into();
     }
     Ok(status)
 }

@@ -9,7 +9,7 @@ use kelson_auth::authorize::webhook::{ConditionsTold, FailurePolicy, Matched};
 use kelson_auth::authorize::{
     AlwaysAllow, AlwaysDeny, AsyncAuthorizer, Decision, NodeAuthorizer, PrivilegedGroup, Rbac, WebhookAuthorizer,
 };
-use kelson_auth::{Attributes, Authorizer, AuthorizerChain};
+use kelson_auth::{Attributes, Authorizer, AuthorizerChain, UserInfo};
 use kelson_meta::Clock;
 use kelson_metrics::{HistogramVec, IntCounter, IntCounterVec, Registry};
 use parking_lot::RwLock;
@@ -128,6 +128,9 @@ impl CountedAuthorizer {
 }
 
 impl Authorizer for CountedAuthorizer {
+    fn unlisted(&self, user: &UserInfo) -> Vec<&'static str> {
+        self.inner.unlisted(user)
+    }
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         self.count(self.inner.authorize(attributes))
     }
@@ -217,6 +220,9 @@ impl Authorizers {
 }
 
 impl Authorizer for Authorizers {
+    fn unlisted(&self, user: &UserInfo) -> Vec<&'static str> {
+        self.current().unlisted(user)
+    }
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         self.current().authorize(attributes)
     }
@@ -238,7 +244,6 @@ impl AsyncAuthorizer for Authorizers {
 
 #[cfg(test)]
 mod tests {
-    use kelson_auth::UserInfo;
     use kelson_store::{Store, StoreOptions};
 
     use super::*;

@@ -100,7 +100,9 @@ fn judge(stored: &SecretView, id: &str, secret: &str, now: Timestamp) -> Result<
         return Err("it is not marked usage-bootstrap-authentication=true");
     }
     let mut groups = vec![BOOTSTRAPPERS.to_owned()];
-    for group in value("auth-extra-groups").split(',').filter(|g| !g.is_empty()) {
+    let extra = value("auth-extra-groups");
+    // An empty name between commas is a group like any other, and not one that a token may be in.
+    for group in extra.split(',').filter(|_| !extra.is_empty()) {
         if !is_bootstrap_group(group) {
             return Err("auth-extra-groups holds a group outside system:bootstrappers:");
         }

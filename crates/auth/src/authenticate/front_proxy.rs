@@ -1,7 +1,7 @@
 //! Front proxies: a trusted proxy shows its own certificate and names the user in headers.
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use kelson_meta::Clock;
 use kelson_pki::{CertInfo, ClientChains};
 
@@ -87,15 +87,29 @@ impl FrontProxy {
     }
 }
 
-fn first<'a>(headers: &'a HeaderMap, names: &[String]) -> Option<&'a str> {
-    names.iter().filter_map(|n| headers.get(n.as_str())?.to_str().ok()).find(|v| !v.is_empty())
+/// A header's text. A proxy may send any UTF-8; other bytes are refused rather than left out, since a user without one of its groups
+/// is another user.
+fn text<'a>(name: &str, value: &'a HeaderValue) -> Result<&'a str, Rejected> {
+    std::str::from_utf8(value.as_bytes()).map_err(|_| Rejected(format!("request header {name} is not valid UTF-8")))
+}
+
+fn first<'a>(headers: &'a HeaderMap, names: &[String]) -> Result<Option<&'a str>, Rejected> {
+    for name in names {
+        match headers.get(name.as_str()).map(|value| text(name, value)).transpose()? {
+            None | Some("") => {}
+            found => return Ok(found),
+        }
+    }
+    Ok(None)
 }
 
 impl Authenticator for FrontProxy {
     fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Option<Authenticated>, Rejected> {
         let Some(leaf) = credentials.certificates.first() else { return Ok(None) };
         let headers = credentials.headers;
-        let Some(name) = first(headers, &self.options.username_headers) else { return Ok(None) };
+        if !self.options.username_headers.iter().any(|name| headers.contains_key(name.as_str())) {
+            return Ok(None);
+        }
         // A certificate of another CA is a client's own; its headers say nothing.
         if self.chains.verify(credentials.certificates, self.clock.now()).is_err() {
             return Ok(None);
@@ -105,16 +119,18 @@ impl Authenticator for FrontProxy {
         if !allowed.is_empty() && !allowed.contains(&proxy.common_name) {
             return Err(Rejected(format!("x509: subject with cn={} is not in the allowed list", proxy.common_name)));
         }
+        let Some(name) = first(headers, &self.options.username_headers)? else { return Ok(None) };
         let mut user = UserInfo::new(name, [""; 0]);
-        user.uid = first(headers, &self.options.uid_headers).unwrap_or_default().to_owned();
-        let text = |v: &http::HeaderValue| v.to_str().ok().map(str::to_owned);
+        user.uid = first(headers, &self.options.uid_headers)?.unwrap_or_default().to_owned();
         for header in &self.options.group_headers {
-            user.groups.extend(headers.get_all(header.as_str()).iter().filter_map(text));
+            for value in headers.get_all(header.as_str()) {
+                user.groups.push(text(header, value)?.to_owned());
+            }
         }
         for (header, value) in headers {
             let key = self.options.extra_prefixes.iter().find_map(|p| header.as_str().strip_prefix(p.as_str()));
-            if let (Some(key), Some(value)) = (key, text(value)) {
-                user.extra.entry(extra_key(key)).or_default().push(value);
+            if let Some(key) = key {
+                user.extra.entry(extra_key(key)).or_default().push(text(header.as_str(), value)?.to_owned());
             }
         }
         Ok(Some(Authenticated::new(user)))

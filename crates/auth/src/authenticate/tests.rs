@@ -92,6 +92,8 @@ fn bootstrap_tokens() {
         (json!({"auth-extra-groups": "system:bootstrappers:a:b,system:bootstrappers:c"}), true),
         (json!({"auth-extra-groups": "system:masters"}), false),
         (json!({"auth-extra-groups": "system:bootstrappers:a-"}), false),
+        (json!({"auth-extra-groups": "system:bootstrappers:a,"}), false),
+        (json!({"auth-extra-groups": ""}), true),
     ];
     for (fields, want) in cases {
         let list: Vec<(&str, &str)> =
@@ -198,6 +200,54 @@ fn leaf(ca: &Authority, cn: &str, orgs: &[&str], clock: &HandClock) -> Vec<Certi
         lifetime: Duration::from_secs(3600),
     };
     certificates_from_pem(&ca.issue(&spec, clock.now()).unwrap().cert_pem).unwrap()
+}
+
+#[test]
+fn clients_and_proxies_are_believed_as_go_believes_them() {
+    let clock = HandClock::at("2026-05-06T07:08:09Z");
+    let mut named = HeaderMap::new();
+    named.insert("x-remote-user", "joe".parse().unwrap());
+    let options = || FrontProxyOptions { allowed_names: Vec::new(), ..FrontProxyOptions::default() };
+    for row in kelson_doubles::chains::rows_of(kelson_pki::Usage::Client) {
+        let chains = || ClientChains::new(&[&row.bundle_pem()]).unwrap();
+        let credentials = |headers| Credentials { headers, certificates: &row.shown, path: "/" };
+        let nothing = HeaderMap::new();
+        let client = ClientCertificates::new(chains(), clock.clone()).authenticate(&credentials(&nothing));
+        let client = client.map(|found| found.map(|found| (found.user.name.clone(), found.user.groups.clone())));
+        let jane = Some(("jane".to_owned(), vec!["system:masters".to_owned()]));
+        assert_eq!(client.ok(), row.is_accepted.then_some(jane), "{}", row.what);
+        let proxied = FrontProxy::new(chains(), options(), clock.clone()).authenticate(&credentials(&named)).unwrap();
+        let proxied = proxied.map(|found| found.user.name.clone());
+        assert_eq!(proxied, row.is_accepted.then(|| "joe".to_owned()), "{}", row.what);
+    }
+}
+
+#[test]
+fn nothing_that_a_front_proxy_says_is_left_out() {
+    let c = chain(Anonymous::Enabled);
+    let proxy = leaf(&c.proxy_ca, "front-proxy-client", &[], &c.clock);
+    let ask = |lines: &[(&'static str, &[u8])]| {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, http::HeaderValue::from_bytes(value).unwrap());
+        }
+        let credentials = Credentials { headers: &headers, certificates: &proxy, path: "/" };
+        let found = c.auth.front_proxy.as_ref().unwrap().authenticate(&credentials);
+        found.map(|found| found.map(|found| found.user.as_ref().clone())).map_err(|e| e.0)
+    };
+    let user: (&str, &[u8]) = ("x-remote-user", "Jürgen".as_bytes());
+    let group: (&str, &[u8]) = ("x-remote-group", "Größe".as_bytes());
+    let extra: (&str, &[u8]) = ("x-remote-extra-scope", "für".as_bytes());
+    let found = ask(&[user, group, extra]).unwrap().unwrap();
+    assert_eq!((found.name.as_str(), found.groups.as_slice()), ("Jürgen", ["Größe".to_owned()].as_slice()));
+    assert_eq!(found.extra["scope"], ["für"]);
+    for name in ["x-remote-user", "x-remote-group", "x-remote-uid", "x-remote-extra-scope"] {
+        let refused = ask(&[user, (name, b"\xff")]);
+        let first = ask(&[(name, b"\xff"), user]);
+        let refused = if name == "x-remote-user" { first } else { refused };
+        assert_eq!(refused, Err(format!("request header {name} is not valid UTF-8")), "{name}");
+    }
+    assert_eq!(ask(&[("x-remote-user", b"")]), Ok(None));
 }
 
 /// What a future gives that has nothing to wait for.

@@ -95,7 +95,7 @@ pub fn parse(text: &[u8], duration: fn(&str) -> Option<Duration>) -> Result<Vec<
     }
     let document: AuthorizationDocument = serde_json::from_value(tree).map_err(|e| vec![e.to_string()])?;
     let mut faults = Vec::new();
-    let known = ["v1", "v1beta1"].iter().any(|v| document.api_version == format!("{GROUP}/{v}"));
+    let known = ["v1", "v1beta1", "v1alpha1"].iter().any(|v| document.api_version == format!("{GROUP}/{v}"));
     if !known || document.kind != "AuthorizationConfiguration" {
         faults.push(format!("{} {} is not {GROUP}/v1 AuthorizationConfiguration", document.api_version, document.kind));
     }
@@ -321,6 +321,27 @@ mod tests {
         ] {
             let said = read(&authorizers).expect_err(&authorizers);
             assert!(said.contains(part), "{authorizers}: {said}");
+        }
+    }
+
+    #[test]
+    fn every_version_is_read_and_a_misspelt_field_at_any_level_is_refused() {
+        let webhook = serde_json::json!({"timeout": "3s", "subjectAccessReviewVersion": "v1",
+            "matchConditionSubjectAccessReviewVersion": "v1", "failurePolicy": "Deny",
+            "connectionInfo": {"type": "KubeConfigFile", "kubeConfigFile": "/etc/w"},
+            "matchConditions": [{"expression": "true"}]});
+        let of = |version: &str| {
+            serde_json::json!({"apiVersion": format!("{GROUP}/{version}"), "kind": "AuthorizationConfiguration",
+                "authorizers": [{"type": "Webhook", "name": "w", "webhook": webhook}]})
+        };
+        let parsed = |document: &serde_json::Value| parse(document.to_string().as_bytes(), seconds);
+        for version in ["v1", "v1beta1", "v1alpha1"] {
+            assert!(parsed(&of(version)).is_ok(), "{version}: {:?}", parsed(&of(version)).err());
+        }
+        assert!(parsed(&of("v2")).is_err());
+        for (at, misspelt) in kelson_codec::strict::misspelt(&of("v1")) {
+            let why = parsed(&misspelt).map(drop).expect_err(&at).join(" ");
+            assert!(why.contains("misspelt"), "{at}: {why}");
         }
     }
 }

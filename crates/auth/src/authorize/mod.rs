@@ -16,7 +16,7 @@ pub use webhook::WebhookAuthorizer;
 
 use kelson_meta::{GroupResource, Status};
 
-use crate::Attributes;
+use crate::{Attributes, UserInfo};
 
 /// What an authorizer says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +52,11 @@ impl Decision {
 pub trait Authorizer: Send + Sync {
     /// The decision from memory.
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision;
+
+    /// Why a list of a user's rules does not say all that this authorizer would allow; empty where it does.
+    fn unlisted(&self, _user: &UserInfo) -> Vec<&'static str> {
+        Vec::new()
+    }
 
     /// Whom to wait for, when this request cannot be decided from memory (a webhook whose cache has no answer).
     fn as_async(&self, _attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
@@ -139,6 +144,10 @@ impl Authorizer for AuthorizerChain {
         undecided.end()
     }
 
+    fn unlisted(&self, user: &UserInfo) -> Vec<&'static str> {
+        self.members.iter().flat_map(|member| member.unlisted(user)).collect()
+    }
+
     fn as_async(&self, attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
         self.members.iter().any(|m| m.as_async(attributes).is_some()).then_some(self)
     }
@@ -185,7 +194,6 @@ fn refusal(a: &Attributes<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::UserInfo;
 
     #[test]
     fn refusals_read_as_upstreams() {

@@ -10,9 +10,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{AsyncAuthorizer, Authorizer, Decision};
-use crate::Attributes;
 use crate::ask::Ask;
 use crate::bounded::{Bounded, digest};
+use crate::{Attributes, UserInfo};
 
 /// Answers kept at most; a request that is not among them is asked about.
 const KEPT_MAX: usize = 8192;
@@ -148,7 +148,7 @@ impl WebhookAuthorizer {
                 Matched::Failed => return Ok(self.failed("a match condition of an authorizer failed")),
             }
         }
-        let text = spec.to_string();
+        let text = sent(spec).to_string();
         let key = digest([text.as_bytes()]);
         match self.kept.get(&key, self.clock.now()) {
             Some(decision) => Ok(decision),
@@ -157,7 +157,29 @@ impl WebhookAuthorizer {
     }
 }
 
-/// A SubjectAccessReview's spec.
+/// The spec as it is sent: what is empty is left out, as upstream's types do, since policies test whether it is there.
+fn sent(mut spec: Value) -> Value {
+    fn is_empty(value: &Value) -> bool {
+        match value {
+            Value::Null => true,
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            Value::Object(fields) => fields.is_empty(),
+            Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
+    for part in ["resourceAttributes", "nonResourceAttributes"] {
+        if let Some(fields) = spec.get_mut(part).and_then(Value::as_object_mut) {
+            fields.retain(|_, value| !is_empty(value));
+        }
+    }
+    if let Some(fields) = spec.as_object_mut() {
+        fields.retain(|name, value| name.ends_with("Attributes") || !is_empty(value));
+    }
+    spec
+}
+
+/// A SubjectAccessReview's spec, with every field: conditions compare them with the empty string.
 fn spec(a: &Attributes<'_>) -> Value {
     let user = a.user;
     let mut spec = json!({"user": user.name, "groups": user.groups, "extra": user.extra, "uid": user.uid});
@@ -201,6 +223,10 @@ impl Authorizer for WebhookAuthorizer {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         // Only asked for what `as_async` does not want.
         self.known(attributes, true).unwrap_or_else(|_| self.failed("an authorizer cannot answer without waiting"))
+    }
+
+    fn unlisted(&self, _user: &UserInfo) -> Vec<&'static str> {
+        vec!["webhook authorizer does not support user rule resolution"]
     }
 
     fn as_async(&self, attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
@@ -252,7 +278,6 @@ impl AsyncAuthorizer for WebhookAuthorizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::UserInfo;
     use bytes::Bytes;
     use parking_lot::Mutex;
 
@@ -375,6 +400,10 @@ mod tests {
         assert_eq!(resource["fieldSelector"]["requirements"], wanted);
         assert_eq!(resource["labelSelector"]["requirements"][0]["operator"], "In");
         assert_eq!(asked["spec"]["groups"], json!(["dev"]));
+        let mut names: Vec<&str> = resource.as_object().unwrap().keys().map(String::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["fieldSelector", "labelSelector", "namespace", "resource", "verb", "version"]);
+        assert!(asked["spec"].get("uid").is_none(), "what is empty is not sent");
         // A condition that fails is no reason to let a request by.
         let broken = options(FailurePolicy::Deny, &["request.resourceAttributes.labelSelector.x == 'y'"]);
         let broken = WebhookAuthorizer::new(Arc::clone(&server) as _, clock, broken).unwrap();
@@ -384,6 +413,7 @@ mod tests {
         let decision = broken.decide(&Attributes::resource(&jane, "get", "", "pods", "n", "p")).await;
         assert!(matches!(decision, Decision::Deny(_)));
         assert_eq!(told.lock().last(), Some(&Matched::Failed));
+        assert_eq!(broken.unlisted(&jane), ["webhook authorizer does not support user rule resolution"]);
         assert!(super::conditions(&["request.".to_owned()]).is_err() && super::conditions(&["1".to_owned()]).is_err());
     }
 }

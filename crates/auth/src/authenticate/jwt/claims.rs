@@ -47,8 +47,18 @@ impl Compiled<'_> {
         self.faults.push(format!("{}.{field}: {why}", self.at));
     }
 
-    fn compile(&mut self, field: &str, env: &Env, source: &str, wanted: &[Type]) -> Option<Program> {
-        match kelson_cel::admission::compile(env, source, wanted) {
+    /// What a rule says: true or false.
+    fn rule(&mut self, field: &str, env: &Env, source: &str) -> Option<Program> {
+        self.judged(field, source, kelson_cel::admission::compile(env, source, &[Type::Bool]))
+    }
+
+    /// What a claim is mapped to. Every type may be compiled; a token for which another value than texts comes of it is refused.
+    fn mapping(&mut self, field: &str, env: &Env, source: &str) -> Option<Program> {
+        self.judged(field, source, env.compile(source).map_err(|e| format!("compilation failed: {e}")))
+    }
+
+    fn judged(&mut self, field: &str, source: &str, compiled: Result<Program, String>) -> Option<Program> {
+        match compiled {
             Ok(program) => Some(program),
             Err(why) => {
                 self.fault(field, &format!("Invalid value: {source:?}: {why}"));
@@ -57,13 +67,13 @@ impl Compiled<'_> {
         }
     }
 
-    fn source(&mut self, field: &str, env: &Env, given: &Mapping, wanted: &[Type]) -> Option<Source> {
+    fn source(&mut self, field: &str, env: &Env, given: &Mapping) -> Option<Source> {
         let prefixed = given.prefix.is_some();
         match (given.claim.as_str(), given.expression.as_str()) {
             ("", "") if prefixed => self.fault(field, "Required value: claim is required when prefix is set"),
             ("", "") => {}
             ("", expression) if !prefixed => {
-                return self.compile(&format!("{field}.expression"), env, expression, wanted).map(Source::Expression);
+                return self.mapping(&format!("{field}.expression"), env, expression).map(Source::Expression);
             }
             (claim, "") => {
                 if !prefixed && field != "claimMappings.uid" {
@@ -85,16 +95,13 @@ impl Rules {
         let claims = Env::builder().typed("claims", Type::map(Type::String, Type::Dyn)).build();
         let user = Env::builder().typed("user", Type::map(Type::String, Type::Dyn)).build();
         let m = &jwt.claim_mappings;
-        let texts = [Type::String, Type::list(Type::String), Type::Dyn, Type::list(Type::Dyn), Type::Null];
         let mut claim_rules = Vec::new();
         for (i, rule) in jwt.claim_validation_rules.iter().enumerate() {
             let field = format!("claimValidationRules[{i}]");
             match (rule.claim.as_str(), rule.expression.as_str()) {
                 ("", "") => to.fault(&field, "Required value: claim or expression is required"),
                 ("", expression) => {
-                    if let Some(program) =
-                        to.compile(&format!("{field}.expression"), &claims, expression, &[Type::Bool])
-                    {
+                    if let Some(program) = to.rule(&format!("{field}.expression"), &claims, expression) {
                         claim_rules.push(ClaimRule::Expression { program, message: rule.message.clone() });
                     }
                 }
@@ -105,12 +112,12 @@ impl Rules {
                 _ => to.fault(&field, "Invalid value: claim and expression can't both be set"),
             }
         }
-        let username = to.source("claimMappings.username", &claims, &m.username, &[Type::String, Type::Dyn]);
+        let username = to.source("claimMappings.username", &claims, &m.username);
         if m.username.claim.is_empty() && m.username.expression.is_empty() {
             to.fault("claimMappings.username", "Required value: claim or expression is required");
         }
-        let groups = to.source("claimMappings.groups", &claims, &m.groups, &texts);
-        let uid = to.source("claimMappings.uid", &claims, &m.uid, &[Type::String, Type::Dyn]);
+        let groups = to.source("claimMappings.groups", &claims, &m.groups);
+        let uid = to.source("claimMappings.uid", &claims, &m.uid);
         let mut extra: Vec<(String, Program)> = Vec::new();
         for (i, one) in m.extra.iter().enumerate() {
             let field = format!("claimMappings.extra[{i}]");
@@ -120,16 +127,14 @@ impl Rules {
             if extra.iter().any(|(key, _)| *key == one.key) {
                 to.fault(&format!("{field}.key"), &format!("Duplicate value: {:?}", one.key));
             }
-            if let Some(program) =
-                to.compile(&format!("{field}.valueExpression"), &claims, &one.value_expression, &texts)
-            {
+            if let Some(program) = to.mapping(&format!("{field}.valueExpression"), &claims, &one.value_expression) {
                 extra.push((one.key.clone(), program));
             }
         }
         let mut user_rules = Vec::new();
         for (i, rule) in jwt.user_validation_rules.iter().enumerate() {
             let field = format!("userValidationRules[{i}].expression");
-            if let Some(program) = to.compile(&field, &user, &rule.expression, &[Type::Bool]) {
+            if let Some(program) = to.rule(&field, &user, &rule.expression) {
                 user_rules.push((program, rule.message.clone()));
             }
         }

@@ -98,7 +98,7 @@ impl AuthenticationConfiguration {
             return Err(vec![duplicate.to_string()]);
         }
         let document: AuthenticationDocument = serde_json::from_value(tree).map_err(|e| vec![e.to_string()])?;
-        let known = ["v1", "v1beta1"].iter().any(|v| document.api_version == format!("{GROUP}/{v}"));
+        let known = ["v1", "v1beta1", "v1alpha1"].iter().any(|v| document.api_version == format!("{GROUP}/{v}"));
         let mut faults = Vec::new();
         if !known || document.kind != "AuthenticationConfiguration" {
             faults.push(format!(

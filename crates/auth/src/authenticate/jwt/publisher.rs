@@ -17,8 +17,8 @@ use super::means::{Means, well_known};
 pub(super) const TOKEN_MAX_BYTES: usize = 32 * 1024;
 /// Keys are not fetched more often than this, whatever tokens name.
 const REFETCH: Duration = Duration::from_secs(10);
-/// How much of the future `nbf` may be in: clocks differ.
-const NOT_BEFORE_LEEWAY: Duration = Duration::from_secs(5 * 60);
+/// How far `nbf` may be in the future, since clocks differ (as upstream's go-oidc 2).
+const NOT_BEFORE_LEEWAY: Duration = Duration::from_secs(60);
 /// What Google's older tokens call their issuer, and what its documents do (OpenID Connect Core, 15.6.2).
 const GOOGLE: [&str; 2] = ["accounts.google.com", "https://accounts.google.com"];
 

@@ -158,6 +158,7 @@ async fn what_is_not_to_be_believed_is_refused_and_not_repeated() {
         ("expired", token(key, &es256(), &with("exp", json!(second - 1))), "expired"),
         ("for ever", token(key, &es256(), &lasting), "expire"),
         ("not yet", token(key, &es256(), &with("nbf", json!(second + 3600))), "not valid yet"),
+        ("in two minutes", token(key, &es256(), &with("nbf", json!(second + 120))), "not valid yet"),
         ("a time that is none", token(key, &es256(), &with("exp", json!("x"))), "no number"),
         ("no name", token(key, &es256(), &with("sub", json!(""))), "empty"),
         ("a name that is no text", token(key, &es256(), &with("sub", json!(7))), "sub"),
@@ -265,7 +266,6 @@ fn every_fault_of_a_configuration_is_said() {
         (of(issuer, "{username: {claim: sub}}"), "username.prefix"),
         (of(issuer, "{username: {claim: sub, prefix: '', expression: 'claims.sub'}}"), "both"),
         (of(issuer, "{username: {expression: 'claims.'}}"), "username.expression"),
-        (of(issuer, "{username: {expression: '1'}}"), "must evaluate"),
         (of(issuer, "{username: {expression: claims.email}}"), "email_verified"),
         (
             of(issuer, "{username: {claim: sub, prefix: ''}, extra: [{key: a, valueExpression: claims.a}]}"),
@@ -433,4 +433,53 @@ async fn googles_older_tokens_are_of_its_issuer() {
     let tokens: &dyn TokenAuthenticator = &issuers;
     let found = tokens.prove(&token(&server.key, &es256(), &claims), &[]).await.unwrap().expect("known");
     assert_eq!(found.user.name, "ex:jane");
+}
+
+#[test]
+fn every_version_is_read_and_a_misspelt_field_at_any_level_is_refused() {
+    let of = |version: &str| {
+        json!({"apiVersion": format!("apiserver.config.k8s.io/{version}"), "kind": "AuthenticationConfiguration",
+            "jwt": [{
+                "issuer": {"url": "https://a.example", "audiences": ["me", "you"], "audienceMatchPolicy": "MatchAny"},
+                "claimValidationRules": [{"claim": "c", "requiredValue": "v"}],
+                "claimMappings": {
+                    "username": {"claim": "sub", "prefix": ""},
+                    "groups": {"claim": "groups", "prefix": ""},
+                    "uid": {"claim": "uid"},
+                    "extra": [{"key": "example.com/k", "valueExpression": "claims.k"}],
+                },
+                "userValidationRules": [{"expression": "true", "message": "m"}],
+            }],
+            "anonymous": {"enabled": true, "conditions": [{"path": "/livez"}]}})
+    };
+    let parsed = |document: &Value| AuthenticationConfiguration::parse(document.to_string().as_bytes());
+    for version in ["v1", "v1beta1", "v1alpha1"] {
+        assert!(parsed(&of(version)).is_ok(), "{version}: {:?}", parsed(&of(version)).err());
+    }
+    assert!(parsed(&of("v2")).is_err());
+    for (at, misspelt) in kelson_codec::strict::misspelt(&of("v1")) {
+        let why = parsed(&misspelt).map(drop).expect_err(&at).join(" ");
+        assert!(why.contains("misspelt"), "{at}: {why}");
+    }
+}
+
+#[test]
+fn an_expression_of_any_type_may_map_a_claim_and_rules_are_true_or_false() {
+    let with = |mappings: &str, rules: &str| {
+        let text = format!(
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt:\n\
+             - issuer: {{url: 'https://a.example', audiences: [me]}}\n  claimMappings: {mappings}\n{rules}"
+        );
+        AuthenticationConfiguration::parse(text.as_bytes()).map(drop)
+    };
+    let name = "username: {claim: sub, prefix: ''}";
+    for mappings in [
+        format!("{{{name}, extra: [{{key: e.io/v, valueExpression: 'claims.?name'}}]}}"),
+        format!("{{{name}, groups: {{expression: 'claims.?groups'}}, uid: {{expression: '1'}}}}"),
+        "{username: {expression: '1'}}".to_owned(),
+    ] {
+        assert_eq!(with(&mappings, ""), Ok(()), "{mappings}");
+    }
+    let rule = with(&format!("{{{name}}}"), "  userValidationRules: [{expression: '1'}]\n").unwrap_err().join(" ");
+    assert!(rule.contains("must evaluate to bool"), "{rule}");
 }

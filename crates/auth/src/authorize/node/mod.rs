@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::policy::default_rules;
 use super::rbac::PolicyRule;
 use super::{Authorizer, Decision};
-use crate::Attributes;
 use crate::user::node_name;
+use crate::{Attributes, UserInfo};
 use views::Kind;
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -191,6 +191,10 @@ fn csi_node(node: &str, a: &Attributes<'_>) -> Decision {
 }
 
 impl Authorizer for NodeAuthorizer {
+    fn unlisted(&self, user: &UserInfo) -> Vec<&'static str> {
+        node_name(user).map(|_| "node authorizer does not support user rule resolution").into_iter().collect()
+    }
+
     fn authorize(&self, a: &Attributes<'_>) -> Decision {
         let Some(node) = node_name(a.user) else { return no("") };
         if node.is_empty() {

@@ -56,15 +56,18 @@ impl PolicyRule {
             && (self.resource_names.is_empty() || has(&self.resource_names, a.name))
     }
 
+    /// Compares what is asked for as a whole, since a resource may have a slash in it (an audience that is a URL, or
+    /// `pods/exec` in a review that names no subresource).
     fn matches_resource(&self, resource: &str, subresource: &str) -> bool {
         self.resources.iter().any(|r| {
-            if r == "*" {
-                return true;
-            }
-            match r.split_once('/') {
-                None => subresource.is_empty() && r == resource,
-                Some((base, sub)) => !subresource.is_empty() && sub == subresource && (base == "*" || base == resource),
-            }
+            r == "*"
+                || match subresource {
+                    "" => r == resource,
+                    _ => {
+                        r.strip_prefix(resource).and_then(|rest| rest.strip_prefix('/')) == Some(subresource)
+                            || r.strip_prefix("*/") == Some(subresource)
+                    }
+                }
         })
     }
 
@@ -310,6 +313,33 @@ mod tests {
             (&any_url, r("get", "", "pods", "", ""), false),
         ] {
             assert_eq!(rule.allows(&attributes), want, "{rule:?} {attributes:?}");
+        }
+    }
+
+    #[test]
+    fn resources_with_slashes() {
+        let user = UserInfo::new("u", ["g"]);
+        let ways = [("pods", ""), ("pods", "exec"), ("pods/exec", ""), ("a/b", "c"), ("a", "b/c"), ("a/b/c", "")];
+        for (of_rule, wanted) in [
+            ("*", ways.as_slice()),
+            ("pods", &[("pods", "")]),
+            ("pods/exec", &[("pods", "exec"), ("pods/exec", "")]),
+            ("*/exec", &[("pods", "exec")]),
+            ("a/b/c", &[("a/b", "c"), ("a", "b/c"), ("a/b/c", "")]),
+            ("*/b/c", &[("a", "b/c")]),
+            ("*/c", &[("a/b", "c")]),
+            ("*/*", &[]),
+            ("pods/*", &[]),
+            ("/exec", &[]),
+            ("pods/", &[]),
+            ("", &[]),
+        ] {
+            let rule = rule(json!({"apiGroups": [""], "resources": [of_rule], "verbs": ["get"]}));
+            for (resource, subresource) in ways {
+                let asked = Attributes::resource(&user, "get", "", resource, "ns", "x").with_subresource(subresource);
+                let found = wanted.contains(&(resource, subresource));
+                assert_eq!(rule.allows(&asked), found, "{of_rule:?} for {resource:?} and {subresource:?}");
+            }
         }
     }
 

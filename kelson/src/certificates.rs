@@ -19,6 +19,10 @@ const LOOK: Duration = Duration::from_secs(60);
 /// Shown for each certificate: seconds until it ends, less than nothing when it has.
 const TTL: &str = "kelson_certificate_ttl_seconds";
 
+/// An authority that expires within this time is named in the log each day: no certificate outlives it.
+const SOON: Duration = Duration::from_secs(180 * 24 * 3600);
+const WARN_EVERY: Duration = Duration::from_secs(24 * 3600);
+
 /// Where copies of the certificates in use lie, below the directory of the authorities.
 pub const ISSUED_DIR: &str = "issued";
 
@@ -34,6 +38,15 @@ impl CurrentPki {
     /// Those of this moment.
     pub fn get(&self) -> Arc<ClusterPki> {
         Arc::clone(&self.0.read())
+    }
+    /// The names of the authorities, as of their files, and when they end.
+    pub fn ends(&self) -> [(&'static str, Timestamp); 3] {
+        let pki = self.get();
+        [
+            ("ca", pki.ca.info().not_after),
+            ("front-proxy-ca", pki.front_proxy_ca.info().not_after),
+            ("kubelet-serving-ca", pki.kubelet_serving_ca.info().not_after),
+        ]
     }
     /// Others, from now on.
     pub fn replace(&self, pki: ClusterPki) {
@@ -111,21 +124,43 @@ pub async fn show(dir: &Path, all: &[Renewed]) {
     }
 }
 
-/// Keeps certificates good until `tasks` ends, and shows in `registry` how long they live, in `dir` what they are.
-pub fn keep(tasks: &Tasks, registry: &Registry, clock: Arc<dyn Clock>, all: Vec<Renewed>, dir: PathBuf) {
-    let (shown, now) = (all.clone(), Arc::clone(&clock));
+/// Logs the authorities that expire soon.
+fn warn_of_expiry(pki: &CurrentPki, now: Timestamp) {
+    for (authority, end) in pki.ends().into_iter().filter(|(_, end)| *end <= now + SOON) {
+        tracing::warn!(authority, %end, "an authority of the cluster expires soon; `kelson certificate rotate-ca` replaces it");
+    }
+}
+
+/// Keeps certificates good until `tasks` ends, and shows in `registry` how long they and their authorities live, in `dir` what they
+/// are.
+pub fn keep(
+    tasks: &Tasks,
+    registry: &Registry,
+    clock: Arc<dyn Clock>,
+    all: Vec<Renewed>,
+    authorities: &CurrentPki,
+    dir: PathBuf,
+) {
+    let (shown, now, pki) = (all.clone(), Arc::clone(&clock), authorities.clone());
     registry.on_scrape(move |families| {
         let mut family = families.gauge(TTL, "Seconds until a certificate of the control plane ends.");
-        for one in &shown {
-            let left = one.certificate.renewal().expires.duration_since(now.now());
-            family.sample(&[("certificate", one.name)], left.as_secs() as f64);
+        let leaves = shown.iter().map(|one| (one.name, one.certificate.renewal().expires));
+        for (name, end) in leaves.chain(pki.ends()) {
+            family.sample(&[("certificate", name)], end.duration_since(now.now()).as_secs() as f64);
         }
     });
+    let pki = authorities.clone();
     tasks.supervise("certificate-renewal", move || {
-        let (all, clock, dir) = (all.clone(), Arc::clone(&clock), dir.clone());
+        let (all, clock, dir, pki) = (all.clone(), Arc::clone(&clock), dir.clone(), pki.clone());
         async move {
             show(&dir, &all).await;
+            let mut warned: Option<Timestamp> = None;
             loop {
+                let now = clock.now();
+                if warned.is_none_or(|at| now < at || now >= at + WARN_EVERY) {
+                    warn_of_expiry(&pki, now);
+                    warned = Some(now);
+                }
                 let renewed = all.iter().filter(|one| one.renew_if_due(clock.now())).count();
                 if renewed > 0 {
                     show(&dir, &all).await;
@@ -193,12 +228,13 @@ mod tests {
         let day = Duration::from_secs(24 * 3600);
         let dir = tempfile::tempdir().unwrap();
         let pki = ClusterPki::open(&PkiOptions::new(dir.path().join("pki")), start).unwrap();
+        let authorities = CurrentPki::new(pki.clone());
         let client = move |now| pki.issue_component(Component::KubeletClient, now);
         let one = Renewed::new("client", start, client).unwrap();
         let (tasks, registry) = (Tasks::root("test"), Registry::new());
         let clock = Arc::new(SetClock(Mutex::new(start)));
         let issued = dir.path().join(ISSUED_DIR);
-        keep(&tasks, &registry, Arc::clone(&clock) as _, vec![one.clone()], issued.clone());
+        keep(&tasks, &registry, Arc::clone(&clock) as _, vec![one.clone()], &authorities, issued.clone());
         let after = async |now: Timestamp| {
             *clock.0.lock() = now;
             tokio::time::sleep(LOOK * 2).await;
@@ -209,6 +245,10 @@ mod tests {
         let second = after(start + 340 * day).await;
         assert!(second > first, "due at 93 % of its life");
         assert!(registry.text().contains("kelson_certificate_ttl_seconds{certificate=\"client\"} 3"));
+        for authority in ["ca", "front-proxy-ca", "kubelet-serving-ca"] {
+            let row = format!("kelson_certificate_ttl_seconds{{certificate={authority:?}}} 2");
+            assert!(registry.text().contains(&row), "{row} {}", registry.text());
+        }
         let third = after(start + 2000 * day).await;
         assert!(third > second, "a clock that was set far ahead");
         let fourth = after(start).await;

@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use kelson_controllers::{Authorities, Controllers, ReservedNames};
 use kelson_encryption::{Encryption, EncryptionOptions};
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
-use kelson_pki::{ClusterPki, San};
+use kelson_pki::{ClusterPki, PkiError, San};
 use kelson_ranges::Ranges;
 use kelson_scheduler::Scheduler;
 use kelson_serving::{Delegated, Port};
@@ -60,6 +60,19 @@ pub struct ControlPlane {
     cluster: ClusterSettings,
 }
 
+/// Names the command that helps where an authority has expired.
+fn with_remedy(error: PkiError, dir: &Path) -> anyhow::Error {
+    let expired = matches!(error, PkiError::SignerExpired(_));
+    let error = anyhow::Error::new(error);
+    match expired {
+        true => error.context(format!(
+            "an authority of the cluster has expired; `kelson certificate rotate-ca --data-dir {}` replaces it",
+            dir.display()
+        )),
+        false => error,
+    }
+}
+
 impl ControlPlane {
     /// Starts everything; returns when the API is ready.
     pub async fn start(args: &ServerArgs, ranges: Ranges, tasks: &Tasks) -> anyhow::Result<Self> {
@@ -79,7 +92,7 @@ impl ControlPlane {
         let authorities = CurrentPki::new(pki);
         let pki = authorities.get();
         let names = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &machine_names(args, address));
-        let certificates = Certificates::issue(&authorities, names, now)?;
+        let certificates = Certificates::issue(&authorities, names, now).map_err(|e| with_remedy(e, dir))?;
         let files = IdentityFiles::read(&args.identity)?;
         let api = {
             let mut config = api_config(args, &ranges, store, &pki, &certificates, address)?;
@@ -120,7 +133,7 @@ impl ControlPlane {
             api.register_component(name, Box::new(running(&tasks)));
         }
         let issued = dir.join(PKI_DIR).join(certificates::ISSUED_DIR);
-        certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all(), issued);
+        certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all(), &authorities, issued);
         let ports = Ports { args, tasks: &tasks, api: &api, pki: &pki, certificates: &certificates, clock };
         let ports = ports.serve_all(scheduler.metrics(), manager).await?;
         let (dir, pki, urls) = (dir.clone(), authorities.clone(), (local_url.clone(), public_url));

@@ -75,8 +75,9 @@ pub struct IdentityArgs {
     /// How long its refusal is kept.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
-    /// How long after its end a node's certificate still lets that node, and nobody else, ask for another; 0: not at all.
-    #[arg(long, value_name = "TIME", default_value = "720h", value_parser = crate::args::parse_ttl)]
+    /// How long after its expiry a node's certificate may still be used to request a new one for the same node, unless that node is
+    /// up; 0: never.
+    #[arg(long, value_name = "TIME", default_value = "72h", value_parser = crate::args::parse_ttl)]
     pub node_return_grace: Duration,
 }
 

@@ -24,14 +24,33 @@ pub fn check(dir: &Path, given: &[&Path]) {
     }
 }
 
-/// Keys, kubeconfigs, the join token, and the store's files.
+/// Keys, kubeconfigs, the join token, the store's files and their copies, and the directories that hold them.
 fn own(dir: &Path) -> Vec<PathBuf> {
     let mut files = vec![dir.join("node-token"), dir.join("admin.kubeconfig")];
-    for (below, secret) in [("pki", ".key"), ("store", "")] {
-        let entries = fs::read_dir(dir.join(below)).into_iter().flatten().filter_map(Result::ok);
-        files.extend(entries.map(|e| e.path()).filter(|p| p.to_string_lossy().ends_with(secret)));
+    let named = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    add(&dir.join("pki"), &|path| named(path).ends_with(".key"), &mut files);
+    // A kubelet's keys are in one file with their certificates.
+    add(&dir.join("kubelet").join("pki"), &|path| !named(path).ends_with(".crt"), &mut files);
+    add(&dir.join("store"), &|_| true, &mut files);
+    add(&dir.join("snapshots"), &|_| true, &mut files);
+    let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    for replaced in entries.filter(|path| named(path).starts_with("store.before-")) {
+        add(&replaced, &|_| true, &mut files);
     }
     files
+}
+
+/// A directory and what of its files is secret, at every depth.
+fn add(dir: &Path, is_secret: &dyn Fn(&Path) -> bool, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    files.push(dir.to_owned());
+    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+        match fs::symlink_metadata(&path) {
+            Ok(about) if about.is_dir() => add(&path, is_secret, files),
+            Ok(_) if is_secret(&path) => files.push(path),
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]
@@ -56,9 +75,22 @@ mod tests {
         let token = file("node-token", 0o600);
         let certificate = file("pki/ca.crt", 0o644);
         let given = file("elsewhere/encryption.yaml", 0o640);
+        let more = [
+            "kubelet/pki/kubelet-client-current.pem",
+            "store.before-1/store.db",
+            "snapshots/monday/store.db",
+            "pki/next/ca.key",
+        ];
+        let more = more.map(|name| file(name, 0o644));
+        let directories = ["pki", "store", "kubelet/pki", "snapshots", "snapshots/monday", "store.before-1"];
+        for name in directories {
+            fs::set_permissions(dir.path().join(name), Permissions::from_mode(0o755)).unwrap();
+        }
         check(dir.path(), &[&given]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
         assert_eq!([mode(&key), mode(&store), mode(&token)], [0o600; 3]);
+        assert_eq!(more.each_ref().map(|path| mode(path)), [0o600; 4]);
+        assert_eq!(directories.map(|name| mode(&dir.path().join(name))), [0o700; 6]);
         assert_eq!(mode(&certificate), 0o644, "everybody may read a certificate");
         assert_eq!(mode(&given), 0o640, "what others own is named and left");
         assert!(open_to_others(&given).is_some());

@@ -133,13 +133,23 @@ impl Api {
             None if name.starts_with("system:node:") => UserInfo::new(name, ["system:nodes"]),
             None => UserInfo::new(name, Vec::<String>::new()),
         };
+        self.transport_of(user)
+    }
+
+    fn transport_of(&self, user: UserInfo) -> Arc<dyn Transport> {
+        let name = user.name.rsplit(':').next().unwrap_or_default().to_owned();
         let way = Way { server: Arc::clone(&self.server), user };
-        self.faults.wrap(name.rsplit(':').next().unwrap_or(name), Arc::new(way))
+        self.faults.wrap(&name, Arc::new(way))
     }
 
     /// The same server, with the test's own requests as this user's.
     pub fn acting_as(&self, name: &str) -> Self {
         Self { admin: self.client_as(name), ..self.clone() }
+    }
+
+    /// The same, as a user with these groups.
+    pub fn acting_as_user(&self, user: UserInfo) -> Self {
+        Self { admin: Client::new(self.transport_of(user), "test"), ..self.clone() }
     }
 
     /// A client as this user; see [`transport`](Self::transport).

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kelson_client::{Client, ClientError, ResourceType, WorkQueue};
+use kelson_client::{Client, ClientError, EventRecorder, EventType, ObjectRef, ResourceType, WorkQueue};
 use kelson_meta::{Clock, ObjectKey, Reason, format_seconds};
 use kelson_pki::{
     CertificateRequest, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, validate_kubelet_client,
@@ -22,6 +22,8 @@ use crate::views::{CsrView, NodeView};
 const REVIEWS: ResourceType =
     ResourceType::cluster("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview");
 const NODE_USER: &str = "system:node:";
+/// Group of nodes that come back with a certificate that has ended.
+const RETURNING_NODES: &str = "kelson:returning-nodes";
 
 /// Why a request may be approved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +72,7 @@ struct Approver {
     csrs: SharedInformer<CsrView>,
     nodes: SharedInformer<NodeView>,
     config: Arc<Config>,
+    recorder: EventRecorder,
     /// Set once the log says that the cluster lets this controller approve nothing.
     forbidden: AtomicBool,
 }
@@ -77,8 +80,10 @@ struct Approver {
 /// Starts the approving controller.
 pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    let client = ctx.client();
     let me = Arc::new(Approver {
-        client: ctx.client(),
+        recorder: ctx.recorder(&client, "certificate-controller"),
+        client,
         clock: Arc::clone(&ctx.clock),
         csrs: ctx.informers.csrs.reader(),
         nodes: ctx.informers.nodes.reader(),
@@ -124,6 +129,19 @@ fn is_open(csr: &CsrView) -> bool {
 }
 
 impl Approver {
+    /// Refuses a certificate for a node that is up: with it, the holder of a join token or of an old disk could act as that node. The
+    /// back-off tries again: a node that was set up again is not ready after a minute.
+    fn must_be_down(&self, csr: &CsrView, request: &CertificateRequest) -> Result<(), SyncError> {
+        let name = request.common_name.strip_prefix(NODE_USER).unwrap_or_default();
+        match self.nodes.get(&ObjectKey::new("", name)).is_some_and(|node| is_up(&node)) {
+            true => Err(SyncError::Other(format!(
+                "node {name:?} is up under a certificate of its own: {:?} is not given its name",
+                csr.spec.username
+            ))),
+            false => Ok(()),
+        }
+    }
+
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(csr) = self.csrs.get(key).filter(|c| is_open(c)) else { return Ok(()) };
         let Ok(request) = csr.request() else { return Ok(()) };
@@ -134,21 +152,17 @@ impl Approver {
                 if !self.may(&csr, "selfnodeclient").await? && !self.may(&csr, "nodeclient").await? {
                     return self.refused(key, "selfnodeclient");
                 }
+                // A disk or a backup of a node that runs elsewhere, whose certificate has ended, does not become that node.
+                if csr.spec.groups.iter().any(|group| group == RETURNING_NODES) {
+                    self.must_be_down(&csr, request)?;
+                }
                 "Auto approving self kubelet client certificate after SubjectAccessReview."
             }
             Recognized::NodeClient => {
                 if !self.may(&csr, "nodeclient").await? {
                     return self.refused(key, "nodeclient");
                 }
-                let name = request.common_name.strip_prefix(NODE_USER).unwrap_or_default();
-                if self.nodes.get(&ObjectKey::new("", name)).is_some_and(|node| is_up(&node)) {
-                    // Whoever holds a join token could become any node, and read what its pods may. The back-off asks again: a
-                    // node that was set up anew has fallen silent, and is not ready after a minute.
-                    return Err(SyncError::Other(format!(
-                        "node {name:?} is up under a certificate of its own: {:?} is not given its name",
-                        csr.spec.username
-                    )));
-                }
+                self.must_be_down(&csr, request)?;
                 "Auto approving kubelet client certificate after SubjectAccessReview."
             }
             Recognized::NodeServing => {
@@ -158,6 +172,9 @@ impl Approver {
                 let others = nodes.iter().map(|n| &**n);
                 if let Some(why) = serving_names::refused(request, &node, others, &self.config.reserved_names) {
                     tracing::warn!(csr = %key, node = name, %why, "serving certificate not approved");
+                    let about = ObjectRef::of(&*csr);
+                    let message = format!("not approved for node {name:?}: {why}");
+                    self.recorder.event(&about, EventType::Warning, "ServingCertificateNotApproved", message);
                     return Ok(());
                 }
                 "Auto approving kubelet serving certificate: every name and address is the node's own."
@@ -310,6 +327,37 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_certificate_that_has_ended_does_not_become_a_node_that_is_up() {
+        let api = Api::start().await;
+        let _running = run(&api, &["certificatesigningrequest-approving-controller"], Config::default()).await;
+        let ready = |status: &'static str| {
+            move |v: &mut Value| v["status"]["conditions"] = json!([{"type": "Ready", "status": status}])
+        };
+        api.create("v1/nodes", json!({"metadata": {"name": "n1"}})).await;
+        api.change("v1/nodes", "", "n1", ready("True")).await;
+        api.settle().await;
+        let kind = "certificates.k8s.io/v1/certificatesigningrequests";
+        let rbac = |plural: &str| format!("rbac.authorization.k8s.io/v1/{plural}");
+        let rule = json!({"apiGroups": ["certificates.k8s.io"], "verbs": ["create"],
+            "resources": ["certificatesigningrequests/selfnodeclient", "certificatesigningrequests"]});
+        api.create(&rbac("clusterroles"), json!({"metadata": {"name": "return"}, "rules": [rule]})).await;
+        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "return"});
+        let who = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": RETURNING_NODES});
+        let binding = json!({"metadata": {"name": "return"}, "roleRef": role, "subjects": [who]});
+        api.create(&rbac("clusterrolebindings"), binding).await;
+        let returning = kelson_auth::UserInfo::new(NODE, [RETURNING_NODES, kelson_auth::user::AUTHENTICATED]);
+        let asked = csr(KUBE_APISERVER_CLIENT_KUBELET, NODE, &[], "client auth");
+        api.acting_as_user(returning).create(kind, asked).await;
+        tokio::time::sleep(std::time::Duration::from_secs(4_000)).await;
+        api.settle().await;
+        assert!(api.get(kind, "", "r").await.unwrap()["status"]["conditions"].is_null(), "n1 is up");
+        api.change("v1/nodes", "", "n1", ready("Unknown")).await;
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        let conditions = api.get(kind, "", "r").await.unwrap()["status"]["conditions"].clone();
+        assert_eq!(conditions[0]["type"], "Approved", "a node that is down may return");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_serving_request_waits_for_the_nodes_addresses_and_is_signed() {
         let api = Api::start().await;
         let authority = |name: &str| Arc::new(Authority::create(name, kelson_meta::Clock::now(&api.clock)).unwrap());
@@ -330,6 +378,9 @@ mod tests {
         node.create(kind, csr(KUBELET_SERVING, NODE, &[San::Ip("10.0.0.5".parse().unwrap())], "server auth")).await;
         api.settle().await;
         assert!(api.get(kind, "", "r").await.unwrap()["status"]["conditions"].is_null());
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        let events = api.events().await;
+        assert!(events.iter().any(|event| event.contains("ServingCertificateNotApproved")), "{events:?}");
         api.change("v1/nodes", "", "n1", |v| {
             v["status"] = json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.5"}]});
         })

@@ -35,9 +35,10 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     std::fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-/// The mode of a regular file with which others than its owner may do anything; `None`: they may not, or it is no regular file.
+/// The mode of a regular file or a directory with which others than its owner may do anything; `None`: they may not, or it is
+/// neither.
 pub fn open_to_others(file: &Path) -> Option<u32> {
-    let about = std::fs::symlink_metadata(file).ok().filter(Metadata::is_file)?;
+    let about = std::fs::symlink_metadata(file).ok().filter(|about| about.is_file() || about.is_dir())?;
     let mode = about.permissions().mode() & 0o7777;
     (mode & OTHERS != 0).then_some(mode)
 }

@@ -18,7 +18,7 @@ use crate::tracing_flags::TracingArgs;
 
 /// Kubernetes in one binary.
 #[derive(Parser, Debug)]
-#[command(name = "kelson", version = kelson_meta::version::KELSON_VERSION, about, disable_help_subcommand = true)]
+#[command(name = "kelson", version = kelson_meta::version::KELSON_VERSION, about)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -330,6 +330,44 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_says_what_it_is_asked_and_what_is_wrong() {
+        fn look(path: &[&str], command: &clap::Command, seen: &mut usize) {
+            *seen += 1;
+            let said = |words: &[&str]| {
+                let words: Vec<&str> = path.iter().chain(words).copied().collect();
+                let error = Cli::command().try_get_matches_from(words).err();
+                (error.as_ref().map(clap::Error::kind), error.map(|e| e.to_string()).unwrap_or_default())
+            };
+            for word in ["--help", "-h"] {
+                let (kind, text) = said(&[word]);
+                assert_eq!(kind, Some(clap::error::ErrorKind::DisplayHelp), "{path:?} {word}");
+                assert!(text.contains("Usage: "), "{text}");
+            }
+            let (_, unknown) = said(&["--no-such-flag"]);
+            assert!(unknown.contains("--no-such-flag"), "{path:?}: {unknown}");
+            let (_, alone) = said(&[]);
+            for arg in command.get_arguments().filter(|arg| arg.is_required_set()) {
+                let name = arg.get_long().map_or_else(|| format!("<{}", arg.get_id()), |name| format!("--{name}"));
+                let is_named = alone.to_lowercase().contains(&name.to_lowercase());
+                assert!(is_named || alone.contains("Usage: "), "{path:?}: {name} is missing in {alone:?}");
+            }
+            let (kind, help) = said(&["help"]);
+            match command.has_subcommands() {
+                true => assert_eq!(kind, Some(clap::error::ErrorKind::DisplayHelp), "{path:?}: {help}"),
+                // A word where it takes one, else refused by name.
+                false => assert!(kind.is_none() || help.contains("help"), "{path:?}: {help}"),
+            }
+            for child in command.get_subcommands().filter(|child| child.get_name() != "help") {
+                look(&[path, &[child.get_name()]].concat(), child, seen);
+            }
+        }
+        let (mut command, mut seen) = (Cli::command(), 0);
+        command.build();
+        look(&["kelson"], &command, &mut seen);
+        assert!(seen > 12, "the commands are found: {seen}");
     }
 
     #[test]

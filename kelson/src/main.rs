@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         return etcd::main(words);
     }
     if let Some((component, words)) = upstream::named(&words) {
-        return component.main(words);
+        return component.main(&words);
     }
     let words = hollow::named(&words).unwrap_or(words);
     match dispatch(Cli::from_words(words, upstream::help()).command) {

@@ -61,15 +61,18 @@ fn all() -> impl Iterator<Item = &'static Component> {
 }
 
 /// The component that a command line names, by the program's name or the first word, and the words that are for it.
-pub fn named(words: &[OsString]) -> Option<(&'static Component, &[OsString])> {
+pub fn named(words: &[OsString]) -> Option<(&'static Component, Vec<OsString>)> {
     let (program, rest) = words.split_first()?;
     let program = flags::program(program);
     if let Some(component) = all().find(|c| c.name == program) {
-        return Some((component, rest));
+        return Some((component, rest.to_vec()));
     }
-    let (first, rest) = rest.split_first()?;
-    let component = all().find(|c| first == c.name || first == c.alias)?;
-    Some((component, rest))
+    let called = |word: &OsString| all().find(|c| word == c.name || word == c.alias);
+    match rest {
+        [help, component] if help == "help" => Some((called(component)?, vec!["--help".into()])),
+        [first, rest @ ..] => Some((called(first)?, rest.to_vec())),
+        [] => None,
+    }
 }
 
 #[cfg(test)]
@@ -91,6 +94,9 @@ mod tests {
             (&["kelson", "kube-scheduler", "--help"], Some("kube-scheduler"), &["--help"]),
             (&["kelson", "controller-manager", "x"], Some("kube-controller-manager"), &["x"]),
             (&["/kube-apiserver/kelson", "server"], None, &[]),
+            (&["kelson", "help", "kubelet"], Some("kubelet"), &["--help"]),
+            (&["kelson", "help", "server"], None, &[]),
+            (&["kelson", "help"], None, &[]),
             (&["kelson"], None, &[]),
             (&[], None, &[]),
         ];
@@ -116,6 +122,45 @@ mod tests {
                 assert!(read(component.name, &table, alone).is_ok(), "{} {name} {flag:?}", component.name);
             }
         }
+    }
+
+    #[test]
+    fn every_component_says_what_it_is_asked_and_what_is_wrong() {
+        for component in all() {
+            let table = Table::of(component.facts, &component.command());
+            let asked = |words: &[&str]| read(component.name, &table, words.iter().map(OsString::from));
+            for word in ["--help", "-h"] {
+                assert!(matches!(asked(&[word]), Ok(Asked::Help)), "{} {word}", component.name);
+            }
+            let unknown = asked(&["--no-such-flag"]).err().expect("an error");
+            assert!(unknown.contains("no-such-flag"), "{}: {unknown}", component.name);
+            let stray = asked(&["help"]).err().expect("an error");
+            assert!(stray.contains("help"), "{}: {stray}", component.name);
+            let Ok(Asked::Run(spoken)) = asked(&[]) else { panic!("{} without flags", component.name) };
+            let required: Vec<String> = component
+                .command()
+                .get_arguments()
+                .filter(|a| a.is_required_set())
+                .filter_map(|a| a.get_long().map(|name| format!("--{name} ")))
+                .collect();
+            match component.matches(&spoken) {
+                Ok(_) => assert!(required.is_empty(), "{}", component.name),
+                Err(why) => {
+                    assert!(!why.contains('\n') && !why.ends_with(':'), "{why}");
+                    for flag in &required {
+                        assert!(why.contains(flag.as_str()), "{}: {flag} is missing in {why:?}", component.name);
+                    }
+                }
+            }
+        }
+        let kubelet = all().find(|c| c.name == "kubelet");
+        let Some(kubelet) = kubelet else { return };
+        let table = Table::of(kubelet.facts, &kubelet.command());
+        let Ok(Asked::Run(spoken)) = read(kubelet.name, &table, ["--config", "X"].map(OsString::from)) else {
+            panic!("a known flag")
+        };
+        let why = kubelet.matches(&spoken).expect_err("something is missing");
+        assert!(why.starts_with("the following required arguments were not provided: --"), "{why}");
     }
 
     /// What kubeadm, test environments and kwok pass.
@@ -154,7 +199,7 @@ mod tests {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
             let (component, words) = named(&words).expect("a component");
             let table = Table::of(component.facts, &component.command());
-            match read(component.name, &table, words.iter().cloned()) {
+            match read(component.name, &table, words.into_iter()) {
                 Ok(Asked::Run(spoken)) => drop(component.matches(&spoken).unwrap_or_else(|e| panic!("{line}: {e}"))),
                 other => panic!("{line}: {other:?}"),
             }

@@ -67,10 +67,15 @@ impl Component {
 
     /// The typed arguments; the error is one line.
     pub fn matches(&self, spoken: &Spoken) -> Result<ArgMatches, String> {
-        // The lines after the first are hints in the spelling of the library that reads the arguments.
-        let first = |e: clap::Error| e.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1);
-        self.command().try_get_matches_from(&spoken.words).map_err(first)
+        self.command().try_get_matches_from(&spoken.words).map_err(|e| in_one_line(&e))
     }
+}
+
+/// All that is wrong; what follows after an empty line are hints in the spelling of the library that reads the arguments.
+fn in_one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+    lines.join(" ").replacen("error: ", "", 1)
 }
 
 fn print(text: &str) -> ExitCode {

@@ -18,7 +18,7 @@ use super::event::Step;
 use super::parts::Parts;
 use super::place::place;
 use super::plan::{Action, KillReason};
-use super::terminate::{self, GRACE_MIN, Kill};
+use super::terminate::{self, Kill};
 use crate::env::resolve::{self, Given};
 use crate::images::error::{StartError, StartReason};
 use crate::images::{Present, Wanted};
@@ -264,7 +264,7 @@ impl Executor {
             KillReason::DefinitionChanged | KillReason::UnknownState | KillReason::Resize => None,
         });
         let grace = of_probe.and_then(|p| p.termination_grace_period_seconds).map(pod::seconds);
-        let grace = grace.unwrap_or_else(|| pod::grace(&self.pod)).max(GRACE_MIN);
+        let grace = grace.unwrap_or_else(|| pod::grace(&self.pod));
         Kill::of(&self.parts.effects, &self.pod, instance, grace).run(Some(message)).await;
         self.tell(Step::Changed).await;
     }
@@ -432,7 +432,7 @@ impl Executor {
         let (kind, text) = (EventType::Warning, "PostStartHook failed");
         effects.tell.container(&self.pod, m.role, name, kind, "FailedPostStartHook", text);
         let message = format!("FailedPostStartHook: Container {name} failed postStart hook");
-        let grace = pod::grace(&self.pod).max(GRACE_MIN);
+        let grace = pod::grace(&self.pod);
         let kill = Kill { effects, pod: &self.pod, id, name, running: true, made_with: None, grace };
         kill.run(Some(message)).await;
         Err(StartError::new(StartReason::PostStartHook, "PostStartHook failed"))

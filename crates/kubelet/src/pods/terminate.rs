@@ -18,8 +18,9 @@ use crate::probes::{Handler, Target};
 use crate::runtime::labels;
 use crate::runtime::snapshot::{Instance, RuntimePod, State};
 
-/// A container gets at least this long, also after its preStop hook used up the grace period, unless the whole pod is given less.
-pub const GRACE_MIN: Duration = Duration::from_secs(2);
+/// Every container gets at least this long between SIGTERM and SIGKILL, whatever the grace period is and whatever its preStop hook
+/// used up of it (upstream `minimumGracePeriodInSeconds`).
+const GRACE_MIN: Duration = Duration::from_secs(2);
 
 /// One container to end.
 pub struct Kill<'a> {
@@ -66,14 +67,14 @@ impl<'a> Kill<'a> {
             && let Some(hook) = self.pre_stop()
         {
             self.hook(role, &hook).await;
-            return self.grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
+            return self.grace.saturating_sub(began.elapsed());
         }
         self.grace
     }
 
-    /// Stops it within `left`.
+    /// Stops it within `left`, or [`GRACE_MIN`] where that is longer.
     pub async fn stop(&self, left: Duration) {
-        if let Err(e) = self.effects.runtime.stop_container(self.id, left).await
+        if let Err(e) = self.effects.runtime.stop_container(self.id, left.max(GRACE_MIN)).await
             && !e.is_not_found()
         {
             tracing::warn!(container = %self.name, id = %self.id, error = %e, "container not stopped");
@@ -126,9 +127,7 @@ pub async fn pod(effects: PodEffects, pod: Arc<Pod>, runtime: Arc<RuntimePod>, g
         pod::members(&pod).filter(|m| m.role == Role::Sidecar).map(|m| m.container.name.clone()).collect();
     for name in order.iter().rev() {
         for c in sidecars.iter().filter(|c| c.name == *name) {
-            let left = grace.saturating_sub(begun.elapsed());
-            let left = if grace.is_zero() { grace } else { left.max(GRACE_MIN) };
-            Kill::of(&effects, &pod, c, grace).stop(left).await;
+            Kill::of(&effects, &pod, c, grace).stop(grace.saturating_sub(begun.elapsed())).await;
         }
     }
     for s in runtime.sandboxes.iter().filter(|s| s.ready) {

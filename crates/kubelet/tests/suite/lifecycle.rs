@@ -231,7 +231,7 @@ async fn a_second_worker_adopts_what_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_deleted_by_force_ends_at_once_and_a_manifest_in_its_time() {
-    for (annotations, grace) in [(json!({}), 1), (json!({"kubernetes.io/config.source": "file"}), 600)] {
+    for (annotations, grace) in [(json!({}), 2), (json!({"kubernetes.io/config.source": "file"}), 600)] {
         let mut object = pod(json!({"containers":[{"name":"a","image":"x:1"}],"terminationGracePeriodSeconds":600}));
         object["metadata"]["annotations"] = annotations;
         let life = live(object);
@@ -285,7 +285,7 @@ async fn an_evicted_pod_says_why() {
     let status = life.world.api.status.lock().clone();
     assert_eq!((&status["reason"], &status["message"]), (&json!("Evicted"), &json!(message)));
     assert_eq!(condition(&life.world, "DisruptionTarget"), "True");
-    assert_eq!(*life.world.runtime.stops.lock(), [1]);
+    assert_eq!(*life.world.runtime.stops.lock(), [2], "no container gets less, whatever the grace period");
     assert!(life.world.runtime.running().is_empty());
 }
 

@@ -217,7 +217,7 @@ pub struct Config {
     pub tracer: Option<Arc<Tracer>>,
     /// Connections to kubelets, pods and services that clients may have open through the server, all together.
     pub backends_max: usize,
-    /// More checks of `/healthz`, `/livez` and `/readyz`, by name (`kms-providers`).
+    /// More checks of `/healthz` and `/readyz`, by name (`kms-providers`).
     pub checks: Vec<(&'static str, ExtraCheck)>,
     /// Registries that `/metrics` shows with the server's own.
     pub registries: Vec<Registry>,

@@ -27,6 +27,11 @@ pub fn lifecycle(group: &str, version: &str, kind: &str) -> Option<&'static Life
     LIFECYCLES.get(at)
 }
 
+/// Whether a version of a group is or was there, by the lifecycles that are published.
+pub fn is_known_version(group: &str, version: &str) -> bool {
+    LIFECYCLES.iter().any(|row| (row.group, row.version) == (group, version))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

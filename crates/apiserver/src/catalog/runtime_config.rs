@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use kelson_meta::gates::FeatureGates;
-use kelson_schema::resource;
+use kelson_schema::{lifecycle, resource};
 
 /// Words for all versions of one maturity. A later one wins over those before it.
 const MATURITIES: [(&str, fn(&str) -> bool); 4] = [
@@ -97,7 +97,9 @@ impl RuntimeConfig {
 
     fn set(&mut self, key: &str, of: (&str, &str, Option<&str>), value: &str) -> Result<(), String> {
         let (group, version, resource) = of;
-        if !resource::group_versions().iter().any(|known| known.group == group && known.version == version) {
+        // A version whose last kind is gone may still be named, and has nothing to serve.
+        let is_served = resource::group_versions().iter().any(|known| known.group == group && known.version == version);
+        if !is_served && !lifecycle::is_known_version(group, version) {
             let shown = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
             return Err(format!("group version {shown} that has not been registered"));
         }
@@ -220,5 +222,13 @@ mod tests {
         for (value, want) in rows {
             assert_eq!(RuntimeConfig::parse(&[value]), Err(want.to_owned()), "{value}");
         }
+    }
+
+    #[test]
+    fn versions_that_are_gone_may_be_named() {
+        for gone in ["authentication.k8s.io/v1beta1=true", "authentication.k8s.io/v1beta1/selfsubjectreviews=true"] {
+            assert!(RuntimeConfig::parse(&[gone]).is_ok(), "{gone}");
+        }
+        assert!(RuntimeConfig::parse(&["authentication.k8s.io/v9=true"]).is_err());
     }
 }

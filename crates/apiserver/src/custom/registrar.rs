@@ -10,7 +10,7 @@ use parking_lot::RwLock;
 use serde_json::Value;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
-use crate::catalog::{Catalog, Served};
+use crate::catalog::{Behaviour, Catalog, Served};
 use crate::custom::convert::{CallWebhook, Conversions};
 use crate::custom::definition::Definition;
 use crate::custom::kind;
@@ -155,9 +155,12 @@ impl Definitions {
         self.known.write().insert(name, Arc::new(known));
     }
 
-    /// A definition cannot take the place of a resource that is compiled in.
+    /// A definition cannot take the place of a resource that is compiled in, nor add kinds to a group version that has such
+    /// resources: upstream's server answers for all paths of that version before definitions are looked at.
     fn is_builtin(&self, gvr: &Gvr) -> bool {
+        let of_version = || self.catalog.of(&gvr.group, &gvr.version).unwrap_or_default();
         kelson_schema::resource::resource(&gvr.group, &gvr.version, &gvr.resource).is_some()
+            || of_version().iter().any(|served| matches!(served.strategy, Behaviour::Builtin(_)))
     }
 
     /// Forgets a definition that was deleted.

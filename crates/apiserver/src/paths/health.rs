@@ -19,7 +19,11 @@ fn checks(server: &Server, endpoint: &str) -> Vec<&'static str> {
         names.extend(["etcd-readiness", "informer-sync"]);
     }
     names.extend(HOOKS);
-    names.extend(server.config.checks.iter().map(|(name, _)| *name));
+    // These checks are not part of liveness: restarting the process does not help when, say, a key service is unavailable
+    // (upstream `addHealthChecksWithoutLivez`).
+    if endpoint != "livez" {
+        names.extend(server.config.checks.iter().map(|(name, _)| *name));
+    }
     if endpoint == "readyz" {
         names.extend(server.health.components());
         names.push("shutdown");

@@ -502,3 +502,27 @@ async fn another_server_answers_for_a_group_version() {
     let (code, _) = api.call("GET", "/apis/far.example.com/v1/things", Value::Null).await;
     assert_eq!(code, 404);
 }
+
+#[tokio::test]
+async fn a_definition_adds_nothing_to_a_version_that_is_compiled_in() {
+    let api = Api::start().await;
+    let version = |name: &str| json!({"name": name, "served": true, "storage": name == "v7", "schema": {"openAPIV3Schema": {"type": "object"}}});
+    let definition = json!({
+        "metadata": {"name": "foos.networking.k8s.io", "annotations": {"api-approved.kubernetes.io": "https://example.com"}},
+        "spec": {"group": "networking.k8s.io", "scope": "Namespaced", "versions": [version("v1"), version("v7")],
+            "names": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList"}}});
+    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let (code, made) = api.call("POST", crds, definition).await;
+    assert_eq!(code, 201, "{made}");
+    let served = |path: &'static str| {
+        let api = &api;
+        async move {
+            let resources = api.get(path).await["resources"].clone();
+            resources.as_array().is_some_and(|all| all.iter().any(|r| r["name"] == "foos"))
+        }
+    };
+    assert!(!served("/apis/networking.k8s.io/v1").await);
+    let foos = "/apis/networking.k8s.io/v1/namespaces/default/foos";
+    assert_eq!(api.call("GET", foos, Value::Null).await.0, 404);
+    assert!(served("/apis/networking.k8s.io/v7").await, "another version is the definition's");
+}

@@ -66,7 +66,7 @@ pub fn digested_name(wanted: &Wanted<'_>) -> String {
 /// What a request has led to.
 #[derive(Debug)]
 pub struct Answered {
-    /// The certificate.
+    /// The issued certificate chain, PEM.
     pub cert_pem: String,
     /// The request's name.
     pub name: String,

@@ -24,7 +24,7 @@ pub(crate) struct Link {
 
 /// What a record is written with now.
 pub(crate) enum WritesWith {
-    /// Nothing.
+    /// The value is stored as it is.
     Clear,
     /// A key, named by prefix and the key service's key.
     Key(String),

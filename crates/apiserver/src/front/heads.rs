@@ -83,6 +83,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for CountedHeads<T> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buf);
         if read.is_ready() && !self.count(buf.filled().len() - before) {
+            buf.set_filled(before);
             return Poll::Ready(Err(io::Error::other("too many bytes of unfinished requests")));
         }
         read

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use mark::{Grace, finalizers, grace, is_deleting, mark, mark_grace, set_finalizers};
 
+use crate::catalog::Served;
 use crate::catalog::record::Object;
-use crate::catalog::{ObjectSchema, Served};
 use crate::custom::cleanup;
 use crate::read::{encode, list};
 use crate::request::answer;

@@ -188,14 +188,15 @@ fn state(obj: &Value) -> &'static str {
 fn check_job(obj: &Value, e: &mut Errors) {
     let (spec, p) = (&obj["spec"], Path::new("spec"));
     check_spec(spec, &p, e);
-    let selector = &spec["selector"];
+    let (selector, before) = (&spec["selector"], e.len());
     if present(selector) {
         rules::label_selector(selector, &p.child("selector"), e);
     } else {
         e.required(&p.child("selector"), "");
     }
     let labels = &spec["template"]["metadata"]["labels"];
-    if present(selector) && !rules::selector_matches(selector, labels) {
+    // An invalid selector is not compared; a missing one matches nothing.
+    if !present(selector) || (e.len() == before && !rules::selector_matches(selector, labels)) {
         let t = p.child("template");
         let meta = t.child("metadata");
         e.invalid(&meta.child("labels"), labels, "`selector` does not match template `labels`");

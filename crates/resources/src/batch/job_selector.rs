@@ -61,7 +61,9 @@ pub(super) fn check_generated(obj: &Value, prefixed: bool, e: &mut Errors) {
             }
         }
     }
-    if !rules::selector_matches(&spec["selector"], &Value::Object(expected)) {
+    let mut faults = Errors::new();
+    rules::label_selector(&spec["selector"], &root.child("selector"), &mut faults);
+    if faults.is_empty() && !rules::selector_matches(&spec["selector"], &Value::Object(expected)) {
         e.invalid(&root.child("selector"), &spec["selector"], "`selector` not auto-generated");
     }
 }

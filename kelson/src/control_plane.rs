@@ -14,7 +14,7 @@ use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::Client;
 use kelson_controllers::{Authorities, Controllers, ReservedNames};
-use kelson_encryption::{Encryption, EncryptionOptions};
+use kelson_encryption::Encryption;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_pki::{ClusterPki, PkiError, San};
@@ -26,6 +26,7 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 
 use crate::args::{feature_gates, runtime_config};
+use crate::at_rest;
 use crate::authorities::{self, Follower, PKI_DIR};
 use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
@@ -88,7 +89,7 @@ impl ControlPlane {
         let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().flatten();
         modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
         snapshot::discard_unfetched(dir);
-        let encryption = encryption(args, &tasks).await?;
+        let encryption = at_rest::start(args, &tasks).await?;
         let (store, pki, etcd) = open(args, now, encryption.clone(), &tasks).await?;
         // No write would ever succeed again: whoever started the process shall start it anew.
         let (failed, group) = (store.failed(), tasks.clone());
@@ -106,7 +107,7 @@ impl ControlPlane {
             args.tracing.apply(Arc::clone(&clock), &tasks, &mut config).await?;
             config.snapshots = etcd.is_none().then(|| dir.join(snapshot::DIR));
             config.registries.extend(etcd);
-            show(encryption, &mut config);
+            at_rest::show(encryption, &mut config);
             config.registries.push(files.registry());
             ApiServer::start(config).await?
         };
@@ -255,28 +256,6 @@ pub fn identity(name: &str) -> UserInfo {
     match user::split_service_account(name) {
         Some((namespace, account)) => UserInfo::service_account(namespace, account, ""),
         None => UserInfo::new(name, [user::AUTHENTICATED]),
-    }
-}
-
-/// Who encrypts objects on the disk, if anybody does.
-async fn encryption(args: &ServerArgs, tasks: &Tasks) -> anyhow::Result<Option<Arc<Encryption>>> {
-    let Some(file) = args.encryption_provider_config.clone() else { return Ok(None) };
-    let options = EncryptionOptions {
-        file,
-        automatic_reload: args.encryption_provider_config_automatic_reload,
-        server_id: host::name().unwrap_or_default(),
-        prefix: args.etcd.prefix(),
-        tasks: tasks.child("encryption"),
-    };
-    Ok(Some(Encryption::start(options).await.context("--encryption-provider-config")?))
-}
-
-/// Shows in health and metrics how encryption fares.
-pub fn show(encryption: Option<Arc<Encryption>>, config: &mut Config) {
-    let Some(encryption) = encryption else { return };
-    config.registries.push(encryption.metrics());
-    if encryption.has_check() {
-        config.checks.push(("kms-providers", Arc::new(move || encryption.check())));
     }
 }
 

@@ -8,6 +8,7 @@ mod absent;
 mod accounts;
 mod admission;
 mod args;
+mod at_rest;
 mod audit;
 mod authorities;
 mod certificate;

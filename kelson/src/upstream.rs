@@ -132,9 +132,9 @@ mod tests {
             for word in ["--help", "-h"] {
                 assert!(matches!(asked(&[word]), Ok(Asked::Help)), "{} {word}", component.name);
             }
-            let unknown = asked(&["--no-such-flag"]).err().expect("an error");
+            let unknown = asked(&["--no-such-flag"]).expect_err("an error");
             assert!(unknown.contains("no-such-flag"), "{}: {unknown}", component.name);
-            let stray = asked(&["help"]).err().expect("an error");
+            let stray = asked(&["help"]).expect_err("an error");
             assert!(stray.contains("help"), "{}: {stray}", component.name);
             let Ok(Asked::Run(spoken)) = asked(&[]) else { panic!("{} without flags", component.name) };
             let required: Vec<String> = component
@@ -199,7 +199,7 @@ mod tests {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
             let (component, words) = named(&words).expect("a component");
             let table = Table::of(component.facts, &component.command());
-            match read(component.name, &table, words.into_iter()) {
+            match read(component.name, &table, words) {
                 Ok(Asked::Run(spoken)) => drop(component.matches(&spoken).unwrap_or_else(|e| panic!("{line}: {e}"))),
                 other => panic!("{line}: {other:?}"),
             }

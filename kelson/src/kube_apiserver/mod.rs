@@ -26,7 +26,8 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 pub use args::ApiserverArgs;
 
 use crate::args::{feature_gates, runtime_config};
-use crate::control_plane::{CLUSTER_DOMAIN, identity, is_asked, show};
+use crate::at_rest::show;
+use crate::control_plane::{CLUSTER_DOMAIN, identity, is_asked};
 use crate::flags::Spoken;
 use crate::host::nth;
 use crate::identity_files::IdentityFiles;

@@ -23,7 +23,7 @@ pub fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
 /// Waits for the request's turn, where flow control lets it wait.
 ///
 /// # Errors
-/// 429.
+/// 429 where the requests of others have all places.
 pub async fn enter(cx: &RequestContext, class: Class) -> Result<Permit, Status> {
     let read = matches!(cx.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let decision = {

@@ -41,7 +41,7 @@ impl Patch {
     /// The type of the request's patch. It is looked at before anything else of the request.
     ///
     /// # Errors
-    /// 415.
+    /// 415 for a content type that is not a patch.
     pub fn kind(cx: &RequestContext, served: &Served) -> Result<PatchType, Status> {
         let accepted = match &served.schema {
             ObjectSchema::Builtin(_) => &ACCEPTED[..],

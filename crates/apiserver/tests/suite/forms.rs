@@ -33,7 +33,7 @@ async fn asked(api: &Api, method: &str, uri: &str, accept: &str, body: Value) ->
     let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let answer = api.raw(method, uri, &[("accept", accept), ("content-type", kind)], body).await;
-    let media = answer.headers().get("content-type").map(|v| v.to_str().unwrap().to_owned());
+    let media = answer.headers().get("content-type").map(|v| v.to_str().expect("a media type").to_owned());
     (answer.status().as_u16(), media.unwrap_or_default())
 }
 

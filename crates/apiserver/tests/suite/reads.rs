@@ -40,7 +40,7 @@ async fn seen(api: &Api, version: &str, name: &str) -> Value {
         assert_eq!((&other["spec"], &other["status"]), (&got["spec"], &got["status"]), "{how}")
     };
     let list = api.get(&uri).await;
-    let listed = list["items"].as_array().unwrap().iter().find(|item| item["metadata"]["name"] == *name);
+    let listed = list["items"].as_array().expect("items").iter().find(|item| item["metadata"]["name"] == *name);
     same(listed.expect("in the list"), "list");
     let watch = format!("{uri}?watch=1&fieldSelector=metadata.name%3D{name}");
     let event = Lines::new(api.raw("GET", &watch, &[], "").await).next().await.expect("an event");

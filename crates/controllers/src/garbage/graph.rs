@@ -56,7 +56,7 @@ impl Owner {
 pub struct Node {
     /// Number of its resource.
     pub resource: u16,
-    /// See [`coordinates`].
+    /// The digest of namespace and name that [`coordinates`] makes.
     pub coordinates: u64,
     /// Namespace; empty for cluster-scoped objects.
     pub namespace: Box<str>,

@@ -183,7 +183,7 @@ fn the_manifest_is_chosen_as_containerd_chooses() {
         (layout.manifest("f", &Content::Image(foreign)), layout.manifest("s", &Content::Artifact));
     let error = chosen(&layout.save(&[named(foreign_image.clone(), "a:1")])).expect_err("for another machine");
     assert!(error.ends_with(&format!("no image for {own} in the archive: it is for {foreign}")), "{error}");
-    let error = chosen(&layout.save(&[artifact.clone()])).expect_err("no image at all");
+    let error = chosen(&layout.save(std::slice::from_ref(&artifact))).expect_err("no image at all");
     assert!(error.ends_with(&format!("no image for {own} in the archive")), "{error}");
     let image = layout.manifest("i", &Content::Image(&own));
     let both = layout.save(&[artifact, foreign_image, named(image, "a:1")]);

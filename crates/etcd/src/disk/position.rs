@@ -72,7 +72,7 @@ fn boot() -> String {
 /// What a note demands of the logs.
 #[derive(Debug)]
 pub(super) struct Demands {
-    /// The note.
+    /// The file with the noted position.
     pub path: PathBuf,
     /// Logs from this one on that others follow have a record that closes them.
     pub closed_since: u64,
@@ -110,7 +110,7 @@ fn noted(path: &Path) -> io::Result<Option<Noted>> {
     }
 }
 
-/// Notes positions.
+/// The file in which the position of the newest log is noted after each commit.
 #[derive(Debug)]
 pub(super) struct PositionFile {
     file: File,

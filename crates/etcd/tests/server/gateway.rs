@@ -183,7 +183,7 @@ async fn waiting(at: SocketAddr, wanted: usize) {
         loop {
             let keys =
                 post(at, "/v3/kv/range", json!({"key": "bi8=", "range_end": "bjA=", "count_only": true})).await.1;
-            if keys["count"] == wanted.to_string() {
+            if keys["count"].as_str().and_then(|count| count.parse().ok()) == Some(wanted) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

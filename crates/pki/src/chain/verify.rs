@@ -11,7 +11,7 @@ use super::fault::ChainFault;
 /// Signatures that are checked for one leaf (as Go's limit): names of issuers alone could lead round and round.
 const SIGNATURES_MAX: usize = 100;
 
-/// Trusted certificates.
+/// The certificates that are trusted, by subject.
 #[derive(Debug, Default)]
 pub struct Pool {
     certificates: Vec<Arc<Certificate>>,
@@ -98,7 +98,7 @@ impl Pool {
     }
 }
 
-/// One search.
+/// One search for a chain from a leaf to a trusted certificate.
 struct Search<'a> {
     pool: &'a Pool,
     /// Certificates that the peer showed beside its own.

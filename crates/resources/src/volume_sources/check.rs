@@ -57,10 +57,8 @@ pub fn shared(kind: &str, s: &Value, owner: Owner<'_>, p: &Path<'_>, e: &mut Err
         "cinder" => secret_reference(s, owner, p, e),
         "quobyte" => quobyte(s, p, e),
         "flexVolume" => flex_options(s, p, e),
-        "azureFile" => {
-            if owner != Owner::Pod && s["secretNamespace"].as_str() == Some("") {
-                e.required(&p.child("secretNamespace"), "");
-            }
+        "azureFile" if owner != Owner::Pod && s["secretNamespace"].as_str() == Some("") => {
+            e.required(&p.child("secretNamespace"), "");
         }
         "azureDisk" => azure_disk(s, p, e),
         "iscsi" => iscsi(s, owner, p, e),

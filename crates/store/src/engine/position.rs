@@ -24,7 +24,7 @@ const NO_BOOT: &str = "-";
 
 /// How far the log was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Position {
+struct LogPosition {
     /// The boot of the machine in which it was noted.
     boot: String,
     /// The end of the last commit.
@@ -35,7 +35,7 @@ struct Position {
     carried: bool,
 }
 
-impl Position {
+impl LogPosition {
     fn line(&self) -> String {
         let salts = |salts: Salts| u64::from_be_bytes(salts);
         let (appended, synced) = (self.appended, self.synced);
@@ -118,7 +118,7 @@ pub(super) fn check_database(database: &Path) -> Result<(), EngineError> {
 /// # Errors
 /// [`EngineError::Corrupt`]: commits are missing.
 pub(super) fn check_log(database: &Path) -> Result<(), EngineError> {
-    let Some(known) = Position::read(database).map_err(unreadable)? else { return Ok(()) };
+    let Some(known) = LogPosition::read(database).map_err(unreadable)? else { return Ok(()) };
     let here = boot();
     let exact = known.boot == here && here != NO_BOOT;
     let wanted = if exact { known.appended } else { known.synced };
@@ -144,7 +144,7 @@ pub(super) fn check_log(database: &Path) -> Result<(), EngineError> {
     Err(EngineError::Corrupt { path, reason })
 }
 
-/// Notes positions.
+/// The file in which the position of the log is noted after each commit.
 pub(super) struct PositionFile {
     file: File,
     path: PathBuf,
@@ -162,12 +162,12 @@ impl PositionFile {
     /// What the system says.
     pub fn open(database: &Path) -> io::Result<Self> {
         let path = beside(database, SUFFIX);
-        let known = Position::read(database)?;
+        let known = LogPosition::read(database)?;
         let mut file = files::private(OpenOptions::new().write(true).create(true).truncate(false)).open(&path)?;
         let boot = boot();
         if known.is_none() {
             let nothing = Extent::default();
-            let position = Position { boot: boot.clone(), appended: nothing, synced: nothing, carried: false };
+            let position = LogPosition { boot: boot.clone(), appended: nothing, synced: nothing, carried: false };
             file.set_len(0)?;
             file.write_all(position.line().as_bytes())?;
             file.sync_all()?;
@@ -194,7 +194,7 @@ impl PositionFile {
         if synced {
             self.synced = appended;
         }
-        let position = Position { boot: self.boot.clone(), appended, synced: self.synced, carried };
+        let position = LogPosition { boot: self.boot.clone(), appended, synced: self.synced, carried };
         self.file.seek(SeekFrom::Start(0))?;
         self.file.write_all(position.line().as_bytes())
     }
@@ -234,21 +234,21 @@ mod tests {
 
     #[test]
     fn a_note_is_read_as_it_was_written_or_not_at_all() {
-        let position = Position {
+        let position = LogPosition {
             boot: "8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab".to_owned(),
             appended: Extent { salts: [1, 2, 3, 4, 5, 6, 7, 8], frames: u32::MAX },
             synced: Extent { salts: [0xff; 8], frames: 7 },
             carried: true,
         };
         let line = position.line();
-        assert_eq!((line.len(), Position::parse(&line)), (LINE_BYTES, Some(position)));
+        assert_eq!((line.len(), LogPosition::parse(&line)), (LINE_BYTES, Some(position)));
         let used = line.trim_end().len();
         for at in 0..used {
             let mut flipped = line.clone().into_bytes();
             flipped[at] ^= 1;
-            let read = String::from_utf8(flipped).ok().and_then(|line| Position::parse(&line));
+            let read = String::from_utf8(flipped).ok().and_then(|line| LogPosition::parse(&line));
             assert_eq!(read, None, "byte {at}");
-            assert_eq!(Position::parse(&line[..at]), None, "cut at {at}");
+            assert_eq!(LogPosition::parse(&line[..at]), None, "cut at {at}");
         }
     }
 }

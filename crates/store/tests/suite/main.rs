@@ -1,4 +1,6 @@
 //! Tests of the store from outside: histories under load, kills, power cuts, failing and damaged disks.
+// Helpers of a test fail by panicking, as the test itself does.
+#![allow(clippy::unwrap_used)]
 
 mod damage;
 mod damaged_files;

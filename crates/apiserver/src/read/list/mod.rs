@@ -30,7 +30,7 @@ use crate::request::view::ViewOptions;
 use crate::shared::context::RequestContext;
 use crate::shared::room::Class;
 
-/// Lists objects.
+/// Lists objects of a kind, as the request selects them.
 ///
 /// # Errors
 /// 400, 406, 410, 504.

@@ -69,7 +69,10 @@ fn damaged_certificates_are_refused() {
     assert_eq!(pool.verify(&[], row.usage, now), Err(ChainFault::Missing));
     for cut in [0, 1, 20, row.shown[0].len() - 1] {
         let damaged = CertificateDer::from(row.shown[0][..cut].to_vec());
-        assert!(matches!(pool.verify(std::slice::from_ref(&damaged), row.usage, now), Err(ChainFault::Malformed(_))), "{cut}");
+        assert!(
+            matches!(pool.verify(std::slice::from_ref(&damaged), row.usage, now), Err(ChainFault::Malformed(_))),
+            "{cut}"
+        );
         assert!(Pool::new([damaged.clone()]).is_err());
         assert!(Pool::of_readable([damaged]).is_empty());
     }

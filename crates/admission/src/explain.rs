@@ -93,7 +93,8 @@ mod tests {
             (json!({"a": {"b": 1, "c": 2}}), json!({"a": {"c": 2}}), vec!["a.b"]),
             (json!({"l": [1, 2]}), json!({"l": [1, 3, {"x": 1}]}), vec!["l[1]", "l[2]"]),
             (json!({"labels": {"a/b": "c"}}), json!({"labels": {"a/b": "d"}}), vec!["labels[\"a/b\"]"]),
-            (json!({}), json!({"spec": {}}), vec![]),
+            (json!({}), json!({"spec": null, "l": []}), vec![]),
+            (json!({}), json!({"spec": {}}), vec!["spec"]),
         ] {
             assert_eq!(fields(&before, &after), want, "{before} {after}");
         }

@@ -80,7 +80,7 @@ async fn pods_of_its_own() {
     assert_eq!(ask(delete("gone")).await.unwrap_err(), "pods \"gone\" not found");
     let status = |old: Value, new: Value| Ask::update("/pods/status", old, new);
     let pod = |node: &str, labels: Value| json!({"metadata": {"labels": labels}, "spec": {"nodeName": node}});
-    assert!(ask(status(pod("n1", json!({})), pod("n1", Value::Null))).await.is_ok());
+    assert!(ask(status(pod("n1", json!({"a": "b"})), pod("n1", json!({"a": "b"})))).await.is_ok());
     assert!(ask(status(pod("n2", json!({})), pod("n2", json!({})))).await.is_err());
     assert!(
         ask(status(pod("n1", json!({})), pod("n1", json!({"a": "b"}))))

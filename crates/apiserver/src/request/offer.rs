@@ -14,7 +14,7 @@ pub fn of(info: &RequestInfo, route: Option<&Route>) -> Offer {
     };
     let protobuf = matches!(served.strategy, Behaviour::Builtin(_));
     let (tables, metadata) = match info.subresource.as_str() {
-        "scale" => (false, true),
+        "scale" => (true, true),
         "binding" | "eviction" | "token" => (false, false),
         _ => (is_object(served), is_object(served)),
     };

@@ -11,9 +11,9 @@ use crate::metadata::{IMMUTABLE, immutable};
 use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::Strategy;
+use crate::strategy::{Context, Strategy, base_update};
 use crate::table::{UNSET, age, name, or_none};
-use crate::tree::{default_to, ensure, flag, items, present, same, set, text};
+use crate::tree::{default_to, ensure, flag, int0, items, present, same, set, text};
 use crate::volume_sources;
 
 const NODE_ID_MAX: usize = 256;
@@ -43,6 +43,15 @@ static DRIVERS: LazyLock<Options> = LazyLock::new(|| Options {
 impl Strategy for CsiDrivers {
     fn options(&self) -> &Options {
         &DRIVERS
+    }
+    /// A new driver has no generation; each change of its spec counts.
+    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        base_update(&DRIVERS, new, old);
+        if !same(&new["spec"], &old["spec"])
+            && let Some(meta) = new.get_mut("metadata")
+        {
+            set(meta, "generation", int0(&old["metadata"]["generation"]) + 1);
+        }
     }
     fn set_defaults(&self, _version: &str, obj: &mut Value) {
         let Some(s) = ensure(obj, "spec") else { return };

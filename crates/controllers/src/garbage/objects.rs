@@ -59,7 +59,7 @@ impl Objects {
                 return Err(SyncError::Logged(text));
             }
             // The others wait for what comes of this one.
-            *next = now + FAILING_PAUSE;
+            *next = now + ANSWER_MAX;
         }
         let path = resource.object_path(namespace, name);
         let asked = async {
@@ -69,7 +69,8 @@ impl Objects {
         let answer = answer.unwrap_or_else(|_| Err(TransportError(format!("no answer within {ANSWER_MAX:?}")).into()));
         let fails = answer.as_ref().is_err_and(is_of_the_kind);
         if fails {
-            self.failing.lock().insert(collection, now + FAILING_PAUSE);
+            // The request may have waited for its answer until now.
+            self.failing.lock().insert(collection, Instant::now() + FAILING_PAUSE);
         } else {
             self.failing.lock().remove(&collection);
         }

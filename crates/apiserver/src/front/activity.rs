@@ -22,13 +22,15 @@ struct ActivityState {
     begun: usize,
     /// Since when none has been open.
     since: Instant,
+    /// The connection speaks another protocol than HTTP now.
+    upgraded: bool,
 }
 
 impl Activity {
     /// A connection that has just been made.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
-            state: Mutex::new(ActivityState { open: 0, begun: 0, since: Instant::now() }),
+            state: Mutex::new(ActivityState { open: 0, begun: 0, since: Instant::now(), upgraded: false }),
             ended: Notify::new(),
         })
     }
@@ -42,10 +44,16 @@ impl Activity {
         OpenRequest(Arc::clone(self))
     }
 
-    /// How many requests have begun, and whether one is open.
+    /// How many requests have begun, and whether bytes that come belong to one: to its body, or to the protocol that it
+    /// switched the connection to.
     pub fn begun(&self) -> (usize, bool) {
         let state = self.state.lock();
-        (state.begun, state.open > 0)
+        (state.begun, state.open > 0 || state.upgraded)
+    }
+
+    /// The connection switches to another protocol: no head of a request comes any more.
+    pub fn upgrade(&self) {
+        self.state.lock().upgraded = true;
     }
 
     /// Resolves when no request has been open for so long.

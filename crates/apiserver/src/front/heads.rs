@@ -148,5 +148,7 @@ mod tests {
         read(FREE_BYTES + 500_000, &heads, &activity).await.expect("a body is no head");
         drop(open);
         assert_eq!(heads.left.load(Ordering::Relaxed), 100_000);
+        activity.upgrade();
+        read(FREE_BYTES + 500_000, &heads, &activity).await.expect("a stream behind an upgrade is no head");
     }
 }

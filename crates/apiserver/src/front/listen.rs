@@ -167,9 +167,16 @@ where
     let activity_of = Arc::clone(&activity);
     let service = service_fn(move |request| {
         let open = activity_of.begin();
+        let activity = Arc::clone(&activity_of);
         // On the heap: a connection that waits for its next request shall not keep the room of one, nor move it about.
         let answer = Box::pin(handle(request));
-        async move { Ok::<_, std::convert::Infallible>(answer.await.map(|body| Answering::new(body, open))) }
+        async move {
+            let answer = answer.await;
+            if answer.status() == http::StatusCode::SWITCHING_PROTOCOLS {
+                activity.upgrade();
+            }
+            Ok::<_, std::convert::Infallible>(answer.map(|body| Answering::new(body, open)))
+        }
     });
     let io = TokioIo::new(CountedHeads::new(io, Arc::clone(heads), Arc::clone(&activity)));
     let outcome = if http2 {

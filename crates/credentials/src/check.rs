@@ -7,58 +7,83 @@ use std::time::Duration;
 
 use kelson_codec::go_duration;
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, ConfigError};
 use crate::events::NoEvents;
 use crate::keyring::Keyring;
 use crate::metrics::Metrics;
 use crate::plugin::cache::Answer;
 use crate::plugin::exec::{Executor, ProcessExecutor};
 use crate::plugin::{NoServiceAccounts, Options, PROCESSES_MAX, PodIdentity, Providers};
-use crate::reference::Reference;
+use crate::reference::{Reference, ReferenceError};
 use crate::secret::masked;
 
-/// What was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The result of a check.
+#[derive(Clone, Debug)]
 pub struct Report {
-    /// To print; ends with a newline.
+    /// Printed to standard output; each line ends with a newline, and no line shows a credential.
     pub text: String,
-    /// Whether everything is in order; if not, the exit code is not zero.
-    pub fine: bool,
+    /// The first fault; `None` if every provider that matches the image returned credentials that can be used.
+    pub fault: Option<CheckError>,
 }
 
-impl Report {
-    /// The first fault in one line, for the end of the program; of a configuration that is not sound, that it is not.
-    pub fn reason(&self) -> &str {
-        let starts = ["unusable: ", "The configuration is not sound:"];
-        let words = [": FAILED ", ": NOT RUN: "];
-        let fault =
-            |l: &&str| words.iter().any(|w| l.contains(w)) || starts.iter().any(|s| l.trim_start().starts_with(s));
-        let mut lines = self.text.lines();
-        let first = lines.clone().find(fault).or_else(|| lines.next_back()).unwrap_or_default().trim();
-        // All the faults of a configuration are in the lines before.
-        first.strip_suffix(':').unwrap_or(first)
-    }
+/// Why `kelson credential-provider check` exits with an error.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CheckError {
+    /// The providers' configuration cannot be used. The message lists every fault by its field path.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The image's name cannot be parsed.
+    #[error("couldn't parse image name {image:?}: {reason}")]
+    Image {
+        /// The name, as given.
+        image: String,
+        /// What is wrong with it.
+        reason: ReferenceError,
+    },
+    /// The configuration names no provider for the image.
+    #[error("no provider matches image {0}")]
+    NoProvider(String),
+    /// A provider's process failed.
+    #[error("{plugin}: FAILED after {took}: {reason}: {message}")]
+    Failed {
+        /// The provider's name.
+        plugin: String,
+        /// How long the process ran, in Go's form of a duration.
+        took: String,
+        /// The reason, as in the provider's error metric.
+        reason: String,
+        /// What happened.
+        message: String,
+    },
+    /// A provider that matches was not run, so whether it works is unknown.
+    #[error("{plugin}: NOT RUN: {why}")]
+    NotRun {
+        /// The provider's name.
+        plugin: String,
+        /// Why the check could not run it.
+        why: &'static str,
+    },
+    /// A provider returned an entry that the keyring cannot use.
+    #[error("unusable: {0}")]
+    Unusable(String),
 }
 
 /// Checks an image against the configuration at `config_path` with the plugins in `bin_dir`.
 pub async fn check(image: &str, config_path: &Path, bin_dir: &Path) -> Report {
     match config::load(config_path, bin_dir) {
         Ok(config) => check_with(image, config, Arc::new(ProcessExecutor::new(bin_dir))).await,
-        Err(e) => {
-            let mut text = String::from("The configuration is not sound:\n");
-            for fault in &e.0 {
-                let _ = writeln!(text, "  {fault}");
-            }
-            Report { text, fine: false }
-        }
+        Err(e) => Report { text: String::new(), fault: Some(e.into()) },
     }
 }
 
-/// Checks an image with a configuration and anything that can ask plugins.
+/// Checks an image with a parsed configuration and any executor of plugins.
 pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>) -> Report {
     let repository = match Reference::parse(image) {
         Ok(r) => r.repository(),
-        Err(e) => return Report { text: format!("couldn't parse image name {image:?}: {e}\n"), fine: false },
+        Err(reason) => {
+            let fault = CheckError::Image { image: image.to_owned(), reason };
+            return Report { text: String::new(), fault: Some(fault) };
+        }
     };
     let metrics = Arc::new(Metrics::default());
     let options = Options {
@@ -85,29 +110,34 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
     let providers = Providers::new(config, options);
     let matching = providers.matching(&repository);
     if matching.is_empty() {
-        text.push_str("No provider matches.\n");
-        return Report { text, fine: false };
+        return Report { text, fault: Some(CheckError::NoProvider(repository)) };
     }
-    // Nobody's identity: a provider that needs a service account says so below.
+    // The check has no pod: a provider that needs a service account is reported as not run.
     let lookup = providers.lookup(&repository, &PodIdentity::default()).await;
-    let mut fine = lookup.errors.is_empty();
+    let mut faults = Vec::new();
     let mut ring = Keyring::new();
     for name in &matching {
         let default = defaults.iter().find(|(n, ..)| n == name);
         if let Some(e) = lookup.errors.iter().find(|e| &e.plugin == name) {
-            let _ =
-                writeln!(text, "{name}: FAILED after {}: {}: {}", go_duration(e.took), e.fault.reason, e.fault.message);
+            let fault = CheckError::Failed {
+                plugin: name.clone(),
+                took: go_duration(e.took),
+                reason: e.fault.reason.to_string(),
+                message: e.fault.message.clone(),
+            };
+            let _ = writeln!(text, "{fault}");
             if !e.fault.stderr.is_empty() {
                 let _ = writeln!(text, "  stderr: {}", e.fault.stderr);
             }
+            faults.push(fault);
             continue;
         }
         let Some(provided) = lookup.answers.iter().find(|a| &a.plugin == name) else {
             let needs = default.is_some_and(|(_, _, required)| *required);
             let why = if needs { "needs a pod's service account" } else { "is not for this image" };
-            let _ = writeln!(text, "{name}: NOT RUN: {why}");
-            // Whether it works is not known, which must not look like a success.
-            fine = false;
+            let fault = CheckError::NotRun { plugin: name.clone(), why };
+            let _ = writeln!(text, "{fault}");
+            faults.push(fault);
             continue;
         };
         let took = Duration::from_secs_f64(metrics.plugin(name).seconds.clamp(0.0, 3600.0));
@@ -120,10 +150,11 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
         let _ = writeln!(text, "  {}. {} from {}", i + 1, c.server, c.source);
     }
     for fault in &ring.faults {
-        fine = false;
-        let _ = writeln!(text, "  unusable: {fault}");
+        let fault = CheckError::Unusable(fault.clone());
+        let _ = writeln!(text, "  {fault}");
+        faults.push(fault);
     }
-    Report { text, fine }
+    Report { text, fault: faults.into_iter().next() }
 }
 
 /// What a plugin answered, without a credential.

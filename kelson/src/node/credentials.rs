@@ -39,13 +39,10 @@ fn remembered(dir: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     Ok((path("config")?, path("binDir")?))
 }
 
-/// Runs the plugins for an image and prints what came of it; an error where anything is not in order.
+/// Runs the providers that match an image and prints the report. Returns the report's fault, if there is one.
 pub async fn check(image: &str, files: Option<(PathBuf, PathBuf)>, data_dir: &Path) -> anyhow::Result<()> {
     let (config, bin_dir) = files.map_or_else(|| remembered(data_dir), Ok)?;
     let report = kelson_credentials::check::check(image, &config, &bin_dir).await;
     print!("{}", report.text);
-    if !report.fine {
-        bail!("{}", report.reason());
-    }
-    Ok(())
+    report.fault.map_or(Ok(()), |fault| Err(fault.into()))
 }

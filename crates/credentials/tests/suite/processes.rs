@@ -232,7 +232,7 @@ async fn dry_run() {
     let config = |b: &Bench| config::Config { providers: vec![b.config()], hash: "sha256:x".into() };
     let executor = Arc::new(ProcessExecutor::new(b.dir.path()));
     let report = check_with("r.io/app:1", config(&b), executor.clone()).await;
-    assert!(report.fine, "{}", report.text);
+    assert!(report.fault.is_none(), "{}", report.text);
     for want in [
         "plugin: answered in ",
         "cache key type: Registry",
@@ -243,12 +243,12 @@ async fn dry_run() {
         assert!(report.text.contains(want), "{want} in {}", report.text);
     }
     assert!(!report.text.contains("swordfish") && !report.text.contains("user user"));
-    assert!(!check_with("other.io/app:1", config(&b), executor.clone()).await.fine);
-    assert!(!check_with("not an image", config(&b), executor).await.fine);
+    assert!(check_with("other.io/app:1", config(&b), executor.clone()).await.fault.is_some());
+    assert!(check_with("not an image", config(&b), executor).await.fault.is_some());
     let b = Bench::new("echo no such role >&2; exit 1");
     let report = check_with("r.io/app", config(&b), Arc::new(ProcessExecutor::new(b.dir.path()))).await;
     assert!(
-        !report.fine && report.text.contains("plugin: FAILED after") && report.text.contains("stderr: no such role"),
+        report.fault.is_some() && report.text.contains("plugin: FAILED after") && report.text.contains("stderr: no such role"),
         "{}",
         report.text
     );

@@ -41,6 +41,9 @@ mod volume_kinds;
 mod volumes;
 mod workloads;
 
+/// Tests that run after all others, one by one: their result depends on what the rest of the machine does.
+const ALONE: &[&str] = &["overload::leases_and_administrators_go_on"];
+
 fn main() {
     // In a pod this program is the operator that some tests install.
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -95,5 +98,5 @@ fn main() {
     .into_iter()
     .flatten()
     .collect();
-    std::process::exit(run(&tests));
+    std::process::exit(run(&tests, ALONE));
 }

@@ -38,6 +38,11 @@ pub fn units_limit() -> Result<usize> {
     Ok(ratchets::Limits::read(&Tree::read()?)?.get(ratchets::UNITS))
 }
 
+/// How many kilobytes the release binary may have.
+pub fn size_limit() -> Result<usize> {
+    Ok(ratchets::Limits::read(&Tree::read()?)?.get(ratchets::SIZE))
+}
+
 fn measures(tree: &Tree) -> Measures {
     let mut all = Measures::new();
     functions::measure(tree, &mut all);

@@ -102,3 +102,12 @@ pub async fn list_table(table: &str) -> Result<Vec<u8>, NftError> {
     let words: Vec<&str> = ["-j", "list", "table"].into_iter().chain(table.split(' ')).collect();
     run(&words, "").await
 }
+
+/// The named counters of a table (`ip NAME`), in nft's JSON.
+///
+/// # Errors
+/// See [`NftError`]; [`NftError::Refused`] when there is no such table.
+pub async fn list_counters(table: &str) -> Result<Vec<u8>, NftError> {
+    let words: Vec<&str> = ["-j", "list", "counters", "table"].into_iter().chain(table.split(' ')).collect();
+    run(&words, "").await
+}

@@ -114,7 +114,7 @@ impl Node {
         let policies = if join.cluster.network_policy {
             let families = vec![Family::of(&join.cluster.ranges.cluster.addr())];
             let config = kelson_network_policy::Config::new(&dir, name, families);
-            Some(NetworkPolicies::start(config, client("network-policy")?, tasks))
+            Some(NetworkPolicies::start(config, client("network-policy")?, Arc::clone(&clock), tasks))
         } else {
             tracing::info!("this node does not enforce network policies: the cluster has --disable network-policy");
             None

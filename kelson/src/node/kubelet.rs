@@ -13,7 +13,7 @@ use kelson_bootstrap::{ClientCertificate, Paths};
 use kelson_client::remote::Remote;
 use kelson_client::{Client, Transport};
 use kelson_cri::{CriClient, Limits};
-use kelson_kubelet::config::file::{self as configuration, HEALTHZ_PORT, Laid, LoggingWanted, PORT_DEFAULT};
+use kelson_kubelet::config::file::{self as configuration, FileSettings, HEALTHZ_PORT, LoggingSettings, PORT_DEFAULT};
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
 use kelson_meta::{Clock, SystemClock};
@@ -128,9 +128,9 @@ pub fn configure(
     (flag, file): (&str, Option<&Path>),
     fields: &FieldArgs,
     images: &ImageArgs,
-) -> anyhow::Result<Laid> {
+) -> anyhow::Result<FileSettings> {
     let mut faults = Vec::new();
-    let mut laid = Laid { cgroups_per_qos: true, ..Laid::default() };
+    let mut laid = FileSettings { cgroups_per_qos: true, ..FileSettings::default() };
     if file.is_some() || !fields.0.is_empty() {
         match configuration::load(file, &fields.0, config) {
             Ok(l) => laid = l,
@@ -154,7 +154,7 @@ pub fn configure(
 }
 
 /// Names the fields of the file that say something and have no effect, each with the reason.
-pub fn tell_idle(laid: &Laid) {
+pub fn tell_idle(laid: &FileSettings) {
     for field in &laid.ignored {
         let why = configuration::reason(field);
         tracing::warn!(field, why, "the kubelet configuration sets a field that has no effect here");
@@ -164,7 +164,7 @@ pub fn tell_idle(laid: &Laid) {
 /// What is to be started.
 pub struct Plan {
     /// What the file says of the log.
-    pub logging: LoggingWanted,
+    pub logging: LoggingSettings,
     config: Config,
     endpoint: String,
     paths: Paths,

@@ -1,4 +1,4 @@
-//! The authorities of client certificates, read again when their file changes (upstream: the dynamic `clientCAFile`).
+//! CA certificates of clients, read again when their file changes (upstream: the dynamic `clientCAFile`).
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::PathBuf;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use kelson_tasks::FILES;
 
-/// How often the file is looked at.
+/// Interval at which the file is read.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// Hands `trust` what the file says whenever it says something else; `known` is what it said last.
+/// Calls `trust` with the content of the file when it changed; `known` is the initial content.
 pub(super) async fn follow(file: PathBuf, mut known: Vec<u8>, trust: impl Fn(&str) -> Result<(), String>) {
     loop {
         tokio::time::sleep(LOOK).await;
@@ -19,8 +19,10 @@ pub(super) async fn follow(file: PathBuf, mut known: Vec<u8>, trust: impl Fn(&st
             continue;
         }
         match trust(&String::from_utf8_lossy(&read)) {
-            Ok(()) => tracing::info!(file = %file.display(), "client certificates are judged by other authorities"),
-            Err(error) => tracing::warn!(file = %file.display(), error, "the authorities of clients stay as they were"),
+            Ok(()) => tracing::info!(file = %file.display(), "reloaded the CA certificates of clients"),
+            Err(error) => {
+                tracing::warn!(file = %file.display(), error, "cannot use the changed CA file; keeping the previous CA certificates")
+            }
         }
         known = read;
     }
@@ -33,33 +35,33 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_changed_file_is_taken_up_and_a_missing_one_changes_nothing() {
+    async fn a_changed_ca_file_is_reloaded_and_a_missing_one_is_ignored() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ca.crt");
         std::fs::write(&file, "one").expect("written");
-        // Whole or not at all, as whoever changes such files does.
+        // Replaced atomically, as tools do that change such files.
         let put = |text: &str| {
             std::fs::write(dir.path().join("new"), text).expect("written");
             std::fs::rename(dir.path().join("new"), &file).expect("renamed");
         };
-        let told = std::sync::Arc::new(Mutex::new(Vec::new()));
-        let hears = std::sync::Arc::clone(&told);
+        let received = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let hears = std::sync::Arc::clone(&received);
         let trust = move |pem: &str| {
             hears.lock().push(pem.to_owned());
             if pem == "bad" { Err("no certificate".to_owned()) } else { Ok(()) }
         };
         let following = tokio::spawn(follow(file.clone(), b"one".to_vec(), trust));
-        // The lane for files is another thread, for which the paused clock does not wait: what is to come is waited for.
+        // The lane for files is another thread, for which the paused clock does not wait, so wait for the result.
         let after = async |change: &dyn Fn(), wanted: usize| {
             change();
             for round in 0..100_000 {
                 tokio::time::sleep(LOOK * 2).await;
                 FILES.run(|| ()).await.expect("the lane works");
-                if round > 3 && told.lock().len() >= wanted {
+                if round > 3 && received.lock().len() >= wanted {
                     break;
                 }
             }
-            told.lock().clone()
+            received.lock().clone()
         };
         assert!(after(&|| (), 0).await.is_empty());
         assert!(after(&|| std::fs::remove_file(&file).expect("removed"), 0).await.is_empty());

@@ -55,7 +55,7 @@ impl Counters {
         let mut told = self.told.lock();
         if told.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
             *told = Some(Instant::now());
-            tracing::error!(?part, events, why, "audit events are lost");
+            tracing::error!(?part, events, why, "lost audit events");
         }
     }
     #[cfg(test)]

@@ -101,7 +101,7 @@ impl Config {
             tracing::warn!(
                 file = %path.display(),
                 server = config.server,
-                "insecure-skip-tls-verify: the server's certificate is not checked"
+                "insecure-skip-tls-verify is set; the server's certificate is not verified"
             );
         }
         Ok(Self { file: Some(path.to_owned()), ..config })

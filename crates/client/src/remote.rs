@@ -123,7 +123,7 @@ fn reload(config: &Config, current: &Mutex<Current>) {
             *current = Current { said: current.said + 1, ..new };
         }
         // A file in the middle of being replaced, a program that could not ask: keep what works and look again.
-        Err(e) => tracing::warn!(error = %e, "cannot reload client credentials"),
+        Err(e) => tracing::warn!(error = %e, "reloading client credentials failed; keeping the current ones"),
     }
 }
 

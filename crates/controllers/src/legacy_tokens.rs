@@ -53,7 +53,7 @@ pub fn start(ctx: &Arc<Context>) {
             informers.synced().await;
             loop {
                 if let Err(error) = me.sweep().await {
-                    tracing::warn!(%error, "legacy tokens are not looked at");
+                    tracing::warn!(%error, "listing legacy service account tokens failed; retrying");
                 }
                 tokio::time::sleep(INTERVAL).await;
             }
@@ -121,7 +121,7 @@ impl LegacyTokenCleaner {
                 && !error.is_conflict()
                 && !error.is_not_found()
             {
-                tracing::warn!(secret = %secret.metadata.key(), %error, "a legacy token is not cleaned up");
+                tracing::warn!(secret = %secret.metadata.key(), %error, "cleaning up a legacy service account token failed; retrying");
             }
         }
         Ok(())
@@ -161,7 +161,7 @@ impl LegacyTokenCleaner {
 
     async fn mark(&self, secret: &SecretView, today: &str) -> Result<(), ClientError> {
         let m = &secret.metadata;
-        tracing::info!(secret = %m.key(), since = today, "a legacy token that nobody uses is not accepted any more");
+        tracing::info!(secret = %m.key(), since = today, "invalidating an unused legacy service account token");
         let patch = json!({"metadata": {"uid": m.uid, "labels": {INVALID_SINCE: today}}});
         let options = WriteOptions::default();
         self.client.patch::<SecretView>(&m.namespace, &m.name, "", PatchKind::Merge, &patch, &options).await
@@ -169,7 +169,7 @@ impl LegacyTokenCleaner {
 
     async fn delete(&self, secret: &SecretView) -> Result<(), ClientError> {
         let m = &secret.metadata;
-        tracing::info!(secret = %m.key(), "a legacy token that was marked long ago is deleted");
+        tracing::info!(secret = %m.key(), "deleting a legacy service account token that was invalidated long ago");
         let preconditions =
             Preconditions { resource_version: Some(m.resource_version.clone()), ..Preconditions::default() };
         let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };

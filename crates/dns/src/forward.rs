@@ -54,7 +54,7 @@ impl Forwarder {
                     answer[..2].copy_from_slice(id);
                     return Some(answer);
                 }
-                Err(e) => tracing::debug!(%resolver, error = %e, "resolver gave no answer"),
+                Err(e) => tracing::debug!(%resolver, error = %e, "query to the upstream resolver failed"),
             }
         }
         None

@@ -44,15 +44,18 @@ pub(crate) async fn run(core: &Arc<Core>) {
         let begun_at = core.mirror.revision();
         match watch(core).await {
             Ended::Lost(why) => {
-                tracing::warn!(why, "the watch on etcd broke; it is taken up again");
+                tracing::warn!(why, "the watch on etcd failed; restarting it");
                 tell(core, Some(format!("etcd cannot be watched: {why}")));
             }
             Ended::Compacted => {
-                tracing::warn!(revision = begun_at, "etcd has forgotten what happened since; everything is read anew");
+                tracing::warn!(
+                    revision = begun_at,
+                    "etcd compacted the revision of the watch; reading all objects again"
+                );
                 match load(core).await {
                     Ok((revision, records)) => core.mirror.replace(revision, records),
                     Err(error) => {
-                        tracing::error!(%error, "etcd cannot be read");
+                        tracing::error!(%error, "reading etcd failed; retrying");
                         tell(core, Some(format!("etcd cannot be read: {error}")));
                     }
                 }
@@ -218,7 +221,7 @@ fn applied(core: &Core, events: &[Event]) {
             Ok(seen) => changes.extend(seen),
             Err(unreadable) => {
                 // What was there before is not what is there now.
-                tracing::error!(%unreadable, "a stored object cannot be read; it is not served");
+                tracing::error!(%unreadable, "stored object cannot be decoded; not serving it");
                 changes.push(deleted(unreadable.key));
             }
         }

@@ -40,7 +40,7 @@ pub(crate) async fn poll_size(connection: &Connection, metrics: &Metrics, every:
     loop {
         match status(connection).await {
             Ok(status) => metrics.size(status.db_size),
-            Err(error) => tracing::debug!(%error, "the size of etcd's data is not known"),
+            Err(error) => tracing::debug!(%error, "reading the size of etcd's database failed"),
         }
         tokio::time::sleep(every).await;
     }

@@ -140,7 +140,9 @@ async fn send(
     match tokio::time::timeout(SHOWN_MAX, core.mirror.wait_for(revision)).await {
         Ok(Ok(())) => {}
         // The write happened, and that is what is told.
-        Ok(Err(_)) | Err(_) => tracing::warn!(key = %write.key, revision, "a write happened and is not shown yet"),
+        Ok(Err(_)) | Err(_) => {
+            tracing::warn!(key = %write.key, revision, "timed out waiting to see a write in the watch")
+        }
     }
     let last = match &write.action {
         Action::Delete { body } => body.as_ref(),

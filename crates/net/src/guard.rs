@@ -60,7 +60,7 @@ impl TableGuard {
     pub fn new(tables: Vec<GuardedTable>, others: Vec<String>) -> Self {
         let events = RulesetEvents::subscribe()
             .inspect_err(|error| {
-                tracing::warn!(%error, "changes of nftables are not told: the tables are looked at every {LOOK_EVERY:?}");
+                tracing::warn!(%error, "cannot watch nftables; checking the tables every {LOOK_EVERY:?}");
             })
             .ok();
         Self { tables, others, known: BTreeMap::new(), events, look_at: None, others_changed: false }
@@ -100,7 +100,7 @@ impl TableGuard {
                 None => {}
                 Some(Ok(changes)) => changes.iter().for_each(|c| self.heard(c)),
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "changes of nftables are no longer told: the tables are looked at every {LOOK_EVERY:?}");
+                    tracing::warn!(%error, "watching nftables failed; checking the tables every {LOOK_EVERY:?}");
                     self.events = None;
                     self.look_at = Some(Instant::now());
                 }
@@ -133,7 +133,7 @@ impl TableGuard {
             let same = match nft::list_table(&guarded.table).await {
                 Ok(listed) => normal(&listed, &guarded.changing).is_ok_and(|now| now == *known),
                 Err(error) => {
-                    tracing::debug!(table = guarded.table, %error, "a guarded table is not listed");
+                    tracing::debug!(table = guarded.table, %error, "listing a guarded nftables table failed");
                     false
                 }
             };

@@ -218,7 +218,7 @@ impl Syncer {
                     Err(e) => {
                         failures = failures.saturating_add(1);
                         let delay = RETRY.delay(failures.min(12));
-                        tracing::warn!(error = %e, retry_seconds = delay.as_secs(), "service rules not applied");
+                        tracing::warn!(error = %e, retry_seconds = delay.as_secs(), "applying service rules failed; retrying");
                         tokio::time::sleep(delay).await;
                         continue;
                     }
@@ -260,7 +260,7 @@ impl Syncer {
             let script = if table.stale { Some(table.rules.take_full()) } else { table.rules.take_diff() };
             let Some(script) = script else { continue };
             let (start, full) = (Instant::now(), table.stale);
-            tracing::debug!(table = table.rules.table(), bytes = script.len(), full = table.stale, "apply rules");
+            tracing::debug!(table = table.rules.table(), bytes = script.len(), full = table.stale, "applying rules");
             // Stale until proven applied: also when this future is dropped in the middle.
             table.stale = true;
             nft::apply(&script).await.inspect_err(|_| self.metrics.failed(table.family))?;
@@ -284,7 +284,12 @@ impl Syncer {
             let plans = plans.unwrap_or_default();
             let fragment = render::fragment(table.family, &plans, &self.options);
             for item in table.rules.replace(key, fragment) {
-                tracing::warn!(namespace = key.namespace, name = key.name, ?item, "another service has this address");
+                tracing::warn!(
+                    namespace = key.namespace,
+                    name = key.name,
+                    ?item,
+                    "another service already uses this address; ignoring it here"
+                );
             }
             let mut frontends = Frontends::default();
             plans.iter().for_each(|p| frontends.add(p));
@@ -319,9 +324,9 @@ impl Syncer {
                 Ok(count) => self.metrics.flows_deleted(family, count),
                 Err(error) if self.conntrack_works => {
                     self.conntrack_works = false;
-                    tracing::warn!(%error, "cannot end stale UDP flows; they end by time");
+                    tracing::warn!(%error, "deleting stale UDP conntrack entries failed; they expire by themselves");
                 }
-                Err(error) => tracing::debug!(%error, "cannot end stale UDP flows"),
+                Err(error) => tracing::debug!(%error, "deleting stale UDP conntrack entries failed"),
             }
         }
     }
@@ -332,12 +337,15 @@ impl Syncer {
             match listing::count(table.rules.table(), &FIXED_CHAINS).await {
                 Ok(found) if found == table.rules.expected() => {}
                 Ok(_) => {
-                    tracing::warn!(table = table.rules.table(), "rules were changed by somebody else; made anew");
+                    tracing::warn!(
+                        table = table.rules.table(),
+                        "another program changed the rules; rebuilding the table"
+                    );
                     self.metrics.restored(table.family);
                     table.stale = true;
                 }
                 Err(e) => {
-                    tracing::warn!(table = table.rules.table(), error = %e, "rules cannot be read; made anew");
+                    tracing::warn!(table = table.rules.table(), error = %e, "reading the rules failed; rebuilding the table");
                     self.metrics.restored(table.family);
                     table.stale = true;
                 }
@@ -358,7 +366,9 @@ impl Removals {
     /// Of these tables, named with their families. Where the kernel tells nothing, the check in turn finds it.
     fn of<'a>(tables: impl Iterator<Item = &'a str>) -> Self {
         let events = RulesetEvents::subscribe()
-            .inspect_err(|error| tracing::warn!(%error, "changes of nftables by other programs are noticed late"))
+            .inspect_err(
+                |error| tracing::warn!(%error, "cannot watch nftables; changes by other programs are detected late"),
+            )
             .ok();
         let name = |table: &str| table.split(' ').next_back().unwrap_or_default().to_owned();
         Self { tables: tables.map(name).collect(), events }
@@ -372,7 +382,7 @@ impl Removals {
                 Ok(changes) if changes.iter().any(|c| self.concerns(c)) => return,
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "changes of nftables by other programs are noticed late from now on");
+                    tracing::warn!(%error, "watching nftables failed; changes by other programs are detected late");
                     self.events = None;
                 }
             }

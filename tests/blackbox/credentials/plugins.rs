@@ -236,6 +236,6 @@ pub fn configuration_reload(_: &Subject) -> Outcome {
         "InvalidCredentialProviderConfig",
         &["apiVersion", "providers[0].name", "providers[0].matchImages"],
     )?;
-    ensure!(w.server.log().contains("the last good one stays in force"), "the log says it too");
+    ensure!(w.server.log().contains("keeping the current one"), "the log says it too");
     w.finish()
 }

@@ -111,11 +111,11 @@ impl Manifests {
         };
         match loaded {
             Ok(loaded) => {
-                tracing::info!(dir = %self.dir.display(), "admission's configurations in files have changed");
+                tracing::info!(dir = %self.dir.display(), "applied changed admission configuration files");
                 *self.now.write() = Arc::new(loaded);
             }
             Err(why) => {
-                tracing::error!(dir = %self.dir.display(), %why, "admission's configurations in files stay as they were");
+                tracing::error!(dir = %self.dir.display(), %why, "changed admission configuration files are invalid; keeping the current ones");
             }
         }
     }

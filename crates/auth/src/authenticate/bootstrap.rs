@@ -67,7 +67,7 @@ impl TokenAuthenticator for BootstrapTokens {
             }
             Err(why) => {
                 // Like upstream, such a token is unknown rather than bad: another authenticator may know it.
-                tracing::debug!(secret = %name, why, "bootstrap token refused");
+                tracing::debug!(secret = %name, why, "rejected a bootstrap token");
                 Ok(None)
             }
         }

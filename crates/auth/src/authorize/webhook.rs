@@ -128,7 +128,7 @@ impl WebhookAuthorizer {
             }
         }
         let Some(e) = fault else { return Matched::Asked };
-        tracing::warn!(webhook = self.options.name, error = %e, "a match condition failed");
+        tracing::warn!(webhook = self.options.name, error = %e, "evaluating a match condition failed");
         Matched::Failed
     }
 
@@ -253,7 +253,11 @@ impl AsyncAuthorizer for WebhookAuthorizer {
         let status = match self.ask.post(review.into()).await {
             Ok(answer) => serde_json::from_slice::<SubjectAccessReview>(&answer).ok().and_then(|review| review.status),
             Err(why) => {
-                tracing::warn!(webhook = self.options.name, why, "an authorization webhook was not asked");
+                tracing::warn!(
+                    webhook = self.options.name,
+                    why,
+                    "the authorization webhook is unavailable; not calling it"
+                );
                 None
             }
         };

@@ -188,7 +188,7 @@ impl Approver {
         match error {
             SyncError::Client(e) if e.is(Reason::Forbidden) => {
                 if !self.forbidden.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(error = %e, "certificates of nodes are not approved here: the cluster's roles forbid it");
+                    tracing::warn!(error = %e, "the cluster's roles do not allow the approval of node certificates; not approving any");
                 }
                 SyncError::Logged(e.to_string())
             }

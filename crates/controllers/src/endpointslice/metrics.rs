@@ -53,28 +53,26 @@ impl SliceMetrics {
                 let sum: usize = services.values().map(value).sum();
                 families.gauge(&name(n), help).sample(&[], sum as f64);
             };
-            gauge("endpoints_desired", "Endpoints that slices should have.", |s| s.sizes.endpoints);
-            gauge("num_endpoint_slices", "Slices that there are.", |s| s.slices);
-            gauge("desired_endpoint_slices", "Slices with the best distribution of endpoints.", |s| {
-                s.sizes.least_slices
-            });
+            gauge("endpoints_desired", "Number of desired endpoints.", |s| s.sizes.endpoints);
+            gauge("num_endpoint_slices", "Number of EndpointSlices.", |s| s.slices);
+            gauge(
+                "desired_endpoint_slices",
+                "Number of EndpointSlices with an optimal distribution of endpoints.",
+                |s| s.sizes.least_slices,
+            );
             let mut by_distribution: BTreeMap<&str, usize> = BTreeMap::new();
             for field in services.values().filter_map(|s| s.traffic_distribution.as_deref()) {
                 *by_distribution.entry(field).or_default() += 1;
             }
-            let help = "Services by what their field trafficDistribution says.";
+            let help = "Number of services by trafficDistribution.";
             let mut family = families.gauge(&name("services_count_by_traffic_distribution"), help);
             for (field, n) in by_distribution {
                 family.sample(&[("traffic_distribution", field)], n as f64);
             }
         });
         Self {
-            added: registry.histogram(&name("endpoints_added_per_sync"), "Endpoints that one sync added.", &bounds),
-            removed: registry.histogram(
-                &name("endpoints_removed_per_sync"),
-                "Endpoints that one sync removed.",
-                &bounds,
-            ),
+            added: registry.histogram(&name("endpoints_added_per_sync"), "Endpoints added per sync.", &bounds),
+            removed: registry.histogram(&name("endpoints_removed_per_sync"), "Endpoints removed per sync.", &bounds),
             services,
         }
     }

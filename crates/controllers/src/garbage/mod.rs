@@ -99,13 +99,13 @@ impl GarbageCollector {
             let complete = match discover(&self.client).await {
                 Ok(found) => {
                     for (gv, why) in &found.failed {
-                        tracing::warn!(group_version = %gv, error = %why, "kinds not collected: discovery failed");
+                        tracing::warn!(group_version = %gv, error = %why, "discovery failed; not collecting garbage of this group version");
                     }
                     self.monitors.follow(&found);
                     found.failed.is_empty()
                 }
                 Err(e) => {
-                    tracing::warn!(error = %e, "discovery failed, will try again");
+                    tracing::warn!(error = %e, "discovery failed; retrying");
                     tokio::time::sleep(DISCOVERY_RETRY).await;
                     continue;
                 }
@@ -129,7 +129,7 @@ impl GarbageCollector {
     async fn start_working(self: &Arc<Self>, ctx: &Arc<Context>) {
         if tokio::time::timeout(INITIAL_SYNC_MAX, self.monitors.synced()).await.is_err() {
             let kinds = self.monitors.unsynced();
-            tracing::warn!(?kinds, "these kinds cannot be listed; garbage of the others is collected meanwhile");
+            tracing::warn!(?kinds, "listing these kinds failed; collecting garbage of the others");
         }
         self.working.store(true, Ordering::Relaxed);
         let me = Arc::clone(self);

@@ -37,32 +37,44 @@ impl JobMetrics {
         Self {
             sync_seconds: registry.histograms(
                 &name("job_sync_duration_seconds"),
-                "Time of one look at a job.",
+                "Duration in seconds of job syncs by completion mode, result and action.",
                 &sync,
                 &bounds,
             ),
-            syncs: counters("job_syncs_total", "Looks at jobs.", &sync),
-            finished: counters("jobs_finished_total", "Jobs that ended.", &["completion_mode", "result", "reason"]),
+            syncs: counters("job_syncs_total", "Job syncs by completion mode, result and action.", &sync),
+            finished: counters(
+                "jobs_finished_total",
+                "Finished jobs by completion mode, result and reason.",
+                &["completion_mode", "result", "reason"],
+            ),
             pods_finished: counters(
                 "job_pods_finished_total",
-                "Pods that are counted.",
+                "Finished pods counted in job statuses, by completion mode and result.",
                 &["completion_mode", "result"],
             ),
             judged: counters(
                 "pod_failures_handled_by_failure_policy_total",
-                "Failed pods that a pod failure policy has judged.",
+                "Failed pods matched by a pod failure policy, by action.",
                 &["action"],
             ),
             tracked: counters(
                 "terminated_pods_tracking_finalizer_total",
-                "Ended pods that got (add) and lost (delete) the tracking finalizer.",
+                "Terminated pods with the tracking finalizer, by event: add or delete.",
                 &["event"],
             ),
-            created: counters("job_pods_creation_total", "Pods made for jobs.", &["reason", "status"]),
-            indexes: counters("job_finished_indexes_total", "Indexes that ended.", &["status", "backoffLimit"]),
+            created: counters(
+                "job_pods_creation_total",
+                "Pods created for jobs, by reason and status.",
+                &["reason", "status"],
+            ),
+            indexes: counters(
+                "job_finished_indexes_total",
+                "Finished indexes of indexed jobs, by status and backoff limit.",
+                &["status", "backoffLimit"],
+            ),
             stale: counters(
                 "stale_sync_skips_total",
-                "Looks put off until the cache shows the controller's own writes.",
+                "Syncs skipped because the cache did not yet contain the controller's own writes.",
                 &["group", "resource"],
             ),
         }

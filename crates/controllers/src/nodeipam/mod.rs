@@ -39,7 +39,7 @@ pub fn start(ctx: &Arc<Context>) {
                 config.service_cidr.iter().for_each(|s| set.occupy(s));
                 sets.push(set);
             }
-            Err(e) => tracing::error!(error = %e, "no pod ranges are given to nodes"),
+            Err(e) => tracing::error!(error = %e, "the pod CIDR allocator cannot start; nodes get no pod CIDRs"),
         }
     }
     if sets.is_empty() || sets.len() != config.cluster_cidrs.len() {
@@ -117,7 +117,7 @@ impl Allocator {
             }
             return if e.is_not_found() { Ok(()) } else { Err(e.into()) };
         }
-        tracing::info!(node = %key.name, pod_cidrs = %text.join(","), "node has its pod ranges");
+        tracing::info!(node = %key.name, pod_cidrs = %text.join(","), "allocated pod CIDRs to node");
         Ok(())
     }
 

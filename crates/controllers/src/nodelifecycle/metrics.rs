@@ -14,12 +14,12 @@ impl ZoneMetrics {
     pub fn new(registry: &Registry) -> Self {
         let gauges = |name: &str, help: &str| registry.float_gauges(&format!("node_collector_{name}"), help, &["zone"]);
         Self {
-            health: gauges("zone_health", "Part of a zone's nodes that are ready, in percent."),
-            size: gauges("zone_size", "Nodes of a zone."),
-            unhealthy: gauges("unhealthy_nodes_in_zone", "Nodes of a zone that are not ready."),
+            health: gauges("zone_health", "Percentage of ready nodes per zone."),
+            size: gauges("zone_size", "Number of nodes per zone."),
+            unhealthy: gauges("unhealthy_nodes_in_zone", "Number of nodes per zone that are not ready."),
             evictions: registry.counters(
                 "node_collector_evictions_total",
-                "Nodes whose pods were told to leave.",
+                "Nodes whose pods were evicted, per zone.",
                 &["zone"],
             ),
         }

@@ -52,9 +52,9 @@ impl NodeLifecycleController {
             Turn::Same => return,
             // At the start of a cluster none can be ready yet.
             Turn::AllLost if !self.any_was_ready.load(Ordering::Relaxed) => {}
-            Turn::AllLost => tracing::warn!("no node is ready: no pod is moved until one is"),
+            Turn::AllLost => tracing::warn!("no node is ready; evictions are suspended"),
             Turn::SomeBack => {
-                tracing::info!("a node is ready again: pods of those that are not are moved again");
+                tracing::info!("a node is ready again; resuming evictions");
                 // Whoever could not be heard while nobody could gets the whole time again.
                 let now = Instant::now();
                 self.heard.lock().values_mut().for_each(|heard| *heard = now);

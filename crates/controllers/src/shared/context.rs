@@ -272,9 +272,9 @@ impl PanicReporter {
 
 fn report<K: Display>(controller: &str, key: &K, error: &SyncError) {
     if error.is_ordinary() {
-        tracing::debug!(controller, %key, %error, "will try again");
+        tracing::debug!(controller, %key, %error, "sync failed; retrying");
     } else {
-        tracing::warn!(controller, %key, %error, "sync failed, will try again");
+        tracing::warn!(controller, %key, %error, "sync failed; retrying");
     }
 }
 

@@ -170,7 +170,7 @@ impl Files {
         for (path, record) in list::<T>(dir) {
             let migrated = record.and_then(|(record, current)| if current { Ok(()) } else { write(dir, &record) });
             if let Err(e) = migrated {
-                tracing::warn!(path = %path.display(), error = %e, "image record not readable; its image must be verified");
+                tracing::warn!(path = %path.display(), error = %e, "reading the image pull record failed; the image must be verified");
             }
         }
     }

@@ -89,7 +89,7 @@ async fn willing_then_forced<E>(
         return Ok(left);
     }
     for error in left {
-        tracing::warn!(error, "a pod that containerd does not remove is ended by force");
+        tracing::warn!(error, "containerd failed to remove a pod; killing its processes");
     }
     // What resists is told by whoever looks for shims at the end.
     end().await;

@@ -145,7 +145,7 @@ pub(crate) fn encode(media: MediaType, key: &Key, body: &Body) -> Result<Vec<u8>
     let ty = key::row(key.resource).filter(|_| !AS_JSON.contains(&key.resource.group())).and_then(|row| row.ty);
     match ty.filter(|ty| media == MediaType::Protobuf && ty.has_proto()) {
         Some(ty) => proto::encode(ty, &tree).map_err(|error| {
-            tracing::error!(%key, %error, "an object has no protobuf form");
+            tracing::error!(%key, %error, "object cannot be encoded as protobuf");
             StoreError::BadBody
         }),
         None => {

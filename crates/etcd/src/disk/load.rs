@@ -57,7 +57,7 @@ pub fn load(data_dir: &Path, identity: Identity, syncs: bool) -> Result<Loaded, 
         && logs.last().is_none_or(|last| *last < at.log)
     {
         let note = demands.path.display();
-        tracing::error!(%note, "without the note the start goes on, and loses what is missing");
+        tracing::error!(%note, "without this file the store starts and loses the missing commits");
         let reason = "it is missing, and commits in it were acknowledged";
         return Err(DiskError::Damaged { path: files::log(&dir, at.log), at: 0, reason });
     }
@@ -132,7 +132,7 @@ impl Loading {
             }
             End::Whole(bytes) => Ok(bytes),
             End::Torn(bytes) if last == Last::Open => {
-                tracing::warn!(path = %path.display(), at = bytes, "the last commit was not written whole, and nobody was told of it: it goes");
+                tracing::warn!(path = %path.display(), at = bytes, "removing the incomplete last commit, which was never acknowledged");
                 let cut = File::options().write(true).open(path).and_then(|file| {
                     file.set_len(bytes)?;
                     file.sync_all()

@@ -40,7 +40,7 @@ impl Log {
             file.sync_data().map_err(files::fault("sync", &path))?;
         }
         let position = PositionFile::open(dir, number, syncs)
-            .inspect_err(|error| tracing::warn!(%error, "damage of the last commit will not be noticed"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot record the position of the last commit; damage of it will not be detected"))
             .ok();
         let (dir, buffer) = (dir.to_path_buf(), Vec::new());
         let mut log = Self { dir, number, file, bytes, records, syncs, buffer, position, sync_took: None };

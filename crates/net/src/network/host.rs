@@ -28,7 +28,7 @@ pub(crate) fn ensure_host(config: &NetworkConfig) -> Result<NetworkConfig, NetEr
     apply(&rules::table_script(&config, locked.pool.allocations()))?;
     // A kernel without netfilter for bridges has pods all the same, and its operator is told.
     if let Err(error) = apply(&spoofing::table_script(&config)) {
-        tracing::warn!(%error, "pods can send from each other's addresses");
+        tracing::warn!(%error, "enabling source address checks failed; pods can spoof each other's addresses");
     }
     block_on(lock_ports(&config, &locked))?;
     iptables::allow_forward(&config.bridge())?;

@@ -63,7 +63,7 @@ impl Extenders {
                     tracing::info!(
                         extender = one.extender.url,
                         why,
-                        "an extender that can be done without does not answer"
+                        "calling an ignorable extender failed; continuing without it"
                     );
                 }
                 done => done?,
@@ -91,7 +91,7 @@ impl Extenders {
                     tracing::info!(
                         extender = one.extender.url,
                         why,
-                        "an extender that can be done without does not answer"
+                        "calling an ignorable extender failed; continuing without it"
                     );
                 }
                 Err(why) => return Err(why),
@@ -111,7 +111,7 @@ impl Extenders {
                     tracing::info!(
                         extender = one.extender.url,
                         why,
-                        "an extender that can be done without does not bind"
+                        "binding through an ignorable extender failed; continuing without it"
                     );
                 }
                 done => return Some(done),
@@ -241,7 +241,7 @@ impl Reached {
             Ok(Value::Array(all)) => all,
             Ok(_) => Vec::new(),
             Err(why) => {
-                tracing::debug!(extender = self.extender.url, why, "no scores by this extender");
+                tracing::debug!(extender = self.extender.url, why, "extender returned no scores");
                 Vec::new()
             }
         };

@@ -62,7 +62,7 @@ mod tests {
         let now = Instant::now();
         let registry = c.metrics.registry().clone();
         c.put_pod(asks("p", "3", json!({})), now);
-        let Step::Bind(p) = c.step(now) else { panic!("not bound") };
+        let Step::Bind(p) = c.step(now) else { panic!("pod was not bound") };
         c.bound(&p, now + Duration::from_secs(3));
         c.put_pod(asks("q", "3", json!({})), now);
         assert!(matches!(c.step(now), Step::Report(_)));

@@ -182,7 +182,7 @@ impl PositionFile {
         match self.write(frames, synced, carried) {
             Ok(()) => self.failing = false,
             Err(error) if !self.failing => {
-                tracing::warn!(%error, file = %self.path.display(), "the position of the write-ahead log cannot be noted");
+                tracing::warn!(%error, file = %self.path.display(), "recording the position of the write-ahead log failed");
                 self.failing = true;
             }
             Err(_) => {}
@@ -215,7 +215,7 @@ impl PositionFile {
     /// Makes the note survive a power cut.
     pub fn sync(&self) {
         if let Err(error) = self.file.sync_data() {
-            tracing::warn!(%error, file = %self.path.display(), "the position of the write-ahead log was not synced");
+            tracing::warn!(%error, file = %self.path.display(), "syncing the position of the write-ahead log failed");
         }
     }
 

@@ -217,7 +217,7 @@ impl AsyncPlugin for ImagePolicyWebhook {
         let answer = match self.answer(&spec_of(a)).await {
             Ok(answer) => answer,
             Err(why) if self.settings.allows_by_default => {
-                tracing::warn!(%why, "the image policy's server could not be asked; the pod is allowed");
+                tracing::warn!(%why, "calling the image policy webhook failed; allowing the pod");
                 notes.annotate(format!("{PREFIX}failed-open"), "true");
                 return Ok(());
             }

@@ -130,7 +130,7 @@ impl Publisher {
             return;
         }
         if let Err(why) = self.refresh(means).await {
-            tracing::warn!(issuer = self.url, why, "the issuer's keys were not fetched");
+            tracing::warn!(issuer = self.url, why, "fetching the issuer's keys failed");
         }
     }
 

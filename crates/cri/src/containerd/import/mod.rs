@@ -114,7 +114,7 @@ impl Importer {
             .call("/containerd.services.leases.v1.Leases/Delete", DeleteLease { id: lease.clone(), sync: false }, None)
             .await;
         if let Err(e) = gone {
-            tracing::warn!(lease, error = %e, "lease of an import; it ends by itself in a day");
+            tracing::warn!(lease, error = %e, "deleting the import lease failed; it expires in 24h");
         }
         sent
     }

@@ -159,7 +159,7 @@ fn cannot_join(s: &Subject) -> Outcome {
         (&["--server", url, "--token", &wrong_secret], "the token secret is wrong"),
         (&["--server", url, "--token", good, "--token-ca-cert-hash", &no_pin], "which is none of those given"),
         (&["--server", url, "--token", "zzzzzz.0000000000000000"], "does not exist or has expired"),
-        (&["--server", "http://127.0.0.1:1", "--token", good], "only https is spoken"),
+        (&["--server", "http://127.0.0.1:1", "--token", good], "must be an https URL"),
         (
             &["--server", url, "--token", good, "--node-name", &taken],
             "and status \"Ready\" already exists in the cluster",

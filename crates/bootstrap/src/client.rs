@@ -164,7 +164,7 @@ impl ClientCertificate {
         let Some(discovery) = &self.discovery else { return Ok(()) };
         tracing::warn!("the API server's certificate is not trusted; looking up the cluster's CA again");
         let found = tokio::time::timeout(DISCOVERY_LIMIT, discovery()).await;
-        found.unwrap_or_else(|_| Err(CertError::Unverified("its authority was not found in time".into())))?;
+        found.unwrap_or_else(|_| Err(CertError::Unverified("timed out looking up its CA".into())))?;
         self.reconnect().await
     }
 }

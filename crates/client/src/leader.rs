@@ -135,12 +135,12 @@ impl Candidate {
                     renewed = Instant::now();
                     continue;
                 }
-                Ok(Ok(false)) => return format!("another one holds the lease {}", self.name),
+                Ok(Ok(false)) => return format!("another process holds the lease {}", self.name),
                 Ok(Err(e)) => e.to_string(),
-                Err(_) => "no answer in time".to_owned(),
+                Err(_) => "timed out waiting for a response".to_owned(),
             };
             if renewed.elapsed() >= self.times.renew {
-                return format!("the lease {} was not renewed in time: {why}", self.name);
+                return format!("renewing the lease {} timed out: {why}", self.name);
             }
         }
     }

@@ -87,7 +87,7 @@ async fn dependents_go_with_their_owner() {
                     continue;
                 }
                 let kept = api.get("v1/configmaps", "n", name).await.expect("what was orphaned");
-                assert!(kept["metadata"]["ownerReferences"].is_null(), "{name} names an owner that is gone");
+                assert!(kept["metadata"]["ownerReferences"].is_null(), "{name} has an owner that does not exist");
             }
         })
         .await;

@@ -75,13 +75,13 @@ impl Controllers {
         let manager = Context::new(config, factory, clock, tasks);
         let gates = Arc::clone(&manager.config.feature_gates);
         manager.config.metrics.on_scrape(move |families| {
-            let help = "Whether a feature is on, by name and stage.";
+            let help = "1 if the feature gate is enabled, by name and stage.";
             let mut family = families.gauge("kubernetes_feature_enabled", help);
             for (name, stage, on) in gates.all() {
                 family.sample(&[("name", name), ("stage", stage.label())], f64::from(u8::from(on)));
             }
         });
-        let help = "1 for each controller of this manager that runs.";
+        let help = "1 for each running controller of this manager.";
         let running = manager.config.metrics.gauges("running_managed_controllers", help, &["name", "manager"]);
         for controller in CONTROLLERS {
             if manager.config.enables(controller.name, controller.on_by_default) {

@@ -114,7 +114,7 @@ impl PodGarbageCollector {
             self.remove(p, None).await?;
         }
         if surplus > REMOVE_MAX {
-            return Err(SyncError::Other(format!("{} finished pods more to remove", surplus - REMOVE_MAX)));
+            return Err(SyncError::Other(format!("{} more finished pods to remove", surplus - REMOVE_MAX)));
         }
         Ok(())
     }

@@ -155,8 +155,8 @@ const OLD_NAMES: &[(&str, &str)] = &[
     ("ttl-after-finished", "ttl-after-finished-controller"),
 ];
 
-const CLOUD: &str = "what clouds do is their own controller managers', upstream too (KEP-2395)";
-const GATED: &str = "upstream starts it only behind a feature gate that is off by default";
+const CLOUD: &str = "cloud providers run their own controller managers (KEP-2395)";
+const GATED: &str = "upstream runs it only with a feature gate that is off by default";
 
 /// Upstream's controllers that are not here, and why.
 pub const ABSENT: &[(&str, &str)] = &[
@@ -168,7 +168,7 @@ pub const ABSENT: &[(&str, &str)] = &[
     ("resourcepoolstatusrequest-controller", GATED),
     (
         "selinux-warning-controller",
-        "off by default upstream, and of use only where the kubelet mounts with SELinux contexts",
+        "off by default upstream and only useful where the kubelet mounts with SELinux contexts",
     ),
     ("service-lb-controller", CLOUD),
     ("storageversion-garbage-collector-controller", GATED),

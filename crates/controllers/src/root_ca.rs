@@ -11,8 +11,7 @@ use crate::views::ConfigMapView;
 
 const CONFIG_MAP: &str = "kube-root-ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
-const DESCRIPTION_TEXT: &str = "The CA bundle that verifies the API server's certificate at its addresses inside the \
-    cluster, such as the service kubernetes.default.svc. It promises nothing beyond that.";
+const DESCRIPTION_TEXT: &str = "The CA bundle that verifies the API server's certificate at its addresses inside the cluster, such as the service kubernetes.default.svc. It is not valid for any other purpose.";
 
 /// Starts the publisher; without a bundle it has nothing to publish.
 pub fn start(ctx: &Arc<Context>) {

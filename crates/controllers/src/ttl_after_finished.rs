@@ -28,7 +28,11 @@ pub fn start(ctx: &Arc<Context>) {
         ctx: Arc::clone(ctx),
         client: ctx.client(),
         jobs: ctx.informers.jobs.reader(),
-        delay: ctx.config.metrics.histogram(name, "Time from when a job was to be deleted to when it was.", &bounds),
+        delay: ctx.config.metrics.histogram(
+            name,
+            "Time in seconds between the due and the actual deletion of a finished job.",
+            &bounds,
+        ),
         queue: WorkQueue::default(),
     });
     let queue = me.queue.clone();

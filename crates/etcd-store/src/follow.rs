@@ -45,7 +45,7 @@ pub(crate) async fn run(core: &Arc<Core>) {
         match watch(core).await {
             Ended::Lost(why) => {
                 tracing::warn!(why, "the watch on etcd failed; restarting it");
-                tell(core, Some(format!("etcd cannot be watched: {why}")));
+                tell(core, Some(format!("watching etcd failed: {why}")));
             }
             Ended::Compacted => {
                 tracing::warn!(
@@ -56,13 +56,13 @@ pub(crate) async fn run(core: &Arc<Core>) {
                     Ok((revision, records)) => core.mirror.replace(revision, records),
                     Err(error) => {
                         tracing::error!(%error, "reading etcd failed; retrying");
-                        tell(core, Some(format!("etcd cannot be read: {error}")));
+                        tell(core, Some(format!("reading etcd failed: {error}")));
                     }
                 }
             }
             Ended::Back { revision } => {
                 let why = format!(
-                    "etcd is at revision {revision}, and was at {begun_at} before: its data was replaced or restored"
+                    "etcd is at revision {revision}, but was at {begun_at} before: its data was replaced or restored"
                 );
                 tell(core, Some(why.clone()));
                 core.mirror.ended(&why);
@@ -101,7 +101,7 @@ async fn watch(core: &Arc<Core>) -> Ended {
     loop {
         let answer = tokio::select! {
             answer = answers.message() => answer,
-            () = &mut left => return Ended::Lost("another member is used".to_owned()),
+            () = &mut left => return Ended::Lost("switched to another member".to_owned()),
             () = nudged(core) => {
                 // A full queue has a question in it already.
                 let _ = requests.try_send(progress());
@@ -116,7 +116,7 @@ async fn watch(core: &Arc<Core>) -> Ended {
         match judged(&answer, shown) {
             Some(Ended::Lost(why)) => return lost(why),
             Some(Ended::Back { revision }) if lags_behind(core, shown).await => {
-                return lost(format!("the member is at revision {revision} and has still to hear of {shown}"));
+                return lost(format!("the member is at revision {revision}, behind {shown}"));
             }
             Some(ended) => return ended,
             None => {}

@@ -79,7 +79,7 @@ async fn commit(core: &Arc<Core>, write: Write) -> Result<Committed, StoreError>
         current = core.mirror.get(&write.key);
         core.mirror.check(&write, current.as_ref())?;
     }
-    Err(StoreError::Elsewhere("etcd: too many writers of one object".to_owned()))
+    Err(StoreError::Elsewhere("etcd: too many conflicting writes of one object".to_owned()))
 }
 
 /// What a write stores; `None` for a deletion.

@@ -119,12 +119,12 @@ impl HealthCounts {
         let registry = Registry::new();
         let now = registry.gauges(
             "kubernetes_healthcheck",
-            "Whether a health check passed when it last ran, by name and endpoint.",
+            "1 if the health check last succeeded, by name and endpoint.",
             &["name", "type"],
         );
         let checks = registry.counters(
             "kubernetes_healthchecks_total",
-            "Outcomes of health checks, by name, endpoint and outcome.",
+            "Results of health checks, by name, endpoint and status.",
             &["name", "status", "type"],
         );
         Self { registry, now, checks }

@@ -153,7 +153,7 @@ impl Committer {
     /// Hands the changes that make room to the engine again, after the disk was full. The others are refused.
     fn store_deletions(&mut self, changes: Vec<Change>, full: &Arc<EngineError>, synced: bool) -> Handed {
         tracing::error!(error = %full, "the disk is full; released the reserved space and accepting only deletions");
-        self.shared.health.disk(Some(format!("only deletions are stored: {full}")));
+        self.shared.health.disk(Some(format!("accepting only deletions: {full}")));
         let mut deletions = Vec::with_capacity(changes.len());
         for mut change in changes {
             match change.makes_room().then(|| self.op(change.kind, &change.record)) {
@@ -399,7 +399,7 @@ impl Committer {
     /// success although it has dropped the bytes, so trying again would turn a told loss into a silent one.
     fn halt(&mut self, error: Arc<EngineError>) {
         tracing::error!(%error, "a sync failed; rejecting writes until a restart");
-        self.shared.health.halted(&format!("a sync failed, restart to write again: {error}"));
+        self.shared.health.halted(&format!("a sync failed; restart to accept writes again: {error}"));
         self.halted = Some(error);
     }
 

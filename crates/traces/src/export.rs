@@ -93,8 +93,7 @@ impl Exporter {
         let registry = Registry::new();
         let spans = registry.counters(
             "kelson_tracing_spans_total",
-            "Spans of requests that were sampled, by what became of them: exported, failed (the collector did not take them) \
-             or dropped (too many waited).",
+            "Sampled request spans by result: exported, failed (rejected by the collector) or dropped (queue full).",
             &["result"],
         );
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);

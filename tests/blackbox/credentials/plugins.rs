@@ -24,8 +24,8 @@ fn misbehaviours(host: &str) -> Vec<(&'static str, String, Vec<&'static str>, Ve
         (
             "hanging",
             "sleep 1000 & echo $! > $SEEN/hanging-child\nwait".to_owned(),
-            vec!["\"hanging\" failed: Timeout: no answer within"],
-            vec!["Timeout: no answer within"],
+            vec!["\"hanging\" failed: Timeout: timed out after"],
+            vec!["Timeout: timed out after"],
         ),
         (
             "crashing",

@@ -91,7 +91,7 @@ impl Manifests {
         let (stamp, documents) = read(&manifests.dir)?;
         // Built-in kinds are read from memory: nothing is waited for.
         let loaded = manifests.load(stamp, documents).now_or_never();
-        *manifests.now.write() = Arc::new(loaded.ok_or("the kinds of admission cannot be read yet")??);
+        *manifests.now.write() = Arc::new(loaded.ok_or("the admission configuration kinds are not available yet")??);
         Ok(Some(Arc::new(manifests)))
     }
 

@@ -222,7 +222,7 @@ fn labels(selector: &LabelSelector) -> Vec<Value> {
 impl Authorizer for WebhookAuthorizer {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         // Only asked for what `as_async` does not want.
-        self.known(attributes, true).unwrap_or_else(|_| self.failed("an authorizer cannot answer without waiting"))
+        self.known(attributes, true).unwrap_or_else(|_| self.failed("an authorizer cannot decide without waiting"))
     }
 
     fn unlisted(&self, _user: &UserInfo) -> Vec<&'static str> {
@@ -261,7 +261,7 @@ impl AsyncAuthorizer for WebhookAuthorizer {
                 None
             }
         };
-        let Some(status) = status else { return self.failed("an authorization webhook did not answer") };
+        let Some(status) = status else { return self.failed("an authorization webhook did not respond") };
         let (decision, kept) = match (status.allowed, status.denied) {
             (true, true) => {
                 tracing::warn!(webhook = self.options.name, "an authorization webhook allowed and denied one request");

@@ -135,7 +135,7 @@ impl Approver {
         let name = request.common_name.strip_prefix(NODE_USER).unwrap_or_default();
         match self.nodes.get(&ObjectKey::new("", name)).is_some_and(|node| is_up(&node)) {
             true => Err(SyncError::Other(format!(
-                "node {name:?} is up under a certificate of its own: {:?} is not given its name",
+                "node {name:?} is up with another certificate; denying its name to {:?}",
                 csr.spec.username
             ))),
             false => Ok(()),
@@ -177,7 +177,7 @@ impl Approver {
                     self.recorder.event(&about, EventType::Warning, "ServingCertificateNotApproved", message);
                     return Ok(());
                 }
-                "Auto approving kubelet serving certificate: every name and address is the node's own."
+                "Auto approving kubelet serving certificate: all names and addresses belong to the node."
             }
         };
         self.approve(&csr, message).await.map_err(|error| self.told(error))

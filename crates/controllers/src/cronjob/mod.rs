@@ -50,7 +50,11 @@ pub fn start(ctx: &Arc<Context>) {
         client,
         crons: ctx.informers.cron_jobs.reader(),
         jobs: ctx.informers.jobs.reader(),
-        skew: ctx.config.metrics.histogram(skew, "Time between when a job was to be made and when it was.", &bounds),
+        skew: ctx.config.metrics.histogram(
+            skew,
+            "Time in seconds between the scheduled and the actual creation of a job.",
+            &bounds,
+        ),
         queue: queue.clone(),
     });
     me.crons.on_change(enqueue_self(&queue));
@@ -196,7 +200,7 @@ impl Visit<'_> {
             // The cache may be older than the status that has it.
             let fresh: CronJobView = self.me.client.get(self.cron.namespace(), self.cron.name()).await?;
             if fresh.status.runs(job.uid()) {
-                return Err(SyncError::Other("the cached status is old".to_owned()));
+                return Err(SyncError::Other("the cached status is outdated".to_owned()));
             }
             let text = format!("Saw a job that the controller did not create or forgot: {}", job.name());
             self.warn("UnexpectedJob", text);

@@ -26,7 +26,7 @@ impl DaemonSetController {
     /// Finds the set's revisions, and makes or renumbers the current one where that is due.
     pub(super) async fn revisions_of(&self, set: &Arc<DaemonSetView>) -> Result<DaemonSetRevisions, SyncError> {
         let data = set.spec.template.raw.as_deref().and_then(history::data_of);
-        let data = data.ok_or_else(|| SyncError::Other("unreadable pod template".into()))?;
+        let data = data.ok_or_else(|| SyncError::Other("invalid pod template".into()))?;
         let candidates = self.revisions.owned_or_orphaned(set.uid(), set.namespace());
         let all = claim_all(&self.client, &**set, &set.metadata, &selector(set), candidates, |r| &r.metadata).await?;
         let (mut current, mut old) = (Vec::new(), Vec::new());

@@ -161,7 +161,7 @@ impl DaemonSetController {
             Ok(templates) => templates,
             Err(e) => {
                 self.expectations.lower_creations(key, nodes.len());
-                return Err(SyncError::Other(format!("unreadable pod template: {e}")));
+                return Err(SyncError::Other(format!("invalid pod template: {e}")));
             }
         };
         let (made, error) = slow_start(nodes.len(), |i| self.control.create(&**set, &templates[i])).await;

@@ -77,7 +77,7 @@ struct DeviceClaimController {
 /// Starts the controller.
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
-    let (name, help) = ("resourceclaim_controller_creates_total", "Claims made, by whether that worked.");
+    let (name, help) = ("resourceclaim_controller_creates_total", "Created claims by status.");
     let me = Arc::new(DeviceClaimController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,

@@ -41,9 +41,10 @@ struct DeviceTaintController {
 pub fn start(ctx: &Arc<Context>) {
     let (client, metrics) = (ctx.client(), &ctx.config.metrics);
     let name = "device_taint_eviction_controller_pod_deletions_total";
-    let deletions = metrics.counter(name, "Pods deleted because of their devices' taints.");
+    let deletions = metrics.counter(name, "Pods deleted because of taints of their devices.");
     let name = "device_taint_eviction_controller_pod_deletion_duration_seconds";
-    let latency = metrics.histogram(name, "Time from a taint's effect to the deletion of a pod.", &LATENCIES);
+    let latency =
+        metrics.histogram(name, "Time in seconds from a taint's effect to the deletion of a pod.", &LATENCIES);
     let me = Arc::new(DeviceTaintController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,

@@ -273,7 +273,7 @@ impl GarbageCollector {
             // The version may have gone, with the objects served in another one.
             Found::Unserved if self.objects.is_served(&resource.group, &resource.kind).await? => {
                 self.monitors.refresh.notify_one();
-                Err(SyncError::Logged(format!("{} is no longer served, its objects are", resource.path(""))))
+                Err(SyncError::Logged(format!("{} is no longer served, but its objects remain", resource.path(""))))
             }
             Found::Unserved => Ok(Verdict::Absent),
         }
@@ -283,7 +283,7 @@ impl GarbageCollector {
     /// kind.
     fn unknown_kind(&self, owner: &OwnerReference, path: &str) -> SyncError {
         let (kind, version) = (&owner.kind, &owner.api_version);
-        let text = format!("no matches for kind {kind:?} in version {version:?}, which is to be an owner of {path}");
+        let text = format!("no matches for kind {kind:?} in version {version:?}, which {path} names as an owner");
         let mut known = self.unknown_kinds.lock();
         if known.len() < UNKNOWN_KINDS_MAX && known.insert((version.clone(), kind.clone())) {
             return SyncError::Other(text);

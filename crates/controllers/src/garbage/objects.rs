@@ -55,7 +55,7 @@ impl Objects {
         let now = Instant::now();
         if let Some(next) = self.failing.lock().get_mut(&collection) {
             if *next > now {
-                let text = format!("{collection} failed a short time ago and is not asked yet");
+                let text = format!("{collection} failed recently and is not queried yet");
                 return Err(SyncError::Logged(text));
             }
             // The others wait for what comes of this one.
@@ -66,7 +66,7 @@ impl Objects {
             Client::read(self.client.raw_accepting(Method::GET, &path, "", METADATA_ONLY, Bytes::new()).await?).await
         };
         let answer = tokio::time::timeout(ANSWER_MAX, asked).await;
-        let answer = answer.unwrap_or_else(|_| Err(TransportError(format!("no answer within {ANSWER_MAX:?}")).into()));
+        let answer = answer.unwrap_or_else(|_| Err(TransportError(format!("timed out after {ANSWER_MAX:?}")).into()));
         let fails = answer.as_ref().is_err_and(is_of_the_kind);
         if fails {
             // The request may have waited for its answer until now.

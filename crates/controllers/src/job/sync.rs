@@ -75,7 +75,7 @@ impl JobController {
         let satisfied = self.expectations.satisfied(key);
         let template = match job.spec.template.as_ref().map(|t| serde_json::from_str::<Template>(t.get())) {
             Some(Ok(t)) => t,
-            Some(Err(e)) => return (RECONCILING, Err(SyncError::Other(format!("unreadable pod template: {e}")))),
+            Some(Err(e)) => return (RECONCILING, Err(SyncError::Other(format!("invalid pod template: {e}")))),
             None => return (RECONCILING, Ok(())),
         };
         let candidates = self.pods.owned_or_orphaned(job.uid(), &key.namespace);

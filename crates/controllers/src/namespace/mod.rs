@@ -97,7 +97,7 @@ impl NamespaceController {
         let (outcome, estimate) = self.delete_content(&key.name).await?;
         self.write_conditions(&key.name, &outcome).await?;
         if !outcome.errors.is_empty() || !outcome.discovery.is_empty() {
-            return Err(SyncError::Other(format!("content of namespace {} could not all be deleted", key.name)));
+            return Err(SyncError::Other(format!("deleting the content of namespace {} is not complete", key.name)));
         }
         if estimate > 0 {
             let wait = Duration::from_secs(u64::try_from(estimate / 2 + 1).unwrap_or(1)).min(WAIT_MAX);

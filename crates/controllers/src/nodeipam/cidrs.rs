@@ -33,7 +33,7 @@ impl CidrSet {
         }
         if prefix - net.prefix_len() > DEPTH_MAX {
             return Err(format!(
-                "cluster CIDR {net} is too large for node masks of /{prefix}: at most {DEPTH_MAX} bits apart"
+                "cluster CIDR {net} is too large for node masks of /{prefix}: the difference must be at most {DEPTH_MAX} bits"
             ));
         }
         Ok(Self { net, prefix, used: BTreeSet::new(), next: 0 })

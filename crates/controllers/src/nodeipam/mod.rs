@@ -99,7 +99,7 @@ impl Allocator {
         let Some(nets) = self.allocate() else {
             let message = format!("Node {} status is now: CIDRNotAvailable", key.name);
             self.recorder.event(&ObjectRef::of(&*node), EventType::Normal, "CIDRNotAvailable", message);
-            return Err(SyncError::Other(format!("no pod range left for node {}", key.name)));
+            return Err(SyncError::Other(format!("no pod CIDR is left for node {}", key.name)));
         };
         let text: Vec<String> = nets.iter().map(ToString::to_string).collect();
         // The node must be as it was seen: one that was given a range meanwhile keeps that.

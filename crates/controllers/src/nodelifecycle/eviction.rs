@@ -98,10 +98,13 @@ pub fn start(ctx: &Arc<Context>) {
     let (client, metrics) = (ctx.client(), &ctx.config.metrics);
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let name = "taint_eviction_controller_pod_deletions_total";
-    let deletions = metrics.counter(name, "Pods deleted because of the taints of their nodes.");
+    let deletions = metrics.counter(name, "Pods deleted because of taints of their nodes.");
     let name = "taint_eviction_controller_pod_deletion_duration_seconds";
-    let latency =
-        metrics.histogram(name, "Time from a taint's effect on a pod to the deletion of the pod.", &LATENCIES);
+    let latency = metrics.histogram(
+        name,
+        "Time in seconds from a taint's effect on a pod to the deletion of the pod.",
+        &LATENCIES,
+    );
     let me = Arc::new(TaintEvictionController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,

@@ -68,16 +68,24 @@ impl AutoscalerCounts {
         let counters = |n: &str, help: &str, labels: &[&str]| registry.counters(&name(n), help, labels);
         let histograms = |n: &str, help: &str, labels: &[&str]| registry.histograms(&name(n), help, labels, &bounds);
         Self {
-            reconciliations: counters("reconciliations_total", "Looks at autoscalers.", &look),
-            reconciliation_seconds: histograms(
-                "reconciliation_duration_seconds",
-                "Time of one look at an autoscaler.",
+            reconciliations: counters(
+                "reconciliations_total",
+                "HorizontalPodAutoscaler syncs by action and error.",
                 &look,
             ),
-            computations: counters("metric_computation_total", "Computations of metrics.", &metric),
+            reconciliation_seconds: histograms(
+                "reconciliation_duration_seconds",
+                "Duration in seconds of HorizontalPodAutoscaler syncs.",
+                &look,
+            ),
+            computations: counters(
+                "metric_computation_total",
+                "Metric computations by metric type, action and error.",
+                &metric,
+            ),
             computation_seconds: histograms(
                 "metric_computation_duration_seconds",
-                "Time to compute what one metric asks for.",
+                "Duration in seconds of metric computations.",
                 &metric,
             ),
         }

@@ -168,7 +168,7 @@ impl<T: Replicated> ReplicaSetController<T> {
         let (active, going): (Vec<_>, Vec<_>) = held.into_iter().partition(|p| p.is_active());
         let template = match set.template().map(|t| serde_json::from_str::<Template>(t.get())) {
             Some(Ok(t)) => t,
-            Some(Err(e)) => return Err(SyncError::Other(format!("unreadable pod template: {e}"))),
+            Some(Err(e)) => return Err(SyncError::Other(format!("invalid pod template: {e}"))),
             None => return Ok(()),
         };
         let mut failure = None;

@@ -262,8 +262,7 @@ impl PanicReporter {
         });
         // What the panic says is for the operator, who has it in the log.
         let message = format!(
-            "{} panicked {in_a_row} times in a row while it worked on this object, and tries again in {pause:?}. This is a \
-             fault of the program: the log of the controller manager has its cause",
+            "{} panicked {in_a_row} times in a row while processing this object; retrying in {pause:?}. This is a bug; the log of the controller manager has the cause",
             self.name
         );
         recorder.event(about, EventType::Warning, PANIC_REASON, message);

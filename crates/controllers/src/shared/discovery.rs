@@ -121,7 +121,7 @@ pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
         let list = match tokio::time::timeout(DOCUMENT_MAX, read::<ResourceList>(client, &path)).await {
             Ok(Ok(list)) => Ok(list),
             Ok(Err(e)) => Err(e.to_string()),
-            Err(_) => Err(format!("no answer within {DOCUMENT_MAX:?}")),
+            Err(_) => Err(format!("timed out after {DOCUMENT_MAX:?}")),
         };
         (group, version, gv, list)
     });

@@ -45,7 +45,7 @@ impl StatefulSetController {
     /// Finds the set's revisions, and makes or renumbers the newest where that is due.
     pub(super) async fn revisions_of(&self, set: &Arc<StatefulSetView>) -> Result<StatefulSetRevisions, SyncError> {
         let data = set.spec.template.as_deref().and_then(history::data_of);
-        let data = data.ok_or_else(|| SyncError::Other("unreadable pod template".into()))?;
+        let data = data.ok_or_else(|| SyncError::Other("invalid pod template".into()))?;
         let candidates = self.revisions.owned_or_orphaned(set.uid(), set.namespace());
         let mut all =
             claim_all(&self.client, &**set, &set.metadata, &selector(set), candidates, |r| &r.metadata).await?;

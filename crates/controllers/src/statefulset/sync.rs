@@ -161,7 +161,7 @@ impl StatefulSetController {
         };
         if identity::claim_names(set, ordinal).any(stale) {
             // Its end is not told by a pod, so somebody has to look again.
-            return Err(SyncError::Other(format!("pod {name} waits until the claims of the one before are gone")));
+            return Err(SyncError::Other(format!("pod {name} waits for the deletion of the previous pod's claims")));
         }
         if let Err(e) = self.make_claims(set, ordinal).await {
             self.tell(set, "Create", &name, Some(&e));

@@ -138,7 +138,7 @@ fn volume_for(claim: &ClaimView, class: &StorageClassView, node: Option<&NodeVie
     };
     let gone = || Refusal { why: format!("node {selected:?} not found"), choose_again: true };
     let node = node.ok_or_else(gone)?;
-    let without = || Refusal { why: format!("node {selected:?} keeps no local volumes"), choose_again: true };
+    let without = || Refusal { why: format!("node {selected:?} does not support local volumes"), choose_again: true };
     let root = node.metadata.annotations.get(names::LOCAL_PATH_DIRECTORY).ok_or_else(without)?;
     let directory = format!("pvc-{}_{}_{}", m.uid, m.namespace, m.name);
     let hostname = node.metadata.labels.get(HOSTNAME).unwrap_or(&node.metadata.name);
@@ -263,7 +263,7 @@ impl Provisioner {
             return Ok(());
         }
         if !directory.starts_with(name.as_str()) {
-            return Err(format!("{path:?} is no directory of volume {name}"));
+            return Err(format!("{path:?} is not a directory of volume {name}"));
         }
         let uri = format!("{}/{node}/proxy/localVolumes/{directory}", NodeView::TYPE.path(""));
         let answer = self.client.raw(Method::DELETE, &uri, "", Bytes::new()).await.map_err(|e| e.to_string())?;
@@ -272,7 +272,7 @@ impl Provisioner {
             return Ok(());
         }
         let said = Client::read(answer).await.err().map(|e| e.to_string()).unwrap_or_default();
-        Err(format!("node {node} could not remove {directory}: {said}"))
+        Err(format!("node {node} failed to remove {directory}: {said}"))
     }
 
     async fn is_gone(&self, node: &str) -> bool {

@@ -259,7 +259,7 @@ fn read<T: RecordForm>(path: &Path) -> io::Result<Option<(T, bool)>> {
     let mut record: T = serde_json::from_slice(&data).map_err(io::Error::other)?;
     let (kind, version) = record.head();
     if kind != T::KIND || (version != API_VERSION && version != OLD_API_VERSION) {
-        return Err(io::Error::other(format!("not a {} of a known version", T::KIND)));
+        return Err(io::Error::other(format!("must be a {} of a known version", T::KIND)));
     }
     let current = version == API_VERSION;
     API_VERSION.clone_into(version);

@@ -48,7 +48,9 @@ pub async fn load_into(endpoint: &str, data_dir: &Path) -> Vec<String> {
             load_from(&images, data_dir.join("loaded-images.json"), &importer).await
         }
         (Ok(name), Ok(_)) => {
-            skipped(format!("the container runtime {name} takes no archives: load them with its own tools"));
+            skipped(format!(
+                "the container runtime {name} does not support image archives; load them with its own tools"
+            ));
             Vec::new()
         }
         (Err(e), _) | (_, Err(e)) => {

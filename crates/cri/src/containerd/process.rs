@@ -133,7 +133,7 @@ pub(crate) async fn kill_all(processes: Vec<(String, Process)>) -> Vec<String> {
     let ends = processes.into_iter().map(|(what, mut process)| async move {
         tracing::info!(pid = process.pid(), what, "killed a leftover process");
         let gone = process.kill(KILL_LIMIT).await;
-        (!gone).then(|| format!("{what} (process {}) does not end", process.pid()))
+        (!gone).then(|| format!("{what} (process {}) does not exit", process.pid()))
     });
     futures::future::join_all(ends).await.into_iter().flatten().collect()
 }

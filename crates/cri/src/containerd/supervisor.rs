@@ -250,7 +250,7 @@ async fn wait_ready(config: &ContainerdConfig, process: &mut Process) -> Result<
                 match client.version().await {
                     Ok(_) => return Ok(()),
                     // The socket opens when all plugins are loaded: this one never will be.
-                    Err(e) if e.is_unimplemented() => return Err("serves no CRI v1".to_owned()),
+                    Err(e) if e.is_unimplemented() => return Err("does not serve CRI v1".to_owned()),
                     Err(_) => {}
                 }
             }
@@ -263,7 +263,7 @@ async fn wait_ready(config: &ContainerdConfig, process: &mut Process) -> Result<
             Err(what) => what,
         },
         how = process.ended() => how,
-        () = tokio::time::sleep(READY_TIMEOUT) => format!("did not answer within {} s", READY_TIMEOUT.as_secs()),
+        () = tokio::time::sleep(READY_TIMEOUT) => format!("timed out after {} s", READY_TIMEOUT.as_secs()),
     };
     Err(ContainerdError::NotReady { what, log: config.log(), tail: log_tail(&config.log()) })
 }

@@ -39,7 +39,7 @@ struct Texts {
 
 /// An endpoint with TLS and no certificate for it.
 pub(super) fn missing() -> StartError {
-    StartError::Tls("an https URL needs --cert-file and --key-file".to_owned())
+    StartError::Tls("https URLs require --cert-file and --key-file".to_owned())
 }
 
 impl Acceptor {

@@ -70,7 +70,7 @@ pub(super) async fn ensure_bridge(config: &NetworkConfig) -> Result<NetworkConfi
             // With an address of its own a bridge does not change it whenever a port comes or goes.
             links.add_bridge(&name, mac_of(gateway), config.mtu).await?;
             let made = links.by_name(&name).await?;
-            made.ok_or_else(|| NetError::Check(format!("bridge {name} vanished right after it was made")))?
+            made.ok_or_else(|| NetError::Check(format!("bridge {name} disappeared after its creation")))?
         }
     };
     if bridge.mtu != config.mtu {
@@ -113,7 +113,7 @@ pub(super) fn refuse_overlap<T>(
         if net.contains(&subnet.network()) || subnet.contains(&net.addr()) {
             let name = links.iter().find(|l| l.index == *index).map_or("?", |l| l.name.as_str());
             return Err(NetError::Config(format!(
-                "pod CIDR {subnet} overlaps {net} of interface {name}: choose another with --cluster-cidr"
+                "pod CIDR {subnet} overlaps {net} of interface {name}; choose another with --cluster-cidr"
             )));
         }
     }

@@ -162,7 +162,7 @@ fn connect(
                 let thread = std::thread::Builder::new().name("pod-network".to_owned());
                 let started = thread.spawn(move || ensure_host(&again)).map_err(NetError::io("start a thread"))?;
                 let made = started.join();
-                made.map_err(|_| NetError::Check("making the pod network panicked".to_owned()))??;
+                made.map_err(|_| NetError::Check("setting up the pod network panicked".to_owned()))??;
                 let made = links.by_name(&config.bridge()).await?;
                 made.ok_or_else(|| NetError::Check(format!("bridge {} is missing", config.bridge())))?
             }
@@ -179,7 +179,7 @@ fn connect(
         };
         links.add_veth(pair).await?;
         let host = links.by_name(&host_name).await?;
-        let host = host.ok_or_else(|| NetError::Check(format!("{host_name} vanished right after it was made")))?;
+        let host = host.ok_or_else(|| NetError::Check(format!("{host_name} disappeared after its creation")))?;
         links.set_port(host.index, &mac_of(ip)).await?;
         Ok(host)
     })?;

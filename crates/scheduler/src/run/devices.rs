@@ -113,7 +113,7 @@ impl Writer {
             let fresh = self.client.get_opt::<ResourceClaimView>(namespace, of).await;
             claim = fresh.map_err(|e| format!("get updated claim {name} after conflict: {e}"))?;
         }
-        Err(format!("claim {name}: others change it all the time"))
+        Err(format!("claim {name}: too many conflicting updates"))
     }
 
     async fn try_bind_claim(&self, plan: &ClaimPlan, pod: &Pod, claim: &ResourceClaimView) -> Result<(), Fault> {

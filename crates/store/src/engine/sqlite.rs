@@ -259,7 +259,7 @@ type LoadRow<'a> = dyn FnMut(&rusqlite::Row<'_>) -> Result<(), EngineError> + 'a
 
 impl Engine for SqliteEngine {
     fn load(&mut self, sink: &mut Sink<'_>) -> Result<(), EngineError> {
-        let odd = |_| EngineError::Corrupt { path: self.path.clone(), reason: "a row of the wrong type".to_owned() };
+        let odd = |_| EngineError::Corrupt { path: self.path.clone(), reason: "a row has the wrong type".to_owned() };
         self.load_table("SELECT name, value FROM marks ORDER BY name <> 'format'", &mut |row| {
             let name = row.get_ref(0).and_then(|name| Ok(name.as_str()?)).map_err(odd)?;
             let value = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(odd)?;

@@ -55,7 +55,7 @@ fn what_is_made_for_a_claim() {
     let rows = [
         (made(json!({}), None, None), refused("configuration error, no node was specified")),
         (made(json!({}), Some("n2"), None), again("node \"n2\" not found")),
-        (made(json!({}), Some("n2"), Some(json!({}))), again("node \"n2\" keeps no local volumes")),
+        (made(json!({}), Some("n2"), Some(json!({}))), again("node \"n2\" does not support local volumes")),
         (made(json!({"selector": {}}), Some("n1"), Some(node())), refused("claim.Spec.Selector is not supported")),
     ];
     for (got, want) in rows {
@@ -90,7 +90,7 @@ async fn from_claim_to_volume_and_back() {
     assert_eq!(v["status"]["phase"], "Bound");
     // The node cannot be asked, so the volume stays and says why.
     api.remove(CLAIMS, "n", "c").await;
-    api.until("an event", async |api| said(api.events().await, "VolumeFailedDelete node n1 could not remove")).await;
+    api.until("an event", async |api| said(api.events().await, "VolumeFailedDelete node n1 failed to remove")).await;
     assert_eq!(api.get(VOLUMES, "", &name).await.unwrap()["status"]["phase"], "Released");
     // A node that is gone took its directories along.
     api.remove("v1/nodes", "", "n1").await;
@@ -113,5 +113,8 @@ async fn a_node_without_such_volumes_is_given_back_to_the_scheduler() {
     };
     api.until("given back", given_back).await;
     let told = api.events().await;
-    assert!(told.iter().any(|e| e.contains("ProvisioningFailed") && e.contains("keeps no local volumes")), "{told:?}");
+    assert!(
+        told.iter().any(|e| e.contains("ProvisioningFailed") && e.contains("does not support local volumes")),
+        "{told:?}"
+    );
 }

@@ -217,10 +217,12 @@ impl Walk {
         let from = at;
         while at < tokens.len() {
             let is_end = matches!(&tokens[at], TokenTree::Punct(p) if matches!(p.as_char(), ';' | ','));
-            if is_end && let [TokenTree::Ident(word), TokenTree::Ident(name)] = &tokens[at - 2..at] {
-                if word == "mod" && at >= from + 2 {
-                    self.file.test_modules.push(name.to_string());
-                }
+            if is_end
+                && at >= from + 2
+                && let [TokenTree::Ident(word), TokenTree::Ident(name)] = &tokens[at - 2..at]
+                && word == "mod"
+            {
+                self.file.test_modules.push(name.to_string());
             }
             at += 1;
             if is_end || is_brace(&tokens[at - 1]) {

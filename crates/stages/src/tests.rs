@@ -249,7 +249,10 @@ fn faults_name_their_place() {
     };
     let with = |key: &str, value: Value| json!({"resourceRef": {"kind": "Pod"}, "selector": {}, key: value});
     check(json!({}), "stage \"s\": spec.resourceRef.kind: kind is required");
-    check(with("weightFrom", json!({"expressionFrom": ".["})), "stage \"s\": spec.weightFrom.jq: must be a jq filter, got \".[\"");
+    check(
+        with("weightFrom", json!({"expressionFrom": ".["})),
+        "stage \"s\": spec.weightFrom.jq: must be a jq filter, got \".[\"",
+    );
     check(
         with("delay", json!({"durationFrom": {"cel": {"expression": "1 +"}}})),
         "stage \"s\": spec.delay.durationFrom.cel: ",

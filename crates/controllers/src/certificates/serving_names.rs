@@ -1,5 +1,5 @@
-//! Which names and addresses the serving certificate of a node's kubelet may carry without a person's approval. What a node
-//! says of itself in its status is not enough: it might say that it is the API server, a service, or another node.
+//! The names and addresses for which a kubelet serving certificate is approved automatically. A node's status is not
+//! sufficient proof, as a node could claim to be the API server, a service or another node.
 use std::net::IpAddr;
 
 use kelson_pki::{CertificateRequest, San};
@@ -7,7 +7,7 @@ use kelson_pki::{CertificateRequest, San};
 use crate::shared::config::ReservedNames;
 use crate::views::NodeView;
 
-/// The first name or address asked for that the node may not have, and why.
+/// Returns the first requested name or address that the node may not have, with the reason.
 pub fn refused<'a>(
     request: &CertificateRequest,
     node: &NodeView,
@@ -39,7 +39,7 @@ fn why_refused<'a>(
         return Some("is not a name or address of the node");
     }
     let on_server = node.metadata.name == reserved.server_node;
-    // A machine without a route has no other address, and many a small one has no other name.
+    // A machine without a route has no other address, and many small ones have no other name.
     let alone = on_server
         && match san {
             San::Ip(ip) => ip.to_canonical().is_loopback(),
@@ -86,7 +86,7 @@ fn same(a: &San, b: &San) -> bool {
     }
 }
 
-/// Loopback, link-local, multicast, or no address at all.
+/// Whether the address is loopback, link-local, multicast or unspecified.
 fn is_special(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(a) => a.is_link_local() || a.is_broadcast(),
@@ -171,7 +171,7 @@ mod tests {
             };
             assert!(refused(&request, &rogue, std::iter::empty(), &reserved).is_some(), "{address}");
         }
-        // A bootstrap token may choose the node's name.
+        // The holder of a bootstrap token may choose the node's name.
         check(&node("localhost", &[]), &[], &[dns("localhost")], Some("localhost belongs to the API server"));
     }
 

@@ -3,31 +3,31 @@ use kelson_metrics::{HistogramVec, IntCounterVec, Registry, exponential_buckets}
 
 use crate::views::{JobStatus, JobView};
 
-/// What is counted of jobs.
+/// The metrics of the job controller.
 #[derive(Clone)]
 pub struct JobMetrics {
-    /// Time of a sync by mode, result and what was done.
+    /// Duration of syncs by completion mode, result and action.
     pub sync_seconds: HistogramVec,
-    /// Syncs, by the same.
+    /// Syncs by completion mode, result and action.
     pub syncs: IntCounterVec,
-    /// Jobs that ended, by mode, result and reason.
+    /// Finished jobs by completion mode, result and reason.
     pub finished: IntCounterVec,
-    /// Pods counted, by mode and result.
+    /// Counted pods by completion mode and result.
     pub pods_finished: IntCounterVec,
-    /// Failed pods a policy has judged, by action.
+    /// Failed pods matched by a pod failure policy, by action.
     pub judged: IntCounterVec,
-    /// Ended pods that have, and no longer have, the finalizer.
+    /// Terminated pods that have the finalizer (`add`) and lost it (`delete`).
     pub tracked: IntCounterVec,
-    /// Pods made, by reason and whether it worked.
+    /// Created pods by reason and status.
     pub created: IntCounterVec,
-    /// Indexes that ended, by result and whether indexes have limits.
+    /// Finished indexes by status and kind of back-off limit.
     pub indexes: IntCounterVec,
-    /// Syncs that waited for the cache.
+    /// Syncs that were skipped because of an outdated cache.
     pub stale: IntCounterVec,
 }
 
 impl JobMetrics {
-    /// Registers the series with the component's registry.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         // 4 ms to 65 s, doubling.
         let bounds = exponential_buckets(0.004, 2.0, 15).unwrap_or_default();
@@ -80,7 +80,7 @@ impl JobMetrics {
         }
     }
 
-    /// Counts what became of pods and indexes between two statuses.
+    /// Counts the pods and indexes that finished between two statuses.
     pub fn progress(&self, job: &JobView, before: &JobStatus, after: &JobStatus) {
         let mode = mode(job);
         let grown = |a: i32, b: i32| u64::try_from(b.saturating_sub(a)).unwrap_or(0);
@@ -98,7 +98,7 @@ impl JobMetrics {
     }
 }
 
-/// How a job counts completions, as a label.
+/// Returns the label value of a job's completion mode.
 pub fn mode(job: &JobView) -> &'static str {
     if job.is_indexed() { "Indexed" } else { "NonIndexed" }
 }

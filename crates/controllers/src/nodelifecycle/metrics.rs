@@ -1,7 +1,7 @@
-//! What is counted of zones and of nodes that are not ready.
+//! The metrics of zones and of evictions.
 use kelson_metrics::{GaugeVec, IntCounterVec, Registry};
 
-/// What is counted of zones, under upstream's names.
+/// The metrics of zones, with upstream's names.
 pub struct ZoneMetrics {
     pub health: GaugeVec,
     pub size: GaugeVec,
@@ -10,7 +10,7 @@ pub struct ZoneMetrics {
 }
 
 impl ZoneMetrics {
-    /// Nothing counted yet; shown by `registry`, once.
+    /// Registers the metrics; call this once per registry.
     pub fn new(registry: &Registry) -> Self {
         let gauges = |name: &str, help: &str| registry.float_gauges(&format!("node_collector_{name}"), help, &["zone"]);
         Self {

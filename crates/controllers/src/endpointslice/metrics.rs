@@ -1,4 +1,4 @@
-//! What is counted of slices, under upstream's names (`staging/src/k8s.io/endpointslice/metrics`).
+//! The metrics of the endpoint slice controller, with upstream's names (`staging/src/k8s.io/endpointslice/metrics`).
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use parking_lot::Mutex;
 use super::core::{Group, SlicePlan};
 use crate::views::{Endpoint, ServiceView};
 
-/// What a service should have.
+/// The desired sizes of one service.
 pub struct Sizes {
     endpoints: usize,
-    /// Slices with the best distribution of its endpoints.
+    /// The number of slices with an optimal distribution of endpoints.
     least_slices: usize,
 }
 
 impl Sizes {
-    /// Of these endpoints, of which one slice takes no more than `most`.
+    /// Returns the sizes for these endpoints with at most `most` endpoints per slice.
     pub fn of(desired: &BTreeMap<Group, Vec<Endpoint>>, most: usize) -> Self {
         let least: usize = desired.values().map(|endpoints| endpoints.len().div_ceil(most)).sum();
         // There is always one.
@@ -26,7 +26,7 @@ impl Sizes {
     }
 }
 
-/// What one service has.
+/// The sizes of one service.
 struct OfService {
     sizes: Sizes,
     slices: usize,
@@ -41,7 +41,7 @@ pub struct SliceMetrics {
 }
 
 impl SliceMetrics {
-    /// Registers them; a registry takes them once.
+    /// Registers the metrics; call this once per registry.
     pub fn new(registry: &Registry) -> Self {
         let bounds = exponential_buckets(2.0, 2.0, 15).unwrap_or_default();
         let name = |n: &str| format!("endpoint_slice_controller_{n}");
@@ -89,7 +89,7 @@ impl SliceMetrics {
         self.services.lock().insert(service.key(), of_service);
     }
 
-    /// A service is gone.
+    /// Removes a deleted service.
     pub fn forget(&self, service: &ObjectKey) {
         self.services.lock().remove(service);
     }

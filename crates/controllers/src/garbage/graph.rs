@@ -58,7 +58,7 @@ impl Owner {
 pub struct Node {
     /// The number of its resource.
     pub resource: u16,
-    /// Its [`coordinates`].
+    /// Its hash, see [`coordinates`].
     pub coordinates: u64,
     /// The namespace, or empty for cluster-scoped objects.
     pub namespace: Box<str>,

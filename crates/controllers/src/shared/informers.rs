@@ -256,7 +256,7 @@ informers! {
     volumes: VolumeView = all();
     /// Attachments of volumes to nodes.
     attachments: AttachmentView = all();
-    /// CSI drivers.
+    /// CSI drivers of volumes.
     csi_drivers: CsiDriverView = all();
     storage_classes: StorageClassView = all();
     /// Classes of volume attributes.

@@ -31,7 +31,7 @@ pub struct PolicyRule {
     /// Groups of the resources.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub api_groups: Vec<String>,
-    /// Non-resource paths.
+    /// Paths that are not resources.
     #[serde(rename = "nonResourceURLs", skip_serializing_if = "Vec::is_empty")]
     pub non_resource_urls: Vec<String>,
     /// Names of the objects; empty means all.

@@ -64,7 +64,7 @@ pub struct JobTemplateMeta {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CronJobStatus {
-    /// Running jobs.
+    /// References to running jobs.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub active: Vec<ObjectRef>,
     /// The scheduled time of the last job.

@@ -71,7 +71,7 @@ fn with_remedy(error: PkiError, dir: &Path) -> anyhow::Error {
     let error = anyhow::Error::new(error);
     match expired {
         true => error.context(format!(
-            "an authority of the cluster has expired; `kelson certificate rotate-ca --data-dir {}` replaces it",
+            "a CA certificate of the cluster has expired; replace it with `kelson certificate rotate-ca --data-dir {}`",
             dir.display()
         )),
         false => error,
@@ -146,7 +146,7 @@ impl ControlPlane {
         let follower =
             Follower { dir, pki, api: api_of, ports, signing, certificates, masters, urls, cluster: cluster_of };
         follower.start(&tasks);
-        tracing::info!(url = local_url, kubeconfig = %admin.display(), "the API is ready");
+        tracing::info!(url = local_url, kubeconfig = %admin.display(), "API server is ready");
         Ok(Self { tasks, api, controllers, scheduler, pki: authorities, local_url, token, cluster })
     }
 

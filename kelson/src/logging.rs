@@ -140,7 +140,7 @@ impl Visit for Fields {
 /// When the text is no number, in upstream's words.
 pub fn set_verbosity(text: &str) -> Result<String, String> {
     let level = level(text)?;
-    let (started_with, reload) = LOG.get().ok_or("nothing is logged")?;
+    let (started_with, reload) = LOG.get().ok_or("logging is not initialized")?;
     let filter = filter(level.unwrap_or(started_with)).map_err(|e| e.to_string())?;
     reload(filter)?;
     Ok(format!("successfully set klog.logging.verbosity to {text}"))

@@ -45,14 +45,17 @@ impl OwnObjects {
         let Err(error) = self.write().await else { return Ok(()) };
         let Some(why) = store.health().not_ready() else { return Err(error) };
         let error = format!("{error:#}");
-        tracing::error!(error, why, "the server's own objects are not written; it starts and tries again");
+        tracing::error!(error, why, "writing the server's own objects failed; starting without them and retrying");
         tasks.spawn("own-objects", OnPanic::Contain, async move {
             loop {
                 tokio::time::sleep(RETRY).await;
                 match self.write().await {
-                    Ok(()) => return tracing::info!("the server's own objects are written"),
+                    Ok(()) => return tracing::info!("wrote the server's own objects"),
                     Err(error) => {
-                        tracing::debug!(error = format!("{error:#}"), "the server's own objects are not written")
+                        tracing::debug!(
+                            error = format!("{error:#}"),
+                            "writing the server's own objects failed; retrying"
+                        )
                     }
                 }
             }

@@ -88,7 +88,7 @@ where
 /// asked for the end loses patience and kills the process.
 pub async fn within(limit: Duration, part: &str, shutdown: impl Future<Output = ()>) {
     if tokio::time::timeout(limit, shutdown).await.is_err() {
-        tracing::warn!(part, ?limit, "still ends; going on without it");
+        tracing::warn!(part, ?limit, "shutdown timed out; continuing");
     }
 }
 
@@ -107,7 +107,7 @@ fn log_panics() {
 /// Keys and tokens are in this process's memory: no core file is written of it, and no other process of its user reads it.
 fn keep_memory_private() {
     if let Err(e) = system::keep_memory_private() {
-        tracing::warn!(error = %e, "cannot keep core files from holding secrets");
+        tracing::warn!(error = %e, "disabling core dumps failed; a core dump may contain secrets");
     }
 }
 
@@ -115,11 +115,15 @@ fn keep_memory_private() {
 /// use `select`.
 fn raise_open_files() {
     if let Err(e) = system::raise_open_files() {
-        tracing::warn!(error = %e, "cannot raise the limit of open files");
+        tracing::warn!(error = %e, "raising the limit of open files failed");
     }
     let limit = open_files_max();
     if limit < OPEN_FILES_WANTED {
-        tracing::warn!(limit, wanted = OPEN_FILES_WANTED, "few files may be open: raise the hard limit (ulimit -Hn)");
+        tracing::warn!(
+            limit,
+            wanted = OPEN_FILES_WANTED,
+            "limit of open files is low; raise the hard limit (ulimit -Hn)"
+        );
     }
 }
 

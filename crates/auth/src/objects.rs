@@ -56,7 +56,7 @@ pub fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], what: &str) -> Opt
     match serde_json::from_slice(bytes) {
         Ok(v) => Some(v),
         Err(error) => {
-            tracing::error!(what, %error, "stored object does not decode");
+            tracing::error!(what, %error, "decoding a stored object failed; ignoring it");
             None
         }
     }

@@ -95,7 +95,7 @@ impl Chain {
         let known = stored.starts_with(ENCRYPTED) && prefix.len() == 5;
         let named = String::from_utf8_lossy(&prefix.join(&b':')).chars().take(128).collect::<String>();
         TransformError(if known {
-            format!("no matching prefix found: no provider has the key of {:?}", named.escape_debug().to_string())
+            format!("no matching prefix found: no provider has the key for {:?}", named.escape_debug().to_string())
         } else {
             "no matching prefix found".to_owned()
         })

@@ -130,12 +130,12 @@ impl Encryption {
         let file = self.file.display();
         match done {
             Ok(table) => {
-                tracing::info!(%file, hash = table.hash, "the encryption configuration is taken up");
+                tracing::info!(%file, hash = table.hash, "applied the changed encryption configuration");
                 self.metrics.uses(&table.hash);
                 *self.table.write() = Arc::new(table);
             }
             Err(error) => {
-                tracing::error!(%file, %error, "the encryption configuration is not taken up; the one before stays");
+                tracing::error!(%file, %error, "encryption configuration is invalid; keeping the current one");
             }
         }
     }

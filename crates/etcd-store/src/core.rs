@@ -67,7 +67,7 @@ impl Core {
         let opened;
         let (plain, writer) = if stored.starts_with(SEALED) {
             let at_rest = self.mirror.at_rest().ok_or_else(|| {
-                fault("it is encrypted, and no --encryption-provider-config says how".to_owned(), true)
+                fault("it is encrypted, and no --encryption-provider-config is given".to_owned(), true)
             })?;
             opened = at_rest.open(key, stored).map_err(|error| fault(error.to_string(), true))?;
             (&opened.plain[..], opened.writer)

@@ -44,22 +44,25 @@ pub(crate) async fn run(core: &Arc<Core>) {
         let begun_at = core.mirror.revision();
         match watch(core).await {
             Ended::Lost(why) => {
-                tracing::warn!(why, "the watch on etcd broke; it is taken up again");
-                tell(core, Some(format!("etcd cannot be watched: {why}")));
+                tracing::warn!(why, "the watch on etcd failed; restarting it");
+                tell(core, Some(format!("watching etcd failed: {why}")));
             }
             Ended::Compacted => {
-                tracing::warn!(revision = begun_at, "etcd has forgotten what happened since; everything is read anew");
+                tracing::warn!(
+                    revision = begun_at,
+                    "etcd compacted the revision of the watch; reading all objects again"
+                );
                 match load(core).await {
                     Ok((revision, records)) => core.mirror.replace(revision, records),
                     Err(error) => {
-                        tracing::error!(%error, "etcd cannot be read");
-                        tell(core, Some(format!("etcd cannot be read: {error}")));
+                        tracing::error!(%error, "reading etcd failed; retrying");
+                        tell(core, Some(format!("reading etcd failed: {error}")));
                     }
                 }
             }
             Ended::Back { revision } => {
                 let why = format!(
-                    "etcd is at revision {revision}, and was at {begun_at} before: its data was replaced or restored"
+                    "etcd is at revision {revision}, but was at {begun_at} before: its data was replaced or restored"
                 );
                 tell(core, Some(why.clone()));
                 core.mirror.ended(&why);
@@ -98,7 +101,7 @@ async fn watch(core: &Arc<Core>) -> Ended {
     loop {
         let answer = tokio::select! {
             answer = answers.message() => answer,
-            () = &mut left => return Ended::Lost("another member is used".to_owned()),
+            () = &mut left => return Ended::Lost("switched to another member".to_owned()),
             () = nudged(core) => {
                 // A full queue has a question in it already.
                 let _ = requests.try_send(progress());
@@ -113,7 +116,7 @@ async fn watch(core: &Arc<Core>) -> Ended {
         match judged(&answer, shown) {
             Some(Ended::Lost(why)) => return lost(why),
             Some(Ended::Back { revision }) if lags_behind(core, shown).await => {
-                return lost(format!("the member is at revision {revision} and has still to hear of {shown}"));
+                return lost(format!("the member is at revision {revision}, behind {shown}"));
             }
             Some(ended) => return ended,
             None => {}
@@ -218,7 +221,7 @@ fn applied(core: &Core, events: &[Event]) {
             Ok(seen) => changes.extend(seen),
             Err(unreadable) => {
                 // What was there before is not what is there now.
-                tracing::error!(%unreadable, "a stored object cannot be read; it is not served");
+                tracing::error!(%unreadable, "stored object cannot be decoded; not serving it");
                 changes.push(deleted(unreadable.key));
             }
         }

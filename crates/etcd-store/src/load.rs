@@ -67,7 +67,7 @@ async fn pages(core: &Arc<Core>) -> Result<(u64, Vec<Seen>), LoadError> {
                 match decoder.read(kv) {
                     Ok(found) => seen.extend(found),
                     Err(unreadable) if unreadable.sealed => return Err(LoadError::Sealed(unreadable)),
-                    Err(unreadable) => tracing::error!(%unreadable, "a stored object cannot be read; it is not served"),
+                    Err(unreadable) => tracing::error!(%unreadable, "stored object cannot be decoded; not serving it"),
                 }
             }
             Ok(seen)

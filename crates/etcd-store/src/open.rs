@@ -114,7 +114,7 @@ impl EtcdStore {
             LoadError::Sealed(unreadable) => unavailable(format!("{unreadable} (--encryption-provider-config)")),
             other => unavailable(other.to_string()),
         })?;
-        tracing::info!(version = status.version, revision, objects = records.len(), "etcd is read");
+        tracing::info!(version = status.version, revision, objects = records.len(), "read all objects from etcd");
         core.mirror.replace(revision, records);
         let store = core.mirror.store(Arc::new(Writes(Arc::clone(&core))));
         let (health_max, compaction, size) = (options.health_max, options.compaction_every, options.size_every);

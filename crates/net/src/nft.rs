@@ -43,7 +43,7 @@ pub enum NftError {
     #[error("run nft: {0}")]
     Io(#[from] std::io::Error),
     /// It took too long and was killed.
-    #[error("nft did not end within {} seconds", RUN_TIMEOUT.as_secs())]
+    #[error("nft timed out after {} seconds", RUN_TIMEOUT.as_secs())]
     Timeout,
     /// It refused; the last of its words.
     #[error("nft failed: {0}")]

@@ -122,7 +122,7 @@ impl Drop for Running {
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
     /// The API server has not been reached since the start, or the kernel rejects the rules; the log says which.
-    #[error("network policies are not in force yet for the pod's addresses; the log of the node agent says why")]
+    #[error("network policies are not in force yet for the pod's addresses; see the log of the node agent")]
     Late,
     /// Enforcement has ended: the process is shutting down.
     #[error("network policies are no longer enforced: the node agent is shutting down")]

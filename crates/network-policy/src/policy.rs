@@ -250,7 +250,7 @@ fn decode_ports(ports: &[Port], path: &str, faults: &mut Vec<String>) -> Vec<Por
             (Some(PortRef::Number(first)), end) => PortMatch::Range(*first, end.unwrap_or(*first)),
             (Some(PortRef::Name(name)), None) => PortMatch::Named(name.clone()),
             _ => {
-                faults.push(format!("{path}.ports[{i}].endPort: needs a numeric port"));
+                faults.push(format!("{path}.ports[{i}].endPort: requires a numeric port"));
                 // An empty range: the entry allows nothing, and the rule does not become one for every port.
                 PortMatch::Range(1, 0)
             }

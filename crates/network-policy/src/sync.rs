@@ -196,7 +196,12 @@ impl Syncer {
             for (family, table) in self.enforcer.tables() {
                 let transaction = if full { Some(table.take_full()) } else { table.take_diff() };
                 let Some(transaction) = transaction else { continue };
-                tracing::debug!(table = table.name(), bytes = transaction.script.len(), full, "apply network policies");
+                tracing::debug!(
+                    table = table.name(),
+                    bytes = transaction.script.len(),
+                    full,
+                    "applying network policies"
+                );
                 nft::apply(&transaction.script).await?;
                 if transaction.narrows {
                     narrowed.push(family);
@@ -299,14 +304,14 @@ impl Syncer {
         match ended {
             Ok(0) => {}
             Ok(count) => {
-                tracing::info!(count, "ended connections that network policies no longer allow");
+                tracing::info!(count, "closed connections that network policies no longer allow");
                 self.metrics.ended(count);
             }
             Err(error) if self.conntrack_works => {
                 self.conntrack_works = false;
-                tracing::warn!(%error, "cannot end connections that network policies no longer allow; they stay open until they close");
+                tracing::warn!(%error, "closing connections that network policies no longer allow failed; they stay open");
             }
-            Err(error) => tracing::debug!(%error, "cannot end forbidden connections"),
+            Err(error) => tracing::debug!(%error, "closing forbidden connections failed"),
         }
     }
 

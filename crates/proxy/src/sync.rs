@@ -256,7 +256,7 @@ impl Syncer {
             let Some(transaction) = transaction else { continue };
             let (start, full) = (Instant::now(), table.stale);
             let bytes = transaction.script.len();
-            tracing::debug!(table = table.rules.name(), bytes, full = table.stale, "apply rules");
+            tracing::debug!(table = table.rules.name(), bytes, full = table.stale, "applying rules");
             // Stale until proven applied: also when this future is dropped in the middle.
             table.stale = true;
             nft::apply(&transaction.script).await.inspect_err(|_| self.metrics.failed(table.family))?;

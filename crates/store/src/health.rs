@@ -26,7 +26,7 @@ impl Health {
     /// Why writes are not taken now; `None` when they are. For readiness.
     #[must_use]
     pub fn not_ready(&self) -> Option<String> {
-        let stuck = || self.is_stuck().then(|| format!("the disk has not answered for {} seconds", self.busy_s));
+        let stuck = || self.is_stuck().then(|| format!("the disk has not responded for {} seconds", self.busy_s));
         self.not_alive().or_else(|| self.disk_fault.clone()).or_else(stuck)
     }
 

@@ -85,7 +85,7 @@ pub(crate) fn load(
     // Both were written with the first of all entries.
     for (name, there) in [("format", loaded.has_format), ("identity", loaded.identity.is_some())] {
         if entries > 0 && !there {
-            return Err(format::damaged(format!("the mark of its {name} is missing")));
+            return Err(format::damaged(format!("its {name} is missing")));
         }
     }
     loaded.revision = loaded.floors.values().copied().fold(loaded.revision, u64::max);

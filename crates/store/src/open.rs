@@ -94,12 +94,12 @@ impl Store {
         let boot = boot_id();
         let trusted = loaded.running.is_empty() || loaded.running == boot;
         if !trusted {
-            tracing::warn!("the machine stopped while the store was open; watchers have to list again");
+            tracing::warn!("the store was not closed before the machine stopped; watchers must list again");
             loaded.revision = loaded.revision.max(loaded.reserved);
         }
         let (identity, marks) = begin(&mut *engine, &mut loaded, boot)?;
         if let Err(error) = engine.set_erasing(at_rest.is_some()) {
-            tracing::warn!(%error, "what was written in the clear is not erased");
+            tracing::warn!(%error, "erasing unencrypted data failed");
         }
         engine.keep_room();
 
@@ -180,7 +180,7 @@ fn begin(engine: &mut dyn Engine, loaded: &mut Loaded, boot: String) -> Result<(
         Ok(()) => marks.clear(),
         // What is there can be read, and room may be made by deletions.
         Err(error) if error.is_full_disk() && !is_new => {
-            tracing::error!(%error, "the disk is full; the store is opened to read and to delete");
+            tracing::error!(%error, "the disk is full; opening the store for reads and deletions only");
         }
         Err(error) => return Err(error),
     }
@@ -194,7 +194,7 @@ fn run(committer: Committer) {
     if let Err(payload) = std::panic::catch_unwind(AssertUnwindSafe(|| committer.run())) {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
-        tracing::error!(panic = text, "the store's committer panicked; nothing can be written any more");
+        tracing::error!(panic = text, "the store's committer panicked; rejecting writes until a restart");
         shared.health.ended(&format!("the store's committer panicked: {text}"));
         shared.close();
         // Whoever is still queued hears that the store is closed.
@@ -207,7 +207,7 @@ fn run(committer: Committer) {
 /// Writes rows that an older version wrote without a checksum anew, with one.
 fn add_checksums(engine: &mut dyn Engine, loaded: &Loaded) -> Result<(), EngineError> {
     const ROWS_AT_ONCE: usize = 1000;
-    tracing::info!(records = loaded.records.len(), "records of an older version get their checksums");
+    tracing::info!(records = loaded.records.len(), "adding checksums to records of an older version");
     for some in loaded.records.chunks(ROWS_AT_ONCE) {
         let clear = some.iter().filter(|(_, writer)| *writer == Writer::CLEAR);
         let ops = clear.map(|(record, _)| Ok(format::put(record, None)?.0)).collect::<Result<Vec<_>, _>>();

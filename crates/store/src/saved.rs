@@ -111,6 +111,6 @@ pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
     match known {
         Some(format) if format <= FORMAT => Ok(contents),
         Some(found) => Err(fault(EngineError::Format { found, expected: FORMAT })),
-        None => Err(fault(EngineError::Corrupt { path: dir.to_path_buf(), reason: "it holds no store".to_owned() })),
+        None => Err(fault(EngineError::Corrupt { path: dir.to_path_buf(), reason: "it is not a store".to_owned() })),
     }
 }

@@ -321,9 +321,9 @@ impl Store {
                 tokio::time::sleep(Duration::from_secs(wait_s)).await;
                 let Some(handle) = handle.upgrade() else { return };
                 match (Self { handle }).expire_due().await {
-                    Ok(gone) => tracing::debug!(gone, "expired records deleted"),
+                    Ok(gone) => tracing::debug!(gone, "deleted expired records"),
                     Err(StoreError::Closed) => return,
-                    Err(error) => tracing::warn!(%error, "expired records could not be deleted"),
+                    Err(error) => tracing::warn!(%error, "deleting expired records failed; retrying"),
                 }
             }
         }

@@ -97,7 +97,7 @@ impl StandaloneServer {
             }
         };
         let address = api.local_addr().map(|a| a.to_string());
-        tracing::info!(address, controllers = names.join(","), "the API is ready");
+        tracing::info!(address, controllers = names.join(","), "API server is ready");
         Ok(Self { api, controllers, store })
     }
 
@@ -172,7 +172,7 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     let serving = keys::serving(&args.serving, config.advertise_address, service, Timestamp::now())?;
     config.serving = Some(ServingConfig {
         bind: SocketAddr::new(args.serving.bind_address, args.serving.secure_port),
-        certificate: SwappableCertificate::new(&serving).context("the API's certificate")?,
+        certificate: SwappableCertificate::new(&serving).context("the API server's certificate")?,
     });
     config.service_accounts = Some(keys::service_accounts(&args.accounts)?);
     if let Some(file) = &args.client_ca_file {

@@ -66,7 +66,7 @@ impl PodNetwork {
                     }
                     // Without it no pod starts: whatever stood in the way may go.
                     Err(e) => {
-                        tracing::error!(error = format!("{e:#}"), retry_in = ?pause, "cannot set up the pod network");
+                        tracing::error!(error = format!("{e:#}"), retry_in = ?pause, "setting up the pod network failed; retrying");
                         retry = Some(pause);
                         pause = (pause * 2).min(RETRY_MAX);
                     }
@@ -105,10 +105,10 @@ impl PodNetwork {
         let network =
             Network::new(NetworkConfig::within(&self.ranges, &self.dir, subnets, overlay_address(self.me.address))?);
         network.ensure(&program).await?;
-        tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "the pod network is up");
+        tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "pod network is ready");
         let guard = network.guard(&program).await;
         let guard = guard.inspect_err(|error| {
-            tracing::warn!(%error, "the pod network's parts on the host are not watched over");
+            tracing::warn!(%error, "cannot watch the pod network on this host; changes by other programs are not restored");
         });
         let peers = PeerWatch::start(network, &self.me.name, self.client.clone(), &self.tasks);
         Ok(Made { guard: guard.ok(), _peers: peers })
@@ -127,7 +127,7 @@ impl Restored {
         let recorder = EventRecorder::start_in(tasks, client.clone(), Arc::clone(clock), "kubelet", &me.name);
         let count = registry.counters(
             "kelson_pod_network_restores_total",
-            "Parts of the pod network on the host that another program had changed and that were put right, by part.",
+            "Repairs of the pod network on this host after changes by other programs, by part.",
             &["part"],
         );
         for part in Damage::ALL {
@@ -143,8 +143,8 @@ impl Restored {
             self.count.with_label_values(&[part]).inc();
         }
         let what = damage.iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>().join(", ");
-        tracing::warn!(what, "another program changed the pod network on this host; it is put right");
-        let text = format!("Another program changed the pod network on this host, which is being restored: {what}");
+        tracing::warn!(what, "another program changed the pod network on this host; restoring it");
+        let text = format!("Another program changed the pod network on this host; restoring it: {what}");
         self.tell.node(EventType::Warning, "PodNetworkRestored", text);
     }
 }

@@ -43,14 +43,16 @@ pub fn run(command: NodeCommand) -> anyhow::Result<()> {
         NodeCommand::Network(NetworkCommand::Explain { from, to, data_dir, kubeconfig }) => {
             process::small(network::explain(&from, &to, &data_dir, kubeconfig))
         }
-        NodeCommand::Cni => bail!("the CNI plugin is run by a container runtime, with CNI_COMMAND set"),
+        NodeCommand::Cni => {
+            bail!("CNI_COMMAND is not set; this command is a CNI plugin and is run by a container runtime")
+        }
     }
 }
 
 /// Pods need what only root may do; better said at once than by whatever fails first.
 pub fn need_root(hint: &str) -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
-        bail!("a node runs as root only{hint}");
+        bail!("a node must run as root{hint}");
     }
     Ok(())
 }
@@ -58,7 +60,7 @@ pub fn need_root(hint: &str) -> anyhow::Result<()> {
 /// Whether a server can have a node as these flags say, before anything is started.
 pub fn check(args: &NodeArgs) -> anyhow::Result<()> {
     agent::check(args)?;
-    need_root("; --disable-agent runs the control plane alone, as anybody")
+    need_root("; with --disable-agent the control plane runs alone and needs no root")
 }
 
 /// The address ranges of a server whose node uses this host.
@@ -85,7 +87,7 @@ pub async fn beside(
         ended = process.ended() => return ended,
     };
     let ended = process.ended().await;
-    tracing::info!("stopping; containers stay");
+    tracing::info!("stopping; containers keep running");
     within(NODE_END_MAX, "node", node.shutdown()).await;
     dns.shutdown();
     ended
@@ -115,7 +117,7 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
             ended = process.ended() => return ended,
         };
         let ended = process.ended().await;
-        tracing::info!("stopping; containers stay");
+        tracing::info!("stopping; containers keep running");
         within(NODE_END_MAX, "node", node.shutdown()).await;
         ended
     })
@@ -136,7 +138,7 @@ pub fn kubelet(args: KubeletArgs, spoken: &Spoken) -> anyhow::Result<()> {
             ended = process.ended() => return ended,
         };
         let ended = process.ended().await;
-        tracing::info!("stopping; containers stay");
+        tracing::info!("stopping; containers keep running");
         within(NODE_END_MAX, "kubelet", kubelet.shutdown()).await;
         ended
     })

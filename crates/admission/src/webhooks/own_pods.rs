@@ -17,9 +17,7 @@ pub fn warn(d: &Dependencies, configuration: &Configuration, notes: &mut Notes) 
         // A condition may leave them out; that is nobody's to tell but the webhook's.
         if hook.conditions.is_empty() && judges(d, hook, namespace, name) {
             notes.warn(format!(
-                "webhook {:?} is asked about pods of its own service {namespace}/{name} and must answer (failurePolicy: \
-                 Fail): once none of them runs, none can be created; leave them out by namespaceSelector or \
-                 objectSelector",
+                "webhook {:?} matches pods of its own service {namespace}/{name} with failurePolicy Fail: when no pod of the service runs, none can be created; exclude them with namespaceSelector or objectSelector",
                 hook.name
             ));
         }

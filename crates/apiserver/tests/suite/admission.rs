@@ -50,7 +50,7 @@ async fn a_dry_run_is_told_what_admission_did() {
     api.call("PATCH", "/api/v1/namespaces/default", json!({"metadata": {"labels": labels}})).await;
     let (code, told) = warned(&api, "POST", &uri("dryRun=All&explainAdmission=true"), pod("b")).await;
     assert_eq!(code, 403);
-    assert_eq!(told.last().unwrap(), "admission: PodSecurity refused the request");
+    assert_eq!(told.last().unwrap(), "admission: PodSecurity denied the request");
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn a_webhook_that_would_stop_its_own_pods_is_warned_of() {
         let path = format!("{GROUP}/{kind}?dryRun=All");
         let (code, told) = warned(&api, "POST", &path, configuration("a", json!({}))).await;
         assert_eq!((code, told.len()), (201, 1), "{kind}: {told:?}");
-        assert!(told[0].starts_with("webhook \"h.example.com\" is asked about pods of its own service default/hook"));
+        assert!(told[0].starts_with("webhook \"h.example.com\" matches pods of its own service default/hook"));
         assert_eq!(warned(&api, "POST", &path, configuration("b", not_here.clone())).await, (201, vec![]));
     }
 }

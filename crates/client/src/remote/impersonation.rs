@@ -10,8 +10,7 @@ pub(super) fn headers(of: Option<&Impersonation>) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let Some(of) = of else { return Ok(headers) };
     let mut put = |field: &str, name: HeaderName, value: &str| -> Result<(), String> {
-        let value =
-            HeaderValue::from_str(value).map_err(|_| format!("{field}: {value:?} cannot be sent in a header"))?;
+        let value = HeaderValue::from_str(value).map_err(|_| format!("{field}: {value:?} is not valid in a header"))?;
         headers.append(name, value);
         Ok(())
     };
@@ -25,7 +24,7 @@ pub(super) fn headers(of: Option<&Impersonation>) -> Result<HeaderMap, String> {
     for (key, values) in &of.extra {
         let name = format!("impersonate-extra-{}", escaped(key));
         let name =
-            HeaderName::try_from(name).map_err(|_| format!("as-user-extra: {key:?} cannot be sent in a header"))?;
+            HeaderName::try_from(name).map_err(|_| format!("as-user-extra: {key:?} is not valid in a header"))?;
         for value in values {
             put("as-user-extra", name.clone(), value)?;
         }

@@ -58,14 +58,14 @@ impl Way {
     }
 
     fn through(url: &str, tcp: HttpConnector) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("{url:?} is no URL"))?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("must be a URL, got {url:?}"))?;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (user, host) = match authority.rsplit_once('@') {
             Some((user, host)) => (Some(user), host),
             None => (None, authority),
         };
         let to = |usual: u16| -> Result<Uri, String> {
-            let fault = || format!("{scheme}://{host:?} names no server");
+            let fault = || format!("{scheme}://{host:?} has no valid host");
             let to: Uri = format!("http://{host}").parse().map_err(|_| fault())?;
             let name = to.host().filter(|name| !name.is_empty()).ok_or_else(fault)?;
             let port = to.port_u16().unwrap_or(usual);
@@ -89,7 +89,7 @@ impl Way {
                     None => socks,
                 }))
             }
-            "https" => Err("proxies that are reached by https are not supported; use http or socks5".into()),
+            "https" => Err("https proxies are not supported; use http or socks5".into()),
             other => Err(format!("unsupported scheme {other:?}, must be http or socks5")),
         }
     }

@@ -1,4 +1,4 @@
-//! What to do with the pods of one node: pure. Upstream `podsShouldBeOnNode`.
+//! The changes to the daemon pods of one node. Pure. Upstream `podsShouldBeOnNode`.
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -8,56 +8,56 @@ use crate::shared::history::HASH_LABEL;
 use crate::shared::pods::until_available;
 use crate::views::PodView;
 
-/// The label that the templates of `extensions/v1beta1` were counted by.
+/// The label with the template generation from `extensions/v1beta1`.
 pub const GENERATION_LABEL: &str = "pod-template-generation";
 
-/// What one sync knows of its daemon set.
+/// The template and the strategy of the daemon set in one sync.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// Hash of the current template.
     pub hash: String,
-    /// How often the template changed, where the set says so.
+    /// The template generation, if the set has the annotation.
     pub template_generation: Option<i64>,
     pub min_ready: i32,
-    /// Whether a node may have a new pod beside an old one.
+    /// Whether a node may run a new pod in addition to an old one (`maxSurge`).
     pub surges: bool,
     pub now: Timestamp,
 }
 
 impl Wanted {
-    /// Whether a pod is of the current template.
+    /// Whether a pod has the current template.
     pub fn is_updated(&self, pod: &PodView) -> bool {
         let labels = &pod.metadata.labels;
         let by_generation = self.template_generation.map(|g| g.to_string());
         (!self.hash.is_empty() && labels.get(HASH_LABEL) == Some(&self.hash))
             || by_generation.is_some_and(|g| labels.get(GENERATION_LABEL) == Some(&g))
     }
-    /// Whether a pod is ready for long enough.
+    /// Whether a pod is available.
     pub fn is_available(&self, pod: &PodView) -> bool {
         until_available(pod, self.min_ready, self.now).is_some_and(|d| d.is_zero())
     }
 }
 
-/// What to do on one node.
+/// The changes on one node.
 #[derive(Clone, Debug, Default)]
 pub struct NodePlan {
-    /// Make a pod.
+    /// Whether to create a pod.
     pub create: bool,
     pub delete: Vec<Arc<PodView>>,
-    /// These failed and go as well, when their back-off is over.
+    /// Failed pods, which are deleted after their back-off.
     pub failed: Vec<Arc<PodView>>,
-    /// These succeeded and go as well: a daemon does not end.
+    /// Succeeded pods, which are deleted, as daemons must not terminate.
     pub succeeded: Vec<Arc<PodView>>,
 }
 
-/// Bound pods first, then the oldest.
+/// Sorts scheduled pods first, then by age, the oldest first.
 pub fn sort(pods: &mut [Arc<PodView>]) {
     let key =
         |p: &PodView| (p.spec.node_name.is_empty(), p.metadata.creation_timestamp.clone(), p.metadata.name.clone());
     pods.sort_by_cached_key(|p| key(p));
 }
 
-/// Decides for one node. `pods` are the set's pods for it.
+/// Returns the changes for one node. `pods` are the set's pods for it.
 pub fn on_node(fit: Fit, pods: &[Arc<PodView>], wanted: &Wanted) -> NodePlan {
     let mut plan = NodePlan::default();
     if fit.run && pods.is_empty() {
@@ -81,7 +81,7 @@ pub fn on_node(fit: Fit, pods: &[Arc<PodView>], wanted: &Wanted) -> NodePlan {
     if !wanted.surges {
         plan.delete = running.into_iter().skip(1).collect();
     } else if running.is_empty() {
-        // The old pod is on its way out: when surging nobody waits until it is gone.
+        // The old pod is being deleted. With surge the new pod does not wait for that.
         plan.create = fit.run;
     } else if running.len() > 1 {
         plan.delete = surplus_of_surge(running, wanted);
@@ -89,8 +89,8 @@ pub fn on_node(fit: Fit, pods: &[Arc<PodView>], wanted: &Wanted) -> NodePlan {
     plan
 }
 
-/// Of several running pods the oldest new one and the oldest old one may stay together, for as long as the old one is ready
-/// and the new one not yet available.
+/// Returns the running pods to delete. The oldest new pod and the oldest old pod may run together while the old one is
+/// ready and the new one is not yet available.
 fn surplus_of_surge(running: Vec<Arc<PodView>>, wanted: &Wanted) -> Vec<Arc<PodView>> {
     let (mut new, mut old, mut delete) = (None, None, Vec::new());
     for pod in running {
@@ -115,7 +115,7 @@ pub mod tests {
 
     use super::*;
 
-    /// `text` is `NAME[.TRAIT…]`: `new` is of the current hash, `ready`, `failed`, `done`, `going`, `unbound`.
+    /// `text` is `NAME[.TRAIT…]`: `new` has the current hash, `ready`, `failed`, `done`, `going`, `unbound`.
     pub fn pod(text: &str) -> Arc<PodView> {
         let has = |t: &str| text.split('.').skip(1).any(|x| x == t);
         let name = text.split('.').next().unwrap();

@@ -1,4 +1,4 @@
-//! The counts of a daemon set's status: pure.
+//! The counters of a daemon set's status. Pure.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use crate::shared::pods::until_available;
 use crate::views::DaemonSetStatus;
 use kelson_meta::tree::put_unless;
 
-/// The counts and, where pods will become available by time alone, when to look again. Of several pods of a node the first
-/// of [`manage::sort`] counts. What is not counted stays as in `old`.
+/// Returns the counters, and the delay of the next sync if pods become available by time. Of several pods of a node the
+/// first in the order of [`manage::sort`] counts. Other fields are those of `old`.
 pub fn status(
     old: DaemonSetStatus,
     nodes: &BTreeMap<String, NodePods>,
@@ -53,7 +53,7 @@ pub fn status(
     (s, again)
 }
 
-/// Writes a status into a tree, leaving out what the API leaves out when it is zero.
+/// Writes a status into a tree. Zero values of optional fields are omitted, as in the API.
 pub fn put(tree: &mut Value, s: &DaemonSetStatus) {
     if !tree.is_object() {
         *tree = json!({});

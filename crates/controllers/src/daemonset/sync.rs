@@ -20,9 +20,9 @@ use crate::shared::history::HASH_LABEL;
 use crate::shared::pods::{Template, slow_start};
 use crate::views::{DaemonSetView, PodView};
 
-/// Pods made, and pods deleted, in one go at most.
+/// The maximum number of pods created, and of pods deleted, in one sync.
 const BURST_MAX: usize = 250;
-/// Where the API counts changes of the template.
+/// The annotation with the template generation.
 const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
 
 impl DaemonSetController {
@@ -37,7 +37,7 @@ impl DaemonSetController {
             self.recorder.event(&ObjectRef::of(&*set), EventType::Warning, "SelectingAll", text);
             return Ok(());
         }
-        // Its history may be gone before its pods are: nothing that is computed now would be true.
+        // The history may be deleted before the pods, so a computed status would be wrong.
         if set.metadata.is_deleting() {
             return Ok(());
         }
@@ -71,7 +71,7 @@ impl DaemonSetController {
         self.forget_revisions(set, old, &pods).await
     }
 
-    /// Makes the missing pods and deletes those that do not belong.
+    /// Creates missing pods and deletes surplus ones.
     async fn manage(
         &self,
         key: &ObjectKey,
@@ -82,7 +82,7 @@ impl DaemonSetController {
         let (mut create, mut delete) = (Vec::new(), Vec::new());
         for (name, node) in nodes {
             if !node.exists {
-                // Bound pods of a node that is gone are the pod garbage collector's; these it does not see.
+                // The pod garbage collector deletes scheduled pods of deleted nodes, but not these.
                 delete.extend(node.pods.iter().filter(|p| p.spec.node_name.is_empty()).cloned());
                 continue;
             }
@@ -96,7 +96,7 @@ impl DaemonSetController {
         self.apply(key, set, wanted, create, delete).await
     }
 
-    /// The pods of a node that ended and may be deleted now, with an event for each.
+    /// Returns the terminated pods of a node that may be deleted now, and records an event for each.
     fn ended(&self, key: &ObjectKey, set: &DaemonSetView, node: &str, plan: &NodePlan) -> Vec<Arc<PodView>> {
         let (about, mut out) = (ObjectRef::of(set), Vec::new());
         let now = self.ctx.clock.now();
@@ -118,7 +118,7 @@ impl DaemonSetController {
         out
     }
 
-    /// Makes a pod for each of these nodes and deletes these pods, so many of each as one go allows.
+    /// Creates a pod for each of these nodes and deletes these pods, up to the limit of one sync.
     async fn apply(
         &self,
         key: &ObjectKey,
@@ -161,7 +161,7 @@ impl DaemonSetController {
             Ok(templates) => templates,
             Err(e) => {
                 self.expectations.lower_creations(key, nodes.len());
-                return Err(SyncError::Other(format!("unreadable pod template: {e}")));
+                return Err(SyncError::Other(format!("invalid pod template: {e}")));
             }
         };
         let (made, error) = slow_start(nodes.len(), |i| self.control.create(&**set, &templates[i])).await;
@@ -172,7 +172,7 @@ impl DaemonSetController {
         }
     }
 
-    /// Writes what is seen now. `processed`: whether this sync did what the set's generation asks for.
+    /// Updates the status. `processed` is whether this sync completed for the set's generation.
     async fn write_status(
         &self,
         key: &ObjectKey,
@@ -208,7 +208,7 @@ fn wanted(set: &DaemonSetView, hash: String, now: jiff::Timestamp) -> Wanted {
     Wanted { hash, template_generation, min_ready: set.spec.min_ready_seconds, surges, now }
 }
 
-/// The pod template for each of these nodes.
+/// Returns the pod template for each of these nodes.
 fn templates(set: &DaemonSetView, wanted: &Wanted, nodes: &[String]) -> Result<Vec<Template>, serde_json::Error> {
     let raw = set.spec.template.raw.as_deref().map_or("{}", RawValue::get);
     let Template { mut metadata, spec } = serde_json::from_str(raw)?;

@@ -1,4 +1,5 @@
-//! The old names of a node's labels for system and architecture follow the new ones. Upstream `reconcileNodeLabels`.
+//! Keeps the deprecated node labels for operating system and architecture equal to the current ones. Upstream
+//! `reconcileNodeLabels`.
 use std::collections::BTreeMap;
 
 use kelson_client::{PatchKind, WriteOptions};
@@ -8,11 +9,11 @@ use super::NodeLifecycleController;
 use crate::shared::context::SyncError;
 use crate::views::NodeView;
 
-/// The label that says so, and the one that follows it.
+/// The current label, and the deprecated one that follows it.
 const FOLLOWING: &[(&str, &str)] =
     &[("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")];
 
-/// Labels to be set.
+/// Returns the labels to set.
 fn missing(labels: &BTreeMap<String, String>) -> BTreeMap<&'static str, &str> {
     let of = |(new, old): &(&'static str, &'static str)| {
         let value = labels.get(*new)?;
@@ -22,7 +23,7 @@ fn missing(labels: &BTreeMap<String, String>) -> BTreeMap<&'static str, &str> {
 }
 
 impl NodeLifecycleController {
-    /// Sets the labels that do not follow.
+    /// Sets the labels that differ.
     pub(super) async fn mend_labels(&self, node: &NodeView) -> Result<(), SyncError> {
         let labels = missing(&node.metadata.labels);
         if labels.is_empty() {

@@ -1,4 +1,4 @@
-//! When nodes that are not ready get the taint that makes their pods leave: each in its turn, none while no node of the
+//! Adds `NoExecute` taints to nodes that are not ready, at the rate of their zone, and to none while no node of the
 //! cluster is ready.
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::shared::context::SyncError;
 use crate::views::NodeView;
 
 impl NodeLifecycleController {
-    /// Taints follow the node's conditions; the one that drives pods away waits for its turn.
+    /// Updates the taints that follow conditions. The `NoExecute` taint waits for the zone's rate limit.
     pub(super) async fn follow_conditions(&self, node: &NodeView) -> Result<(), SyncError> {
         let execute = if self.zones.lock().all_lost() { NoExecute::TakeBack } else { NoExecute::AsItIs };
         self.taint(node, execute).await?;
@@ -28,7 +28,7 @@ impl NodeLifecycleController {
         Ok(())
     }
 
-    /// Looks how many nodes of which zone are ready, and sets the clocks of the zones in which somebody waits.
+    /// Computes the states of all zones and schedules the next taint in each zone with waiting nodes.
     pub(super) fn look_at_zones(&self) {
         let nodes = self.nodes.list();
         let counts = zones::count(nodes.iter().map(|n| &**n));
@@ -50,12 +50,12 @@ impl NodeLifecycleController {
         drop(zones);
         match turn {
             Turn::Same => return,
-            // At the start of a cluster none can be ready yet.
+            // When a cluster starts, no node can be ready yet.
             Turn::AllLost if !self.any_was_ready.load(Ordering::Relaxed) => {}
-            Turn::AllLost => tracing::warn!("no node is ready: no pod is moved until one is"),
+            Turn::AllLost => tracing::warn!("no node is ready; evictions are suspended"),
             Turn::SomeBack => {
-                tracing::info!("a node is ready again: pods of those that are not are moved again");
-                // Whoever could not be heard while nobody could gets the whole time again.
+                tracing::info!("a node is ready again; resuming evictions");
+                // No heartbeat was possible meanwhile, so all nodes get the full grace period again.
                 let now = Instant::now();
                 self.heard.lock().values_mut().for_each(|heard| *heard = now);
             }
@@ -65,9 +65,9 @@ impl NodeLifecycleController {
         }
     }
 
-    /// The turn of the node of a zone that has waited longest.
+    /// Taints the node of a zone that has waited longest.
     pub(super) async fn turn(&self, zone: &str) -> Result<(), SyncError> {
-        // What became of the others since the clock was set decides whether it is anybody's turn.
+        // Other nodes may have changed since the timer was set.
         self.look_at_zones();
         let Some(name) = self.zones.lock().take(zone, Instant::now()) else { return Ok(()) };
         if let Some(node) = self.nodes.get(&ObjectKey::new("", &name)).filter(|n| taints::awaits_turn(n)) {

@@ -234,7 +234,7 @@ async fn dry_run() {
     let report = check_with("r.io/app:1", config(&b), executor.clone()).await;
     assert!(report.fault.is_none(), "{}", report.text);
     for want in [
-        "plugin: answered in ",
+        "plugin: responded in ",
         "cache key type: Registry",
         "cache duration: 5m0s",
         "r.io: user us***, password set",

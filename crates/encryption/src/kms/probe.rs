@@ -60,7 +60,7 @@ impl Kms {
             }
         };
         if let Some(fault) = &fault {
-            tracing::warn!(provider = self.name, fault, "the key service is not well");
+            tracing::warn!(provider = self.name, fault, "KMS plugin is unhealthy");
         }
         let mut checked = self.checked.lock();
         checked.at = Some(Instant::now());
@@ -133,7 +133,7 @@ impl Kms {
         tracing::info!(
             provider = self.name,
             key = digest(key_id.as_bytes()),
-            "new values are encrypted under another key"
+            "KMS key changed; new values are encrypted with the new key"
         );
         *self.state.write() = Some(State { object, seed, expires });
         Ok(())

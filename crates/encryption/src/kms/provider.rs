@@ -95,7 +95,7 @@ impl Kms {
             match self.runtime.block_on(self.service.decrypt(request)) {
                 Ok(answer) => break Zeroizing::new(answer.plaintext),
                 Err(e) if e.code == tonic::Code::Unavailable && begun.elapsed() < OPEN_WAIT => {
-                    tracing::warn!(provider = self.name, error = %e, "waiting for the key service");
+                    tracing::warn!(provider = self.name, error = %e, "waiting for the KMS plugin");
                     std::thread::sleep(OPEN_PAUSE);
                 }
                 Err(e) => return Err(TransformError(format!("failed to decrypt DEK, error: {e}"))),

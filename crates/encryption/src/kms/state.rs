@@ -44,7 +44,7 @@ pub(super) struct Checked {
 
 impl Checked {
     pub fn never() -> Self {
-        Self { at: None, fault: Some("not asked yet".to_owned()), version: String::new() }
+        Self { at: None, fault: Some("no response yet".to_owned()), version: String::new() }
     }
 }
 

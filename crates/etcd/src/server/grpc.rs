@@ -42,7 +42,7 @@ where
                 let answer = call(request.into_inner());
                 Box::pin(async { answer.await.map(Response::new) })
             }
-            None => Box::pin(async { Err(Status::internal("called twice")) }),
+            None => Box::pin(async { Err(Status::internal("was called twice")) }),
         }
     }
 }

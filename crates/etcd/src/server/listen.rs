@@ -165,7 +165,7 @@ impl Listener {
             let stream = match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "accepting a connection failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -173,12 +173,12 @@ impl Listener {
             let Some(of_peer) = peers.admit(&stream) else {
                 tracing::warn!(
                     limit = CONNECTIONS_OF_PEER_MAX,
-                    "too many connections of one address: refused one more"
+                    "too many connections from one address; rejecting a connection"
                 );
                 continue;
             };
             let Ok(turn) = Arc::clone(&room).try_acquire_owned() else {
-                tracing::warn!(limit = CONNECTIONS_MAX, "too many connections: refused one more");
+                tracing::warn!(limit = CONNECTIONS_MAX, "too many connections; rejecting a connection");
                 continue;
             };
             let (tls, of) = (self.tls.clone(), Arc::clone(&face));
@@ -251,7 +251,7 @@ async fn serve<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: T, face: 
         }
     };
     if let Err(error) = outcome {
-        tracing::debug!(error, "connection ended with a fault");
+        tracing::debug!(error, "connection failed");
     }
 }
 

@@ -392,7 +392,9 @@ fn too_large(exceeded: Exceeded) -> ApplyError {
     ApplyError::TooLarge(match exceeded {
         Exceeded::Bytes(most) if most != Limits::DOCUMENT.bytes => {
             let most = Limits::APPLY.bytes;
-            format!("the object before and after the apply and the configuration take more than {most} bytes of memory")
+            format!(
+                "the apply takes more than {most} bytes of memory for the configuration and the object before and after it"
+            )
         }
         other => other.to_string(),
     })

@@ -29,7 +29,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
         Column::text("Schedule", "When jobs start, in cron format."),
         Column::text("Timezone", "Time zone of the schedule."),
         Column::boolean("Suspend", "Whether no further jobs start."),
-        Column::integer("Active", "Jobs that run."),
+        Column::integer("Active", "Number of running jobs."),
         Column::text("Last Schedule", "Time since a job was started."),
         AGE,
         CONTAINERS,

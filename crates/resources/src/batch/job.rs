@@ -34,7 +34,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     columns: columns![
         NAME,
         Column::text("Status", "State of the job."),
-        Column::text("Completions", "Pods that succeeded of those needed."),
+        Column::text("Completions", "Number of succeeded pods out of the desired completions."),
         Column::text("Duration", "Time from start to completion."),
         AGE,
         CONTAINERS,

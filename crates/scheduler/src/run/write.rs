@@ -151,7 +151,7 @@ impl Writer {
             return;
         }
         let text = format!("running PreBind plugin {plugin:?}: {why}");
-        tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, plugin, why, "not bound");
+        tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, plugin, why, "pod was not bound");
         self.tell_failed(pod, &text);
         self.condition(pod, "SchedulerError", &text).await;
     }
@@ -193,7 +193,7 @@ impl Writer {
                     recorder.action((&whom, Some(&who)), EventType::Normal, "Preempted", "Preempting", text);
                 }
                 Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
-                Err(e) => tracing::warn!(pod = %victim.name, error = %e, "could not preempt a pod"),
+                Err(e) => tracing::warn!(pod = %victim.name, error = %e, "preempting a pod failed"),
             }
         }
         self.shared.core.lock().room_asked(p, Instant::now());
@@ -231,7 +231,7 @@ impl Writer {
             Ok(_) => {}
             // Gone, or made anew under its name: nothing of ours any more.
             Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
-            Err(e) => tracing::warn!(pod = %pod.name, error = %e, "could not write the pod's status"),
+            Err(e) => tracing::warn!(pod = %pod.name, error = %e, "updating the pod's status failed"),
         }
     }
 }

@@ -125,6 +125,6 @@ fn promised_room_is_kept() {
     assert_eq!(decide(&mut c, ranked("small", "1", 1)), Ok("n".into()), "what is left is not");
     c.room_asked(&asked, now);
     let later = now + crate::queue::BACKOFF.max;
-    let Step::Bind(p) = c.step(later) else { panic!("not bound") };
+    let Step::Bind(p) = c.step(later) else { panic!("pod was not bound") };
     assert_eq!(&*p.name, "p");
 }

@@ -230,7 +230,7 @@ fn which_changes_of_a_node_are_of_use() {
 fn bindings_that_fail() {
     let (mut c, t) = (core(&[node("n", json!({}))], &[]), Instant::now());
     c.put_pod(asks("p", "3", json!({})), t);
-    let Step::Bind(p) = c.step(t) else { panic!("not bound") };
+    let Step::Bind(p) = c.step(t) else { panic!("pod was not bound") };
     c.put_pod(asks("p", "3", json!({"status": {"phase": "Pending"}})), t);
     assert!(matches!(c.step(t), Step::Idle(_)), "an assumed pod does not wait");
     c.failed(&p, false, t);

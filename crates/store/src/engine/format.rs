@@ -213,7 +213,7 @@ impl<'a> Decoder<'a> {
             StoredHead::Whole(stored) => Ok(stored),
             StoredHead::Encrypted(key, _) => Err(EngineError::Sealed {
                 key: key.to_string(),
-                reason: "it is encrypted, and no --encryption-provider-config says how".to_owned(),
+                reason: "it is encrypted, and no --encryption-provider-config is given".to_owned(),
             }),
         }
     }
@@ -224,9 +224,9 @@ impl<'a> Decoder<'a> {
             Entry::Record { id, value } => {
                 let unreadable = |why: &str| damaged(format!("record {id} {why}{}", name_of(value)));
                 let value = checked(&id.to_le_bytes(), value, self.format)
-                    .ok_or_else(|| unreadable("is not what was written (its checksum differs)"))?;
+                    .ok_or_else(|| unreadable("is damaged: checksum mismatch"))?;
                 let mut from = value;
-                let head = self.head(&mut from).ok_or_else(|| unreadable("cannot be read"))?;
+                let head = self.head(&mut from).ok_or_else(|| unreadable("cannot be decoded"))?;
                 let Some(at_rest) = self.at_rest.filter(|_| head.flags & SEALED != 0) else {
                     if head.flags & SEALED != 0 {
                         return Ok(StoredHead::Encrypted(head.key, head.revision));
@@ -235,13 +235,13 @@ impl<'a> Decoder<'a> {
                         let reason = "it is not encrypted, and the configuration has no identity provider for it";
                         return Err(EngineError::Sealed { key: head.key.to_string(), reason: reason.to_owned() });
                     }
-                    let record = self.plain(head, from).ok_or_else(|| unreadable("cannot be read"))?;
+                    let record = self.plain(head, from).ok_or_else(|| unreadable("cannot be decoded"))?;
                     return Ok(StoredHead::Whole(Stored::Record(Arc::new(record), Writer::CLEAR)));
                 };
                 let opened = at_rest
                     .open(&head.key, from)
                     .map_err(|why| EngineError::Sealed { key: head.key.to_string(), reason: why.to_string() })?;
-                let record = self.plain(head, &opened.plain).ok_or_else(|| unreadable("cannot be read"))?;
+                let record = self.plain(head, &opened.plain).ok_or_else(|| unreadable("cannot be decoded"))?;
                 Ok(StoredHead::Whole(Stored::Record(Arc::new(record), opened.writer)))
             }
             Entry::Mark { name, value } => {
@@ -250,7 +250,7 @@ impl<'a> Decoder<'a> {
                     self.format = format;
                 }
                 mark.map(|mark| StoredHead::Whole(Stored::Mark(mark)))
-                    .ok_or_else(|| damaged(format!("{} cannot be read", name.escape_debug())))
+                    .ok_or_else(|| damaged(format!("{} cannot be decoded", name.escape_debug())))
             }
         }
     }

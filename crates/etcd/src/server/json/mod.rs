@@ -102,7 +102,7 @@ pub(super) async fn answer(face: &Arc<Face>, request: Request<Incoming>) -> Resp
     }
     // Browsers send it with each POST, other clients do not. No page of the web has anything to do here.
     if request.headers().contains_key(header::ORIGIN) {
-        return refused(&Status::permission_denied("etcdserver: requests of web pages are not served"));
+        return refused(&Status::permission_denied("etcdserver: requests from web pages are not allowed"));
     }
     let limit = face.store.shared().limits().request_bytes_max;
     let bytes_max = limit.saturating_mul(BYTES_FACTOR).saturating_add(OVERHEAD_BYTES);
@@ -239,7 +239,7 @@ impl Exchange for Call {
 
 fn json_of(answered: &Message, answer: &impl prost::Message) -> Result<Value, Status> {
     let value = transcode::to_json(answered, &answer.encode_to_vec());
-    value.ok_or_else(|| Status::internal("the answer is no message of its type"))
+    value.ok_or_else(|| Status::internal("cannot decode the response"))
 }
 
 /// Answers of a stream, a line each. The status is decided by the first of them.

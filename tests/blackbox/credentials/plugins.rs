@@ -24,8 +24,8 @@ fn misbehaviours(host: &str) -> Vec<(&'static str, String, Vec<&'static str>, Ve
         (
             "hanging",
             "sleep 1000 & [ -e $SEEN/hanging-child ] || echo $! > $SEEN/hanging-child\nwait".to_owned(),
-            vec!["\"hanging\" failed: Timeout: no answer within"],
-            vec!["Timeout: no answer within"],
+            vec!["\"hanging\" failed: Timeout: timed out after"],
+            vec!["Timeout: timed out after"],
         ),
         (
             "crashing",
@@ -238,6 +238,6 @@ pub fn configuration_reload(_: &Subject) -> Outcome {
         "InvalidCredentialProviderConfig",
         &["apiVersion", "providers[0].name", "providers[0].matchImages"],
     )?;
-    ensure!(w.server.log().contains("the last good one stays in force"), "the log says it too");
+    ensure!(w.server.log().contains("keeping the current one"), "the log says it too");
     w.finish()
 }

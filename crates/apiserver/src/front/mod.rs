@@ -1,4 +1,4 @@
-//! The front: sockets, then the filters that every request passes in turn, until the handler that answers it.
+//! The front: sockets, then the filters that every request passes in turn, up to the handler that answers it.
 pub mod activity;
 pub mod audit;
 pub mod authorize;

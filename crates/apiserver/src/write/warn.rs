@@ -1,14 +1,14 @@
-//! Warnings that a write gets beside its answer: those of the kind, and those of this cluster.
+//! Warnings for the client of a write: those of the kind, and those about this cluster.
 use serde_json::Value;
 
 use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 
-/// For a NetworkPolicy in a cluster whose nodes do not enforce policies.
+/// Warning for a NetworkPolicy in a cluster whose nodes do not enforce policies.
 const NOT_ENFORCED: &str = "this cluster's nodes do not enforce network policies (--disable network-policy): unless another network \
                             plug-in does, this object has no effect";
 
-/// Adds the warnings about an object that is created (`old`: `None`) or changed.
+/// Adds the warnings about an object that is created (`old` is `None`) or changed.
 pub fn add(cx: &RequestContext, served: &Served, object: &Value, old: Option<&Value>) {
     served.strategy.warnings(object, old).into_iter().for_each(|text| cx.warn(text));
     let kind = (served.gvk.group.as_str(), served.gvk.kind.as_str());

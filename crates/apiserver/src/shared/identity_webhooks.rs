@@ -1,4 +1,4 @@
-//! Who is asked elsewhere about identity: webhooks of authentication and authorization, and the documents of token issuers.
+//! Webhooks that authenticate or authorize, and the documents of token issuers.
 #![allow(clippy::disallowed_methods, reason = "blocking: read at start, before anything is served")]
 
 use std::path::Path;
@@ -11,38 +11,38 @@ use kelson_auth::ask::Ask;
 use kelson_auth::authenticate::jwt::Fetch;
 use kelson_webhook::{Call, CallError, NoServices, Target, WebhookClient, fetch};
 
-/// Longest answer of a review.
+/// Largest answer to a review in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Longest document of an issuer.
+/// Largest document of an issuer in bytes.
 const DOCUMENT_BYTES_MAX: usize = 1 << 20;
-/// How long a document may take.
+/// Timeout of fetching a document.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A review is tried so often, after pauses that grow by half (upstream `DefaultRetryBackoff`).
+/// Tries of a review, with pauses that grow by half (upstream `DefaultRetryBackoff`).
 const TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The server of a kubeconfig, to which reviews are posted.
-pub struct Reviews {
+/// A webhook that is configured by a kubeconfig and to which reviews are posted.
+pub struct ReviewWebhook {
     client: WebhookClient,
     target: Target,
     timeout: Duration,
-    told: Box<dyn Fn(Asked, Duration) + Send + Sync>,
+    observer: Box<dyn Fn(ReviewOutcome, Duration) + Send + Sync>,
 }
 
-/// What became of a review, all its tries together.
+/// Outcome of a review after all tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// There is an answer.
+pub enum ReviewOutcome {
+    /// The webhook answered.
     Answered,
-    /// None came in time.
+    /// No answer arrived in time.
     TimedOut,
-    /// The server could not be asked, or refused.
+    /// The webhook could not be reached, or returned an error.
     Failed,
 }
 
-impl Asked {
-    /// As upstream's metrics call it.
-    pub fn word(self) -> &'static str {
+impl ReviewOutcome {
+    /// The value of the `result` label in upstream's metrics.
+    pub fn label(self) -> &'static str {
         match self {
             Self::Answered => "success",
             Self::TimedOut => "timeout",
@@ -51,23 +51,23 @@ impl Asked {
     }
 }
 
-impl Reviews {
-    /// Of the current context of this kubeconfig.
+impl ReviewWebhook {
+    /// The webhook in the kubeconfig's current context.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// The file cannot be read or is invalid.
     pub fn of_kubeconfig(path: &Path, timeout: Duration) -> Result<Self, String> {
         let (target, credentials) = Target::of_kubeconfig(path)?;
         let client = WebhookClient::new(Arc::new(NoServices), credentials);
-        Ok(Self { client, target, timeout, told: Box::new(|_, _| ()) })
+        Ok(Self { client, target, timeout, observer: Box::new(|_, _| ()) })
     }
 
-    /// The same, telling what became of each review and how long it took.
-    pub fn telling(self, told: impl Fn(Asked, Duration) + Send + Sync + 'static) -> Self {
-        Self { told: Box::new(told), ..self }
+    /// Calls `observer` with the outcome and duration of each review.
+    pub fn observed_by(self, observer: impl Fn(ReviewOutcome, Duration) + Send + Sync + 'static) -> Self {
+        Self { observer: Box::new(observer), ..self }
     }
 
-    /// Asks, and again where that may help.
+    /// Posts a review, and retries errors that may be temporary.
     async fn ask(&self, review: &Bytes) -> Result<Bytes, CallError> {
         let mut pause = FIRST_PAUSE;
         let mut attempt = 1;
@@ -93,21 +93,21 @@ impl Reviews {
 }
 
 #[async_trait]
-impl Ask for Reviews {
+impl Ask for ReviewWebhook {
     async fn post(&self, review: Bytes) -> Result<Bytes, String> {
         let begun = tokio::time::Instant::now();
         let answer = self.ask(&review).await;
         let asked = match &answer {
-            Ok(_) => Asked::Answered,
-            Err(CallError::Timeout(_)) => Asked::TimedOut,
-            Err(_) => Asked::Failed,
+            Ok(_) => ReviewOutcome::Answered,
+            Err(CallError::Timeout(_)) => ReviewOutcome::TimedOut,
+            Err(_) => ReviewOutcome::Failed,
         };
-        (self.told)(asked, begun.elapsed());
+        (self.observer)(asked, begun.elapsed());
         answer.map_err(|e| e.to_string())
     }
 }
 
-/// The documents of token issuers.
+/// Fetches the documents of token issuers.
 pub struct IssuerDocuments;
 
 #[async_trait]

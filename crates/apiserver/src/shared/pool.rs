@@ -1,6 +1,6 @@
-//! Room: how much of something requests may hold at once, be it places in flight or bytes of bodies. Nobody may hold it
-//! all: each user has a share, and a part is kept for the cluster's own components and for nodes, so that leases are
-//! renewed whatever others do. It refuses and never queues.
+//! Limits with fair shares: how much of something requests may hold at once, such as requests in flight or bytes of bodies. No user may
+//! hold all of it. A part is reserved for nodes and the cluster's own components, so that leases are renewed under any load. Requests
+//! beyond the limit are rejected, never queued.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use kelson_auth::{UserInfo, user};
 use kelson_tasks::Turns;
 use parking_lot::Mutex;
 
-/// Whose request it is, for the part of the room that is open to it.
+/// The class of a user, which determines the share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// May do everything: let in always, for an operator must be able to repair an overloaded server.
+    /// `system:masters`: always admitted, because an operator must be able to repair an overloaded server.
     Master,
-    /// Nodes and the cluster's own components: all of the room, and half of it each.
+    /// Nodes and the cluster's own components: the whole limit, half of it per user.
     System,
-    /// Everybody else: three quarters of the room, and half of that each.
+    /// All other users: three quarters of the limit, half of that per user.
     Ordinary,
 }
 
 impl Class {
-    /// `in_process`: a component of this process asks.
+    /// The class of a user. `in_process`: the request comes from a component of this process.
     pub fn of(who: &UserInfo, in_process: bool) -> Self {
         if who.in_group(user::MASTERS) {
             Self::Master
@@ -31,7 +31,7 @@ impl Class {
         }
     }
 
-    /// On whose behalf a request computes for long.
+    /// The queue in which a heavy request of this user waits.
     pub fn turns(self, who: &UserInfo) -> Turns {
         match self {
             Self::Master | Self::System => Turns::Reserved,
@@ -40,8 +40,8 @@ impl Class {
     }
 }
 
-/// What may be held at once.
-pub struct Room {
+/// A limit and what is held of it.
+pub struct Pool {
     size: usize,
     held: Mutex<Held>,
 }
@@ -50,24 +50,24 @@ pub struct Room {
 struct Held {
     total: usize,
     ordinary: usize,
-    /// By user; who holds nothing is not in it.
+    /// Amounts by user; users who hold nothing are not in the map.
     users: HashMap<String, usize>,
 }
 
-impl Room {
-    /// An empty room.
+impl Pool {
+    /// A limit of which nothing is held.
     pub fn new(size: usize) -> Arc<Self> {
         Arc::new(Self { size, held: Mutex::default() })
     }
 
-    /// How much is held.
+    /// The total amount that is held.
     pub fn held(&self) -> usize {
         self.held.lock().total
     }
 
-    /// A place for a request that holds nothing yet.
-    pub fn enter(self: &Arc<Self>, who: Arc<UserInfo>, class: Class) -> Place {
-        Place { room: Arc::clone(self), who, class, amount: 0 }
+    /// A share for one request, which holds nothing yet.
+    pub fn share(self: &Arc<Self>, who: Arc<UserInfo>, class: Class) -> PoolShare {
+        PoolShare { pool: Arc::clone(self), who, class, amount: 0 }
     }
 
     fn part(&self, class: Class) -> usize {
@@ -78,26 +78,26 @@ impl Room {
     }
 }
 
-/// What one request holds; given back when it is dropped.
-pub struct Place {
-    room: Arc<Room>,
+/// What one request holds; dropping it returns that.
+pub struct PoolShare {
+    pool: Arc<Pool>,
     who: Arc<UserInfo>,
     class: Class,
     amount: usize,
 }
 
-impl Place {
-    /// Takes more; whether there was room.
+impl PoolShare {
+    /// Takes more; `false` if that exceeds a limit.
     #[must_use]
     pub fn take(&mut self, amount: usize) -> bool {
-        let mut held = self.room.held.lock();
-        let part = self.room.part(self.class);
+        let mut held = self.pool.held.lock();
+        let part = self.pool.part(self.class);
         let own = held.users.get(&self.who.name).copied().unwrap_or(0);
         let fits = match self.class {
             Class::Master => true,
             Class::System => held.total + amount <= part && own + amount <= (part / 2).max(1),
             Class::Ordinary => {
-                held.total + amount <= self.room.size
+                held.total + amount <= self.pool.size
                     && held.ordinary + amount <= part
                     && own + amount <= (part / 2).max(1)
             }
@@ -119,12 +119,12 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for PoolShare {
     fn drop(&mut self) {
         if self.amount == 0 {
             return;
         }
-        let mut held = self.room.held.lock();
+        let mut held = self.pool.held.lock();
         held.total -= self.amount;
         if self.class == Class::Ordinary {
             held.ordinary -= self.amount;
@@ -146,10 +146,10 @@ mod tests {
         Arc::new(UserInfo::new(name, [group]))
     }
 
-    /// Takes one after the other until there is no more room; what is held stays held.
-    fn fill(room: &Arc<Room>, who: &Arc<UserInfo>, class: Class) -> Vec<Place> {
+    /// Takes one after the other until the limit is reached. They stay held.
+    fn fill(pool: &Arc<Pool>, who: &Arc<UserInfo>, class: Class) -> Vec<PoolShare> {
         let one = || {
-            let mut place = room.enter(Arc::clone(who), class);
+            let mut place = pool.share(Arc::clone(who), class);
             place.take(1).then_some(place)
         };
         std::iter::from_fn(one).take(1_000).collect()
@@ -170,28 +170,28 @@ mod tests {
     }
 
     #[test]
-    fn shares_and_the_reserve() {
-        let room = Room::new(80);
+    fn users_have_shares_and_nodes_a_reserve() {
+        let pool = Pool::new(80);
         let (a, b, c) = (who("a", ""), who("b", ""), who("c", ""));
-        let held = [fill(&room, &a, Class::Ordinary), fill(&room, &b, Class::Ordinary)];
+        let held = [fill(&pool, &a, Class::Ordinary), fill(&pool, &b, Class::Ordinary)];
         assert_eq!(held.each_ref().map(Vec::len), [30, 30], "half of three quarters each");
-        assert!(fill(&room, &c, Class::Ordinary).is_empty());
-        let node = fill(&room, &who("system:node:n", user::NODES), Class::System);
-        assert_eq!(node.len(), 20, "the reserve is theirs");
-        assert_eq!(fill(&room, &who("admin", user::MASTERS), Class::Master).len(), 1_000);
+        assert!(fill(&pool, &c, Class::Ordinary).is_empty());
+        let node = fill(&pool, &who("system:node:n", user::NODES), Class::System);
+        assert_eq!(node.len(), 20, "the reserve");
+        assert_eq!(fill(&pool, &who("admin", user::MASTERS), Class::Master).len(), 1_000);
         drop((held, node));
-        assert_eq!(room.held(), 0);
-        assert!(room.held.lock().users.is_empty());
+        assert_eq!(pool.held(), 0);
+        assert!(pool.held.lock().users.is_empty());
         assert_eq!(
-            fill(&room, &who("system:node:n", user::NODES), Class::System).len(),
+            fill(&pool, &who("system:node:n", user::NODES), Class::System).len(),
             40,
-            "one node is not all nodes"
+            "one node cannot take all"
         );
     }
 
     #[test]
-    fn a_room_of_one_lets_one_in() {
-        let room = Room::new(1);
-        assert_eq!(fill(&room, &who("a", ""), Class::Ordinary).len(), 1);
+    fn a_limit_of_one_admits_one() {
+        let pool = Pool::new(1);
+        assert_eq!(fill(&pool, &who("a", ""), Class::Ordinary).len(), 1);
     }
 }

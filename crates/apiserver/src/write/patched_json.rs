@@ -1,5 +1,5 @@
-//! What a patch made of an object, as a refusal shows it: members of what the patch touched stand sorted, all else as the object is
-//! answered. Upstream's library takes apart what a patch names and leaves the rest as text.
+//! Renders a patched object for an error message: members that the patch touched are sorted, others in the order of answers. Upstream's
+//! library parses only what a patch touches and leaves the rest as raw JSON.
 use std::collections::BTreeMap;
 
 use kelson_patch::PatchType;
@@ -7,8 +7,8 @@ use kelson_schema::TypeId;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// The JSON of a patched object, which was of the type `ty` before; `body` is the patch.
-pub(super) fn patched(kind: PatchType, body: &Value, ty: Option<TypeId>, object: &Value) -> String {
+/// The JSON of a patched object; `ty` is its type before the patch and `body` the patch.
+pub(super) fn render(kind: PatchType, body: &Value, ty: Option<TypeId>, object: &Value) -> String {
     let touched = match kind {
         PatchType::Json => paths(body),
         _ => body.clone(),
@@ -19,11 +19,11 @@ pub(super) fn patched(kind: PatchType, body: &Value, ty: Option<TypeId>, object:
         None => json = kelson_codec::canonical_json(object),
     }
     let text = String::from_utf8(json).unwrap_or_default();
-    // As it stands in a page.
+    // With HTML escapes, as Go's encoder writes it.
     sorted(&text, &touched).replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
-/// What the operations of a JSON patch walk through, as a tree.
+/// The containers in the paths of a JSON patch's operations, as a tree.
 fn paths(operations: &Value) -> Value {
     let mut tree = Value::Object(Map::new());
     let all = operations.as_array().into_iter().flatten();
@@ -61,12 +61,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_the_patch_touched_is_sorted() {
+    fn members_that_the_patch_touched_are_sorted() {
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "a", "labels": {"x": "<"}, "annotations": {}},
             "spec": {"containers": [{"name": "c", "image": "i"}], "priority": "x"}});
         let ty = kelson_schema::Schema::builtin().by_api_version("v1", "Pod");
         let check =
-            |kind: PatchType, body: Value, want: &str| assert_eq!(patched(kind, &body, ty, &pod), want, "{body}");
+            |kind: PatchType, body: Value, want: &str| assert_eq!(render(kind, &body, ty, &pod), want, "{body}");
         check(
             PatchType::Merge,
             json!({"spec": {"priority": "x", "containers": [1]}}),
@@ -77,9 +77,6 @@ mod tests {
             json!([{"op": "add", "path": "/spec/priority", "value": "x"}, {"op": "copy", "from": "/spec/containers/0/image", "path": "/metadata/name"}]),
             r#"{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{},"labels":{"x":"\u003c"},"name":"a"},"spec":{"containers":[{"image":"i","name":"c"}],"priority":"x"}}"#,
         );
-        assert_eq!(
-            patched(PatchType::Json, &json!([{"op": "replace", "path": "", "value": []}]), ty, &json!([])),
-            "[]"
-        );
+        assert_eq!(render(PatchType::Json, &json!([{"op": "replace", "path": "", "value": []}]), ty, &json!([])), "[]");
     }
 }

@@ -31,7 +31,7 @@ impl Refusal {
     pub fn rejection(self) -> Rejection {
         match self {
             Self::Unfit(rejection) => rejection,
-            Self::Short(short) => short.into_iter().next().map(Shortage::rejection).unwrap_or_default(),
+            Self::Shortage(short) => short.into_iter().next().map(Shortage::rejection).unwrap_or_default(),
         }
     }
 }
@@ -68,7 +68,7 @@ pub struct NodeState<'a> {
 pub fn admit(here: &NodeState<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Refusal> {
     suits(here, pod, others)?;
     let short = here.node.map(|node| shortages(pod, others, node, here.devices)).unwrap_or_default();
-    if short.is_empty() { Ok(()) } else { Err(Refusal::Short(short)) }
+    if short.is_empty() { Ok(()) } else { Err(Refusal::Shortage(short)) }
 }
 
 /// Returns the pods of `gone` (deleted pods whose containers are still ending) that hold something that `pod` needs in addition to what

@@ -55,7 +55,7 @@ impl PodManager {
                 let running: Vec<_> = staying.iter().filter(|p| !waits(p)).cloned().collect();
                 Ok(self.wait_for_gone(pod, admit::in_the_way(&here, pod, &running, &gone)))
             }
-            Err(Refusal::Short(short)) if pod::is_critical(pod) => {
+            Err(Refusal::Shortage(short)) if pod::is_critical(pod) => {
                 self.preempt(pod, &short, &gone).map(Some).map_err(|why| {
                     let why = format!("preemption: error finding a set of pods to preempt: {why}");
                     let why = format!("Unexpected error while attempting to recover from admission failure: {why}");

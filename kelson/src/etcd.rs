@@ -48,7 +48,7 @@ struct EtcdCommand {
     /// Peer URLs to advertise in the member list; nothing listens there.
     #[arg(long, value_name = "string", value_delimiter = ',', default_value = "http://localhost:2380")]
     initial_advertise_peer_urls: Vec<String>,
-    /// Serving certificate.
+    /// Serving certificate for https.
     #[arg(long, value_name = "string")]
     cert_file: Option<PathBuf>,
     /// Private key of the serving certificate.

@@ -1,5 +1,5 @@
 //! Tests of controllers in which each write fails once: it is rejected, its response is lost, or the object has
-//! changed. The final state must always be the same. Controllers with such tests of their own are not included.
+//! changed. The final state must always be the same. Controllers whose modules have such tests are not included.
 use std::sync::Arc;
 use std::time::Duration;
 

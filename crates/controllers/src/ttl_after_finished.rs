@@ -48,7 +48,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// Returns when a job is to be deleted, if it is finished and has a TTL.
+/// Returns when a job must be deleted, if it is finished and has a TTL.
 fn expiry(job: &JobView) -> Option<Timestamp> {
     let ttl = job.spec.ttl_seconds_after_finished?;
     let end = job.status.finished()?.last_transition_time.as_deref()?;

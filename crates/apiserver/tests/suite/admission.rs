@@ -146,7 +146,7 @@ async fn a_webhook_that_would_block_its_own_pods_gets_a_warning() {
         let path = format!("{GROUP}/{kind}?dryRun=All");
         let (code, reply) = warned(&api, "POST", &path, configuration("a", json!({}))).await;
         assert_eq!((code, reply.len()), (201, 1), "{kind}: {reply:?}");
-        assert!(reply[0].starts_with("webhook \"h.example.com\" matches pods of its own service default/hook"));
+        assert!(reply[0].starts_with("webhook \"h.example.com\" matches pods of its service default/hook"));
         assert_eq!(warned(&api, "POST", &path, configuration("b", not_here.clone())).await, (201, vec![]));
     }
 }

@@ -16,7 +16,7 @@ const DECIDED: Duration = Duration::from_secs(3600);
 /// The time for which undecided or unsigned requests are kept.
 const PENDING: Duration = Duration::from_secs(24 * 3600);
 
-/// Returns when a request is to be deleted.
+/// Returns when a request must be deleted.
 pub fn expires(csr: &CsrView) -> Option<Timestamp> {
     let at = |kind: &str| {
         let c = condition::find(&csr.status.conditions, kind)?;

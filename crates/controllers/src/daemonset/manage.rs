@@ -13,7 +13,7 @@ pub const GENERATION_LABEL: &str = "pod-template-generation";
 
 /// The template and the strategy of the daemon set in one sync.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct PodCriteria {
     /// Hash of the current template.
     pub hash: String,
     /// The template generation, if the set has the annotation.
@@ -24,7 +24,7 @@ pub struct Wanted {
     pub now: Timestamp,
 }
 
-impl Wanted {
+impl PodCriteria {
     /// Whether a pod has the current template.
     pub fn is_updated(&self, pod: &PodView) -> bool {
         let labels = &pod.metadata.labels;
@@ -58,7 +58,7 @@ pub fn sort(pods: &mut [Arc<PodView>]) {
 }
 
 /// Returns the changes for one node. `pods` are the set's pods for it.
-pub fn on_node(fit: Fit, pods: &[Arc<PodView>], wanted: &Wanted) -> NodePlan {
+pub fn on_node(fit: Fit, pods: &[Arc<PodView>], criteria: &PodCriteria) -> NodePlan {
     let mut plan = NodePlan::default();
     if fit.run && pods.is_empty() {
         plan.create = true;
@@ -78,23 +78,23 @@ pub fn on_node(fit: Fit, pods: &[Arc<PodView>], wanted: &Wanted) -> NodePlan {
         }
     }
     sort(&mut running);
-    if !wanted.surges {
+    if !criteria.surges {
         plan.delete = running.into_iter().skip(1).collect();
     } else if running.is_empty() {
         // The old pod is being deleted. With surge the new pod does not wait for that.
         plan.create = fit.run;
     } else if running.len() > 1 {
-        plan.delete = surplus_of_surge(running, wanted);
+        plan.delete = surplus_of_surge(running, criteria);
     }
     plan
 }
 
 /// Returns the running pods to delete. The oldest new pod and the oldest old pod may run together while the old one is
 /// ready and the new one is not yet available.
-fn surplus_of_surge(running: Vec<Arc<PodView>>, wanted: &Wanted) -> Vec<Arc<PodView>> {
+fn surplus_of_surge(running: Vec<Arc<PodView>>, criteria: &PodCriteria) -> Vec<Arc<PodView>> {
     let (mut new, mut old, mut delete) = (None, None, Vec::new());
     for pod in running {
-        let is_new = pod.metadata.labels.get(HASH_LABEL) == Some(&wanted.hash);
+        let is_new = pod.metadata.labels.get(HASH_LABEL) == Some(&criteria.hash);
         let slot = if is_new { &mut new } else { &mut old };
         match slot {
             None => *slot = Some(pod),
@@ -102,7 +102,7 @@ fn surplus_of_surge(running: Vec<Arc<PodView>>, wanted: &Wanted) -> Vec<Arc<PodV
         }
     }
     if let (Some(new), Some(old)) = (new, old)
-        && (!old.is_ready() || wanted.is_available(&new))
+        && (!old.is_ready() || criteria.is_available(&new))
     {
         delete.push(old);
     }
@@ -139,9 +139,9 @@ pub mod tests {
         Arc::new(serde_json::from_value(p).unwrap())
     }
 
-    pub fn wanted(surges: bool) -> Wanted {
+    pub fn criteria(surges: bool) -> PodCriteria {
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
-        Wanted { hash: "new".into(), template_generation: Some(2), min_ready: 0, surges, now }
+        PodCriteria { hash: "new".into(), template_generation: Some(2), min_ready: 0, surges, now }
     }
 
     #[test]
@@ -171,7 +171,7 @@ pub mod tests {
         let names = |pods: &[Arc<PodView>]| pods.iter().map(|p| p.metadata.name.as_str()).collect::<Vec<_>>().join(" ");
         for (fit, surges, pods, create, delete, failed, succeeded) in rows {
             let all: Vec<_> = pods.split_whitespace().map(pod).collect();
-            let got = on_node(fit, &all, &wanted(surges));
+            let got = on_node(fit, &all, &criteria(surges));
             let got = (got.create, names(&got.delete), names(&got.failed), names(&got.succeeded));
             assert_eq!(got, (create, delete.into(), failed.into(), succeeded.into()), "{fit:?} {surges} {pods}");
         }
@@ -180,8 +180,8 @@ pub mod tests {
     #[test]
     fn updated_by_hash_or_by_generation() {
         let mut p = (*pod("a.old")).clone();
-        assert!(!wanted(false).is_updated(&p) && wanted(false).is_updated(&pod("a.new")));
+        assert!(!criteria(false).is_updated(&p) && criteria(false).is_updated(&pod("a.new")));
         p.metadata = serde_json::from_value(json!({"labels": {"pod-template-generation": "2"}})).unwrap();
-        assert!(wanted(false).is_updated(&p));
+        assert!(criteria(false).is_updated(&p));
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{DaemonSetController, selector};
 use crate::shared::context::{SyncError, update_value};
-use crate::shared::history::{self, HASH_LABEL, Made, NewRevision};
+use crate::shared::history::{self, HASH_LABEL, NewRevision, RevisionOutcome};
 use crate::shared::ownership::claim_all;
 use crate::views::{ControllerRevisionView, DaemonSetView, PodView};
 
@@ -70,8 +70,8 @@ impl DaemonSetController {
         let name = format!("{}-{hash}", set.metadata.name);
         let new = NewRevision { name: name.clone(), labels, annotations: &set.metadata.annotations, data, number };
         match history::create(&self.client, &**set, &new).await? {
-            Made::Revision(made) => Ok(Arc::from(made)),
-            Made::Collision => {
+            RevisionOutcome::Revision(made) => Ok(Arc::from(made)),
+            RevisionOutcome::Collision => {
                 let m = &set.metadata;
                 let count = set.status.collision_count.unwrap_or(0).saturating_add(1);
                 let write = |v: &mut Value| v["status"]["collisionCount"] = json!(count);

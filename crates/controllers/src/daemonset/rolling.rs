@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::manage::Wanted;
+use super::manage::PodCriteria;
 use super::placement::Fit;
 use crate::views::{DaemonSetStrategy, PodView};
 
@@ -58,10 +58,10 @@ pub struct Move {
 /// The new and the old pod of a node, or `None` if there is more than one of either.
 type Pair = Option<(Option<Arc<PodView>>, Option<Arc<PodView>>)>;
 
-fn pair(pods: &[Arc<PodView>], wanted: &Wanted) -> Pair {
+fn pair(pods: &[Arc<PodView>], criteria: &PodCriteria) -> Pair {
     let (mut new, mut old) = (None, None);
     for pod in pods.iter().filter(|p| !p.metadata.is_deleting()) {
-        let slot = if wanted.is_updated(pod) { &mut new } else { &mut old };
+        let slot = if criteria.is_updated(pod) { &mut new } else { &mut old };
         if slot.replace(Arc::clone(pod)).is_some() {
             return None;
         }
@@ -70,17 +70,17 @@ fn pair(pods: &[Arc<PodView>], wanted: &Wanted) -> Pair {
 }
 
 /// Returns the next step. Nodes with surplus pods are skipped until the other part of the sync deletes these.
-pub fn next(nodes: &BTreeMap<String, NodePods>, limits: Limits, wanted: &Wanted) -> Move {
-    if limits.surge == 0 { replace(nodes, limits.unavailable, wanted) } else { surge(nodes, limits.surge, wanted) }
+pub fn next(nodes: &BTreeMap<String, NodePods>, limits: Limits, criteria: &PodCriteria) -> Move {
+    if limits.surge == 0 { replace(nodes, limits.unavailable, criteria) } else { surge(nodes, limits.surge, criteria) }
 }
 
 /// Deletes as many old pods as may be unavailable. The other part of the sync creates the new ones.
-fn replace(nodes: &BTreeMap<String, NodePods>, limit: usize, wanted: &Wanted) -> Move {
+fn replace(nodes: &BTreeMap<String, NodePods>, limit: usize, criteria: &PodCriteria) -> Move {
     let (mut missing, mut at_once, mut candidates) = (0_usize, Vec::new(), Vec::new());
     for node in nodes.values() {
-        match pair(&node.pods, wanted) {
-            Some((Some(new), None)) => missing += usize::from(!wanted.is_available(&new)),
-            Some((None, Some(old))) if wanted.is_available(&old) => candidates.push(old),
+        match pair(&node.pods, criteria) {
+            Some((Some(new), None)) => missing += usize::from(!criteria.is_available(&new)),
+            Some((None, Some(old))) if criteria.is_available(&old) => candidates.push(old),
             // The pod is not available, so its deletion reduces no availability.
             Some((None, Some(old))) => {
                 at_once.push(old);
@@ -94,25 +94,25 @@ fn replace(nodes: &BTreeMap<String, NodePods>, limit: usize, wanted: &Wanted) ->
 }
 
 /// Creates new pods in addition to old ones, and deletes an old pod once the new one is available.
-fn surge(nodes: &BTreeMap<String, NodePods>, limit: usize, wanted: &Wanted) -> Move {
+fn surge(nodes: &BTreeMap<String, NodePods>, limit: usize, criteria: &PodCriteria) -> Move {
     let mut out = Move::default();
     let (mut unfit, mut candidates) = (Vec::new(), Vec::new());
     let (mut surging, mut available) = (0_usize, 0_usize);
     for (name, node) in nodes {
-        let Some((new, old)) = pair(&node.pods, wanted) else {
+        let Some((new, old)) = pair(&node.pods, criteria) else {
             surging += 1;
             continue;
         };
-        available += usize::from(old.as_ref().or(new.as_ref()).is_some_and(|p| wanted.is_available(p)));
+        available += usize::from(old.as_ref().or(new.as_ref()).is_some_and(|p| criteria.is_available(p)));
         match (new, old) {
             (_, None) => {}
-            (None, Some(old)) => match (wanted.is_available(&old), node.fit.run) {
+            (None, Some(old)) => match (criteria.is_available(&old), node.fit.run) {
                 (false, false) => out.delete.push(old),
                 (false, true) => out.create.push(name.clone()),
                 (true, false) => unfit.push(old),
                 (true, true) => candidates.push(name.clone()),
             },
-            (Some(new), Some(_)) if !wanted.is_available(&new) => surging += 1,
+            (Some(new), Some(_)) if !criteria.is_available(&new) => surging += 1,
             (Some(_), Some(old)) => out.delete.push(old),
         }
     }
@@ -128,7 +128,7 @@ fn surge(nodes: &BTreeMap<String, NodePods>, limit: usize, wanted: &Wanted) -> M
 mod tests {
     use serde_json::json;
 
-    use super::super::manage::tests::{pod, wanted};
+    use super::super::manage::tests::{criteria, pod};
     use super::*;
 
     /// `NODE:POD,POD` separated by spaces; a node that begins with `x` is unfit.
@@ -169,7 +169,7 @@ mod tests {
             (surge, "a:p.new.ready b:q.new", "", ""),
         ];
         for (limits, text, delete, create) in rows {
-            let got = next(&nodes(text), limits, &wanted(limits.surge > 0));
+            let got = next(&nodes(text), limits, &criteria(limits.surge > 0));
             let deleted: Vec<_> = got.delete.iter().map(|p| p.metadata.name.as_str()).collect();
             assert_eq!((deleted.join(" "), got.create.join(" ")), (delete.into(), create.into()), "{limits:?} {text}");
         }

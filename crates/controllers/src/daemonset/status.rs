@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::manage::{self, Wanted};
+use super::manage::{self, PodCriteria};
 use super::rolling::NodePods;
 use crate::shared::pods::until_available;
 use crate::views::DaemonSetStatus;
@@ -15,7 +15,7 @@ use kelson_meta::tree::put_unless;
 pub fn status(
     old: DaemonSetStatus,
     nodes: &BTreeMap<String, NodePods>,
-    wanted: &Wanted,
+    criteria: &PodCriteria,
 ) -> (DaemonSetStatus, Option<Duration>) {
     let mut s = DaemonSetStatus {
         observed_generation: old.observed_generation,
@@ -36,8 +36,8 @@ pub fn status(
         }
         s.desired_number_scheduled += 1;
         s.current_number_scheduled += 1;
-        s.updated_number_scheduled += i32::from(wanted.is_updated(pod));
-        match until_available(pod, wanted.min_ready, wanted.now) {
+        s.updated_number_scheduled += i32::from(criteria.is_updated(pod));
+        match until_available(pod, criteria.min_ready, criteria.now) {
             None => {}
             Some(Duration::ZERO) => {
                 s.number_ready += 1;
@@ -76,7 +76,7 @@ pub fn put(tree: &mut Value, s: &DaemonSetStatus) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::manage::tests::{pod, wanted};
+    use super::super::manage::tests::{criteria, pod};
     use super::super::placement::Fit;
     use super::*;
 
@@ -97,7 +97,7 @@ mod tests {
             ("gone".to_owned(), NodePods { exists: false, ..node(false, "p.ready") }),
         ]);
         let old = DaemonSetStatus { observed_generation: 7, collision_count: Some(2), ..DaemonSetStatus::default() };
-        let mut w = wanted(false);
+        let mut w = criteria(false);
         let (s, again) = status(old, &nodes, &w);
         let want = DaemonSetStatus {
             current_number_scheduled: 3,

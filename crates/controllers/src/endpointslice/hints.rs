@@ -217,7 +217,7 @@ mod tests {
         assert!(shares(&two[1..]).is_none(), "one zone");
     }
 
-    /// Endpoints in zones `a`, `b`, …; a capital letter stands for one that is not ready, a dot for one without a zone.
+    /// Endpoints in zones `a`, `b`, …; a capital letter is an unready endpoint, a dot one without a zone.
     fn endpoints(zones: &str) -> Vec<Endpoint> {
         let one = |(n, zone): (usize, char)| {
             let ready = zone.is_ascii_lowercase() || zone == '.';

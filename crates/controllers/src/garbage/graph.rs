@@ -68,7 +68,7 @@ pub struct Node {
     pub deleting: bool,
     /// Whether its deletion waits for its dependents.
     pub foreground: bool,
-    /// Whether its dependents are to be orphaned.
+    /// Whether its dependents must be orphaned.
     pub orphaning: bool,
 }
 
@@ -109,7 +109,7 @@ impl Node {
 pub struct Work {
     /// Objects that may have to be deleted.
     pub delete: Vec<u128>,
-    /// Owners whose dependents are to be orphaned.
+    /// Owners whose dependents must be orphaned.
     pub orphan: Vec<u128>,
 }
 

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use self::graph::{FOREGROUND, ORPHAN, Work, coordinates};
 use self::monitors::Monitors;
-use self::objects::{Found, Objects};
+use self::objects::{Lookup, Objects};
 use crate::shared::context::{Context, SyncError};
 use crate::shared::discovery::{ApiResource, discover};
 use crate::views::uid_number;
@@ -43,7 +43,7 @@ const UNKNOWN_KINDS_MAX: usize = 1000;
 enum Task {
     /// An object that may have to be deleted.
     Delete(u128),
-    /// An owner whose dependents are to be orphaned.
+    /// An owner whose dependents must be orphaned.
     Orphan(u128),
 }
 
@@ -148,8 +148,8 @@ impl GarbageCollector {
     /// Returns the live metadata of a known object, or `None` if it does not exist.
     async fn live(&self, place: &Location, uid: u128) -> Result<Option<ObjectMeta>, SyncError> {
         Ok(match self.objects.get(&place.resource, &place.namespace, &place.name).await? {
-            Found::Object(meta) if uid_number(&meta.uid) == uid => Some(*meta),
-            Found::Object(_) | Found::Absent | Found::Unserved => None,
+            Lookup::Object(meta) if uid_number(&meta.uid) == uid => Some(*meta),
+            Lookup::Object(_) | Lookup::Absent | Lookup::Unserved => None,
         })
     }
 
@@ -267,17 +267,17 @@ impl GarbageCollector {
             Some((false, ..)) | None => {}
         }
         match self.objects.get(&resource, namespace, &owner.name).await? {
-            Found::Object(live) if live.uid == owner.uid => {
+            Lookup::Object(live) if live.uid == owner.uid => {
                 let waits = live.is_deleting() && live.finalizers.iter().any(|f| f == FOREGROUND);
                 Ok(if waits { Verdict::Waiting } else { Verdict::Solid })
             }
-            Found::Object(_) | Found::Absent => Ok(Verdict::Absent),
+            Lookup::Object(_) | Lookup::Absent => Ok(Verdict::Absent),
             // The version may have been removed while another one serves the objects.
-            Found::Unserved if self.objects.is_served(&resource.group, &resource.kind).await? => {
+            Lookup::Unserved if self.objects.is_served(&resource.group, &resource.kind).await? => {
                 self.monitors.refresh.notify_one();
                 Err(SyncError::Logged(format!("{} is no longer served, but its objects remain", resource.path(""))))
             }
-            Found::Unserved => Ok(Verdict::Absent),
+            Lookup::Unserved => Ok(Verdict::Absent),
         }
     }
 

@@ -21,7 +21,7 @@ const FAILING_PAUSE: Duration = Duration::from_secs(5);
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The result of reading an object.
-pub enum Found {
+pub enum Lookup {
     Object(Box<ObjectMeta>),
     /// The kind is served, and the object does not exist.
     Absent,
@@ -50,7 +50,7 @@ impl Objects {
     ///
     /// # Errors
     /// The request failed, or a request for the same collection failed recently.
-    pub async fn get(&self, resource: &ApiResource, namespace: &str, name: &str) -> Result<Found, SyncError> {
+    pub async fn get(&self, resource: &ApiResource, namespace: &str, name: &str) -> Result<Lookup, SyncError> {
         let collection = resource.path("");
         let now = Instant::now();
         if let Some(next) = self.failing.lock().get_mut(&collection) {
@@ -78,10 +78,10 @@ impl Objects {
             Ok(bytes) => {
                 let live: Live =
                     serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))?;
-                Ok(Found::Object(Box::new(live.metadata)))
+                Ok(Lookup::Object(Box::new(live.metadata)))
             }
-            Err(e) if e.is_unserved() => Ok(Found::Unserved),
-            Err(e) if e.is_not_found() => Ok(Found::Absent),
+            Err(e) if e.is_unserved() => Ok(Lookup::Unserved),
+            Err(e) if e.is_not_found() => Ok(Lookup::Absent),
             Err(e) => Err(e.into()),
         }
     }

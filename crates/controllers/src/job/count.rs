@@ -17,7 +17,7 @@ pub const UNCOUNTED_MAX: usize = 500;
 /// The steps that follow once the status with the uncounted pods is written.
 #[derive(Debug, Default)]
 pub struct Counting {
-    /// Pods whose finalizer is to be removed.
+    /// Pods whose finalizer must be removed.
     pub to_release: Vec<JobPod>,
     /// UIDs of the pods that have the finalizer.
     pub tracked: HashSet<String>,

@@ -143,7 +143,7 @@ impl MetricsClient {
         let query = query(&[("metricLabelSelector", &series)]);
         let name = encode(&metric.name);
         let rest = if object.kind == "Namespace" && matches!(object.api_version.as_str(), "v1" | "") {
-            // An autoscaler may only read metrics of its own namespace.
+            // An autoscaler may only read metrics of its namespace.
             format!("namespaces/{namespace}/metrics/{name}{query}")
         } else {
             let target = Target { api_version: &object.api_version, kind: &object.kind, namespace, name: &object.name };

@@ -25,7 +25,7 @@ pub struct Warning {
 /// for too much.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NamedResources<'p> {
-    /// Groups; the empty one stands for every group.
+    /// Groups. The empty group means every group.
     pub groups: Vec<&'p str>,
     pub versions: Vec<&'p str>,
     /// Names of resources, none of them a subresource's.

@@ -82,7 +82,7 @@ impl Counter<'_> {
         Ok(out)
     }
 
-    /// What stands beside the claims of devices at this path.
+    /// Returns the extended resources of the device classes for the claims at this path.
     async fn extended_resources(&self, path: &str, claims: &[Value]) -> Result<Arc<ExtendedResources>, SyncError> {
         let (version, rest) = path.split_once("/namespaces/").unwrap_or((path, ""));
         let namespace = rest.split('/').next().unwrap_or_default();

@@ -38,7 +38,7 @@ struct CountedMeta {
 slim_object!(Counted, ResourceType::namespaced("meta.k8s.io", "v1", "partialobjectmetadata", "PartialObjectMetadata"));
 
 #[derive(Default)]
-struct Known {
+struct DiscoveryCache {
     resources: Vec<ApiResource>,
     read: Option<Instant>,
 }
@@ -48,7 +48,7 @@ pub struct Watches {
     client: Client,
     tasks: Tasks,
     replenish: Replenish,
-    known: tokio::sync::Mutex<Known>,
+    known: tokio::sync::Mutex<DiscoveryCache>,
     running: Mutex<HashMap<(String, String), InformerHandle<Counted>>>,
 }
 
@@ -78,7 +78,7 @@ impl Watches {
 
     async fn find(&self, group: &str, plural: &str) -> Result<Option<ApiResource>, SyncError> {
         let mut known = self.known.lock().await;
-        let of = |known: &Known| {
+        let of = |known: &DiscoveryCache| {
             let found = known.resources.iter().find(|r| r.group == group && r.plural == plural);
             found.filter(|r| r.namespaced && r.serves(&["list", "watch"])).cloned()
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use kelson_pki::{Authority, KUBE_APISERVER_CLIENT, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, LEGACY_UNKNOWN};
 use tokio::sync::watch;
 
-/// The CAs at one point in time. A rotation sends a new value through [`Config::authorities`](crate::Config).
+/// The CAs at one point in time. A rotation sends a new value to the receiver in [`Config`](crate::Config).
 #[derive(Clone, Debug, Default)]
 pub struct Authorities {
     /// The PEM bundle that verifies the API server, as published in `kube-root-ca.crt` and in legacy token secrets.

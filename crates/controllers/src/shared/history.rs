@@ -73,7 +73,7 @@ pub struct NewRevision<'a> {
 }
 
 /// The outcome of [`create`].
-pub enum Made {
+pub enum RevisionOutcome {
     /// The revision exists. It may have existed before, since the cache can be outdated.
     Revision(Box<ControllerRevisionView>),
     /// A revision with other data has the name.
@@ -81,7 +81,11 @@ pub enum Made {
 }
 
 /// Creates a revision of `owner`.
-pub async fn create<O: Object>(client: &Client, owner: &O, new: &NewRevision<'_>) -> Result<Made, ClientError> {
+pub async fn create<O: Object>(
+    client: &Client,
+    owner: &O,
+    new: &NewRevision<'_>,
+) -> Result<RevisionOutcome, ClientError> {
     let body = json!({
         "apiVersion": "apps/v1", "kind": "ControllerRevision",
         "metadata": {
@@ -91,10 +95,14 @@ pub async fn create<O: Object>(client: &Client, owner: &O, new: &NewRevision<'_>
         "data": new.data, "revision": new.number,
     });
     match client.create::<ControllerRevisionView>(owner.namespace(), &body).await {
-        Ok(made) => Ok(Made::Revision(Box::new(made))),
+        Ok(made) => Ok(RevisionOutcome::Revision(Box::new(made))),
         Err(e) if e.is_already_exists() => {
             let there: ControllerRevisionView = client.get(owner.namespace(), &new.name).await?;
-            Ok(if is_of(&there, new.data) { Made::Revision(Box::new(there)) } else { Made::Collision })
+            Ok(if is_of(&there, new.data) {
+                RevisionOutcome::Revision(Box::new(there))
+            } else {
+                RevisionOutcome::Collision
+            })
         }
         Err(e) => Err(e),
     }

@@ -117,10 +117,10 @@ struct ServedVersion {
 #[derive(Deserialize)]
 struct ServedResources {
     #[serde(default)]
-    resources: Vec<Listed>,
+    resources: Vec<ScaleResource>,
 }
 #[derive(Deserialize)]
-struct Listed {
+struct ScaleResource {
     name: String,
     kind: String,
 }

@@ -44,7 +44,7 @@ pub struct StatefulSetPlan {
 }
 
 /// The input of a plan.
-pub struct Seen<'a> {
+pub struct Observation<'a> {
     pub set: &'a StatefulSetView,
     /// The set's pods by ordinal.
     pub pods: &'a BTreeMap<i64, Arc<PodView>>,
@@ -63,7 +63,7 @@ pub fn revision_of(pod: &PodView) -> &str {
     pod.metadata.labels.get(HASH_LABEL).map_or("", String::as_str)
 }
 
-impl Seen<'_> {
+impl Observation<'_> {
     /// Whether a pod is available.
     pub fn is_available(&self, pod: &PodView) -> bool {
         until_available(pod, self.set.spec.min_ready_seconds, self.now).is_some_and(|d| d.is_zero())
@@ -233,7 +233,7 @@ mod tests {
     /// `+N` created with the new revision, `=N` with the current one, `!N` replaced, `-N` scaled down, `^N` updated.
     fn told(set: &StatefulSetView, pods: &BTreeMap<i64, Arc<PodView>>) -> String {
         let now = "2026-01-01T00:01:00Z".parse().unwrap();
-        let plan = Seen { set, pods, update_revision: "new", now }.plan();
+        let plan = Observation { set, pods, update_revision: "new", now }.plan();
         let number = |p: &PodView| p.metadata.name.trim_start_matches("s-").to_owned();
         let mut out = Vec::new();
         for step in &plan.steps {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::plan::revision_of;
 use super::{StatefulSetController, selector};
 use crate::shared::context::SyncError;
-use crate::shared::history::{self, Made, NewRevision};
+use crate::shared::history::{self, NewRevision, RevisionOutcome};
 use crate::shared::ownership::claim_all;
 use crate::views::{ControllerRevisionView, PodView, StatefulSetView};
 
@@ -81,8 +81,8 @@ impl StatefulSetController {
             let name = format!("{prefix}-{hash}");
             let new = NewRevision { name, labels: labels.clone(), annotations, data, number };
             match history::create(&self.client, &**set, &new).await? {
-                Made::Revision(made) => return Ok(Arc::from(made)),
-                Made::Collision => *collisions = collisions.saturating_add(1),
+                RevisionOutcome::Revision(made) => return Ok(Arc::from(made)),
+                RevisionOutcome::Collision => *collisions = collisions.saturating_add(1),
             }
         }
     }

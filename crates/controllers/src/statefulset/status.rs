@@ -3,14 +3,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::plan::{Seen, is_running_and_ready, revision_of};
+use super::plan::{Observation, is_running_and_ready, revision_of};
 use crate::shared::pods::until_available;
 use crate::views::{StatefulSetStatus, StatefulSetView};
 use kelson_meta::tree::put_unless;
 
 /// Returns the status, and the delay of the next sync if pods become available by time. `current` is the name of the
 /// revision before the update.
-pub fn status(seen: &Seen<'_>, current: &str, collisions: i32) -> (StatefulSetStatus, Option<Duration>) {
+pub fn status(seen: &Observation<'_>, current: &str, collisions: i32) -> (StatefulSetStatus, Option<Duration>) {
     let set = seen.set;
     let mut s = StatefulSetStatus {
         observed_generation: set.metadata.generation,

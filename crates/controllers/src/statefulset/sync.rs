@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::claims::{self, Owners};
 use super::identity::{self, INDEX_LABEL, NAME_LABEL, pod_name};
-use super::plan::{PodStep, Seen, StatefulSetPlan, has_identity};
+use super::plan::{Observation, PodStep, StatefulSetPlan, has_identity};
 use super::revisions::{StatefulSetRevisions, template_of};
 use super::{StatefulSetController, selector, status};
 use crate::shared::context::{SyncError, update_value};
@@ -31,7 +31,7 @@ impl StatefulSetController {
         let pods: BTreeMap<i64, Arc<PodView>> = held.into_iter().filter_map(by_number).collect();
         let revisions = self.revisions_of(&set).await?;
         let update_revision = revisions.update.metadata.name.as_str();
-        let seen = Seen { set: &set, pods: &pods, update_revision, now: self.ctx.clock.now() };
+        let seen = Observation { set: &set, pods: &pods, update_revision, now: self.ctx.clock.now() };
         let (mut new, again) = status::status(&seen, &revisions.current.metadata.name, revisions.collisions);
         let worked = if set.metadata.is_deleting() {
             Ok(())

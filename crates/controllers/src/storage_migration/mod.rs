@@ -1,8 +1,9 @@
-//! Writes the objects of a resource anew, so that each is stored in the version, and under the key, that are used now. Upstream
-//! `pkg/controller/storageversionmigrator`, behind the gate `StorageVersionMigrator`, which is off by default.
+//! Storage version migration: rewrites the objects of a resource, so that each is stored in the current version and with the
+//! current encryption key. Upstream `pkg/controller/storageversionmigrator`, with the feature gate `StorageVersionMigrator`, which
+//! is off by default.
 //!
-//! `turns` lets one migration of a resource run after the other and tells the definition of a custom resource, `position` finds
-//! the revision up to which objects may be old, `rewrite` writes them.
+//! `turns` orders the migrations of a resource and updates the status of custom resource definitions, `position` finds the
+//! resourceVersion up to which objects may be stored in an old version, and `rewrite` rewrites them.
 mod position;
 mod rewrite;
 #[cfg(test)]

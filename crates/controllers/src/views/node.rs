@@ -57,7 +57,7 @@ pub struct NodeStatusView {
     /// Names of the volumes that the node has mounted or may be about to mount.
     #[serde(deserialize_with = "null_default")]
     pub volumes_in_use: Vec<String>,
-    /// Volumes that it was told are attached.
+    /// Volumes that are attached to the node.
     #[serde(deserialize_with = "null_default")]
     pub volumes_attached: Vec<AttachedVolume>,
 }
@@ -66,7 +66,7 @@ pub struct NodeStatusView {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct NodeAllocatable {
-    /// A quantity; empty where it is not said.
+    /// The CPU quantity, or empty.
     pub cpu: String,
 }
 
@@ -74,7 +74,7 @@ pub struct NodeAllocatable {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct AttachedVolume {
-    /// The name that the node knows it by.
+    /// The name of the volume on the node.
     pub name: String,
 }
 

@@ -100,7 +100,7 @@ fn is_asked_for(claim: &ClaimView) -> bool {
     claim.spec.volume_name.is_empty() && !claim.metadata.is_deleting() && to.is_some_and(|p| p == names::LOCAL_PATH)
 }
 
-/// Whether the volume is of this provisioner and is to be deleted: its claim is gone and its policy is Delete.
+/// Whether the volume is of this provisioner and must be deleted: its claim is gone and its policy is Delete.
 fn is_done_with(volume: &VolumeView) -> bool {
     volume.metadata.annotations.get(names::PROVISIONED_BY).is_some_and(|p| p == names::LOCAL_PATH)
         && volume.spec.persistent_volume_reclaim_policy == "Delete"

@@ -122,8 +122,8 @@ impl Loading {
         self.ended = false;
         match self.frames(path)? {
             End::Whole(at) | End::Torn(at) if at < acknowledged => {
-                let reason = "acknowledged commits from there on are missing or not what was written \
-                              (without the file `position` beside it the start goes on, and loses them)";
+                let reason = "acknowledged commits from there on are missing or damaged (if the file `position` is removed, \
+                              the store starts and loses them)";
                 Err(DiskError::Damaged { path: path.to_path_buf(), at, reason })
             }
             End::Whole(at) if last == (Last::Followed { closed: true }) && !self.ended => {

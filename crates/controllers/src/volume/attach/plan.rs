@@ -85,7 +85,7 @@ pub fn plan(
         if a.status.attached && !going {
             out.attached.extend(name.clone());
         }
-        // Attachments of unknown or inline volumes belong to whoever created them.
+        // Attachments of unknown or inline volumes are left to their creator.
         let Some(name) = name.filter(|_| !going && !now.needs.contains_key(of)) else { continue };
         let in_use = now.in_use.is_some_and(|all| all.contains(&name));
         if in_use { &mut out.busy } else { &mut out.detach }.push(a.metadata.name.clone());

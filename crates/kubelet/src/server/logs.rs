@@ -23,7 +23,7 @@ use crate::pod;
 use crate::runtime::labels;
 
 /// Blocks on their way to the client: what it does not read is not read from the disk.
-const BLOCKS_MAX: usize = 4;
+pub(super) const BLOCKS_MAX: usize = 4;
 
 /// Options from a query; `Err` is what is wrong with it.
 fn options(query: &Query, now: jiff::Timestamp) -> Result<Options, String> {

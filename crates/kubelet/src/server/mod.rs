@@ -28,6 +28,8 @@ mod splice;
 pub mod state;
 mod target;
 mod translate;
+#[cfg(test)]
+mod unread;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -35,6 +37,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
@@ -70,6 +73,9 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const HEADER_MAX: Duration = Duration::from_secs(30);
 /// Life of the certificate that serves until the cluster issued one.
 const SELF_SIGNED_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Bytes of a request's head, and of an answer that the peer does not read, that a connection may hold.
+const BUFFER_BYTES_MAX: usize = 256 << 10;
 
 /// What the server is made of.
 pub struct Server {
@@ -245,14 +251,15 @@ async fn serve(tcp: TcpStream, serving: &Serving) -> Result<(), String> {
         let (state, auth, chain) = (Arc::clone(&state), Arc::clone(&auth), Arc::clone(&chain));
         async move { Ok::<_, std::convert::Infallible>(routes::handle(state, auth, chain, request).await) }
     });
+    http1_builder().serve_connection(TokioIo::new(io), service).with_upgrades().await.map_err(|e| e.to_string())
+}
+
+/// How connections are served.
+fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
     // The time for a head counts between requests too: a silent connection is closed.
-    hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_MAX)
-        .serve_connection(TokioIo::new(io), service)
-        .with_upgrades()
-        .await
-        .map_err(|e| e.to_string())
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_MAX).max_buf_size(BUFFER_BYTES_MAX);
+    builder
 }
 
 /// The places of connections, shared out so that one host cannot take them all.

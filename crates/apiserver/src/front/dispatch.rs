@@ -6,7 +6,7 @@ use kelson_meta::Status;
 
 use crate::catalog::{Behaviour, Served};
 use crate::connect::place;
-use crate::front::{flow, spans};
+use crate::front::{flow, locked, spans};
 use crate::paths;
 use crate::read::get;
 use crate::read::list;
@@ -77,6 +77,9 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
     if cx.server.store.is_mirror() && asks_for_newest(cx) {
         let caught_up = Box::pin(cx.server.store.catch_up()).await;
         caught_up.map_err(|error| version_param::of_store(&error))?;
+    }
+    if served.options().stored {
+        locked::check(&cx.server.store, &served, i)?;
     }
     let _expected = writes(cx, &served).then(|| cx.server.store.expect_write());
     // The long ways are boxed: their state shall not make that of every small read as large.

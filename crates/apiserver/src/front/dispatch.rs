@@ -78,9 +78,7 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
         let caught_up = Box::pin(cx.server.store.catch_up()).await;
         caught_up.map_err(|error| version_param::of_store(&error))?;
     }
-    if served.options().stored {
-        locked::check(&cx.server.store, &served, i)?;
-    }
+    locked::check(&cx.server.store, &served, i)?;
     let _expected = writes(cx, &served).then(|| cx.server.store.expect_write());
     // The long ways are boxed: their state shall not make that of every small read as large.
     if !i.subresource.is_empty() {

@@ -14,6 +14,9 @@ use crate::request::version_param;
 /// 500 for a resource that is locked. 503 for a write while a resource is locked by which the server decides what may be written: a
 /// webhook or a quota that cannot be read must not be bypassed.
 pub fn check(store: &Store, served: &Served, info: &RequestInfo) -> Result<(), Status> {
+    if !served.options().stored {
+        return Ok(());
+    }
     if let Some(reason) = store.locked(served.store) {
         return Err(version_param::of_store(&StoreError::Sealed(reason)));
     }

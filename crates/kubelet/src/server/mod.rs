@@ -29,6 +29,7 @@ pub mod state;
 mod target;
 mod translate;
 #[cfg(test)]
+#[path = "tests/unread.rs"]
 mod unread;
 
 use std::collections::HashMap;

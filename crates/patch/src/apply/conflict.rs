@@ -25,9 +25,9 @@ pub enum ApplyError {
     /// 400 BadRequest: the configuration is of another version or kind.
     #[error("invalid object type: {}{version}, Kind={kind}", if .version.contains('/') { "" } else { "/" })]
     OtherType {
-        /// Its `apiVersion`.
+        /// The configuration's `apiVersion`.
         version: String,
-        /// Its kind.
+        /// The configuration's kind.
         kind: String,
     },
     /// 400 BadRequest: the configuration names owners of fields.

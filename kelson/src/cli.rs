@@ -145,6 +145,9 @@ pub struct ServerArgs {
     /// object are accepted. 0 is 2 GiB or a quarter of the memory, whichever is less.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub quota_backend_bytes: u64,
+    /// Limit of all objects of one namespace in bytes; larger and new ones are rejected beyond it. 0: half of --quota-backend-bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub quota_namespace_bytes: u64,
     #[command(flatten)]
     pub etcd: EtcdArgs,
     #[command(flatten)]

@@ -107,9 +107,9 @@ impl ControlPlane {
             args.tracing.apply(Arc::clone(&clock), &tasks, &mut config).await?;
             config.snapshots = etcd.is_none().then(|| dir.join(snapshot::DIR));
             config.registries.extend(etcd);
-            at_rest::show(encryption, &mut config);
+            at_rest::show(encryption.clone(), &mut config);
             config.registries.push(files.registry());
-            ApiServer::start(config).await?
+            ApiServer::start(config).await.with_context(|| format!("data directory {}", dir.display()))?
         };
         api.ready().await;
         files.follow(&args.identity, &api, &tasks);
@@ -127,7 +127,7 @@ impl ControlPlane {
             cluster: cluster.clone(),
             token: token.clone(),
         };
-        own.write_or_keep_trying(&api.server().store, &tasks).await?;
+        own.write_or_keep_trying(&api.server().store, encryption.as_deref(), &tasks).await?;
         let manager = Registry::of_component();
         let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
         let controllers = (tasks.child("controllers"), manager.clone(), signed_with);
@@ -270,10 +270,12 @@ async fn open(
     let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
     // A first start makes the store before the authorities: where these are, a store was.
     let was_cluster = dir.join(PKI_DIR).join(LAST_KEY).exists();
+    let bytes_max = store_limits::bytes_max(args.quota_backend_bytes);
     let store_options = StoreOptions {
         at_rest,
         must_exist: was_cluster,
-        bytes_max: store_limits::bytes_max(args.quota_backend_bytes),
+        bytes_max,
+        namespace_bytes_max: store_limits::namespace_bytes_max(args.quota_namespace_bytes, bytes_max),
         ..StoreOptions::default()
     };
     let options = authorities::options(dir);

@@ -36,8 +36,10 @@ impl DataDirLock {
             }
             Err(TryLockError::Error(e)) => return Err(e).with_context(|| format!("lock {}", path.display())),
         }
-        file.set_len(0)?;
-        write!(file, "{}", std::process::id())?;
+        // The number is for the message alone: a full disk must not keep the server from starting. It is written over the one before,
+        // which takes no room.
+        let number = std::process::id().to_string();
+        let _ = file.write_all(number.as_bytes()).and_then(|()| file.set_len(number.len() as u64));
         Ok(Self { _file: file })
     }
 }

@@ -74,6 +74,15 @@ const BUILD: version::Build = version::Build {
     },
 };
 
+/// An error with its causes, each once: many of them name their own cause.
+fn explained(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .reduce(|all, cause| if all.ends_with(&cause) { all } else { format!("{all}: {cause}") })
+        .unwrap_or_default()
+}
+
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     if let Some(code) = node::run::before(&words) {
@@ -90,7 +99,7 @@ fn main() -> ExitCode {
     match dispatch(Cli::from_words(words, upstream::help()).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("Error: {e:#}");
+            eprintln!("Error: {}", explained(&e));
             ExitCode::FAILURE
         }
     }

@@ -120,8 +120,8 @@ impl ApiServer {
         load(&server, model);
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
-        // Boxed because the many requests side by side, each with all its steps, are larger than a runtime thread's stack should hold.
-        Box::pin(bootstrap::run(&server)).await?;
+        // Boxed: many requests side by side, each with all its steps, are more than the stack of a runtime's thread should hold.
+        Box::pin(bootstrap::run_or_keep_trying(&server)).await?;
         if server.fairness.is_some() {
             fairness::begin(&server).await;
         }
@@ -180,6 +180,7 @@ fn keep_running(server: &Arc<Server>) {
         server.tasks.supervise("api-flow-objects", move || fairness::follow(Arc::clone(&of_objects)));
         server.tasks.supervise("api-flow-seats", move || fairness::adjust(Arc::clone(&control)));
     }
+    server.tasks.spawn("api-unlock", OnPanic::Contain, server.store.run_unlock());
     let store = server.store.clone();
     server.tasks.supervise("api-event-expiry", move || {
         let store = store.clone();

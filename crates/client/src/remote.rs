@@ -81,7 +81,8 @@ impl Remote {
         if base.scheme_str() != Some("https") {
             return Err(TransportError(format!("server {:?}: must be an https URL", config.server)));
         }
-        let acting = impersonation::headers(config.impersonation.as_ref()).map_err(TransportError)?;
+        let acting =
+            impersonation::headers(config.impersonation.as_ref()).map_err(|e| TransportError(e.to_string()))?;
         let current = Arc::new(Mutex::new(open(&config)?));
         Ok(Self { base, config: Arc::new(config), current, acting, turn: Arc::default() })
     }
@@ -170,7 +171,7 @@ fn open(config: &Config) -> Result<Current, TransportError> {
 }
 
 fn way(config: &Config) -> Result<Way, TransportError> {
-    Way::to(&base(config)?, &config.proxy, tcp()).map_err(TransportError)
+    Way::to(&base(config)?, &config.proxy, tcp()).map_err(|e| TransportError(e.to_string()))
 }
 
 fn tcp() -> HttpConnector {

@@ -19,18 +19,12 @@ use crate::meta::{Labels, RecordMeta};
 use crate::publish::{Publisher, Visible};
 use crate::queue::{Pending, Reply, Taken};
 use crate::record::Record;
+use crate::room::{BatchRoom, Room};
 use crate::shared::Shared;
 use crate::write::{Action, Committed, Durability, Write};
 
 /// Changes that were handed to the engine, and what came of it.
 type Handed = (Vec<Change>, Result<(), Arc<EngineError>>);
-
-/// What all records together take in memory, and may take.
-#[derive(Clone, Copy)]
-pub(crate) struct Room {
-    pub used: usize,
-    pub max: usize,
-}
 
 pub(crate) struct Committer {
     engine: Box<dyn Engine>,
@@ -224,8 +218,13 @@ impl Committer {
         let mut changes: Vec<Change> = Vec::with_capacity(batch.len());
         let mut changed: HashMap<Key, Option<Arc<Record>>> = HashMap::new();
         let alone = batch.len() == 1;
-        let mut used = self.room.used;
+        let mut room = BatchRoom::default();
         for Pending { write, reply, .. } in batch {
+            // Looked at before the state: what is not locked any more is in the state.
+            if let Some(reason) = self.shared.locked.reason(write.key.resource) {
+                answer(reply, Err(StoreError::Sealed(reason)));
+                continue;
+            }
             let before = changed.get(&write.key);
             let unseen = before.is_some();
             let current = match before {
@@ -250,10 +249,10 @@ impl Committer {
             }
             let held = current.as_ref().map_or(0, |record| record.cost());
             if let Action::Put { body, .. } = &write.action
-                && used.saturating_sub(held) + body.len() > self.room.max
                 && current.as_ref().is_none_or(|record| body.len() > record.len())
+                && let Err(full) = self.room.check(&room, &write.key.namespace, body.len(), held)
             {
-                answer(reply, Err(StoreError::Full { bytes: used, limit: self.room.max }));
+                answer(reply, Err(full));
                 continue;
             }
             self.revision += 1;
@@ -266,7 +265,8 @@ impl Committer {
                     continue;
                 }
             };
-            used = used.saturating_sub(held) + if kind == EventKind::Deleted { 0 } else { record.cost() };
+            let stays = if kind == EventKind::Deleted { 0 } else { record.cost() };
+            room.accept(&record.key().namespace, stays, held);
             if !alone {
                 let left = (kind != EventKind::Deleted).then(|| Arc::clone(&record));
                 changed.insert(record.key().clone(), left);
@@ -327,7 +327,7 @@ impl Committer {
                 Committed { revision: record.revision(), record: Arc::clone(&record), previous: previous.clone() };
             replies.push((reply, answer));
             let stays = if kind == EventKind::Deleted { 0 } else { record.cost() };
-            self.room.used = (self.room.used + stays).saturating_sub(previous.as_ref().map_or(0, |p| p.cost()));
+            self.room.change(&record.key().namespace, stays, previous.as_ref().map_or(0, |p| p.cost()));
             visible.push(Visible { kind, record, previous, writer });
         }
         self.publisher.publish(visible, None);

@@ -68,6 +68,19 @@ pub enum StoreError {
         /// The most that all records may take, in bytes.
         limit: usize,
     },
+    /// The records of one namespace take all the room they may (API: 507); other namespaces are not affected.
+    #[error(
+        "namespace {namespace} is full: its objects take {bytes} bytes, the limit is {limit} (--quota-namespace-bytes); \
+         delete objects to make room"
+    )]
+    NamespaceFull {
+        /// The namespace.
+        namespace: String,
+        /// Bytes that its records take.
+        bytes: usize,
+        /// The most that they may take, in bytes.
+        limit: usize,
+    },
     /// The body has no empty `metadata.resourceVersion` string where the revision belongs: a fault of the caller.
     #[error("the body has no metadata.resourceVersion")]
     BadBody,

@@ -10,7 +10,7 @@ use kelson_meta::{Clock, SystemClock};
 use parking_lot::{Mutex, RwLock};
 
 use crate::at_rest::{AtRest, Writer, Writers};
-use crate::commit::{Committer, Room};
+use crate::commit::Committer;
 use crate::engine::format::{self, FORMAT, FORMAT_UNCHECKED, Mark};
 use crate::engine::{Engine, EngineError, MemoryEngine, Op, SqliteEngine};
 use crate::error::StoreError;
@@ -18,9 +18,11 @@ use crate::event::EventKind;
 use crate::expiry::Expiry;
 use crate::health::HealthBoard;
 use crate::key::Place;
-use crate::limits::{LOG_BYTES_MAX, STORE_BYTES_MAX};
+use crate::limits::{LOG_BYTES_MAX, NAMESPACE_PART, STORE_BYTES_MAX};
 use crate::loaded::{Loaded, load};
+use crate::locked::LockedResources;
 use crate::queue::{Queue, Taken};
+use crate::room::Room;
 use crate::samples::Samples;
 use crate::shared::Shared;
 use crate::state::State;
@@ -34,6 +36,8 @@ pub struct StoreOptions {
     pub log_bytes_max: usize,
     /// Bytes that all records together may take; writes that would make them more are refused, others go on.
     pub bytes_max: usize,
+    /// Bytes that the records of one namespace may take, so that one namespace cannot take all the room.
+    pub namespace_bytes_max: usize,
     /// The clock for log ages and expiry.
     pub clock: Arc<dyn Clock>,
     /// Whether a store must be there already: one that is missing was lost.
@@ -47,6 +51,7 @@ impl Default for StoreOptions {
         Self {
             log_bytes_max: LOG_BYTES_MAX,
             bytes_max: STORE_BYTES_MAX,
+            namespace_bytes_max: STORE_BYTES_MAX / NAMESPACE_PART,
             clock: Arc::new(SystemClock),
             must_exist: false,
             at_rest: None,
@@ -105,7 +110,8 @@ impl Store {
 
         let base_floor = if trusted { 0 } else { loaded.revision };
         let mut state = State::new(loaded.revision, base_floor, options.log_bytes_max);
-        let (expiry, mut bytes) = (Expiry::default(), 0);
+        let expiry = Expiry::default();
+        let mut room = Room::new(options.bytes_max, options.namespace_bytes_max);
         let writers = Writers::new(options.at_rest);
         loaded.records.sort_unstable_by(|(a, _), (b, _)| {
             let (a, b) = (a.key(), b.key());
@@ -115,9 +121,13 @@ impl Store {
         for (record, writer) in loaded.records {
             expiry.note(EventKind::Added, &record, None);
             writers.note(EventKind::Added, &record, writer);
-            bytes += record.cost();
+            room.add(&record);
             let resource = record.key().resource;
             state.slot_mut(resource).table.put(record);
+        }
+        room.add_bytes(loaded.locked_rows.iter().map(|row| row.value.len()).sum());
+        for (resource, why) in &loaded.locked {
+            tracing::error!(%resource, reason = %why, "the key service is not available: the resource is locked until it is");
         }
         for (resource, floor) in loaded.floors {
             state.raise_floor(resource, floor.max(base_floor));
@@ -130,6 +140,7 @@ impl Store {
             samples,
             expiry,
             writers,
+            locked: LockedResources::with_rows(loaded.locked_rows, loaded.format, loaded.locked),
             counters: Counters::default(),
             health: HealthBoard::default(),
             clock: options.clock,
@@ -139,7 +150,6 @@ impl Store {
         if !marks.is_empty() {
             shared.health.disk(Some("the disk was full at the start".to_owned()));
         }
-        let room = Room { used: bytes, max: options.bytes_max };
         let commits = commits(engine, Arc::clone(&shared), (loaded.reserved, room, marks))?;
         Ok(Self::over(shared, commits))
     }
@@ -211,8 +221,10 @@ fn add_checksums(engine: &mut dyn Engine, loaded: &Loaded) -> Result<(), EngineE
     for some in loaded.records.chunks(ROWS_AT_ONCE) {
         let clear = some.iter().filter(|(_, writer)| *writer == Writer::CLEAR);
         let ops = clear.map(|(record, _)| Ok(format::put(record, None)?.0)).collect::<Result<Vec<_>, _>>();
-        let ops =
-            ops.map_err(|why: crate::at_rest::SealError| EngineError::Other { context: "upgrade", reason: why.0 })?;
+        let ops = ops.map_err(|why: crate::at_rest::SealError| EngineError::Other {
+            context: "upgrade",
+            reason: why.to_string(),
+        })?;
         engine.append(&ops, true)?;
     }
     Ok(())

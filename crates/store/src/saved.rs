@@ -89,6 +89,7 @@ pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
                 contents.encrypted += 1;
                 (Some(key.resource), revision)
             }
+            StoredHead::Whole(Stored::Locked(key, revision, _)) => (Some(key.resource), revision),
             StoredHead::Whole(Stored::Record(record, _)) => (Some(record.key().resource), record.revision()),
             StoredHead::Whole(Stored::Mark(Mark::Deleted(_, revision))) => (None, revision),
             StoredHead::Whole(Stored::Mark(Mark::Identity(identity))) => {

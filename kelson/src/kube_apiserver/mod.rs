@@ -130,7 +130,9 @@ async fn open(
     tasks: &Tasks,
 ) -> anyhow::Result<(Store, Option<Registry>)> {
     let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
-    let options = StoreOptions { at_rest, bytes_max: store_limits::bytes_max(0), ..StoreOptions::default() };
+    let bytes_max = store_limits::bytes_max(0);
+    let namespace_bytes_max = store_limits::namespace_bytes_max(0, bytes_max);
+    let options = StoreOptions { at_rest, bytes_max, namespace_bytes_max, ..StoreOptions::default() };
     let StoreOf::Directory(dir) = store_of(args)? else {
         let opened = args.storage.etcd.open(options, tasks).await?;
         return Ok((opened.store, Some(opened.metrics)));

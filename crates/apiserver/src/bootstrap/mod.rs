@@ -16,6 +16,7 @@ use http::Method;
 use kelson_auth::authorize::policy::{self, Reconciled};
 use kelson_meta::Status;
 use kelson_meta::url::encode;
+use kelson_tasks::OnPanic;
 use serde_json::{Value, json};
 
 use crate::aggregate::local;
@@ -27,7 +28,9 @@ use client::{SelfClient, collection, is_served};
 
 /// Interval of checks that the namespaces exist.
 const NAMESPACES_EVERY: Duration = Duration::from_secs(60);
-/// Namespaces that every cluster has.
+/// Delay between two attempts to create what could not be created at the start.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// Namespaces every cluster has.
 pub const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
 /// Creates the missing objects.
@@ -56,6 +59,41 @@ pub async fn run(server: &Arc<Server>) -> Result<(), StartError> {
     )
     .await?;
     Ok(())
+}
+
+/// Makes what is missing. While a key service is not available, the server starts without what cannot be read or made, and tries again.
+///
+/// # Errors
+/// [`StartError::Bootstrap`], while every resource can be read and written.
+pub async fn run_or_keep_trying(server: &Arc<Server>) -> Result<(), StartError> {
+    let Err(error) = run(server).await else { return Ok(()) };
+    if !lacks_keys(server) {
+        return Err(match (error, server.store.health().not_ready()) {
+            (StartError::Bootstrap(what), Some(why)) => StartError::Bootstrap(format!("{what}: {why}")),
+            (error, _) => error,
+        });
+    }
+    tracing::error!(%error, "objects that every cluster has are not made; the server starts and tries again");
+    let server = Arc::clone(server);
+    server.tasks.clone().spawn("api-bootstrap", OnPanic::Contain, async move {
+        loop {
+            tokio::time::sleep(AGAIN_AFTER).await;
+            match run(&server).await {
+                Ok(()) => return tracing::info!("objects that every cluster has are made"),
+                Err(error) if !lacks_keys(&server) => {
+                    tracing::error!(%error, "objects that every cluster has are not made");
+                }
+                Err(error) => tracing::debug!(%error, "objects that every cluster has cannot be made yet"),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Whether objects cannot be decrypted or encrypted now.
+fn lacks_keys(server: &Server) -> bool {
+    let ill = |(_, check): &(&'static str, crate::config::ExtraCheck)| check().is_err();
+    !server.store.all_locked().is_empty() || server.config.checks.iter().any(ill)
 }
 
 async fn namespaces(own: &SelfClient) -> Result<(), StartError> {

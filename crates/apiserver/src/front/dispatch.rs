@@ -6,7 +6,7 @@ use kelson_meta::Status;
 
 use crate::catalog::{Behaviour, Served};
 use crate::connect::backend_limit;
-use crate::front::{flow, spans};
+use crate::front::{flow, locked, spans};
 use crate::paths;
 use crate::read::get;
 use crate::read::list;
@@ -78,6 +78,7 @@ async fn call_handler(cx: &RequestContext, body: RequestBody) -> Result<Answer, 
         let caught_up = Box::pin(cx.server.store.catch_up()).await;
         caught_up.map_err(|error| version_param::store_error(&error))?;
     }
+    locked::check(&cx.server.store, &served, i)?;
     let _expected = writes(cx, &served).then(|| cx.server.store.expect_write());
     // Long paths are boxed, so that their state does not enlarge the future of every small read.
     if !i.subresource.is_empty() {

@@ -10,5 +10,6 @@ pub mod heavy;
 pub mod identify;
 pub mod inprocess;
 pub mod listen;
+pub mod locked;
 pub mod peers;
 pub mod spans;

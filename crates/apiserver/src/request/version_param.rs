@@ -260,7 +260,9 @@ pub fn store_error(error: &StoreError) -> Status {
         StoreError::Closed => Status::unavailable("the server is shutting down"),
         StoreError::TooLarge { limit, .. } => Status::too_large(*limit),
         StoreError::Sealed(why) => Status::internal(why),
-        StoreError::Full { .. } => Status::failure(507, Reason::Unknown, error.to_string()),
+        StoreError::Full { .. } | StoreError::NamespaceFull { .. } => {
+            Status::failure(507, Reason::Unknown, error.to_string())
+        }
         StoreError::Elsewhere(why) => Status::failure(500, Reason::Unknown, why.clone()),
         other => {
             tracing::error!(error = %other, "storage error; the request fails");

@@ -51,6 +51,9 @@ impl Objects for StoreObjects {
         let view = self.store.list(Resource::new(group, resource), namespace, None, None);
         view.iter().map(|r| r.bytes()).collect()
     }
+    fn unreadable(&self, group: &str, resource: &str) -> Option<String> {
+        self.store.locked(Resource::new(group, resource)).map(|reason| reason.to_string())
+    }
     fn version(&self, group: &str, resource: &str) -> Option<u64> {
         Some(self.store.version(Resource::new(group, resource)))
     }

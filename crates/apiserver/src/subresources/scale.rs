@@ -1,8 +1,9 @@
 //! Scale: the `autoscaling/v1` Scale of workloads, at the paths that their strategies define.
 use http::StatusCode;
 use kelson_meta::{FieldPath, GroupKind, Gvk, LabelSelectorSpec, Reason, Status, format_seconds};
+use kelson_patch::apply::EntriesError;
 use kelson_patch::apply::scale::{self, ReplicaPaths};
-use kelson_patch::{FieldManager, FieldSet};
+use kelson_patch::{ApplyError, FieldManager, FieldSet};
 use kelson_resources::{ScalePaths, Text, table as cells};
 use serde_json::{Value, json};
 
@@ -166,7 +167,7 @@ impl ReplicasManager {
         Self { manager, paths, api_version: served.api_version.clone() }
     }
     fn show(&self, object: &Value, scale: &mut Value) -> Result<(), Status> {
-        scale::to_scale(object, &self.paths, scale).map_err(|e| undecoded(&e))
+        scale::to_scale(object, &self.paths, scale).map_err(undecoded)
     }
     fn note(&self, cx: &RequestContext, before: &Value, mut wanted: Value) -> Value {
         self.manager.update(Some(before), &mut wanted, &cx.manager(), &format_seconds(cx.server.clock.now()));
@@ -178,12 +179,12 @@ impl ReplicasManager {
         self.manager.apply(Some(before), config, manager, force, &now).map_err(fields::apply_error)
     }
     fn take_over(&self, old: &Value, scale: &Value, new: &mut Value) -> Result<(), Status> {
-        scale::to_parent(old, scale, &self.paths, &self.api_version, new).map_err(|e| undecoded(&e))
+        scale::to_parent(old, scale, &self.paths, &self.api_version, new).map_err(undecoded)
     }
 }
 
-fn undecoded(error: &str) -> Status {
-    Status::failure(500, Reason::Unknown, format!("failed to decode managed fields: {error}"))
+fn undecoded(error: EntriesError) -> Status {
+    Status::failure(500, Reason::Unknown, ApplyError::from(error).to_string())
 }
 
 async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: RequestBody) -> Result<Value, Status> {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kelson_meta::{Reason, Status, StatusCause, format_seconds};
-use kelson_patch::apply::{Converting, Versions};
+use kelson_patch::apply::{ConvertError, Converting, Versions};
 use kelson_patch::{ApplyError, FieldManager};
 use kelson_resources::Observer;
 use serde_json::Value;
@@ -36,14 +36,16 @@ impl Versions for ServedVersions<'_> {
         Box::pin(async move {
             let from = object["apiVersion"].as_str().unwrap_or_default();
             let found = self.served_in(from).zip(self.served_in(to));
-            let (from, to) = found.ok_or_else(|| format!("{from} and {to} are not both served"))?;
+            let not_served = || ConvertError::NotServed { from: from.to_owned(), to: to.to_owned() };
+            let (from, to) = found.ok_or_else(not_served)?;
+            let failed = |status: Status| ConvertError::Failed(status.message);
             match &to.conversion {
                 Conversion::By(converter) => {
-                    let converted = converter.served(&to.gvk, vec![object]).await.map_err(|status| status.message)?;
-                    converted.into_iter().next().ok_or_else(|| "the conversion gave no object".to_owned())
+                    let converted = converter.served(&to.gvk, vec![object]).await.map_err(failed)?;
+                    converted.into_iter().next().ok_or(ConvertError::NoObject)
                 }
                 Conversion::Same | Conversion::Builtin => {
-                    kelson_resources::convert(&from.gvk, &to.gvk, object).map_err(|status| status.message)
+                    kelson_resources::convert(&from.gvk, &to.gvk, object).map_err(failed)
                 }
             }
         })
@@ -109,7 +111,7 @@ async fn track(cx: &RequestContext, served: &Served, live: Option<&Value>, value
     let versions = ServedVersions { cx, served, subresource };
     if let Err(error) = manager.update_across(live, value, &cx.manager(), &now, &versions).await {
         let name = cx.info.name.as_str();
-        tracing::error!(resource = %served.gr, name, error, "failed to update managedFields; dropping them");
+        tracing::error!(resource = %served.gr, name, %error, "failed to update managedFields; dropping them");
         kelson_patch::apply::Managed::clear(value);
     }
 }
@@ -147,9 +149,11 @@ pub fn apply_error(error: ApplyError) -> Status {
             status.details.get_or_insert_default().causes = conflicts.into_iter().map(cause).collect();
             status
         }
-        ApplyError::BadRequest(message) => Status::bad_request(message),
-        ApplyError::Invalid(message) => Status::failure(500, Reason::Unknown, message),
-        ApplyError::TooLarge(message) => Status::failure(413, Reason::RequestEntityTooLarge, message),
+        error @ (ApplyError::OtherType { .. } | ApplyError::NamesOwners) => Status::bad_request(error.to_string()),
+        error @ (ApplyError::TooLarge(_) | ApplyError::TooLargeTogether(_)) => {
+            Status::failure(413, Reason::RequestEntityTooLarge, error.to_string())
+        }
+        error => Status::failure(500, Reason::Unknown, error.to_string()),
     }
 }
 

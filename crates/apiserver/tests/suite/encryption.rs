@@ -3,10 +3,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::common::Api;
 use kelson_encryption::{Encryption, EncryptionOptions};
-use kelson_store::{Store, StoreOptions};
+use kelson_store::{AtRest, Key, Opened, Resource, SealError, Sealed, Store, StoreOptions, Writer};
 use kelson_tasks::{FILES, Tasks};
 use serde_json::{Value, json};
 
@@ -132,4 +133,64 @@ async fn secrets_and_custom_resources_are_encrypted_and_rewritten_under_a_new_ke
     let refused =
         FILES.run(open).await.expect("a lane").err().expect("objects under k1 cannot be read without the key");
     assert!(refused.to_string().contains("example.com/things/default/t"), "{refused}");
+}
+
+/// Encrypts secrets, whose key service can be away.
+#[derive(Default)]
+struct KeyService(std::sync::atomic::AtomicBool);
+
+impl AtRest for KeyService {
+    fn writer(&self, resource: Resource) -> Option<Writer> {
+        Some(if self.reads_clear(resource) { Writer::CLEAR } else { Writer(1) })
+    }
+    fn reads_clear(&self, resource: Resource) -> bool {
+        resource.as_str() != "secrets"
+    }
+    fn seal(&self, _: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError> {
+        Ok(Some(Sealed { bytes: plain.iter().map(|b| b ^ 0xff).collect(), writer: Writer(1) }))
+    }
+    fn open(&self, _: &Key, sealed: &[u8]) -> Result<Opened, SealError> {
+        if self.0.load(Ordering::SeqCst) {
+            return Err(SealError::Unavailable("failed to decrypt DEK, error: connection refused".to_owned()));
+        }
+        Ok(Opened { plain: sealed.iter().map(|b| b ^ 0xff).collect(), writer: Writer(1) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_starts_without_its_key_service_and_serves_everything_else() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let service = Arc::new(KeyService::default());
+    let open = async || {
+        let (store_dir, at_rest) = (dir.path().join("store"), Arc::clone(&service));
+        let open = move || Store::open_dir(&store_dir, StoreOptions { at_rest: Some(at_rest), ..Default::default() });
+        FILES.run(open).await.expect("a lane").expect("opens")
+    };
+    let secret = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}});
+    let api = Api::on(open().await, |_| {}).await;
+    api.create(SECRETS, secret("s")).await;
+    api.store.close().await;
+    drop(api);
+
+    service.0.store(true, Ordering::SeqCst);
+    let api = Api::on(open().await, |_| {}).await;
+    let one = format!("{SECRETS}/s");
+    let asked = [("GET", SECRETS, Value::Null), ("GET", &one, Value::Null), ("POST", SECRETS, secret("t"))];
+    for (method, uri, body) in asked.into_iter().chain([("DELETE", one.as_str(), Value::Null)]) {
+        let (code, status) = api.call(method, uri, body).await;
+        assert_eq!((code, status["reason"].as_str()), (500, Some("InternalError")), "{method} {uri}: {status}");
+        assert!(status["message"].as_str().is_some_and(|why| why.contains("failed to decrypt DEK")), "{status}");
+    }
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}});
+    api.create("/api/v1/namespaces/default/configmaps", map).await;
+    assert_eq!(api.call("GET", "/livez", Value::Null).await.0, 200, "a restart would not help");
+    assert_eq!(api.call("GET", "/readyz", Value::Null).await.0, 500);
+
+    service.0.store(false, Ordering::SeqCst);
+    while api.store.locked(Resource::parse("secrets")).is_some() {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(api.get(&one).await["metadata"]["name"], "s");
+    api.create(SECRETS, secret("t")).await;
+    assert_eq!(api.call("GET", "/readyz", Value::Null).await.0, 200);
 }

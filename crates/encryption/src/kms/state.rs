@@ -26,7 +26,7 @@ impl State {
         if Instant::now() <= self.expires {
             return Ok(());
         }
-        Err(TransformError(format!(
+        Err(TransformError::Invalid(format!(
             "encryptedDEKSource with keyID hash {:?} expired {} seconds ago",
             digest(self.object.key_id.as_bytes()),
             self.expires.elapsed().as_secs()

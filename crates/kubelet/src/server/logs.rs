@@ -23,7 +23,7 @@ use crate::pod;
 use crate::runtime::labels;
 
 /// Number of blocks that wait for the client; when it does not read, the file is not read further.
-const BLOCKS_MAX: usize = 4;
+pub(super) const BLOCKS_MAX: usize = 4;
 
 /// Parses the query.
 ///

@@ -28,6 +28,9 @@ mod splice;
 pub mod state;
 mod target;
 mod translate;
+#[cfg(test)]
+#[path = "tests/unread.rs"]
+mod unread;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -35,6 +38,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
@@ -70,6 +74,9 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const HEADER_MAX: Duration = Duration::from_secs(30);
 /// Lifetime of the self-signed certificate.
 const SELF_SIGNED_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Bytes of a request's head, and of an answer that the peer does not read, that a connection may hold.
+const BUFFER_BYTES_MAX: usize = 256 << 10;
 
 /// State and dependencies of the server. [`Server::start`] listens and serves in a task; each connection is limited per address, does a TLS
 /// handshake with the current serving certificate and CA certificates, and passes its requests to `routes`, which authenticates, authorizes
@@ -246,14 +253,15 @@ async fn serve(tcp: TcpStream, serving: &Serving) -> Result<(), String> {
         let (state, auth, chain) = (Arc::clone(&state), Arc::clone(&auth), Arc::clone(&chain));
         async move { Ok::<_, std::convert::Infallible>(routes::handle(state, auth, chain, request).await) }
     });
+    http1_builder().serve_connection(TokioIo::new(io), service).with_upgrades().await.map_err(|e| e.to_string())
+}
+
+/// The limits of every connection.
+fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
     // The timeout for headers also runs between requests, so a silent connection is closed.
-    hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_MAX)
-        .serve_connection(TokioIo::new(io), service)
-        .with_upgrades()
-        .await
-        .map_err(|e| e.to_string())
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_MAX).max_buf_size(BUFFER_BYTES_MAX);
+    builder
 }
 
 /// Numbers of connections by address, limited so that one host cannot use all.

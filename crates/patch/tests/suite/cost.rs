@@ -180,7 +180,9 @@ fn the_trees_of_an_apply_share_one_limit() {
         "the apply takes more than 50331648 bytes of memory for the configuration and the object before and after it";
     let refused = |live: &Value, tag: &str, count: usize, why: &str| {
         let outcome = apply(Some(live), &config(tag, count), "second").map(drop);
-        assert_eq!(outcome, Err(kelson_patch::ApplyError::TooLarge(text.into())), "{why}");
+        let refused = outcome.expect_err(why);
+        assert!(matches!(refused, kelson_patch::ApplyError::TooLargeTogether(_)), "{why}: {refused:?}");
+        assert_eq!(refused.to_string(), text, "{why}");
     };
     let first = apply(None, &config("a", 11_000), "first").expect("16 MB in two trees");
     refused(&first, "b", 14_000, "the object after it is too large");

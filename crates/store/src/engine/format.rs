@@ -3,6 +3,7 @@
 //! Each row and each mark begins with a checksum over its number or name and its bytes, so that nothing damaged is served.
 //! Of an encrypted record only the key and its revisions are in the clear.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -68,6 +69,8 @@ pub(crate) enum Mark {
 /// One stored key and value, decoded.
 pub(crate) enum Stored {
     Record(Arc<Record>, Writer),
+    /// Name and revision of a record that cannot be decrypted now, and why.
+    Locked(Key, u64, SealError),
     Mark(Mark),
 }
 
@@ -193,6 +196,8 @@ pub(crate) struct Decoder<'a> {
     namespace: Option<Arc<str>>,
     names: FieldNames,
     labels: Interner<[u8]>,
+    /// Resources of which a record could not be decrypted for now.
+    locked: HashMap<Resource, SealError>,
 }
 
 impl<'a> Decoder<'a> {
@@ -204,7 +209,18 @@ impl<'a> Decoder<'a> {
             namespace: None,
             names: FieldNames::default(),
             labels: Interner::default(),
+            locked: HashMap::new(),
         }
+    }
+
+    /// A decoder of rows without the mark that says which format they have.
+    pub fn of_format(at_rest: Option<&'a dyn AtRest>, format: u64) -> Self {
+        Self { format, ..Self::new(at_rest) }
+    }
+
+    /// The resources of which a record could not be decrypted because a key service was not available. It is not asked for the others.
+    pub fn into_locked(self) -> HashMap<Resource, SealError> {
+        self.locked
     }
 
     /// Decodes an entry, decrypted where it is encrypted.
@@ -238,10 +254,21 @@ impl<'a> Decoder<'a> {
                     let record = self.plain(head, from).ok_or_else(|| unreadable("cannot be decoded"))?;
                     return Ok(StoredHead::Whole(Stored::Record(Arc::new(record), Writer::CLEAR)));
                 };
-                let opened = at_rest
-                    .open(&head.key, from)
-                    .map_err(|why| EngineError::Sealed { key: head.key.to_string(), reason: why.to_string() })?;
-                let record = self.plain(head, &opened.plain).ok_or_else(|| unreadable("cannot be decoded"))?;
+                if let Some(why) = self.locked.get(&head.key.resource) {
+                    let why = why.clone();
+                    return Ok(StoredHead::Whole(Stored::Locked(head.key, head.revision, why)));
+                }
+                let opened = match at_rest.open(&head.key, from) {
+                    Ok(opened) => opened,
+                    Err(why @ SealError::Unavailable(_)) => {
+                        self.locked.insert(head.key.resource, why.clone());
+                        return Ok(StoredHead::Whole(Stored::Locked(head.key, head.revision, why)));
+                    }
+                    Err(SealError::Invalid(reason)) => {
+                        return Err(EngineError::Sealed { key: head.key.to_string(), reason });
+                    }
+                };
+                let record = self.plain(head, &opened.plain).ok_or_else(|| unreadable("cannot be read"))?;
                 Ok(StoredHead::Whole(Stored::Record(Arc::new(record), opened.writer)))
             }
             Entry::Mark { name, value } => {

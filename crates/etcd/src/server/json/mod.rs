@@ -20,6 +20,7 @@ use self::fields::Message;
 use super::exchange::{Answering, Exchange, Requests};
 use super::face::Face;
 use super::methods;
+use super::unread::Pieces;
 use crate::proto::method;
 
 /// Below it all paths are this gateway's.
@@ -187,7 +188,7 @@ impl BodyValues {
 }
 
 impl Exchange for Call {
-    fn unary<Q, A, Fut>(self, _: Arc<Face>, call: impl FnOnce(Q) -> Fut + Send + 'static) -> Answering
+    fn unary<Q, A, Fut>(self, face: Arc<Face>, call: impl FnOnce(Q) -> Fut + Send + 'static) -> Answering
     where
         Q: prost::Message + Default + Send + 'static,
         A: prost::Message + Default + Send + 'static,
@@ -200,7 +201,14 @@ impl Exchange for Call {
                 Err(status) => return refused(&status),
             };
             match call(request).await.and_then(|answer| json_of(answered, &answer)) {
-                Ok(value) => respond(StatusCode::OK, Body::new(Full::new(Bytes::from(value.to_string())))),
+                Ok(value) => {
+                    let text = Bytes::from(value.to_string());
+                    drop(value);
+                    match face.unread.take(text.len()).await {
+                        Ok(room) => respond(StatusCode::OK, Pieces::body(Full::new(text), room)),
+                        Err(status) => refused(&status),
+                    }
+                }
                 Err(status) => refused(&status),
             }
         })

@@ -111,13 +111,17 @@ async fn with_widgets() -> Api {
             "atom": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {"name": text}},
             "port": {"x-kubernetes-int-or-string": true}}},
         "status": {"type": "object", "properties": {"conditions": keyed}}}});
+    define(&api, schema).await;
+    api
+}
+
+async fn define(api: &Api, schema: Value) {
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "widgets.example.com"},
         "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "widgets", "kind": "Widget"},
             "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
                 "schema": {"openAPIV3Schema": schema}}]}});
     api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
-    api
 }
 
 fn widget(spec: Value) -> Value {
@@ -232,4 +236,89 @@ async fn an_apply_sets_the_namespace_and_requires_the_name() {
     assert_eq!(put("a").await, 409);
     let (code, _) = api.call("PATCH", &format!("{MAPS}/x"), json!({"data": {"a": null}})).await;
     assert_eq!((code, put("a").await), (200, 400));
+}
+
+const AUTOSCALER: &str = "namespaces/default/horizontalpodautoscalers/x?fieldManager=a";
+
+fn autoscaler(version: &str, more: Value) -> Value {
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"});
+    let mut object = json!({"apiVersion": version, "kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"},
+        "spec": {"maxReplicas": 3, "scaleTargetRef": target}});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        object["spec"][key] = value.clone();
+    }
+    object
+}
+
+/// The version that a manager goes on in has a default for what it does not name any more, so the value stays as it was.
+#[tokio::test]
+async fn a_metric_that_a_manager_names_in_v1_alone_is_kept_in_v2() {
+    for next in ["autoscaling/v2", "autoscaling/v1"] {
+        let api = Api::start().await;
+        let first = autoscaler("autoscaling/v1", json!({"targetCPUUtilizationPercentage": 50}));
+        let (code, made) = api.typed("PATCH", &format!("/apis/autoscaling/v1/{AUTOSCALER}"), APPLY, first).await;
+        assert_eq!(code, 201, "{made}");
+        let (code, now) =
+            api.typed("PATCH", &format!("/apis/{next}/{AUTOSCALER}"), APPLY, autoscaler(next, json!({}))).await;
+        assert_eq!(code, 200, "{now}");
+        let now = api.get("/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers/x").await;
+        assert_eq!(now["spec"]["targetCPUUtilizationPercentage"], 50, "{next}: {now}");
+    }
+}
+
+/// What was applied is pruned with what it is in, and a map that is not there has no defaults, as with the reference.
+#[tokio::test]
+async fn a_null_for_all_that_was_applied_takes_the_map_around_it() {
+    let api = Api::start().await;
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "size": {"type": "integer", "default": 3},
+        "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}}}}});
+    define(&api, schema).await;
+    let widget = |tags: Value| {
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "x"},
+        "spec": {"tags": tags}})
+    };
+    let uri = format!("{WIDGETS}/x?fieldManager=a");
+    let (code, made) = api.typed("PATCH", &uri, APPLY, widget(json!(["a"]))).await;
+    assert_eq!(code, 201, "{made}");
+    let (code, now) = api.typed("PATCH", &uri, APPLY, widget(Value::Null)).await;
+    assert_eq!((code, now.get("spec")), (200, None), "{now}");
+    let more = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "x"}, "spec": {}});
+    let (code, now) = api.typed("PATCH", &uri, APPLY, more).await;
+    assert_eq!((code, &now["spec"]["size"]), (200, &json!(3)), "{now}");
+}
+
+#[tokio::test]
+async fn nobody_owns_what_a_service_loses_as_an_alias() {
+    let api = Api::start().await;
+    let uri = "/api/v1/namespaces/default/services/x";
+    for kind in ["NodePort", "ClusterIP"] {
+        let spec = json!({"type": kind, "ports": [{"port": 80}]});
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": spec});
+        let (code, told) = api.typed("PATCH", &format!("{uri}?fieldManager=a"), APPLY, service).await;
+        assert!(code < 300, "{told}");
+    }
+    let patch = json!({"spec": {"type": "ExternalName", "externalName": "example.com"}});
+    let merge = "application/merge-patch+json";
+    let (code, now) = api.typed("PATCH", &format!("{uri}?fieldManager=b"), merge, patch).await;
+    assert_eq!(code, 200, "{now}");
+    let b = owners(&now, &["spec"]).into_iter().find(|owned| owned.starts_with("b "));
+    assert_eq!(b.as_deref(), Some("b f:externalName,f:type"), "{now}");
+}
+
+/// The time is the server's, and the patch changes nothing. The reference gives it to who sent the patch.
+#[tokio::test]
+async fn nobody_owns_a_deletion_time() {
+    let api = Api::start().await;
+    let mut held = config_map(json!({"a": "1"}));
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    api.create(MAPS, held).await;
+    let (code, going) = api.call("DELETE", &format!("{MAPS}/x"), Value::Null).await;
+    assert_eq!(code, 200, "{going}");
+    let patch = json!({"metadata": {"deletionTimestamp": "2020-01-01T00:00:00Z"}});
+    let merge = "application/merge-patch+json";
+    let (code, now) = api.typed("PATCH", &format!("{MAPS}/x?fieldManager=b"), merge, patch).await;
+    assert_eq!(code, 200, "{now}");
+    assert_eq!(owners(&now, &["metadata"]), ["test f:finalizers"], "{now}");
+    assert_ne!(now["metadata"]["deletionTimestamp"], "2020-01-01T00:00:00Z");
 }

@@ -154,6 +154,10 @@ async fn patches_have_upstreams_status_codes() {
         (JSON, replace("/spec/replicas", json!(2.0)), 422),
         (STRATEGIC, json!({"spec": {"replicas": 2.0}}), 200),
         (MERGE, json!({"spec": {"replicas": 1}}), 200),
+        // A number that the field does not hold. The reference takes it in a strategic merge, for a field that the server sets.
+        (STRATEGIC, json!({"metadata": {"generation": 9_223_372_036_854_775_808_u64}}), 422),
+        (MERGE, json!({"metadata": {"generation": 9_223_372_036_854_775_808_u64}}), 422),
+        (STRATEGIC, json!({"spec": {"replicas": 9_223_372_036_854_775_808_u64}}), 422),
         // An object without a type.
         (MERGE, json!({"apiVersion": ""}), 400),
         (MERGE, json!({"apiVersion": null, "kind": null}), 400),
@@ -182,6 +186,22 @@ async fn patches_have_upstreams_status_codes() {
     let cordon = replace("/spec/unschedulable", json!(true));
     let (code, node) = api.typed("PATCH", "/api/v1/nodes/n", JSON, cordon).await;
     assert_eq!((code, &node["spec"]["unschedulable"]), (200, &json!(true)), "{node}");
+}
+
+/// Media types are compared without regard to case (RFC 9110, 8.3.1), and may have space around them; the reference answers 415.
+#[tokio::test]
+async fn patch_types_are_media_types() {
+    let api = with_deployment().await;
+    let uri = format!("{DEPLOYMENT}?dryRun=All");
+    for (kind, code) in [
+        ("APPLICATION/MERGE-PATCH+JSON", 200),
+        (" application/merge-patch+json ;x=y", 200),
+        ("application/merge-patch", 415),
+        ("", 415),
+    ] {
+        let (got, told) = api.typed("PATCH", &uri, kind, json!({"spec": {"replicas": 2}})).await;
+        assert_eq!(got, code, "{kind:?}: {told}");
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use kelson_pki::kubeconfig::Impersonation;
 
 /// A value of a kubeconfig that no header may hold.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {value:?} cannot be sent in a header")]
+#[error("{field}: {value:?} is not valid in a header")]
 pub(super) struct ImpersonationError {
     field: &'static str,
     value: String,
@@ -66,6 +66,6 @@ mod tests {
         assert!(super::headers(None).unwrap().is_empty());
         let bad = Impersonation { user: "a\nb".into(), ..Impersonation::default() };
         let error = super::headers(Some(&bad)).unwrap_err();
-        assert_eq!(error.to_string(), "as: \"a\\nb\" cannot be sent in a header");
+        assert_eq!(error.to_string(), "as: \"a\\nb\" is not valid in a header");
     }
 }

@@ -35,14 +35,14 @@ pub(super) struct ProxyError {
 /// What is wrong with the URL of a proxy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ProxyFault {
-    #[error("{0:?} is no URL")]
+    #[error("must be a URL, got {0:?}")]
     NoUrl(String),
-    #[error("{scheme}://{host:?} names no server")]
+    #[error("{scheme}://{host:?} has no valid host")]
     NoServer { scheme: String, host: String },
     /// Name and password do not fit into a header.
     #[error("failed to parse header value")]
     Credentials,
-    #[error("proxies that are reached by https are not supported; use http or socks5")]
+    #[error("https proxies are not supported; use http or socks5")]
     Https,
     #[error("unsupported scheme {0:?}, must be http or socks5")]
     Scheme(String),

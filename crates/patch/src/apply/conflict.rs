@@ -56,7 +56,7 @@ pub enum ApplyError {
     #[error(transparent)]
     TooLarge(Exceeded),
     /// 413 RequestEntityTooLarge: there is no room for the merged object beside the other two.
-    #[error("the object before and after the apply and the configuration take more than {0} bytes of memory")]
+    #[error("the apply takes more than {0} bytes of memory for the configuration and the object before and after it")]
     TooLargeTogether(usize),
 }
 

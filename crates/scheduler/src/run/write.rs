@@ -176,6 +176,7 @@ impl Writer {
             self.patch_status(pod, &patch).await;
         }
         let (uid, node) = (&p.report.pod.uid, p.report.nominate.as_deref().unwrap_or_default());
+        let mut all = true;
         for victim in p.victims.iter().filter(|v| !v.deleting) {
             let by = &p.report.pod.spec.scheduler_name;
             let patch = json!({"metadata": {"uid": &*victim.uid}, "status": {"conditions": [{
@@ -193,10 +194,13 @@ impl Writer {
                     recorder.action((&whom, Some(&who)), EventType::Normal, "Preempted", "Preempting", text);
                 }
                 Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
-                Err(e) => tracing::warn!(pod = %victim.name, error = %e, "preempting a pod failed"),
+                Err(e) => {
+                    all = false;
+                    tracing::warn!(pod = %victim.name, error = %e, "preempting a pod failed; retrying");
+                }
             }
         }
-        self.shared.core.lock().room_asked(p, Instant::now());
+        self.shared.core.lock().room_asked(p, all, Instant::now());
         self.shared.changed.notify_one();
     }
 

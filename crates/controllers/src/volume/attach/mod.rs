@@ -231,10 +231,13 @@ impl AttachDetachController {
     }
 
     async fn detach(&self, name: &str) -> Result<(), SyncError> {
-        self.unneeded.lock().remove(name);
         match self.client.delete::<AttachmentView>("", name, &DeleteOptions::default()).await {
+            // Since when it is not needed is still true.
             Err(e) if !e.is_not_found() => Err(e.into()),
-            _ => Ok(()),
+            _ => {
+                self.unneeded.lock().remove(name);
+                Ok(())
+            }
         }
     }
 

@@ -1,8 +1,5 @@
 //! All controllers together, under their own identities, on a paused clock: what one leaves to another must be done by
 //! that one. Their rules of RBAC are proven here too, since the API server asks them.
-// Helpers of a test fail by panicking, as the test itself does.
-#![allow(clippy::unwrap_used)]
-
 use std::sync::Arc;
 
 use kelson_controllers::{Authorities, Config, Controllers, Running};

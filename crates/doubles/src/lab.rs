@@ -161,15 +161,27 @@ impl Lab {
         T: Send + 'static,
         F: Future<Output = ()>,
     {
-        let (stop, stopped) = oneshot::channel();
         let (started, ready) = blocking::channel();
+        let hosted = self.start(name, move |stopped| start(started, stopped));
+        (ready.recv_timeout(PATIENCE).expect("the component is not ready"), hosted)
+    }
+
+    /// As [`host`](Self::host), without waiting until the component is ready.
+    ///
+    /// # Panics
+    /// There is no such namespace.
+    pub fn start<F: Future<Output = ()>>(
+        &self,
+        name: &str,
+        run: impl FnOnce(oneshot::Receiver<()>) -> F + Send + 'static,
+    ) -> Hosted {
+        let (stop, stopped) = oneshot::channel();
         let thread = self.thread(name, move || {
             // Every thread of this runtime is made here, and so inside.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(start(started, stopped));
+            runtime.block_on(run(stopped));
         });
-        let hosted = Hosted { stop: Some(stop), thread: Some(thread) };
-        (ready.recv_timeout(PATIENCE).expect("the component is not ready"), hosted)
+        Hosted { stop: Some(stop), thread: Some(thread) }
     }
 
     /// The node's rules, as nft lists them.

@@ -466,6 +466,15 @@ async fn a_network_policy_that_is_not_enforced_gets_a_warning() {
         assert_eq!((answer.status().as_u16(), warnings.len()), (201, expected), "{warnings:?}");
         assert!(warnings.iter().all(|w| w.contains("do not enforce network policies")), "{warnings:?}");
     }
+    let blocks = json!([{"ipBlock": {"cidr": "192.0.2.0/24"}}, {"ipBlock": {"cidr": "fd00::/8"}}]);
+    let policy = json!({"metadata": {"name": "p"}, "spec": {"podSelector": {}, "egress": [{"to": blocks}]}});
+    let api = Api::start().await;
+    let answer = api.raw("POST", uri, &[("content-type", "application/json")], policy.to_string()).await;
+    let warnings: Vec<&str> = answer.headers().get_all("warning").iter().filter_map(|w| w.to_str().ok()).collect();
+    assert!(
+        matches!(warnings[..], [w] if w.contains("spec.egress[0].to[1].ipBlock.cidr: fd00::/8 has no effect")),
+        "{warnings:?}"
+    );
 }
 
 #[tokio::test]

@@ -25,10 +25,11 @@ const PODS: [u8; 4] = [1, 2, 3, 4];
 
 /// Pods with servers on ports 8080 and 9090, and enforcement on their node.
 struct Lab {
+    // First: enforcement ends before its namespace does.
+    running: Option<(Gate, Registry, Hosted)>,
     kernel: lab::Lab,
     dir: tempfile::TempDir,
     api: Arc<WatchApi>,
-    running: Option<(Gate, Registry, Hosted)>,
 }
 
 impl Lab {

@@ -27,12 +27,13 @@ const ANSWER: Duration = Duration::from_millis(250);
 
 /// Nine pods, each a server for every protocol and port, and enforcement on their node.
 struct Matrix {
+    // First: enforcement ends before its namespace does.
+    _enforcement: Option<Hosted>,
     kernel: lab::Lab,
     api: Arc<WatchApi>,
     /// Tags of the SCTP packets that came to a pod.
     arrived: Arc<Mutex<HashSet<u32>>>,
-    _dir: tempfile::TempDir,
-    _enforcement: Option<Hosted>,
+    dir: tempfile::TempDir,
 }
 
 /// Namespace, pod and last octet of the address.
@@ -45,10 +46,10 @@ impl Matrix {
     fn new(label: &str) -> Option<Self> {
         let kernel = lab::Lab::new(&format!("knm{label}"), pods().map(|(.., n)| n), enter)?;
         let (api, dir) = (Arc::<WatchApi>::default(), tempfile::tempdir().unwrap());
-        let mut matrix = Self { kernel, api, arrived: Arc::default(), _dir: dir, _enforcement: None };
+        let mut matrix = Self { kernel, api, arrived: Arc::default(), dir, _enforcement: None };
         pods().for_each(|(.., n)| matrix.serve(n));
         matrix.reset();
-        let config = Config::new(matrix._dir.path(), "here", vec![Family::V4]);
+        let config = Config::new(matrix.dir.path(), "here", vec![Family::V4]);
         let client = Client::new(matrix.api.clone(), "policy-test");
         let ((), enforcement) = matrix.kernel.host(NODE, move |started, stopped| async move {
             let tasks = kelson_tasks::Tasks::root("test");

@@ -15,15 +15,17 @@ use kelson_doubles::WatchApi;
 use kelson_doubles::lab::{self, Hosted, NODE, OUTSIDE};
 use kelson_meta::SystemClock;
 use kelson_proxy::{Config, Proxy, cleanup};
+use rustix::net::{AddressFamily, SocketType, ipproto};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 
 /// Pods 1 to 3 with servers, 9 without, and the proxy of their node.
 struct Lab {
+    // First: the proxy ends before its namespace does.
+    proxy: Option<Hosted>,
     kernel: lab::Lab,
     dir: tempfile::TempDir,
     api: Arc<WatchApi>,
-    proxy: Option<Hosted>,
 }
 
 const PODS: [u8; 4] = [1, 2, 3, 9];
@@ -69,6 +71,15 @@ impl Lab {
         self.slice(pods.iter().map(endpoint).collect());
     }
 
+    /// Endpoints by last octet, all on this node: terminating ones still serve.
+    fn terminating(&self, pods: &[(u8, bool)]) {
+        let endpoint = |(n, terminating): &(u8, bool)| {
+            let conditions = json!({"ready": !terminating, "serving": true, "terminating": terminating});
+            json!({"addresses": [format!("10.42.0.{n}")], "conditions": conditions, "nodeName": "here"})
+        };
+        self.slice(pods.iter().map(endpoint).collect());
+    }
+
     fn slice(&self, endpoints: Vec<Value>) {
         let labels = json!({"kubernetes.io/service-name": "web"});
         let ports =
@@ -93,8 +104,11 @@ impl Lab {
         });
         std::thread::spawn(move || {
             let mut buffer = [0; 64];
-            while let Ok((_, from)) = udp.recv_from(&mut buffer) {
-                let _ = udp.send_to(format!("{n} {}", from.ip()).as_bytes(), from);
+            while let Ok((count, from)) = udp.recv_from(&mut buffer) {
+                let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
+                // A client may have the server write to another socket.
+                let to = text.strip_prefix("to ").map_or(from, |to| to.parse().unwrap());
+                let _ = udp.send_to(format!("{n} {}", from.ip()).as_bytes(), to);
             }
         });
     }
@@ -224,6 +238,125 @@ fn policies_and_affinity() {
     lab.endpoints(&rest);
     lab.until("moved", |l| !one.contains(&l.ask("9", IP).unwrap().0));
     assert_eq!(lab.who("9", IP).len(), 1);
+}
+
+/// The addresses of clients that affinity sets hold.
+fn remembered(lab: &Lab) -> usize {
+    lab.tables().lines().filter(|line| line.contains("elements = {") && line.contains("expires")).count()
+}
+
+#[test]
+fn a_client_is_forgotten_after_its_affinity_timeout() {
+    let Some(mut lab) = Lab::new("e") else { return };
+    let config = |seconds: u32| {
+        json!({"sessionAffinity": "ClientIP",
+        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": seconds}}})
+    };
+    lab.service(config(1));
+    lab.endpoints(&[(1, true), (2, true), (3, true)]);
+    lab.start();
+    lab.ask("9", IP).unwrap();
+    lab.until("forgotten after a second without a connection", |l| remembered(l) == 0);
+    // Another time-out is another set: clients begin again.
+    lab.service(config(600));
+    lab.until("the new time-out", |l| l.tables().contains("timeout 10m"));
+    let one = lab.who("9", IP);
+    assert_eq!((one.len(), remembered(&lab)), (1, 1), "{}", lab.tables());
+}
+
+#[test]
+fn terminating_endpoints_serve_while_there_is_no_other() {
+    let Some(mut lab) = Lab::new("f") else { return };
+    lab.service(json!({"externalTrafficPolicy": "Local", "healthCheckNodePort": 30999}));
+    lab.terminating(&[(1, true), (2, false)]);
+    lab.start();
+    for (from, to) in [("9", IP), ("x", NODE_PORT)] {
+        assert_eq!(lab.who(from, to), BTreeSet::from([2]), "the ready one, {from} to {to}");
+    }
+    lab.terminating(&[(1, true)]);
+    for (from, to) in [("9", IP), ("x", NODE_PORT), ("h", NODE_PORT)] {
+        lab.until("the last one serves", |l| l.ask(from, to).is_ok_and(|(pod, _)| pod == 1));
+    }
+    // A load balancer must not send new clients: terminating endpoints do not count.
+    lab.until("unhealthy", |l| l.http("192.0.2.2:30999").starts_with("HTTP/1.1 503"));
+}
+
+#[test]
+fn node_ports_are_not_on_loopback() {
+    let Some(mut lab) = Lab::new("g") else { return };
+    lab.service(json!({}));
+    lab.endpoints(&[(1, true)]);
+    let mut config =
+        Config::new(lab.dir.path(), "here", vec!["192.0.2.2".parse().unwrap()], vec!["10.42.0.0/16".parse().unwrap()]);
+    config.nodeport_addresses = vec!["0.0.0.0/0".parse().unwrap()];
+    lab.start_with(config);
+    for (from, to) in [("x", NODE_PORT), ("h", NODE_PORT), ("9", "10.42.0.254:30080"), ("h", "10.42.0.254:30080")] {
+        assert_eq!(lab.ask(from, to).map(|(pod, _)| pod), Ok(1), "{from} to {to}");
+    }
+    assert_eq!(lab.ask("h", "127.0.0.1:30080"), Err(std::io::ErrorKind::ConnectionRefused));
+}
+
+/// Sends an echo request from a pod; gives the type of the ICMP message that answers.
+fn icmp(lab: &Lab, to: &str) -> Option<u8> {
+    let to: SocketAddr = format!("{to}:0").parse().unwrap();
+    lab.kernel.inside("9", move || {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
+        let socket = UdpSocket::from(socket);
+        socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        // Type 8, code 0, checksum, identifier and sequence of zero.
+        socket.send_to(&[8, 0, 0xf7, 0xff, 0, 0, 0, 0], to).unwrap();
+        let mut buffer = [0; 256];
+        let count = socket.recv(&mut buffer).ok()?;
+        let header = usize::from(buffer[0] & 0xf) * 4;
+        buffer[..count].get(header).copied()
+    })
+}
+
+#[test]
+fn icmp_to_a_cluster_address_is_rejected_whether_or_not_it_has_endpoints() {
+    let Some(mut lab) = Lab::new("h") else { return };
+    lab.service(json!({}));
+    lab.endpoints(&[(1, true)]);
+    lab.start();
+    const UNREACHABLE: Option<u8> = Some(3);
+    assert_eq!(icmp(&lab, "10.42.0.1"), Some(0), "a pod answers");
+    assert_eq!(icmp(&lab, "10.43.0.9"), UNREACHABLE);
+    lab.endpoints(&[]);
+    lab.until("no endpoints", |l| l.ask("9", IP).is_err());
+    assert_eq!(icmp(&lab, "10.43.0.9"), UNREACHABLE);
+}
+
+#[test]
+fn a_udp_flow_that_the_server_opened_does_not_keep_clients_out() {
+    let Some(mut lab) = Lab::new("i") else { return };
+    lab.service(json!({}));
+    lab.endpoints(&[(1, true)]);
+    lab.start();
+    let client = || lab.kernel.inside("9", || UdpSocket::bind("0.0.0.0:0").unwrap());
+    let (socket, control) = (client(), client());
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let service: SocketAddr = "10.43.0.9:53".parse().unwrap();
+    let ask = || -> Option<u8> {
+        // The socket is not connected: what the server sends unasked is read and passed over.
+        socket.send_to(b"?", service).ok()?;
+        let mut buffer = [0; 64];
+        loop {
+            let (count, from) = socket.recv_from(&mut buffer).ok()?;
+            if from == service {
+                return std::str::from_utf8(&buffer[..count]).unwrap().split(' ').next()?.parse().ok();
+            }
+        }
+    };
+    assert_eq!(ask(), Some(1));
+    lab.endpoints(&[]);
+    lab.until("the flow ends", |_| ask().is_none());
+    // The endpoint, which is no more one, goes on writing to its client.
+    let to = format!("to 10.42.0.9:{}", socket.local_addr().unwrap().port());
+    control.send_to(to.as_bytes(), "10.42.0.1:8053").unwrap();
+    lab.endpoints(&[(1, true)]);
+    lab.until("the endpoint serves again", |_| ask() == Some(1));
+    lab.endpoints(&[(2, true)]);
+    lab.until("another one serves", |_| ask() == Some(2));
 }
 
 #[test]

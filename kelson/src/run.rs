@@ -13,6 +13,7 @@ use crate::{logging, node, process};
 /// Runs `kelson server` to its end.
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
+    args.config.log();
     if !args.disable_agent {
         node::run::check(&args.node)?;
     }

@@ -8,6 +8,7 @@ mod bad_input;
 mod bad_requests;
 mod clients;
 mod columns;
+mod configuration;
 mod credentials;
 mod definitions;
 mod devices;
@@ -54,6 +55,7 @@ fn main() {
     let tests: Vec<Test> = [
         api_concepts::tests(),
         columns::tests(),
+        configuration::tests(),
         told::tests(),
         bad_input::tests(),
         bad_requests::tests(),

@@ -142,6 +142,10 @@ pub struct ServerArgs {
     /// enforcement of network policies by the nodes, which another CNI plug-in may do instead.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub disable: Vec<BuiltIn>,
+    /// Delete objects that came from a file in DIR/manifests when no file there has them any more; without it only those with the
+    /// annotation `manifests.kelson.dev/prune: "true"`.
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub manifests_prune: bool,
     /// Features to switch on or off, under upstream's names; the flag may be given several times.
     #[arg(long, value_name = "NAME=BOOL,…")]
     pub feature_gates: Vec<String>,

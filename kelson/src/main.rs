@@ -33,6 +33,7 @@ mod k3s;
 mod kube_apiserver;
 mod lock;
 mod logging;
+mod manifests;
 mod modes;
 #[cfg(target_os = "linux")]
 mod node;

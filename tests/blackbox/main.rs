@@ -23,6 +23,7 @@ mod hosts;
 mod identity;
 mod jobs;
 mod joining;
+mod manifests;
 mod network_policies;
 mod node_claims;
 mod node_plugins;
@@ -56,6 +57,7 @@ fn main() {
         api_concepts::tests(),
         columns::tests(),
         configuration::tests(),
+        manifests::tests(),
         told::tests(),
         bad_input::tests(),
         bad_requests::tests(),

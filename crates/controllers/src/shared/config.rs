@@ -12,6 +12,7 @@ use kelson_pki::San;
 use tokio::sync::watch;
 
 use super::authorities::Authorities;
+use super::manifest_set::ManifestSet;
 
 /// The feature gates that change what controllers do.
 pub const FEATURE_GATES: [&str; 2] = ["PodLevelResources", "StorageVersionMigrator"];
@@ -148,6 +149,8 @@ pub struct Config {
     /// By the name of a controller: how many keys it works on at once (`--concurrent-…-syncs`); of others, as many as suits them.
     /// Queues that are one by design, such as the binder's of volumes, stay that.
     pub concurrent_syncs: BTreeMap<&'static str, usize>,
+    /// Manifests that `manifests-controller` keeps applied; a new value is applied at once.
+    pub manifests: watch::Receiver<Arc<ManifestSet>>,
     /// Whether garbage is collected (`--enable-garbage-collector`).
     pub collects_garbage: bool,
     /// `--feature-gates`; those in [`FEATURE_GATES`](crate::FEATURE_GATES) are asked.
@@ -179,6 +182,7 @@ impl Default for Config {
             slices: SliceSizes::default(),
             batch_periods: BatchPeriods::default(),
             concurrent_syncs: BTreeMap::new(),
+            manifests: watch::channel(Arc::default()).1,
             collects_garbage: true,
             feature_gates: Arc::default(),
             time_zone: TimeZone::UTC,

@@ -220,6 +220,7 @@ fn start_controllers(
             server_node: own_node(args).unwrap_or_default(),
             service_cidrs: vec![ranges.service],
         },
+        control_plane_node: own_node(args).filter(|_| !args.disable_agent).unwrap_or_default(),
         legacy_tokens: Some(Arc::new(sign)),
         feature_gates: Arc::new(feature_gates(&args.feature_gates, |_| true)?),
         time_zone: TimeZone::system(),

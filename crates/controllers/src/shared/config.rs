@@ -125,6 +125,8 @@ pub struct Config {
     pub authorities: watch::Receiver<Authorities>,
     /// What no kubelet's serving certificate is approved for.
     pub reserved_names: ReservedNames,
+    /// The node on the machine of the control plane, which gets the label of that role; empty: none.
+    pub control_plane_node: String,
     /// Longest lifetime signed (upstream: one year).
     pub signing_duration: Duration,
     /// Signs legacy service account tokens; `None`: such secrets are not filled in.
@@ -171,6 +173,7 @@ impl Default for Config {
             node_cidr_mask_size_v6: 64,
             authorities: Authorities::default().fixed(),
             reserved_names: ReservedNames::default(),
+            control_plane_node: String::new(),
             signing_duration: Duration::from_secs(365 * 24 * 3600),
             legacy_tokens: None,
             legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),

@@ -16,6 +16,7 @@ mod durability;
 mod envtest;
 mod etcd;
 mod extended;
+mod first_start;
 mod helm;
 mod hostile_pods;
 mod hostile_requests;
@@ -57,6 +58,7 @@ fn main() {
         api_concepts::tests(),
         columns::tests(),
         configuration::tests(),
+        first_start::tests(),
         manifests::tests(),
         told::tests(),
         bad_input::tests(),

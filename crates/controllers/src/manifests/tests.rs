@@ -110,7 +110,7 @@ async fn namespaces_come_first_and_definitions_before_their_objects() {
     let f =
         fixture(set(&[file("1.yaml", &[widget, map("shop", "m", "1")]), file("2.yaml", &[definition, shop])])).await;
     f.api.until("the widget", async |api| api.get("example.com/v1/widgets", "shop", "w").await).await;
-    assert!(f.api.get(MAPS, "shop", "m").await.is_some());
+    f.api.until("what comes after it", async |api| api.get(MAPS, "shop", "m").await).await;
 }
 
 #[tokio::test(start_paused = true)]

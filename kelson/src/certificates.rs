@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use kelson_meta::Clock;
 use kelson_metrics::Registry;
 use kelson_pki::{ClusterPki, Component, Issued, PkiError, San, SwappableCertificate};
+use kelson_platform::files::make_private_dir;
 use kelson_tasks::{FILES, Tasks};
 use parking_lot::RwLock;
 
@@ -118,7 +119,7 @@ pub async fn show(dir: &Path, all: &[Renewed]) {
         all.iter().map(|one| (dir.join(format!("{}.crt", one.name)), one.shown.read().clone())).collect();
     let dir = dir.to_owned();
     let written = FILES.run(move || {
-        std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
+        make_private_dir(&dir).map_err(|e| e.to_string())?;
         copies.iter().try_for_each(|(file, pem)| {
             kelson_pki::write_secret(file, pem.as_bytes(), false).map_err(|e| e.to_string())
         })

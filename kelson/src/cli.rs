@@ -10,11 +10,13 @@ use kelson_serving::Port;
 use crate::admission::AdmissionArgs;
 use crate::args::{HostArgs, LogArgs, OverloadArgs};
 use crate::audit::AuditArgs;
+use crate::config::{ConfigArgs, ConfigCommand};
 use crate::etcd_flags::EtcdArgs;
-use crate::flags;
 use crate::identity::IdentityArgs;
+use crate::k3s::MigrateCommand;
 use crate::node::args::{NodeArgs, NodeCommand};
 use crate::tracing_flags::TracingArgs;
+use crate::{config, flags, k3s};
 
 /// Kubernetes in one binary.
 #[derive(Parser, Debug)]
@@ -25,10 +27,24 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Reads a command line; prints and ends the process where that asks for help, or is wrong. `more` stands below the help.
+    /// Reads a command line and the configuration file that belongs to it; prints and ends the process where that asks for help, or is
+    /// wrong. `more` stands below the help.
     pub fn from_words(words: Vec<OsString>, more: String) -> Self {
-        let matches = Self::command().after_help(more).get_matches_from(words);
-        let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+        let command = Self::command().after_help(more);
+        let expanded = config::expand(&command, words, k3s::hint).unwrap_or_else(|e| {
+            eprintln!("Error: {e}");
+            std::process::exit(1)
+        });
+        let end = |e: clap::Error| -> ! {
+            // Nothing is left to be done where it cannot be printed.
+            let _ = e.print();
+            if let Some(origin) = expanded.origin(&e) {
+                eprintln!("\n{origin}");
+            }
+            std::process::exit(e.exit_code())
+        };
+        let matches = command.try_get_matches_from(&expanded.words).unwrap_or_else(|e| end(e));
+        let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|e| end(e));
         let command = Self::command();
         if let (Command::Server(args), Some(command), Some((_, matches))) =
             (&mut cli.command, command.find_subcommand("server"), matches.subcommand())
@@ -58,6 +74,12 @@ pub enum Command {
     /// Save, verify and restore snapshots of a server's objects.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
+    /// Show the configuration of a server or agent.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Check a migration from another distribution.
+    #[command(subcommand)]
+    Migrate(MigrateCommand),
     /// Remove what a server or agent created on this machine. The data directory is kept unless --delete-data is given.
     Cleanup(CleanupArgs),
     /// Print version information.
@@ -69,6 +91,8 @@ pub struct ServerArgs {
     /// All flags with the values that hold, as `/flagz` shows them.
     #[arg(skip)]
     pub flags: Vec<(String, String)>,
+    #[command(flatten)]
+    pub config: ConfigArgs,
     /// Directory of all data.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
@@ -92,7 +116,7 @@ pub struct ServerArgs {
     pub service_cidr: Option<IpNet>,
     /// Run the control plane only. Needs no root and writes only to the data directory. Required on systems other than
     /// Linux.
-    #[arg(long)]
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub disable_agent: bool,
     /// Additional file to write the admin kubeconfig to.
     #[arg(long, value_name = "FILE")]
@@ -121,6 +145,10 @@ pub struct ServerArgs {
     /// `network-policy` (enforcement of network policies by the nodes, for clusters whose CNI plugin enforces them).
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub disable: Vec<BuiltIn>,
+    /// Delete objects that came from a file in DIR/manifests when no file there has them any more; without it only those with the
+    /// annotation `manifests.kelson.dev/prune: "true"`.
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub manifests_prune: bool,
     /// Feature gates to enable or disable, by upstream's names. Repeatable.
     #[arg(long, value_name = "NAME=BOOL,…")]
     pub feature_gates: Vec<String>,

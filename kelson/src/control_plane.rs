@@ -13,7 +13,7 @@ use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, 
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::Client;
-use kelson_controllers::{Authorities, Controllers, ReservedNames};
+use kelson_controllers::{Authorities, Controllers, ManifestSet, ReservedNames};
 use kelson_encryption::Encryption;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
@@ -36,7 +36,7 @@ use crate::identity_files::IdentityFiles;
 use crate::own_objects::OwnObjects;
 use crate::process::within;
 use crate::token::Token;
-use crate::{host, modes, snapshot, store_limits, token};
+use crate::{host, manifests, modes, snapshot, store_limits, token};
 
 /// Name under which services and pods are resolved.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -130,7 +130,8 @@ impl ControlPlane {
         own.write_or_keep_trying(&api.server().store, encryption.as_deref(), &tasks).await?;
         let manager = Registry::of_component();
         let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
-        let controllers = (tasks.child("controllers"), manager.clone(), signed_with);
+        let manifests = manifests::follow(dir, args.manifests_prune, &tasks).await?;
+        let controllers = (tasks.child("controllers"), manager.clone(), signed_with, manifests);
         let controllers = start_controllers(args, &ranges, &api, &pki, address, controllers)?;
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
         let scheduler = Scheduler::start(scheduling(args)?, scheduler, Arc::clone(&clock), None, &tasks);
@@ -197,7 +198,12 @@ fn start_controllers(
     api: &Running,
     pki: &ClusterPki,
     address: IpAddr,
-    (tasks, metrics, authorities): (Tasks, Registry, watch::Receiver<Authorities>),
+    (tasks, metrics, authorities, manifests): (
+        Tasks,
+        Registry,
+        watch::Receiver<Authorities>,
+        watch::Receiver<Arc<ManifestSet>>,
+    ),
 ) -> anyhow::Result<kelson_controllers::Running> {
     let issuer = TokenIssuer::new(pki.service_account.clone(), IssuerOptions::default());
     let sign = move |namespace: &str, account: &str, uid: &str, secret: &str| {
@@ -214,10 +220,12 @@ fn start_controllers(
             server_node: own_node(args).unwrap_or_default(),
             service_cidrs: vec![ranges.service],
         },
+        control_plane_node: own_node(args).filter(|_| !args.disable_agent).unwrap_or_default(),
         legacy_tokens: Some(Arc::new(sign)),
         feature_gates: Arc::new(feature_gates(&args.feature_gates, |_| true)?),
         time_zone: TimeZone::system(),
         metrics,
+        manifests,
         ..kelson_controllers::Config::default()
     };
     let api = api.clone();
@@ -235,7 +243,7 @@ fn settings(args: &ServerArgs, ranges: Ranges) -> anyhow::Result<ClusterSettings
 /// Which controllers run.
 fn controllers(args: &ServerArgs) -> Vec<&'static str> {
     // Off by default upstream, on wherever bootstrap tokens are used: cluster-info is signed, and those that expired go.
-    let mut names = vec!["*", "bootstrap-signer-controller", "token-cleaner-controller"];
+    let mut names = vec!["*", "bootstrap-signer-controller", "manifests-controller", "token-cleaner-controller"];
     if !args.disable.contains(&BuiltIn::LocalStorage) {
         names.push("local-path-provisioner");
     }

@@ -17,6 +17,7 @@ mod cleanup;
 mod cli;
 mod cluster;
 mod component;
+mod config;
 mod control_plane;
 mod controller_flags;
 mod controller_manager;
@@ -28,9 +29,11 @@ mod hollow;
 mod host;
 mod identity;
 mod identity_files;
+mod k3s;
 mod kube_apiserver;
 mod lock;
 mod logging;
+mod manifests;
 mod modes;
 #[cfg(target_os = "linux")]
 mod node;
@@ -52,6 +55,7 @@ mod upstream;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
 use kelson_meta::version;
 
 #[cfg(not(target_os = "linux"))]
@@ -114,6 +118,8 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Token(command) => process::small(token::run(command)),
         Command::Certificate(command) => process::small(certificate::run(command)),
         Command::Snapshot(command) => process::small(snapshot::run(command)),
+        Command::Config(command) => config::run(command, &Cli::command()),
+        Command::Migrate(command) => k3s::run(command, &Cli::command()),
         Command::Cleanup(args) => process::small(cleanup::run(&args)),
         Command::Version => {
             println!("kelson {} ({})", version::KELSON_VERSION, version::build().commit);

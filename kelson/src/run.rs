@@ -13,6 +13,7 @@ use crate::{logging, node, process};
 /// Runs `kelson server` to its end.
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
+    args.config.log();
     if !args.disable_agent {
         node::run::check(&args.node)?;
     }
@@ -37,15 +38,25 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     })
 }
 
-/// What the server prints when it is ready: its address, and the commands to try next.
+/// What the server prints when it is ready: its address, and what to do next.
 fn ready(url: &str, data_dir: &Path, has_node: bool) -> String {
     let kubeconfig = data_dir.join("admin.kubeconfig");
     let kubeconfig = std::path::absolute(&kubeconfig).unwrap_or(kubeconfig);
-    let what = if has_node { "nodes" } else { "namespaces" };
+    let dir = kubeconfig.parent().unwrap_or(data_dir).display();
+    let (what, more) = match has_node {
+        true => (
+            "nodes",
+            format!(
+                "To add a machine, run here what prints the command for it:\n\n  kelson token create --print-join-command --data-dir {dir}\n\n"
+            ),
+        ),
+        false => ("namespaces", String::new()),
+    };
     format!(
-        "\nKubernetes {} is ready at {url}. In another terminal:\n\n  export KUBECONFIG={}\n  kubectl get {what}\n\n",
+        "\nKubernetes {} is ready at {url}. In another terminal:\n\n  export KUBECONFIG={}\n  kubectl get {what}\n\n{more}\
+         Manifests in {dir}/manifests are applied.\n\n",
         kelson_meta::version::SHORT,
-        kubeconfig.display()
+        kubeconfig.display(),
     )
 }
 
@@ -58,7 +69,9 @@ mod tests {
         let text = ready("https://127.0.0.1:6443", Path::new("/var/lib/kelson"), true);
         let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         assert!(lines[0].ends_with("is ready at https://127.0.0.1:6443. In another terminal:"), "{text}");
-        assert_eq!(lines[1..], ["export KUBECONFIG=/var/lib/kelson/admin.kubeconfig", "kubectl get nodes"]);
+        assert_eq!(lines[1..3], ["export KUBECONFIG=/var/lib/kelson/admin.kubeconfig", "kubectl get nodes"]);
+        assert_eq!(lines[4], "kelson token create --print-join-command --data-dir /var/lib/kelson");
+        assert_eq!(lines[5], "Manifests in /var/lib/kelson/manifests are applied.");
         assert!(ready("https://x", Path::new("/d"), false).contains("kubectl get namespaces"), "without a node");
         assert!(ready("https://x", Path::new("d"), false).contains("KUBECONFIG=/"), "from any directory");
     }

@@ -8,6 +8,7 @@ mod bad_input;
 mod bad_requests;
 mod clients;
 mod columns;
+mod configuration;
 mod credentials;
 mod definitions;
 mod devices;
@@ -15,6 +16,7 @@ mod durability;
 mod envtest;
 mod etcd;
 mod extended;
+mod first_start;
 mod helm;
 mod hostile_pods;
 mod hostile_requests;
@@ -22,6 +24,7 @@ mod hosts;
 mod identity;
 mod jobs;
 mod joining;
+mod manifests;
 mod network_policies;
 mod node_claims;
 mod node_plugins;
@@ -57,6 +60,9 @@ fn main() {
     let tests: Vec<Test> = [
         api_concepts::tests(),
         columns::tests(),
+        configuration::tests(),
+        first_start::tests(),
+        manifests::tests(),
         told::tests(),
         bad_input::tests(),
         bad_requests::tests(),

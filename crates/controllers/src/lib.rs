@@ -23,6 +23,7 @@ mod every_write;
 mod garbage;
 mod job;
 mod legacy_tokens;
+mod manifests;
 mod namespace;
 mod node_ttl;
 mod nodeipam;
@@ -60,6 +61,7 @@ pub use shared::config::{
     AutoscalerRules, BatchPeriods, Config, EvictionRates, FEATURE_GATES, LegacyTokenSigner, ReservedNames, SliceSizes,
 };
 pub use shared::context::{ClientFactory, ControllerDescriptor, Identity, MANAGER_USER};
+pub use shared::manifest_set::{ManifestFile, ManifestSet};
 
 /// The timeout of the shutdown. It is short, as a sync only sends requests one after the other.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);

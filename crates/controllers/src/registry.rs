@@ -59,6 +59,8 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     ),
     // Only `kelson server` enables it by default, since it adds a default storage class.
     row("local-path-provisioner", account("local-path-provisioner"), crate::volume::local_path::start).off_by_default(),
+    // Only Kelson's own server has files of manifests.
+    row("manifests-controller", account("manifests-controller"), crate::manifests::start).off_by_default(),
     row("namespace-controller", account("namespace-controller"), crate::namespace::start),
     row("node-ipam-controller", NODES, crate::nodeipam::start),
     row("node-lifecycle-controller", NODES, crate::nodelifecycle::start),

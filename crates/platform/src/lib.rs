@@ -20,9 +20,13 @@ pub use windows::{files, process};
 #[cfg(all(windows, feature = "tokio"))]
 pub use windows::{signals, sockets};
 
+#[cfg(feature = "tokio")]
+mod changes;
 mod program;
 mod usage;
 
+#[cfg(feature = "tokio")]
+pub use changes::DirChanges;
 pub use program::ProgramPages;
 pub use usage::Usage;
 

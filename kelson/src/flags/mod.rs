@@ -10,4 +10,5 @@ mod words;
 pub use command::{Component, program, typed};
 pub use shown::shown;
 pub use table::Table;
+pub use values::truth;
 pub use words::{Asked, Spoken, read};

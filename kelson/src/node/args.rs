@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::args::{HostArgs, LogArgs, duration};
+use crate::config::ConfigArgs;
 
 /// The commands that only a machine with a node has.
 #[derive(Subcommand, Debug)]
@@ -72,8 +73,10 @@ pub struct ImageArgs {
 
 #[derive(Args, Debug, Clone)]
 pub struct AgentArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
     /// URL of the API server to join.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = "KELSON_URL")]
     pub server: String,
     /// Bootstrap token for joining the cluster; `kelson token create` on the server creates one.
     #[arg(long, value_name = "TOKEN", env = "KELSON_TOKEN", hide_env_values = true)]

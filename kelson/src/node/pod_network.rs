@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use ipnet::IpNet;
 use kelson_client::{Client, EventRecorder, EventType};
-use kelson_kubelet::effects::Tell;
+use kelson_kubelet::effects::EventReporter;
 use kelson_meta::Clock;
 use kelson_metrics::{IntCounterVec, Registry};
 use kelson_net::{Damage, HostGuard, Network, NetworkConfig, PeerWatch};
@@ -92,7 +92,7 @@ impl PodNetwork {
                     subnets = Some(given.borrow_and_update().iter().filter_map(|c| c.parse().ok()).collect());
                 }
                 damage = damaged => {
-                    restored.tell(&damage);
+                    restored.report(&damage);
                     tokio::time::sleep(RESTORE_PAUSE).await;
                 }
                 () = again => {}
@@ -115,9 +115,9 @@ impl PodNetwork {
     }
 }
 
-/// Tells of restorations: in the log, by an event of the node, and in a metric.
+/// Reports restorations in the log, by an event of the node, and in a metric.
 struct Restored {
-    tell: Tell,
+    events: EventReporter,
     count: IntCounterVec,
 }
 
@@ -133,10 +133,10 @@ impl Restored {
         for part in Damage::ALL {
             count.with_label_values(&[part.word()]);
         }
-        Self { tell: Tell::new(recorder, &me.name), count }
+        Self { events: EventReporter::new(recorder, &me.name), count }
     }
 
-    fn tell(&self, damage: &[(Damage, String)]) {
+    fn report(&self, damage: &[(Damage, String)]) {
         let mut parts: Vec<&str> = damage.iter().map(|(part, _)| part.word()).collect();
         parts.dedup();
         for part in parts {
@@ -145,7 +145,7 @@ impl Restored {
         let what = damage.iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>().join(", ");
         tracing::warn!(what, "another program changed the pod network on this host; restoring it");
         let text = format!("Another program changed the pod network on this host; restoring it: {what}");
-        self.tell.node(EventType::Warning, "PodNetworkRestored", text);
+        self.events.node(EventType::Warning, "PodNetworkRestored", text);
     }
 }
 

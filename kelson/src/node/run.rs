@@ -102,6 +102,7 @@ pub async fn remove(data_dir: &Path, endpoint: Option<&str>) -> Vec<String> {
 /// Runs `kelson agent` to its end.
 fn agent(args: AgentArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
+    args.config.log();
     agent::check(&args.node)?;
     need_root("")?;
     let me = NodeIdentity::of(&args.host)?;

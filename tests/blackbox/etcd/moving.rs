@@ -26,9 +26,11 @@ const OF_SERVERS: &[(&str, &str)] = &[
     ("events", "default/kube-apiserver."),
     // What the reference tells of a node port that ours gave out, which it notes at its start.
     ("events", "default/ours."),
-    // The rights of a controller that is Kelson's own.
+    // The rights of controllers that are Kelson's own.
     ("clusterroles", "/system:controller:local-path-provisioner"),
     ("clusterrolebindings", "/system:controller:local-path-provisioner"),
+    ("clusterroles", "/system:controller:manifests-controller"),
+    ("clusterrolebindings", "/system:controller:manifests-controller"),
     // The certificates with which this one was started, and its state of other servers.
     ("configmaps", "kube-system/extension-apiserver-authentication"),
     ("configmaps", "kube-system/kube-apiserver-legacy-service-account-token-tracking"),

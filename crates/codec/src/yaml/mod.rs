@@ -6,8 +6,10 @@
 mod emit;
 mod input;
 mod resolve;
+mod settings;
 
 pub use emit::to_yaml;
+pub use settings::{Setting, SettingValue, settings};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;

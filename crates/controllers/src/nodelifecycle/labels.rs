@@ -1,5 +1,5 @@
-//! Keeps the deprecated node labels for operating system and architecture equal to the current ones. Upstream
-//! `reconcileNodeLabels`.
+//! Keeps the deprecated node labels for operating system and architecture equal to the current ones (upstream `reconcileNodeLabels`), and
+//! sets the role label on the node of the control plane's machine, which no kubelet may set itself.
 use std::collections::BTreeMap;
 
 use kelson_client::{PatchKind, WriteOptions};
@@ -13,19 +13,23 @@ use crate::views::NodeView;
 const FOLLOWING: &[(&str, &str)] =
     &[("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")];
 
+/// The label of a node's role, whose value is empty (kubeadm).
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
 /// Returns the labels to set.
-fn missing(labels: &BTreeMap<String, String>) -> BTreeMap<&'static str, &str> {
+fn missing(labels: &BTreeMap<String, String>, is_control_plane: bool) -> BTreeMap<&'static str, &str> {
     let of = |(new, old): &(&'static str, &'static str)| {
         let value = labels.get(*new)?;
         (labels.get(*old) != Some(value)).then_some((*old, value.as_str()))
     };
-    FOLLOWING.iter().filter_map(of).collect()
+    let role = (is_control_plane && !labels.contains_key(CONTROL_PLANE)).then_some((CONTROL_PLANE, ""));
+    FOLLOWING.iter().filter_map(of).chain(role).collect()
 }
 
 impl NodeLifecycleController {
     /// Sets the labels that differ.
     pub(super) async fn mend_labels(&self, node: &NodeView) -> Result<(), SyncError> {
-        let labels = missing(&node.metadata.labels);
+        let labels = missing(&node.metadata.labels, node.metadata.name == self.control_plane_node);
         if labels.is_empty() {
             return Ok(());
         }
@@ -52,7 +56,15 @@ mod tests {
             (&[("kubernetes.io/arch", "arm64"), ("beta.kubernetes.io/arch", "arm64")], &[]),
             (&[("beta.kubernetes.io/arch", "arm64")], &[]),
         ] {
-            assert_eq!(missing(&labels(has)), want.iter().copied().collect(), "{has:?}");
+            assert_eq!(missing(&labels(has), false), want.iter().copied().collect(), "{has:?}");
         }
+    }
+
+    #[test]
+    fn the_node_of_the_control_plane_has_its_role() {
+        let none = BTreeMap::new();
+        assert_eq!(missing(&none, true), BTreeMap::from([(CONTROL_PLANE, "")]));
+        let has = BTreeMap::from([(CONTROL_PLANE.to_owned(), "true".to_owned())]);
+        assert!(missing(&has, true).is_empty(), "whatever its value");
     }
 }

@@ -42,6 +42,8 @@ enum NodeWork {
     Zones,
     /// Taints the next node of a zone.
     Zone(String),
+    /// Whether still no node is ready.
+    AllLost,
 }
 
 impl fmt::Display for NodeWork {
@@ -50,6 +52,7 @@ impl fmt::Display for NodeWork {
             Self::Node(name) => f.write_str(name),
             Self::Zones => f.write_str("all zones"),
             Self::Zone(name) => write!(f, "zone {name:?}"),
+            Self::AllLost => f.write_str("nodes that are not ready"),
         }
     }
 }
@@ -65,6 +68,10 @@ struct NodeLifecycleController {
     zones: Mutex<Zones>,
     /// Whether any node has been ready.
     any_was_ready: AtomicBool,
+    /// Whether the log says that no node is ready.
+    loss_is_logged: AtomicBool,
+    /// The node of the control plane's machine; empty: none.
+    control_plane_node: String,
     metrics: metrics::ZoneMetrics,
     grace: Duration,
     startup_grace: Duration,
@@ -84,6 +91,8 @@ pub fn start(ctx: &Arc<Context>) {
         heard: Arc::default(),
         zones: Mutex::new(Zones::new(ctx.config.eviction_rates)),
         any_was_ready: AtomicBool::new(false),
+        loss_is_logged: AtomicBool::new(false),
+        control_plane_node: ctx.config.control_plane_node.clone(),
         metrics: metrics::ZoneMetrics::new(&ctx.config.metrics),
         grace: ctx.config.node_monitor_grace,
         startup_grace: ctx.config.node_startup_grace,
@@ -96,7 +105,7 @@ pub fn start(ctx: &Arc<Context>) {
     let nodes = me.nodes.clone();
     let about = move |work: &NodeWork| match work {
         NodeWork::Node(name) => nodes.get(&ObjectKey::new("", name)).map(|node| ObjectRef::of(&*node)),
-        NodeWork::Zones | NodeWork::Zone(_) => None,
+        NodeWork::Zones | NodeWork::Zone(_) | NodeWork::AllLost => None,
     };
     let sync = move |work| {
         let me = Arc::clone(&me);
@@ -108,6 +117,10 @@ pub fn start(ctx: &Arc<Context>) {
                     Ok(())
                 }
                 NodeWork::Zone(zone) => me.turn(&zone).await,
+                NodeWork::AllLost => {
+                    me.log_loss();
+                    Ok(())
+                }
             }
         }
     };

@@ -1,4 +1,5 @@
 //! Nodes that stop and resume their heartbeats, on a paused clock.
+use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_meta::{Clock, format_micro};
@@ -151,4 +152,53 @@ async fn nodes_lose_their_pods_one_after_the_other() {
     // Four of five are too many for a small zone.
     pass(&api, 300, &names[4..]).await;
     assert_eq!(driven(&api).await, 2);
+}
+
+/// What is logged on this thread from now on.
+#[derive(Clone, Default)]
+struct Logged(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_restarts_with_its_server_is_no_loss() {
+    let logged = Logged::default();
+    let to = logged.clone();
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_writer(move || to.clone());
+    let _guard = tracing::subscriber::set_default(subscriber.finish());
+    let says_so = || String::from_utf8_lossy(&logged.0.lock()).contains("no node has been ready");
+    let (api, _running) = start(&["n1"]).await;
+    let become_ready = async |value: &str| {
+        api.change("v1/nodes", "", "n1", |v| v["status"]["conditions"] = ready(value)).await;
+    };
+    become_ready("False").await;
+    pass(&api, 30, &["n1"]).await;
+    become_ready("True").await;
+    pass(&api, 120, &["n1"]).await;
+    assert!(!says_so(), "it was not ready for half a minute");
+    become_ready("False").await;
+    pass(&api, 90, &["n1"]).await;
+    assert!(says_so());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_node_of_the_control_plane_gets_its_role() {
+    let api = Api::start().await;
+    for name in ["server", "other"] {
+        api.create("v1/nodes", json!({"metadata": {"name": name}})).await;
+    }
+    let config = Config { control_plane_node: "server".into(), ..Config::default() };
+    let _running = run(&api, &["node-lifecycle-controller"], config).await;
+    let role = |node: Value| node["metadata"]["labels"]["node-role.kubernetes.io/control-plane"].clone();
+    api.until("the label", async |api| (role(api.get("v1/nodes", "", "server").await?) == "").then_some(())).await;
+    api.settle().await;
+    assert_eq!(role(api.get("v1/nodes", "", "other").await.unwrap()), Value::Null);
 }

@@ -1,6 +1,7 @@
 //! Adds `NoExecute` taints to nodes that are not ready, at the rate of their zone, and to none while no node of the
 //! cluster is ready.
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use kelson_client::{PatchKind, WriteOptions};
 use kelson_meta::{ObjectKey, format_seconds};
@@ -12,6 +13,9 @@ use super::zones::{self, Turn};
 use super::{NodeLifecycleController, NodeWork, ZONES_DELAY};
 use crate::shared::context::SyncError;
 use crate::views::NodeView;
+
+/// How long no node must have been ready before the log says so: a server that restarts restarts its node as well.
+const LOSS_LOGGED_AFTER: Duration = Duration::from_secs(60);
 
 impl NodeLifecycleController {
     /// Updates the taints that follow conditions. The `NoExecute` taint waits for the zone's rate limit.
@@ -52,9 +56,11 @@ impl NodeLifecycleController {
             Turn::Same => return,
             // When a cluster starts, no node can be ready yet.
             Turn::AllLost if !self.any_was_ready.load(Ordering::Relaxed) => {}
-            Turn::AllLost => tracing::warn!("no node is ready; evictions are suspended"),
+            Turn::AllLost => self.queue.add_after(NodeWork::AllLost, LOSS_LOGGED_AFTER),
             Turn::SomeBack => {
-                tracing::info!("a node is ready again; resuming evictions");
+                if self.loss_is_logged.swap(false, Ordering::Relaxed) {
+                    tracing::info!("a node is ready again; resuming evictions");
+                }
                 // No heartbeat was possible meanwhile, so all nodes get the full grace period again.
                 let now = Instant::now();
                 self.heard.lock().values_mut().for_each(|heard| *heard = now);
@@ -62,6 +68,13 @@ impl NodeLifecycleController {
         }
         for node in nodes {
             self.queue.add(NodeWork::Node(node.metadata.name.clone()));
+        }
+    }
+
+    /// Logs that no node is ready, if that is so after a while.
+    pub(super) fn log_loss(&self) {
+        if self.zones.lock().all_lost() && !self.loss_is_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!("no node has been ready for {LOSS_LOGGED_AFTER:?}; evictions are suspended");
         }
     }
 

@@ -12,6 +12,7 @@ use kelson_pki::San;
 use tokio::sync::watch;
 
 use super::authorities::Authorities;
+use super::manifest_set::ManifestSet;
 
 /// The feature gates that change what controllers do.
 pub const FEATURE_GATES: [&str; 2] = ["PodLevelResources", "StorageVersionMigrator"];
@@ -130,6 +131,8 @@ pub struct Config {
     pub authorities: watch::Receiver<Authorities>,
     /// Names for which no kubelet serving certificate is approved automatically.
     pub reserved_names: ReservedNames,
+    /// The node on the machine of the control plane, which gets the label of that role; empty: none.
+    pub control_plane_node: String,
     /// The maximum lifetime of signed certificates (upstream: one year).
     pub signing_duration: Duration,
     /// Signs legacy service account tokens. With `None`, token secrets get no token.
@@ -154,6 +157,8 @@ pub struct Config {
     /// Concurrent syncs by controller name (`--concurrent-…-syncs`). A controller that is not in the map uses its own
     /// default. Queues with a single worker by design, such as the volume binder's, ignore this.
     pub concurrent_syncs: BTreeMap<&'static str, usize>,
+    /// Manifests that `manifests-controller` keeps applied; a new value is applied at once.
+    pub manifests: watch::Receiver<Arc<ManifestSet>>,
     /// Whether the garbage collector runs (`--enable-garbage-collector`).
     pub collects_garbage: bool,
     /// The feature gates (`--feature-gates`). Those in [`FEATURE_GATES`](crate::FEATURE_GATES) have an effect.
@@ -175,6 +180,7 @@ impl Default for Config {
             node_cidr_mask_size_v6: 64,
             authorities: Authorities::default().fixed(),
             reserved_names: ReservedNames::default(),
+            control_plane_node: String::new(),
             signing_duration: Duration::from_secs(365 * 24 * 3600),
             legacy_tokens: None,
             legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
@@ -186,6 +192,7 @@ impl Default for Config {
             slices: SliceSizes::default(),
             batch_periods: BatchPeriods::default(),
             concurrent_syncs: BTreeMap::new(),
+            manifests: watch::channel(Arc::default()).1,
             collects_garbage: true,
             feature_gates: Arc::default(),
             time_zone: TimeZone::UTC,

@@ -98,9 +98,34 @@ struct Resource {
     verbs: Vec<String>,
 }
 
+impl Resource {
+    fn of(self, group: &str, version: &str) -> ApiResource {
+        ApiResource {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            plural: self.name,
+            kind: self.kind,
+            namespaced: self.namespaced,
+            verbs: self.verbs,
+        }
+    }
+}
+
 async fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
     let bytes = client.call(Method::GET, path, "", Bytes::new()).await?;
     serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
+}
+
+/// The resources of one version, `GROUP/VERSION` or that of the legacy group, without subresources.
+///
+/// # Errors
+/// When the server does not serve the version, or cannot be reached.
+pub async fn resources_of(client: &Client, group_version: &str) -> Result<Vec<ApiResource>, ClientError> {
+    let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
+    let root = if group.is_empty() { "/api" } else { "/apis" };
+    let list: ResourceList = read(client, &format!("{root}/{group_version}")).await?;
+    let resources = list.resources.into_iter().filter(|r| !r.name.contains('/'));
+    Ok(resources.map(|r| r.of(group, version)).collect())
 }
 
 /// Reads all discovery documents. A group that fails, such as that of an unavailable extension server, is in
@@ -138,14 +163,7 @@ pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
         for r in list.resources.into_iter().filter(|r| !r.name.contains('/')) {
             // Versions are in order of preference, so the first one with the resource is used.
             if !out.resources.iter().any(|have| have.group == group && have.plural == r.name) {
-                out.resources.push(ApiResource {
-                    group: group.clone(),
-                    version: version.clone(),
-                    plural: r.name,
-                    kind: r.kind,
-                    namespaced: r.namespaced,
-                    verbs: r.verbs,
-                });
+                out.resources.push(r.of(&group, &version));
             }
         }
     }

@@ -7,6 +7,7 @@ pub mod evictions;
 pub mod expectations;
 pub mod history;
 pub mod informers;
+pub mod manifest_set;
 pub mod ownership;
 pub mod pods;
 pub mod refusals;

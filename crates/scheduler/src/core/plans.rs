@@ -47,7 +47,7 @@ impl Core {
     /// How far the binding of a pod's volumes is.
     pub fn volumes_progress(&self, binding: &PendingBinding) -> Progress {
         if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.plan.node) {
-            return Progress::Failed("the pod is gone".into());
+            return Progress::Failed("the pod was deleted".into());
         }
         let node = self.cluster.position(&binding.plan.node).map(|i| &*self.cluster.nodes()[i].node);
         self.cluster.storage.progress(&binding.plan, node)
@@ -56,7 +56,7 @@ impl Core {
     /// How far the devices of a pod are, with those of a claim that was made for it.
     pub fn devices_progress(&self, binding: &DeviceBinding, made: Option<&ClaimPlan>) -> Readiness {
         if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.pod.node_name) {
-            return Readiness::Failed("the pod is gone".into());
+            return Readiness::Failed("the pod was deleted".into());
         }
         self.cluster.devices.progress(&binding.plan, made)
     }

@@ -1,0 +1,53 @@
+//! The configuration file of `kelson server` and `kelson agent`: every flag is a key. A flag on the command line goes before the
+//! environment, which goes before `config.yaml.d`, which goes before `config.yaml`, which goes before the default. There is no list of
+//! keys beside the flags: what a key is and takes is asked of the command (`keys`), files are laid over each other (`layers`), and what
+//! they set becomes words before those of the command line (`expand`). `kelson config view` prints the result (`view`).
+mod expand;
+mod keys;
+mod layers;
+mod view;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+pub use expand::expand;
+pub use keys::{Key, keys};
+pub use layers::{merge, read};
+
+use view::ViewArgs;
+
+/// The flag that names the configuration file.
+#[derive(Args, Debug, Clone)]
+pub struct ConfigArgs {
+    /// File that sets flags, one key for each; files in the directory of its name with `.d` are laid over it, in their order
+    /// [default: /etc/kelson/config.yaml, where it is there]
+    #[arg(long, value_name = "FILE", env = "KELSON_CONFIG_FILE", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+}
+
+impl ConfigArgs {
+    /// Logs which file was named.
+    pub fn log(&self) {
+        if let Some(file) = &self.config {
+            tracing::info!(file = %file.display(), "configuration file");
+        }
+    }
+}
+
+/// What `kelson config` can do.
+#[derive(Subcommand, Debug)]
+pub enum ConfigCommand {
+    /// Print the value of every flag of `kelson server` or `kelson agent`, and where it comes from. Secrets are not shown.
+    View(ViewArgs),
+}
+
+/// Carries out `kelson config`, for commands that are `cli`'s.
+///
+/// # Errors
+/// When the configuration cannot be read or is wrong.
+pub fn run(command: ConfigCommand, cli: &clap::Command) -> anyhow::Result<()> {
+    let ConfigCommand::View(args) = command;
+    print!("{}", view::view(&args, cli)?);
+    Ok(())
+}

@@ -42,6 +42,7 @@ mod rbac;
 mod rest;
 mod run;
 mod scheduler;
+mod service;
 mod snapshot;
 mod store_limits;
 mod sync_flags;
@@ -90,7 +91,7 @@ fn main() -> ExitCode {
     match dispatch(Cli::from_words(words, upstream::help()).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("Error: {e:#}");
+            eprintln!("{}Error: {e:#}", logging::error_prefix());
             ExitCode::FAILURE
         }
     }

@@ -114,6 +114,7 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
             node = start => node?,
             ended = process.ended() => return ended,
         };
+        process.service.ready(&format!("node {} of {}", me.name, args.server));
         let ended = process.ended().await;
         tracing::info!("stopping; containers stay");
         within(NODE_END_MAX, "node", node.shutdown()).await;
@@ -135,6 +136,7 @@ pub fn kubelet(args: KubeletArgs, spoken: &Spoken) -> anyhow::Result<()> {
             kubelet = plan.start() => kubelet?,
             ended = process.ended() => return ended,
         };
+        process.service.ready("the kubelet runs");
         let ended = process.ended().await;
         tracing::info!("stopping; containers stay");
         within(NODE_END_MAX, "kubelet", kubelet.shutdown()).await;

@@ -60,6 +60,10 @@ pub enum Command {
     Snapshot(SnapshotCommand),
     /// Remove everything a server or agent made on this machine; the data directory itself stays unless asked.
     Cleanup(CleanupArgs),
+    /// Print a shell's script for completion.
+    Completion(crate::manual::CompletionArgs),
+    /// Write the manual's pages.
+    Man(crate::manual::ManArgs),
     /// Print version information.
     Version,
 }

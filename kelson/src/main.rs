@@ -31,6 +31,7 @@ mod identity_files;
 mod kube_apiserver;
 mod lock;
 mod logging;
+mod manual;
 mod modes;
 #[cfg(target_os = "linux")]
 mod node;
@@ -53,6 +54,7 @@ mod upstream;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
 use kelson_meta::version;
 
 #[cfg(not(target_os = "linux"))]
@@ -107,6 +109,8 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Certificate(command) => process::small(certificate::run(command)),
         Command::Snapshot(command) => process::small(snapshot::run(command)),
         Command::Cleanup(args) => process::small(cleanup::run(&args)),
+        Command::Completion(args) => manual::completion(&args, Cli::command()),
+        Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Version => {
             println!("kelson {} ({})", version::KELSON_VERSION, version::build().commit);
             println!("Kubernetes {} {}", version::GIT_VERSION, version::platform());

@@ -20,6 +20,7 @@ mod hostile_pods;
 mod hostile_requests;
 mod hosts;
 mod identity;
+mod install;
 mod jobs;
 mod joining;
 mod network_policies;
@@ -84,6 +85,7 @@ fn main() {
         network_policies::tests(),
         hosts::tests(),
         identity::tests(),
+        install::tests(),
         joining::tests(),
         durability::tests(),
         envtest::tests(),

@@ -78,7 +78,7 @@ pub struct ImageArgs {
 #[derive(Args, Debug, Clone)]
 pub struct AgentArgs {
     /// The API to join.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", env = "KELSON_URL")]
     pub server: String,
     /// Bootstrap token to join with: `kelson token create` on the server makes one.
     #[arg(long, value_name = "TOKEN", env = "KELSON_TOKEN", hide_env_values = true)]

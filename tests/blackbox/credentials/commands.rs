@@ -116,7 +116,10 @@ pub fn check(_: &Subject) -> Outcome {
         failed.stderr
     );
     ensure!(failed.stdout.contains("stderr: no such role, password=[redacted]"), "{}", failed.stdout);
-    for (image, why) in [("r.example.com/x", "no provider matches image r.example.com/x"), ("Not An Image", "couldn't parse image name")] {
+    for (image, why) in [
+        ("r.example.com/x", "no provider matches image r.example.com/x"),
+        ("Not An Image", "couldn't parse image name"),
+    ] {
         let ended = check(image)?;
         ensure!(ended.code == Some(1) && ended.stderr.contains(why), "{image}: {}", ended.stderr);
     }

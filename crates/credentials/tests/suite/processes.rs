@@ -248,7 +248,9 @@ async fn dry_run() {
     let b = Bench::new("echo no such role >&2; exit 1");
     let report = check_with("r.io/app", config(&b), Arc::new(ProcessExecutor::new(b.dir.path()))).await;
     assert!(
-        report.fault.is_some() && report.text.contains("plugin: FAILED after") && report.text.contains("stderr: no such role"),
+        report.fault.is_some()
+            && report.text.contains("plugin: FAILED after")
+            && report.text.contains("stderr: no such role"),
         "{}",
         report.text
     );

@@ -18,7 +18,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build pgo envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients portable fuzz torture torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
+.PHONY: help run build pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients portable fuzz torture torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ size: build ## check that the release binary is not larger than its limit in xta
 
 pgo: deps-test release-images ## target/pgo/kelson: a release that the loads of bench/ have trained, in half an hour; a node's too as root
 	scripts/pgo
+
+release: $(if $(BINARY),,build) ## archive to install from, and its checksum, in target/dist; BINARY=target/pgo/kelson takes the trained one
+	scripts/release $(or $(BINARY),target/release/kelson) target/dist
 
 envtest: build ## assets for test environments in target/envtest/bin, their archive and index beside it; URL says where that will be served
 	scripts/envtest assets target/release/kelson target/envtest/bin

@@ -26,11 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(500);
 
 /// What `kelson certificate list` says of one certificate.
-struct Row {
-    name: String,
-    ends: Timestamp,
+pub struct Row {
+    /// What it is for, or its file.
+    pub name: String,
+    /// When it expires.
+    pub ends: Timestamp,
     issuer: String,
-    renewed: &'static str,
+    /// By whom it is renewed, or when.
+    pub renewed: &'static str,
 }
 
 /// Runs the subcommand.
@@ -168,7 +171,8 @@ fn late(nodes: &[Node], wanted: &str) -> Vec<String> {
     nodes.iter().filter(reported).map(|node| node.metadata.name.clone().unwrap_or_default()).collect()
 }
 
-fn find(dir: &Path) -> Vec<Row> {
+/// All certificates of a data directory.
+pub fn find(dir: &Path) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut add = |name: &str, pem: Option<String>, renewed| {
         if let Some(info) = pem.and_then(|pem| CertInfo::from_pem(&pem).ok()) {

@@ -82,6 +82,10 @@ pub enum Command {
     Migrate(MigrateCommand),
     /// Remove what a server or agent created on this machine. The data directory is kept unless --delete-data is given.
     Cleanup(CleanupArgs),
+    /// Print a shell's script for completion.
+    Completion(crate::manual::CompletionArgs),
+    /// Write the manual's pages.
+    Man(crate::manual::ManArgs),
     /// Print version information.
     Version,
 }

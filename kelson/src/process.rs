@@ -2,11 +2,12 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use kelson_platform::process as system;
 use kelson_platform::signals::EndSignals;
 use kelson_tasks::Tasks;
 
+use crate::service::Service;
 use crate::{logging, parent, program, rest};
 
 /// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
@@ -22,14 +23,18 @@ const OPEN_FILES_WANTED: u64 = 16 * 1024;
 pub struct Process {
     /// Every component's tasks are children of this group.
     pub tasks: Tasks,
+    /// What hears that the process is ready.
+    pub service: Service,
     signals: EndSignals,
     parent: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Process {
     fn begin() -> anyhow::Result<Self> {
+        let tasks = Tasks::root("kelson");
         Ok(Self {
-            tasks: Tasks::root("kelson"),
+            service: Service::begin(&tasks),
+            tasks,
             signals: EndSignals::listen().context("listen for signals")?,
             parent: Box::pin(parent::gone()),
         })
@@ -37,11 +42,13 @@ impl Process {
 
     /// Waits for the end: `Ok` when somebody asked for it, an error when a task failed without which nothing works.
     pub async fn ended(&mut self) -> anyhow::Result<()> {
-        tokio::select! {
+        let ended = tokio::select! {
             () = self.signals.asked() => Ok(()),
             () = &mut self.parent => Ok(()),
-            why = self.tasks.failed() => bail!("{why}"),
-        }
+            why = self.tasks.failed() => Err(anyhow::anyhow!("{why}")),
+        };
+        self.service.stopping();
+        ended
     }
 }
 

@@ -22,6 +22,7 @@ mod hostile_pods;
 mod hostile_requests;
 mod hosts;
 mod identity;
+mod install;
 mod jobs;
 mod joining;
 mod manifests;
@@ -93,6 +94,7 @@ fn main() {
         network_policies::tests(),
         hosts::tests(),
         identity::tests(),
+        install::tests(),
         joining::tests(),
         durability::tests(),
         envtest::tests(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::check::CheckArgs;
 use crate::args::{HostArgs, LogArgs, duration};
 use crate::config::ConfigArgs;
 
@@ -12,6 +13,10 @@ use crate::config::ConfigArgs;
 pub enum NodeCommand {
     /// Run this machine as a node of a cluster.
     Agent(Box<AgentArgs>),
+    /// Check whether this machine can be a server or a node, and say what to do where it lacks something.
+    Check(CheckArgs),
+    /// Show what runs with a data directory, what it keeps, what expires soon, and what to do about it.
+    Status(StatusArgs),
     /// Check image credential provider plugins.
     #[command(subcommand)]
     CredentialProvider(CredentialProviderCommand),
@@ -115,6 +120,17 @@ pub enum CredentialProviderCommand {
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
     },
+}
+
+/// Flags of `kelson status`.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// The data directory of the server or agent.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+    pub data_dir: PathBuf,
+    /// `text`, or for programs `json`.
+    #[arg(long, short, value_name = "FORM", default_value = "text", value_parser = ["text", "json"])]
+    pub output: String,
 }
 
 #[derive(Subcommand, Debug)]

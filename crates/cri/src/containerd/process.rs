@@ -48,6 +48,10 @@ impl Process {
             .current_dir(config.dir())
             // A Ctrl-C on our terminal is not for it.
             .process_group(0)
+            // It would tell our service manager that it is ready, and that it lives.
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("WATCHDOG_USEC")
+            .env_remove("WATCHDOG_PID")
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(log_too)

@@ -18,7 +18,7 @@ pub fn check(store: &Store, served: &Served, info: &RequestInfo) -> Result<(), S
         return Ok(());
     }
     if let Some(reason) = store.locked(served.store) {
-        return Err(version_param::of_store(&StoreError::Sealed(reason)));
+        return Err(version_param::store_error(&StoreError::Sealed(reason)));
     }
     let connects = matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy");
     if matches!(info.verb, "get" | "list" | "watch") && !connects {

@@ -74,7 +74,7 @@ pub enum StoreError {
          delete objects to make room"
     )]
     NamespaceFull {
-        /// The namespace.
+        /// Name of the namespace.
         namespace: String,
         /// Bytes that its records take.
         bytes: usize,

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::metrics::Metrics;
 use super::options::ServerOptions;
+use super::received::ReceivedRoom;
 use super::unread::UnreadAnswers;
 use crate::store::Store;
 
@@ -20,6 +21,7 @@ pub(super) struct Face {
     pub metrics: Metrics,
     pub tasks: Tasks,
     pub unread: Arc<UnreadAnswers>,
+    pub received: ReceivedRoom,
     /// Snapshots on their way to clients; each holds a file as large as the data.
     pub snapshots: Arc<Semaphore>,
 }
@@ -27,7 +29,7 @@ pub(super) struct Face {
 impl Face {
     pub fn new(store: Store, options: ServerOptions, metrics: Metrics, tasks: Tasks) -> Self {
         let snapshots = Arc::new(Semaphore::new(SNAPSHOTS_MAX));
-        Self { store, options, metrics, tasks, unread: Arc::default(), snapshots }
+        Self { store, options, metrics, tasks, unread: Arc::default(), received: ReceivedRoom::default(), snapshots }
     }
 
     /// Without data on the disk and without sockets.

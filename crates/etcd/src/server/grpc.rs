@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::face::Face;
+use super::received::Counted;
 use super::unread::Pieces;
 
 /// What a message may have beside the request's own limit, as etcd allows.
@@ -54,8 +55,16 @@ where
     Q: Message + Default + Send + 'static,
     A: Message + Default + Send + 'static,
 {
-    let limit = face.store.shared().limits().request_bytes_max.saturating_add(OVERHEAD_BYTES);
-    Grpc::new(ProstCodec::default()).max_decoding_message_size(limit)
+    Grpc::new(ProstCodec::default()).max_decoding_message_size(message_bytes_max(face))
+}
+
+fn message_bytes_max(face: &Face) -> usize {
+    face.store.shared().limits().request_bytes_max.saturating_add(OVERHEAD_BYTES)
+}
+
+/// A request whose bytes are counted while they are received.
+fn counted(face: &Face, request: http::Request<Incoming>) -> http::Request<Counted<Incoming>> {
+    request.map(|body| Counted::new(body, &face.received, message_bytes_max(face)))
 }
 
 /// One request, one answer.
@@ -71,7 +80,7 @@ where
 {
     let room = Arc::new(Mutex::new(None));
     let (taken, unread) = (Arc::clone(&room), &face.unread);
-    let counted = |request| {
+    let charged = |request| {
         let (answer, unread) = (call(request), Arc::clone(unread));
         async move {
             let answer = answer.await?;
@@ -79,7 +88,7 @@ where
             Ok(answer)
         }
     };
-    let answer = codec::<Q, A>(face).unary(Once(Some(counted)), request).await;
+    let answer = codec::<Q, A>(face).unary(Once(Some(charged)), counted(face, request)).await;
     let room = room.lock().take();
     answer.map(|body| Pieces::body(body, room))
 }
@@ -96,7 +105,7 @@ where
     S: Stream<Item = Result<A, Status>> + Send + 'static,
     Fut: Future<Output = Result<S, Status>> + Send + 'static,
 {
-    codec::<Q, A>(face).server_streaming(Once(Some(call)), request).await
+    codec::<Q, A>(face).server_streaming(Once(Some(call)), counted(face, request)).await
 }
 
 /// Many requests, many answers.
@@ -111,5 +120,5 @@ where
     S: Stream<Item = Result<A, Status>> + Send + 'static,
     Fut: Future<Output = Result<S, Status>> + Send + 'static,
 {
-    codec::<Q, A>(face).streaming(Once(Some(call)), request).await
+    codec::<Q, A>(face).streaming(Once(Some(call)), counted(face, request)).await
 }

@@ -13,6 +13,7 @@ mod metrics;
 mod nameless;
 mod options;
 mod prompt;
+mod received;
 mod route;
 mod start;
 mod streams;

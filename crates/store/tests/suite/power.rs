@@ -250,7 +250,7 @@ async fn a_power_cut_while_the_log_is_carried_over_loses_nothing() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     let put = |n: u64| {
-        let json = format!(r#"{{"metadata":{{"name":"s{n}","resourceVersion":""}},"data":"{}"}}"#, "x".repeat(3000));
+        let json = format!(r#"{{"metadata":{{"name":"s{n}","resourceVersion":""}},"value":"{}"}}"#, "x".repeat(3000));
         let key = Key::new(resource(), "default", &format!("s{n}"));
         Write::put(key, kelson_store::Precondition::Any, Body::locate(json).unwrap(), RecordMeta::with_uid("u"))
     };

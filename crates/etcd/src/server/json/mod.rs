@@ -20,6 +20,7 @@ use self::fields::Message;
 use super::exchange::{Answering, Exchange, Requests};
 use super::face::Face;
 use super::methods;
+use super::received::Counted;
 use super::unread::Pieces;
 use crate::proto::method;
 
@@ -107,13 +108,14 @@ pub(super) async fn answer(face: &Arc<Face>, request: Request<Incoming>) -> Resp
     }
     let limit = face.store.shared().limits().request_bytes_max;
     let bytes_max = limit.saturating_mul(BYTES_FACTOR).saturating_add(OVERHEAD_BYTES);
-    let exchange = Call { body: request.into_body(), bytes_max, asked, answered };
+    let body = Counted::new(request.into_body(), &face.received, bytes_max);
+    let exchange = Call { body, bytes_max, asked, answered };
     methods::counted(face, method, exchange).await
 }
 
 /// A call in JSON.
 struct Call {
-    body: Incoming,
+    body: Counted<Incoming>,
     bytes_max: usize,
     asked: &'static Message,
     answered: &'static Message,
@@ -123,7 +125,7 @@ impl Call {
     /// The one request of a body. Nothing at all is a request with nothing in it.
     async fn request<Q: prost::Message + Default>(self) -> Result<Q, Status> {
         let whole = Limited::new(self.body, self.bytes_max).collect().await;
-        let bytes = whole.map_err(|error| Status::invalid_argument(error.to_string()))?.to_bytes();
+        let bytes = whole.map_err(unreadable)?.to_bytes();
         if bytes.iter().all(u8::is_ascii_whitespace) {
             return Ok(Q::default());
         }
@@ -152,9 +154,14 @@ fn message<Q: prost::Message + Default>(asked: &Message, value: &Value) -> Resul
     Q::decode(&bytes[..]).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
+/// What a body that could not be read is answered.
+fn unreadable(error: Box<dyn std::error::Error + Send + Sync>) -> Status {
+    error.downcast::<Status>().map_or_else(|error| Status::invalid_argument(error.to_string()), |status| *status)
+}
+
 /// JSON values of a body, with or without space between them.
 struct BodyValues {
-    body: Incoming,
+    body: Counted<Incoming>,
     buffer: BytesMut,
     bytes_max: usize,
 }
@@ -179,7 +186,10 @@ impl BodyValues {
             }
             match self.body.frame().await {
                 Some(Ok(frame)) => frame.data_ref().into_iter().for_each(|data| self.buffer.extend_from_slice(data)),
-                Some(Err(error)) => return Err(Status::cancelled(error.to_string())),
+                Some(Err(error)) => match error.downcast::<Status>() {
+                    Ok(status) => return Err(*status),
+                    Err(error) => return Err(Status::cancelled(error.to_string())),
+                },
                 None if self.buffer.iter().all(u8::is_ascii_whitespace) => return Ok(None),
                 None => return Err(Status::invalid_argument("unexpected EOF")),
             }

@@ -25,9 +25,9 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 /// Answers a request with this body, of which the peer reads nothing.
 async fn ask(body: Body) -> (tokio::io::DuplexStream, tokio::task::JoinHandle<Result<(), String>>) {
     let (mut client, server) = tokio::io::duplex(PIPE_BYTES);
-    let mut body = Some(body);
+    let body = parking_lot::Mutex::new(Some(body));
     let service = service_fn(move |_: http::Request<hyper::body::Incoming>| {
-        std::future::ready(Ok::<_, Infallible>(http::Response::new(body.take().expect("one request"))))
+        std::future::ready(Ok::<_, Infallible>(http::Response::new(body.lock().take().expect("one request"))))
     });
     let served = tokio::spawn(async move {
         let connection = http1_builder().serve_connection(TokioIo::new(server), service).with_upgrades();

@@ -66,6 +66,11 @@ impl Strategy for DaemonSets {
                 default_to(r, "maxUnavailable", 1);
                 default_to(r, "maxSurge", 0);
             }
+            // Of another type the limits are no pointers upstream.
+            if let Some(r) = s.get_mut("rollingUpdate") {
+                default_to(r, "maxUnavailable", 0);
+                default_to(r, "maxSurge", 0);
+            }
         }
         if let Some(t) = ensure(spec, "template") {
             pod::default_template(t);
@@ -133,7 +138,7 @@ impl Strategy for DaemonSets {
     fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         let p = Path::new("status");
         let more = ["observedGeneration", "updatedNumberScheduled", "numberAvailable", "numberUnavailable"];
-        for f in COUNTS.iter().chain(&more) {
+        for f in COUNTS.iter().chain(&more).chain(&["collisionCount"]) {
             rules::not_negative(&new["status"][*f], &p.child(f), e);
         }
         collisions(new, old, e);

@@ -150,7 +150,8 @@ fn time_zone(v: &Value, p: &Path<'_>, e: &mut Errors) {
     if zone.eq_ignore_ascii_case("local") {
         e.invalid(p, zone, "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones");
     }
-    if TimeZone::get(zone).is_err() {
+    // Names are compared letter by letter.
+    if TimeZone::get(zone).ok().and_then(|known| known.iana_name().map(|name| name != zone)) != Some(false) {
         e.invalid(p, zone, format!("unknown time zone {zone}"));
     }
 }

@@ -288,14 +288,14 @@ async fn a_null_for_all_that_was_applied_takes_the_map_around_it() {
 }
 
 #[tokio::test]
-async fn nobody_owns_what_a_service_loses_as_an_alias() {
+async fn no_manager_owns_what_a_service_loses_as_an_alias() {
     let api = Api::start().await;
     let uri = "/api/v1/namespaces/default/services/x";
     for kind in ["NodePort", "ClusterIP"] {
         let spec = json!({"type": kind, "ports": [{"port": 80}]});
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": spec});
-        let (code, told) = api.typed("PATCH", &format!("{uri}?fieldManager=a"), APPLY, service).await;
-        assert!(code < 300, "{told}");
+        let (code, answer) = api.typed("PATCH", &format!("{uri}?fieldManager=a"), APPLY, service).await;
+        assert!(code < 300, "{answer}");
     }
     let patch = json!({"spec": {"type": "ExternalName", "externalName": "example.com"}});
     let merge = "application/merge-patch+json";
@@ -307,7 +307,7 @@ async fn nobody_owns_what_a_service_loses_as_an_alias() {
 
 /// The time is the server's, and the patch changes nothing. The reference gives it to who sent the patch.
 #[tokio::test]
-async fn nobody_owns_a_deletion_time() {
+async fn no_manager_owns_a_deletion_time() {
     let api = Api::start().await;
     let mut held = config_map(json!({"a": "1"}));
     held["metadata"]["finalizers"] = json!(["example.com/hold"]);

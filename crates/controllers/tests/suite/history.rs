@@ -37,7 +37,7 @@ pub enum Noise {
     Restart,
     /// The next write of a controller meets a conflict or does not arrive.
     Fault,
-    /// Something else.
+    /// Something else that a test does.
     Do(Deed),
 }
 
@@ -106,7 +106,7 @@ impl History {
         }
     }
 
-    /// The time.
+    /// The time of the cluster, which is paused.
     pub fn now(&self) -> Timestamp {
         self.api.clock.now()
     }

@@ -17,7 +17,7 @@ const SLICES: &str = "resource.k8s.io/v1/resourceslices";
 
 type Happens = fn(Api) -> BoxFuture<'static, ()>;
 
-/// One event.
+/// An event and the pods that it wakes.
 pub struct Event {
     pub name: &'static str,
     /// What happened long before.
@@ -246,5 +246,5 @@ const OF_OTHERS: &[Event] = &[
     event!("annotations of a namespace change", "", api => touch(&api, "v1/namespaces", "", "n").await),
 ];
 
-/// All events.
+/// The events of all kinds, by what they are about.
 pub const EVENTS: [&[Event]; 4] = [OF_NODES, OF_PODS, OF_STORAGE, OF_OTHERS];

@@ -136,7 +136,7 @@ const OF_PODS: &[Event] = &[
     event!("a pod is gone", "resources far ports limits alone nominated", api => {
         api.remove(PODS, "n", "fills-a").await;
     }),
-    event!("a pod is gone that is counted", "spread", api => {
+    event!("a pod is gone that is counted", "spread nominated", api => {
         api.remove(PODS, "n", "counted").await;
     }),
     event!("a pod is gone that had a volume", "limits", api => {

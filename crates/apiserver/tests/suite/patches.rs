@@ -199,8 +199,8 @@ async fn patch_types_are_media_types() {
         ("application/merge-patch", 415),
         ("", 415),
     ] {
-        let (got, told) = api.typed("PATCH", &uri, kind, json!({"spec": {"replicas": 2}})).await;
-        assert_eq!(got, code, "{kind:?}: {told}");
+        let (got, answer) = api.typed("PATCH", &uri, kind, json!({"spec": {"replicas": 2}})).await;
+        assert_eq!(got, code, "{kind:?}: {answer}");
     }
 }
 

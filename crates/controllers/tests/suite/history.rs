@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 
 /// Histories of each test.
 const SEEDS: u64 = 4;
+/// The same of tests that wait for days: the server's own timers make them long.
+const SEEDS_OF_DAYS: u64 = 2;
 /// Shortest time between two looks.
 const LOOK_MIN: Duration = Duration::from_millis(500);
 /// Looks in the whole time that a test waits.
@@ -37,7 +39,7 @@ pub enum Noise {
     Restart,
     /// The next write of a controller meets a conflict or does not arrive.
     Fault,
-    /// Something else.
+    /// Something else that a test does.
     Do(Deed),
 }
 
@@ -74,7 +76,16 @@ pub struct History {
 
 /// Runs a test on as many histories as there are seeds.
 pub fn each(cast: Cast, test: impl AsyncFn(&mut History) + Copy + Send + 'static) {
-    for seed in 0..SEEDS {
+    run(SEEDS, cast, test);
+}
+
+/// As [`each`], for a test that waits for days.
+pub fn each_of_days(cast: Cast, test: impl AsyncFn(&mut History) + Copy + Send + 'static) {
+    run(SEEDS_OF_DAYS, cast, test);
+}
+
+fn run(seeds: u64, cast: Cast, test: impl AsyncFn(&mut History) + Copy + Send + 'static) {
+    for seed in 0..seeds {
         run_seeded(seed, move || async move {
             let api = Api::start().await;
             api.namespace("n").await;
@@ -106,7 +117,7 @@ impl History {
         }
     }
 
-    /// The time.
+    /// The time of the cluster, which is paused.
     pub fn now(&self) -> Timestamp {
         self.api.clock.now()
     }

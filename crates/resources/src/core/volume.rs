@@ -150,7 +150,7 @@ fn same_affinity(new: &Value, old: &Value) -> bool {
         ("beta.kubernetes.io/os", "kubernetes.io/os"),
         ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
     ];
-    let mut renamed = old.clone();
+    let (mut renamed, mut shown) = (old.clone(), new.clone());
     let terms =
         crate::tree::at_mut(&mut renamed, &["required"]).into_iter().flat_map(|r| items_mut(r, "nodeSelectorTerms"));
     for (i, term) in terms.enumerate() {
@@ -159,9 +159,14 @@ fn same_affinity(new: &Value, old: &Value) -> bool {
             if RENAMED.iter().any(|(was, name)| requirement["key"] == *was && now == *name) {
                 set(requirement, "key", now);
             }
+            // A key that is missing is reported where it is missing.
+            let at = format!("/required/nodeSelectorTerms/{i}/matchExpressions/{j}");
+            if let Some(asked) = shown.pointer_mut(&at).filter(|_| now.is_empty()) {
+                set(asked, "key", requirement["key"].clone());
+            }
         }
     }
-    same(new, &renamed)
+    same(&shown, &renamed)
 }
 
 /// The spec of a PersistentVolume of this name.

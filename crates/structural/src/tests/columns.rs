@@ -47,6 +47,9 @@ fn paths_lead_to_values() {
     for bad in [".a[", ".a[?(@.b==)]", ".a[x]", ".a['b", ".a]b["] {
         assert!(JsonPath::parse(bad).is_none_or(|p| p.find(&object()).is_none_or(|f| f.is_empty())), "{bad}");
     }
+    for bad in ["$(X)", "*", "*.a.b", "../x", "/abs/x", "a\nb", "{{ .x }}"] {
+        assert!(JsonPath::parse(bad).is_none(), "{bad}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use kelson_simulation::Api;
 use rand::Rng as _;
 use serde_json::{Value, json};
 
-use crate::history::{Cast, History, Noise, each, is_going, time};
+use crate::history::{Cast, History, Noise, each, each_of_days, is_going, time};
 
 const REQUESTS: &str = "certificates.k8s.io/v1/certificatesigningrequests";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -37,7 +37,7 @@ fn a_bootstrap_token_goes_when_it_expires() {
 #[test]
 fn certificate_requests_go_by_what_became_of_them() {
     let cast = Cast::of(&["certificatesigningrequest-cleaner-controller"]);
-    each(cast, async |history: &mut History| {
+    each_of_days(cast, async |history: &mut History| {
         let pem = create_request(&Key::generate().unwrap(), "x", &[], &[]).unwrap();
         let spec = json!({"request": STANDARD.encode(pem), "signerName": "example.com/s", "usages": ["client auth"]});
         history.api.create(REQUESTS, json!({"metadata": {"name": "r"}, "spec": spec})).await;
@@ -61,7 +61,7 @@ fn certificate_requests_go_by_what_became_of_them() {
 fn a_legacy_token_goes_a_period_after_it_was_marked() {
     let config = || Config { legacy_token_clean_up_period: 48 * HOUR, ..Config::default() };
     let cast = Cast { config, ..Cast::of(&["legacy-serviceaccount-token-cleaner-controller"]) };
-    each(cast, async |history: &mut History| {
+    each_of_days(cast, async |history: &mut History| {
         let account = json!({"metadata": {"name": "robot", "namespace": "n"}, "secrets": [{"name": "auto"}]});
         history.api.create("v1/serviceaccounts", account).await;
         let metadata = json!({"name": "auto", "namespace": "n",

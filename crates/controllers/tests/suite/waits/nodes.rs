@@ -142,6 +142,45 @@ fn a_silent_node_is_unreachable_after_the_grace_period_and_loses_its_pods() {
     });
 }
 
+/// All nodes but `n1` and `n2` renew their leases.
+fn renew_others(api: Api, _: u64) -> futures::future::BoxFuture<'static, ()> {
+    Box::pin(async move {
+        let now = kelson_meta::format_micro(kelson_meta::Clock::now(&api.clock));
+        for name in ["n3", "n4", "n5", "n6"] {
+            if api.get(LEASES, "kube-node-lease", name).await.is_some() {
+                api.patch(LEASES, "kube-node-lease", name, "", json!({"spec": {"renewTime": now}})).await;
+            }
+        }
+    })
+}
+
+/// When nodes got the taints that move their pods, in order.
+async fn tainted(api: &Api) -> Vec<Timestamp> {
+    let nodes = api.list("v1/nodes").await;
+    let taints = nodes.iter().flat_map(|n| n["spec"]["taints"].as_array().cloned().unwrap_or_default());
+    let moving = taints.filter(|t| t["key"] == UNREACHABLE && t["effect"] == "NoExecute");
+    let mut times: Vec<Timestamp> = moving.map(|t| time(&t["timeAdded"])).collect();
+    times.sort();
+    times
+}
+
+#[test]
+fn silent_nodes_of_a_zone_get_their_taints_one_every_ten_seconds() {
+    let cast = Cast { beat: Some(renew_others), ..Cast::of(&["node-lifecycle-controller"]) };
+    each(cast, async |history: &mut History| {
+        for name in ["n1", "n2", "n3", "n4", "n5", "n6"] {
+            node(&history.api, name).await;
+        }
+        let silent = history.now() + Duration::from_secs(50);
+        let noises = [NODE, Noise::Touch("v1/nodes", "", "n2"), Noise::Touch(LEASES, "kube-node-lease", "n1")];
+        let both = async |api: &Api| tainted(api).await.len() == 2;
+        history.acts_at(silent + Duration::from_secs(10), &noises, both, both).await;
+        let times = tainted(&history.api).await;
+        let (first, second) = (times[0].duration_since(silent).as_secs(), times[1].duration_since(silent).as_secs());
+        assert!((-1..3).contains(&first) && (9..14).contains(&second), "{first} and {second} seconds after the grace");
+    });
+}
+
 #[test]
 fn pods_of_a_node_that_is_gone_are_kept_for_the_quarantine() {
     each(Cast::of(&["pod-garbage-collector-controller"]), async |history: &mut History| {

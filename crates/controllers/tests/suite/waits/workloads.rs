@@ -26,7 +26,7 @@ fn workload(spec: Value) -> Value {
     object
 }
 
-/// Changes an annotation of each pod and of the node, and the reason of a condition that matters to nobody here.
+/// Changes an annotation of each pod, and what the node has of a resource that no pod asks for.
 fn touch_pods(api: Api, number: u64) -> BoxFuture<'static, ()> {
     Box::pin(async move {
         for pod in api.list("v1/pods").await {

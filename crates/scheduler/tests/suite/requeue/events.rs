@@ -17,7 +17,7 @@ const SLICES: &str = "resource.k8s.io/v1/resourceslices";
 
 type Happens = fn(Api) -> BoxFuture<'static, ()>;
 
-/// One event.
+/// An event and the pods that it wakes.
 pub struct Event {
     pub name: &'static str,
     /// What happened long before.
@@ -136,7 +136,7 @@ const OF_PODS: &[Event] = &[
     event!("a pod is gone", "resources far ports limits alone nominated", api => {
         api.remove(PODS, "n", "fills-a").await;
     }),
-    event!("a pod is gone that is counted", "spread", api => {
+    event!("a pod is gone that is counted", "spread nominated", api => {
         api.remove(PODS, "n", "counted").await;
     }),
     event!("a pod is gone that had a volume", "limits", api => {
@@ -246,5 +246,5 @@ const OF_OTHERS: &[Event] = &[
     event!("annotations of a namespace change", "", api => touch(&api, "v1/namespaces", "", "n").await),
 ];
 
-/// All events.
+/// The events of all kinds, by what they are about.
 pub const EVENTS: [&[Event]; 4] = [OF_NODES, OF_PODS, OF_STORAGE, OF_OTHERS];

@@ -22,7 +22,7 @@ use self::waiting::{WAITING, Waiting};
 /// which a pod is looked at whatever happens.
 const REST: Duration = Duration::from_secs(60);
 
-/// Attempts to place a pod, by its profile. Each pod has a profile of its own.
+/// Attempts to place a pod, by its profile. No two pods have the same profile.
 fn attempts(metrics: &Registry) -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for line in metrics.text().lines().filter_map(|l| l.strip_prefix("scheduler_schedule_attempts_total{profile=\"")) {

@@ -18,7 +18,7 @@ const fn waiting(name: &'static str, reason: &'static str, spec: fn() -> Value) 
     Waiting { name, reason, spec }
 }
 
-/// The pods.
+/// The pods, one for each reason.
 pub const WAITING: &[Waiting] = &[
     waiting("resources", "Insufficient cpu", || cpu("3")),
     waiting("taints", "untolerated taint", || tolerating(&["node.kubernetes.io/unschedulable"])),

@@ -3,7 +3,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::ensure;
-use kelson_blackbox::{Kubectl, Needs::Node, Needs::OwnServer, Outcome, Subject, Test, binary, eventually};
+use kelson_blackbox::{Kubectl, Needs::Node, Needs::OwnServer, Outcome, Process, Subject, Test, binary, eventually};
 
 use crate::pods::{ready, script};
 
@@ -13,6 +13,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "network_policies::egress_by_label_and_address", needs: Node, run: egress },
         Test { name: "network_policies::a_pod_is_isolated_from_its_first_packet", needs: Node, run: first_packet },
         Test { name: "network_policies::explain_names_the_policy", needs: OwnServer, run: explain },
+        Test { name: "network_policies::a_policy_without_effect_gets_a_warning", needs: OwnServer, run: warnings },
     ]
 }
 
@@ -156,4 +157,29 @@ fn explain(s: &Subject) -> Outcome {
         ensure!(counted.contains("Policy np-why/server, Ingress") && !counted.contains(" 0 denied"), "{counted}");
         Ok(())
     })
+}
+
+/// Where nodes do not enforce policies every write of one is answered with a warning, elsewhere the write of parts without effect.
+fn warnings(_: &Subject) -> Outcome {
+    const NOT_ENFORCED: &str = "do not enforce network policies";
+    const NO_EFFECT: &str = "spec.ingress[0].from[0].ipBlock.cidr: fd00::/8 has no effect";
+    let plain = policy("plain", "{podSelector: {}}");
+    let foreign = policy("foreign", "{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 'fd00::/8'}}]}]}");
+    for (args, of_plain, of_foreign) in [
+        (&["--disable-agent", "--disable", "network-policy"][..], Some(NOT_ENFORCED), NOT_ENFORCED),
+        (&["--disable-agent"][..], None, NO_EFFECT),
+    ] {
+        let server = Process::start(args, std::path::Path::new("/nonexistent"))?;
+        for (manifest, expected) in [(&plain, of_plain), (&foreign, Some(of_foreign))] {
+            let out = server.kubectl().with_input(&["apply", "-f", "-"], manifest.as_bytes())?;
+            let said = out.stderr.contains("Warning:");
+            ensure!(
+                out.code == 0 && said == expected.is_some() && expected.is_none_or(|text| out.stderr.contains(text)),
+                "{args:?}, {manifest}: {}",
+                out.stderr
+            );
+        }
+        server.finish(false)?;
+    }
+    Ok(())
 }

@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_typed_pod_has_the_facts_of_its_json() {
         let port = |name: &str, protocol: &str| json!({"name": name, "containerPort": 53, "protocol": protocol});
-        let container = |ports| json!({"name": "c", "image": "i", "ports": ports});
+        let container = |ports: serde_json::Value| json!({"name": "c", "image": "i", "ports": ports});
         let mut sidecar = container(json!([port("side", "SCTP")]));
         sidecar["restartPolicy"] = json!("Always");
         let containers = json!([

@@ -199,7 +199,8 @@ fn files_of_others(_: &Subject) -> Outcome {
     ensure!(!is_ok && text.contains("usr/local/bin/kelson exists and was not installed by this script"), "{text}");
     ensure!(root.tree()? == before, "nothing was changed");
     // A program that is there already, an environment of the user's, and a file beside it.
-    fs::write(root.path("etc/kelson/kelson.env"), "KELSON_ARGS='--data-dir /srv/k'\n")?;
+    fs::write(root.path("etc/kelson/kelson.env"), "KELSON_ARGS='--node-name box'\n")?;
+    fs::write(root.path("etc/kelson/config.yaml"), "node-name: other\ndata-dir: \"/srv/k\"  # large\n")?;
     fs::write(root.path("etc/kelson/policy.yaml"), "x")?;
     let before = root.tree()?;
     root.ok("INSTALL_K3S_BIN_DIR_READ_ONLY=true sh /release/install.sh")?;

@@ -371,12 +371,12 @@ start() {
         say "starting kelson-$role"
         systemctl start "kelson-$role.service"
       elif [ "$changed" = true ] || is_true "${KELSON_INSTALL_FORCE_RESTART:-}"; then
-        say "restarting kelson-$role; pods go on"
+        say "restarting kelson-$role; pods continue"
         systemctl restart "kelson-$role.service"
       fi ;;
     openrc)
       if [ "$changed" = true ] || is_true "${KELSON_INSTALL_FORCE_RESTART:-}"; then
-        say "starting kelson-$role; pods go on"
+        say "starting kelson-$role; pods continue"
         rc-service "kelson-$role" restart
       else
         rc-service --ifstopped "kelson-$role" start

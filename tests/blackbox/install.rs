@@ -1,4 +1,4 @@
-//! The way onto a machine and off it again: install.sh in a root of its own and below DESTDIR, the archive of a release, and what a
+//! The way onto a machine and off it again: install.sh in a fresh root and below DESTDIR, the archive of a release, and what a
 //! service manager hears of the server that it starts. The program of most tests is a stand-in that writes down how it was called.
 use std::fs;
 use std::os::unix::net::UnixDatagram;

@@ -330,12 +330,13 @@ fn service_manager(_: &Subject) -> Outcome {
     manager.set_read_timeout(Some(PATIENCE))?;
     let log = fs::File::create(dir.path().join("log"))?;
     let stream = sh(&format!("stat -c %d:%i {}", dir.path().join("log").display()))?;
+    let (data, port) = (dir.path().join("data"), free_port()?);
     let mut server = Command::new(binary())
         .args(["server", "--disable-agent", "--bind-address=127.0.0.1", "--data-dir"])
-        .arg(dir.path().join("data"))
-        .args(["--secure-port", &free_port()?.to_string()])
+        .arg(&data)
+        .args(["--secure-port", &port.to_string()])
         .env("NOTIFY_SOCKET", &socket)
-        .env("WATCHDOG_USEC", "400000")
+        .env("WATCHDOG_USEC", "4000000")
         .env("JOURNAL_STREAM", stream.trim())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -360,6 +361,7 @@ fn service_manager(_: &Subject) -> Outcome {
         kill_process(pid, Signal::HUP)?;
         heard("RELOADING=1")?;
         heard("READY=1")?;
+        shown(&data, server.id(), port)?;
         kill_process(pid, Signal::TERM)?;
         heard("STOPPING=1")
     });
@@ -373,6 +375,23 @@ fn service_manager(_: &Subject) -> Outcome {
     let is_entry = |line: &str| ["<3>", "<4>", "<6>", "<7>"].iter().any(|level| line.starts_with(level));
     ensure!(log.lines().count() > 1 && log.lines().all(is_entry), "priorities alone, no times: {log}");
     ensure!(log.contains("reloaded:"), "{log}");
+    let out = Command::new(binary()).args(["status", "--data-dir"]).arg(&data).output()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    ensure!(!out.status.success() && text.contains("nothing runs with this data directory"), "{text}");
+    Ok(())
+}
+
+/// What `kelson status` says of a healthy control plane.
+fn shown(data: &Path, pid: u32, port: u16) -> Outcome {
+    let out = Command::new(binary()).args(["status", "-o", "json", "--data-dir"]).arg(data).output()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    ensure!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
+    let status: serde_json::Value = serde_json::from_str(&text).context(text)?;
+    ensure!(status["process"]["pid"] == pid && status["api"]["notReady"].is_null(), "{status}");
+    ensure!(status["certificates"].as_array().is_some_and(|all| all.len() > 3), "{status}");
+    // Only root sees the sockets of a process that keeps its memory private.
+    let listens = status["listens"].as_array().cloned().unwrap_or_default();
+    ensure!(!rustix::process::geteuid().is_root() || listens.contains(&port.to_string().into()), "{port}: {status}");
     Ok(())
 }
 

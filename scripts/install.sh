@@ -9,6 +9,7 @@
 # Variables; `true` switches on. Where k3s' installer has the same one, INSTALL_K3S_… and K3S_… are read too.
 #   KELSON_URL, KELSON_TOKEN              the server to join, and the token; with KELSON_URL this machine becomes a node
 #   KELSON_LOG                            log level
+#   KELSON_CONFIG_FILE                    configuration file [/etc/kelson/config.yaml]
 #   KELSON_INSTALL_EXEC                   the command and its flags, before those of this command line
 #   KELSON_INSTALL_FROM                   directory or .tar.gz with the release [the directory of this script]
 #   KELSON_INSTALL_BIN_DIR                where the program goes [/usr/local/bin]
@@ -69,7 +70,7 @@ k3s() {
       K3S_DATASTORE_ENDPOINT | K3S_DATASTORE_CAFILE | K3S_DATASTORE_CERTFILE | K3S_DATASTORE_KEYFILE)
         die "$variable: for an etcd of your own, give the flags --etcd-servers, --etcd-cafile, --etcd-certfile and --etcd-keyfile" ;;
       K3S_CONFIG_FILE)
-        die "K3S_CONFIG_FILE names a file of k3s; give flags after the command, or in KELSON_INSTALL_EXEC" ;;
+        die "K3S_CONFIG_FILE names a file of k3s: Kelson's is /etc/kelson/config.yaml, or the one that KELSON_CONFIG_FILE names" ;;
       *) die "$variable has no counterpart in Kelson: unset it; the head of this script lists the variables there are" ;;
     esac
   done
@@ -130,7 +131,7 @@ check_role() {
     '' | ??????.????????????????) ;;
     *) die "KELSON_TOKEN is no token of Kelson (abcdef.0123456789abcdef): make one on the server, kelson token create --print-join-command" ;;
   esac
-  if [ ! -f "$root$env_file" ]; then
+  if [ ! -f "$root$env_file" ] && [ ! -f "$root${KELSON_CONFIG_FILE:-$config_file}" ]; then
     case " $args" in *" --server"*) ;; *) [ -n "${KELSON_URL:-}" ] || die "an agent needs KELSON_URL, its server's https://HOST:6443" ;; esac
     case " $args" in *" --token"*) ;; *) [ -n "${KELSON_TOKEN:-}" ] || die "an agent needs KELSON_TOKEN, a token of the server" ;; esac
   fi
@@ -228,7 +229,7 @@ environment() {
 
 # Variables of Kelson that are set.
 settings() {
-  for key in KELSON_URL KELSON_TOKEN KELSON_LOG; do
+  for key in KELSON_URL KELSON_TOKEN KELSON_LOG KELSON_CONFIG_FILE; do
     eval "[ -z \"\${$key:-}\" ] || printf ' %s' $key"
   done
 }
@@ -241,12 +242,19 @@ set_key() { # KEY VALUE
   printf "%s='%s'\n" "$1" "$2" >>"$file"
 }
 
-# The data directory that the flags name.
+# The data directory that the configuration files name, and the flags, which go before them.
 data_dir() {
   # shellcheck disable=SC1090
   flags=$(. "$root$env_file" && printf '%s' "${KELSON_ARGS:-}")
-  eval "set -- $flags"
+  # shellcheck disable=SC1090
+  config=$(. "$root$env_file" && printf '%s' "${KELSON_CONFIG_FILE:-$config_file}")
   dir=/var/lib/kelson
+  for file in "$root$config" "$root$config.d"/*; do
+    [ ! -f "$file" ] || line=$(sed -n "s/^data-dir:[ ]*[\"']\{0,1\}\([^\"' #]*\).*/\1/p" "$file")
+    dir=${line:-$dir}
+    line=
+  done
+  eval "set -- $flags"
   while [ $# -gt 0 ]; do
     case $1 in
       --data-dir=*) dir=${1#*=} ;;
@@ -363,12 +371,12 @@ start() {
         say "starting kelson-$role"
         systemctl start "kelson-$role.service"
       elif [ "$changed" = true ] || is_true "${KELSON_INSTALL_FORCE_RESTART:-}"; then
-        say "restarting kelson-$role; pods go on"
+        say "restarting kelson-$role; pods continue"
         systemctl restart "kelson-$role.service"
       fi ;;
     openrc)
       if [ "$changed" = true ] || is_true "${KELSON_INSTALL_FORCE_RESTART:-}"; then
-        say "starting kelson-$role; pods go on"
+        say "starting kelson-$role; pods continue"
         rc-service "kelson-$role" restart
       else
         rc-service --ifstopped "kelson-$role" start
@@ -402,6 +410,8 @@ main() {
   k3s_flags=
   k3s_server_flags=
   env_file=/etc/kelson/kelson.env
+  config_file=/etc/kelson/config.yaml
+  line=
   list=/usr/local/share/kelson/installed
   changed=false
   k3s

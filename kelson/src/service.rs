@@ -1,4 +1,4 @@
-//! The service manager that started this process: it hears when the process is ready, reloads, stops, and that it lives
+//! The service manager that started this process: it is notified when the process is ready, reloads, stops, and that it is alive
 //! (`sd_notify(3)`). Where there is none, nothing is sent, and SIGHUP ends the process as that of a terminal should.
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ impl Service {
     /// Finds the manager, and starts the tasks that answer it: for its watchdog, and for its requests to reload.
     pub fn begin(tasks: &Tasks) -> Self {
         let notifier = Notifier::from_env().unwrap_or_else(|e| {
-            tracing::warn!(error = %e, "the service manager cannot be reached: it is not told when this process is ready");
+            tracing::warn!(error = %e, "the service manager cannot be reached; it takes this process for one that never gets ready");
             None
         });
         let service = Self(notifier.map(Arc::new));
@@ -33,7 +33,7 @@ impl Service {
         service
     }
 
-    /// What is said serves its clients from now on.
+    /// The process serves its clients from now on, as `status` says.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }

@@ -1,4 +1,4 @@
-//! The way onto a machine and off it again: install.sh in a root of its own and below DESTDIR, the archive of a release, and what a
+//! The way onto a machine and off it again: install.sh in a fresh root and below DESTDIR, the archive of a release, and what a
 //! service manager hears of the server that it starts. The program of most tests is a stand-in that writes down how it was called.
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -199,7 +199,8 @@ fn files_of_others(_: &Subject) -> Outcome {
     ensure!(!is_ok && text.contains("usr/local/bin/kelson exists and was not installed by this script"), "{text}");
     ensure!(root.tree()? == before, "nothing was changed");
     // A program that is there already, an environment of the user's, and a file beside it.
-    fs::write(root.path("etc/kelson/kelson.env"), "KELSON_ARGS='--data-dir /srv/k'\n")?;
+    fs::write(root.path("etc/kelson/kelson.env"), "KELSON_ARGS='--node-name box'\n")?;
+    fs::write(root.path("etc/kelson/config.yaml"), "node-name: other\ndata-dir: \"/srv/k\"  # large\n")?;
     fs::write(root.path("etc/kelson/policy.yaml"), "x")?;
     let before = root.tree()?;
     root.ok("INSTALL_K3S_BIN_DIR_READ_ONLY=true sh /release/install.sh")?;
@@ -329,12 +330,13 @@ fn service_manager(_: &Subject) -> Outcome {
     manager.set_read_timeout(Some(PATIENCE))?;
     let log = fs::File::create(dir.path().join("log"))?;
     let stream = sh(&format!("stat -c %d:%i {}", dir.path().join("log").display()))?;
+    let (data, port) = (dir.path().join("data"), free_port()?);
     let mut server = Command::new(binary())
         .args(["server", "--disable-agent", "--bind-address=127.0.0.1", "--data-dir"])
-        .arg(dir.path().join("data"))
-        .args(["--secure-port", &free_port()?.to_string()])
+        .arg(&data)
+        .args(["--secure-port", &port.to_string()])
         .env("NOTIFY_SOCKET", &socket)
-        .env("WATCHDOG_USEC", "400000")
+        .env("WATCHDOG_USEC", "4000000")
         .env("JOURNAL_STREAM", stream.trim())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -359,6 +361,7 @@ fn service_manager(_: &Subject) -> Outcome {
         kill_process(pid, Signal::HUP)?;
         heard("RELOADING=1")?;
         heard("READY=1")?;
+        shown(&data, server.id(), port)?;
         kill_process(pid, Signal::TERM)?;
         heard("STOPPING=1")
     });
@@ -372,6 +375,23 @@ fn service_manager(_: &Subject) -> Outcome {
     let is_entry = |line: &str| ["<3>", "<4>", "<6>", "<7>"].iter().any(|level| line.starts_with(level));
     ensure!(log.lines().count() > 1 && log.lines().all(is_entry), "priorities alone, no times: {log}");
     ensure!(log.contains("reloaded:"), "{log}");
+    let out = Command::new(binary()).args(["status", "--data-dir"]).arg(&data).output()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    ensure!(!out.status.success() && text.contains("nothing runs with this data directory"), "{text}");
+    Ok(())
+}
+
+/// What `kelson status` says of a healthy control plane.
+fn shown(data: &Path, pid: u32, port: u16) -> Outcome {
+    let out = Command::new(binary()).args(["status", "-o", "json", "--data-dir"]).arg(data).output()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    ensure!(out.status.success(), "{text}\n{}", String::from_utf8_lossy(&out.stderr));
+    let status: serde_json::Value = serde_json::from_str(&text).context(text)?;
+    ensure!(status["process"]["pid"] == pid && status["api"]["notReady"].is_null(), "{status}");
+    ensure!(status["certificates"].as_array().is_some_and(|all| all.len() > 3), "{status}");
+    // Only root sees the sockets of a process that keeps its memory private.
+    let listens = status["listens"].as_array().cloned().unwrap_or_default();
+    ensure!(!rustix::process::geteuid().is_root() || listens.contains(&port.to_string().into()), "{port}: {status}");
     Ok(())
 }
 

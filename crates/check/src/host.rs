@@ -1,12 +1,15 @@
-//! The machine as probes read it: a root directory, which tests make of their own, and programs whose output is handed in there.
-#![allow(clippy::disallowed_methods, reason = "blocking: before anything else is started, or in a command of its own")]
+//! The machine as probes read it: its files below a root directory, and its programs; tests make both.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "blocking: before anything else is started, or by a command that does nothing else"
+)]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// What the machine is to be.
+/// What the machine is used for.
 #[derive(Debug, Clone)]
 pub struct Purpose {
     /// Runs the control plane.

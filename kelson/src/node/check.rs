@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kelson_check::{Host, Purpose, Report};
 use kelson_meta::version;
 
-/// What the machine is to be.
+/// What the machine is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
     /// A control plane with this machine's node, as `kelson server`.

@@ -4,7 +4,7 @@ use crate::host::{Host, Purpose};
 
 /// Bits of `CapEff` that a node needs, and for what.
 const NEEDED: &[(u32, &str, &str)] = &[
-    (0, "CAP_CHOWN", "volumes and container roots have owners of their own"),
+    (0, "CAP_CHOWN", "files of volumes and containers have various owners"),
     (1, "CAP_DAC_OVERRIDE", "files of containers belong to other users"),
     (5, "CAP_KILL", "processes of containers belong to other users"),
     (12, "CAP_NET_ADMIN", "pods get interfaces, services get rules"),

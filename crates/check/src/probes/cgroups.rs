@@ -106,7 +106,7 @@ fn read_only(findings: &mut Findings, at: &str) {
         Level::Error,
         format!("{at} is mounted read-only"),
         "No cgroup of a pod can be made. Containers that are not privileged see it this way.",
-        "Run in a privileged container with a cgroup namespace of its own (docker run --privileged --cgroupns=private), or on the host.",
+        "Run in a privileged container with a private cgroup namespace (docker run --privileged --cgroupns=private), or on the host.",
     );
 }
 

@@ -1,5 +1,8 @@
 //! The clock: certificates are valid from and until, and nodes compare times.
-#![allow(clippy::disallowed_methods, reason = "blocking: before anything else is started, or in a command of its own")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "blocking: before anything else is started, or by a command that does nothing else"
+)]
 
 use std::time::SystemTime;
 

@@ -41,7 +41,7 @@ pub struct DiskFacts {
     pub kind: String,
     /// Bytes: all, and free for this user.
     pub bytes: (u64, u64),
-    /// Inodes: all, and free; zeros where the file system has none of its own.
+    /// Inodes: all, and free; zeros where the file system has no fixed number.
     pub inodes: (u64, u64),
     /// Durations of durable writes; empty where none could be made.
     pub writes: Measured,

@@ -113,7 +113,7 @@ pub fn find(facts: &FirewallFacts, purpose: &Purpose) -> Vec<Finding> {
     if !purpose.node {
         return findings.or_ok(|| "clients of the API need its port, and nothing else".to_owned());
     }
-    // A manager puts its own rules back: it is the one to tell.
+    // A manager restores its own rules: the change is made there.
     let action = match (facts.firewalld, facts.ufw) {
         (true, _) => Some(
             "firewall-cmd --permanent --zone=trusted --add-source=10.42.0.0/16 --add-source=10.43.0.0/16; firewall-cmd --permanent \

@@ -11,7 +11,7 @@ const TABLES: &[(&str, bool)] = &[("tcp", false), ("tcp6", false), ("udp", true)
 /// State of a UDP socket without a peer.
 const UNCONNECTED: &str = "07";
 
-/// A port that is wanted.
+/// A port that Kelson listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Port {
     number: u16,
@@ -34,7 +34,7 @@ pub struct Holder {
     pub is_kelson: bool,
 }
 
-fn wanted(purpose: &Purpose) -> Vec<Port> {
+fn used(purpose: &Purpose) -> Vec<Port> {
     let tcp = |number, what, level, meaning| Port { number, is_udp: false, what, level, meaning };
     let api = "The server does not start.";
     let other = "Kelson takes another port, or leaves it out: what looks for it there finds the other program.";
@@ -59,15 +59,15 @@ fn wanted(purpose: &Purpose) -> Vec<Port> {
     server.chain(node.into_iter().filter(|_| purpose.node)).filter(|port| port.number > 0).collect()
 }
 
-/// Those of the wanted ports that somebody listens on.
+/// Those of Kelson's ports that some process listens on.
 pub fn read(host: &Host, purpose: &Purpose) -> Vec<Holder> {
-    let wanted = wanted(purpose);
+    let used = used(purpose);
     let mut taken: Vec<(u16, bool, String)> = Vec::new();
     for (file, is_udp) in TABLES {
         let is_udp = *is_udp;
         for (number, inode) in listening(&host.text(format!("/proc/net/{file}")), is_udp) {
             let is_new = !taken.iter().any(|(n, udp, _)| (*n, *udp) == (number, is_udp));
-            if is_new && wanted.iter().any(|port| (port.number, port.is_udp) == (number, is_udp)) {
+            if is_new && used.iter().any(|port| (port.number, port.is_udp) == (number, is_udp)) {
                 taken.push((number, is_udp, inode));
             }
         }
@@ -138,7 +138,7 @@ fn owners(host: &Host, inodes: &BTreeSet<String>) -> Vec<(String, String, u32)> 
 /// Which of them are in the way.
 pub fn find(holders: &[Holder], purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Findings::of("ports");
-    for port in wanted(purpose) {
+    for port in used(purpose) {
         let is_it = |holder: &&Holder| (holder.number, holder.is_udp) == (port.number, port.is_udp);
         let Some(holder) = holders.iter().find(is_it) else { continue };
         let protocol = if port.is_udp { "UDP " } else { "" };
@@ -169,7 +169,7 @@ pub fn find(holders: &[Holder], purpose: &Purpose) -> Vec<Finding> {
             (false, level) => findings.add(level, found, port.meaning, ""),
         }
     }
-    let count = wanted(purpose).len();
+    let count = used(purpose).len();
     findings.or_ok(|| format!("all {count} ports are free"))
 }
 

@@ -62,7 +62,7 @@ pub fn find(running: &[Running], purpose: &Purpose) -> Vec<Finding> {
     let control_plane = named(CONTROL_PLANE);
     if purpose.server && !control_plane.is_empty() {
         let found = format!("parts of another control plane run: {}", control_plane.join(", "));
-        findings.add(Level::Info, found, "They go on; ports that they have are named by the probe for ports.", "");
+        findings.add(Level::Info, found, "They continue; ports that they have are named by the probe for ports.", "");
     }
     let proxies = named(PROXIES);
     if purpose.node && !proxies.is_empty() {
@@ -78,7 +78,7 @@ pub fn find(running: &[Running], purpose: &Purpose) -> Vec<Finding> {
         findings.add(
             Level::Info,
             format!("other container runtimes run: {}", runtimes.join(", ")),
-            "They are not in the way: Kelson starts a containerd with directories of its own. Each takes some 50 MiB. Docker sets the \
+            "They are not in the way: Kelson starts another containerd, with other directories. Each takes some 50 MiB. Docker sets the \
              FORWARD policy of iptables to DROP.",
             "",
         );
@@ -86,7 +86,7 @@ pub fn find(running: &[Running], purpose: &Purpose) -> Vec<Finding> {
     findings.or_ok(|| "no other node agent or container runtime runs".to_owned())
 }
 
-/// Whether it belongs to the node of this data directory, as its containerd does.
+/// Whether it is part of the node of this data directory, as its containerd does.
 fn is_ours(process: &Running, data_dir: &Path) -> bool {
     let dir = data_dir.display().to_string();
     process.command.contains(&format!("{dir}/")) || process.command.contains(&format!(" {dir} "))

@@ -48,7 +48,7 @@ impl Process {
             .current_dir(config.dir())
             // A Ctrl-C on our terminal is not for it.
             .process_group(0)
-            // It would tell our service manager that it is ready, and that it lives.
+            // With them it would notify our service manager, as if it were this process.
             .env_remove("NOTIFY_SOCKET")
             .env_remove("WATCHDOG_USEC")
             .env_remove("WATCHDOG_PID")

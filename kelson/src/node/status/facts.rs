@@ -14,7 +14,7 @@ pub struct Facts {
     pub version: String,
     /// The data directory, absolute.
     pub data_dir: PathBuf,
-    /// Whether it is a server's: it has authorities, or objects.
+    /// Whether it is a server's: it has CAs.
     pub is_server: bool,
     /// The process that works with it.
     pub process: Option<ProcessFacts>,

@@ -161,7 +161,7 @@ mod tests {
     #[tokio::test]
     async fn a_directory_without_a_process_is_shown() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(gather(dir.path()).await.is_err(), "an empty directory is nobody's");
+        assert!(gather(dir.path()).await.is_err(), "an empty directory is no data directory");
         let held = DataDirLock::take(dir.path()).unwrap();
         let facts = gather(dir.path()).await.unwrap();
         assert_eq!(facts.process.map(|process| process.pid), Some(std::process::id()));

@@ -1,9 +1,9 @@
 //! `kelson status`: what runs here, where it listens, what it keeps, what ends soon, and what to do about it. `facts` is gathered in
-//! `gather`, what it means is decided in `judge`, which is pure, and written in `show`.
+//! `gather`, what it means is decided in `warn`, which is pure, and written in `show`.
 mod facts;
 mod gather;
-mod judge;
 mod show;
+mod warn;
 
 use anyhow::bail;
 use kelson_check::Level;
@@ -16,7 +16,7 @@ use super::args::StatusArgs;
 /// No data directory is there, or a warning says that something does not work.
 pub async fn run(args: &StatusArgs) -> anyhow::Result<()> {
     let facts = gather::gather(&args.data_dir).await?;
-    let warnings = judge::warnings(&facts);
+    let warnings = warn::warnings(&facts);
     match args.output.as_str() {
         "json" => println!("{}", show::json(&facts, &warnings)?),
         _ => print!("{}", show::text(&facts, &warnings)),

@@ -18,7 +18,7 @@ pub fn warnings(facts: &Facts) -> Vec<Finding> {
     };
     if facts.process.is_none() {
         let what = if facts.is_server { "The API does not answer" } else { "The node reports nothing" };
-        let meaning = format!("{what}. Containers that ran go on without it.");
+        let meaning = format!("{what}. Containers continue without it.");
         let action = "systemctl start kelson-server (or kelson-agent); journalctl -u kelson-server says why it ended.";
         add("process", Level::Error, "nothing runs with this data directory".to_owned(), &meaning, action);
     }

@@ -125,8 +125,8 @@ pub const ALIASES: &[Alias] = &[
     // Node.
     same("node-name").variable("K3S_NODE_NAME"),
     refused("with-node-id", "set --node-name").truth(),
-    refused("node-label", "labels are set by `kubectl label node`"),
-    refused("node-taint", "`registerWithTaints` in the KubeletConfiguration that --kubelet-config names"),
+    named("node-label", "node-labels"),
+    named("node-taint", "register-with-taints"),
     same("node-ip").letter('i').note("one address"),
     refused("node-external-ip", "a node has one address, --node-ip"),
     refused("node-internal-dns", "a node has one address, --node-ip"),

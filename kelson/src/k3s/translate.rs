@@ -226,6 +226,9 @@ mod tests {
     #[test]
     fn a_flag_may_mean_something_else_to_an_agent() {
         assert_eq!(translated("agent", "K3S_URL", &["https://a:6443"]), "server=https://a:6443");
+        assert_eq!(translated("agent", "node-label", &["tier=edge"]), "node-labels=tier=edge");
+        let taint = translated("agent", "node-taint", &["a=b:Nope"]);
+        assert!(taint.starts_with("refused: invalid value"), "{taint}");
         assert!(translated("server", "K3S_URL", &["https://a:6443"]).starts_with("refused"));
     }
 

@@ -24,6 +24,19 @@ use crate::shared::manifest_set::ManifestSet;
 /// Between tries of what failed.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 
+/// Longest line of the status, in characters: all files together fit into the ConfigMap.
+const STATUS_CHARS_MAX: usize = 400;
+/// Longest reason in an event, in characters: the API takes 1024 bytes with what stands before it.
+const MESSAGE_CHARS_MAX: usize = 700;
+
+/// A text with its end left out where it is too long.
+fn shortened(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// The work: all of it at once, since an object of one file may need those of another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct AllManifests;
@@ -204,7 +217,7 @@ impl ManifestController {
                 }
                 (Ok(objects), None) => format!("{name}: {} objects applied", objects.len()),
             };
-            lines.push(line);
+            lines.push(shortened(&line, STATUS_CHARS_MAX));
         }
         let parent = self.note(now, failed, lines.join("\n"));
         match parent {
@@ -225,7 +238,7 @@ impl ManifestController {
             let is_parsed = failed.contains_key(name);
             let (reason, what) =
                 if is_parsed { ("ApplyManifestFailed", "Applying") } else { ("ParseManifestFailed", "Reading") };
-            let why = why.join("; ");
+            let why = shortened(&why.join("; "), MESSAGE_CHARS_MAX);
             tracing::warn!(file = name, error = why, "manifest is not applied");
             Self::event(
                 &self.recorder,

@@ -24,8 +24,10 @@ use crate::shared::manifest_set::ManifestSet;
 /// Between tries of what failed.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
 
-/// Longest line of the status, in characters: all files together fit into the ConfigMap.
-const STATUS_CHARS_MAX: usize = 400;
+/// Longest line of the status, in characters.
+const LINE_CHARS_MAX: usize = 400;
+/// Longest status, in characters: a ConfigMap holds 1 MiB.
+const STATUS_CHARS_MAX: usize = 200_000;
 /// Longest reason in an event, in characters: the API takes 1024 bytes with what stands before it.
 const MESSAGE_CHARS_MAX: usize = 700;
 
@@ -217,9 +219,9 @@ impl ManifestController {
                 }
                 (Ok(objects), None) => format!("{name}: {} objects applied", objects.len()),
             };
-            lines.push(shortened(&line, STATUS_CHARS_MAX));
+            lines.push(shortened(&line, LINE_CHARS_MAX));
         }
-        let parent = self.note(now, failed, lines.join("\n"));
+        let parent = self.note(now, failed, shortened(&lines.join("\n"), STATUS_CHARS_MAX));
         match parent {
             Some(parent) => self.write(parent).await,
             None => Ok(()),

@@ -18,7 +18,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build pgo envtest test workspace lint unit blackbox clients test-clients portable fuzz torture torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
+.PHONY: help run build pgo release envtest test workspace lint unit blackbox lint-steps unit-steps blackbox-steps size clients test-clients portable fuzz torture torture-streams bench definitions images release-images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -33,8 +33,14 @@ run: ## a single-node cluster in the foreground (root); DATA_DIR, PORT and ARGS 
 build: deps-build ## the release binary, target/release/kelson
 	cargo build --locked --release --package kelson
 
+size: build ## check that the release binary is not larger than its limit in xtask/ratchets.txt
+	cargo xtask size target/release/kelson
+
 pgo: deps-test release-images ## target/pgo/kelson: a release that the loads of bench/ have trained, in half an hour; a node's too as root
 	scripts/pgo
+
+release: $(if $(BINARY),,build) ## archive to install from, and its checksum, in target/dist; BINARY=target/pgo/kelson takes the trained one
+	scripts/release $(or $(BINARY),target/release/kelson) target/dist
 
 envtest: build ## assets for test environments in target/envtest/bin, their archive and index beside it; URL says where that will be served
 	scripts/envtest assets target/release/kelson target/envtest/bin
@@ -45,29 +51,36 @@ envtest: build ## assets for test environments in target/envtest/bin, their arch
 test: export CARGO_INCREMENTAL = 0
 test: deps-test ## everything the gate runs: lints, unit and component tests, the black-box suite
 	@scripts/deps list
-	@scripts/step lint "most of it is the one build" $(MAKE) --no-print-directory lint
-	@scripts/step unit "pure and component tests, the simulation" $(MAKE) --no-print-directory unit
-	@scripts/step blackbox "the slowest tests are listed at its end" $(MAKE) --no-print-directory blackbox
+	@for step in lint unit blackbox; do $(MAKE) --no-print-directory $$step || exit 1; done
 
 # The one build of lint, unit and blackbox: libraries, tests and the debug binary with one set of features, each compiled once.
 # clippy-driver is the compiler with clippy's lints in it, so the lints take no pass of their own: on kelson-cel it used 11.2 s of a
 # processor where the compiler alone used 9.3 s and a pass of `cargo clippy` 43.6 s more. It leaves out what the compiler checks of
 # raw pointers at run time and optimizes no MIR, in workspace crates alone: none of them reads or writes through a raw pointer.
-lint unit blackbox images workspace test-clients: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
-lint unit blackbox images workspace test-clients: export CLIPPY_ARGS = --deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
+lint unit blackbox lint-steps unit-steps blackbox-steps images workspace test-clients: export CLIPPY_ARGS = --deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 workspace: deps-build
 	cargo build --locked --workspace --all-targets
 
-lint: workspace ## format, compiler's and clippy's warnings, licences and versions of dependencies
+lint: ## format, compiler's and clippy's warnings, licences and versions of dependencies
+	@scripts/step lint "most of it is the one build" $(MAKE) --no-print-directory lint-steps
+
+unit: ## pure and component tests of every crate
+	@scripts/step unit "pure and component tests, the simulation" $(MAKE) --no-print-directory unit-steps
+
+blackbox: ## the black-box suite against clusters it starts (SUBJECT=kelson), with real kubectl and containerd
+	@scripts/step blackbox "the slowest tests are listed at its end" $(MAKE) --no-print-directory blackbox-steps
+
+lint-steps: workspace
 	cargo fmt --all --check
 	cargo fmt --manifest-path tests/kube/Cargo.toml --check
 	target/debug/xtask lint
 	target/debug/xtask units
 
-unit: deps-test workspace ## pure and component tests of every crate
+unit-steps: deps-test workspace
 	cargo test --locked --workspace --exclude kelson-blackbox
 
-blackbox: deps-test images ## the black-box suite against a cluster it starts (SUBJECT=kelson), with real kubectl and containerd
+blackbox-steps: deps-test images
 	cargo test --locked --package kelson-blackbox
 
 test-clients: deps-test clients images ## Helm, and controllers on controller-runtime and kube, against a cluster it starts (wants Go 1.26)

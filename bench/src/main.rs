@@ -12,6 +12,7 @@ mod definitions;
 mod flowcontrol;
 mod image;
 mod memory;
+mod network;
 mod rbac;
 mod scheduler;
 mod store;
@@ -35,6 +36,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("flowcontrol", flowcontrol::run, "[REQUESTS]: what priority and fairness cost a request"),
     ("image", image::run, "NAME OUT.tar [PATH-IN-IMAGE=FILE]...: writes a small image archive"),
     ("memory", memory::run, "COUNT: what pods cost in memory"),
+    ("network", network::run, "policies|services [COUNT]: what a change costs on the node of a large cluster"),
     ("rbac", rbac::run, "what a decision costs with 10,000 bindings"),
     ("scheduler", scheduler::run, "scheduling decisions a second"),
     ("store", store::run, "DIR: commits, lists, memory, bytes written"),

@@ -106,7 +106,7 @@ impl Inner {
         let answer = self.manager.call(Method::POST, &uri, "application/json", body(&request)).await?;
         let answer: Value = serde_json::from_slice(&answer).map_err(|e| ClientError::Decode(format!("{uri}: {e}")))?;
         let Some(token) = answer["status"]["token"].as_str() else {
-            return Err(ClientError::Decode(format!("{uri}: the answer has no token")));
+            return Err(ClientError::Decode(format!("{uri}: the response has no token")));
         };
         // Both clocks may differ, so what counts is how long the server says it lasts.
         let seconds = answer["spec"]["expirationSeconds"].as_u64().unwrap_or(0);

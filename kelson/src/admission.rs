@@ -13,16 +13,17 @@ pub struct AdmissionArgs {
     pub enable_admission_plugins: Vec<String>,
     #[arg(long, value_name = "PLUGINS", value_delimiter = ',', help = DISABLE.as_str())]
     pub disable_admission_plugins: Vec<String>,
-    /// Old form: exactly these plugins run, in the order of the list of all. Not beside the two flags above.
+    /// Deprecated: the exact list of admission plugins to run. Cannot be combined with --enable-admission-plugins or
+    /// --disable-admission-plugins.
     #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
     pub admission_control: Option<Vec<String>>,
-    /// File with an `AdmissionConfiguration`: the plugins' own configurations, in it or in files that it names.
+    /// AdmissionConfiguration file: the configuration of admission plugins, inline or in other files.
     #[arg(long, value_name = "FILE")]
     pub admission_control_config_file: Option<PathBuf>,
-    /// Seconds that pods stay on a node that is not ready, unless they say otherwise.
+    /// Default toleration of the taint node.kubernetes.io/not-ready in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true)]
     pub default_not_ready_toleration_seconds: i64,
-    /// Seconds that pods stay on a node that cannot be reached, unless they say otherwise.
+    /// Default toleration of the taint node.kubernetes.io/unreachable in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, allow_negative_numbers = true)]
     pub default_unreachable_toleration_seconds: i64,
 }
@@ -30,9 +31,8 @@ pub struct AdmissionArgs {
 /// Run by default though upstream leaves it off, as its installers do not: nodes hold credentials that may be stolen.
 const USUAL_PLUGINS: [&str; 1] = ["NodeRestriction"];
 
-static ENABLE: LazyLock<String> = LazyLock::new(|| plugins("Admission plugins to run besides the default ones"));
-static DISABLE: LazyLock<String> =
-    LazyLock::new(|| plugins("Admission plugins not to run although they are default ones"));
+static ENABLE: LazyLock<String> = LazyLock::new(|| plugins("Admission plugins to enable besides the default ones"));
+static DISABLE: LazyLock<String> = LazyLock::new(|| plugins("Default admission plugins to disable"));
 
 /// What a flag means, with the plugins that run by default and all there are.
 fn plugins(meaning: &str) -> String {
@@ -40,7 +40,7 @@ fn plugins(meaning: &str) -> String {
     let all = kelson_admission::known_plugins();
     let default: Vec<&str> = all.iter().copied().filter(|n| is_default(n)).collect();
     format!(
-        "{meaning} ({}). All, in the order in which they are asked, whatever the order here: {}",
+        "{meaning} ({}). All plugins, in the order in which they run regardless of the order here: {}",
         default.join(", "),
         all.join(", ")
     )

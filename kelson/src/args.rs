@@ -22,17 +22,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// What this machine is called as a node, and where others reach it.
 #[derive(Args, Debug, Clone)]
 pub struct HostArgs {
-    /// Name of this node; the host's name when not given.
+    /// Name of this node [default: the host name]
     #[arg(long, value_name = "HOST")]
     pub node_name: Option<String>,
-    /// Address of this node; that of the default route when not given.
+    /// Address of this node [default: the default route's address]
     #[arg(long, value_name = "IP")]
     pub node_ip: Option<IpAddr>,
 }
 
 #[derive(Args, Debug, Clone)]
 pub struct LogArgs {
-    /// error, warn, info, debug, trace, or filters such as `info,kelson_store=debug`.
+    /// Log level (error, warn, info, debug, trace) or filters such as `info,kelson_store=debug`.
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "KELSON_LOG")]
     pub log_level: String,
 }
@@ -40,7 +40,7 @@ pub struct LogArgs {
 /// What upstream's components share about the log.
 #[derive(Args, Debug, Clone)]
 pub struct VerbosityArgs {
-    /// Upstream's verbosity: from 4 on, what is for debugging is logged as well.
+    /// Log verbosity as upstream's; 4 and above enables debug messages.
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     pub v: u32,
     #[command(flatten)]
@@ -57,17 +57,18 @@ impl VerbosityArgs {
 /// How much the API server does at once.
 #[derive(Args, Debug, Clone)]
 pub struct OverloadArgs {
-    /// Sort requests by flow schemas and have them wait for seats of their priority level; otherwise there is one limit for
-    /// reads and one for writes.
+    /// Enable API priority and fairness: requests are classified by flow schemas and queued by priority level. If
+    /// false, there is one limit for reads and one for writes.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub enable_priority_and_fairness: bool,
-    /// Reads at once; with priority and fairness, the seats of all levels are the sum of this and the next.
+    /// Maximum number of reads in flight. With API priority and fairness, the total of seats is the sum of this and the
+    /// next flag.
     #[arg(long, value_name = "N", default_value_t = 400)]
     pub max_requests_inflight: usize,
-    /// Writes at once.
+    /// Maximum number of writes in flight.
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub max_mutating_requests_inflight: usize,
-    /// How long a request may take, watches and streams excepted.
+    /// Timeout of requests other than watches and streams.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     pub request_timeout: Duration,
 }
@@ -82,7 +83,7 @@ pub fn feature_gates(values: &[String], is_asked: impl Fn(&str) -> bool) -> anyh
     let gates = each.map(|gate| gate.strip_prefix("kube:").unwrap_or(gate));
     let gates = FeatureGates::parse(gates).context("--feature-gates")?;
     for (name, on) in gates.changed().filter(|(name, _)| !is_asked(name)) {
-        tracing::warn!(gate = name, on, "a feature gate is set that changes nothing yet");
+        tracing::warn!(gate = name, on, "feature gate has no effect yet");
     }
     Ok(gates)
 }
@@ -94,7 +95,7 @@ pub fn runtime_config(values: &[String]) -> anyhow::Result<RuntimeConfig> {
 
 /// `24h`, `1h30m`, `90s` or `90`.
 pub fn parse_ttl(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time such as 24h, 90m or 3600");
+    let wrong = || format!("must be a duration such as 24h, 90m or 3600, got {text:?}");
     let (mut total, mut number) = (0u64, String::new());
     for c in text.chars() {
         let unit = match c {
@@ -117,7 +118,7 @@ pub fn parse_ttl(text: &str) -> Result<Duration, String> {
         return Err(wrong());
     }
     if total > TTL_MAX_SECONDS {
-        return Err(format!("{text:?} is too long; 0 is for ever"));
+        return Err(format!("{text:?} is too long; use 0 for a token that never expires"));
     }
     Ok(Duration::from_secs(total))
 }

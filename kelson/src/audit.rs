@@ -10,7 +10,7 @@ use crate::args::duration;
 /// Where audit events go, and which there are.
 #[derive(Args, Debug, Clone)]
 pub struct AuditArgs {
-    /// Which requests are written down, and how fully (audit.k8s.io/v1 Policy); without it none are.
+    /// Audit policy file (audit.k8s.io/v1 Policy): the requests to log and in which detail [default: no auditing]
     #[arg(long, value_name = "FILE")]
     pub audit_policy_file: Option<PathBuf>,
     #[command(flatten)]
@@ -21,98 +21,100 @@ pub struct AuditArgs {
 
 #[derive(Args, Debug, Clone)]
 pub struct AuditLogArgs {
-    /// Write audit events to this file; `-` is standard output.
+    /// File to write audit events to; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     pub audit_log_path: Option<PathBuf>,
-    /// Days that rotated audit logs stay; 0: for any time.
+    /// Days to keep rotated audit logs; 0 is without limit.
     #[arg(long, value_name = "DAYS", default_value_t = 366)]
     pub audit_log_maxage: u32,
-    /// Rotated audit logs that stay; 0: any number.
+    /// Number of rotated audit logs to keep; 0 keeps all.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub audit_log_maxbackup: usize,
-    /// Megabytes from which on the audit log is rotated; 0: never.
+    /// Size in megabytes at which the audit log is rotated; 0 disables rotation.
     #[arg(long, value_name = "MB", default_value_t = 100)]
     pub audit_log_maxsize: u64,
     /// Compress rotated audit logs.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub audit_log_compress: bool,
-    /// json or legacy, which is a line of text.
+    /// Format of the audit log: json, or legacy, which is one line per event.
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     pub audit_log_format: Format,
-    /// Version of the events in the log.
+    /// API version of logged audit events.
     #[arg(long, value_name = "VERSION", default_value = "audit.k8s.io/v1", value_parser = version)]
     pub audit_log_version: String,
-    /// Whether requests wait for their events: batch, blocking, or blocking-strict, which refuses those that cannot be written.
+    /// Whether requests wait for their audit events: batch (they do not), blocking, or blocking-strict, which rejects
+    /// requests whose events cannot be written.
     #[arg(long, value_name = "MODE", default_value = "blocking")]
     pub audit_log_mode: Mode,
-    /// Events that wait at once (mode batch).
+    /// Maximum number of queued events (mode batch).
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub audit_log_batch_buffer_size: usize,
-    /// Events written together (mode batch).
+    /// Maximum number of events per batch (mode batch).
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub audit_log_batch_max_size: usize,
-    /// How long a batch that is not full waits (mode batch).
+    /// Maximum time before a batch that is not full is written (mode batch).
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     pub audit_log_batch_max_wait: Duration,
-    /// Whether batches are held to a rate (mode batch).
+    /// Limit the rate of batches (mode batch).
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub audit_log_batch_throttle_enable: bool,
-    /// Batches a second on average.
+    /// Average number of batches per second.
     #[arg(long, value_name = "RATE", default_value_t = 0.0)]
     pub audit_log_batch_throttle_qps: f32,
-    /// Batches at once after a pause.
+    /// Maximum number of batches in a burst.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub audit_log_batch_throttle_burst: usize,
-    /// Whether large events lose their objects, and large batches are split.
+    /// Truncate large events and split large batches.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub audit_log_truncate_enabled: bool,
-    /// Bytes of a batch.
+    /// Maximum size of a batch in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 10 * 1024 * 1024)]
     pub audit_log_truncate_max_batch_size: usize,
-    /// Bytes of an event.
+    /// Maximum size of an event in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 100 * 1024)]
     pub audit_log_truncate_max_event_size: usize,
 }
 
 #[derive(Args, Debug, Clone)]
 pub struct AuditWebhookArgs {
-    /// Send audit events to the server of this kubeconfig.
+    /// Kubeconfig of the webhook that receives audit events.
     #[arg(long, value_name = "FILE")]
     pub audit_webhook_config_file: Option<PathBuf>,
-    /// Pause before a call that failed is repeated for the first time.
+    /// Delay before the first retry of a failed call.
     #[arg(long, alias = "audit-webhook-batch-initial-backoff", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub audit_webhook_initial_backoff: Duration,
-    /// Version of the events that are sent.
+    /// API version of sent audit events.
     #[arg(long, value_name = "VERSION", default_value = "audit.k8s.io/v1", value_parser = version)]
     pub audit_webhook_version: String,
-    /// Whether requests wait for their events: batch, blocking, or blocking-strict, which refuses those that cannot be sent.
+    /// Whether requests wait for their audit events: batch (they do not), blocking, or blocking-strict, which rejects
+    /// requests whose events cannot be sent.
     #[arg(long, value_name = "MODE", default_value = "batch")]
     pub audit_webhook_mode: Mode,
-    /// Events that wait at once (mode batch).
+    /// Maximum number of queued events (mode batch).
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub audit_webhook_batch_buffer_size: usize,
-    /// Events sent together (mode batch).
+    /// Maximum number of events per batch (mode batch).
     #[arg(long, value_name = "N", default_value_t = 400)]
     pub audit_webhook_batch_max_size: usize,
-    /// How long a batch that is not full waits (mode batch).
+    /// Maximum time before a batch that is not full is written (mode batch).
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub audit_webhook_batch_max_wait: Duration,
-    /// Whether batches are held to a rate (mode batch).
+    /// Limit the rate of batches (mode batch).
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub audit_webhook_batch_throttle_enable: bool,
-    /// Batches a second on average.
+    /// Average number of batches per second.
     #[arg(long, value_name = "RATE", default_value_t = 10.0)]
     pub audit_webhook_batch_throttle_qps: f32,
-    /// Batches at once after a pause.
+    /// Maximum number of batches in a burst.
     #[arg(long, value_name = "N", default_value_t = 15)]
     pub audit_webhook_batch_throttle_burst: usize,
-    /// Whether large events lose their objects, and large batches are split.
+    /// Truncate large events and split large batches.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub audit_webhook_truncate_enabled: bool,
-    /// Bytes of a batch.
+    /// Maximum size of a batch in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 10 * 1024 * 1024)]
     pub audit_webhook_truncate_max_batch_size: usize,
-    /// Bytes of an event.
+    /// Maximum size of an event in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 100 * 1024)]
     pub audit_webhook_truncate_max_event_size: usize,
 }

@@ -99,10 +99,7 @@ impl Follower {
             match self.look(unfinished).await {
                 Ok(()) => (seen, unfinished) = (at, false),
                 Err(error) => {
-                    tracing::error!(
-                        error = format!("{error:#}"),
-                        "the authorities have changed and are not taken up yet"
-                    );
+                    tracing::error!(error = format!("{error:#}"), "loading the new CAs failed; retrying");
                     unfinished = true;
                     tokio::time::sleep(RETRY).await;
                 }
@@ -147,7 +144,7 @@ impl Follower {
         let (local, public) = &self.urls;
         if replaced {
             cluster::publish(&self.masters, public, &bundles, &self.cluster).await?;
-            tracing::info!("other certificate authorities are in force");
+            tracing::info!("CAs were replaced; using the new ones");
         }
         let (pki, admin, local) = (self.pki.get(), self.dir.join("admin.kubeconfig"), local.clone());
         FILES.run(move || pki.ensure_admin_kubeconfig(&admin, &local, now)).await?.context("admin.kubeconfig")?;

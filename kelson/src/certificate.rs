@@ -26,11 +26,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(500);
 
 /// What `kelson certificate list` says of one certificate.
-struct Row {
-    name: String,
-    ends: Timestamp,
+pub struct Row {
+    /// What it is for, or its file.
+    pub name: String,
+    /// When it expires.
+    pub ends: Timestamp,
     issuer: String,
-    renewed: &'static str,
+    /// By whom it is renewed, or when.
+    pub renewed: &'static str,
 }
 
 /// Runs the subcommand.
@@ -42,10 +45,10 @@ pub async fn run(command: CertificateCommand) -> anyhow::Result<()> {
             listed(&data_dir, now)?;
             let asked = ask_to_renew(&data_dir, now)?;
             if !is_running(&data_dir)? {
-                println!("Nothing runs here; certificates are renewed at the next start.");
+                println!("No component is running; certificates are renewed at the next start.");
                 return Ok(());
             }
-            settled("certificates are renewed", || asked.iter().all(|file| made(file).is_some_and(|at| at >= now)))
+            settled("the certificates are renewed", || asked.iter().all(|file| made(file).is_some_and(|at| at >= now)))
                 .await?;
             print!("{}", listed(&data_dir, Timestamp::now())?);
         }
@@ -60,7 +63,7 @@ pub async fn run(command: CertificateCommand) -> anyhow::Result<()> {
 fn listed(data_dir: &Path, now: Timestamp) -> anyhow::Result<String> {
     let rows = find(data_dir);
     if rows.is_empty() {
-        bail!("{} holds no certificates: is it a data directory of a server or an agent?", data_dir.display());
+        bail!("{} has no certificates: is it the data directory of a server or agent?", data_dir.display());
     }
     Ok(table(&rows, now))
 }
@@ -78,7 +81,10 @@ async fn settled(what: &str, done: impl Fn() -> bool) -> anyhow::Result<()> {
     let begun = Instant::now();
     while !done() {
         if begun.elapsed() > PATIENCE {
-            bail!("after {} s it is not seen yet that {what}; the log of what runs says why", PATIENCE.as_secs());
+            bail!(
+                "timed out after {} s waiting until {what}; see the log of the running components",
+                PATIENCE.as_secs()
+            );
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -115,21 +121,18 @@ fn made(file: &Path) -> Option<Timestamp> {
 
 async fn begin(args: &RotateArgs, now: Timestamp) -> anyhow::Result<()> {
     let dir = args.data_dir.join(PKI_DIR);
-    rotation::begin(&dir, now).context("make new authorities")?;
+    rotation::begin(&dir, now).context("create new CAs")?;
     if is_running(&args.data_dir)? {
         let issuer = dir.join("ca.crt");
         let shown = dir.join(ISSUED_DIR).join("apiserver.crt");
         let read = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
         settled("the server uses them", || kelson_pki::is_issued_by(&read(&shown), &read(&issuer))).await?;
-        println!(
-            "New authorities sign from now on; the ones before are trusted as well. Nodes renew their certificates."
-        );
+        println!("The new CAs sign from now on; the previous ones are still trusted. Nodes renew their certificates.");
     } else {
-        println!("New authorities sign from the server's next start on; the ones before are trusted as well.");
+        println!("The new CAs sign from the server's next start on; the previous ones are still trusted.");
     }
     println!(
-        "Give people and programs outside the cluster new kubeconfigs, and restart pods that read the authority only at their \
-         start. Then: kelson certificate rotate-ca --finish"
+        "Distribute new kubeconfigs to clients outside the cluster, and restart pods that read the CA only at their start. Then run: kelson certificate rotate-ca --finish"
     );
     Ok(())
 }
@@ -137,23 +140,25 @@ async fn begin(args: &RotateArgs, now: Timestamp) -> anyhow::Result<()> {
 async fn finish(args: &RotateArgs) -> anyhow::Result<()> {
     let dir = args.data_dir.join(PKI_DIR);
     if rotation::previous(&dir, "ca")?.is_none() {
-        bail!("no rotation is under way in {}", dir.display());
+        bail!("no CA rotation is in progress in {}", dir.display());
     }
     if !args.force {
         let pki = ClusterPki::open(&authorities::options(&args.data_dir), Timestamp::now())?;
         let client = token::admin(&args.data_dir)?;
-        let nodes =
-            client.list::<Node>("", &ListParams::default()).await.context("list nodes (--force goes on without)");
+        let nodes = client
+            .list::<Node>("", &ListParams::default())
+            .await
+            .context("list nodes (--force continues without them)");
         let late = late(&token::reaching(&args.data_dir, nodes)?.items, &Bundles::of(&pki).report()?);
         if !late.is_empty() {
             bail!(
-                "these nodes have not said that they use the new authorities, and would be cut off: {}; --force goes on",
+                "these nodes have not confirmed that they use the new CAs and would be disconnected: {}; use --force to continue",
                 late.join(", ")
             );
         }
     }
     rotation::finish(&dir)?;
-    println!("The authorities from before are not trusted any more.");
+    println!("The previous CAs are no longer trusted.");
     Ok(())
 }
 
@@ -166,7 +171,8 @@ fn late(nodes: &[Node], wanted: &str) -> Vec<String> {
     nodes.iter().filter(reported).map(|node| node.metadata.name.clone().unwrap_or_default()).collect()
 }
 
-fn find(dir: &Path) -> Vec<Row> {
+/// All certificates of a data directory.
+pub fn find(dir: &Path) -> Vec<Row> {
     let mut rows = Vec::new();
     let mut add = |name: &str, pem: Option<String>, renewed| {
         if let Some(info) = pem.and_then(|pem| CertInfo::from_pem(&pem).ok()) {
@@ -280,7 +286,7 @@ mod tests {
             let data_dir = dir.path().to_owned();
             run(CertificateCommand::RotateCa(RotateArgs { finish, force, data_dir }))
         };
-        assert!(rotate(true, false).await.unwrap_err().to_string().contains("no rotation is under way"));
+        assert!(rotate(true, false).await.unwrap_err().to_string().contains("no CA rotation is in progress"));
         rotate(false, false).await.unwrap();
         assert_ne!(ClusterPki::open(&options, now).unwrap().ca.cert(), old.ca.cert());
         let refused = rotate(true, false).await.unwrap_err().to_string();

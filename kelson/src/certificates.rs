@@ -93,7 +93,11 @@ impl Renewed {
             return false;
         }
         // What fails is tried again at the next look.
-        self.renew(now).inspect_err(|e| tracing::error!(certificate = self.name, error = %e, "not renewed")).is_ok()
+        self.renew(now)
+            .inspect_err(
+                |e| tracing::error!(certificate = self.name, error = %e, "renewing the certificate failed; retrying"),
+            )
+            .is_ok()
     }
 
     /// Makes another one, which new connections are shown.
@@ -104,7 +108,7 @@ impl Renewed {
         let issued = (self.issue)(now)?;
         self.certificate.swap(&issued)?;
         *self.shown.write() = issued.cert_pem;
-        tracing::info!(certificate = self.name, expires = %self.certificate.renewal().expires, "renewed");
+        tracing::info!(certificate = self.name, expires = %self.certificate.renewal().expires, "renewed the certificate");
         Ok(())
     }
 }
@@ -121,14 +125,14 @@ pub async fn show(dir: &Path, all: &[Renewed]) {
         })
     });
     if let Ok(Err(error)) = written.await {
-        tracing::warn!(error, "the list of certificates in use cannot be written");
+        tracing::warn!(error, "writing the list of certificates in use failed");
     }
 }
 
 /// Logs the authorities that expire soon.
 fn warn_of_expiry(pki: &CurrentPki, now: Timestamp) {
     for (authority, end) in pki.ends().into_iter().filter(|(_, end)| *end <= now + SOON) {
-        tracing::warn!(authority, %end, "an authority of the cluster expires soon; `kelson certificate rotate-ca` replaces it");
+        tracing::warn!(authority, %end, "CA certificate expires soon; replace it with `kelson certificate rotate-ca`");
     }
 }
 
@@ -144,7 +148,7 @@ pub fn keep(
 ) {
     let (shown, now, pki) = (all.clone(), Arc::clone(&clock), authorities.clone());
     registry.on_scrape(move |families| {
-        let mut family = families.gauge(TTL, "Seconds until a certificate of the control plane ends.");
+        let mut family = families.gauge(TTL, "Seconds until expiry of each control plane certificate.");
         let leaves = shown.iter().map(|one| (one.name, one.certificate.renewal().expires));
         for (name, end) in leaves.chain(pki.ends()) {
             family.sample(&[("certificate", name)], end.duration_since(now.now()).as_secs() as f64);

@@ -17,7 +17,7 @@ pub async fn run(args: &CleanupArgs) -> anyhow::Result<()> {
         eprintln!("{e}");
     }
     if !errors.is_empty() {
-        bail!("{} things could not be removed", errors.len());
+        bail!("failed to remove {} items", errors.len());
     }
     if args.delete_data {
         std::fs::remove_dir_all(dir).with_context(|| format!("delete {}", dir.display()))?;

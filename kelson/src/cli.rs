@@ -57,31 +57,35 @@ impl Cli {
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Run a control plane and, unless told otherwise, this machine's node.
+    /// Run a control plane and, by default, a node on this machine.
     Server(Box<ServerArgs>),
     #[command(flatten)]
     Node(NodeCommand),
-    /// Run many nodes without containers in one process, to see what a control plane bears.
+    /// Run many nodes without containers in one process, to load-test a control plane.
     Hollow(Box<crate::hollow::HollowArgs>),
-    /// Hand out clusters to tests, one by each call.
+    /// Serve test clusters, one per request.
     TestServer(crate::test_server::TestServerArgs),
-    /// Work with the tokens by which other machines join a cluster; on the server's machine.
+    /// Manage bootstrap tokens, with which machines join a cluster.
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Look at and renew the certificates of a server and its node, replace its authorities.
+    /// List and renew certificates of a server and its node, or rotate its CAs.
     #[command(subcommand)]
     Certificate(CertificateCommand),
-    /// Work with copies of a server's objects.
+    /// Save, verify and restore snapshots of a server's objects.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
-    /// Work with the configuration file of a server or agent.
+    /// Show the configuration of a server or agent.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Move from another distribution.
+    /// Check a migration from another distribution.
     #[command(subcommand)]
     Migrate(MigrateCommand),
-    /// Remove everything a server or agent made on this machine; the data directory itself stays unless asked.
+    /// Remove what a server or agent created on this machine. The data directory is kept unless --delete-data is given.
     Cleanup(CleanupArgs),
+    /// Print a shell's script for completion.
+    Completion(crate::manual::CompletionArgs),
+    /// Write the manual's pages.
+    Man(crate::manual::ManArgs),
     /// Print version information.
     Version,
 }
@@ -93,38 +97,41 @@ pub struct ServerArgs {
     pub flags: Vec<(String, String)>,
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Where everything is kept.
+    /// Directory of all data.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
-    /// Address the API listens on.
+    /// Address on which the API server listens.
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
-    /// Address at which nodes and pods reach the API [default: --bind-address, else --node-ip, else that of the default route]
+    /// Address at which nodes and pods reach the API server [default: --bind-address, else --node-ip, else the default
+    /// route's address]
     #[arg(long, value_name = "IP")]
     pub advertise_address: Option<IpAddr>,
-    /// Port the API listens on; 0 takes any free one.
+    /// Port on which the API server listens; 0 selects a free port.
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     pub secure_port: u16,
-    /// Addresses of pods, fixed at the first start; when not given, 10.42.0.0/16 or the next range free on this machine.
+    /// Pod address range, fixed at the first start [default: 10.42.0.0/16, or the next range that is free on this
+    /// machine]
     #[arg(long, value_name = "CIDR")]
     pub cluster_cidr: Option<IpNet>,
-    /// Addresses of services, fixed at the first start; when not given, 10.43.0.0/16 or the next range free on this machine.
+    /// Service address range, fixed at the first start [default: 10.43.0.0/16, or the next range that is free on this
+    /// machine]
     #[arg(long, value_name = "CIDR")]
     pub service_cidr: Option<IpNet>,
-    /// Run the control plane alone: needs no root and touches nothing but the data directory. Must be given elsewhere than on Linux,
-    /// since a node runs there alone.
+    /// Run the control plane only. Needs no root and writes only to the data directory. Required on systems other than
+    /// Linux.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub disable_agent: bool,
-    /// Also write the admin kubeconfig here.
+    /// Additional file to write the admin kubeconfig to.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig_out: Option<PathBuf>,
-    /// More names or addresses the server's certificate is good for.
+    /// Additional DNS names and IP addresses for the server's certificate.
     #[arg(long, value_name = "NAME|IP", value_delimiter = ',')]
     pub tls_san: Vec<String>,
-    /// Static tokens, one `token,user,uid[,"group1,group2"]` a line.
+    /// File with static tokens, one `token,user,uid[,"group1,group2"]` per line.
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
-    /// Whether requests without credentials are served as system:anonymous.
+    /// Serve requests without credentials as system:anonymous.
     #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub anonymous_auth: bool,
     #[command(flatten)]
@@ -134,23 +141,23 @@ pub struct ServerArgs {
     pub authorization_mode: Vec<String>,
     #[command(flatten)]
     pub admission: AdmissionArgs,
-    /// CA of kubelets that get their serving certificates elsewhere, beside the cluster's own; '' believes every kubelet,
-    /// self-signed ones included, as upstream does without the flag [default: the cluster's own alone].
+    /// Additional CA bundle for kubelets' serving certificates; '' accepts any certificate, including self-signed ones,
+    /// as upstream does without the flag [default: the cluster's CA only].
     #[arg(long, value_name = "FILE")]
     pub kubelet_certificate_authority: Option<String>,
-    /// Built-in parts to disable: `local-storage` is the storage class `local-path` and its provisioner, `network-policy` the
-    /// enforcement of network policies by the nodes, which another CNI plug-in may do instead.
+    /// Built-in components to disable: `local-storage` (the storage class `local-path` and its provisioner) or
+    /// `network-policy` (enforcement of network policies by the nodes, for clusters whose CNI plugin enforces them).
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub disable: Vec<BuiltIn>,
     /// Delete objects that came from a file in DIR/manifests when no file there has them any more; without it only those with the
     /// annotation `manifests.kelson.dev/prune: "true"`.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub manifests_prune: bool,
-    /// Features to switch on or off, under upstream's names; the flag may be given several times.
+    /// Feature gates to enable or disable, by upstream's names. Repeatable.
     #[arg(long, value_name = "NAME=BOOL,…")]
     pub feature_gates: Vec<String>,
-    /// Built-in APIs to serve or not: `GROUP/VERSION`, `GROUP/VERSION/RESOURCE`, or `api/all`, `api/ga`, `api/beta`, `api/alpha`; the
-    /// stable ones are by default. The flag may be given several times.
+    /// Built-in APIs to enable or disable: `GROUP/VERSION`, `GROUP/VERSION/RESOURCE`, `api/all`, `api/ga`, `api/beta`
+    /// or `api/alpha`. Stable APIs are enabled by default. Repeatable.
     #[arg(long, value_name = "KEY=BOOL,…")]
     pub runtime_config: Vec<String>,
     #[command(flatten)]
@@ -159,17 +166,20 @@ pub struct ServerArgs {
     pub audit: AuditArgs,
     #[command(flatten)]
     pub tracing: TracingArgs,
-    /// EncryptionConfiguration: which resources are encrypted on the disk, and with which keys.
+    /// EncryptionConfiguration file: the resources to encrypt at rest and the keys.
     #[arg(long, value_name = "FILE")]
     pub encryption_provider_config: Option<PathBuf>,
-    /// Take the encryption configuration up when its file changes.
+    /// Reload the encryption configuration when its file changes.
     #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set,
         num_args = 0..=1, default_missing_value = "true", requires = "encryption_provider_config")]
     pub encryption_provider_config_automatic_reload: bool,
-    /// Bytes that all objects together may take, as etcd's flag of this name; beyond it only deletions and what makes objects smaller
-    /// are taken. 0 is 2 GiB, or a quarter of the memory where that is less.
+    /// Maximum size of all objects in bytes, as with etcd's flag. Above it only deletions and updates that shrink an
+    /// object are accepted. 0 is 2 GiB or a quarter of the memory, whichever is less.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub quota_backend_bytes: u64,
+    /// Limit of all objects of one namespace in bytes; larger and new ones are rejected beyond it. 0: half of --quota-backend-bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub quota_namespace_bytes: u64,
     #[command(flatten)]
     pub etcd: EtcdArgs,
     #[command(flatten)]
@@ -185,9 +195,9 @@ pub struct ServerArgs {
 /// Parts of a cluster that can be left out; the names are k3s'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum BuiltIn {
-    /// The provisioner of directories of nodes.
+    /// Storage class `local-path` and its provisioner.
     LocalStorage,
-    /// The enforcement of network policies by the nodes.
+    /// Enforcement of network policies by the nodes.
     NetworkPolicy,
 }
 
@@ -195,13 +205,13 @@ pub enum BuiltIn {
 /// another process has is left out; one that was asked for must be free.
 #[derive(Args, Debug, Clone)]
 pub struct MetricsArgs {
-    /// Address of the scheduler's and the controller manager's ports.
+    /// Address of the scheduler's and the controller manager's health and metrics ports.
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     pub metrics_bind_address: IpAddr,
-    /// Port of the scheduler's health and metrics (HTTPS) [default: 10259 where free]; 0: none.
+    /// HTTPS port for the scheduler's health and metrics; 0 disables it [default: 10259, if it is free]
     #[arg(long, value_name = "PORT")]
     pub scheduler_secure_port: Option<u16>,
-    /// Port of the controller manager's health and metrics (HTTPS) [default: 10257 where free]; 0: none.
+    /// HTTPS port for the controller manager's health and metrics; 0 disables it [default: 10257, if it is free]
     #[arg(long, value_name = "PORT")]
     pub controller_manager_secure_port: Option<u16>,
 }
@@ -221,29 +231,30 @@ impl MetricsArgs {
 /// Which cluster's tokens.
 #[derive(Args, Debug)]
 pub struct TokenServer {
-    /// The server's data directory.
+    /// Data directory of the server.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
-    /// kubeconfig of an administrator, of any cluster, instead of a server's data directory.
+    /// Kubeconfig of an administrator, used instead of a server's data directory.
     #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
     pub kubeconfig: Option<PathBuf>,
-    /// Say what would be done, and do nothing.
+    /// Print what would be done without doing it.
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Subcommand, Debug)]
 pub enum TokenCommand {
-    /// Make a token, and print it.
+    /// Create a token and print it.
     Create {
-        /// The token to make, as `kelson token generate` prints one; a random one when not given.
+        /// Token to create, such as one from `kelson token generate` [default: a random token]
         #[arg(value_name = "TOKEN")]
         token: Option<String>,
-        /// What it may be used for: `signing` and `authentication`.
+        /// Allowed uses of the token: `signing` and `authentication`.
         #[arg(long, value_name = "USES", value_delimiter = ',', default_value = "signing,authentication",
             value_parser = ["signing", "authentication"])]
         usages: Vec<String>,
-        /// Groups that who comes with it is in, besides `system:bootstrappers`; each begins with `system:bootstrappers:`.
+        /// Extra groups for clients that authenticate with this token, besides `system:bootstrappers`. Each must begin
+        /// with `system:bootstrappers:`.
         #[arg(
             long,
             value_name = "GROUPS",
@@ -251,34 +262,34 @@ pub enum TokenCommand {
             default_value = "system:bootstrappers:kelson:default-node-token"
         )]
         groups: Vec<String>,
-        /// How long it is good for: seconds, or a number with s, m or h; 0 is for ever.
+        /// Lifetime of the token: seconds, or a number with s, m or h; 0 never expires.
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::args::parse_ttl)]
         ttl: std::time::Duration,
-        /// What it is for.
+        /// Description of the token.
         #[arg(long, value_name = "TEXT")]
         description: Option<String>,
-        /// Print the command that joins a machine with it.
+        /// Print the command that joins a machine with the token.
         #[arg(long)]
         print_join_command: bool,
         #[command(flatten)]
         of: TokenServer,
     },
-    /// Print a token of the right form, and store nothing: for who gives it to a server and its nodes by other means.
+    /// Generate and print a random token without storing it.
     Generate,
-    /// List the tokens there are, without their secret halves.
+    /// List tokens. Token secrets are hidden by default.
     List {
-        /// `text`, or for programs `json` and `yaml` (a document for each token, as kubeadm's).
+        /// Output format: `text`, `json` or `yaml` (one document per token, as kubeadm prints).
         #[arg(long, short, value_name = "FORM", default_value = "text", value_parser = ["text", "json", "yaml"])]
         output: String,
-        /// Show whole tokens: whoever sees one can join a machine.
+        /// Print complete tokens. Anyone who sees one can join a machine to the cluster.
         #[arg(long)]
         show_secrets: bool,
         #[command(flatten)]
         of: TokenServer,
     },
-    /// Delete tokens: nobody joins with them any more. Nodes that have joined stay.
+    /// Delete tokens. Nodes that joined with them stay in the cluster.
     Delete {
-        /// Tokens, or their first halves.
+        /// Tokens or token IDs.
         #[arg(required = true, value_name = "TOKEN")]
         tokens: Vec<String>,
         #[command(flatten)]
@@ -288,58 +299,58 @@ pub enum TokenCommand {
 
 #[derive(Subcommand, Debug)]
 pub enum CertificateCommand {
-    /// List them with their ends, and by whom each is renewed.
+    /// List certificates with expiry dates and what renews them.
     List {
-        /// The data directory of the server or agent.
+        /// Data directory of the server or agent.
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
     },
-    /// Renew all of them now, whatever their ends; what runs goes on with the new ones.
+    /// Renew all certificates now. Running components reload them.
     Renew {
-        /// The data directory of the server or agent.
+        /// Data directory of the server or agent.
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
     },
-    /// Replace the authorities while the cluster runs: first both are trusted, then (--finish) the new ones alone.
+    /// Rotate the CAs of a running cluster: old and new CAs are trusted until --finish removes the old ones.
     RotateCa(RotateArgs),
 }
 
 #[derive(Args, Debug)]
 pub struct RotateArgs {
-    /// Stop trusting the authorities that were replaced.
+    /// Stop trusting the replaced CAs.
     #[arg(long)]
     pub finish: bool,
-    /// With --finish: also when nodes have not said that they use the new ones.
+    /// With --finish: continue even if nodes have not confirmed that they use the new CAs.
     #[arg(long, requires = "finish")]
     pub force: bool,
-    /// The server's data directory.
+    /// Data directory of the server.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
 }
 
 #[derive(Subcommand, Debug)]
 pub enum SnapshotCommand {
-    /// Have a running server copy all its objects, and keep the copy in a file.
+    /// Save a snapshot of a running server's objects to a file.
     Save {
-        /// The file; it must not exist.
+        /// Snapshot file to create; must not exist.
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// The server's data directory.
+        /// Data directory of the server.
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
     },
-    /// Make a copy the objects of a server that is stopped; what it had is kept beside.
+    /// Restore a snapshot into a stopped server. The previous data directory is kept.
     Restore {
-        /// The file.
+        /// Snapshot file.
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// The server's data directory.
+        /// Data directory of the server.
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
     },
-    /// Check that a copy is whole, and say what it holds.
+    /// Verify the checksum of a snapshot and print a summary.
     Verify {
-        /// The file.
+        /// Snapshot file.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
@@ -347,13 +358,13 @@ pub enum SnapshotCommand {
 
 #[derive(Args, Debug)]
 pub struct CleanupArgs {
-    /// The data directory of what is to be cleaned up.
+    /// Data directory of the server or agent to clean up.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
     /// Also delete the data directory.
     #[arg(long)]
     pub delete_data: bool,
-    /// Socket of the container runtime whose pods are removed [default: the one that the node was last started with]
+    /// Socket of the container runtime whose pods are removed [default: that of the node's last start]
     #[arg(long, value_name = "unix:///…")]
     pub container_runtime_endpoint: Option<String>,
 }

@@ -80,7 +80,7 @@ pub struct ClusterSettings {
     /// Address of cluster DNS.
     #[serde(rename = "clusterDNS")]
     pub dns: IpAddr,
-    /// Domain of cluster DNS.
+    /// DNS domain of the cluster.
     #[serde(rename = "clusterDomain")]
     pub domain: String,
     /// Whether the nodes enforce network policies.
@@ -235,7 +235,7 @@ fn settings(network: &str, kubelet: &str) -> anyhow::Result<ClusterSettings> {
     let what = || format!("{}/{}", KUBELET_CONFIG.0, KUBELET_CONFIG.1);
     let (tree, _) = kelson_codec::yaml::to_value(kubelet.as_bytes()).with_context(what)?;
     let kubelet: KubeletConfiguration = serde_json::from_value(tree).with_context(what)?;
-    let Some(dns) = kubelet.cluster_dns.first().copied() else { bail!("{}: clusterDNS is empty", what()) };
+    let Some(dns) = kubelet.cluster_dns.first().copied() else { bail!("{}: clusterDNS must not be empty", what()) };
     let NetworkSettings { ranges, network_policy } = network;
     Ok(ClusterSettings { ranges, dns, domain: kubelet.cluster_domain, network_policy })
 }
@@ -259,6 +259,6 @@ mod tests {
         assert!(s.network_policy, "settings of an earlier release do not name it");
         let off = network.replace('}', r#","networkPolicy":false}"#);
         assert!(!settings(&off, kubelet).unwrap().network_policy);
-        assert!(settings(network, "clusterDNS: []").unwrap_err().to_string().contains("clusterDNS is empty"));
+        assert!(settings(network, "clusterDNS: []").unwrap_err().to_string().contains("clusterDNS must not be empty"));
     }
 }

@@ -36,41 +36,41 @@ const AUTHENTICATION: &str = "/api/v1/namespaces/kube-system/configmaps/extensio
 /// Flags of upstream's that both components have.
 #[derive(Args, Debug, Clone)]
 pub struct ComponentArgs {
-    /// How to reach the API.
+    /// Kubeconfig for the API server.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// How to ask who calls the health and metrics port; that of --kubeconfig when not given.
+    /// Kubeconfig for TokenReviews of requests to the health and metrics port [default: --kubeconfig]
     #[arg(long, value_name = "FILE")]
     pub authentication_kubeconfig: Option<PathBuf>,
-    /// How to ask what a caller may; one client asks both here, that of --authentication-kubeconfig.
+    /// Kubeconfig for SubjectAccessReviews; without effect here, --authentication-kubeconfig is used for both.
     #[arg(long, value_name = "FILE")]
     pub authorization_kubeconfig: Option<PathBuf>,
-    /// Address of the port for health and metrics.
+    /// Address of the health and metrics port.
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
-    /// Port for health and metrics (HTTPS) [default: the component's where free]; 0: none.
+    /// HTTPS port for health and metrics; 0 disables it [default: the component's usual port, if it is free]
     #[arg(long, value_name = "PORT")]
     pub secure_port: Option<u16>,
-    /// Certificate of that port; one is made when not given.
+    /// Serving certificate of the health and metrics port [default: a self-signed certificate]
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
-    /// CA of client certificates that port takes; the cluster's when not given.
+    /// CA bundle for client certificates on the health and metrics port [default: the cluster's CA]
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
-    /// CA of proxies that may speak for others; none is believed here.
+    /// CA bundle for authenticating proxies; without effect here, no proxy is trusted.
     #[arg(long, value_name = "FILE")]
     pub requestheader_client_ca_file: Option<PathBuf>,
     #[command(flatten)]
     pub election: ElectionArgs,
-    /// Requests a second to the API server [default: as many as there are; upstream: 20, the scheduler's 50].
+    /// Requests per second to the API server [default: unlimited; upstream: 20, scheduler 50].
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     pub kube_api_qps: Option<f64>,
-    /// Requests that may go at once where --kube-api-qps limits them [default: 30, the scheduler's 100].
+    /// Burst of requests to the API server when --kube-api-qps is set [default: 30, scheduler 100].
     #[arg(long, value_name = "N")]
     pub kube_api_burst: Option<u32>,
-    /// Paths of the health and metrics port that everybody may ask for; a `*` at the end stands for all that begins so.
+    /// Paths of the health and metrics port that skip authorization; a trailing `*` matches any suffix.
     #[arg(long, value_name = "PATHS", value_delimiter = ',', default_value = "/healthz,/readyz,/livez")]
     pub authorization_always_allow_paths: Vec<String>,
     #[command(flatten)]
@@ -178,7 +178,7 @@ impl Alone<'_> {
                     return Ok(ca.to_owned());
                 }
             }
-            Err(e) => tracing::info!(error = %e, "cannot read whose client certificates to believe"),
+            Err(e) => tracing::info!(error = %e, "reading the cluster's client CA failed; using the server's CA"),
         }
         Ok(String::from_utf8(self.ca_pem.clone())?)
     }
@@ -218,12 +218,12 @@ impl Alone<'_> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let mut candidate = Candidate::new(self.client.clone(), clock, namespace, name, &identity).by(*times);
         tokio::select! {
-            () = candidate.won() => tracing::info!(lease = name, "leads"),
+            () = candidate.won() => tracing::info!(lease = name, "became leader"),
             ended = process.ended() => return ended,
         }
         let result = work(&mut Ending { process, candidate: Some(&mut candidate) }).await;
         if result.is_ok() && tokio::time::timeout(RELEASE_MAX, candidate.release()).await.is_err() {
-            tracing::debug!("the lease was not given back in time");
+            tracing::debug!("releasing the leader election lease timed out");
         }
         result
     }
@@ -244,7 +244,7 @@ impl Ending<'_> {
         let Some(candidate) = self.candidate.as_mut() else { return self.process.ended().await };
         tokio::select! {
             ended = self.process.ended() => ended,
-            why = candidate.lost() => bail!("no longer leads: {why}"),
+            why = candidate.lost() => bail!("lost the leader election lease: {why}"),
         }
     }
 }

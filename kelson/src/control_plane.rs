@@ -71,7 +71,7 @@ fn with_remedy(error: PkiError, dir: &Path) -> anyhow::Error {
     let error = anyhow::Error::new(error);
     match expired {
         true => error.context(format!(
-            "an authority of the cluster has expired; `kelson certificate rotate-ca --data-dir {}` replaces it",
+            "a CA certificate of the cluster has expired; replace it with `kelson certificate rotate-ca --data-dir {}`",
             dir.display()
         )),
         false => error,
@@ -107,9 +107,9 @@ impl ControlPlane {
             args.tracing.apply(Arc::clone(&clock), &tasks, &mut config).await?;
             config.snapshots = etcd.is_none().then(|| dir.join(snapshot::DIR));
             config.registries.extend(etcd);
-            at_rest::show(encryption, &mut config);
+            at_rest::show(encryption.clone(), &mut config);
             config.registries.push(files.registry());
-            ApiServer::start(config).await?
+            ApiServer::start(config).await.with_context(|| format!("data directory {}", dir.display()))?
         };
         api.ready().await;
         files.follow(&args.identity, &api, &tasks);
@@ -127,12 +127,12 @@ impl ControlPlane {
             cluster: cluster.clone(),
             token: token.clone(),
         };
-        own.write_or_keep_trying(&api.server().store, &tasks).await?;
+        own.write_or_keep_trying(&api.server().store, encryption.as_deref(), &tasks).await?;
         let manager = Registry::of_component();
         let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
         let manifests = manifests::follow(dir, args.manifests_prune, &tasks).await?;
-        let controllers = (tasks.child("controllers"), manager.clone(), signed_with, manifests);
-        let controllers = start_controllers(args, &ranges, &api, &pki, address, controllers)?;
+        let controllers = (tasks.child("controllers"), manager.clone(), signed_with);
+        let controllers = start_controllers(args, &ranges, &api, &pki, address, controllers, manifests)?;
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
         let scheduler = Scheduler::start(scheduling(args)?, scheduler, Arc::clone(&clock), None, &tasks);
         for name in ["controller-manager", "scheduler"] {
@@ -147,7 +147,7 @@ impl ControlPlane {
         let follower =
             Follower { dir, pki, api: api_of, ports, signing, certificates, masters, urls, cluster: cluster_of };
         follower.start(&tasks);
-        tracing::info!(url = local_url, kubeconfig = %admin.display(), "the API is ready");
+        tracing::info!(url = local_url, kubeconfig = %admin.display(), "API server is ready");
         Ok(Self { tasks, api, controllers, scheduler, pki: authorities, local_url, token, cluster })
     }
 
@@ -198,12 +198,8 @@ fn start_controllers(
     api: &Running,
     pki: &ClusterPki,
     address: IpAddr,
-    (tasks, metrics, authorities, manifests): (
-        Tasks,
-        Registry,
-        watch::Receiver<Authorities>,
-        watch::Receiver<Arc<ManifestSet>>,
-    ),
+    (tasks, metrics, authorities): (Tasks, Registry, watch::Receiver<Authorities>),
+    manifests: watch::Receiver<Arc<ManifestSet>>,
 ) -> anyhow::Result<kelson_controllers::Running> {
     let issuer = TokenIssuer::new(pki.service_account.clone(), IssuerOptions::default());
     let sign = move |namespace: &str, account: &str, uid: &str, secret: &str| {
@@ -278,10 +274,12 @@ async fn open(
     let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
     // A first start makes the store before the authorities: where these are, a store was.
     let was_cluster = dir.join(PKI_DIR).join(LAST_KEY).exists();
+    let bytes_max = store_limits::bytes_max(args.quota_backend_bytes);
     let store_options = StoreOptions {
         at_rest,
         must_exist: was_cluster,
-        bytes_max: store_limits::bytes_max(args.quota_backend_bytes),
+        bytes_max,
+        namespace_bytes_max: store_limits::namespace_bytes_max(args.quota_namespace_bytes, bytes_max),
         ..StoreOptions::default()
     };
     let options = authorities::options(dir);

@@ -18,27 +18,27 @@ const SLICE_SIZES: std::ops::RangeInclusive<i64> = 1..=1000;
 /// Who signs certificate requests: one for all signers, or one for each.
 #[derive(Args, Debug, Clone, Default)]
 pub struct SigningArgs {
-    /// CA that signs certificate requests of all signers.
+    /// Certificate of the CA that signs for all signers.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_cert_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_key_file: Option<PathBuf>,
-    /// CA that signs for kubernetes.io/kubelet-serving.
+    /// Certificate of the CA that signs for kubernetes.io/kubelet-serving.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_serving_cert_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_serving_key_file: Option<PathBuf>,
-    /// CA that signs for kubernetes.io/kube-apiserver-client-kubelet.
+    /// Certificate of the CA that signs for kubernetes.io/kube-apiserver-client-kubelet.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_client_cert_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kubelet_client_key_file: Option<PathBuf>,
-    /// CA that signs for kubernetes.io/kube-apiserver-client.
+    /// Certificate of the CA that signs for kubernetes.io/kube-apiserver-client.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kube_apiserver_client_cert_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_kube_apiserver_client_key_file: Option<PathBuf>,
-    /// CA that signs for kubernetes.io/legacy-unknown.
+    /// Certificate of the CA that signs for kubernetes.io/legacy-unknown.
     #[arg(long, value_name = "FILE")]
     pub cluster_signing_legacy_unknown_cert_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE")]
@@ -126,19 +126,19 @@ impl SigningArgs {
 /// What autoscalers go by.
 #[derive(Args, Debug, Clone)]
 pub struct AutoscalerArgs {
-    /// Time between two looks at an autoscaler.
+    /// Interval of HorizontalPodAutoscaler syncs.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     pub horizontal_pod_autoscaler_sync_period: Duration,
-    /// How long a higher recommendation holds back a scale-down.
+    /// Stabilization window for scaling down: the highest recommendation in it applies.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub horizontal_pod_autoscaler_downscale_stabilization: Duration,
-    /// How long after its start a pod's CPU counts only while it is ready.
+    /// Time after a pod's start in which its CPU usage counts only while the pod is ready.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub horizontal_pod_autoscaler_cpu_initialization_period: Duration,
-    /// How long after its start a pod that is not ready counts as one that never was.
+    /// Time after a pod's start in which an unready pod counts as not yet ready.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub horizontal_pod_autoscaler_initial_readiness_delay: Duration,
-    /// Deviation from a target that changes nothing, as a part of it.
+    /// Relative deviation from the target below which an autoscaler does not scale.
     #[arg(long, value_name = "PART", default_value_t = 0.1)]
     pub horizontal_pod_autoscaler_tolerance: f64,
 }
@@ -147,7 +147,7 @@ impl AutoscalerArgs {
     /// What they say.
     pub fn rules(&self) -> anyhow::Result<AutoscalerRules> {
         if self.horizontal_pod_autoscaler_sync_period.is_zero() {
-            bail!("--horizontal-pod-autoscaler-sync-period must be longer than nothing");
+            bail!("--horizontal-pod-autoscaler-sync-period must be greater than 0");
         }
         Ok(AutoscalerRules {
             period: self.horizontal_pod_autoscaler_sync_period,
@@ -162,10 +162,10 @@ impl AutoscalerArgs {
 /// How many endpoints go into one slice.
 #[derive(Args, Debug, Clone)]
 pub struct SliceArgs {
-    /// Endpoints in one slice of a service, 1 to 1000.
+    /// Maximum number of endpoints per EndpointSlice of a service, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 100, allow_hyphen_values = true)]
     pub max_endpoints_per_slice: i64,
-    /// Addresses of a subset of Endpoints that are mirrored, and endpoints in one slice of those, 1 to 1000.
+    /// Maximum number of addresses mirrored per Endpoints subset, and of endpoints per mirrored slice, 1 to 1000.
     #[arg(long, value_name = "N", default_value_t = 1000, allow_hyphen_values = true)]
     pub mirroring_max_endpoints_per_subset: i64,
 }

@@ -34,71 +34,71 @@ const END_MAX: Duration = Duration::from_secs(12);
 
 #[derive(Args, Debug, Clone)]
 pub struct ControllerManagerArgs {
-    /// Controllers to run: '*' is all that are on by default, 'foo' switches one on, '-foo' off.
+    /// Controllers to run: '*' enables those that are on by default, 'foo' enables foo, '-foo' disables foo.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
     pub controllers: Vec<String>,
-    /// Act as a service account of its own for each controller.
+    /// Use a separate service account for each controller.
     #[arg(long, value_name = "BOOL", default_value_t = false, default_missing_value = "true", num_args = 0..=1,
         require_equals = true, action = ArgAction::Set)]
     pub use_service_account_credentials: bool,
-    /// Give each node a part of --cluster-cidr.
+    /// Allocate a pod CIDR from --cluster-cidr to each node.
     #[arg(long, value_name = "BOOL", default_value_t = false, default_missing_value = "true", num_args = 0..=1,
         require_equals = true, action = ArgAction::Set)]
     pub allocate_node_cidrs: bool,
-    /// Ranges of pods' addresses.
+    /// Pod address ranges.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub cluster_cidr: Vec<IpNet>,
-    /// Range of services' addresses, which no node's part may meet.
+    /// Service address range, which is excluded from the nodes' pod CIDRs.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub service_cluster_ip_range: Vec<IpNet>,
-    /// Prefix length of a node's part where there is one family [default: 24 for IPv4, 64 for IPv6].
+    /// Prefix length of a node's pod CIDR in single-stack clusters [default: 24 for IPv4, 64 for IPv6].
     #[arg(long, value_name = "BITS")]
     pub node_cidr_mask_size: Option<u8>,
-    /// Prefix length of a node's part, IPv4.
+    /// Prefix length of a node's IPv4 pod CIDR.
     #[arg(long, value_name = "BITS", default_value_t = 24)]
     pub node_cidr_mask_size_ipv4: u8,
-    /// Prefix length of a node's part, IPv6.
+    /// Prefix length of a node's IPv6 pod CIDR.
     #[arg(long, value_name = "BITS", default_value_t = 64)]
     pub node_cidr_mask_size_ipv6: u8,
-    /// Name of the cluster; of no effect without a cloud.
+    /// Name of the cluster; without effect, there is no cloud provider.
     #[arg(long, value_name = "NAME", default_value = "kubernetes")]
     pub cluster_name: String,
     #[command(flatten)]
     pub signing: SigningArgs,
-    /// Longest life of what is signed.
+    /// Maximum lifetime of signed certificates.
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = duration)]
     pub cluster_signing_duration: Duration,
-    /// The bundle that verifies the API server, for service accounts' secrets and every namespace.
+    /// CA bundle of the API server, published in service account secrets and in every namespace.
     #[arg(long, value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
-    /// Key that signs the tokens in service accounts' secrets.
+    /// Private key that signs service account tokens in secrets.
     #[arg(long, value_name = "FILE")]
     pub service_account_private_key_file: Option<PathBuf>,
-    /// How long a token in a service account's secret may lie unused until it is not accepted, and then until it goes.
+    /// Time without use after which a service account token in a secret is invalidated, and again until it is deleted.
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = duration)]
     pub legacy_service_account_token_clean_up_period: Duration,
-    /// Finished pods kept before the oldest go; 0: all are kept.
+    /// Number of terminated pods to keep before the oldest are deleted; 0 keeps all.
     #[arg(long, value_name = "N", default_value_t = 12_500)]
     pub terminated_pod_gc_threshold: usize,
-    /// How long a node may be silent.
+    /// Time without a heartbeat before a node is marked unhealthy.
     #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = duration)]
     pub node_monitor_grace_period: Duration,
-    /// How long a node may be silent that has never said anything.
+    /// Time without a status from a new node before it is marked unhealthy.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     pub node_startup_grace_period: Duration,
-    /// Nodes a second whose pods are told to leave, in a healthy zone.
+    /// Nodes per second whose pods are evicted in a healthy zone.
     #[arg(long, value_name = "RATE", default_value_t = 0.1)]
     pub node_eviction_rate: f64,
-    /// The same in a large zone that is partially disrupted.
+    /// Nodes per second whose pods are evicted in a large zone that is partially disrupted.
     #[arg(long, value_name = "RATE", default_value_t = 0.01)]
     pub secondary_node_eviction_rate: f64,
-    /// The part of a zone's nodes that must be unhealthy for it to be partially disrupted.
+    /// Share of unhealthy nodes at which a zone is partially disrupted.
     #[arg(long, value_name = "PART", default_value_t = 0.55)]
     pub unhealthy_zone_threshold: f64,
-    /// Up to so many nodes a zone is small.
+    /// Maximum number of nodes of a small zone.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub large_cluster_size_threshold: usize,
-    /// Delete what its owners no longer need.
+    /// Enable the garbage collector, which deletes objects whose owners are gone.
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1,
         require_equals = true, action = ArgAction::Set)]
     pub enable_garbage_collector: bool,
@@ -110,7 +110,7 @@ pub struct ControllerManagerArgs {
     pub syncs: SyncArgs,
     #[command(flatten)]
     pub batches: BatchArgs,
-    /// Features to switch on or off, under upstream's names; the flag may be given several times.
+    /// Feature gates to enable or disable, by upstream's names. Repeatable.
     #[arg(long, value_name = "NAME=BOOL,…")]
     pub feature_gates: Vec<String>,
     #[command(flatten)]
@@ -130,7 +130,7 @@ pub fn names(asked: &[String]) -> anyhow::Result<Vec<String>> {
         if let Some((_, why)) = ABSENT.iter().find(|(absent, _)| *absent == canonical)
             && off.is_empty()
         {
-            tracing::warn!(controller = canonical, why, "asked for, and not here");
+            tracing::warn!(controller = canonical, why, "controller is not implemented; ignoring it");
         }
         out.push(format!("{off}{canonical}"));
     }
@@ -167,7 +167,7 @@ fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Con
         }));
     }
     if args.legacy_service_account_token_clean_up_period.is_zero() {
-        bail!("--legacy-service-account-token-clean-up-period must be longer than nothing");
+        bail!("--legacy-service-account-token-clean-up-period must be greater than 0");
     }
     out.legacy_token_clean_up_period = args.legacy_service_account_token_clean_up_period;
     out.terminated_pod_threshold = args.terminated_pod_gc_threshold;
@@ -217,7 +217,7 @@ pub fn run(args: ControllerManagerArgs, spoken: &Spoken) -> anyhow::Result<()> {
             .lead(process, async |ending| {
                 let running =
                     Controllers::start(config, Box::new(factory), Arc::new(SystemClock), tasks.child("controllers"));
-                tracing::info!(known = CONTROLLERS.len(), "the controllers run");
+                tracing::info!(known = CONTROLLERS.len(), "controllers are running");
                 let ended = ending.come().await;
                 within(END_MAX, "controllers", running.shutdown()).await;
                 ended

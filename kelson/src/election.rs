@@ -18,11 +18,11 @@ const NAMESPACE: &str = "kube-system";
 /// Flags of an election.
 #[derive(Args, Debug, Clone, Default)]
 pub struct ElectionArgs {
-    /// Work only while holding a lease, so that others of this component may stand by [default: true].
+    /// Run only while holding the leader election lease [default: true].
     #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true,
         action = ArgAction::Set)]
     pub leader_elect: Option<bool>,
-    /// Kind of the object that is held; `leases` alone [default: leases].
+    /// Resource that is used as the lock; only `leases` is supported [default: leases].
     #[arg(long, value_name = "KIND")]
     pub leader_elect_resource_lock: Option<String>,
     /// Namespace of the lease [default: kube-system].
@@ -31,13 +31,13 @@ pub struct ElectionArgs {
     /// Name of the lease [default: the component's].
     #[arg(long, value_name = "NAME")]
     pub leader_elect_resource_name: Option<String>,
-    /// How long others respect a lease that is no longer renewed [default: 15s].
+    /// Time that candidates wait after the last renewal of the lease before they acquire it [default: 15s].
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub leader_elect_lease_duration: Option<Duration>,
-    /// How long the leader tries to renew its lease before it gives up [default: 10s].
+    /// Time for which the leader retries to renew the lease before it stops leading [default: 10s].
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub leader_elect_renew_deadline: Option<Duration>,
-    /// Pause between two tries to have the lease [default: 2s].
+    /// Delay between attempts to acquire or renew the lease [default: 2s].
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub leader_elect_retry_period: Option<Duration>,
 }

@@ -24,7 +24,7 @@ use crate::{logging, process};
 
 const NAME: &str = "etcd";
 const FACTS: &str = include_str!("flags/facts/etcd.txt");
-const ABOUT: &str = "A store that speaks etcd's protocol, one member alone.";
+const ABOUT: &str = "A single-member store with etcd's API.";
 /// The quota where none or 0 is given, bytes.
 const QUOTA_DEFAULT: u64 = 2 << 30;
 
@@ -33,64 +33,65 @@ struct EtcdCommand {
     /// Name of this member.
     #[arg(long, value_name = "string", default_value = "default")]
     name: String,
-    /// Where the data is kept [default: NAME.etcd].
+    /// Data directory [default: NAME.etcd].
     #[arg(long, value_name = "string")]
     data_dir: Option<PathBuf>,
-    /// Where clients are served.
+    /// URLs to listen on for clients.
     #[arg(long, value_name = "string", value_delimiter = ',', default_value = "http://localhost:2379")]
     listen_client_urls: Vec<String>,
-    /// Where health and metrics alone are served, beside the clients' addresses.
+    /// Additional URLs that serve only health and metrics.
     #[arg(long, value_name = "string", value_delimiter = ',')]
     listen_metrics_urls: Vec<String>,
-    /// What the list of members says of clients' addresses [default: those that are listened on].
+    /// Client URLs to advertise in the member list [default: --listen-client-urls].
     #[arg(long, value_name = "string", value_delimiter = ',')]
     advertise_client_urls: Vec<String>,
-    /// What the list of members says of peers' addresses; nobody listens there.
+    /// Peer URLs to advertise in the member list; nothing listens there.
     #[arg(long, value_name = "string", value_delimiter = ',', default_value = "http://localhost:2380")]
     initial_advertise_peer_urls: Vec<String>,
-    /// Certificate for https.
+    /// Serving certificate for https.
     #[arg(long, value_name = "string")]
     cert_file: Option<PathBuf>,
-    /// Key of the certificate.
+    /// Private key of the serving certificate.
     #[arg(long, value_name = "string")]
     key_file: Option<PathBuf>,
-    /// Ask every client for a certificate, signed by one of --trusted-ca-file.
+    /// Require a client certificate signed by a CA in --trusted-ca-file.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     client_cert_auth: bool,
-    /// Authorities whose certificates clients must show.
+    /// CA bundle that verifies client certificates.
     #[arg(long, value_name = "string")]
     trusted_ca_file: Option<PathBuf>,
-    /// Operations of a transaction.
+    /// Maximum number of operations in a transaction.
     #[arg(long, value_name = "uint", default_value_t = 128)]
     max_txn_ops: usize,
-    /// Bytes of a request.
+    /// Maximum size of a request in bytes.
     #[arg(long, value_name = "uint", default_value_t = 1_572_864)]
     max_request_bytes: usize,
-    /// Requests of one connection at once.
+    /// Maximum number of concurrent requests per connection.
     #[arg(long, value_name = "uint", default_value_t = u32::MAX)]
     max_concurrent_streams: u32,
-    /// Bytes of all keys and values, above which only deletions are taken; 0 is 2 GiB, less is without limit.
+    /// Maximum size of all keys and values in bytes; above it only deletions are accepted. 0 is 2 GiB; a negative
+    /// number disables the limit.
     #[arg(long, value_name = "int", default_value_t = 0, allow_negative_numbers = true)]
     quota_backend_bytes: i64,
     /// Whether --auto-compaction-retention is a time (periodic) or a number of revisions (revision).
     #[arg(long, value_name = "string", default_value = "periodic")]
     auto_compaction_mode: String,
-    /// How much of the past is kept: hours, a duration such as 5m, or revisions; 0 keeps all until a client compacts.
+    /// History to keep: hours, a duration such as 5m, or a number of revisions; 0 disables automatic compaction.
     #[arg(long, value_name = "string", default_value = "0")]
     auto_compaction_retention: String,
-    /// How often watches that ask for it hear that nothing happened [default: 10m].
+    /// Interval of progress notifications to idle watches that requested them [default: 10m].
     #[arg(long, value_name = "duration", value_parser = duration)]
     watch_progress_notify_interval: Option<Duration>,
-    /// The former name of --watch-progress-notify-interval.
+    /// Deprecated: use --watch-progress-notify-interval.
     #[arg(long, value_name = "duration", value_parser = duration)]
     experimental_watch_progress_notify_interval: Option<Duration>,
-    /// Do not sync commits: a power cut loses the last ones, the end of the process none.
+    /// Do not fsync commits. A power failure loses the last commits; the end of the process loses none.
     #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     unsafe_no_fsync: bool,
-    /// Flags in a file (YAML); no others are read then.
+    /// YAML file with flags. Flags on the command line are then ignored.
     #[arg(long, value_name = "string")]
     config_file: Option<PathBuf>,
-    /// debug, info, warn, error, panic or fatal.
+    /// Log level: debug, info, warn, error, panic or fatal.
     #[arg(long, value_name = "string", default_value = "info")]
     log_level: String,
 }
@@ -181,7 +182,7 @@ fn of_file(file: &Path) -> anyhow::Result<Vec<OsString>> {
     let text = std::fs::read(file).with_context(what)?;
     let (tree, _) = kelson_codec::yaml::to_value(&text).with_context(what)?;
     let tree: Value = serde_json::from_str(&serde_json::to_string(&tree)?)?;
-    let Value::Object(fields) = tree else { bail!("{}: not a table of flags", what()) };
+    let Value::Object(fields) = tree else { bail!("{}: must be a mapping of flags", what()) };
     let mut words = Vec::new();
     for (name, value) in fields {
         match (name.as_str(), value) {
@@ -276,7 +277,7 @@ fn socket(url: &str) -> Option<(bool, PathBuf)> {
 async fn endpoints(urls: &[String]) -> anyhow::Result<Vec<Endpoint>> {
     let mut endpoints = Vec::new();
     for url in urls.iter().map(|url| url.trim()).filter(|url| !url.is_empty()) {
-        let wrong = || format!("{url:?} is no URL of the form http://IP:PORT, https://IP:PORT or unix://PATH");
+        let wrong = || format!("must be a URL of the form http://IP:PORT, https://IP:PORT or unix://PATH, got {url:?}");
         if let Some((tls, path)) = socket(url) {
             endpoints.push(Endpoint { address: Address::Unix(path), tls });
             continue;

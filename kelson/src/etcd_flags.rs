@@ -15,46 +15,46 @@ use crate::args::duration;
 /// the same one.
 #[derive(Args, Debug, Clone)]
 pub struct EtcdArgs {
-    /// Members of the etcd cluster that keeps the API's objects; without it they are kept in the data directory.
+    /// URLs of the etcd cluster that stores the objects [default: objects are stored in the data directory]
     #[arg(long, value_name = "URL,…", value_delimiter = ',')]
     pub etcd_servers: Vec<String>,
-    /// Who signed the members' certificates; without it, whom the system trusts.
+    /// CA bundle for etcd's serving certificates [default: the system's CAs]
     #[arg(long, value_name = "FILE")]
     pub etcd_cafile: Option<PathBuf>,
-    /// Certificate that the members are shown.
+    /// Client certificate for requests to etcd.
     #[arg(long, value_name = "FILE")]
     pub etcd_certfile: Option<PathBuf>,
-    /// Private key of that certificate, PEM.
+    /// Private key of that certificate (PEM).
     #[arg(long, value_name = "FILE")]
     pub etcd_keyfile: Option<PathBuf>,
-    /// What all keys begin with.
+    /// Prefix of all keys in etcd.
     #[arg(long, value_name = "PATH", default_value = kelson_schema::storage::PREFIX)]
     pub etcd_prefix: String,
-    /// Kind of storage: only `etcd3`.
+    /// Storage backend; only `etcd3` is supported.
     #[arg(long, value_name = "NAME", value_parser = ["", "etcd3"], default_value = "", hide_default_value = true)]
     pub storage_backend: String,
-    /// Form in which built-in kinds are stored in etcd: application/vnd.kubernetes.protobuf or application/json.
+    /// Media type in which built-in kinds are stored in etcd: application/vnd.kubernetes.protobuf or application/json.
     #[arg(long, value_name = "TYPE", default_value = "application/vnd.kubernetes.protobuf")]
     pub storage_media_type: String,
-    /// Time after which etcd forgets what was replaced; 0 leaves compaction to others.
+    /// Interval of etcd compactions; 0 disables compaction by the API server.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub etcd_compaction_interval: Duration,
-    /// A server whose etcd takes longer for a read is not healthy.
+    /// Timeout of etcd reads in the health check.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
     pub etcd_healthcheck_timeout: Duration,
-    /// A server whose etcd takes longer for a read is not ready.
+    /// Timeout of etcd reads in the readiness check.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
     pub etcd_readycheck_timeout: Duration,
-    /// Time between two looks at the size of etcd's data; 0: never.
+    /// Interval of queries of the etcd database size; 0 disables them.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub etcd_db_metric_poll_interval: Duration,
-    /// Time between two counts of objects; they are known here without asking, so it changes nothing.
+    /// Interval of object counts; without effect, counts are always current.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     pub etcd_count_metric_poll_period: Duration,
-    /// How long objects that end by themselves share a lease, in seconds.
+    /// Time in seconds for which objects with a TTL share an etcd lease.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub lease_reuse_duration_seconds: u64,
-    /// Other etcd clusters for some resources; not supported.
+    /// Separate etcd clusters per resource; not supported.
     #[arg(long, value_name = "GROUP/RESOURCE#URL;…", value_delimiter = ',', hide = true)]
     pub etcd_servers_overrides: Vec<String>,
 }

@@ -29,13 +29,13 @@ const STAGE: &str = "Stage";
 
 #[derive(Args, Debug, Clone)]
 pub struct HollowArgs {
-    /// How many nodes [default: 1; none where stages say how nodes live].
+    /// Number of nodes [default: 1; 0 with stages].
     #[arg(long, value_name = "N")]
     pub nodes: Option<usize>,
-    /// How to reach the API, as somebody who may make nodes and leases and change and delete pods.
+    /// Kubeconfig of a user who may create nodes and leases, and update and delete pods.
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     pub kubeconfig: PathBuf,
-    /// Names of nodes are this and a number.
+    /// Prefix of node names; a number follows.
     #[arg(long, value_name = "TEXT", default_value = "hollow-")]
     pub name_prefix: String,
     /// CPU of each node.
@@ -44,13 +44,13 @@ pub struct HollowArgs {
     /// Memory of each node.
     #[arg(long, value_name = "QUANTITY", default_value = "32Gi")]
     pub memory: String,
-    /// Pods that each node takes.
+    /// Pod capacity of each node.
     #[arg(long, value_name = "N", default_value_t = 110)]
     pub max_pods: u32,
     /// Labels of all nodes.
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
     pub node_labels: Vec<(String, String)>,
-    /// How long pods run that do not restart always.
+    /// Run time of pods whose restart policy is not Always.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
     pub run_for: Duration,
     #[command(flatten)]
@@ -63,37 +63,37 @@ pub struct HollowArgs {
 #[derive(Args, Debug, Clone, Default)]
 #[command(next_help_heading = "Stages (kwok.x-k8s.io/v1alpha1)")]
 pub struct StageArgs {
-    /// Files of Stage objects and a KwokConfiguration, which sets what flags do not; the flag may be given several times.
+    /// Files with Stage objects and a KwokConfiguration; flags take precedence over it. Repeatable.
     #[arg(long, short = 'c', value_name = "FILE")]
     pub config: Vec<PathBuf>,
-    /// Kinds of kwok's that are followed in the API instead of read from files; `Stage` has an effect here.
+    /// kwok kinds to read from the API instead of files; only `Stage` is supported.
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     pub enable_crds: Vec<String>,
-    /// Drive all nodes.
+    /// Manage all nodes.
     #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     pub manage_all_nodes: Option<bool>,
-    /// Drive the node of this name.
+    /// Manage the node with this name.
     #[arg(long, value_name = "NAME")]
     pub manage_single_node: Option<String>,
-    /// Drive nodes with these annotations.
+    /// Manage nodes whose annotations match.
     #[arg(long, value_name = "SELECTOR")]
     pub manage_nodes_with_annotation_selector: Option<String>,
-    /// Drive nodes with these labels.
+    /// Manage nodes whose labels match.
     #[arg(long, value_name = "SELECTOR")]
     pub manage_nodes_with_label_selector: Option<String>,
-    /// Addresses of pods on nodes that have no range of their own [default: 100.64.0.0/10].
+    /// Pod address range of nodes without a pod CIDR [default: 100.64.0.0/10].
     #[arg(long, value_name = "CIDR")]
     pub cidr: Option<String>,
-    /// Address of nodes that have none.
+    /// Address of nodes whose status has none.
     #[arg(long, value_name = "IP")]
     pub node_ip: Option<String>,
-    /// Name that nodes are reached by.
+    /// Host name of nodes.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Port of the nodes' kubelets.
+    /// Kubelet port of nodes.
     #[arg(long, value_name = "PORT")]
     pub node_port: Option<u16>,
-    /// How long others believe a node's lease; 0: nodes have none [default: 40].
+    /// Duration of node leases in seconds; 0 disables node leases [default: 40].
     #[arg(long, value_name = "SECONDS")]
     pub node_lease_duration_seconds: Option<u32>,
     /// kwok's; without effect.
@@ -157,7 +157,7 @@ impl StageArgs {
             };
         }
         if !stages.is_empty() && follow_stages {
-            bail!("stages are in a file and also asked of the API: one of --config and --enable-crds={STAGE}");
+            bail!("stages cannot come from both files and the API: give either --config or --enable-crds={STAGE}");
         }
         let given = |flag: &Option<String>, option: Option<String>| flag.clone().or(option).filter(|t| !t.is_empty());
         let usual = Settings::default();
@@ -203,7 +203,9 @@ impl StageArgs {
                     annotations.map(|annotations| Manage::Selected { labels: labels.unwrap_or_default(), annotations }),
                 )
             }
-            _ => Some(Err(anyhow::anyhow!("one of --manage-all-nodes, --manage-single-node and selectors of nodes"))),
+            _ => Some(Err(anyhow::anyhow!(
+                "--manage-all-nodes, --manage-single-node and node selectors are mutually exclusive"
+            ))),
         }
     }
 }
@@ -224,7 +226,7 @@ pub fn run(args: &HollowArgs) -> anyhow::Result<()> {
     }
     for (flag, quantity) in [("--cpu", &args.cpu), ("--memory", &args.memory)] {
         if quantity.parse::<Quantity>().is_err() {
-            bail!("{flag} {quantity:?} is no quantity");
+            bail!("{flag} must be a quantity, got {quantity:?}");
         }
     }
     let config = Config {
@@ -298,8 +300,12 @@ mod tests {
         assert!(settings.follow_stages);
         for (text, change, wrong) in [
             ("", (|a| a.manage_all_nodes = Some(true)) as fn(&mut StageArgs), "no stages"),
-            (&options, |a| a.manage_all_nodes = Some(true), "one of --manage-all-nodes"),
-            (STAGES, |a| a.enable_crds = vec!["Stage".to_owned()], "stages are in a file and also"),
+            (
+                &options,
+                |a| a.manage_all_nodes = Some(true),
+                "--manage-all-nodes, --manage-single-node and node selectors",
+            ),
+            (STAGES, |a| a.enable_crds = vec!["Stage".to_owned()], "stages cannot come from both"),
             (STAGES, |a| a.manage_nodes_with_annotation_selector = Some("a b".to_owned()), "--manage-nodes-with"),
             (STAGES, |a| a.cidr = Some("x".to_owned()), "--cidr x"),
         ] {

@@ -29,7 +29,7 @@ impl NodeIdentity {
 /// The host's name in the form a Node's name takes.
 pub fn name() -> anyhow::Result<String> {
     let name = kelson_platform::process::host_name().trim().to_lowercase();
-    anyhow::ensure!(!name.is_empty(), "the system does not say the host's name");
+    anyhow::ensure!(!name.is_empty(), "the host name is not available");
     Ok(name)
 }
 

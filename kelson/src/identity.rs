@@ -21,62 +21,62 @@ const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Args, Debug, Clone)]
 pub struct IdentityArgs {
-    /// AuthenticationConfiguration: issuers of tokens, and who may come without credentials.
+    /// AuthenticationConfiguration file: token issuers and anonymous authentication.
     #[arg(long, value_name = "FILE", conflicts_with = "oidc_issuer_url")]
     pub authentication_config: Option<PathBuf>,
     /// Issuer of OpenID Connect tokens.
     #[arg(long, value_name = "URL", requires = "oidc_client_id")]
     pub oidc_issuer_url: Option<String>,
-    /// Client that those tokens must be for.
+    /// Client ID for which tokens must be issued (audience).
     #[arg(long, value_name = "ID", requires = "oidc_issuer_url")]
     pub oidc_client_id: Option<String>,
-    /// Authorities of the issuer's server; by default the system's.
+    /// CA bundle for the issuer's server [default: the system's CAs]
     #[arg(long, value_name = "FILE")]
     pub oidc_ca_file: Option<PathBuf>,
-    /// Claim that is the user's name.
+    /// Claim with the user's name.
     #[arg(long, value_name = "CLAIM", default_value = "sub")]
     pub oidc_username_claim: String,
-    /// Put before the name; `-` for none, by default the issuer and `#` unless the claim is `email`.
+    /// Prefix of user names; `-` for none [default: the issuer and `#`, or none for the claim `email`]
     #[arg(long, value_name = "PREFIX", default_value = "")]
     pub oidc_username_prefix: String,
-    /// Claim that is the user's groups.
+    /// Claim with the user's groups.
     #[arg(long, value_name = "CLAIM", default_value = "")]
     pub oidc_groups_claim: String,
-    /// Put before each group.
+    /// Prefix of group names.
     #[arg(long, value_name = "PREFIX", default_value = "")]
     pub oidc_groups_prefix: String,
-    /// Algorithms that the issuer may sign with.
+    /// Allowed signing algorithms of the issuer.
     #[arg(long, value_name = "ALGS", value_delimiter = ',', default_value = "RS256")]
     pub oidc_signing_algs: Vec<String>,
-    /// A claim that must have this value; the flag may be given several times.
+    /// Claim that every token must have with this value. Repeatable.
     #[arg(long, value_name = "CLAIM=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
     pub oidc_required_claim: Vec<(String, String)>,
-    /// kubeconfig of a server that reviews tokens.
+    /// Kubeconfig of the token review webhook.
     #[arg(long, value_name = "FILE")]
     pub authentication_token_webhook_config_file: Option<PathBuf>,
-    /// Version of the reviews that it is sent.
+    /// API version of the reviews sent to the webhook.
     #[arg(long, value_name = "VERSION", default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
     pub authentication_token_webhook_version: String,
-    /// How long its answers are kept.
+    /// Time to cache the webhook's responses.
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
     pub authentication_token_webhook_cache_ttl: Duration,
-    /// AuthorizationConfiguration: the authorizers in their order, instead of --authorization-mode.
+    /// AuthorizationConfiguration file: the ordered authorizers. Replaces --authorization-mode.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["authorization_mode", "authorization_webhook_config_file"])]
     pub authorization_config: Option<PathBuf>,
-    /// kubeconfig of the server that --authorization-mode=Webhook asks.
+    /// Kubeconfig of the webhook for --authorization-mode=Webhook.
     #[arg(long, value_name = "FILE")]
     pub authorization_webhook_config_file: Option<PathBuf>,
-    /// Version of the reviews that it is sent.
+    /// API version of the reviews sent to the webhook.
     #[arg(long, value_name = "VERSION", default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
     pub authorization_webhook_version: String,
-    /// How long its consent is kept.
+    /// Time to cache allowed requests.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub authorization_webhook_cache_authorized_ttl: Duration,
-    /// How long its refusal is kept.
+    /// Time to cache denied requests.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
-    /// How long after its expiry a node's certificate may still be used to request a new one for the same node, unless that node is
-    /// up; 0: never.
+    /// Time after its expiry in which a node's certificate may be used to request a new one for the same node, unless
+    /// that node is up; 0 disables this.
     #[arg(long, value_name = "TIME", default_value = "72h", value_parser = crate::args::parse_ttl)]
     pub node_return_grace: Duration,
 }
@@ -95,7 +95,7 @@ pub fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
 
 /// All faults of a file or of flags, in one error.
 fn sound<T>(what: &str, judged: Result<T, Vec<String>>) -> anyhow::Result<T> {
-    judged.map_err(|faults| anyhow::anyhow!("{what} is not sound:\n  {}", faults.join("\n  ")))
+    judged.map_err(|faults| anyhow::anyhow!("{what} is invalid:\n  {}", faults.join("\n  ")))
 }
 
 /// Authorizers in their order; a webhook is named by its place among the webhooks.

@@ -145,15 +145,15 @@ impl Followed {
         let name = |name: &str| format!("apiserver_{of}_config_controller_{name}");
         let labels = ["status", "apiserver_id_hash"];
         let help = |head: &str| format!("{head} of the {of} configuration, by outcome and server.");
-        let reloads = registry.counters(&name("automatic_reloads_total"), &help("Readings of a changed file"), &labels);
+        let reloads = registry.counters(&name("automatic_reloads_total"), &help("Reloads"), &labels);
         let at = registry.float_gauges(
             &name("automatic_reload_last_timestamp_seconds"),
-            &help("Seconds since 1970 at the last reading of a changed file"),
+            &help("Unix time in seconds of the last reload"),
             &labels,
         );
         let hash = Arc::new(Mutex::new(digest(&first)));
         let (shown, id, info) = (Arc::clone(&hash), server.clone(), name("last_config_info"));
-        let told = format!("Which {of} configuration is in force, by its digest.");
+        let told = format!("Hash of the current {of} configuration.");
         registry.on_scrape(move |families| {
             let hash = shown.lock().clone();
             families.gauge(&info, &told).sample(&[("apiserver_id_hash", &id), ("hash", &hash)], 1.0);
@@ -178,7 +178,7 @@ impl Followed {
                     // Said once: it may be in the middle of being replaced, or away for a while.
                     if !std::mem::replace(&mut unreadable, true) {
                         self.count("failure");
-                        tracing::error!(file = %self.file.display(), %error, "the file cannot be read; what is in force stays");
+                        tracing::error!(file = %self.file.display(), %error, "reading the file failed; keeping the current configuration");
                     }
                     continue;
                 }
@@ -192,19 +192,19 @@ impl Followed {
                 Ok(()) => {
                     *self.hash.lock() = digest(&data);
                     self.count("success");
-                    tracing::info!(file = %self.file.display(), "the {} configuration is taken up", self.what.word());
+                    tracing::info!(file = %self.file.display(), "applied the changed {} configuration", self.what.word());
                     known = data;
                 }
                 Err(FileFault::Unsound(error)) => {
                     self.count("failure");
                     let error = format!("{error:#}");
-                    tracing::error!(file = %self.file.display(), error, "the changed file is not sound; what is in force stays");
+                    tracing::error!(file = %self.file.display(), error, "changed file is invalid; keeping the current configuration");
                     known = data;
                 }
                 Err(FileFault::Later(error)) => {
                     self.count("failure");
                     let error = format!("{error:#}");
-                    tracing::error!(file = %self.file.display(), error, "the changed file is not taken up yet");
+                    tracing::error!(file = %self.file.display(), error, "applying the changed file failed; retrying");
                     tokio::time::sleep(RETRY).await;
                 }
             }

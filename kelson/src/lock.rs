@@ -23,6 +23,16 @@ impl DataDirLock {
         Self::take(dir)
     }
 
+    /// Whether no process has it.
+    ///
+    /// # Errors
+    /// The lock's file cannot be opened.
+    pub fn is_free(dir: &Path) -> anyhow::Result<bool> {
+        let path = dir.join("kelson.lock");
+        let file = File::open(&path).with_context(|| path.display().to_string())?;
+        Ok(file.try_lock_shared().is_ok())
+    }
+
     /// Takes the lock; an error that names the holder's process id when somebody has it.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join("kelson.lock");
@@ -36,8 +46,10 @@ impl DataDirLock {
             }
             Err(TryLockError::Error(e)) => return Err(e).with_context(|| format!("lock {}", path.display())),
         }
-        file.set_len(0)?;
-        write!(file, "{}", std::process::id())?;
+        // The number is for the message alone: a full disk must not keep the server from starting. It is written over the one before,
+        // which takes no room.
+        let number = std::process::id().to_string();
+        let _ = file.write_all(number.as_bytes()).and_then(|()| file.set_len(number.len() as u64));
         Ok(Self { _file: file })
     }
 }
@@ -52,6 +64,7 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let first = DataDirLock::take(&dir).unwrap();
         let refused = DataDirLock::take(&dir).err().unwrap().to_string();
+        assert!(!DataDirLock::is_free(&dir).unwrap());
         assert!(refused.ends_with(&format!("is in use by process {}", std::process::id())), "{refused}");
         drop(first);
         assert!(DataDirLock::take(&dir).is_ok());

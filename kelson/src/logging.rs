@@ -1,4 +1,5 @@
 //! Log output: one line an event on standard error, level by `--log-level`; how much is logged may be changed while the process runs.
+//! Lines for the journal begin with a priority and have no time, which the journal has for each.
 use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use kelson_meta::{Clock as _, SystemClock};
+use kelson_platform::service;
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
@@ -42,7 +44,8 @@ pub fn init(level: &str) -> anyhow::Result<()> {
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
     // Where the log goes may be full. The line is lost then; to say so there would be the process's end.
-    let log = log.log_internal_errors(false).event_format(Lines { text: format::format() }).with_filter_reloading();
+    let log =
+        log.log_internal_errors(false).event_format(Lines::new(service::logs_to_journal())).with_filter_reloading();
     let handle = log.reload_handle();
     LOG.get_or_init(|| (level.to_owned(), Box::new(move |filter| handle.reload(filter).map_err(|e| e.to_string()))));
     log.init();
@@ -58,9 +61,41 @@ pub fn follow(verbosity: Option<u32>, json: bool) -> Result<(), String> {
     verbosity.map_or(Ok(()), |v| set_verbosity(&v.to_string()).map(drop))
 }
 
+/// Logs as much as the process was started with.
+///
+/// # Errors
+/// When nothing is logged yet.
+pub fn restore() -> Result<(), String> {
+    set_verbosity("0").map(drop)
+}
+
+/// What a line of an error begins with that is not logged but printed: the journal's priority, where that reads it.
+pub fn error_prefix() -> &'static str {
+    if service::logs_to_journal() { priority(Level::ERROR) } else { "" }
+}
+
+/// Priorities of `sd-daemon(3)`.
+fn priority(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "<3>",
+        Level::WARN => "<4>",
+        Level::INFO => "<6>",
+        _ => "<7>",
+    }
+}
+
 /// A line of text, or the same as upstream's JSON (`logging.format: json`).
 struct Lines {
     text: format::Format,
+    /// Instead of `text`, where the journal reads the lines.
+    journal: Option<format::Format<format::Full, ()>>,
+}
+
+impl Lines {
+    fn new(to_journal: bool) -> Self {
+        let journal = to_journal.then(|| format::format().without_time().with_level(false));
+        Self { text: format::format(), journal }
+    }
 }
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -70,7 +105,12 @@ where
 {
     fn format_event(&self, c: &FmtContext<'_, S, N>, mut to: format::Writer<'_>, event: &Event<'_>) -> fmt::Result {
         if !JSON.load(Ordering::Relaxed) {
-            return self.text.format_event(c, to, event);
+            let Some(journal) = &self.journal else { return self.text.format_event(c, to, event) };
+            let mut line = String::new();
+            journal.format_event(c, format::Writer::new(&mut line), event)?;
+            // An event is one entry: the journal would take its further lines for events without a priority.
+            let line = line.trim_end().replace('\n', "\\n");
+            return writeln!(to, "{}{line}", priority(*event.metadata().level()));
         }
         let mut fields = Fields::default();
         event.record(&mut fields);
@@ -140,7 +180,7 @@ impl Visit for Fields {
 /// When the text is no number, in upstream's words.
 pub fn set_verbosity(text: &str) -> Result<String, String> {
     let level = level(text)?;
-    let (started_with, reload) = LOG.get().ok_or("nothing is logged")?;
+    let (started_with, reload) = LOG.get().ok_or("logging is not initialized")?;
     let filter = filter(level.unwrap_or(started_with)).map_err(|e| e.to_string())?;
     reload(filter)?;
     Ok(format!("successfully set klog.logging.verbosity to {text}"))
@@ -191,6 +231,34 @@ mod tests {
             (line(Level::DEBUG, None)["v"].clone(), line(Level::TRACE, None)["v"].clone()),
             (json!(4), json!(8))
         );
+    }
+
+    #[test]
+    fn lines_for_the_journal_have_a_priority_and_no_time() {
+        #[derive(Clone, Default)]
+        struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+        impl std::io::Write for Written {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let written = Written::default();
+        let to = written.clone();
+        let log = tracing_subscriber::fmt().with_env_filter("trace").with_ansi(false).with_writer(move || to.clone());
+        tracing::subscriber::with_default(log.event_format(Lines::new(true)).finish(), || {
+            tracing::error!(node = "n", "it\nfailed");
+            tracing::warn!("w");
+            tracing::info!("i");
+            tracing::debug!("d");
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let at = module_path!();
+        let wanted = format!("<3>{at}: it\\nfailed node=\"n\"\n<4>{at}: w\n<6>{at}: i\n<7>{at}: d\n");
+        assert_eq!(text, wanted);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod kube_apiserver;
 mod lock;
 mod logging;
 mod manifests;
+mod manual;
 mod modes;
 #[cfg(target_os = "linux")]
 mod node;
@@ -45,6 +46,7 @@ mod rbac;
 mod rest;
 mod run;
 mod scheduler;
+mod service;
 mod snapshot;
 mod store_limits;
 mod sync_flags;
@@ -78,6 +80,15 @@ const BUILD: version::Build = version::Build {
     },
 };
 
+/// An error with its causes, each once: many of them name their own cause.
+fn explained(error: &anyhow::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .reduce(|all, cause| if all.ends_with(&cause) { all } else { format!("{all}: {cause}") })
+        .unwrap_or_default()
+}
+
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     if let Some(code) = node::run::before(&words) {
@@ -94,7 +105,7 @@ fn main() -> ExitCode {
     match dispatch(Cli::from_words(words, upstream::help()).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("Error: {e:#}");
+            eprintln!("{}Error: {}", logging::error_prefix(), explained(&e));
             ExitCode::FAILURE
         }
     }
@@ -112,6 +123,8 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Config(command) => config::run(command, &Cli::command()),
         Command::Migrate(command) => k3s::run(command, &Cli::command()),
         Command::Cleanup(args) => process::small(cleanup::run(&args)),
+        Command::Completion(args) => manual::completion(&args, Cli::command()),
+        Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Version => {
             println!("kelson {} ({})", version::KELSON_VERSION, version::build().commit);
             println!("Kubernetes {} {}", version::GIT_VERSION, version::platform());

@@ -13,13 +13,13 @@ pub fn check(dir: &Path, given: &[&Path]) {
     for file in own(dir) {
         if let Some(mode) = open_to_others(&file) {
             let error = close_to_others(&file, mode).err().map(|e| e.to_string());
-            tracing::warn!(file = %file.display(), mode = format!("{mode:o}"), error, "a file with secrets was open to others");
+            tracing::warn!(file = %file.display(), mode = format!("{mode:o}"), error, "file with secrets was readable by other users; restricting its mode");
         }
     }
     for file in given {
         if let Some(mode) = open_to_others(file) {
             let mode = format!("{mode:o}");
-            tracing::warn!(file = %file.display(), mode, "a file with secrets is open to others: chmod 600");
+            tracing::warn!(file = %file.display(), mode, "file with secrets is readable by other users; run chmod 600 on it");
         }
     }
 }

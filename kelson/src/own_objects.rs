@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kelson_client::Client;
+use kelson_encryption::Encryption;
 use kelson_store::Store;
 use kelson_tasks::{OnPanic, Tasks};
 
@@ -37,22 +38,32 @@ impl OwnObjects {
         policy.and(published).and(admitted)
     }
 
-    /// While the store takes no writes (the disk is full), the server starts nevertheless: objects can be read and deleted.
+    /// While the store takes no writes (the disk is full, or a key service is not available), the server starts nevertheless: what can be
+    /// read is served.
     ///
     /// # Errors
     /// A write failed though the store takes writes.
-    pub async fn write_or_keep_trying(self, store: &Store, tasks: &Tasks) -> anyhow::Result<()> {
+    pub async fn write_or_keep_trying(
+        self,
+        store: &Store,
+        encryption: Option<&Encryption>,
+        tasks: &Tasks,
+    ) -> anyhow::Result<()> {
         let Err(error) = self.write().await else { return Ok(()) };
-        let Some(why) = store.health().not_ready() else { return Err(error) };
+        let no_keys = || encryption.and_then(|encryption| encryption.check().err());
+        let Some(why) = store.health().not_ready().or_else(no_keys) else { return Err(error) };
         let error = format!("{error:#}");
-        tracing::error!(error, why, "the server's own objects are not written; it starts and tries again");
+        tracing::error!(error, why, "writing the server's own objects failed; starting without them and retrying");
         tasks.spawn("own-objects", OnPanic::Contain, async move {
             loop {
                 tokio::time::sleep(RETRY).await;
                 match self.write().await {
-                    Ok(()) => return tracing::info!("the server's own objects are written"),
+                    Ok(()) => return tracing::info!("wrote the server's own objects"),
                     Err(error) => {
-                        tracing::debug!(error = format!("{error:#}"), "the server's own objects are not written")
+                        tracing::debug!(
+                            error = format!("{error:#}"),
+                            "writing the server's own objects failed; retrying"
+                        )
                     }
                 }
             }

@@ -24,7 +24,7 @@ pub fn gone() -> impl Future<Output = ()> + Send {
     let asked = std::env::var(EXIT_WITH_PARENT).unwrap_or_default();
     let watched = watched(&asked, parent());
     if watched == Watched::Unknown {
-        tracing::warn!("{EXIT_WITH_PARENT} has no effect: this system does not tell that a parent has ended");
+        tracing::warn!("{EXIT_WITH_PARENT} has no effect: this system cannot report the exit of the parent process");
     }
     async move {
         match watched {
@@ -32,7 +32,7 @@ pub fn gone() -> impl Future<Output = ()> + Send {
             Watched::Gone => {}
             Watched::Process(parent) => ended(parent).await,
         }
-        tracing::info!("the parent process has ended");
+        tracing::info!("parent process exited; stopping");
     }
 }
 

@@ -2,11 +2,12 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use kelson_platform::process as system;
 use kelson_platform::signals::EndSignals;
 use kelson_tasks::Tasks;
 
+use crate::service::Service;
 use crate::{logging, parent, program, rest};
 
 /// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
@@ -22,14 +23,18 @@ const OPEN_FILES_WANTED: u64 = 16 * 1024;
 pub struct Process {
     /// Every component's tasks are children of this group.
     pub tasks: Tasks,
+    /// What hears that the process is ready.
+    pub service: Service,
     signals: EndSignals,
     parent: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Process {
     fn begin() -> anyhow::Result<Self> {
+        let tasks = Tasks::root("kelson");
         Ok(Self {
-            tasks: Tasks::root("kelson"),
+            service: Service::begin(&tasks),
+            tasks,
             signals: EndSignals::listen().context("listen for signals")?,
             parent: Box::pin(parent::gone()),
         })
@@ -37,11 +42,13 @@ impl Process {
 
     /// Waits for the end: `Ok` when somebody asked for it, an error when a task failed without which nothing works.
     pub async fn ended(&mut self) -> anyhow::Result<()> {
-        tokio::select! {
+        let ended = tokio::select! {
             () = self.signals.asked() => Ok(()),
             () = &mut self.parent => Ok(()),
-            why = self.tasks.failed() => bail!("{why}"),
-        }
+            why = self.tasks.failed() => Err(anyhow::anyhow!("{why}")),
+        };
+        self.service.stopping();
+        ended
     }
 }
 
@@ -88,7 +95,7 @@ where
 /// asked for the end loses patience and kills the process.
 pub async fn within(limit: Duration, part: &str, shutdown: impl Future<Output = ()>) {
     if tokio::time::timeout(limit, shutdown).await.is_err() {
-        tracing::warn!(part, ?limit, "still ends; going on without it");
+        tracing::warn!(part, ?limit, "shutdown timed out; continuing");
     }
 }
 
@@ -107,7 +114,7 @@ fn log_panics() {
 /// Keys and tokens are in this process's memory: no core file is written of it, and no other process of its user reads it.
 fn keep_memory_private() {
     if let Err(e) = system::keep_memory_private() {
-        tracing::warn!(error = %e, "cannot keep core files from holding secrets");
+        tracing::warn!(error = %e, "disabling core dumps failed; a core dump may contain secrets");
     }
 }
 
@@ -115,11 +122,15 @@ fn keep_memory_private() {
 /// use `select`.
 fn raise_open_files() {
     if let Err(e) = system::raise_open_files() {
-        tracing::warn!(error = %e, "cannot raise the limit of open files");
+        tracing::warn!(error = %e, "raising the limit of open files failed");
     }
     let limit = open_files_max();
     if limit < OPEN_FILES_WANTED {
-        tracing::warn!(limit, wanted = OPEN_FILES_WANTED, "few files may be open: raise the hard limit (ulimit -Hn)");
+        tracing::warn!(
+            limit,
+            wanted = OPEN_FILES_WANTED,
+            "limit of open files is low; raise the hard limit (ulimit -Hn)"
+        );
     }
 }
 

@@ -14,13 +14,13 @@ const EVERY: Duration = Duration::from_secs(30);
 pub fn give_back_pages(tasks: &Tasks) {
     let pages = match ProgramPages::find() {
         Ok(pages) => pages,
-        Err(e) => return tracing::debug!(error = %e, "pages of the program stay in this process"),
+        Err(e) => return tracing::debug!(error = %e, "cannot release unused program pages"),
     };
     tasks.spawn("program-pages", OnPanic::Contain, async move {
         tokio::time::sleep(AFTER_START).await;
         loop {
             if let Err(e) = pages.give_back() {
-                return tracing::warn!(error = %e, "pages of the program stay in this process");
+                return tracing::warn!(error = %e, "cannot release unused program pages");
             }
             tokio::time::sleep(EVERY).await;
         }

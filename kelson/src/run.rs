@@ -29,6 +29,7 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
         let text = ready(control_plane.local_url(), &args.data_dir, !args.disable_agent);
         // The log says it as well: a server whose output is closed goes on.
         let _ = std::io::stdout().write_all(text.as_bytes());
+        process.service.ready(&format!("serves the API at {}", control_plane.local_url()));
         let ended = match args.disable_agent {
             true => process.ended().await,
             false => node::run::beside(&control_plane, &args.data_dir, &args.node, &me, process).await,

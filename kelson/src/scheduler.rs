@@ -24,16 +24,16 @@ const END_MAX: Duration = Duration::from_secs(12);
 
 #[derive(Args, Debug, Clone)]
 pub struct SchedulerArgs {
-    /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
+    /// KubeSchedulerConfiguration file (kubescheduler.config.k8s.io/v1).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Write what --config means, with all that goes without saying, to this file, and end.
+    /// File to write the complete configuration with defaults to; the command then exits.
     #[arg(long, value_name = "FILE")]
     pub write_config_to: Option<PathBuf>,
-    /// How long a pod that fits nowhere waits at most until it is tried again.
+    /// Maximum time an unschedulable pod waits before it is tried again.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub pod_max_in_unschedulable_pods_duration: Duration,
-    /// Features to switch on or off, under upstream's names; the flag may be given several times.
+    /// Feature gates to enable or disable, by upstream's names. Repeatable.
     #[arg(long, value_name = "NAME=BOOL,…")]
     pub feature_gates: Vec<String>,
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub fn read(file: &Path) -> anyhow::Result<(Value, Configuration)> {
     let text = std::fs::read(file).with_context(what)?;
     let (tree, duplicates) = kelson_codec::yaml::to_value(&text).with_context(what)?;
     if let Some(twice) = duplicates.first() {
-        bail!("{}: {twice:?} is there twice", what());
+        bail!("{}: duplicate field {twice:?}", what());
     }
     let configuration = configuration::read(&tree).with_context(what)?;
     Ok((tree, configuration))

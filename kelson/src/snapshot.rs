@@ -50,7 +50,7 @@ pub async fn run(command: SnapshotCommand) -> anyhow::Result<()> {
 
 async fn save(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     if file.exists() {
-        bail!("{} exists already", file.display());
+        bail!("{} already exists", file.display());
     }
     let client = token::admin(data_dir)?;
     let answer = client.call(Method::POST, PATH, "application/json", Bytes::new()).await;
@@ -70,7 +70,7 @@ async fn save(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
 pub fn discard_unfetched(data_dir: &Path) {
     match fs::remove_dir_all(data_dir.join(DIR)) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(%error, "copies that nobody fetched cannot be removed");
+            tracing::warn!(%error, "removing abandoned snapshots failed");
         }
         _ => {}
     }
@@ -83,11 +83,11 @@ fn restore(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
     unpack(file, fresh.path())?;
     let contents = verify(fresh.path(), file)?;
     // All of the copy is on the disk before the first name changes.
-    sync_names(fresh.path()).and_then(|()| sync_names(data_dir)).context("sync the copy")?;
+    sync_names(fresh.path()).and_then(|()| sync_names(data_dir)).context("sync the snapshot")?;
     let store = data_dir.join("store");
     let aside = data_dir.join(format!("store.before-{}", Timestamp::now().as_second()));
     if put_in_place(&fresh.keep(), &store, &aside, exchange).with_context(|| store.display().to_string())? {
-        println!("what was there is in {}", aside.display());
+        println!("the previous data is in {}", aside.display());
     }
     sync_names(data_dir).context("sync the data directory")?;
     println!("restored: {}", told(&contents));
@@ -118,7 +118,7 @@ fn put_in_place(
 }
 
 fn verify(dir: &Path, named: &Path) -> anyhow::Result<Contents> {
-    kelson_store::verify(dir).with_context(|| format!("{} is no sound copy", named.display()))
+    kelson_store::verify(dir).with_context(|| format!("{} is not a valid snapshot", named.display()))
 }
 
 fn told(contents: &Contents) -> String {
@@ -153,7 +153,7 @@ fn unpack(file: &Path, dir: &Path) -> anyhow::Result<()> {
     };
     match unpacked().with_context(|| format!("read {}", file.display()))? {
         true => Ok(()),
-        false => bail!("{} is damaged or cut short: it is not what its digest says", file.display()),
+        false => bail!("{} is truncated or damaged: checksum mismatch", file.display()),
     }
 }
 

@@ -98,13 +98,13 @@ impl SyncArgs {
 /// How long changes of endpoints are gathered.
 #[derive(Args, Debug, Clone)]
 pub struct BatchArgs {
-    /// How long Endpoints wait for more changes of their pods.
+    /// Time to collect pod changes before Endpoints are updated.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     pub endpoint_updates_batch_period: Duration,
-    /// How long slices of endpoints wait for more changes of their pods.
+    /// Time to collect pod changes before EndpointSlices are updated.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     pub endpointslice_updates_batch_period: Duration,
-    /// How long mirrored slices wait for more changes of their Endpoints.
+    /// Time to collect changes of Endpoints before mirrored slices are updated.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     pub mirroring_endpointslice_updates_batch_period: Duration,
 }

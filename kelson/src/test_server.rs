@@ -13,16 +13,16 @@ use crate::process;
 
 #[derive(Args, Debug, Clone)]
 pub struct TestServerArgs {
-    /// Loopback address to listen on; port 0 takes any free one.
+    /// Loopback address to listen on; port 0 selects a free port.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0", conflicts_with = "socket")]
     pub listen: SocketAddr,
-    /// Socket to listen on instead, which its owner alone may use.
+    /// Unix socket to listen on instead, accessible to its owner only.
     #[arg(long, value_name = "FILE")]
     pub socket: Option<PathBuf>,
-    /// Clusters that may live at once.
+    /// Maximum number of clusters at a time.
     #[arg(long, value_name = "N", default_value_t = 4096)]
     pub clusters_max: usize,
-    /// End when standard input does: whoever holds its other end takes the server with him, however he ends.
+    /// Exit when standard input is closed, so that the server never outlives the process that started it.
     #[arg(long)]
     pub until_stdin_closes: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub fn run(args: &TestServerArgs) -> anyhow::Result<()> {
             Address::Unix(file) => format!("unix:{}", file.display()),
         };
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{shown}").and_then(|()| out.flush()).context("tell where the server listens")?;
+        writeln!(out, "{shown}").and_then(|()| out.flush()).context("print the server's address")?;
         drop(out);
         let ended = tokio::select! {
             ended = process.ended() => ended,
@@ -64,7 +64,7 @@ async fn stdin_closed() {
         let _ = told.send(());
     };
     if let Err(e) = std::thread::Builder::new().name("stdin".into()).spawn(read) {
-        tracing::warn!(error = %e, "standard input is not looked at");
+        tracing::warn!(error = %e, "cannot watch standard input; the server does not exit when it is closed");
         return std::future::pending().await;
     }
     drop(closed.await);

@@ -96,7 +96,7 @@ pub async fn admit_own(client: &Client, token: &Token) -> anyhow::Result<()> {
     if client.get_opt::<Secret>(NAMESPACE, &name).await?.is_none() {
         let terms = Terms {
             expires: Some(ends),
-            description: "Lets this machine's own node join, and any other that is given it.",
+            description: "Token for this machine's own node; other nodes may join with it, too.",
             usages: &["signing", "authentication"].map(String::from),
             groups: &["system:bootstrappers:kelson:default-node-token".to_owned()],
         };
@@ -175,7 +175,7 @@ pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
             for given in &tokens {
                 let id = given.split('.').next().unwrap_or_default();
                 if !is_word(id, ID_LENGTH) {
-                    bail!("{id:?} is no token's first half: six letters or digits");
+                    bail!("a token ID must be six letters or digits, got {id:?}");
                 }
                 if of.dry_run {
                     println!("would delete bootstrap token {id:?}");
@@ -226,7 +226,7 @@ pub fn reaching<T>(data_dir: &Path, done: anyhow::Result<T>) -> anyhow::Result<T
 /// The whole command that joins a machine, its CA pinned.
 async fn join_command(client: &Client, token: &Token) -> anyhow::Result<String> {
     let (namespace, name) = CLUSTER_INFO;
-    let info = client.get::<ConfigMap>(namespace, name).await.context("read where the API is")?;
+    let info = client.get::<ConfigMap>(namespace, name).await.context("read the API server's address")?;
     let text = info.data.unwrap_or_default().remove(INFO_KEY).context("cluster-info is empty")?;
     let cluster = Config::parse_cluster(text.as_bytes())?;
     let mut command = format!("kelson agent --server {} --token {}", cluster.server, token.reveal());

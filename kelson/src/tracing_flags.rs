@@ -16,8 +16,8 @@ use crate::host;
 /// Whether requests are traced.
 #[derive(Args, Debug, Clone)]
 pub struct TracingArgs {
-    /// TracingConfiguration (apiserver.config.k8s.io): which collector gets the spans of requests, and how many requests are
-    /// sampled; without it none are.
+    /// TracingConfiguration file (apiserver.config.k8s.io): the collector for request spans and the sampling rate
+    /// [default: no tracing]
     #[arg(long, value_name = "FILE")]
     pub tracing_config_file: Option<PathBuf>,
 }

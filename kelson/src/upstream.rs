@@ -16,7 +16,7 @@ static CONTROL_PLANE: &[Component] = &[
     Component {
         name: "kube-apiserver",
         alias: "apiserver",
-        about: "The API server alone: no controllers, no scheduler, no node.",
+        about: "Run the API server only: no controllers, no scheduler, no node.",
         facts: include_str!("flags/facts/kube-apiserver.txt"),
         arguments: ApiserverArgs::augment_args,
         run: |matches, spoken| {
@@ -29,7 +29,7 @@ static CONTROL_PLANE: &[Component] = &[
     Component {
         name: "kube-controller-manager",
         alias: "controller-manager",
-        about: "The controllers alone, against any API server.",
+        about: "Run the controllers only, with any API server.",
         facts: include_str!("flags/facts/kube-controller-manager.txt"),
         arguments: ControllerManagerArgs::augment_args,
         run: |matches, spoken| typed::<ControllerManagerArgs>(matches, spoken, crate::controller_manager::run),
@@ -37,7 +37,7 @@ static CONTROL_PLANE: &[Component] = &[
     Component {
         name: "kube-scheduler",
         alias: "scheduler",
-        about: "The scheduler alone, against any API server.",
+        about: "Run the scheduler only, with any API server.",
         facts: include_str!("flags/facts/kube-scheduler.txt"),
         arguments: SchedulerArgs::augment_args,
         run: |matches, spoken| typed::<SchedulerArgs>(matches, spoken, crate::scheduler::run),
@@ -47,11 +47,11 @@ static CONTROL_PLANE: &[Component] = &[
 /// What `kelson help` says of them.
 pub fn help() -> String {
     format!(
-        "Upstream's components, with upstream's flags; also by a link of that name to this binary:
-  kube-apiserver           The API server alone
-  kube-controller-manager  The controllers alone (also: controller-manager)
-  kube-scheduler           The scheduler alone (also: scheduler){}
-  etcd                     A store that speaks etcd's protocol, one member alone",
+        "Upstream's components with upstream's flags. A link to this binary with one of these names runs the component:
+  kube-apiserver           Run the API server only
+  kube-controller-manager  Run the controllers only (also: controller-manager)
+  kube-scheduler           Run the scheduler only (also: scheduler){}
+  etcd                     Run a single-member store with etcd's API",
         components::HELP
     )
 }

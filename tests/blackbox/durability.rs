@@ -26,6 +26,7 @@ pub fn tests() -> Vec<Test> {
         Test { name: "durability::kill_9_loses_nothing_acknowledged", needs: OwnServer, run: kill_9 },
         Test { name: "durability::sigterm_and_start_again", needs: OwnServer, run: sigterm },
         Test { name: "durability::a_log_on_a_full_disk", needs: OwnServer, run: full_log },
+        Test { name: "durability::a_start_on_a_full_disk", needs: OwnServer, run: start_on_a_full_disk },
     ]
 }
 
@@ -196,4 +197,154 @@ fn full_log(_: &Subject) -> Outcome {
     let _ = server.kill();
     let ended = server.wait()?;
     outcome.map(drop).with_context(|| format!("the server ended with {ended}"))
+}
+
+/// A small file system of its own, in a mount namespace that a sleeping process keeps.
+struct SmallDisk {
+    keeper: Child,
+    scratch: tempfile::TempDir,
+}
+
+/// Bytes of the file system.
+const DISK_BYTES: u64 = 40 << 20;
+
+impl SmallDisk {
+    fn mount() -> anyhow::Result<Self> {
+        let scratch = tempfile::tempdir()?;
+        let dir = scratch.path().join("disk");
+        std::fs::create_dir(&dir)?;
+        let script =
+            format!("mount -t tmpfs -o size={DISK_BYTES} tmpfs {} && echo mounted && exec sleep 600", dir.display());
+        let mut keeper = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mounted = lines_of(&mut keeper)?.recv_timeout(Duration::from_secs(10));
+        ensure!(mounted.as_deref() == Ok("mounted"), "no tmpfs: {mounted:?}");
+        Ok(Self { keeper, scratch })
+    }
+
+    /// Where it is within its namespace.
+    fn dir(&self) -> std::path::PathBuf {
+        self.scratch.path().join("disk")
+    }
+
+    /// Where its files are to be found from here.
+    fn seen(&self) -> std::path::PathBuf {
+        let root = format!("/proc/{}/root", self.keeper.id());
+        std::path::Path::new(&root).join(self.dir().strip_prefix("/").unwrap_or(&self.dir()))
+    }
+
+    /// Fills it but for so many bytes.
+    fn fill(&self, left: u64) -> Outcome {
+        let mut filler = File::create(self.seen().join("filler"))?;
+        let block = [0; 4096];
+        let mut written = 0;
+        while filler.write_all(&block).is_ok() {
+            written += 4096;
+        }
+        filler.set_len(u64::saturating_sub(written, left))?;
+        Ok(())
+    }
+
+    fn empty(&self) -> Outcome {
+        Ok(std::fs::remove_file(self.seen().join("filler"))?)
+    }
+
+    /// A server whose data is there, and its log.
+    fn server(&self, port: u16) -> anyhow::Result<(Child, std::path::PathBuf)> {
+        let log = self.scratch.path().join("log");
+        let child = Command::new("nsenter")
+            .args(["--mount", "--target", &self.keeper.id().to_string()])
+            .arg(binary())
+            .args(["server", "--disable-agent", "--bind-address", "127.0.0.1", "--secure-port", &port.to_string()])
+            .arg("--data-dir")
+            .arg(self.dir().join("data"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log)?)
+            .spawn()?;
+        Ok((child, log))
+    }
+
+    fn kubectl(&self) -> Kubectl {
+        Kubectl::new(self.seen().join("data/admin.kubeconfig"))
+    }
+
+    /// Starts a server that serves.
+    fn serving(&self, port: u16) -> anyhow::Result<Child> {
+        let (mut server, log) = self.server(port)?;
+        let started = eventually("the server serves", Duration::from_secs(60), || {
+            if let Some(ended) = server.try_wait()? {
+                bail!("the server ended with {ended}");
+            }
+            self.kubectl().ok(&["get", "--raw", "/livez"])
+        });
+        if let Err(error) = started {
+            let _ = server.kill();
+            return Err(error.context(std::fs::read_to_string(log)?));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+/// A new server says which file there is no room for, and starts once there is room. One with data starts without room, serves what
+/// there is, and has lost nothing afterwards.
+fn start_on_a_full_disk(_: &Subject) -> Outcome {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let (disk, port) = (SmallDisk::mount()?, free_port()?);
+    for left in [0, 4 << 10, 64 << 10, 256 << 10, 1 << 20] {
+        disk.fill(left)?;
+        let (mut server, log) = disk.server(port)?;
+        let ended = eventually("the server ends", Duration::from_secs(60), || server.try_wait()?.context("it runs"));
+        let _ = server.kill();
+        let said = std::fs::read_to_string(&log)?;
+        let error = said.lines().rfind(|line| line.starts_with("Error: ")).unwrap_or_default();
+        ensure!(!ended?.success(), "{left} bytes left: {said}");
+        let names = error.contains(&disk.dir().join("data").display().to_string());
+        ensure!(
+            names && (error.contains("No space left") || error.contains("disk is full")),
+            "{left} bytes left: {said}"
+        );
+        disk.empty()?;
+    }
+    let mut server = disk.serving(port)?;
+    let k = disk.kubectl();
+    for name in ["a", "b"] {
+        k.ok(&["create", "configmap", name, "--from-literal=x=1"])?;
+    }
+    // Neither a clean end nor a kill leaves anything that a start on a full disk cannot do without.
+    for clean in [true, false] {
+        disk.fill(0)?;
+        if clean {
+            let pid = rustix::process::Pid::from_raw(i32::try_from(server.id())?).context("a pid")?;
+            rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        } else {
+            server.kill()?;
+        }
+        server.wait()?;
+        server = disk.serving(port)?;
+        ensure!(k.ok(&["get", "cm", "a", "-o", "jsonpath={.data.x}"])? == "1", "clean: {clean}");
+        k.fails(&["create", "configmap", "refused", "--from-literal=x=1"])?;
+        disk.empty()?;
+    }
+    eventually("writes are taken again", Duration::from_secs(60), || k.ok(&["create", "configmap", "c"]))?;
+    server.kill()?;
+    server.wait()?;
+    let mut server = disk.serving(port)?;
+    let names = k.ok(&["get", "cm", "-o", "jsonpath={.items[*].metadata.name}"])?;
+    server.kill()?;
+    server.wait()?;
+    ensure!(names.split(' ').filter(|name| *name != "kube-root-ca.crt").eq(["a", "b", "c"]), "{names}");
+    Ok(())
 }

@@ -156,10 +156,10 @@ fn cannot_join(s: &Subject) -> Outcome {
     let no_pin = format!("sha256:{}", "0".repeat(64));
     let rows: [(&[&str], &str); 6] = [
         (&["--server", url, "--token", "nonsense"], "--token: a bootstrap token is six letters or digits, a dot"),
-        (&["--server", url, "--token", &wrong_secret], "the second half of the token is wrong"),
+        (&["--server", url, "--token", &wrong_secret], "the token secret is wrong"),
         (&["--server", url, "--token", good, "--token-ca-cert-hash", &no_pin], "which is none of those given"),
-        (&["--server", url, "--token", "zzzzzz.0000000000000000"], "or it has expired; kelson token create"),
-        (&["--server", "http://127.0.0.1:1", "--token", good], "only https is spoken"),
+        (&["--server", url, "--token", "zzzzzz.0000000000000000"], "does not exist or has expired"),
+        (&["--server", "http://127.0.0.1:1", "--token", good], "must be an https URL"),
         (
             &["--server", url, "--token", good, "--node-name", &taken],
             "and status \"Ready\" already exists in the cluster",

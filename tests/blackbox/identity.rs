@@ -415,7 +415,7 @@ impl Away<'_> {
         self.returns(&before)?;
         ensure!(agent.ends_within(Duration::ZERO)?.is_none(), "the same process goes on");
         let log = agent.log();
-        ensure!(log.contains("the authorities were replaced while this machine was cut off"), "{log}");
+        ensure!(log.contains("CAs were rotated while this machine was disconnected"), "{log}");
         Ok(())
     }
 
@@ -427,14 +427,14 @@ impl Away<'_> {
         agent.launch()?;
         ensure!(agent.ends_within(PATIENCE)? == Some(1), "it ends where waiting cannot help");
         let log = agent.log();
-        ensure!(log.contains("its authorities were replaced while this machine was off"), "{log}");
+        ensure!(log.contains("its CAs were rotated while this machine was off"), "{log}");
         let secret = first.split_once('.').map_or(first, |(_, secret)| secret);
         ensure!(log.contains("kelson token create") && !log.contains(secret), "{log}");
         let new = token(self.server, &["create"])?;
         agent.tell(&["--server", url, "--token", &new, "--node-name", self.name]);
         agent.launch()?;
         self.returns(&before)?;
-        ensure!(agent.log().contains("it joins anew"), "{}", agent.log());
+        ensure!(agent.log().contains("joining the cluster again"), "{}", agent.log());
         Ok(())
     }
 }

@@ -22,6 +22,7 @@ mod hostile_pods;
 mod hostile_requests;
 mod hosts;
 mod identity;
+mod install;
 mod jobs;
 mod joining;
 mod manifests;
@@ -43,6 +44,9 @@ mod told;
 mod volume_kinds;
 mod volumes;
 mod workloads;
+
+/// Tests that run after all others, one by one: their result depends on what the rest of the machine does.
+const ALONE: &[&str] = &["overload::leases_and_administrators_go_on"];
 
 fn main() {
     // In a pod this program is the operator that some tests install.
@@ -90,6 +94,7 @@ fn main() {
         network_policies::tests(),
         hosts::tests(),
         identity::tests(),
+        install::tests(),
         joining::tests(),
         durability::tests(),
         envtest::tests(),
@@ -101,5 +106,5 @@ fn main() {
     .into_iter()
     .flatten()
     .collect();
-    std::process::exit(run(&tests));
+    std::process::exit(run(&tests, ALONE));
 }

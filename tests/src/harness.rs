@@ -1,6 +1,7 @@
-//! Runs named tests against one subject and prints what `cargo test` prints. A test whose needs the subject or machine
+//! Runs named tests against subjects and prints what `cargo test` prints. A test whose needs the subject or machine
 //! does not meet is printed as ignored with the reason, never as passed.
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
 use std::time::Instant;
 
 use crate::reference::{Known, Record};
@@ -37,8 +38,20 @@ pub struct Test {
     pub run: fn(&Subject) -> Outcome,
 }
 
+/// Environment variable with the number of workers, when it is not [`WORKERS`].
+const WORKERS_VARIABLE: &str = "KELSON_WORKERS";
+/// Workers that run tests side by side, each with a subject started by us. Most tests wait for a container, a deadline or a lease,
+/// so two cores carry three of them.
+const WORKERS: usize = 3;
+/// Each worker's server and node take memory and addresses of the machine.
+const WORKERS_MAX: usize = 8;
+
 /// Runs the tests whose names contain one of the arguments (all without arguments); returns the process's exit code.
-pub fn run(tests: &[Test]) -> i32 {
+///
+/// Several workers take tests from one queue, those that start servers first because they last longest. Each worker has a subject
+/// of its own. A cluster that `SUBJECT` names has one worker. The tests named in `alone` measure the machine, so they run after all
+/// others, one by one.
+pub fn run(tests: &[Test], alone: &[&str]) -> i32 {
     let filters: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let chosen: Vec<&Test> =
         tests.iter().filter(|t| filters.is_empty() || filters.iter().any(|f| t.name.contains(f.as_str()))).collect();
@@ -46,77 +59,150 @@ pub fn run(tests: &[Test]) -> i32 {
         chosen.iter().for_each(|t| println!("{}: test", t.name));
         return 0;
     }
-    let names: Vec<&str> = tests.iter().map(|t| t.name).collect();
-    let record = match Record::read().map(|r| (r.unknown(&names), r)) {
-        Ok((unknown, record)) if unknown.is_empty() => record,
-        Ok((unknown, _)) => {
-            println!("tests/reference.txt names tests that there are not: {unknown:?}");
-            return 1;
-        }
-        Err(e) => {
-            println!("{e}");
+    let record = match read_record(tests, alone) {
+        Ok(record) => record,
+        Err(why) => {
+            println!("{why}");
             return 1;
         }
     };
     println!("\nrunning {} tests", chosen.len());
+    let (last, mut first): (Vec<&Test>, Vec<&Test>) = chosen.iter().partition(|t| alone.contains(&t.name));
+    first.sort_by_key(|t| matches!(t.needs, Needs::Api | Needs::Node));
     let wants_node = chosen.iter().any(|t| matches!(t.needs, Needs::Node | Needs::OwnNode));
-    let subject = match Subject::start(wants_node) {
-        Ok(s) => s,
-        Err(e) => {
-            println!("the subject did not start: {e:#}\n\ntest result: FAILED. 0 passed; {} failed", chosen.len());
-            return 1;
-        }
-    };
-    let reference = matches!(subject.kind, SubjectKind::Kubeconfig(_));
-    let (mut passed, mut failed, mut ignored) = (0, Vec::new(), 0);
-    let mut times = Vec::new();
-    for test in &chosen {
-        if let Some(why) = subject.lacks(test.needs) {
-            println!("test {} ... ignored, {why}", test.name);
-            ignored += 1;
-            continue;
-        }
-        let started = Instant::now();
-        let result = catch_unwind(AssertUnwindSafe(|| (test.run)(&subject)));
-        let took = started.elapsed().as_secs_f64();
-        times.push((took, test.name));
-        let error = match result {
-            Ok(Ok(())) => {
-                println!("test {} ... ok ({took:.1}s)", test.name);
-                if reference && !matches!(record.of(test.name), Some(Known::Seen(_))) {
-                    println!("record: {} seen {}", test.name, subject.version());
-                }
-                passed += 1;
-                continue;
-            }
-            Ok(Err(e)) => format!("{e:#}"),
-            Err(p) => p
-                .downcast_ref::<String>()
-                .cloned()
-                .unwrap_or_else(|| p.downcast_ref::<&str>().map_or_else(|| "panicked".to_owned(), |s| (*s).to_owned())),
-        };
-        if let (true, Some(Known::Differs(why))) = (reference, record.of(test.name)) {
-            println!("test {} ... ignored, the reference differs as recorded: {why}", test.name);
-            ignored += 1;
-            continue;
-        }
-        println!("test {} ... FAILED ({took:.1}s)\n---- {} ----\n{error}\n", test.name, test.name);
-        failed.push(test.name);
-    }
+    let workers = workers(first.len());
+    let (first, last) = (Queue::new(first), Queue::new(last));
+    let ended: Vec<Tally> = std::thread::scope(|scope| {
+        let started: Vec<_> = (0..workers).map(|_| scope.spawn(|| work(wants_node, &first, &record))).collect();
+        started.into_iter().map(|worker| worker.join().expect("a worker catches its tests' panics")).collect()
+    });
+    let ended = ended.into_iter().chain((!last.is_empty()).then(|| work(wants_node, &last, &record)));
+    let all = ended.fold(Tally::default(), Tally::add);
     let seen = chosen.iter().filter(|t| matches!(record.of(t.name), Some(Known::Seen(_)))).count();
     println!("\n{seen} of these {} tests were seen to hold on a reference (tests/reference.txt)", chosen.len());
-    println!("{}", slowest(times));
-    let ended = subject.stop(!failed.is_empty());
-    if let Err(e) = &ended {
-        println!("test subject::stop ... FAILED\n{e:#}");
-        failed.push("subject::stop");
+    println!("{}", slowest(all.times));
+    let word = if all.failed.is_empty() { "ok" } else { "FAILED" };
+    let (passed, failed, ignored) = (all.passed, all.failed.len(), all.ignored);
+    if failed > 0 {
+        println!("\nfailures:\n    {}", all.failed.join("\n    "));
     }
-    let word = if failed.is_empty() { "ok" } else { "FAILED" };
-    println!(
-        "\ntest result: {word}. {passed} passed; {} failed; {ignored} ignored; 0 measured; 0 filtered out",
-        failed.len()
-    );
-    i32::from(!failed.is_empty())
+    println!("\ntest result: {word}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; 0 filtered out");
+    i32::from(failed > 0)
+}
+
+/// What is known of the reference. Every name in it and in `alone` must be a test's.
+fn read_record(tests: &[Test], alone: &[&str]) -> Result<Record, String> {
+    let names: Vec<&str> = tests.iter().map(|t| t.name).collect();
+    if let Some(name) = alone.iter().find(|name| !names.contains(name)) {
+        return Err(format!("{name} is to run alone, but there is no such test"));
+    }
+    let record = Record::read().map_err(|e| e.to_string())?;
+    match record.unknown(&names) {
+        unknown if unknown.is_empty() => Ok(record),
+        unknown => Err(format!("tests/reference.txt names tests that do not exist: {unknown:?}")),
+    }
+}
+
+fn workers(tests: usize) -> usize {
+    if std::env::var("SUBJECT").is_ok_and(|s| s != "kelson") {
+        return tests.min(1);
+    }
+    let asked = std::env::var(WORKERS_VARIABLE).ok().and_then(|n| n.parse().ok());
+    asked.unwrap_or(WORKERS).clamp(1, WORKERS_MAX).min(tests)
+}
+
+/// Tests that no worker has taken yet, the next one last.
+struct Queue<'a>(Mutex<Vec<&'a Test>>);
+
+impl<'a> Queue<'a> {
+    fn new(mut tests: Vec<&'a Test>) -> Self {
+        tests.reverse();
+        Self(Mutex::new(tests))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().expect("no holder panics").is_empty()
+    }
+
+    fn take(&self) -> Option<&'a Test> {
+        self.0.lock().expect("no holder panics").pop()
+    }
+}
+
+/// The results of one worker.
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: Vec<&'static str>,
+    ignored: usize,
+    /// Seconds and name of each test that ran.
+    times: Vec<(f64, &'static str)>,
+}
+
+impl Tally {
+    fn add(mut self, other: Self) -> Self {
+        self.passed += other.passed;
+        self.ignored += other.ignored;
+        self.failed.extend(other.failed);
+        self.times.extend(other.times);
+        self
+    }
+}
+
+/// Runs the tests of a queue until it is empty, with one subject.
+fn work(wants_node: bool, queue: &Queue<'_>, record: &Record) -> Tally {
+    let mut tally = Tally::default();
+    let subject = match Subject::start(wants_node) {
+        Ok(subject) => subject,
+        Err(e) => {
+            println!("test subject::start ... FAILED\nthe subject did not start: {e:#}\n");
+            tally.failed.push("subject::start");
+            return tally;
+        }
+    };
+    while let Some(test) = queue.take() {
+        run_one(&subject, test, record, &mut tally);
+    }
+    if let Err(e) = subject.stop(!tally.failed.is_empty()) {
+        println!("test subject::stop ... FAILED\n{e:#}\n");
+        tally.failed.push("subject::stop");
+    }
+    tally
+}
+
+fn run_one(subject: &Subject, test: &Test, record: &Record, tally: &mut Tally) {
+    let reference = matches!(subject.kind, SubjectKind::Kubeconfig(_));
+    if let Some(why) = subject.lacks(test.needs) {
+        println!("test {} ... ignored, {why}", test.name);
+        tally.ignored += 1;
+        return;
+    }
+    let started = Instant::now();
+    let result = catch_unwind(AssertUnwindSafe(|| (test.run)(subject)));
+    let took = started.elapsed().as_secs_f64();
+    tally.times.push((took, test.name));
+    let error = match result {
+        Ok(Ok(())) => {
+            println!("test {} ... ok ({took:.1}s)", test.name);
+            if reference && !matches!(record.of(test.name), Some(Known::Seen(_))) {
+                println!("record: {} seen {}", test.name, subject.version());
+            }
+            tally.passed += 1;
+            return;
+        }
+        Ok(Err(e)) => format!("{e:#}"),
+        Err(p) => p
+            .downcast_ref::<String>()
+            .cloned()
+            .unwrap_or_else(|| p.downcast_ref::<&str>().map_or_else(|| "panicked".to_owned(), |s| (*s).to_owned())),
+    };
+    if let (true, Some(Known::Differs(why))) = (reference, record.of(test.name)) {
+        println!("test {} ... ignored, the reference differs as recorded: {why}", test.name);
+        tally.ignored += 1;
+        return;
+    }
+    println!("test {} ... FAILED ({took:.1}s)\n---- {} ----\n{error}\n", test.name, test.name);
+    tally.failed.push(test.name);
 }
 
 /// How many tests [`slowest`] names.

@@ -287,7 +287,7 @@ impl Notes {
     }
     /// What changed the object and what refused it, a sentence each.
     pub fn explanations(&self) -> impl Iterator<Item = String> + '_ {
-        let refused = self.refused_by.map(|plugin| format!("{plugin} refused the request"));
+        let refused = self.refused_by.map(|plugin| format!("{plugin} denied the request"));
         self.changes.iter().map(ToString::to_string).chain(refused)
     }
     /// Adds an audit annotation.

@@ -258,7 +258,7 @@ mod tests {
         assert!(refused.is_err());
         assert_eq!(
             notes.explanations().collect::<Vec<_>>(),
-            ["TaintNodesByCondition changed spec", "AlwaysDeny refused the request"]
+            ["TaintNodesByCondition changed spec", "AlwaysDeny denied the request"]
         );
     }
 }

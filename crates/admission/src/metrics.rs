@@ -93,23 +93,23 @@ impl Policies {
         Self {
             validations: registry.counters(
                 "apiserver_validating_admission_policy_check_total",
-                "Validations of policies, by what went wrong and what was done.",
+                "Validations by validating admission policies, by error type and enforcement action.",
                 &validation,
             ),
             validation_seconds: registry.histograms(
                 "apiserver_validating_admission_policy_check_duration_seconds",
-                "Time of one validation of a policy.",
+                "Duration in seconds of validations by validating admission policies.",
                 &validation,
                 &POLICY_BUCKETS_S,
             ),
             mutations: registry.counters(
                 "apiserver_mutating_admission_policy_check_total",
-                "Mutations of policies, by what went wrong.",
+                "Mutations by mutating admission policies, by error type.",
                 &mutation,
             ),
             mutation_seconds: registry.histograms(
                 "apiserver_mutating_admission_policy_check_duration_seconds",
-                "Time of one mutation of a policy.",
+                "Duration in seconds of mutations by mutating admission policies.",
                 &mutation,
                 &POLICY_BUCKETS_S,
             ),
@@ -153,17 +153,17 @@ impl Security {
         Self {
             evaluations: registry.counters(
                 "pod_security_evaluations_total",
-                "Evaluations of a namespace's demands on pods.",
+                "Pod Security Standards evaluations.",
                 &[&demand[..], &request[..]].concat(),
             ),
             exemptions: registry.counters(
                 "pod_security_exemptions_total",
-                "Requests that are exempt from demands on pods.",
+                "Requests exempt from Pod Security Standards.",
                 &request,
             ),
             errors: registry.counters(
                 "pod_security_errors_total",
-                "Faults that stood in the way of an evaluation.",
+                "Errors that prevented a Pod Security Standards evaluation.",
                 &[&["fatal"][..], &request[..]].concat(),
             ),
         }
@@ -194,47 +194,52 @@ impl Metrics {
         let counters =
             |name: &str, help: &str, labels: &[&str]| registry.counters(&format!("apiserver_{name}"), help, labels);
         Self {
-            steps: histograms("admission_step_admission_duration_seconds", "Time of a pass.", &step, &BUCKETS_S),
+            steps: histograms(
+                "admission_step_admission_duration_seconds",
+                "Duration in seconds of an admission step: all mutating or all validating plugins.",
+                &step,
+                &BUCKETS_S,
+            ),
             plugins: histograms(
                 "admission_controller_admission_duration_seconds",
-                "Time of a plugin in a pass.",
+                "Duration in seconds of one admission plugin.",
                 &named,
                 &BUCKETS_S,
             ),
             webhooks: histograms(
                 "admission_webhook_admission_duration_seconds",
-                "Time of a webhook's call.",
+                "Duration in seconds of webhook calls.",
                 &named,
                 &WEBHOOK_BUCKETS_S,
             ),
             rejections: counters(
                 "admission_webhook_rejection_count",
-                "Requests that a webhook refused, or that failed because of it.",
+                "Requests rejected by a webhook or because its call failed.",
                 &["name", "type", "operation", "error_type", "rejection_code"],
             ),
             failed_open: counters(
                 "admission_webhook_fail_open_count",
-                "Failed calls that were passed over.",
+                "Failed webhook calls that were ignored (failurePolicy Ignore).",
                 &["name", "type"],
             ),
             requests: counters(
                 "admission_webhook_request_total",
-                "Calls of webhooks.",
+                "Webhook calls.",
                 &["name", "type", "operation", "code", "rejected"],
             ),
             condition_errors: counters(
                 "admission_match_condition_evaluation_errors_total",
-                "Match conditions that could not be evaluated.",
+                "Failed evaluations of match conditions.",
                 &condition,
             ),
             condition_exclusions: counters(
                 "admission_match_condition_exclusions_total",
-                "Requests that a match condition left out.",
+                "Requests excluded by match conditions.",
                 &condition,
             ),
             condition_seconds: histograms(
                 "admission_match_condition_evaluation_seconds",
-                "Time of all match conditions of one webhook or policy.",
+                "Duration in seconds of the evaluation of a webhook's or policy's match conditions.",
                 &condition,
                 &CONDITION_BUCKETS_S,
             ),
@@ -242,7 +247,7 @@ impl Metrics {
             security: Security::new(registry),
             enabled: registry.gauges(
                 "kelson_admission_plugin_order",
-                "Places of the enabled plugins in their order, from 1.",
+                "Position of each enabled plugin in the plugin order, from 1.",
                 &["name"],
             ),
         }

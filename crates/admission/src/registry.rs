@@ -193,7 +193,7 @@ fn build_of(known: &[Entry], options: &AdmissionOptions, d: &Dependencies) -> Re
         }
     }
     d.metrics.enabled(&names);
-    tracing::info!(plugins = names.join(","), "admission plugins, in their order");
+    tracing::info!(plugins = names.join(","), "enabled admission plugins in order");
     Ok(Chain::new(plugins, Arc::clone(&d.metrics)))
 }
 

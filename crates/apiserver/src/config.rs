@@ -1,4 +1,4 @@
-//! Configuration, typed. Flags and files are the binary's business.
+//! Configuration of the API server as typed values. The binary reads flags and files and fills in [`Config`].
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,27 +30,27 @@ pub enum AuthorizationMode {
     AlwaysAllow,
     /// Nothing is allowed.
     AlwaysDeny,
-    /// Node agents, by what is scheduled to them.
+    /// The Node authorizer: kubelets may access what is related to pods scheduled to their node.
     Node,
     /// Roles and bindings.
     Rbac,
-    /// A server elsewhere: the one at this place of [`Config::authorization_webhooks`].
+    /// An authorization webhook: the one with this index in [`Config::authorization_webhooks`].
     Webhook(usize),
 }
 
-/// Who says which servers the endpoints of the `kubernetes` service name (`--endpoint-reconciler-type`).
+/// What decides which servers the endpoints of the `kubernetes` service list (`--endpoint-reconciler-type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EndpointReconciler {
-    /// Every server that has a lease in the storage; without a shared storage there is this one alone.
+    /// Every server that holds a lease in the storage. Without a shared storage this is only this server.
     #[default]
     Lease,
-    /// So many servers, each of which adds itself (`master-count`, `--apiserver-count`).
+    /// The given number of servers, each of which adds its own address (`master-count`, `--apiserver-count`).
     Count(usize),
-    /// Somebody else: the endpoints are left alone (`none`).
+    /// The endpoints are managed elsewhere; the server does not change them (`none`).
     Elsewhere,
 }
 
-/// A server that reviews tokens.
+/// A webhook that reviews bearer tokens (TokenReview).
 #[derive(Clone, Debug)]
 pub struct TokenWebhook {
     /// `--authentication-token-webhook-config-file`.
@@ -59,187 +59,189 @@ pub struct TokenWebhook {
     pub version: &'static str,
     /// `--authentication-token-webhook-cache-ttl`.
     pub kept_for: Duration,
-    /// How long one call may take.
+    /// Timeout of one call.
     pub timeout: Duration,
 }
 
-/// Where and with what to serve TLS.
+/// The address and the certificate for HTTPS.
 #[derive(Clone)]
 pub struct ServingConfig {
-    /// Address; port 0 takes a free one.
+    /// Address to listen on; port 0 picks a free one.
     pub bind: SocketAddr,
-    /// Certificate; swapping it needs no restart.
+    /// Serving certificate. It can be replaced without a restart.
     pub certificate: Arc<SwappableCertificate>,
 }
 
-/// How service account tokens are made and checked.
+/// How service account tokens are issued and validated.
 #[derive(Clone)]
 pub struct ServiceAccountConfig {
-    /// `--service-account-issuer`: who the tokens that are made say they are from.
+    /// The first `--service-account-issuer`: the `iss` claim of issued tokens.
     pub issuer: String,
-    /// Issuers whose tokens are taken as well, of the same keys: the flag's further values.
+    /// Further values of `--service-account-issuer`: their tokens, signed by the same keys, are accepted too.
     pub issuers_before: Vec<String>,
     /// The private key that signs tokens.
     pub key: Key,
-    /// Check signatures; the signing key's public half among them.
+    /// Public keys that verify signatures; the signing key's public half is one of them.
     pub verifiers: Vec<PublicKey>,
-    /// `--api-audiences`; empty: the issuer.
+    /// `--api-audiences`; empty means the issuer.
     pub audiences: Vec<String>,
-    /// What else is said of the tokens that are made.
+    /// Lifetime and claims of issued tokens.
     pub terms: TokenTerms,
 }
 
-/// Which serving certificates of kubelets are believed (`--kubelet-certificate-authority`). Authorities are in PEM.
+/// Which serving certificates of kubelets are trusted (`--kubelet-certificate-authority`). CAs are in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KubeletTrust {
-    /// Those of the cluster's own authority, which must name their node: common name `system:node:NAME`, organization
-    /// `system:nodes`.
+    /// Certificates of the cluster's CA that name their node: common name `system:node:NAME`, organization `system:nodes`.
     Cluster(String),
-    /// These, and those of another authority that are good for the node's address.
+    /// The certificates above, and those of another CA that are valid for the node's address.
     Authority {
-        /// The cluster's own authority; empty where it has none.
+        /// The cluster's CA; empty if there is none.
         own: String,
-        /// The other one.
+        /// The other CA.
         given: String,
     },
-    /// All, self-signed ones included: what upstream does without the flag.
+    /// Every certificate, including self-signed ones: upstream's behaviour without the flag.
     Anyone,
 }
 
-/// How kubelets are reached.
+/// How the server connects to kubelets.
 #[derive(Clone)]
 pub struct KubeletConfig {
-    /// The server's own client certificate; what it is swapped for counts for new connections.
+    /// The server's client certificate. A replacement applies to new connections.
     pub client: Arc<SwappableCertificate>,
-    /// Whose serving certificates are believed.
+    /// Which serving certificates are trusted.
     pub trust: KubeletTrust,
-    /// The node of this machine, which alone may be at a loopback address; `None` where there is none.
+    /// The node on this machine, the only one whose address may be a loopback address; `None` if there is none.
     pub local_node: Option<String>,
     /// `--kubelet-preferred-address-types`.
     pub address_types: Vec<String>,
 }
 
-/// Whom a running server trusts from now on.
+/// The CA bundles that a running server trusts from now on. See [`Running::trust`](crate::Running::trust).
 #[derive(Clone, Debug)]
 pub struct Trusted {
-    /// What [`Config::client_ca_pem`] is from now on.
+    /// Replaces [`Config::client_ca_pem`].
     pub client_ca_pem: String,
-    /// What [`Config::request_header_ca_pem`] is from now on.
+    /// Replaces [`Config::request_header_ca_pem`].
     pub request_header_ca_pem: String,
-    /// The own authority of [`KubeletConfig::trust`].
+    /// Replaces the cluster's CA in [`KubeletConfig::trust`].
     pub kubelet_ca_pem: String,
 }
 
-/// A health check that the server does not know of itself: whether it passes, and why not.
+/// An extra health check. An error is the reason why it fails.
 pub type ExtraCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Changes how much the process logs: takes the text of a number, and gives what the client is told.
+/// Sets the log verbosity from a number in a string. Returns the message for the client.
 pub type VerbositySetter = fn(&str) -> Result<String, String>;
 
-/// Everything the API server is told.
+/// Configuration of an API server: storage, sockets, authentication, authorization, admission, limits and the paths that are
+/// optional. [`Config::new`] gives upstream's defaults over a store, without sockets; the binary overwrites fields from flags and
+/// files. A server keeps its configuration in [`Server`](crate::Server); what can change at runtime has a method on
+/// [`Running`](crate::Running).
 #[derive(Clone)]
 pub struct Config {
-    /// Where objects are kept.
+    /// The storage of all objects.
     pub store: Store,
-    /// The store began as a copy of one that a server of this process had made ready: what every cluster has is there, and only
-    /// what names this server is made anew.
+    /// The store is a fork of one that a server in this process has already prepared. The objects that every cluster has
+    /// exist; only those that name this server are written again.
     pub prepared: bool,
-    /// TLS; `None` serves this process only.
+    /// HTTPS; `None` serves only clients in this process.
     pub serving: Option<ServingConfig>,
-    /// CAs of client certificates, PEM; empty: none are accepted.
+    /// CAs of client certificates in PEM; empty accepts no client certificate.
     pub client_ca_pem: String,
-    /// How long after its end a node's certificate still lets that node ask for another; `None`: not at all.
+    /// How long after expiry a node's certificate can still be used to request a new one; `None`: not at all.
     pub node_return: Option<Duration>,
-    /// CAs of front proxies' client certificates, PEM (published for aggregated servers).
+    /// CAs of front proxies' client certificates in PEM. They are published for aggregated API servers.
     pub request_header_ca_pem: String,
-    /// Which of those proxies are believed, and in which headers they name the user (`--requestheader-*`).
+    /// Which front proxies are trusted, and the headers in which they name the user (`--requestheader-*`).
     pub request_headers: FrontProxyOptions,
-    /// What the server shows to other servers that answer for group versions, so that they believe it who the user is.
+    /// Client certificate that proves to aggregated API servers that this server may name the user.
     pub front_proxy_client: Option<Arc<SwappableCertificate>>,
     /// `--token-auth-file`.
     pub token_auth_file: Option<PathBuf>,
-    /// Who issues tokens beside the cluster (`--authentication-config`, `--oidc-*`).
+    /// Issuers of OIDC tokens besides the cluster (`--authentication-config`, `--oidc-*`).
     pub issuers: Vec<Arc<Issuer>>,
-    /// Whether issuers may come and go while the server runs ([`Running::replace_issuers`](crate::Running::replace_issuers)).
+    /// Whether issuers may be replaced while the server runs ([`Running::replace_issuers`](crate::Running::replace_issuers)).
     pub issuers_may_change: bool,
-    /// Who reviews the tokens that nobody here knows.
+    /// Webhook for tokens that no other authenticator knows.
     pub token_webhook: Option<TokenWebhook>,
     /// `--anonymous-auth`.
     pub anonymous_auth: bool,
-    /// Who may come without credentials, where a configuration file says so; it goes before the flag.
+    /// Conditions for anonymous requests from the authentication configuration file; it overrides the flag.
     pub anonymous: Option<Anonymous>,
-    /// Bootstrap tokens authenticate (`--enable-bootstrap-token-auth`).
+    /// Whether bootstrap tokens authenticate (`--enable-bootstrap-token-auth`).
     pub bootstrap_tokens: bool,
     /// `--authorization-mode`.
     pub authorization: Vec<AuthorizationMode>,
-    /// The webhooks that authorize.
+    /// Authorization webhooks.
     pub authorization_webhooks: Vec<WebhookConfig>,
     /// Whether authorizers may be replaced while the server runs
     /// ([`Running::replace_authorizers`](crate::Running::replace_authorizers)).
     pub authorization_may_change: bool,
     /// Whether pods may have privileged containers (`--allow-privileged`).
     pub allow_privileged: bool,
-    /// Whether the nodes enforce network policies, as far as the server knows. Where not, a write of one gets a warning.
+    /// Whether the nodes enforce network policies, as far as the server knows. If not, writing a NetworkPolicy returns a warning.
     pub enforces_network_policies: bool,
     /// Which admission plugins run, and how they are configured.
     pub admission: AdmissionOptions,
-    /// Service account tokens; `None`: neither made nor accepted.
+    /// Service account tokens; `None`: they are neither issued nor accepted.
     pub service_accounts: Option<ServiceAccountConfig>,
-    /// Connections to kubelets; `None`: logs, exec and the like answer 503.
+    /// Connections to kubelets; `None`: logs, exec and similar requests fail with 503.
     pub kubelet: Option<KubeletConfig>,
-    /// `--service-cluster-ip-range`; the first is the primary family.
+    /// `--service-cluster-ip-range`; the first is of the primary IP family.
     pub service_cidrs: Vec<IpNet>,
     /// `--service-node-port-range`, both ends included.
     pub node_ports: (u16, u16),
-    /// `--advertise-address`: what the `kubernetes` endpoints say.
+    /// `--advertise-address`: the address in the `kubernetes` endpoints.
     pub advertise_address: IpAddr,
-    /// `--external-hostname`: what discovery says instead, with or without a port.
+    /// `--external-hostname`: the address in discovery instead, with or without a port.
     pub external_host: Option<String>,
-    /// Port that the `kubernetes` endpoints say; 0: the bound one.
+    /// Port in the `kubernetes` endpoints; 0 means the bound port.
     pub advertise_port: u16,
-    /// The machine's name, under which this server keeps a Lease of its identity; `None`: it keeps none, and writes nothing at rest.
+    /// Host name under which this server renews its identity Lease; `None`: there is no Lease, and an idle server writes nothing.
     pub identity_host: Option<String>,
-    /// Whom the `kubernetes` endpoints name.
+    /// Which servers the `kubernetes` endpoints list.
     pub endpoints: EndpointReconciler,
     /// `--event-ttl`.
     pub event_ttl: Duration,
-    /// `--max-requests-inflight`, of requests that only read.
+    /// `--max-requests-inflight`: limit of read-only requests.
     pub reads_in_flight_max: usize,
-    /// `--max-mutating-requests-inflight`, of all other requests.
+    /// `--max-mutating-requests-inflight`: limit of all other requests.
     pub writes_in_flight_max: usize,
-    /// Whether requests are sorted and wait (`--enable-priority-and-fairness`); then the limits in flight are shared by all.
+    /// Whether requests are classified and queued (`--enable-priority-and-fairness`). The sum of both limits is then shared by all.
     pub priority_and_fairness: bool,
-    /// `--request-timeout` for all but watches and streams.
+    /// `--request-timeout` of all requests except watches and streams.
     pub request_timeout: Duration,
-    /// Which requests are written down, and where to; `None`: none are. The server closes it when its last request is over.
+    /// Audit log; `None`: off. The server closes it after the last request.
     pub audit: Option<Arc<Audit>>,
-    /// Records the requests that are sampled; `None`: none are. The server closes it as it closes audit.
+    /// Tracing of sampled requests; `None`: off. The server closes it together with the audit log.
     pub tracer: Option<Arc<Tracer>>,
-    /// Connections to kubelets, pods and services that clients may have open through the server, all together.
+    /// Limit of connections to kubelets, pods and services that clients have open through the server.
     pub backends_max: usize,
-    /// More checks of `/healthz` and `/readyz`, by name (`kms-providers`).
+    /// Additional checks of `/healthz` and `/readyz` by name (`kms-providers`).
     pub checks: Vec<(&'static str, ExtraCheck)>,
-    /// Registries that `/metrics` shows with the server's own.
+    /// Metric registries that `/metrics` shows besides the server's own.
     pub registries: Vec<Registry>,
-    /// Where `POST /kelson/snapshots` puts copies of the store; `None`: there is no such path.
+    /// Directory in which `POST /kelson/snapshots` stores snapshots; `None`: the path does not exist.
     pub snapshots: Option<PathBuf>,
-    /// The process's flags with the values that hold, for `/flagz`; in the order of their names.
+    /// The process's flags and their effective values for `/flagz`, sorted by name.
     pub flags: Vec<(String, String)>,
-    /// Changes how much the process logs (`/debug/flags/v`); `None`: there is no such path.
+    /// Sets the log verbosity (`/debug/flags/v`); `None`: the path does not exist.
     pub verbosity: Option<VerbositySetter>,
     /// `--feature-gates`.
     pub feature_gates: Arc<FeatureGates>,
     /// `--runtime-config`: which built-in resources are served.
     pub runtime_config: Arc<RuntimeConfig>,
-    /// The group that the server's tasks belong to.
+    /// The parent of the server's tasks.
     pub tasks: Tasks,
     /// `--cluster-domain`.
     pub cluster_domain: String,
-    /// The wall clock of timestamps and expiry.
+    /// Wall clock for timestamps and expiry.
     pub clock: Arc<dyn Clock>,
 }
 
-/// The feature gates that change what the server does, beside those of kinds, fields and admission's plugins.
+/// Feature gates that change the server's behaviour, besides those of kinds, fields and admission plugins.
 const FEATURE_GATES: [&str; 6] = [
     "APIServerIdentity",
     "ComponentFlagz",
@@ -249,7 +251,7 @@ const FEATURE_GATES: [&str; 6] = [
     "WatchList",
 ];
 
-/// Whether a feature gate changes something here: what the server does, which kinds it serves or which of their fields it keeps.
+/// Whether a feature gate changes anything here: the server's behaviour, the served kinds or their fields.
 pub fn asks_for(gate: &str) -> bool {
     FEATURE_GATES.contains(&gate)
         || runtime_config::gates().any(|of_kinds| of_kinds == gate)
@@ -258,7 +260,7 @@ pub fn asks_for(gate: &str) -> bool {
 }
 
 impl Config {
-    /// Upstream's defaults over a store: no sockets, anonymous requests allowed, Node and RBAC authorization.
+    /// Upstream's defaults: no sockets, anonymous requests allowed, Node and RBAC authorization.
     pub fn new(store: Store) -> Self {
         let any = IpAddr::V4(Ipv4Addr::new(10, 43, 0, 0));
         Self {
@@ -314,7 +316,7 @@ impl Config {
     }
 }
 
-/// The usual headers, in the spelling in which extension servers are told of them.
+/// The usual headers, spelled as they are published for aggregated API servers.
 fn request_headers() -> FrontProxyOptions {
     let one = |name: &str| vec![name.to_owned()];
     FrontProxyOptions {
@@ -326,24 +328,24 @@ fn request_headers() -> FrontProxyOptions {
     }
 }
 
-/// Why the server did not start.
+/// Reason why the server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address cannot be bound.
     #[error("failed to listen on {address}: {source}")]
     Bind {
-        /// Where it was to listen.
+        /// The configured address.
         address: SocketAddr,
-        /// The system's reason.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// TLS cannot be set up.
     #[error("TLS: {0}")]
     Tls(String),
-    /// A flag's value is wrong.
+    /// A flag has an invalid value.
     #[error("{0}")]
     Config(String),
-    /// The store refused what must be there at start.
+    /// The store rejected an object that must exist at start.
     #[error("preparing the cluster's own objects: {0}")]
     Bootstrap(String),
 }

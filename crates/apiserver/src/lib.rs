@@ -1,15 +1,20 @@
-//! Kelson apiserver: the way of a request from bytes to bytes.
+//! The API server of Kelson: it takes a request from the bytes that arrive to the bytes of the answer. A request passes the
+//! filters in `front` (identify, audit, authorize, flow control), then `front::dispatch` finds its handler, which reads or writes
+//! objects through the store and encodes the answer. [`ApiServer::start`] builds a server from a [`Config`] and returns
+//! [`Running`]; components of the same process send requests through [`Running::in_process`] and take the same path without
+//! sockets.
 //!
-//! The rooms, from the bottom up; a file imports from its own room and from those above it in this list, never below:
-//! `catalog` (what is served), `request` (one request as data), `config` (what the server is told), `custom` (kinds that users
-//! define), `shared` (what all
-//! requests share), `read`, `write`, `connect` (streams to kubelets and pods), `subresources`, `reviews` (resources that
-//! are answered and not stored), `paths` (discovery, OpenAPI, health, metrics), `front` (sockets and the filters that each
-//! request passes), `bootstrap` (the cluster's first objects), `start` (the one file that knows all of them). What a kind
-//! means is `kelson-resources`', how it is kept `kelson-store`'s, who may do what `kelson-auth`'s.
+//! The rooms (folders), from the bottom up. A file imports from its own room and from those above it in this list, never from
+//! those below:
+//! `catalog` (the kinds that are served), `request` (one request as data), `config` (the server's configuration), `custom` (custom
+//! resource definitions), `shared` (what all requests share: [`Server`], the request's context), `read`, `write`, `connect`
+//! (streams to kubelets and pods), `subresources`, `reviews` (resources that are answered and not stored), `paths` (discovery,
+//! OpenAPI, health, metrics), `front` (sockets and the filters that each request passes), `bootstrap` (the cluster's first objects),
+//! `start` (the one file that knows all of them). Other crates define the meaning of kinds (`kelson-resources`), their storage
+//! (`kelson-store`) and authentication and authorization (`kelson-auth`).
 //!
-//! Invariants: no handler reads or writes objects but through this path and the store; no match on kinds decides whether
-//! something is served (the catalog does); everything a client can make grow has a named limit.
+//! Invariants: handlers read and write objects only through this path and the store; the catalog decides what is served, and no
+//! match on a kind does; everything that a client can make grow has a named limit.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod aggregate;

@@ -1,4 +1,4 @@
-//! Start: the one file that knows every part. It builds them from the configuration, joins them, and ends them.
+//! Start: the only file that knows every part. It builds the parts from the configuration, connects them, and shuts them down.
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use kelson_webhook::{Credentials, ServiceResolver, WebhookClient};
 use tokio::sync::watch;
 
 use crate::aggregate::registry::Aggregation;
-use crate::aggregate::remote::Means;
+use crate::aggregate::remote::ConnectionParts;
 use crate::bootstrap;
-use crate::bootstrap::own::Own;
+use crate::bootstrap::own::ServerCalls;
 use crate::catalog::Catalog;
 use crate::config::{AuthorizationMode, Config, StartError, Trusted};
 use crate::custom::registrar::Definitions;
@@ -33,28 +33,28 @@ use crate::shared::flow::{Flow, InFlight};
 use crate::shared::log_limit::LogLimit;
 use crate::shared::metrics::Metrics;
 use crate::shared::objects::StoreObjects;
+use crate::shared::pool::Pool;
 use crate::shared::readiness::{ComponentCheck, Readiness};
-use crate::shared::room::Room;
 use crate::shared::watches::Watches;
 use crate::shared::{Server, admission, identity};
 use crate::write::quota::Charges;
 
-/// Bytes of all answers that are there whole and wait for their readers.
+/// Limit of the bytes of all complete answers that wait for their readers.
 const ANSWERS_BYTES_MAX: usize = 128 << 20;
-/// Requests that compute for long, at once: as many as a small machine has cores, and one more of nodes and the control plane.
+/// Heavy requests that run at once: as many as a small machine has cores, and one more for nodes and the control plane.
 const HEAVY_WIDTH: usize = 2;
 const HEAVY_RESERVE: usize = 1;
-/// Bytes of all requests' bodies together. What a body is decoded to takes some twenty times as much at worst.
+/// Limit of the bytes of all request bodies together. Decoded, a body takes up to about twenty times as much.
 const BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// How long a shutdown waits for requests that are under way.
+/// How long a shutdown waits for requests in progress.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What starts a server; see [`ApiServer::start`].
+/// Starts API servers; see [`ApiServer::start`].
 pub struct ApiServer;
 
 impl ApiServer {
-    /// Builds a server, makes the cluster's own objects, and serves. Returns as soon as requests are accepted; see
-    /// [`Running::ready`].
+    /// Builds a server, creates the objects that every cluster has, and serves. Returns as soon as requests are accepted. A server is
+    /// ready later; see [`Running::ready`].
     ///
     /// # Errors
     /// See [`StartError`].
@@ -62,7 +62,7 @@ impl ApiServer {
         Self::start_like(None, config).await
     }
 
-    /// `model` is a running server whose store was copied for this one.
+    /// `model` is a running server whose store was forked for this one.
     async fn start_like(model: Option<&Server>, config: Config) -> Result<Running, StartError> {
         let store = config.store.clone();
         let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
@@ -77,15 +77,15 @@ impl ApiServer {
             audit.register(metrics.registry());
         }
         let charges = Arc::new(Charges::default());
-        let own = Arc::new(Own::default());
-        let ways = admission::Ways { charges: charges.clone(), namespaces: own.clone(), own: own.clone() };
-        let admission = admission::chain(&config, &objects, &auth, &catalog, metrics.admission(), ways)?;
+        let own = Arc::new(ServerCalls::default());
+        let links = admission::AdmissionLinks { charges: charges.clone(), namespaces: own.clone(), own: own.clone() };
+        let admission = admission::chain(&config, &objects, &auth, &catalog, metrics.admission(), links)?;
         let routes = Arc::new(Routes::new(Arc::clone(&catalog)));
-        let resolver: Arc<dyn ServiceResolver> = Arc::new(admission::Endpoints(Arc::clone(&objects)));
+        let resolver: Arc<dyn ServiceResolver> = Arc::new(admission::EndpointResolver(Arc::clone(&objects)));
         let webhooks = ConversionWebhooks(WebhookClient::new(Arc::clone(&resolver), Credentials::default()));
-        let means = Means { resolver, certificate: config.front_proxy_client.clone(), tasks: tasks.clone() };
+        let parts = ConnectionParts { resolver, certificate: config.front_proxy_client.clone(), tasks: tasks.clone() };
         let server = Arc::new(Server {
-            aggregation: Aggregation::new(Arc::clone(&routes), means),
+            aggregation: Aggregation::new(Arc::clone(&routes), parts),
             routes,
             definitions: Definitions::new(Arc::clone(&catalog), store.clone(), Some(Arc::new(webhooks))),
             catalog,
@@ -105,10 +105,10 @@ impl ApiServer {
             flow,
             fairness,
             watches,
-            bodies: Room::new(BODIES_BYTES_MAX),
-            answers: Room::new(ANSWERS_BYTES_MAX),
+            bodies: Pool::new(BODIES_BYTES_MAX),
+            answers: Pool::new(ANSWERS_BYTES_MAX),
             heavy: FairLane::new("heavy requests", HEAVY_WIDTH, HEAVY_RESERVE),
-            backends: Room::new(config.backends_max),
+            backends: Pool::new(config.backends_max),
             rejections: LogLimit::default(),
             tasks,
             store,
@@ -121,7 +121,7 @@ impl ApiServer {
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
         // Boxed: many requests side by side, each with all its steps, are more than the stack of a runtime's thread should hold.
-        Box::pin(bootstrap::run(&server)).await?;
+        Box::pin(bootstrap::run_or_keep_trying(&server)).await?;
         if server.fairness.is_some() {
             fairness::begin(&server).await;
         }
@@ -134,15 +134,15 @@ impl ApiServer {
     }
 }
 
-/// Reads what the store holds of what is served, and to whom.
+/// Reads from the store which addresses, credentials, custom resources and aggregated APIs there are.
 fn load(server: &Arc<Server>, model: Option<&Server>) {
-    server.services.connect(bootstrap::addresses::Book::of(server));
+    server.services.connect(bootstrap::addresses::ServiceAddressRegistry::of(server));
     server.auth.follow(&server.store, &server.tasks);
     server.definitions.load(model.map(|model| &model.definitions));
     server.aggregation.load(&server.store);
 }
 
-/// Starts what the server does of itself, for as long as it runs.
+/// Starts the server's background tasks. They run until the server stops.
 fn keep_running(server: &Arc<Server>) {
     let of_endpoints = Arc::clone(server);
     let follow = move || bootstrap::kubernetes::follow(Arc::clone(&of_endpoints));
@@ -180,6 +180,7 @@ fn keep_running(server: &Arc<Server>) {
         server.tasks.supervise("api-flow-objects", move || fairness::follow(Arc::clone(&of_objects)));
         server.tasks.supervise("api-flow-seats", move || fairness::adjust(Arc::clone(&control)));
     }
+    server.tasks.spawn("api-unlock", OnPanic::Contain, server.store.run_unlock());
     let store = server.store.clone();
     server.tasks.supervise("api-event-expiry", move || {
         let store = store.clone();
@@ -187,7 +188,7 @@ fn keep_running(server: &Arc<Server>) {
     });
 }
 
-/// Fixed limits, or their sum shared by priority levels.
+/// Flow control: fixed limits in flight, or priority and fairness with their sum as the number of seats.
 fn flow(config: &Config, metrics: &Metrics, watches: &Arc<Watches>) -> (Arc<dyn Flow>, Option<Arc<FlowControl>>) {
     let (reads, writes) = (config.reads_in_flight_max, config.writes_in_flight_max);
     if !config.priority_and_fairness {
@@ -200,7 +201,9 @@ fn flow(config: &Config, metrics: &Metrics, watches: &Arc<Watches>) -> (Arc<dyn 
     (Arc::new(flow), Some(control))
 }
 
-/// A running server. It ends by [`Running::shutdown`]; dropping the handle leaves it running until its runtime ends.
+/// Handle of a running server. [`Running::shutdown`] ends the server; dropping the handle leaves it running until its runtime ends.
+/// Through the handle, components of this process send requests without sockets ([`Running::in_process`]), wait for readiness, and
+/// replace what may change at runtime: trusted CAs, token issuers and authorizers.
 #[derive(Clone)]
 pub struct Running {
     server: Arc<Server>,
@@ -208,12 +211,12 @@ pub struct Running {
 }
 
 impl Running {
-    /// The bound address, if there is one.
+    /// The bound address; `None` if the server does not listen.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
     }
-    /// Starts another server with a store that began as a copy of this one's (`Store::fork`). What both have alike is shared:
-    /// it takes a part of the time and of the memory.
+    /// Starts another server with a store that was forked from this one's (`Store::fork`). Both share what they have in common, so
+    /// that the second costs a fraction of the time and memory.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -226,20 +229,20 @@ impl Running {
         // The sender lives in the server, which this handle keeps.
         let _ = ready.wait_for(|r| *r).await;
     }
-    /// A transport for components of this process: the whole request path under this identity, without sockets.
-    /// `system:authenticated` is added to the groups where it is missing.
+    /// A transport for components of this process: requests of this user take the whole request path, without sockets.
+    /// `system:authenticated` is added to the user's groups if it is missing.
     pub fn in_process(&self, user: UserInfo) -> Arc<dyn Transport> {
         Arc::new(InProcess::new(Arc::clone(&self.server), user))
     }
-    /// Has a component of this process shown in `/readyz` and in the component statuses.
+    /// Adds a component of this process to `/readyz` and to the component statuses.
     pub fn register_component(&self, name: &'static str, check: ComponentCheck) {
         self.server.health.register(name, check);
     }
-    /// Trusts other authorities from the next request on, on open connections too, and tells extension servers. Only what was
-    /// configured at start is replaced.
+    /// Replaces the trusted CAs from the next request on, on open connections too, and publishes them for aggregated API servers.
+    /// Only CAs that were configured at start can be replaced.
     ///
     /// # Errors
-    /// When a bundle cannot be read, or extension servers cannot be told: what was taken up by then stays.
+    /// A bundle cannot be parsed, or the CAs cannot be published. Bundles that were replaced before the error stay replaced.
     pub async fn trust(&self, trusted: &Trusted) -> Result<(), StartError> {
         let fault = |e: kelson_pki::PkiError| StartError::Tls(e.to_string());
         let authenticator = &self.server.auth.authenticator;
@@ -253,27 +256,28 @@ impl Running {
             kubelets.trust(&trusted.kubelet_ca_pem).map_err(fault)?;
         }
         let own = bootstrap::client::SelfClient::new(&self.server);
-        bootstrap::publish_authorities(&own, &trusted.client_ca_pem, &trusted.request_header_ca_pem).await
+        bootstrap::publish_cas(&own, &trusted.client_ca_pem, &trusted.request_header_ca_pem).await
     }
-    /// Believes tokens of these issuers and no others, once their keys are known.
+    /// Replaces the trusted token issuers, once the keys of all new ones are known.
     ///
     /// # Errors
-    /// An issuer that cannot be asked for its keys, or that is the cluster's own; nothing changes then.
+    /// The keys of an issuer cannot be fetched, or an issuer is the cluster's own. Nothing changes then.
     pub async fn replace_issuers(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), String> {
         self.server.auth.replace_issuers(issuers).await
     }
-    /// Has these authorizers decide from the next request on; a mode names its webhook by its place.
+    /// Replaces the authorizers from the next request on. A webhook mode refers to its webhook by index.
     ///
     /// # Errors
-    /// What is wrong with one of them; nothing changes then.
+    /// An authorizer's configuration is invalid. Nothing changes then.
     pub fn replace_authorizers(&self, modes: &[AuthorizationMode], webhooks: &[WebhookConfig]) -> Result<(), String> {
         self.server.auth.authorizer.replace(modes, webhooks)
     }
-    /// What the server is made of; for tests and for components that read the store's log in this process.
+    /// The parts of the server; for tests and for components that read the store's log in this process.
     pub fn server(&self) -> &Arc<Server> {
         &self.server
     }
-    /// Refuses new connections, ends watches, waits a while for the rest, and for what audit and traces have still to write. The store stays open: it is its owner's.
+    /// Rejects new connections, ends watches, and waits a limited time for other requests and for audit and traces to be written. The
+    /// store stays open, because its owner closes it.
     pub async fn shutdown(&self) {
         self.server.health.set_stopping();
         bootstrap::kubernetes::leave(&self.server).await;

@@ -1,7 +1,7 @@
-//! Credentials over real sockets: what is forged, stale or somebody else's is refused with the right status, and no secret of it
-//! reaches the log; and the uses of tokens in Secrets are noted on them.
+//! Credentials over real sockets: forged, expired and foreign ones are rejected with the right status, and no secret of them is logged.
+//! Uses of tokens in Secrets are recorded on the Secrets.
 //!
-//! A process of its own: it takes the log of the whole process and searches it for secrets.
+//! A separate process, because it captures the log of the whole process and searches it for secrets.
 #[path = "suite/common/mod.rs"]
 mod common;
 
@@ -30,7 +30,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const STATIC_TOKEN: &str = "joes-static-token";
 const BOOTSTRAP_SECRET: &str = "0123456789abcdef";
 
-/// Everything that this process logs, of every level.
+/// Captures the log of this process at all levels.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -92,7 +92,7 @@ impl Server {
         Self { api, pki, key, address, _dir: dir }
     }
 
-    /// The status of a GET of all secrets with these credentials.
+    /// The status code of a GET of all secrets with these credentials.
     async fn get(&self, certificate: Option<&Issued>, headers: &[(&str, &str)]) -> u16 {
         let config = rustls::ClientConfig::builder_with_provider(provider());
         let config = config.with_safe_default_protocol_versions().expect("versions").dangerous();
@@ -120,7 +120,7 @@ impl Server {
         self.get(None, &[("authorization", &format!("Bearer {token}"))]).await
     }
 
-    /// A service account, whose UID is given.
+    /// Creates a service account and returns its UID.
     async fn account(&self, name: &str) -> String {
         let account = json!({"metadata": {"name": name}});
         let made = self.api.create("/api/v1/namespaces/default/serviceaccounts", account).await;
@@ -128,7 +128,7 @@ impl Server {
     }
 }
 
-/// The one account that tokens are minted for.
+/// The only service account, by its UID.
 struct Account(String);
 
 impl Objects for Account {
@@ -169,7 +169,7 @@ fn bootstrap(id: &str, more: Value) -> Value {
 }
 
 #[tokio::test]
-async fn tokens_that_are_forged_stale_or_anothers_are_refused_and_not_logged() {
+async fn forged_expired_and_foreign_tokens_are_rejected_and_not_logged() {
     let log = log();
     let server = Server::start().await;
     let uid = server.account("bot").await;
@@ -183,7 +183,7 @@ async fn tokens_that_are_forged_stale_or_anothers_are_refused_and_not_logged() {
     {
         server.api.create(secrets, bootstrap(id, more)).await;
     }
-    // What is good is let in, as somebody who may not read secrets: the rows below are refused for what is wrong with them.
+    // Valid credentials authenticate a user who may not read secrets (403). The rows below fail to authenticate.
     for token in [&good, STATIC_TOKEN, &format!("aaaaaa.{BOOTSTRAP_SECRET}")] {
         assert_eq!(server.bearer(token).await, 403, "{}", &token[..6]);
     }
@@ -222,7 +222,7 @@ async fn tokens_that_are_forged_stale_or_anothers_are_refused_and_not_logged() {
         assert!(!said.contains(token.as_str()), "{what}: {said}");
     }
     let text = String::from_utf8_lossy(&log.0.lock()).into_owned();
-    assert!(text.contains("secrets"), "refusals are logged");
+    assert!(text.contains("secrets"), "rejections are logged");
     for (what, token) in rows.iter().chain(&[("the good one", good.clone()), ("a static token", STATIC_TOKEN.into())]) {
         assert!(!text.contains(token.as_str()), "{what}");
         let last = token.rsplit('.').next().unwrap_or_default();
@@ -231,7 +231,7 @@ async fn tokens_that_are_forged_stale_or_anothers_are_refused_and_not_logged() {
     assert!(!text.contains(BOOTSTRAP_SECRET));
 }
 
-fn certificate(authority: &Authority, name: &str, groups: &[&str], at: Timestamp) -> Issued {
+fn certificate(ca: &Authority, name: &str, groups: &[&str], at: Timestamp) -> Issued {
     let organizations: Vec<String> = groups.iter().map(|g| (*g).to_owned()).collect();
     let leaf = LeafSpec {
         common_name: name,
@@ -240,15 +240,15 @@ fn certificate(authority: &Authority, name: &str, groups: &[&str], at: Timestamp
         purpose: Purpose::Client,
         lifetime: HOUR,
     };
-    authority.issue(&leaf, at).expect("issues")
+    ca.issue(&leaf, at).expect("issues")
 }
 
 #[tokio::test]
-async fn certificates_of_others_and_headers_of_nobody_open_nothing() {
+async fn foreign_certificates_and_untrusted_headers_do_not_authenticate() {
     log();
     let server = Server::start().await;
     let (now, ca, proxies) = (Timestamp::now(), &server.pki.ca, &server.pki.front_proxy_ca);
-    let stranger = Authority::create("kubernetes", now).expect("an authority");
+    let stranger = Authority::create("kubernetes", now).expect("a CA");
     let masters = ["system:masters"];
     let root = certificate(ca, "root", &masters, now);
     let jane = certificate(ca, "jane", &[], now);
@@ -266,15 +266,15 @@ async fn certificates_of_others_and_headers_of_nobody_open_nothing() {
         ca.issue(&leaf, now).expect("issues")
     };
     let rows: Vec<(&str, Option<Issued>, &[(&str, &str)], u16)> = vec![
-        ("nobody", None, &[], 403),
+        ("anonymous", None, &[], 403),
         ("an administrator", Some(root), &[], 200),
-        ("somebody", Some(jane.clone()), &[], 403),
-        ("of another authority of that name", Some(certificate(&stranger, "root", &masters, now)), &[], 401),
+        ("jane", Some(jane.clone()), &[], 403),
+        ("another CA with the same name", Some(certificate(&stranger, "root", &masters, now)), &[], 401),
         ("expired", Some(certificate(ca, "root", &masters, now - 3 * HOUR)), &[], 401),
         ("not yet valid", Some(certificate(ca, "root", &masters, now + 3 * HOUR)), &[], 401),
         ("a server's", Some(server_only), &[], 401),
         (
-            "a kubelet's server's authority",
+            "the CA of kubelet serving certificates",
             Some(certificate(&server.pki.kubelet_serving_ca, "root", &masters, now)),
             &[],
             401,
@@ -282,17 +282,22 @@ async fn certificates_of_others_and_headers_of_nobody_open_nothing() {
         ("headers without a certificate", None, &as_root, 403),
         ("headers of a user", Some(jane.clone()), &as_root, 403),
         ("headers of a user who is called so", Some(certificate(ca, "front-proxy-client", &[], now)), &as_root, 403),
-        ("headers of another client of that authority", Some(certificate(proxies, "other", &[], now)), &as_root, 401),
         (
-            "headers of an expired proxy",
+            "front proxy headers of another client of the CA",
+            Some(certificate(proxies, "other", &[], now)),
+            &as_root,
+            401,
+        ),
+        (
+            "headers of an expired front proxy",
             Some(certificate(proxies, "front-proxy-client", &[], now - 3 * HOUR)),
             &as_root,
             401,
         ),
         ("the front proxy", Some(proxy.clone()), &as_root, 200),
-        ("the front proxy for nobody", Some(proxy), &[], 401),
+        ("the front proxy without a user", Some(proxy), &[], 401),
         ("impersonation without the right", Some(jane), &impersonating, 403),
-        ("impersonation by nobody", None, &impersonating, 403),
+        ("anonymous impersonation", None, &impersonating, 403),
     ];
     for (what, certificate, headers, wanted) in rows {
         assert_eq!(server.get(certificate.as_ref(), headers).await, wanted, "{what}");
@@ -300,14 +305,14 @@ async fn certificates_of_others_and_headers_of_nobody_open_nothing() {
 }
 
 #[tokio::test]
-async fn requests_to_act_as_somebody_else_are_counted_by_mode() {
+async fn impersonation_is_counted_by_mode() {
     log();
     let server = Server::start().await;
     let now = Timestamp::now();
     let root = certificate(&server.pki.ca, "root", &["system:masters"], now);
     let jane = certificate(&server.pki.ca, "jane", &[], now);
     let (as_jane, as_nobody) = ([("impersonate-user", "jane")], [("impersonate-group", "dev")]);
-    assert_eq!(server.get(Some(&root), &as_jane).await, 403, "it is jane who asks");
+    assert_eq!(server.get(Some(&root), &as_jane).await, 403, "the request is jane's");
     assert_eq!(server.get(Some(&jane), &[("impersonate-user", "root")]).await, 403);
     assert_eq!(server.get(Some(&root), &as_nobody).await, 400);
     let metrics = server.api.get("/metrics").await;
@@ -324,7 +329,7 @@ async fn requests_to_act_as_somebody_else_are_counted_by_mode() {
         ("attempts_total", "user-info", "allowed", 1.0),
         ("attempts_total", "", "denied", 1.0),
         ("attempts_duration_seconds_count", "user-info", "allowed", 1.0),
-        // To do as jane what is asked, and to be jane.
+        // One check for the request's verb as jane, and one for impersonating her.
         ("authorization_attempts_total", "user-info", "allowed", 2.0),
         ("authorization_attempts_total", "user-info", "denied", 1.0),
         ("authorization_attempts_total", "legacy", "denied", 1.0),
@@ -336,7 +341,7 @@ async fn requests_to_act_as_somebody_else_are_counted_by_mode() {
 }
 
 #[tokio::test]
-async fn the_use_of_a_token_in_a_secret_is_noted_on_it_and_counted() {
+async fn the_use_of_a_token_in_a_secret_is_recorded_and_counted() {
     log();
     let server = Server::start().await;
     let uid = server.account("bot").await;
@@ -351,14 +356,14 @@ async fn the_use_of_a_token_in_a_secret_is_noted_on_it_and_counted() {
     let path = "/api/v1/namespaces/default/secrets/s";
     let (code, _) = server.api.call("PATCH", path, json!({"data": {"token": STANDARD.encode(&token)}})).await;
     assert_eq!(code, 200);
-    assert_eq!(server.bearer(&token).await, 403, "it is known, and may not read secrets");
+    assert_eq!(server.bearer(&token).await, 403, "authenticated, but may not read secrets");
     let label = "kubernetes.io/legacy-token-last-used";
     let marked = server.api.until(path, |secret| secret["metadata"]["labels"][label].is_string()).await;
     let days = [before, kelson_auth::token::uses::day(Timestamp::now())];
     assert!(days.iter().any(|day| marked["metadata"]["labels"][label] == day.as_str()), "{marked}");
     let map = server.api.until(tracked, |map| map["data"]["since"].is_string()).await;
     assert!(days.iter().any(|day| map["data"]["since"] == day.as_str()), "{map}");
-    // The same day again is no write.
+    // A second use on the same day writes nothing.
     let revision = marked["metadata"]["resourceVersion"].clone();
     assert_eq!(server.bearer(&token).await, 403);
     let metrics = server.api.get("/metrics").await;
@@ -373,7 +378,7 @@ async fn the_use_of_a_token_in_a_secret_is_noted_on_it_and_counted() {
 }
 
 #[tokio::test]
-async fn tokens_are_made_on_the_terms_of_the_administrator() {
+async fn tokens_have_the_configured_lifetime() {
     let key = Key::generate().expect("a key");
     let terms = TokenTerms {
         expiration_max_seconds: Some(3600),

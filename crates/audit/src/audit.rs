@@ -81,13 +81,13 @@ impl Audit {
         options.check().map_err(AuditError::Options)?;
         let Some(path) = &options.policy_file else {
             if options.log.path.is_some() || options.webhook.config_file.is_some() {
-                tracing::warn!("no audit policy file is given: no events are recorded");
+                tracing::warn!("no audit policy file is given; not recording audit events");
             }
             return Ok(None);
         };
         let policy = Policy::load(path).map_err(|source| AuditError::Policy { path: path.clone(), source })?;
         if !policy.unknown_fields.is_empty() {
-            tracing::warn!(fields = ?policy.unknown_fields, "the audit policy has fields that mean nothing here");
+            tracing::warn!(fields = ?policy.unknown_fields, "the audit policy has unknown fields; ignoring them");
         }
         let mut audit = Self::new(policy);
         if let Some(path) = &options.log.path {

@@ -55,7 +55,7 @@ impl Counters {
         let mut told = self.told.lock();
         if told.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
             *told = Some(Instant::now());
-            tracing::error!(?part, events, why, "audit events are lost");
+            tracing::error!(?part, events, why, "lost audit events");
         }
     }
     #[cfg(test)]
@@ -65,17 +65,15 @@ impl Counters {
     /// Adds the families to a scrape.
     pub fn scrape(&self, families: &mut Families) {
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
-        let events = "Audit events handed to the backends.";
+        let events = "Audit events passed to the backends.";
         families.counter("apiserver_audit_event_total", events).sample(&[], read(&self.events));
-        let rejected = "Requests refused because they could not be audited.";
+        let rejected = "Requests rejected because they could not be audited.";
         families.counter("apiserver_audit_requests_rejected_total", rejected).sample(&[], read(&self.rejected));
-        let mut levels =
-            families.counter("apiserver_audit_level_total", "Requests by the level that the policy gave them.");
+        let mut levels = families.counter("apiserver_audit_level_total", "Requests by audit level.");
         for level in Level::ALL {
             levels.sample(&[("level", level.as_str())], read(&self.levels[level as usize]));
         }
-        let mut errors =
-            families.counter("apiserver_audit_error_total", "Events that were lost, by the part that lost them.");
+        let mut errors = families.counter("apiserver_audit_error_total", "Lost audit events by component.");
         for (part, name) in Part::ALL {
             errors.sample(&[("plugin", name)], read(&self.errors[part as usize]));
         }

@@ -83,7 +83,7 @@ impl Log {
                 let (path, now) = (path.clone(), clock.now());
                 match FILES.run(move || tidy(&path, &rotation, now)).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::warn!(%error, "old audit logs are not all compressed or removed"),
+                    Ok(Err(error)) => tracing::warn!(%error, "compressing or removing old audit logs failed"),
                     Err(_) => return,
                 }
                 rotated.notified().await;

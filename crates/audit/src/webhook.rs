@@ -78,11 +78,11 @@ impl Webhook {
             let answer = self.transport.send(request).await.map_err(|e| e.to_string())?;
             let status = answer.status();
             let _ = Limited::new(answer.into_body(), ANSWER_BYTES_MAX).collect().await;
-            if status.is_success() { Ok(()) } else { Err(format!("the server answered {status}")) }
+            if status.is_success() { Ok(()) } else { Err(format!("the server responded with {status}")) }
         };
         tokio::time::timeout(CALL_TIMEOUT, call)
             .await
-            .unwrap_or_else(|_| Err("the server did not answer in time".into()))
+            .unwrap_or_else(|_| Err("timed out waiting for the server".into()))
     }
 
     async fn deliver(&self, body: Bytes) -> Result<(), String> {
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!((result, calls), (Ok(()), 3));
         assert!(took >= Duration::from_secs(25) && took <= Duration::from_secs(31), "{took:?}");
         let (result, calls, _) = deliver(&[400; 9]).await;
-        assert_eq!((result, calls), (Err("the server answered 400 Bad Request".to_owned()), 5));
+        assert_eq!((result, calls), (Err("the server responded with 400 Bad Request".to_owned()), 5));
     }
 
     #[test]

@@ -21,6 +21,10 @@ pub trait Objects: Send + Sync {
     fn trees(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
         self.list(group, resource, namespace).iter().filter_map(|b| serde_json::from_slice(b).ok()).collect()
     }
+    /// Why the objects of a resource cannot be read now, although there may be some; `None` when they can be.
+    fn unreadable(&self, _group: &str, _resource: &str) -> Option<String> {
+        None
+    }
     /// A number that changes whenever any object of a resource does, to be asked before the objects are; `None` where nobody
     /// counts.
     fn version(&self, _group: &str, _resource: &str) -> Option<u64> {
@@ -56,7 +60,7 @@ pub fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], what: &str) -> Opt
     match serde_json::from_slice(bytes) {
         Ok(v) => Some(v),
         Err(error) => {
-            tracing::error!(what, %error, "stored object does not decode");
+            tracing::error!(what, %error, "decoding a stored object failed; ignoring it");
             None
         }
     }

@@ -154,7 +154,7 @@ impl ClientCertificate {
             match self.obtain_with(&own, true).await {
                 Ok(()) => return Ok(()),
                 Err(e) if self.paths.bootstrap.is_some() => {
-                    tracing::info!(error = %e, "the node's own certificate is not accepted any more");
+                    tracing::info!(error = %e, "the node's certificate is no longer accepted");
                 }
                 Err(e) => return Err(e),
             }
@@ -169,7 +169,7 @@ impl ClientCertificate {
         if self.paths.bootstrap.is_none() {
             return Err(CertError::Stranger);
         }
-        tracing::warn!("the API server does not accept the node's certificate: the bootstrap credentials are used");
+        tracing::warn!("the API server rejects the node's certificate; using the bootstrap credentials");
         let with = self.bootstrap().await?;
         match self.obtain_with(&with, false).await {
             Err(e) if Standing::of_failure(&e) == Standing::Refused => Err(CertError::Outsider),
@@ -209,7 +209,9 @@ impl ClientCertificate {
         let files = self.paths.files();
         if let Ok(Some(there)) = files.read().await {
             match self.accepted(client, with, &there.key).await {
-                Err(e) if e.is_of_the_past() => tracing::info!(error = %e, "another key is used"),
+                Err(e) if e.is_of_the_past() => {
+                    tracing::info!(error = %e, "the pending key cannot be used; creating a new one")
+                }
                 other => return other,
             }
         }

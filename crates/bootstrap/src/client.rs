@@ -64,11 +64,11 @@ impl ClientCertificate {
                 }
                 Err(e) => {
                     metrics.client_failed();
-                    tracing::warn!(error = %e, "client certificate not renewed");
+                    tracing::warn!(error = %e, "renewing the client certificate failed; retrying");
                     if Standing::of_failure(&e) == Standing::Unverified
                         && let Err(e) = self.discover().await
                     {
-                        tracing::warn!(error = %e, "the cluster's authority was not found out");
+                        tracing::warn!(error = %e, "looking up the cluster's CA failed");
                     }
                     tokio::time::sleep(retry).await;
                     retry = RETRY.after(Some(retry));
@@ -162,9 +162,9 @@ impl ClientCertificate {
     /// Finds out which authority is the cluster's, where there is a way to.
     async fn discover(&self) -> Result<(), CertError> {
         let Some(discovery) = &self.discovery else { return Ok(()) };
-        tracing::warn!("the API server's certificate is not believed: the cluster's authority is looked for anew");
+        tracing::warn!("the API server's certificate is not trusted; looking up the cluster's CA again");
         let found = tokio::time::timeout(DISCOVERY_LIMIT, discovery()).await;
-        found.unwrap_or_else(|_| Err(CertError::Unverified("its authority was not found in time".into())))?;
+        found.unwrap_or_else(|_| Err(CertError::Unverified("timed out looking up its CA".into())))?;
         self.reconnect().await
     }
 }

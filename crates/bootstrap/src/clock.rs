@@ -69,7 +69,7 @@ pub async fn repair(config: &Config, clock: &dyn Clock, machine: &impl Machine) 
         return Err(fail(format!("the server's clock shows {told}")));
     }
     machine.set(told).await.map_err(fail)?;
-    tracing::warn!(from = %now, to = %told, "the clock was wrong and has been set to the API server's time");
+    tracing::warn!(from = %now, to = %told, "the clock was wrong; set it to the API server's time");
     Ok(true)
 }
 

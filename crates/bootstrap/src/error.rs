@@ -26,7 +26,7 @@ pub enum CertError {
     #[error("cannot create certificate signing request: {0}")]
     Api(#[from] kelson_client::ClientError),
     /// The machine's clock is wrong, and cannot be set.
-    #[error("the clock shows {now}, which is before this program was built: set it ({why})")]
+    #[error("the clock shows {now}, which is before this program was built; set the clock ({why})")]
     Clock {
         /// What the clock shows.
         now: jiff::Timestamp,
@@ -57,17 +57,17 @@ pub enum CertError {
     #[error("retrieved csr {0:?} is not compatible with the request")]
     Incompatible(String),
     /// Somebody deleted it, or another one took its name, before there was a certificate.
-    #[error("certificate signing request {0} was deleted while it was awaited")]
+    #[error("certificate signing request {0} was deleted before it was signed")]
     Deleted(String),
     /// An earlier request of the same key and subject has a certificate, which has ended.
     #[error("the certificate of certificate signing request {0} has expired")]
     Expired(String),
     /// An earlier request of the same key and subject has a certificate that the API does not accept.
-    #[error("the certificate of certificate signing request {0} is not accepted")]
+    #[error("the API server rejects the certificate of certificate signing request {0}")]
     Refused(String),
     /// The API does not accept the node's certificate, and there are no other credentials.
     #[error(
-        "the API server does not accept the node's certificate, and there is no bootstrap kubeconfig to ask for another"
+        "the API server rejects the node's certificate, and there is no bootstrap kubeconfig for requesting a new one"
     )]
     Stranger,
     /// The API accepts neither the node's certificate nor its bootstrap credentials.
@@ -77,7 +77,7 @@ pub enum CertError {
     )]
     Outsider,
     /// The API shows a certificate that nobody whom the node believes vouches for.
-    #[error("the API server's certificate is not believed: {0}")]
+    #[error("the API server's certificate is not trusted: {0}")]
     Unverified(String),
     /// It was not approved and signed in time.
     #[error("timed out waiting for certificate signing request {0} to be approved and signed")]

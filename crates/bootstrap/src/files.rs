@@ -107,7 +107,7 @@ impl Store {
         let file = self.pending_key();
         let gone = FILES.run(move || match std::fs::remove_file(&file) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                tracing::info!(path = %file.display(), error = %e, "temporary key not removed");
+                tracing::info!(path = %file.display(), error = %e, "removing the temporary key failed");
             }
             _ => {}
         });

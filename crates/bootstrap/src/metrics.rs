@@ -49,21 +49,21 @@ impl CertificateMetrics {
         registry.on_scrape(move |families| {
             let (now, ends) = (clock.now(), shown.lock());
             let left = |end: Option<Timestamp>| end.map_or(f64::INFINITY, |end| end.duration_since(now).as_secs_f64());
-            let help = "Seconds until the client certificate ends; +Inf when none is known.";
+            let help = "Seconds until the client certificate expires; +Inf without a certificate.";
             families.gauge("kubelet_certificate_manager_client_ttl_seconds", help).sample(&[], left(ends.client));
-            let help = "Seconds until the serving certificate ends; +Inf when none is known.";
+            let help = "Seconds until the serving certificate expires; +Inf without a certificate.";
             families.gauge("kubelet_certificate_manager_server_ttl_seconds", help).sample(&[], left(ends.server));
         });
         Self {
             client_errors: registry.counter(
                 "kubelet_certificate_manager_client_expiration_renew_errors",
-                "Renewals of the client certificate that failed.",
+                "Failed renewals of the client certificate.",
             ),
             server_errors: registry
-                .counter("kubelet_server_expiration_renew_errors", "Renewals of the serving certificate that failed."),
+                .counter("kubelet_server_expiration_renew_errors", "Failed renewals of the serving certificate."),
             server_lives: registry.histogram(
                 "kubelet_certificate_manager_server_rotation_seconds",
-                "How long a serving certificate was in force before it was replaced.",
+                "Time in seconds that a serving certificate was in use before it was replaced.",
                 LIVES,
             ),
             registry,

@@ -161,7 +161,7 @@ impl Wait<'_> {
                 Ok(Some(decided)) => return decided,
                 Ok(None) => {}
                 Err(e) => {
-                    tracing::debug!(csr = self.name, error = %e, "certificate signing request not watched");
+                    tracing::debug!(csr = self.name, error = %e, "watching the certificate signing request failed");
                     *self.trouble.lock() = Some(e.to_string());
                 }
             }

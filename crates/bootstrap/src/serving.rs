@@ -87,7 +87,7 @@ impl ServingCertificate {
                 }
                 Err(e) => {
                     self.metrics.server_failed();
-                    tracing::warn!(error = %e, "serving certificate not issued");
+                    tracing::warn!(error = %e, "requesting the serving certificate failed; retrying");
                     tokio::time::sleep(retry).await;
                     retry = RETRY.after(Some(retry));
                 }

@@ -13,7 +13,7 @@ pub enum ClientError {
     #[error("{0}")]
     Transport(#[from] TransportError),
     /// An answer nobody can read; a fault of one side's code.
-    #[error("cannot decode the server's answer: {0}")]
+    #[error("cannot decode the server's response: {0}")]
     Decode(String),
     /// A request that could not be built.
     #[error("cannot build the request: {0}")]

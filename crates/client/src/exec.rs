@@ -113,7 +113,7 @@ impl ExecPlugin {
             return Err(wrong("command is missing".into()));
         }
         if d.interactive_mode == "Always" {
-            return Err(wrong("the plugin wants an interactive terminal, which a component does not have".into()));
+            return Err(wrong("the plugin requires an interactive terminal, which is not available here".into()));
         }
         let command = match d.command.contains('/') {
             true => base.join(&d.command),
@@ -170,7 +170,7 @@ impl ExecPlugin {
                     let _ = child.wait();
                     return Err(fail(match outcome {
                         Err(e) => e.to_string(),
-                        Ok(_) => format!("no answer within {} s", LIMIT.as_secs()),
+                        Ok(_) => format!("timed out after {} s", LIMIT.as_secs()),
                     }));
                 }
             }
@@ -179,7 +179,7 @@ impl ExecPlugin {
             return Err(fail(status.to_string()));
         }
         // What it left running may hold its output open.
-        let text = heard.recv_timeout(LIMIT).map_err(|_| fail("its output does not end".into()))?;
+        let text = heard.recv_timeout(LIMIT).map_err(|_| fail("timed out reading its output".into()))?;
         let text = text.map_err(|e| fail(e.to_string()))?;
         self.read(&text).map_err(fail)
     }
@@ -187,20 +187,20 @@ impl ExecPlugin {
     /// What an answer means. The errors repeat nothing of it.
     fn read(&self, text: &[u8]) -> Result<Said, String> {
         let answer: Answer =
-            serde_json::from_slice(text).map_err(|_| "its answer is not an ExecCredential".to_owned())?;
+            serde_json::from_slice(text).map_err(|_| "its response is not an ExecCredential".to_owned())?;
         if answer.kind != "ExecCredential" || answer.api_version != self.version {
-            return Err(format!("its answer is not an ExecCredential of {}", self.version));
+            return Err(format!("its response is not an ExecCredential of {}", self.version));
         }
-        let status = answer.status.ok_or("its answer has no status")?;
+        let status = answer.status.ok_or("its response has no status")?;
         let some = |text: String| (!text.is_empty()).then_some(text);
         let certificate = match (some(status.client_certificate_data), some(status.client_key_data)) {
             (Some(cert), Some(key)) => Some((cert.into_bytes(), key.into_bytes())),
             (None, None) => None,
-            _ => return Err("its answer has only one of certificate and key".into()),
+            _ => return Err("its response has only one of certificate and key".into()),
         };
         let token = some(status.token);
         if token.is_none() && certificate.is_none() {
-            return Err("its answer has neither a token nor a certificate".into());
+            return Err("its response has neither a token nor a certificate".into());
         }
         Ok(Said { token, certificate, ends: status.expiration_timestamp })
     }

@@ -211,7 +211,7 @@ impl<T: Object> Reflector<T> {
         let mut synced = self.shared.synced.subscribe();
         let wait = tokio::time::timeout(SLOW_SYNC, synced.wait_for(|s| *s)).await;
         if wait.is_err() {
-            tracing::warn!(path = %self.source.path, "still waiting for the initial state");
+            tracing::warn!(path = %self.source.path, "still waiting for the initial list");
         }
     }
 

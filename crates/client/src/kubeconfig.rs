@@ -101,7 +101,7 @@ impl Config {
             tracing::warn!(
                 file = %path.display(),
                 server = config.server,
-                "insecure-skip-tls-verify: the server's certificate is not checked"
+                "insecure-skip-tls-verify is set; the server's certificate is not verified"
             );
         }
         Ok(Self { file: Some(path.to_owned()), ..config })
@@ -114,8 +114,7 @@ impl Config {
         let ca = cluster.ca(base)?;
         if cluster.insecure_skip_tls_verify && !matches!(ca, Source::None) {
             return Err(KubeconfigError(
-                "certificate-authority and insecure-skip-tls-verify exclude each other: one of them is not meant"
-                    .into(),
+                "certificate-authority and insecure-skip-tls-verify are mutually exclusive".into(),
             ));
         }
         let ca_pem = ca.load()?.unwrap_or_default();
@@ -213,9 +212,7 @@ fn credentials(user: &User, cluster: &Cluster, ca_pem: &[u8], base: &Path) -> Re
         ));
     }
     if user.basic().is_some() {
-        return Err(KubeconfigError(
-            "username and password are not supported: no Kubernetes API server takes them".into(),
-        ));
+        return Err(KubeconfigError("username and password are not supported by Kubernetes API servers".into()));
     }
     match user.token(base) {
         Source::File(file) => return Ok(Credentials::TokenFile(file)),
@@ -229,8 +226,8 @@ fn credentials(user: &User, cluster: &Cluster, ca_pem: &[u8], base: &Path) -> Re
             Some(exec) => Credentials::Exec(ExecPlugin::parse(exec, cluster, ca_pem, base)?),
             None => Credentials::None,
         },
-        (Source::None, _) => return Err(KubeconfigError("client-key without client-certificate".into())),
-        (_, Source::None) => return Err(KubeconfigError("client-certificate without client-key".into())),
+        (Source::None, _) => return Err(KubeconfigError("client-key requires client-certificate".into())),
+        (_, Source::None) => return Err(KubeconfigError("client-certificate requires client-key".into())),
         // One of the two embedded: read once, as the embedded one is.
         (cert, key) => Credentials::Certificate {
             cert_pem: cert.load()?.unwrap_or_default(),
@@ -262,8 +259,8 @@ mod tests {
             ),
             ("{auth-provider: {name: gcp}}", Err("auth-provider")),
             ("{username: a, password: b}", Err("password")),
-            ("{client-certificate: a.pem}", Err("without client-key")),
-            ("{client-key: a.pem}", Err("without client-certificate")),
+            ("{client-certificate: a.pem}", Err("requires client-key")),
+            ("{client-key: a.pem}", Err("requires client-certificate")),
             ("{}", Ok("None")),
         ] {
             match (with(user), wanted) {

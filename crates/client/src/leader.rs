@@ -113,10 +113,12 @@ impl Candidate {
                 Ok(false) if told => {}
                 Ok(false) => {
                     let holder = self.seen.as_ref().and_then(|(s, _)| s.holder_identity.clone()).unwrap_or_default();
-                    tracing::info!(lease = self.name, holder, "another one leads; waiting");
+                    tracing::info!(lease = self.name, holder, "waiting for the lease, which another process holds");
                     told = true;
                 }
-                Err(e) => tracing::warn!(lease = self.name, error = %e, "cannot take the lease; trying again"),
+                Err(e) => {
+                    tracing::warn!(lease = self.name, error = %e, "acquiring or renewing the lease failed; retrying")
+                }
             }
             tokio::time::sleep(self.times.retry).await;
         }
@@ -133,12 +135,12 @@ impl Candidate {
                     renewed = Instant::now();
                     continue;
                 }
-                Ok(Ok(false)) => return format!("another one holds the lease {}", self.name),
+                Ok(Ok(false)) => return format!("another process holds the lease {}", self.name),
                 Ok(Err(e)) => e.to_string(),
-                Err(_) => "no answer in time".to_owned(),
+                Err(_) => "timed out waiting for a response".to_owned(),
             };
             if renewed.elapsed() >= self.times.renew {
-                return format!("the lease {} was not renewed in time: {why}", self.name);
+                return format!("renewing the lease {} timed out: {why}", self.name);
             }
         }
     }
@@ -153,7 +155,7 @@ impl Candidate {
         let spec = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now, "acquireTime": now,
             "leaseTransitions": lease.spec.lease_transitions.unwrap_or(0)});
         if let Err(e) = self.write(Some(&lease), &spec).await {
-            tracing::debug!(lease = self.name, error = %e, "not given back");
+            tracing::debug!(lease = self.name, error = %e, "releasing the lease failed");
         }
     }
 

@@ -30,7 +30,7 @@ impl Metered {
             requests: registry.counters(requests, "Requests to the API server.", &["code", "method", "host"]),
             durations: registry.histograms(
                 durations,
-                "Time until the head of an answer was there.",
+                "Time in seconds until the response headers were received.",
                 &["verb", "host"],
                 &bounds,
             ),

@@ -283,7 +283,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
                 }
                 None => {
                     let (in_a_row, pause) = self.retry_after_panic(key.clone());
-                    tracing::error!(queue = name, %key, in_a_row, ?pause, "the work on this key panicked; it is tried again after a pause");
+                    tracing::error!(queue = name, %key, in_a_row, ?pause, "processing this key panicked; retrying");
                     failed(&key, Failure::Panic { in_a_row, pause });
                 }
             }

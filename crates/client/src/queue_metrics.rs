@@ -38,20 +38,17 @@ impl WorkQueueMetrics {
                     family.sample(&[("name", queue)], value(state));
                 }
             };
-            gauge("workqueue_depth", "Keys that are ready to be worked on.", |s| s.depth as f64);
-            let help = "Seconds for which the keys in work have been worked on, together.";
+            gauge("workqueue_depth", "Number of queued keys.", |s| s.depth as f64);
+            let help = "Seconds of unfinished work, summed over all keys in processing.";
             gauge("workqueue_unfinished_work_seconds", help, |s| s.unfinished.as_secs_f64());
-            let help = "Seconds for which the key has been worked on that was begun first.";
+            let help = "Seconds that the longest running processor has been running.";
             gauge("workqueue_longest_running_processor_seconds", help, |s| s.longest.as_secs_f64());
         });
         Self {
-            adds: counters("workqueue_adds_total", "Keys that were queued."),
-            retries: counters("workqueue_retries_total", "Keys that were queued again after a failure."),
-            waited: histograms(
-                "workqueue_queue_duration_seconds",
-                "How long a key was queued before it was worked on.",
-            ),
-            worked: histograms("workqueue_work_duration_seconds", "How long a key was worked on."),
+            adds: counters("workqueue_adds_total", "Added keys."),
+            retries: counters("workqueue_retries_total", "Keys queued again after a failure."),
+            waited: histograms("workqueue_queue_duration_seconds", "Time in seconds that keys wait in the queue."),
+            worked: histograms("workqueue_work_duration_seconds", "Time in seconds to process a key."),
             queues,
         }
     }

@@ -79,9 +79,10 @@ impl Remote {
     fn of(config: Config) -> Result<Self, TransportError> {
         let base = base(&config)?;
         if base.scheme_str() != Some("https") {
-            return Err(TransportError(format!("server {:?}: only https is spoken", config.server)));
+            return Err(TransportError(format!("server {:?}: must be an https URL", config.server)));
         }
-        let acting = impersonation::headers(config.impersonation.as_ref()).map_err(TransportError)?;
+        let acting =
+            impersonation::headers(config.impersonation.as_ref()).map_err(|e| TransportError(e.to_string()))?;
         let current = Arc::new(Mutex::new(open(&config)?));
         Ok(Self { base, config: Arc::new(config), current, acting, turn: Arc::default() })
     }
@@ -123,7 +124,7 @@ fn reload(config: &Config, current: &Mutex<Current>) {
             *current = Current { said: current.said + 1, ..new };
         }
         // A file in the middle of being replaced, a program that could not ask: keep what works and look again.
-        Err(e) => tracing::warn!(error = %e, "cannot reload client credentials"),
+        Err(e) => tracing::warn!(error = %e, "reloading client credentials failed; keeping the current ones"),
     }
 }
 
@@ -170,7 +171,7 @@ fn open(config: &Config) -> Result<Current, TransportError> {
 }
 
 fn way(config: &Config) -> Result<Way, TransportError> {
-    Way::to(&base(config)?, &config.proxy, tcp()).map_err(TransportError)
+    Way::to(&base(config)?, &config.proxy, tcp()).map_err(|e| TransportError(e.to_string()))
 }
 
 fn tcp() -> HttpConnector {
@@ -184,7 +185,8 @@ fn tcp() -> HttpConnector {
 
 fn bearer(token: &str) -> Result<header::HeaderValue, TransportError> {
     let value = header::HeaderValue::from_str(&format!("Bearer {}", token.trim()));
-    let mut value = value.map_err(|_| TransportError("the bearer token holds characters that no header may".into()))?;
+    let mut value =
+        value.map_err(|_| TransportError("the bearer token has characters that are not valid in a header".into()))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -228,7 +230,7 @@ pub async fn date(config: &Config, at: Option<Timestamp>) -> Result<Timestamp, T
     let response = remote.send(request).await?;
     let text = response.headers().get(header::DATE).and_then(|v| v.to_str().ok());
     let date = text.and_then(|text| jiff::fmt::rfc2822::parse(text).ok());
-    date.map(|date| date.timestamp()).ok_or_else(|| TransportError("the server's answer has no date".into()))
+    date.map(|date| date.timestamp()).ok_or_else(|| TransportError("the server's response has no Date header".into()))
 }
 
 /// Has certificates judged as of one time.
@@ -255,7 +257,7 @@ fn trusted(
     let bundle: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&config.ca_pem).collect();
     let bundle = bundle.map_err(|e| fault(&e))?;
     if bundle.is_empty() && !config.ca_pem.is_empty() {
-        return Err(fault(&"there is no certificate in it"));
+        return Err(fault(&"has no certificate"));
     }
     Ok(ServerChains::of(Pool::new(bundle).map_err(|e| fault(&e))?))
 }
@@ -313,7 +315,7 @@ impl Transport for Remote {
             }
             *request.uri_mut() = Uri::from_parts(parts).map_err(TransportError::new)?;
             let (pool, place) =
-                pool.ok_or_else(|| TransportError("the client's credentials are not there yet".into()))?;
+                pool.ok_or_else(|| TransportError("the client's credentials are not available yet".into()))?;
             let response = pool.request(request.map(Full::new)).await.map_err(|e| TransportError(chain(&e)))?;
             if response.status() == StatusCode::UNAUTHORIZED {
                 let mut current = current.lock();

@@ -94,7 +94,7 @@ impl<T: DeserializeOwned> WatchStream<T> {
             }
             match self.body.frame().await {
                 None if self.buffer.iter().all(u8::is_ascii_whitespace) => return Ok(None),
-                None => return Err(TransportError("watch ended inside a frame".into()).into()),
+                None => return Err(TransportError("watch ended within a frame".into()).into()),
                 Some(frame) => {
                     if let Ok(data) = frame?.into_data() {
                         self.buffer.extend_from_slice(&data);

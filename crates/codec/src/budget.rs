@@ -56,7 +56,7 @@ impl Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Exceeded {
     /// [`Limits::bytes`]
-    #[error("document takes more than {0} bytes of memory when it is decoded")]
+    #[error("decoding the document takes more than {0} bytes of memory")]
     Bytes(usize),
     /// [`Limits::depth`]
     #[error("exceeded max depth")]
@@ -65,7 +65,7 @@ pub enum Exceeded {
     #[error("document has more than {0} values")]
     Elements(usize),
     /// [`Limits::steps`]
-    #[error("document takes more than {0} steps to process")]
+    #[error("processing the document takes more than {0} steps")]
     Steps(usize),
 }
 

@@ -75,7 +75,7 @@ pub fn decode(encoding: Encoding, ty: Option<TypeId>, data: &[u8], strict: bool)
         Encoding::Json => json::decode_within(ty, data, strict, &mut Budget::new(Limits::DOCUMENT)),
         Encoding::Yaml => yaml::decode(ty, data, strict),
         Encoding::Protobuf => {
-            let ty = ty.ok_or_else(|| DecodeError::Proto("object has no protobuf form".into()))?;
+            let ty = ty.ok_or_else(|| DecodeError::Proto("object has no protobuf encoding".into()))?;
             let (_, value) = proto::decode_within(ty, data, &mut Budget::new(Limits::DOCUMENT))?;
             Ok(Decoded { value, strict: StrictErrors::default() })
         }

@@ -1,5 +1,5 @@
-//! Bootstrap tokens: `cluster-info` is signed with each, so that a joining node can trust it, and tokens go when their
-//! time is over. Upstream `pkg/controller/bootstrap`. Who makes `cluster-info` is not said here.
+//! Bootstrap tokens: signs `cluster-info` with each token, so that a joining node can verify it, and deletes expired
+//! tokens. Upstream `pkg/controller/bootstrap`. The server creates `cluster-info`.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::views::{ConfigMapView, SecretView};
 
 const NAME_PREFIX: &str = "bootstrap-token-";
 
-/// When a token's time is over; a time nobody can read is over.
+/// Returns the expiry of a token. An invalid expiry counts as expired.
 fn expires(s: &SecretView) -> Option<Timestamp> {
     let text = s.text("expiration")?;
     Some(text.parse().unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-/// A token's id and secret, when it is whole, valid and made for signing.
+/// Returns a token's ID and secret, if it is complete, not expired and usable for signing.
 fn signing_key(s: &SecretView, now: Timestamp) -> Option<(String, String)> {
     let id = s.text("token-id")?;
     let right_name = s.metadata.name.strip_prefix(NAME_PREFIX) == Some(&id);
@@ -31,7 +31,7 @@ fn signing_key(s: &SecretView, now: Timestamp) -> Option<(String, String)> {
     (right_name && for_signing && valid).then_some((id, secret))
 }
 
-/// The data of `cluster-info` with exactly the signatures it should have.
+/// Returns the data of `cluster-info` with the desired signatures.
 fn signed(data: &BTreeMap<String, String>, tokens: &[(String, String)]) -> BTreeMap<String, String> {
     let mut out = data.clone();
     out.retain(|k, _| !k.starts_with(SIGNATURE_PREFIX));
@@ -69,7 +69,7 @@ pub fn start_signer(ctx: &Arc<Context>) {
     });
 }
 
-/// Starts the cleaner of tokens: each is looked at once, when its time is over.
+/// Starts the token cleaner. Each token is checked once, when it expires.
 pub fn start_cleaner(ctx: &Arc<Context>) {
     let client = ctx.client();
     let secrets = ctx.informers.bootstrap_secrets.reader();

@@ -1,14 +1,14 @@
-//! For tests: some controllers on the API server in memory, and a stand-in for the scheduler and the kubelets.
+//! For tests: controllers on the in-memory API server, and a substitute for the scheduler and the kubelets.
 use kelson_meta::{Clock as _, format_seconds};
 use kelson_simulation::Api;
 use serde_json::{Value, json};
 
 use crate::{Config, Running, testing};
 
-/// Rounds after which pods that still change never come to rest.
+/// The maximum number of rounds until pods no longer change.
 const ROUNDS_MAX: usize = 100;
 
-/// An API server with these controllers and a namespace `n` in which pods can be made.
+/// Starts an API server with these controllers and a namespace `n` for pods.
 pub async fn start(controllers: &[&str]) -> (Api, Running) {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
@@ -24,8 +24,8 @@ pub async fn run(api: &Api, controllers: &[&str]) -> Running {
     testing::run(api, controllers, Config::default()).await
 }
 
-/// Binds pods to the node that their affinity names (else to `n1`), makes them ready and lets deleted ones go, until
-/// nothing changes. Pods that `held` picks are bound and never ready.
+/// Binds pods to the node of their affinity or to `n1`, makes them ready, and removes deleted ones, until nothing
+/// changes. Pods for which `held` returns true are bound and never ready.
 pub async fn run_pods(api: &Api, held: impl Fn(&Value) -> bool) {
     for _ in 0..ROUNDS_MAX {
         api.settle().await;

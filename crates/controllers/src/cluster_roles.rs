@@ -1,6 +1,5 @@
-//! Cluster roles that are made of others (`aggregationRule`): their rules are those of all roles that the selectors match, so
-//! that whoever installs a kind adds to `admin`, `edit` and `view` what they may do with it. Upstream
-//! `pkg/controller/clusterroleaggregation`.
+//! Aggregated cluster roles (`aggregationRule`): their rules are those of all roles that the selectors match. The
+//! installer of a kind can thus extend `admin`, `edit` and `view`. Upstream `pkg/controller/clusterroleaggregation`.
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::{ClusterRoleView, PolicyRule};
 
-/// Owns the rules it writes under this name.
+/// The field manager of the written rules.
 const MANAGER: &str = "clusterrole-aggregation-controller";
 
 /// Starts the controller.
@@ -45,7 +44,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// Whether a role that is made of others is made of the one that changed, or was.
+/// Whether an aggregated role includes the changed role, or did before the change.
 fn concerns(change: &Change<ClusterRoleView>, role: &ClusterRoleView) -> bool {
     let Some(aggregation) = &role.aggregation_rule else { return false };
     if let Change::Updated { old, new } = change
@@ -58,13 +57,13 @@ fn concerns(change: &Change<ClusterRoleView>, role: &ClusterRoleView) -> bool {
         Change::Updated { old, new } => (Some(old), Some(new)),
         Change::Deleted(old) => (Some(old), None),
     };
-    // Selectors that cannot be read are reported where the role is worked on.
+    // Invalid selectors are reported by the role's sync.
     let selectors = aggregation.cluster_role_selectors.iter().filter_map(|s| s.selector().ok());
     selectors.into_iter().any(|s| old.into_iter().chain(new).any(|other| s.matches(&other.metadata.labels)))
 }
 
-/// The rules of all roles that the selectors match, each once, in the order of selectors and names. `None` for a role that
-/// is not made of others, or whose selectors do not read.
+/// Returns the rules of all roles that the selectors match, without duplicates, in the order of selectors and names.
+/// Returns `None` for a role that is not aggregated or has an invalid selector.
 fn wanted(role: &ClusterRoleView, roles: &SharedInformer<ClusterRoleView>) -> Option<Vec<PolicyRule>> {
     let mut others = roles.list();
     others.retain(|other| other.metadata.name != role.metadata.name);

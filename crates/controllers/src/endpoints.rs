@@ -17,12 +17,12 @@ use crate::views::{Address, EndpointsView, PodView, ServicePortView, ServiceView
 
 /// Value of [`MANAGED_BY`] on what this controller writes.
 const MANAGER: &str = "endpoint-controller";
-/// Addresses in one object at most; more are cut off, which an annotation says.
+/// The maximum number of addresses in one object. An annotation marks a truncated object.
 const ADDRESSES_MAX: usize = 1000;
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 
-/// The subsets of a service, canonical: sorted, one per set of ports. The second is whether addresses were cut off.
+/// Returns the sorted subsets of a service, one per set of ports, and whether addresses were truncated.
 pub fn subsets(s: &ServiceView, pods: &[Arc<PodView>]) -> (Vec<Subset>, bool) {
     let family = s.spec.ip_families.first().map_or("IPv4", String::as_str);
     let mut by_ports: BTreeMap<Vec<SubsetPort>, Subset> = BTreeMap::new();
@@ -78,8 +78,8 @@ struct EndpointsController {
     services: SharedInformer<ServiceView>,
     pods: SharedInformer<PodView>,
     endpoints: SharedInformer<EndpointsView>,
-    /// Services that went while this runs: their endpoints go too, whoever made them. Endpoints that merely have no
-    /// service may be waiting for theirs.
+    /// Services whose deletion was observed. Their endpoints are deleted regardless of who created them. Other
+    /// endpoints without a service are kept, as their service may be created later.
     gone: Arc<Mutex<HashSet<ObjectKey>>>,
 }
 
@@ -165,8 +165,8 @@ impl EndpointsController {
         }
     }
 
-    /// Replaces what was seen. All but metadata is this controller's, so nothing has to be read for that: the object of a
-    /// large service has 200 KB, most of which is the same again after one pod changed.
+    /// Replaces an observed object without reading it first, since all fields except metadata belong to this
+    /// controller. The object of a large service has 200 KB, most of which is unchanged.
     async fn replace(
         &self,
         seen: &ObjectMeta,
@@ -187,7 +187,7 @@ impl EndpointsController {
     }
 }
 
-/// An Endpoints object as it is written.
+/// An Endpoints object for a write.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct EndpointsDocument<'a> {

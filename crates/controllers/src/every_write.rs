@@ -1,5 +1,5 @@
-//! Controllers at each of whose writes something goes wrong once: it is refused, its answer is lost, or the object has changed.
-//! What must come out is the same each time. Controllers whose own tests do that are not here again.
+//! Tests of controllers in which each write fails once: it is rejected, its response is lost, or the object has
+//! changed. The final state must always be the same. Controllers whose modules have such tests are not included.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use crate::testing::run;
 use crate::{Authorities, Config};
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 async fn until(api: &Api, what: &str, so: impl AsyncFn(&Api) -> bool) {
     api.until(what, async |api| so(api).await.then_some(())).await;
 }
@@ -87,7 +87,7 @@ async fn dependents_go_with_their_owner() {
                     continue;
                 }
                 let kept = api.get("v1/configmaps", "n", name).await.expect("what was orphaned");
-                assert!(kept["metadata"]["ownerReferences"].is_null(), "{name} names an owner that is gone");
+                assert!(kept["metadata"]["ownerReferences"].is_null(), "{name} has an owner that does not exist");
             }
         })
         .await;
@@ -181,7 +181,7 @@ async fn slices_and_endpoints_follow_pods() {
         shown(2).await;
         api.remove("v1/pods", "n", "a").await;
         shown(1).await;
-        // A slice whose maker was not told that it was made is found, and not made a second time for good.
+        // A slice whose creation response was lost is found and does not remain twice.
         assert_eq!(api.list("discovery.k8s.io/v1/endpointslices").await.len(), 1);
     })
     .await;
@@ -256,7 +256,7 @@ async fn certificate_requests_are_approved_signed_and_cleaned_up() {
         api.create(&rbac("clusterrolebindings"), binding).await;
         let spec = json!({"request": request, "signerName": "kubernetes.io/kube-apiserver-client-kubelet",
             "usages": ["digital signature", "client auth"]});
-        // Whoever asks is disturbed as well, and asks again.
+        // The requesting client's writes fail, too, and it retries.
         let (asker, asked) = (api.acting_as(node), json!({"metadata": {"name": "r"}, "spec": spec}));
         until(&api, "asked", async |api| {
             asker.try_create(kind, asked.clone()).await.is_ok() || api.get(kind, "", "r").await.is_some()

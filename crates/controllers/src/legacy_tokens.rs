@@ -1,5 +1,5 @@
-//! Removes tokens that were once made for service accounts and that nobody has used for a year: first they are marked as invalid,
-//! which whoever uses them after all is told, and after another year they go (KEP-2799; upstream
+//! Removes auto-generated legacy service account tokens that have not been used for a year. A token is first marked as
+//! invalid, which its users see in the error, and is deleted after another year (KEP-2799; upstream
 //! `pkg/controller/serviceaccount/legacy_serviceaccount_token_cleaner.go`).
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::shared::informers::SharedInformer;
 use crate::tokens::{ACCOUNT_NAME, ACCOUNT_UID};
 use crate::views::{ConfigMapView, SecretView, ServiceAccountView};
 
-/// How often everything is looked at.
+/// The interval of checks.
 const INTERVAL: Duration = Duration::from_secs(24 * 3600);
-/// Pods read at once.
+/// The number of pods per list request.
 const PODS_PER_PART: u32 = 200;
 const TRACKING: (&str, &str) = ("kube-system", "kube-apiserver-legacy-service-account-token-tracking");
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
@@ -28,7 +28,7 @@ const KIND: &str = "kubernetes.io/service-account-token";
 
 struct LegacyTokenCleaner {
     client: Client,
-    /// Reads pods, which the controller's own account may not.
+    /// The client for reading pods, which the controller's service account may not read.
     manager: Client,
     clock: Arc<dyn Clock>,
     secrets: SharedInformer<SecretView>,
@@ -53,7 +53,7 @@ pub fn start(ctx: &Arc<Context>) {
             informers.synced().await;
             loop {
                 if let Err(error) = me.sweep().await {
-                    tracing::warn!(%error, "legacy tokens are not looked at");
+                    tracing::warn!(%error, "listing legacy service account tokens failed; retrying");
                 }
                 tokio::time::sleep(INTERVAL).await;
             }
@@ -61,7 +61,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// What is to become of a token.
+/// The decision about one token.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     Keep,
@@ -73,7 +73,8 @@ fn day(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d").to_string()
 }
 
-/// By its own dates alone; `before` is the time since which it must have been used, or made.
+/// Decides from the dates of the Secret. `before` is the time since which the token must have been used or created to
+/// be kept.
 fn fate(secret: &SecretView, now: Timestamp, before: Timestamp) -> Fate {
     let m = &secret.metadata;
     let made = m.creation_timestamp.parse::<Timestamp>().ok();
@@ -81,7 +82,7 @@ fn fate(secret: &SecretView, now: Timestamp, before: Timestamp) -> Fate {
         return Fate::Keep;
     }
     let is_day = |text: &str| text.parse::<Date>().is_ok() && text.len() == "2026-01-01".len();
-    // Days compare as texts. One that is none says nothing, so the token stays.
+    // Dates compare as strings. A token with an invalid date is kept.
     match m.labels.get(LAST_USED) {
         Some(used) if !is_day(used) || *used >= day(before) => return Fate::Keep,
         _ => {}
@@ -121,13 +122,13 @@ impl LegacyTokenCleaner {
                 && !error.is_conflict()
                 && !error.is_not_found()
             {
-                tracing::warn!(secret = %secret.metadata.key(), %error, "a legacy token is not cleaned up");
+                tracing::warn!(secret = %secret.metadata.key(), %error, "cleaning up a legacy service account token failed; retrying");
             }
         }
         Ok(())
     }
 
-    /// The first midnight after uses began to be noted; `None`: they are not.
+    /// Returns the first midnight after the API server started to record uses, or `None` if it does not.
     async fn tracked_since(&self) -> Result<Option<Timestamp>, ClientError> {
         let map = self.client.get_opt::<ConfigMapView>(TRACKING.0, TRACKING.1).await?;
         let since = map.and_then(|map| map.data.get("since")?.parse::<Date>().ok());
@@ -135,7 +136,7 @@ impl LegacyTokenCleaner {
         Ok(next.and_then(|day| day.to_zoned(TimeZone::UTC).ok()).map(|at| at.timestamp()))
     }
 
-    /// Whether the account names the Secret as its own, which only those that were made for it are.
+    /// Whether the service account references the Secret, which is the case only for auto-generated ones.
     fn is_generated(&self, secret: &SecretView) -> bool {
         let notes = &secret.metadata.annotations;
         let Some(name) = notes.get(ACCOUNT_NAME) else { return false };
@@ -145,7 +146,7 @@ impl LegacyTokenCleaner {
             && account.secrets.iter().any(|reference| reference.name == secret.metadata.name)
     }
 
-    /// The Secrets that pods of a namespace name.
+    /// Returns the Secrets that pods of a namespace reference.
     async fn used_by_pods(&self, namespace: &str) -> Result<BTreeSet<String>, ClientError> {
         let (mut names, mut params) = (BTreeSet::new(), ListParams { limit: PODS_PER_PART, ..ListParams::default() });
         let path = format!("/api/v1/namespaces/{namespace}/pods");
@@ -161,7 +162,7 @@ impl LegacyTokenCleaner {
 
     async fn mark(&self, secret: &SecretView, today: &str) -> Result<(), ClientError> {
         let m = &secret.metadata;
-        tracing::info!(secret = %m.key(), since = today, "a legacy token that nobody uses is not accepted any more");
+        tracing::info!(secret = %m.key(), since = today, "invalidating an unused legacy service account token");
         let patch = json!({"metadata": {"uid": m.uid, "labels": {INVALID_SINCE: today}}});
         let options = WriteOptions::default();
         self.client.patch::<SecretView>(&m.namespace, &m.name, "", PatchKind::Merge, &patch, &options).await
@@ -169,7 +170,7 @@ impl LegacyTokenCleaner {
 
     async fn delete(&self, secret: &SecretView) -> Result<(), ClientError> {
         let m = &secret.metadata;
-        tracing::info!(secret = %m.key(), "a legacy token that was marked long ago is deleted");
+        tracing::info!(secret = %m.key(), "deleting a legacy service account token that was invalidated long ago");
         let preconditions =
             Preconditions { resource_version: Some(m.resource_version.clone()), ..Preconditions::default() };
         let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
@@ -177,7 +178,7 @@ impl LegacyTokenCleaner {
     }
 }
 
-/// All Secrets that a pod's spec names, wherever it may (`podutil.VisitPodSecretNames`).
+/// Adds the names of all Secrets in a pod's spec (`podutil.VisitPodSecretNames`).
 fn secret_names(spec: &Value, names: &mut BTreeSet<String>) {
     let mut put = |name: &Value| {
         names.extend(name.as_str().filter(|name| !name.is_empty()).map(str::to_owned));
@@ -215,7 +216,7 @@ mod tests {
         let now: Timestamp = NOW.parse().unwrap();
         let before = now - Duration::from_secs(365 * 24 * 3600);
         let mark = || Fate::Mark("2026-05-06".to_owned());
-        // Made, last used, invalid since.
+        // Created, last used, invalid since.
         let rows: [(&str, &str, &str, Fate); 12] = [
             ("2026-01-01T00:00:00Z", "", "", Fate::Keep),
             ("2025-05-06T07:08:09Z", "", "", Fate::Keep),

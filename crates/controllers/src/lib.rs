@@ -1,9 +1,9 @@
-//! Kelson controllers: one module per controller and one row in `registry`, all of one shape: `start(&ctx)` registers
-//! handlers with the shared informers and starts workers that call `sync(key)`; what is to be done is decided by pure
-//! functions beside it. Nothing polls: a controller at rest does nothing. Which of them run is the caller's business.
+//! The controllers of Kubernetes: one module and one row in `registry` for each. All have the same shape: `start(&ctx)`
+//! registers handlers with the shared informers and starts workers that call `sync(key)`, and pure functions decide
+//! what a sync does. No controller polls, so an idle cluster causes no work. The caller selects which controllers run.
 //!
-//! `views` (what is read of each kind) and `shared` (context, informers, expectations, ownership, discovery) know no
-//! controller; controllers know these two, and `registry` knows the controllers.
+//! `views` (the fields that are read of each kind) and `shared` (context, informers, expectations, ownership,
+//! discovery) import no controller. Controllers import these two, and `registry` imports the controllers.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod bootstrap;
@@ -63,27 +63,27 @@ pub use shared::config::{
 pub use shared::context::{ClientFactory, ControllerDescriptor, Identity, MANAGER_USER};
 pub use shared::manifest_set::{ManifestFile, ManifestSet};
 
-/// How long the end of the controllers is waited for: what they do is one request after the other.
+/// The timeout of the shutdown. It is short, as a sync only sends requests one after the other.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
-/// What starts every enabled controller; see [`Controllers::start`].
+/// Starts the enabled controllers; see [`Controllers::start`].
 pub struct Controllers;
 
 impl Controllers {
-    /// Starts every controller that `config` enables, in the group `tasks`. `factory` gives a client for a user name:
-    /// `system:kube-controller-manager` for the shared informers, and `system:serviceaccount:kube-system:NAME` for each
-    /// controller, whose groups are those of a service account.
+    /// Starts every controller that `config` enables in the task group `tasks`. `factory` returns a client for a user
+    /// name: `system:kube-controller-manager` for the shared informers, and `system:serviceaccount:kube-system:NAME`
+    /// for each controller, with the groups of a service account.
     pub fn start(config: Config, factory: Box<ClientFactory>, clock: Arc<dyn Clock>, tasks: Tasks) -> Running {
         let manager = Context::new(config, factory, clock, tasks);
         let gates = Arc::clone(&manager.config.feature_gates);
         manager.config.metrics.on_scrape(move |families| {
-            let help = "Whether a feature is on, by name and stage.";
+            let help = "1 if the feature gate is enabled, by name and stage.";
             let mut family = families.gauge("kubernetes_feature_enabled", help);
             for (name, stage, on) in gates.all() {
                 family.sample(&[("name", name), ("stage", stage.label())], f64::from(u8::from(on)));
             }
         });
-        let help = "1 for each controller of this manager that runs.";
+        let help = "1 for each running controller of this manager.";
         let running = manager.config.metrics.gauges("running_managed_controllers", help, &["name", "manager"]);
         for controller in CONTROLLERS {
             if manager.config.enables(controller.name, controller.on_by_default) {
@@ -96,18 +96,18 @@ impl Controllers {
     }
 }
 
-/// The running controllers; they end with [`shutdown`](Self::shutdown) or when this is dropped.
+/// The running controllers. They stop on [`shutdown`](Self::shutdown), or when this value is dropped.
 pub struct Running {
     manager: Context,
 }
 
 impl Running {
-    /// Waits until every controller has read its initial state.
+    /// Waits until every shared informer has its initial list.
     pub async fn synced(&self) {
         self.manager.informers.synced().await;
     }
 
-    /// Stops all controllers and waits until they have.
+    /// Stops all controllers and waits until they have stopped.
     pub async fn shutdown(self) {
         self.manager.tasks.shutdown(SHUTDOWN_LIMIT).await;
     }

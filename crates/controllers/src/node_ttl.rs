@@ -1,5 +1,5 @@
-//! How long kubelets may keep secrets and config maps before they ask for them again: an annotation of every node, that grows
-//! with the cluster, so that a large one is not asked too often. Upstream `pkg/controller/ttl`.
+//! The annotation of nodes with the time for which kubelets may cache secrets and config maps. It grows with the
+//! cluster to limit the load of large clusters. Upstream `pkg/controller/ttl`.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,12 +12,12 @@ use crate::views::NodeView;
 
 const ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 
-/// From so many nodes on, up to so many, so many seconds. They overlap: a cluster that grows and shrinks around a limit does
-/// not write to all of its nodes each time.
+/// The minimum and the maximum number of nodes, and the seconds. The ranges overlap, so that a cluster whose size
+/// varies around a limit does not update all nodes each time.
 const STEPS: &[(usize, usize, u32)] =
     &[(0, 100, 0), (90, 500, 15), (450, 1000, 30), (900, 2000, 60), (1800, usize::MAX, 300)];
 
-/// The step for so many nodes, after that of one node more or less.
+/// Returns the step for this number of nodes, given the previous step.
 fn step(mut before: usize, nodes: usize) -> usize {
     while before + 1 < STEPS.len() && nodes > STEPS[before].1 {
         before += 1;

@@ -1,5 +1,6 @@
-//! Removes pods that nobody will: finished ones beyond a threshold, those of nodes that are gone, those that were deleted
-//! before they had a node, and those of nodes declared out of service. Upstream `pkg/controller/podgc`.
+//! The pod garbage collector. It deletes terminated pods above a threshold, pods of deleted nodes, pods that were
+//! deleted before they were scheduled, and pods of nodes that are marked as out of service. Upstream
+//! `pkg/controller/podgc`.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +16,11 @@ use crate::views::IndexKey;
 use crate::views::condition;
 use crate::views::{NodeView, PodView};
 
-/// A pod's node may just not have arrived: it is believed to be gone after this.
+/// The delay before a missing node counts as deleted, since it may not be in the cache yet.
 const QUARANTINE: Duration = Duration::from_secs(40);
-/// Finished pods are counted this long after one finished.
+/// The delay between the termination of a pod and the count of terminated pods.
 const COUNT_DELAY: Duration = Duration::from_secs(20);
-/// Finished pods removed between two counts at most.
+/// The maximum number of terminated pods that are deleted after one count.
 const REMOVE_MAX: usize = 500;
 
 struct PodGarbageCollector {
@@ -40,7 +41,7 @@ pub fn start(ctx: &Arc<Context>) {
         pods: ctx.informers.pods.reader(),
         threshold: ctx.config.terminated_pod_threshold,
     });
-    // The empty key stands for counting all finished pods.
+    // The empty key counts all terminated pods.
     let (q, nodes, counts) = (queue.clone(), me.nodes.clone(), me.threshold > 0);
     me.pods.on_change(move |change| {
         let (Change::Added(pod) | Change::Updated { new: pod, .. }) = change else { return };
@@ -94,7 +95,7 @@ impl PodGarbageCollector {
             Some(n) if pod.metadata.is_deleting() && is_out_of_service(&n) => self.remove(&pod, None).await,
             Some(_) => Ok(()),
             None => {
-                // The cache may lag: ask before a pod is given up.
+                // The cache may be outdated, so the API server is asked before pods are deleted.
                 match get_value::<NodeView>(&self.client, "", name).await {
                     Err(e) if e.is_not_found() => self.remove(&pod, Some("PodGC: node no longer exists")).await,
                     Err(e) => Err(e.into()),
@@ -114,12 +115,13 @@ impl PodGarbageCollector {
             self.remove(p, None).await?;
         }
         if surplus > REMOVE_MAX {
-            return Err(SyncError::Other(format!("{} finished pods more to remove", surplus - REMOVE_MAX)));
+            return Err(SyncError::Other(format!("{} more finished pods to remove", surplus - REMOVE_MAX)));
         }
         Ok(())
     }
 
-    /// Removes a pod at once. One that was not finished is marked failed first, so that whoever waits for it knows.
+    /// Deletes a pod without a grace period. A pod that has not terminated is first marked as failed, so that its owner
+    /// sees the failure.
     async fn remove(&self, pod: &PodView, disrupted: Option<&str>) -> Result<(), SyncError> {
         let (ns, name) = (&pod.metadata.namespace, &pod.metadata.name);
         if !pod.is_terminal() {

@@ -1,6 +1,5 @@
-//! Storage objects that are in use stay until they are not: the finalizers that admission put on claims, volumes and
-//! attribute classes are taken off once nobody uses them. Upstream `pkg/controller/volume/{pvcprotection,pvprotection,
-//! vacprotection}`.
+//! Protection of storage objects in use: removes the finalizers that admission adds to claims, volumes and attribute
+//! classes once they are unused. Upstream `pkg/controller/volume/{pvcprotection,pvprotection, vacprotection}`.
 use std::sync::Arc;
 
 use kelson_client::{Change, Client, ClientError, ListParams, Object, ResourceType, WorkQueue, slim_object};
@@ -14,13 +13,13 @@ const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
 const CLASS_FINALIZER: &str = "kubernetes.io/vac-protection";
 
-/// What is to be done with an object's finalizer.
+/// The required change of an object's finalizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FinalizerNeed {
     Nothing,
-    /// It was made before admission put finalizers on.
+    /// The object was created before admission added finalizers.
     Add,
-    /// It is being deleted: off with it when nobody uses the object.
+    /// The object is being deleted, so the finalizer is removed if the object is unused.
     RemoveIfUnused,
 }
 
@@ -32,7 +31,7 @@ fn need(meta: &ObjectMeta, finalizer: &str) -> FinalizerNeed {
     }
 }
 
-/// Puts the finalizer on or takes it off, if nobody changed the object since it was seen.
+/// Adds or removes the finalizer, unless the object changed since it was read.
 async fn set<T: Object>(client: &Client, meta: &ObjectMeta, finalizer: &str, on: bool) -> Result<(), SyncError> {
     let (namespace, name) = (meta.namespace.as_str(), meta.name.as_str());
     let changed = update_value::<T>(client, namespace, name, "", &meta.resource_version, |v| {
@@ -50,7 +49,8 @@ async fn set<T: Object>(client: &Client, meta: &ObjectMeta, finalizer: &str, on:
     }
 }
 
-/// A pod with what it says of its volumes; read only when a claim is to go, so that no cache holds every pod's volumes.
+/// A pod with its volumes. It is read only when a claim is being deleted, so that no cache holds the volumes of all
+/// pods.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 struct Mounting {
@@ -82,7 +82,7 @@ struct ClaimSource {
     claim_name: String,
 }
 
-/// Whether a pod uses a claim: not before it has a node, since no kubelet starts a pod whose claim is being deleted.
+/// Whether a pod uses a claim. An unscheduled pod does not, since no kubelet starts a pod whose claim is being deleted.
 fn uses(pod: &Mounting, claim: &ObjectMeta) -> bool {
     let meta = &pod.metadata;
     let is_shut_down = meta.is_deleting() && meta.deletion_grace_period_seconds == Some(0);
@@ -171,7 +171,7 @@ pub fn start_classes(ctx: &Arc<Context>) {
     classes.on_change(enqueue_self(&queue));
     let again = |queue: &WorkQueue<ObjectKey>| {
         let (q, classes) = (queue.clone(), classes.clone());
-        // Whoever changed may have been the last user of any class that waits; few ever do.
+        // The changed object may have been the last user of any class that is being deleted. There are few of these.
         move || classes.list().iter().filter(|c| c.metadata.is_deleting()).for_each(|c| q.add(c.metadata.key()))
     };
     let wake = again(&queue);

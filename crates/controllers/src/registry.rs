@@ -1,13 +1,13 @@
-//! The table of controllers, under upstream's names (`cmd/kube-controller-manager/names`): a new one is a module and a row
-//! here. Which informers it reads it says where it reads them; what it may do is its role in `kelson-auth`'s policy, which a
-//! test here looks for. What upstream has and this process has not is named too, with the reason.
+//! The table of controllers by upstream's names (`cmd/kube-controller-manager/names`). A new controller is a module and
+//! a row here. Its permissions are its role in `kelson-auth`'s policy, and a test checks that the role exists.
+//! Upstream's controllers that Kelson does not have are listed with the reason.
 use std::sync::Arc;
 
 use crate::shared::context::{Context, ControllerDescriptor, Identity};
 
-/// All three controllers of certificate requests act as one account, as upstream.
+/// The three controllers of certificate signing requests share one service account, as upstream.
 const CERTIFICATES: Identity = account("certificate-controller");
-/// So do those of nodes.
+/// The controllers of nodes share one service account, as upstream.
 const NODES: Identity = account("node-controller");
 
 const fn account(name: &'static str) -> Identity {
@@ -25,7 +25,7 @@ impl ControllerDescriptor {
     }
 }
 
-/// Every controller there is, by name.
+/// All controllers, sorted by name.
 pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("bootstrap-signer-controller", account("bootstrap-signer"), crate::bootstrap::start_signer).off_by_default(),
     row("certificatesigningrequest-approving-controller", CERTIFICATES, crate::certificates::approve::start),
@@ -52,12 +52,12 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("garbage-collector-controller", account("generic-garbage-collector"), crate::garbage::start),
     row("horizontal-pod-autoscaler-controller", account("horizontal-pod-autoscaler"), crate::podautoscaler::start),
     row("job-controller", account("job-controller"), crate::job::start),
-    // Only a cluster that Kelson's own server runs has it unasked: it brings a default storage class.
     row(
         "legacy-serviceaccount-token-cleaner-controller",
         account("legacy-service-account-token-cleaner"),
         crate::legacy_tokens::start,
     ),
+    // Only `kelson server` enables it by default, since it adds a default storage class.
     row("local-path-provisioner", account("local-path-provisioner"), crate::volume::local_path::start).off_by_default(),
     // Only Kelson's own server has files of manifests.
     row("manifests-controller", account("manifests-controller"), crate::manifests::start).off_by_default(),
@@ -85,17 +85,17 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("root-ca-certificate-publisher-controller", account("root-ca-cert-publisher"), crate::root_ca::start),
     row("service-cidr-controller", account("service-cidrs-controller"), crate::service_cidrs::start),
     row("serviceaccount-controller", account("service-account-controller"), crate::serviceaccount::start),
-    // It makes what the others authenticate with, so it acts as the manager, as upstream.
+    // It creates the tokens with which the others authenticate, so it acts as the manager, as upstream.
     row("serviceaccount-token-controller", Identity::Manager, crate::tokens::start),
     row("statefulset-controller", account("statefulset-controller"), crate::statefulset::start),
-    // It does nothing unless its gate is on, which upstream's is not either.
+    // It does nothing unless its feature gate is enabled, which is off by default as upstream.
     row(
         "storage-version-migrator-controller",
         account("storage-version-migrator-controller"),
         crate::storage_migration::start,
     ),
     row("taint-eviction-controller", NODES, crate::nodelifecycle::eviction::start),
-    // Both bootstrap controllers are off unless named: only clusters that nodes join by bootstrap tokens need them.
+    // Both bootstrap controllers are off by default: only clusters that nodes join with bootstrap tokens need them.
     row("token-cleaner-controller", account("token-cleaner"), crate::bootstrap::start_cleaner).off_by_default(),
     row("ttl-after-finished-controller", account("ttl-after-finished-controller"), crate::ttl_after_finished::start),
     row("ttl-controller", account("ttl-controller"), crate::node_ttl::start),
@@ -111,7 +111,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     ),
 ];
 
-/// What upstream's flag called controllers before 1.28; still understood.
+/// Names of upstream's `--controllers` flag before 1.28, which are still accepted.
 const OLD_NAMES: &[(&str, &str)] = &[
     ("attachdetach", "persistentvolume-attach-detach-controller"),
     ("bootstrapsigner", "bootstrap-signer-controller"),
@@ -157,10 +157,10 @@ const OLD_NAMES: &[(&str, &str)] = &[
     ("ttl-after-finished", "ttl-after-finished-controller"),
 ];
 
-const CLOUD: &str = "what clouds do is their own controller managers', upstream too (KEP-2395)";
-const GATED: &str = "upstream starts it only behind a feature gate that is off by default";
+const CLOUD: &str = "cloud providers run their own controller managers (KEP-2395)";
+const GATED: &str = "upstream runs it only with a feature gate that is off by default";
 
-/// Upstream's controllers that are not here, and why.
+/// Upstream's controllers that Kelson does not have, each with the reason.
 pub const ABSENT: &[(&str, &str)] = &[
     ("cloud-node-lifecycle-controller", CLOUD),
     ("kube-apiserver-serving-clustertrustbundle-publisher-controller", GATED),
@@ -170,13 +170,13 @@ pub const ABSENT: &[(&str, &str)] = &[
     ("resourcepoolstatusrequest-controller", GATED),
     (
         "selinux-warning-controller",
-        "off by default upstream, and of use only where the kubelet mounts with SELinux contexts",
+        "off by default upstream and only useful where the kubelet mounts with SELinux contexts",
     ),
     ("service-lb-controller", CLOUD),
     ("storageversion-garbage-collector-controller", GATED),
 ];
 
-/// The name of a controller here or of upstream's, by that or its old name.
+/// Returns the current name of a controller of Kelson or upstream, given its current or old name.
 pub fn canonical_name(name: &str) -> Option<&'static str> {
     let mut known = CONTROLLERS.iter().map(|c| c.name).chain(ABSENT.iter().map(|(absent, _)| *absent));
     known.find(|k| *k == name).or_else(|| OLD_NAMES.iter().find(|(old, _)| *old == name).map(|(_, new)| *new))

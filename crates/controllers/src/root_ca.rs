@@ -1,4 +1,4 @@
-//! Every namespace has a ConfigMap `kube-root-ca.crt` with the bundle that verifies the API server. Upstream
+//! Publishes the ConfigMap `kube-root-ca.crt` with the bundle that verifies the API server in every namespace. Upstream
 //! `pkg/controller/certificates/rootcacertpublisher`.
 use std::sync::Arc;
 
@@ -11,10 +11,9 @@ use crate::views::ConfigMapView;
 
 const CONFIG_MAP: &str = "kube-root-ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
-const DESCRIPTION_TEXT: &str = "The CA bundle that verifies the API server's certificate at its addresses inside the \
-    cluster, such as the service kubernetes.default.svc. It promises nothing beyond that.";
+const DESCRIPTION_TEXT: &str = "The CA bundle that verifies the API server's certificate at its addresses inside the cluster, such as the service kubernetes.default.svc. It is not valid for any other purpose.";
 
-/// Starts the publisher; without a bundle it has nothing to publish.
+/// Starts the publisher, unless there is no bundle.
 pub fn start(ctx: &Arc<Context>) {
     if ctx.config.authorities.borrow().root_ca.is_empty() {
         return;
@@ -51,8 +50,8 @@ pub fn start(ctx: &Arc<Context>) {
                 }
                 Some(m) if json!(m.data) == data && m.metadata.annotations.contains_key(DESCRIPTION) => return Ok(()),
                 Some(m) => {
-                    // Its role may not read single config maps, so what is written is built from what was watched;
-                    // anything besides is not ours to keep.
+                    // The controller's role may not get config maps, so the update is built from the watched object.
+                    // Other fields are not kept.
                     let mut meta = m.metadata.clone();
                     meta.annotations.insert(DESCRIPTION.into(), DESCRIPTION_TEXT.into());
                     let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data, "metadata": {

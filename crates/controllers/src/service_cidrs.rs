@@ -1,5 +1,6 @@
-//! Ranges of services' addresses: each is ready once it has its finalizer, and one that is deleted stays until no address
-//! would be left without a range. Upstream `pkg/controller/servicecidrs`; the API server takes addresses from the ranges.
+//! Service address ranges: each is ready once it has its finalizer, and a deleted one is kept until every allocated
+//! address is in another range. Upstream `pkg/controller/servicecidrs`. The API server allocates addresses from the
+//! ranges.
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::views::condition::{self, Condition};
 use crate::views::{IpAddressView, ServiceCidrView};
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
-/// So long after it was deleted a range is still there: by then every API server has heard of it and takes no address from it.
+/// The time for which a deleted range is kept, so that every API server has observed the deletion and allocates no
+/// address from it.
 const DELETE_AFTER: Duration = Duration::from_secs(10);
 const READY: &str = "Kubernetes Service CIDR is ready";
 const IN_USE: &str =
@@ -29,7 +31,7 @@ struct ServiceCidrController {
     queue: WorkQueue<ObjectKey>,
 }
 
-/// Whether some address would be in no range any more without this one.
+/// Whether an allocated address is in no other range.
 fn is_needed(gone: &ServiceCidrView, all: &[Arc<ServiceCidrView>], addresses: &[IpAddr]) -> bool {
     let others = || all.iter().filter(|c| c.metadata.name != gone.metadata.name).flat_map(|c| c.ranges());
     let alone: Vec<IpNet> = gone.ranges().filter(|r| !others().any(|o| o.contains(r))).collect();
@@ -48,7 +50,7 @@ pub fn start(ctx: &Arc<Context>) {
         queue: queue.clone(),
     });
     me.cidrs.on_change(enqueue_self(&queue));
-    // A range that is new, or an address that is gone, may let another range go.
+    // A new range or a released address may allow the deletion of another range.
     let going = |cidrs: &SharedInformer<ServiceCidrView>, queue: &WorkQueue<ObjectKey>| {
         let all = cidrs.list();
         all.iter().filter(|c| c.metadata.is_deleting()).for_each(|c| queue.add(ObjectKey::new("", &c.metadata.name)));

@@ -1,4 +1,5 @@
-//! Every namespace has a `default` service account. Upstream `pkg/controller/serviceaccount/serviceaccounts_controller.go`.
+//! Creates the service account `default` in every namespace. Upstream
+//! `pkg/controller/serviceaccount/serviceaccounts_controller.go`.
 use std::sync::Arc;
 
 use kelson_client::{Change, WorkQueue};
@@ -8,7 +9,7 @@ use serde_json::json;
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::views::ServiceAccountView;
 
-/// The account every namespace has.
+/// The name of the account.
 const DEFAULT: &str = "default";
 
 /// Starts the service account controller.
@@ -62,7 +63,7 @@ mod tests {
         let names = ["serviceaccount-controller", "root-ca-certificate-publisher-controller"];
         api.create("v1/namespaces", json!({"metadata": {"name": "a"}})).await;
         api.create("v1/namespaces", json!({"metadata": {"name": "b"}})).await;
-        // Nobody finalizes it here, so it stays on its way.
+        // No controller finalizes it here, so it stays in deletion.
         api.delete("v1/namespaces", "", "b", json!({})).await;
         let _running = run(&api, &names, config).await;
         api.settle().await;

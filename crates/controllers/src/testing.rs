@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::{ClientFactory, Config, Controllers, Running};
 
-/// Runs the named controllers, each under its own account, and waits until they know what is there.
+/// Runs the named controllers, each as its own user, and waits until they are synced.
 pub(crate) async fn run(api: &Api, names: &[&str], config: Config) -> Running {
     let factory = api.clone();
     let running = start(api, names, config, Box::new(move |user| factory.client_as(user)));
@@ -31,25 +31,24 @@ fn start(api: &Api, names: &[&str], config: Config, factory: Box<ClientFactory>)
     Controllers::start(config, factory, Arc::new(api.clock), Tasks::root("controllers"))
 }
 
-/// What becomes of requests whose `METHOD PATH` contains a text; of the others nothing is changed.
+/// Overrides the responses of requests whose `METHOD PATH` contains a string. Other requests pass unchanged.
 #[derive(Clone, Default)]
 pub(crate) struct Gate {
     rules: Arc<Mutex<Vec<(String, Barred)>>>,
 }
 
-/// How a gate answers.
+/// The response of a gate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Barred {
-    /// 500, as where a conversion webhook is away.
+    /// 500, as with an unavailable conversion webhook.
     Fails,
-    /// Never.
     Hangs,
-    /// 404 without a `Status`, as where nothing is served.
+    /// 404 without a `Status`, as for a version that is not served.
     Unserved,
 }
 
 impl Gate {
-    /// Requests whose `METHOD PATH` contains `part` are answered like this from now on.
+    /// Requests whose `METHOD PATH` contains `part` get this response from now on.
     pub(crate) fn bar(&self, part: &str, how: Barred) {
         self.rules.lock().push((part.to_owned(), how));
     }

@@ -1,5 +1,5 @@
-//! Secrets of type `kubernetes.io/service-account-token`: filled in when somebody makes one for an account, removed when
-//! the account is gone. Pods do not use them; they get bound tokens. Upstream
+//! Secrets of type `kubernetes.io/service-account-token`: a token is added when a user creates one for a service
+//! account, and the Secret is deleted with the account. Pods get bound tokens instead. Upstream
 //! `pkg/controller/serviceaccount/tokens_controller.go`.
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ struct TokensController {
     sign: Arc<LegacyTokenSigner>,
 }
 
-/// Starts the token controller; without a signer such secrets stay as they are.
+/// Starts the token controller, unless there is no signer.
 pub fn start(ctx: &Arc<Context>) {
     let Some(sign) = ctx.config.legacy_tokens.clone() else { return };
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(TokensController {
-        // Upstream gives this one the manager's own identity: it makes what the others authenticate with.
+        // As upstream, this acts as the manager, since it creates the tokens with which other controllers authenticate.
         client: ctx.client(),
         secrets: ctx.informers.token_secrets.reader(),
         accounts: ctx.informers.service_accounts.reader(),
@@ -66,7 +66,7 @@ impl TokensController {
         let Some(name) = notes.get(ACCOUNT_NAME) else { return Ok(()) };
         let Some(uid) = self.account_uid(&key.namespace, name).await? else { return self.delete(&secret).await };
         match notes.get(ACCOUNT_UID) {
-            // An account of the same name that is not the one the token was made for.
+            // The account was replaced by another one with the same name.
             Some(noted) if *noted != uid => return self.delete(&secret).await,
             _ => {}
         }
@@ -84,7 +84,8 @@ impl TokensController {
         Ok(())
     }
 
-    /// The account's UID; asked of the API when the cache says there is none, since what follows is a deletion.
+    /// Returns the account's UID. If the cache has no such account, the API server is asked, since the Secret is
+    /// deleted otherwise.
     async fn account_uid(&self, namespace: &str, name: &str) -> Result<Option<String>, SyncError> {
         if let Some(a) = self.accounts.get(&ObjectKey::new(namespace, name)) {
             return Ok(Some(a.metadata.uid.clone()));
@@ -96,7 +97,7 @@ impl TokensController {
         }
     }
 
-    /// What the secret lacks.
+    /// Returns the missing data of the secret.
     fn missing(&self, s: &SecretView, account: &str, uid: &str) -> Result<BTreeMap<&'static str, String>, SyncError> {
         let mut out = BTreeMap::new();
         let ns = &s.metadata.namespace;

@@ -1,4 +1,4 @@
-//! Deletes jobs that have ended, `ttlSecondsAfterFinished` after their end (KEP-592).
+//! Deletes finished jobs after `ttlSecondsAfterFinished` (KEP-592).
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +28,11 @@ pub fn start(ctx: &Arc<Context>) {
         ctx: Arc::clone(ctx),
         client: ctx.client(),
         jobs: ctx.informers.jobs.reader(),
-        delay: ctx.config.metrics.histogram(name, "Time from when a job was to be deleted to when it was.", &bounds),
+        delay: ctx.config.metrics.histogram(
+            name,
+            "Time in seconds between the due and the actual deletion of a finished job.",
+            &bounds,
+        ),
         queue: WorkQueue::default(),
     });
     let queue = me.queue.clone();
@@ -44,7 +48,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// When a job is to go, if it is.
+/// Returns when a job must be deleted, if it is finished and has a TTL.
 fn expiry(job: &JobView) -> Option<Timestamp> {
     let ttl = job.spec.ttl_seconds_after_finished?;
     let end = job.status.finished()?.last_transition_time.as_deref()?;
@@ -55,7 +59,7 @@ fn expiry(job: &JobView) -> Option<Timestamp> {
 }
 
 impl FinishedJobCleaner {
-    /// What is left of a job's time; zero: it is over.
+    /// Returns the time until a job is deleted, zero if it is due.
     fn left(&self, job: &JobView) -> Option<Duration> {
         Some(Duration::try_from(expiry(job)?.duration_since(self.ctx.clock.now())).unwrap_or_default())
     }
@@ -67,7 +71,7 @@ impl FinishedJobCleaner {
             self.queue.add_after(key.clone(), left);
             return Ok(());
         }
-        // The cache may not know yet that somebody gave it more time.
+        // The cache may not yet have an extended TTL.
         let Some(fresh) = self.client.get_opt::<JobView>(&key.namespace, &key.name).await? else { return Ok(()) };
         let Some(left) = self.left(&fresh) else { return Ok(()) };
         if !left.is_zero() {

@@ -134,7 +134,7 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
         }
         let Some(provided) = lookup.answers.iter().find(|a| &a.plugin == name) else {
             let needs = default.is_some_and(|(_, _, required)| *required);
-            let why = if needs { "needs a pod's service account" } else { "is not for this image" };
+            let why = if needs { "needs a pod's service account" } else { "does not apply to this image" };
             let fault = CheckError::NotRun { plugin: name.clone(), why };
             let _ = writeln!(text, "{fault}");
             faults.push(fault);
@@ -159,7 +159,7 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
 
 /// What a plugin answered, without a credential.
 fn show(text: &mut String, name: &str, took: Duration, answer: &Answer, default: Duration) {
-    let _ = writeln!(text, "{name}: answered in {}", go_duration(took));
+    let _ = writeln!(text, "{name}: responded in {}", go_duration(took));
     let _ = writeln!(text, "  cache key type: {}", answer.key_type);
     let _ = match answer.cache_duration {
         Some(d) => writeln!(text, "  cache duration: {}", go_duration(d)),

@@ -41,7 +41,7 @@ impl Metrics {
     pub fn new(registry: &Registry) -> Self {
         let reloads = registry.counters(
             "kubelet_credential_provider_config_reloads_total",
-            "Changes of the credential provider configuration that were taken up or refused, by result.",
+            "Reloads of the credential provider configuration, by result.",
             &["result"],
         );
         for result in ["failure", "success"] {
@@ -51,34 +51,34 @@ impl Metrics {
             registry: registry.clone(),
             errors: registry.counters(
                 "kubelet_credential_provider_plugin_errors_total",
-                "Failed runs of credential provider plugins.",
+                "Failed runs of credential provider plugins, by plugin.",
                 &["plugin_name"],
             ),
             durations: registry.histograms(
                 "kubelet_credential_provider_plugin_duration",
-                "Seconds that credential provider plugins ran.",
+                "Run time of credential provider plugins in seconds.",
                 &["plugin_name"],
                 &BUCKETS,
             ),
             config_hash: registry.gauges(
                 "kubelet_credential_provider_config_info",
-                "Always 1; the label says which credential provider configuration is in use.",
+                "Constant 1, labelled with the hash of the current credential provider configuration.",
                 &["hash"],
             ),
             reloads,
             processes: registry.gauges(
                 "kelson_credential_provider_plugin_processes",
-                "Runs of credential provider plugins that are under way or wait for one of the processes allowed at once, by state.",
+                "Runs of credential provider plugins by state: running, or waiting for a free process.",
                 &["state"],
             ),
             must_pull: registry.counters(
                 "kubelet_imagemanager_image_mustpull_checks_total",
-                "Decisions whether a pod must show credentials for an image that is there, by result.",
+                "Checks whether a pod needs credentials for a present image, by result.",
                 &["result"],
             ),
             ensured: registry.counters(
                 "kubelet_image_manager_ensure_image_requests_total",
-                "Images that containers asked for, by pull policy, whether the image was there and whether a pull was needed.",
+                "Requests for container images, by pull policy, presence of the image and whether a pull was required.",
                 &["pull_policy", "present_locally", "pull_required"],
             ),
         }
@@ -161,8 +161,8 @@ impl Drop for Process {
 /// How many records of pulls are on disk.
 pub(crate) fn records(families: &mut Families, (intents, pulled): (usize, usize)) {
     for (name, help, n) in [
-        ("kubelet_imagemanager_ondisk_pullintents", "Records of pulls that were begun and not ended.", intents),
-        ("kubelet_imagemanager_ondisk_pulledrecords", "Records of images that were pulled.", pulled),
+        ("kubelet_imagemanager_ondisk_pullintents", "Number of pull intents on disk.", intents),
+        ("kubelet_imagemanager_ondisk_pulledrecords", "Number of pulled-image records on disk.", pulled),
     ] {
         families.gauge(name, help).sample(&[], n as f64);
     }

@@ -315,7 +315,7 @@ impl Runtime for CriClient {
 
 fn non_empty(call: &'static str, field: &str, value: String) -> CriResult<String> {
     if value.is_empty() {
-        return Err(CriError::new(call, Code::Internal, format!("{field} is not set in the runtime's answer")));
+        return Err(CriError::new(call, Code::Internal, format!("{field} is not set in the runtime's response")));
     }
     Ok(value)
 }

@@ -54,7 +54,7 @@ impl Forwarder {
                     answer[..2].copy_from_slice(id);
                     return Some(answer);
                 }
-                Err(e) => tracing::debug!(%resolver, error = %e, "resolver gave no answer"),
+                Err(e) => tracing::debug!(%resolver, error = %e, "query to the upstream resolver failed"),
             }
         }
         None
@@ -120,7 +120,7 @@ async fn ask_tcp(resolver: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u
         let mut answer = vec![0; usize::from(stream.read_u16().await?)];
         stream.read_exact(&mut answer).await?;
         if !is_answer(&answer, question) {
-            return Err(std::io::Error::other("an answer to another question"));
+            return Err(std::io::Error::other("response to another question"));
         }
         Ok(answer)
     };

@@ -28,7 +28,7 @@ pub async fn publish(client: &Client, what: &Published) {
     loop {
         match once(client, what).await {
             Ok(()) => return,
-            Err(e) => tracing::warn!(error = %e, "cannot publish cluster DNS yet"),
+            Err(e) => tracing::warn!(error = %e, "publishing cluster DNS failed; retrying"),
         }
         tokio::time::sleep(RETRY).await;
     }

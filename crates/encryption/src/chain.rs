@@ -79,6 +79,8 @@ impl Chain {
             metrics.transformed(&named(resource), true, provider, begun.elapsed(), opened.is_ok());
             match opened {
                 Ok(Opened { plain, key_id }) => return Ok((plain, format!("{prefix}{key_id}"))),
+                // Of several keys of one name, one that is not available may be the right one.
+                Err(e @ TransformError::Unavailable(_)) => fault = Some(e),
                 Err(e) => fault = fault.or(Some(e)),
             }
         }
@@ -94,8 +96,8 @@ impl Chain {
         let prefix: Vec<&[u8]> = stored.splitn(6, |b| *b == b':').take(5).collect();
         let known = stored.starts_with(ENCRYPTED) && prefix.len() == 5;
         let named = String::from_utf8_lossy(&prefix.join(&b':')).chars().take(128).collect::<String>();
-        TransformError(if known {
-            format!("no matching prefix found: no provider has the key of {:?}", named.escape_debug().to_string())
+        TransformError::Invalid(if known {
+            format!("no matching prefix found: no provider has the key for {:?}", named.escape_debug().to_string())
         } else {
             "no matching prefix found".to_owned()
         })

@@ -16,6 +16,7 @@ use crate::config::{self, ConfigError};
 use crate::metrics::{Metrics, now_s};
 use crate::path;
 use crate::table::Table;
+use crate::transform::TransformError;
 
 /// Between two looks at the file (upstream: a minute).
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
@@ -130,12 +131,12 @@ impl Encryption {
         let file = self.file.display();
         match done {
             Ok(table) => {
-                tracing::info!(%file, hash = table.hash, "the encryption configuration is taken up");
+                tracing::info!(%file, hash = table.hash, "applied the changed encryption configuration");
                 self.metrics.uses(&table.hash);
                 *self.table.write() = Arc::new(table);
             }
             Err(error) => {
-                tracing::error!(%file, %error, "the encryption configuration is not taken up; the one before stays");
+                tracing::error!(%file, %error, "encryption configuration is invalid; keeping the current one");
             }
         }
     }
@@ -183,6 +184,13 @@ async fn healthy(table: &Table) -> Result<(), ConfigError> {
     Ok(())
 }
 
+fn of_transform(error: TransformError) -> SealError {
+    match error {
+        TransformError::Unavailable(why) => SealError::Unavailable(why),
+        TransformError::Invalid(why) => SealError::Invalid(why),
+    }
+}
+
 impl AtRest for Encryption {
     fn writer(&self, resource: Resource) -> Option<Writer> {
         match self.table().chain(resource).writes_with() {
@@ -195,7 +203,7 @@ impl AtRest for Encryption {
     fn seal(&self, key: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError> {
         let sealed =
             self.table().chain(key.resource).seal(&self.metrics, key.resource, plain, &path::of(&self.prefix, key));
-        let sealed = sealed.map_err(|e| SealError(e.to_string()))?;
+        let sealed = sealed.map_err(of_transform)?;
         Ok(sealed.map(|(bytes, name)| Sealed { bytes, writer: self.writer_of(name) }))
     }
 
@@ -206,7 +214,7 @@ impl AtRest for Encryption {
     fn open(&self, key: &Key, sealed: &[u8]) -> Result<Opened, SealError> {
         let opened =
             self.table().chain(key.resource).open(&self.metrics, key.resource, sealed, &path::of(&self.prefix, key));
-        let (plain, name) = opened.map_err(|e| SealError(e.to_string()))?;
+        let (plain, name) = opened.map_err(of_transform)?;
         Ok(Opened { plain, writer: self.writer_of(name) })
     }
 }

@@ -48,7 +48,7 @@ impl Metrics {
             id_hash: digest(server_id.as_bytes()),
             operations: r.counters(
                 "apiserver_storage_transformation_operations_total",
-                "Values encrypted or decrypted.",
+                "Encryptions and decryptions of values, by transformer and status.",
                 &["resource", "transformation_type", "transformer_prefix", "status"],
             ),
             durations: r.histograms(
@@ -59,7 +59,7 @@ impl Metrics {
             ),
             cache_misses: r.counter(
                 "apiserver_storage_envelope_transformation_cache_misses_total",
-                "Data keys that had to be decrypted by the key service.",
+                "Cache misses of data encryption keys, which the KMS plugin then decrypted.",
             ),
             reloads: r.counters(
                 "apiserver_encryption_config_controller_automatic_reloads_total",
@@ -68,33 +68,33 @@ impl Metrics {
             ),
             reloaded_at: r.float_gauges(
                 "apiserver_encryption_config_controller_automatic_reload_last_timestamp_seconds",
-                "When the encryption configuration was last reloaded, by outcome.",
+                "Unix time in seconds of the last reload of the encryption configuration, by outcome.",
                 &["status", "apiserver_id_hash"],
             ),
             config_info: r.gauges(
                 "apiserver_encryption_config_controller_last_config_info",
-                "The digest of the encryption configuration in use.",
+                "Hash of the current encryption configuration.",
                 &["apiserver_id_hash", "hash"],
             ),
             kms_calls: r.histograms(
                 "apiserver_envelope_encryption_kms_operations_latency_seconds",
-                "Duration of calls of the key service, by gRPC status.",
+                "Duration in seconds of calls to the KMS plugin, by gRPC status.",
                 &["provider_name", "method_name", "grpc_status_code"],
                 &calls,
             ),
             key_ids: r.counters(
                 "apiserver_envelope_encryption_key_id_hash_total",
-                "How often a key of the key service was used.",
+                "Uses of KMS key IDs, by transformation.",
                 &["transformation_type", "provider_name", "key_id_hash", "apiserver_id_hash"],
             ),
             key_id_status_at: r.float_gauges(
                 "apiserver_envelope_encryption_key_id_hash_status_last_timestamp_seconds",
-                "When the key service last named a key as its current one.",
+                "Unix time in seconds at which the KMS plugin last reported a key ID as current.",
                 &["provider_name", "key_id_hash", "apiserver_id_hash"],
             ),
             invalid_key_ids: r.counters(
                 "apiserver_envelope_encryption_invalid_key_id_from_status_total",
-                "Key IDs of the key service that are no key IDs.",
+                "Invalid key IDs returned by the KMS plugin.",
                 &["provider_name", "error"],
             ),
             registry: r,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kelson_encryption::{Encryption, EncryptionOptions};
-use kelson_store::{Body, Key, RecordMeta, Resource, Store, StoreError, StoreOptions, Write};
+use kelson_store::{Body, Key, RecordMeta, Resource, SealError, Store, StoreError, StoreOptions, Write};
 use kelson_tasks::Tasks;
 
 mod service;
@@ -96,12 +96,19 @@ async fn a_service_is_asked_for_seeds_and_for_nothing_else() {
     }
     store.close().await;
 
-    // Without the service nothing is served that it alone could decrypt.
+    // Without the service nothing is served that it alone can decrypt; everything else is.
     service.refuse(true);
     let with = encryption(&file, false).await.unwrap();
     assert!(with.check().unwrap_err().starts_with("kms-provider-0: "));
-    let Err(StoreError::Open(why)) = open(&store_dir, with).await else { panic!("opened without the key") };
-    assert!(why.to_string().contains("secrets/default/s"), "{why}");
+    let store = open(&store_dir, Arc::clone(&with)).await.unwrap();
+    let secrets = Resource::parse("secrets");
+    assert_eq!((store.count(Resource::parse("configmaps")), store.count(secrets)), (1, 0));
+    let why = store.locked(secrets).unwrap();
+    assert!(matches!(&why, SealError::Unavailable(why) if why.contains("failed to decrypt DEK")), "{why:?}");
+    assert!(matches!(store.commit(create("secrets", "more")).await, Err(StoreError::Sealed(_))));
+    service.refuse(false);
+    store.run_unlock().await;
+    assert_eq!((store.count(secrets), store.locked(secrets)), (20, None));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

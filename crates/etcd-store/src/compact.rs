@@ -35,7 +35,7 @@ pub(crate) async fn run(core: Arc<Core>, every: Duration) {
                 core.mirror.forget_before(next.compacted);
                 known = next;
             }
-            Err(error) => tracing::warn!(%error, "etcd could not be compacted; the next round tries again"),
+            Err(error) => tracing::warn!(%error, "compacting etcd failed; retrying at the next interval"),
         }
     }
 }
@@ -57,7 +57,7 @@ async fn round(connection: &Connection, known: Round) -> Result<Round, CallError
     let request = proto::CompactionRequest { revision, physical: false };
     let call = |mut client: Client<Channel>| async move { client.compact(request).await };
     match connection.read("compact", call).await {
-        Ok(_) => tracing::debug!(revision, "etcd is compacted"),
+        Ok(_) => tracing::debug!(revision, "compacted etcd"),
         // Somebody was there before, by hand perhaps.
         Err(CallError::Compacted) => {}
         Err(error) => return Err(error),

@@ -83,7 +83,7 @@ impl Connection {
         }
         let next = Turn(failed.0.wrapping_add(1));
         *used = (next, channel(&self.endpoints, next));
-        tracing::info!(member = %self.endpoints.name(next.0), "another member of etcd is used");
+        tracing::info!(member = %self.endpoints.name(next.0), "switched to another etcd member");
         drop(used);
         self.turns.send_replace(next);
     }

@@ -1,10 +1,13 @@
 //! What reading, following and writing have in common: the connection, the mirror, and what keys and values mean.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kelson_etcd::proto::KeyValue;
-use kelson_store::{Key, Mirror, Seen, SeenValue, Writer};
+use kelson_store::{Key, Mirror, Resource, SealError, Seen, SeenValue, Writer};
+use kelson_tasks::Lane;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -17,6 +20,11 @@ use crate::value::{self, MediaType};
 
 /// What begins every encrypted value.
 pub(crate) const SEALED: &[u8] = b"k8s:enc:";
+
+/// Where values are decoded when there are many of them, or a key service must be waited for.
+pub(crate) static DECODE: Lane = Lane::new("etcd-decode", 1);
+/// Between two attempts to decrypt what is locked.
+const UNLOCK_PAUSE: Duration = Duration::from_secs(2);
 
 /// One store on etcd.
 pub(crate) struct Core {
@@ -31,6 +39,7 @@ pub(crate) struct Core {
     /// every revision is brought by some event.
     pub nudge: Option<Notify>,
     pub faults: Faults,
+    pub locked: Locked,
 }
 
 /// Why a value cannot be shown.
@@ -39,8 +48,43 @@ pub(crate) struct Core {
 pub(crate) struct Unreadable {
     pub key: Key,
     pub why: String,
-    /// It is encrypted and cannot be decrypted.
-    pub sealed: bool,
+    pub fault: Fault,
+}
+
+/// What is wrong with a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is no object of the API.
+    Damaged,
+    /// It is encrypted, and no provider can decrypt it.
+    Sealed,
+    /// It is encrypted, and the key service is not available.
+    Unavailable,
+}
+
+/// One value of each resource that cannot be decrypted now: once it can be, everything is read again.
+#[derive(Default)]
+pub(crate) struct Locked {
+    values: Mutex<HashMap<Resource, (Key, Bytes)>>,
+    added: Notify,
+}
+
+impl Locked {
+    /// Notes the value that locked its resource.
+    pub fn note(&self, key: Key, value: Bytes) {
+        self.values.lock().entry(key.resource).or_insert((key, value));
+        self.added.notify_one();
+    }
+
+    /// Takes the values of a new reading of everything.
+    pub fn replace(&self, values: HashMap<Resource, (Key, Bytes)>) {
+        *self.values.lock() = values;
+        self.added.notify_one();
+    }
+
+    fn all(&self) -> Vec<(Key, Bytes)> {
+        self.values.lock().values().cloned().collect()
+    }
 }
 
 impl Core {
@@ -62,22 +106,43 @@ impl Core {
         }))
     }
 
+    /// Resolves when a value that could not be decrypted can be.
+    pub async fn unlocked(self: &Arc<Self>) {
+        loop {
+            while !self.mirror.has_locked() {
+                self.locked.added.notified().await;
+            }
+            tokio::time::sleep(UNLOCK_PAUSE).await;
+            let core = Arc::clone(self);
+            let opens = move || {
+                let at_rest = core.mirror.at_rest();
+                at_rest.is_some_and(|at| core.locked.all().iter().any(|(key, value)| at.open(key, value).is_ok()))
+            };
+            if DECODE.run(opens).await.unwrap_or(false) {
+                return;
+            }
+        }
+    }
+
     fn decode(&self, key: &Key, stored: &Bytes) -> Result<SeenValue, Unreadable> {
-        let fault = |why: String, sealed: bool| Unreadable { key: key.clone(), why, sealed };
+        let fault = |why: String, fault: Fault| Unreadable { key: key.clone(), why, fault };
         let opened;
         let (plain, writer) = if stored.starts_with(SEALED) {
             let at_rest = self.mirror.at_rest().ok_or_else(|| {
-                fault("it is encrypted, and no --encryption-provider-config says how".to_owned(), true)
+                fault("it is encrypted, and no --encryption-provider-config is given".to_owned(), Fault::Sealed)
             })?;
-            opened = at_rest.open(key, stored).map_err(|error| fault(error.to_string(), true))?;
+            opened = at_rest.open(key, stored).map_err(|error| match error {
+                SealError::Unavailable(why) => fault(why, Fault::Unavailable),
+                SealError::Invalid(why) => fault(why, Fault::Sealed),
+            })?;
             (&opened.plain[..], opened.writer)
         } else if self.mirror.at_rest().is_some_and(|at_rest| !at_rest.reads_clear(key.resource)) {
             // What an API server of upstream says when it meets such a value.
-            return Err(fault("no matching prefix found".to_owned(), true));
+            return Err(fault("no matching prefix found".to_owned(), Fault::Sealed));
         } else {
             (&stored[..], Writer::CLEAR)
         };
-        let decoded = value::decode(key, plain).map_err(|error| fault(error.to_string(), false))?;
+        let decoded = value::decode(key, plain).map_err(|error| fault(error.to_string(), Fault::Damaged))?;
         Ok(SeenValue { body: decoded.body, meta: decoded.meta, writer })
     }
 }

@@ -88,11 +88,12 @@ impl Member {
             "unix" => return Err(bad("the socket's path must be absolute")),
             _ => return Err(bad("the scheme must be http, https or unix")),
         };
-        let uri: Uri = format!("http://{}", rest.trim_end_matches('/')).parse().map_err(|_| bad("it is no address"))?;
-        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| bad("it names no host"))?;
+        let uri: Uri =
+            format!("http://{}", rest.trim_end_matches('/')).parse().map_err(|_| bad("must be an address"))?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| bad("has no host"))?;
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = match uri.authority().map(http::uri::Authority::as_str).and_then(|text| text.rsplit_once(':')) {
-            Some((_, port)) if !port.ends_with(']') => port.parse().map_err(|_| bad("its port is no number"))?,
+            Some((_, port)) if !port.ends_with(']') => port.parse().map_err(|_| bad("port must be a number"))?,
             _ => PORT,
         };
         Ok(Self::Tcp { host, port, tls })

@@ -7,15 +7,15 @@ use std::time::Duration;
 use kelson_etcd::proto::{
     Event, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, event, watch_request,
 };
-use kelson_store::Seen;
+use kelson_store::{SealError, Seen};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Request;
 use tonic::metadata::MetadataValue;
 
 use crate::connection::revision_of;
-use crate::core::{Core, Finder};
-use crate::load::{DECODE, load};
+use crate::core::{Core, DECODE, Fault, Finder};
+use crate::load::load;
 
 /// Between two attempts to stand up a watch.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -33,6 +33,8 @@ enum Ended {
     Lost(String),
     /// What happened since cannot be told any more.
     Compacted,
+    /// What could not be decrypted can be.
+    Unlocked,
     /// Etcd is behind what it once said: another one, or a former state of this one.
     Back { revision: u64 },
 }
@@ -44,22 +46,23 @@ pub(crate) async fn run(core: &Arc<Core>) {
         let begun_at = core.mirror.revision();
         match watch(core).await {
             Ended::Lost(why) => {
-                tracing::warn!(why, "the watch on etcd broke; it is taken up again");
-                tell(core, Some(format!("etcd cannot be watched: {why}")));
+                tracing::warn!(why, "the watch on etcd failed; restarting it");
+                tell(core, Some(format!("watching etcd failed: {why}")));
             }
             Ended::Compacted => {
-                tracing::warn!(revision = begun_at, "etcd has forgotten what happened since; everything is read anew");
-                match load(core).await {
-                    Ok((revision, records)) => core.mirror.replace(revision, records),
-                    Err(error) => {
-                        tracing::error!(%error, "etcd cannot be read");
-                        tell(core, Some(format!("etcd cannot be read: {error}")));
-                    }
-                }
+                tracing::warn!(
+                    revision = begun_at,
+                    "etcd compacted the revision of the watch; reading all objects again"
+                );
+                read_again(core).await;
+            }
+            Ended::Unlocked => {
+                tracing::info!("the KMS plugin is available; reading all objects again");
+                read_again(core).await;
             }
             Ended::Back { revision } => {
                 let why = format!(
-                    "etcd is at revision {revision}, and was at {begun_at} before: its data was replaced or restored"
+                    "etcd is at revision {revision}, but was at {begun_at} before: its data was replaced or restored"
                 );
                 tell(core, Some(why.clone()));
                 core.mirror.ended(&why);
@@ -68,6 +71,16 @@ pub(crate) async fn run(core: &Arc<Core>) {
         }
         pause = if core.mirror.revision() > begun_at { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
         tokio::time::sleep(pause).await;
+    }
+}
+
+async fn read_again(core: &Arc<Core>) {
+    match load(core).await {
+        Ok(loaded) => loaded.show(core),
+        Err(error) => {
+            tracing::error!(%error, "etcd cannot be read");
+            tell(core, Some(format!("etcd cannot be read: {error}")));
+        }
     }
 }
 
@@ -94,11 +107,13 @@ async fn watch(core: &Arc<Core>) -> Ended {
     let mut events = Vec::new();
     // Where calls have found that nobody answers, a watch would be silent.
     let left = core.connection.left(turn);
-    tokio::pin!(left);
+    let unlocked = core.unlocked();
+    tokio::pin!(left, unlocked);
     loop {
         let answer = tokio::select! {
             answer = answers.message() => answer,
-            () = &mut left => return Ended::Lost("another member is used".to_owned()),
+            () = &mut unlocked => return Ended::Unlocked,
+            () = &mut left => return Ended::Lost("switched to another member".to_owned()),
             () = nudged(core) => {
                 // A full queue has a question in it already.
                 let _ = requests.try_send(progress());
@@ -113,7 +128,7 @@ async fn watch(core: &Arc<Core>) -> Ended {
         match judged(&answer, shown) {
             Some(Ended::Lost(why)) => return lost(why),
             Some(Ended::Back { revision }) if lags_behind(core, shown).await => {
-                return lost(format!("the member is at revision {revision} and has still to hear of {shown}"));
+                return lost(format!("the member is at revision {revision}, behind {shown}"));
             }
             Some(ended) => return ended,
             None => {}
@@ -214,11 +229,20 @@ fn applied(core: &Core, events: &[Event]) {
             changes.extend(core.keys.parse(&kv.key).map(deleted));
             continue;
         }
+        let resource = core.keys.parse(&kv.key).map(|key| key.resource);
+        if resource.is_some_and(|resource| core.mirror.locked(resource).is_some()) {
+            continue;
+        }
         match core.read(kv) {
             Ok(seen) => changes.extend(seen),
+            Err(unreadable) if unreadable.fault == Fault::Unavailable => {
+                tracing::error!(%unreadable, "the KMS plugin is unavailable; the resource is locked until it responds");
+                core.mirror.lock(unreadable.key.resource, SealError::Unavailable(unreadable.why));
+                core.locked.note(unreadable.key, kv.value.clone());
+            }
             Err(unreadable) => {
                 // What was there before is not what is there now.
-                tracing::error!(%unreadable, "a stored object cannot be read; it is not served");
+                tracing::error!(%unreadable, "stored object cannot be decoded; not serving it");
                 changes.push(deleted(unreadable.key));
             }
         }

@@ -22,8 +22,8 @@ pub(crate) async fn run(core: &Arc<Core>, limit: Duration) {
         let request = RangeRequest { key: KEY.into(), ..Default::default() };
         let fault = match tokio::time::timeout(limit, core.connection.range("health", request)).await {
             Ok(Ok(_)) => None,
-            Ok(Err(error)) => Some(format!("etcd does not answer: {error}")),
-            Err(_) => Some(format!("etcd has not answered for {} ms", limit.as_millis())),
+            Ok(Err(error)) => Some(format!("etcd is not reachable: {error}")),
+            Err(_) => Some(format!("etcd has not responded for {} ms", limit.as_millis())),
         };
         core.mirror.fault(core.faults.found(Finder::Probe, fault));
         tokio::time::sleep(EVERY).await;
@@ -40,7 +40,7 @@ pub(crate) async fn poll_size(connection: &Connection, metrics: &Metrics, every:
     loop {
         match status(connection).await {
             Ok(status) => metrics.size(status.db_size),
-            Err(error) => tracing::debug!(%error, "the size of etcd's data is not known"),
+            Err(error) => tracing::debug!(%error, "reading the size of etcd's database failed"),
         }
         tokio::time::sleep(every).await;
     }

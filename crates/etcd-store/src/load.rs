@@ -1,21 +1,19 @@
 //! Everything under the prefix, at one revision.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kelson_etcd::proto::RangeRequest;
-use kelson_store::Seen;
-use kelson_tasks::Lane;
+use kelson_store::{Key, Resource, SealError, Seen};
 
 use crate::connection::{CallError, revision_of};
-use crate::core::{Core, Unreadable};
+use crate::core::{Core, DECODE, Fault, Unreadable};
 
 /// Pairs in a page (upstream reads as many at most).
 const PAGE: i64 = 10_000;
 /// Times that reading is begun anew because etcd was compacted meanwhile.
 const ATTEMPTS_MAX: usize = 5;
-
-/// Where values are decoded when there are many of them, or a key service must be waited for.
-pub(crate) static DECODE: Lane = Lane::new("etcd-decode", 1);
 
 /// Why not everything could be read.
 #[derive(Debug, thiserror::Error)]
@@ -28,9 +26,28 @@ pub(crate) enum LoadError {
     Lane(#[from] kelson_tasks::LaneError),
 }
 
-/// Everything there is, and the revision that it is of. What cannot be read is left out and logged; what cannot be decrypted is an
-/// error: it would look as if it were not there.
-pub(crate) async fn load(core: &Arc<Core>) -> Result<(u64, Vec<Seen>), LoadError> {
+/// What etcd holds at one revision.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    pub revision: u64,
+    pub records: Vec<Seen>,
+    /// Resources with values that cannot be decrypted now, and why.
+    pub locked: HashMap<Resource, SealError>,
+    /// One such value of each.
+    pub values: HashMap<Resource, (Key, Bytes)>,
+}
+
+impl Loaded {
+    /// Puts it in place of what is shown.
+    pub fn show(self, core: &Core) {
+        core.mirror.replace(self.revision, self.records, self.locked);
+        core.locked.replace(self.values);
+    }
+}
+
+/// Everything there is. What cannot be read is left out and logged. A value that no provider can decrypt is an error: it would look as if
+/// it were not there. One whose key service is not available locks its resource.
+pub(crate) async fn load(core: &Arc<Core>) -> Result<Loaded, LoadError> {
     for _ in 0..ATTEMPTS_MAX {
         match pages(core).await {
             Err(LoadError::Call(CallError::Compacted)) => {}
@@ -40,20 +57,20 @@ pub(crate) async fn load(core: &Arc<Core>) -> Result<(u64, Vec<Seen>), LoadError
     Err(CallError::Compacted.into())
 }
 
-async fn pages(core: &Arc<Core>) -> Result<(u64, Vec<Seen>), LoadError> {
+async fn pages(core: &Arc<Core>) -> Result<Loaded, LoadError> {
     let (mut key, end) = core.keys.range();
-    let (mut revision, mut all) = (0, Vec::new());
+    let mut loaded = Loaded::default();
     loop {
         let request = RangeRequest {
             key: key.clone().into(),
             range_end: end.clone().into(),
             limit: PAGE,
-            revision: i64::try_from(revision).unwrap_or(0),
+            revision: i64::try_from(loaded.revision).unwrap_or(0),
             ..Default::default()
         };
         let page = core.connection.range("list", request).await?;
-        if revision == 0 {
-            revision = revision_of(page.header.as_ref());
+        if loaded.revision == 0 {
+            loaded.revision = revision_of(page.header.as_ref());
         }
         let more = page.more;
         if let Some(last) = page.kvs.last() {
@@ -61,20 +78,33 @@ async fn pages(core: &Arc<Core>) -> Result<(u64, Vec<Seen>), LoadError> {
             key.push(0);
         }
         let decoder = Arc::clone(core);
+        let mut into = loaded;
         let read = move || {
-            let mut seen = Vec::with_capacity(page.kvs.len());
             for kv in &page.kvs {
+                let resource = decoder.keys.parse(&kv.key).map(|key| key.resource);
+                if resource.is_some_and(|resource| into.locked.contains_key(&resource)) {
+                    continue;
+                }
                 match decoder.read(kv) {
-                    Ok(found) => seen.extend(found),
-                    Err(unreadable) if unreadable.sealed => return Err(LoadError::Sealed(unreadable)),
-                    Err(unreadable) => tracing::error!(%unreadable, "a stored object cannot be read; it is not served"),
+                    Ok(found) => into.records.extend(found),
+                    Err(unreadable) => match unreadable.fault {
+                        Fault::Sealed => return Err(LoadError::Sealed(unreadable)),
+                        Fault::Damaged => {
+                            tracing::error!(%unreadable, "stored object cannot be decoded; not serving it");
+                        }
+                        Fault::Unavailable => {
+                            tracing::error!(%unreadable, "the KMS plugin is unavailable; the resource is locked until it responds");
+                            into.locked.insert(unreadable.key.resource, SealError::Unavailable(unreadable.why));
+                            into.values.insert(unreadable.key.resource, (unreadable.key, kv.value.clone()));
+                        }
+                    },
                 }
             }
-            Ok(seen)
+            Ok(into)
         };
-        all.extend(DECODE.run(read).await??);
+        loaded = DECODE.run(read).await??;
         if !more {
-            return Ok((revision, all));
+            return Ok(loaded);
         }
     }
 }

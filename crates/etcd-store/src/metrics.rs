@@ -22,17 +22,12 @@ impl Metrics {
         let r = Registry::new();
         let of = ["operation"];
         Self {
-            seconds: r.histograms(
-                "etcd_request_duration_seconds",
-                "How long etcd took to answer, in seconds.",
-                &of,
-                CALL_S,
-            ),
-            requests: r.counters("etcd_requests_total", "Requests put to etcd.", &of),
-            errors: r.counters("etcd_request_errors_total", "Requests that etcd did not answer, or refused.", &of),
+            seconds: r.histograms("etcd_request_duration_seconds", "Latency of etcd requests in seconds.", &of, CALL_S),
+            requests: r.counters("etcd_requests_total", "Requests to etcd.", &of),
+            errors: r.counters("etcd_request_errors_total", "Failed requests to etcd.", &of),
             bytes: r.gauges(
                 "apiserver_storage_size_bytes",
-                "Bytes that etcd's file takes on its disk.",
+                "Size of etcd's database file in bytes.",
                 &["storage_cluster_id"],
             ),
             registry: r,

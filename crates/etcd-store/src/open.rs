@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::compact;
 use crate::connection::Connection;
-use crate::core::{Core, Faults};
+use crate::core::{Core, Faults, Locked};
 use crate::endpoint::{Endpoints, TlsFiles};
 use crate::fence::Fence;
 use crate::follow;
@@ -108,14 +108,16 @@ impl EtcdStore {
             fence: Fence::new(),
             nudge: version::progress_is_sound(&status.version).then(Notify::new),
             faults: Faults::default(),
+            locked: Locked::default(),
             connection,
         });
-        let (revision, records) = load(&core).await.map_err(|error| match error {
+        let loaded = load(&core).await.map_err(|error| match error {
             LoadError::Sealed(unreadable) => unavailable(format!("{unreadable} (--encryption-provider-config)")),
             other => unavailable(other.to_string()),
         })?;
-        tracing::info!(version = status.version, revision, objects = records.len(), "etcd is read");
-        core.mirror.replace(revision, records);
+        let (revision, objects) = (loaded.revision, loaded.records.len());
+        tracing::info!(version = status.version, revision, objects, "read all objects from etcd");
+        loaded.show(&core);
         let store = core.mirror.store(Arc::new(Writes(Arc::clone(&core))));
         let (health_max, compaction, size) = (options.health_max, options.compaction_every, options.size_every);
         keep(&options.tasks, &core, health_max);

@@ -60,7 +60,7 @@ pub(crate) async fn change(core: &Arc<Core>, change: PortChange) -> Result<Optio
             return Ok(None);
         }
     }
-    Err(StoreError::Elsewhere("etcd: the node ports in use are being changed by others all the time".into()))
+    Err(StoreError::Elsewhere("etcd: too many conflicting node port allocations".into()))
 }
 
 /// What is stored, and at which revision; 0 and nothing before the first change.
@@ -73,7 +73,7 @@ async fn stored(core: &Arc<Core>) -> Result<(u64, BTreeSet<u16>), StoreError> {
     let revision = u64::try_from(kv.mod_revision).unwrap_or(0);
     match raw::read(core, &key, kv.value, ports_in).await? {
         Some(ports) => Ok((revision, ports)),
-        None => Err(StoreError::Elsewhere("etcd: the node ports in use cannot be read".into())),
+        None => Err(StoreError::Elsewhere("etcd: cannot decode the allocated node ports".into())),
     }
 }
 

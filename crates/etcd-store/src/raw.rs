@@ -9,8 +9,7 @@ use kelson_schema::TypeId;
 use kelson_store::{Key, StoreError, Writer};
 use serde_json::Value;
 
-use crate::core::{Core, SEALED};
-use crate::load::DECODE;
+use crate::core::{Core, DECODE, SEALED};
 use crate::value::MediaType;
 
 /// A value in the form that is configured for the storage.

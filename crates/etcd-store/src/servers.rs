@@ -51,7 +51,7 @@ pub(crate) async fn announce(core: &Arc<Core>, server: IpAddr, life: Duration) -
             return Ok(());
         }
     }
-    Err(StoreError::Elsewhere(format!("etcd: another server renews the lease of {server}")))
+    Err(StoreError::Elsewhere(format!("etcd: the lease of {server} is renewed by another server")))
 }
 
 /// Ends the lease of a server, as any other object is deleted: not every storage has another way.
@@ -70,7 +70,7 @@ pub(crate) async fn withdraw(core: &Core, server: IpAddr) -> Result<bool, StoreE
             return Ok(true);
         }
     }
-    Err(StoreError::Elsewhere(format!("etcd: another server renews the lease of {server}")))
+    Err(StoreError::Elsewhere(format!("etcd: the lease of {server} is renewed by another server")))
 }
 
 /// The servers that have a lease. Their addresses are in the keys, so that no value need be read.

@@ -79,7 +79,7 @@ async fn commit(core: &Arc<Core>, write: Write) -> Result<Committed, StoreError>
         current = core.mirror.get(&write.key);
         core.mirror.check(&write, current.as_ref())?;
     }
-    Err(StoreError::Elsewhere("etcd: too many writers of one object".to_owned()))
+    Err(StoreError::Elsewhere("etcd: too many conflicting writes of one object".to_owned()))
 }
 
 /// What a write stores; `None` for a deletion.
@@ -140,7 +140,9 @@ async fn send(
     match tokio::time::timeout(SHOWN_MAX, core.mirror.wait_for(revision)).await {
         Ok(Ok(())) => {}
         // The write happened, and that is what is told.
-        Ok(Err(_)) | Err(_) => tracing::warn!(key = %write.key, revision, "a write happened and is not shown yet"),
+        Ok(Err(_)) | Err(_) => {
+            tracing::warn!(key = %write.key, revision, "timed out waiting to see a write in the watch")
+        }
     }
     let last = match &write.action {
         Action::Delete { body } => body.as_ref(),

@@ -56,30 +56,40 @@ impl Counters {
         let histograms =
             |n: &str, help: &str, labels: &[&str], bounds: &[f64]| registry.histograms(&name(n), help, labels, bounds);
         Self {
-            rejected: counters("rejected_requests_total", "Requests refused, by reason.", &with("reason")),
-            dispatched: counters("dispatched_requests_total", "Requests that were let run.", &LABELS),
-            waiting: gauges("current_inqueue_requests", "Requests that wait in queues."),
-            seats_waiting: gauges("current_inqueue_seats", "Seats that are waited for in queues."),
-            running: gauges("current_executing_requests", "Requests that hold seats while they are served."),
-            seats_running: gauges("current_executing_seats", "Seats that are held."),
+            rejected: counters("rejected_requests_total", "Rejected requests by reason.", &with("reason")),
+            dispatched: counters("dispatched_requests_total", "Dispatched requests.", &LABELS),
+            waiting: gauges("current_inqueue_requests", "Number of queued requests."),
+            seats_waiting: gauges("current_inqueue_seats", "Number of seats requested by queued requests."),
+            running: gauges("current_executing_requests", "Number of executing requests."),
+            seats_running: gauges("current_executing_seats", "Number of occupied seats."),
             queue_length: histograms(
                 "request_queue_length_after_enqueue",
-                "Length of a queue as a request sees it that was just put in.",
+                "Queue length after a request was enqueued.",
                 &LABELS,
                 &LENGTHS,
             ),
-            wait: histograms("request_wait_duration_seconds", "Time in a queue.", &with("execute"), &SECONDS),
+            wait: histograms(
+                "request_wait_duration_seconds",
+                "Time in seconds in a queue.",
+                &with("execute"),
+                &SECONDS,
+            ),
             execution: histograms(
                 "request_execution_seconds",
-                "Time that a request held seats while it was served.",
+                "Execution time of requests in seconds.",
                 &with("type"),
                 &SECONDS,
             ),
-            watches: histograms("watch_count_samples", "Watchers that hear of a write.", &LABELS, &WATCHES),
-            seats: histograms("work_estimated_seats", "Seats that a request was taken to need.", &LABELS, &SEATS),
+            watches: histograms(
+                "watch_count_samples",
+                "Watchers that receive the event of a write.",
+                &LABELS,
+                &WATCHES,
+            ),
+            seats: histograms("work_estimated_seats", "Estimated seats per request.", &LABELS, &SEATS),
             held_up: counters(
                 "request_dispatch_no_accommodation_total",
-                "Times that the first in line needed more seats than were free.",
+                "Times that the next request required more seats than were free.",
                 &LABELS,
             ),
         }

@@ -8,27 +8,35 @@ use crate::utilization::Utilization;
 type Read = fn(&Inner) -> f64;
 
 const OF_LEVELS: [(&str, &str, Read); 12] = [
-    ("nominal_limit_seats", "Seats by the level's shares.", |i| i.limits.nominal.into()),
-    ("lower_limit_seats", "Seats that the level keeps when others borrow.", |i| i.limits.min.into()),
-    ("upper_limit_seats", "Seats that the level may have when it borrows.", |i| i.limits.max.into()),
-    ("current_limit_seats", "Seats of the level now.", |i| i.limits.current.into()),
-    ("demand_seats_high_watermark", "The most seats wanted in the last period.", |i| i.demand.high.into()),
-    ("demand_seats_average", "Seats wanted in the last period on average.", |i| i.demand.average),
-    ("demand_seats_stdev", "Deviation of the seats wanted in the last period.", |i| i.demand.deviation),
-    ("demand_seats_smoothed", "Seats wanted, smoothed over periods.", |i| i.demand.smoothed),
-    ("target_seats", "Seats that the last adjustment aimed at.", |i| i.target),
-    ("current_r", "The common time of the level's queues, in seat-seconds.", |i| i.queues.progress_s()),
-    ("dispatch_r", "That time when a request last left a queue to run.", |i| i.queues.last_turn.progress_s),
-    ("latest_s", "The time of that request's queue then, in seat-seconds.", |i| i.queues.last_turn.next_at_s),
+    ("nominal_limit_seats", "Nominal number of seats of the priority level.", |i| i.limits.nominal.into()),
+    ("lower_limit_seats", "Lower bound of seats when other priority levels borrow.", |i| i.limits.min.into()),
+    ("upper_limit_seats", "Upper bound of seats when the priority level borrows.", |i| i.limits.max.into()),
+    ("current_limit_seats", "Current limit of seats of the priority level.", |i| i.limits.current.into()),
+    ("demand_seats_high_watermark", "Maximum seat demand in the last adjustment period.", |i| i.demand.high.into()),
+    ("demand_seats_average", "Average seat demand in the last adjustment period.", |i| i.demand.average),
+    ("demand_seats_stdev", "Standard deviation of seat demand in the last adjustment period.", |i| i.demand.deviation),
+    ("demand_seats_smoothed", "Smoothed seat demand.", |i| i.demand.smoothed),
+    ("target_seats", "Target of seats at the last adjustment.", |i| i.target),
+    ("current_r", "Virtual time of the priority level in seat-seconds.", |i| i.queues.progress_s()),
+    ("dispatch_r", "Virtual time of the priority level when a request was last dispatched.", |i| {
+        i.queues.last_turn.progress_s
+    }),
+    ("latest_s", "Virtual time of that request's queue when it was dispatched, in seat-seconds.", |i| {
+        i.queues.last_turn.next_at_s
+    }),
 ];
 
 const BOUNDS: [(&str, &str, fn(&Inner) -> [f64; 2]); 2] = [
-    ("next_s_bounds", "The least and the most time of queues with requests in them, then.", |i| {
-        i.queues.last_turn.bounds_s
-    }),
-    ("next_discounted_s_bounds", "These without the work that was taken to be under way.", |i| {
-        i.queues.last_turn.discounted_s
-    }),
+    (
+        "next_s_bounds",
+        "Minimum and maximum virtual time of non-empty queues when a request was last dispatched.",
+        |i| i.queues.last_turn.bounds_s,
+    ),
+    (
+        "next_discounted_s_bounds",
+        "Minimum and maximum virtual time of queues without the estimated work in progress.",
+        |i| i.queues.last_turn.discounted_s,
+    ),
 ];
 
 type Part = fn(&mut Inner) -> &mut Utilization;
@@ -37,17 +45,17 @@ type Part = fn(&mut Inner) -> &mut Utilization;
 const USE: [(&str, &str, &[(&str, Part)]); 3] = [
     (
         "priority_level_seat_utilization",
-        "Seats that are taken, as a part of those there are, for each nanosecond.",
+        "Occupied seats as a share of the seat limit, sampled every nanosecond.",
         &[("executing", |i| &mut i.queues.used.seats)],
     ),
     (
         "priority_level_request_utilization",
-        "Requests that wait or run, as a part of those that may, for each nanosecond.",
+        "Waiting and executing requests as a share of the limit, sampled every nanosecond.",
         &[("waiting", |i| &mut i.queues.used.waiting), ("executing", |i| &mut i.queues.used.running)],
     ),
     (
         "demand_seats",
-        "Seats that are taken or waited for, as a part of those there are, for each nanosecond.",
+        "Seat demand as a share of the seat limit, sampled every nanosecond.",
         &[("", |i| &mut i.queues.used.demand)],
     ),
 ];
@@ -59,7 +67,7 @@ fn name(name: &str) -> String {
 impl FlowControl {
     pub(crate) fn scrape(&self, families: &mut Families) {
         let levels = self.levels();
-        let help = "The factor of the targets by which seats were shared at the last adjustment.";
+        let help = "Fair fraction of the last seat adjustment.";
         families.gauge(&name("seat_fair_frac"), help).sample(&[], self.fair_factor());
         for (metric, help, read) in OF_LEVELS {
             let mut family = families.gauge(&name(metric), help);

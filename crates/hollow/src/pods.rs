@@ -129,7 +129,7 @@ impl Pods {
             Err(_) if pod.spec.host_network => (host, false),
             Err(_) => match self.addresses.lock().take() {
                 Some(ip) => (ip, true),
-                None => return Err(ClientError::Request("no address is free for another pod".to_owned())),
+                None => return Err(ClientError::Request("no free pod address".to_owned())),
             },
         };
         let patch = json!({"metadata": {"uid": pod.metadata.uid},

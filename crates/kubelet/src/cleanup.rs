@@ -1,6 +1,5 @@
-//! Removes what a kubelet left on the host outside its files: mounts below its directory and its cgroups. For a node
-//! whose containers are gone already.
-#![allow(clippy::disallowed_methods, reason = "blocking: `kelson cleanup` does nothing beside")]
+//! Removes mounts and cgroups that a kubelet left on the host. For a node whose containers are already gone.
+#![allow(clippy::disallowed_methods, reason = "blocking: `kelson cleanup` does nothing else meanwhile")]
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -13,17 +12,17 @@ use crate::config::cgroups::CgroupDriver;
 use crate::runtime::labels;
 use crate::volumes::mounts::{KernelMounts, Mounts as _};
 
-/// Where cgroup hierarchies are mounted: one (v2), or one per controller (v1) with, perhaps, a v2 tree beside.
+/// Mount point of the cgroup hierarchies: one (v2), or one per controller (v1), possibly with a v2 hierarchy.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Unmounts everything below `root_dir`, ends what still runs in the cgroups named `cgroup_root` and removes them. Goes on
-/// past errors and returns them all as sentences; empty means clean.
+/// Unmounts everything below `root_dir`, kills the processes in the cgroups named `cgroup_root`, and removes these cgroups. Continues after
+/// errors and returns one message per error.
 pub async fn cleanup(root_dir: &Path, cgroup_root: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let root_dir = root_dir.canonicalize().unwrap_or_else(|_| root_dir.to_owned());
     for mount in KernelMounts.below(&root_dir) {
         if let Err(e) = KernelMounts.unmount(&mount) {
-            errors.push(format!("unmount {}: {e}", mount.display()));
+            errors.push(format!("cannot unmount {}: {e}", mount.display()));
         }
     }
     if !cgroup_root.is_empty() {
@@ -34,21 +33,21 @@ pub async fn cleanup(root_dir: &Path, cgroup_root: &str) -> Vec<String> {
         errors.extend(end_in_cgroups(roots.clone()).await);
         for root in roots {
             if let Err(e) = remove_tree(&root) {
-                errors.push(format!("remove cgroup {}: {e}", root.display()));
+                errors.push(format!("cannot remove cgroup {}: {e}", root.display()));
             }
         }
     }
     errors
 }
 
-/// Says of sandboxes whether the kubelet of `root_dir` made them: by their annotation, or, for those of earlier versions, by the
-/// directories that it keeps of their pods.
+/// Returns a predicate: whether the kubelet of `root_dir` created a sandbox. It reads the sandbox's annotation, or, for sandboxes of
+/// earlier versions, compares with the pod directories below `root_dir`.
 pub fn own_sandboxes(root_dir: &Path) -> impl Fn(&PodSandbox) -> bool + use<> {
     let names = |dir: &str| -> Vec<String> {
         let entries = std::fs::read_dir(root_dir.join(dir)).into_iter().flatten().flatten();
         entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
     };
-    // `NAMESPACE_NAME_UID`; a UID has no underscore.
+    // The directory's name is `NAMESPACE_NAME_UID`; a UID has no underscore.
     let logs = names("pod-logs").into_iter().filter_map(|name| Some(name.rsplit_once('_')?.1.to_owned()));
     let uids: HashSet<String> = names("pods").into_iter().chain(logs).collect();
     let own = root_dir.display().to_string();
@@ -63,8 +62,8 @@ fn hierarchies() -> Vec<PathBuf> {
     std::iter::once(PathBuf::from(CGROUPS)).chain(below.filter(|p| p.is_dir() && !p.is_symlink())).collect()
 }
 
-/// A cgroup goes by rmdir, children first; the files in it are not files. What holds a child holds its parents too: one
-/// sentence says it for the whole tree.
+/// Removes a cgroup and its children, deepest first. The kernel removes the files of a cgroup itself. A busy child also keeps its parents
+/// busy, so one error is reported for the whole tree.
 fn remove_tree(dir: &Path) -> std::io::Result<()> {
     let entries = match std::fs::read_dir(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sandboxes_of_this_node_are_told_from_others() {
+    fn sandboxes_of_other_nodes_are_distinguished() {
         let dir = tempfile::tempdir().expect("a directory");
         for own in ["pods/u-running", "pod-logs/ns_name_u-ended"] {
             std::fs::create_dir_all(dir.path().join(own)).expect("made");

@@ -1,5 +1,5 @@
-//! Effects that several rooms share: telling events about pods, and what touching a pod's containers takes. Everything
-//! else is handed to the one room that uses it.
+//! Effects that several modules share: recording events and what is needed to start and stop a pod's containers. Any other effect is passed
+//! only to the module that uses it.
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,25 +15,25 @@ use crate::pod::{self, Role};
 use crate::probes::{Handler, Outcome, ProbeRunner, Target};
 use crate::spans::Spans;
 
-/// Records events about pods, their containers and the node; cheap to clone.
+/// Records events about pods, their containers and the node. Clones share one recorder.
 #[derive(Clone)]
-pub struct Tell {
+pub struct EventReporter {
     recorder: EventRecorder,
     node_name: String,
 }
 
-impl Tell {
-    /// Records under the kubelet's name on the node `node_name`.
+impl EventReporter {
+    /// Creates a reporter for the node `node_name`; the kubelet is the events' source.
     pub fn new(recorder: EventRecorder, node_name: &str) -> Self {
         Self { recorder, node_name: node_name.to_owned() }
     }
 
-    /// An event about a pod.
+    /// Records an event about a pod.
     pub fn pod(&self, pod: &Pod, kind: EventType, reason: &str, message: impl Into<String>) {
         self.recorder.event(&ObjectRef::of(pod), kind, reason, message);
     }
 
-    /// An event about one container of a pod.
+    /// Records an event about one container of a pod. The event's field path names the container.
     pub fn container(
         &self,
         pod: &Pod,
@@ -47,12 +47,12 @@ impl Tell {
         self.recorder.event(&about, kind, reason, message);
     }
 
-    /// An event about something else.
+    /// Records an event about any other object.
     pub fn object(&self, about: &ObjectRef, kind: EventType, reason: &str, message: impl Into<String>) {
         self.recorder.event(about, kind, reason, message);
     }
 
-    /// An event about this node. As upstream, it names the node by its name where the UID belongs.
+    /// Records an event about this node. Like upstream, the event has the node's name as the UID.
     pub fn node(&self, kind: EventType, reason: &str, message: impl Into<String>) {
         let mut node = Node::default();
         node.metadata.name = Some(self.node_name.clone());
@@ -61,45 +61,47 @@ impl Tell {
     }
 }
 
-/// Holds the containers of a pod until its network is ready for them, such as until the network policies that apply to the
-/// pod are in force.
+/// Delays the containers of a pod until its network is ready, for example until the network policies that select the pod are programmed.
 #[async_trait]
 pub trait NetworkGate: Send + Sync {
-    /// Returns when a container of a pod with these addresses may start. Called for pods with a network namespace of their
-    /// own, before each container is created.
+    /// Returns when a container of a pod with these addresses may start. Called before each container is created, for pods that do not use
+    /// the host network.
     ///
     /// # Errors
-    /// Why the container cannot start yet. The kubelet tries again with back-off.
+    /// Why the container cannot start yet. The kubelet retries with back-off.
     async fn pass(&self, pod: &Pod, ips: &[String]) -> Result<(), Box<dyn Error + Send + Sync>>;
 }
 
-/// What starting and ending containers takes.
+/// The dependencies for starting and stopping containers.
 #[derive(Clone)]
 pub struct PodEffects {
-    /// The container runtime.
+    /// Client of the container runtime (CRI).
     pub runtime: Arc<dyn Runtime>,
-    /// Handlers of probes and hooks.
+    /// Runs the handlers of probes and lifecycle hooks.
     pub prober: Arc<dyn ProbeRunner>,
-    /// Tells events of pods to the API.
-    pub tell: Tell,
-    /// The clock that timestamps and delays are read from.
+    /// Records events about pods.
+    pub events: EventReporter,
+    /// Source of timestamps and timers.
     pub clock: Arc<dyn Clock>,
-    /// What is counted.
+    /// Counters and histograms of the kubelet.
     pub metrics: Arc<Metrics>,
-    /// Who is told where the time of work on pods goes.
+    /// Records trace spans; a no-op without a tracing configuration.
     pub spans: Spans,
-    /// Holds containers until the pod's network is ready; `None`: nothing holds them.
+    /// Delays containers until the pod's network is ready. `None` means no delay.
     pub network_gate: Option<Arc<dyn NetworkGate>>,
 }
 
 impl PodEffects {
-    /// Runs a hook of a container for at most `limit`; the text of what went wrong, if it did.
+    /// Runs a lifecycle hook of a container for at most `limit`.
+    ///
+    /// # Errors
+    /// A message that says what failed, for the event.
     pub async fn hook(&self, pod: &Pod, handler: &Handler, target: &Target, limit: Duration) -> Result<(), String> {
         match self.prober.run(handler, target, limit).await {
             Outcome::Success | Outcome::Warning(_) => Ok(()),
             Outcome::FellBack(text) => {
                 self.metrics.hook_fell_back();
-                self.tell.pod(pod, EventType::Warning, "LifecycleHTTPFallback", text);
+                self.events.pod(pod, EventType::Warning, "LifecycleHTTPFallback", text);
                 Ok(())
             }
             Outcome::Failure(why) | Outcome::Unknown(why) => Err(why),

@@ -1,8 +1,12 @@
-//! Kelson kubelet: the node agent. Registers and reports its node, runs the pods bound to it through a CRI runtime, and
-//! serves logs, exec, attach and port-forward. It speaks to the cluster through the API alone.
+//! Kelson's kubelet: the node agent. It registers its Node and reports the node's status, runs the pods that are bound to the node through
+//! a CRI runtime, and serves logs, exec, attach, port-forward and metrics. It reaches the cluster only through the Kubernetes API.
 //!
-//! [`Kubelet::start`] takes a typed [`Config`] and its effects as traits; what pods are is in [`pods`], everything else
-//! serves that. Networking of pods is the runtime's and its plugins' work.
+//! [`Kubelet::start`] takes a typed [`Config`] and its effects as traits ([`Dependencies`]), and returns a [`Running`] that ends all tasks.
+//! [`pods`] is the core: sources (the API, manifests, URLs) put the newest state of each pod into an inbox; the manager admits a pod and
+//! starts one worker for it; the worker compares specification, status of the runtime and probes, computes a plan, executes it through CRI,
+//! and writes the status. Every other module supports this: `config` and `pod` read input, `volumes`, `images`, `env`, `cgroups`,
+//! `placement`, `devices` and `dra` prepare what a container needs, `status` computes and writes the result, `eviction` and `shutdown` end
+//! pods, `server` answers requests. The network of pods belongs to the runtime and its CNI plugins.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod cgroups;

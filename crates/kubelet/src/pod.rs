@@ -1,5 +1,5 @@
-//! Reads a Pod's specification: its containers of all roles through one exhaustive iterator, effective policies, quality
-//! of service, requests. Pure; knows nothing of the runtime.
+//! Pure functions on a Pod's specification: an iterator over containers of every role, effective policies, QoS class, resource requests.
+//! They do not depend on the runtime.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,31 +8,31 @@ use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, EphemeralConta
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kelson_meta::Quantity;
 
-/// What a container is to its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// Runs to its end before the next.
+    /// An init container: runs to completion before the next one starts.
     Init,
-    /// An init container with `restartPolicy: Always`; started in order, then kept running.
+    /// An init container with `restartPolicy: Always`: started in order, then kept running.
     Sidecar,
-    /// An ordinary container.
+    /// An ordinary container (`spec.containers`).
     App,
-    /// Added for debugging; never restarted.
+    /// An ephemeral container for debugging; never restarted.
     Ephemeral,
 }
 
 /// One container of a pod, with its role.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
-    /// Init, regular or ephemeral.
+    /// Where in the specification it comes from.
     pub role: Role,
-    /// The specification; ephemeral ones are given in the ordinary form.
+    /// Its specification. An ephemeral container is converted to an ordinary `Container`.
     pub container: Cow<'a, Container>,
-    /// For ephemeral containers: whose process namespace they join.
+    /// For an ephemeral container: name of the container whose process namespace it joins.
     pub target: Option<&'a str>,
 }
 
-/// Every container of a pod: init, app, ephemeral, in this order. Code that must not forget one kind iterates this.
+/// Iterates over all containers of a pod: init, ordinary, ephemeral, in this order. Code that applies to all roles uses this iterator.
 pub fn members(pod: &Pod) -> impl Iterator<Item = Member<'_>> {
     let spec = pod.spec.as_ref();
     let inits = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten().map(|c| Member {
@@ -53,7 +53,7 @@ pub fn members(pod: &Pod) -> impl Iterator<Item = Member<'_>> {
     inits.chain(apps).chain(ephemeral)
 }
 
-/// The container with this name, of any role.
+/// Finds the container with this name, of any role.
 pub fn member<'a>(pod: &'a Pod, name: &str) -> Option<Member<'a>> {
     members(pod).find(|m| m.container.name == name)
 }
@@ -86,114 +86,113 @@ fn ordinary(e: &EphemeralContainer) -> Container {
     }
 }
 
-/// `metadata.uid`.
+/// Returns `metadata.uid`, or an empty string.
 pub fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
-/// `metadata.name`.
+/// Returns `metadata.name`, or an empty string.
 pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
-/// `metadata.namespace`.
+/// Returns `metadata.namespace`, or an empty string.
 pub fn namespace(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or_default()
 }
-/// `name_namespace(uid)`, the form of events and messages.
+/// Formats a pod as `name_namespace(uid)`, as in upstream's events and messages.
 pub fn format_pod(pod: &Pod) -> String {
     format!("{}_{}({})", name(pod), namespace(pod), uid(pod))
 }
-/// Whether the pod shares the node's network.
+/// Returns whether the pod uses the node's network namespace (`hostNetwork`).
 pub fn host_network(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false)
 }
-/// Whether the pod's users are not the node's (`hostUsers: false`).
+/// Returns whether the pod has a user namespace (`hostUsers: false`).
 pub fn has_own_users(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|s| s.host_users) == Some(false)
 }
-/// Whether only groups that the spec names may count.
+/// Returns whether `supplementalGroupsPolicy` is `Strict`: groups in the image's `/etc/group` do not apply.
 pub fn has_strict_groups(pod: &Pod) -> bool {
     let security = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     security.and_then(|s| s.supplemental_groups_policy.as_deref()) == Some("Strict")
 }
-/// Name of the runtime class; empty without one.
+/// Name of the RuntimeClass; empty for the default.
 pub fn runtime_class(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).unwrap_or_default()
 }
-/// Whether any container, of any role, is privileged.
+/// Returns whether any container, of any role, is privileged.
 pub fn has_privileged(pod: &Pod) -> bool {
     members(pod).any(|m| privileged(&m.container))
 }
-/// Whether this container is privileged.
+/// Returns whether this container is privileged.
 pub fn privileged(c: &Container) -> bool {
     c.security_context.as_ref().and_then(|s| s.privileged).unwrap_or(false)
 }
-/// The effective user as the spec gives it: the container's, else the pod's.
+/// Effective `runAsUser` of the specification: the container's, else the pod's.
 pub fn run_as_user(pod: &Pod, c: &Container) -> Option<i64> {
     let p = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     c.security_context.as_ref().and_then(|s| s.run_as_user).or_else(|| p.and_then(|p| p.run_as_user))
 }
 
-/// The pod's restart policy; `Always` when unset.
+/// Restart policy of the pod; `Always` if unset.
 pub fn pod_restart_policy(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always")
 }
-/// The annotation that says where the pod comes from: `file` where it is one of this node's manifests.
+/// Annotation with the source of the pod; `file` for a static pod of this node's manifests.
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-/// The annotation of a static pod with the digest of its manifest.
+/// Annotation of a static pod with the hash of its manifest.
 pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
-/// The annotation of a mirror pod with the digest of the manifest it shows.
+/// Annotation of a mirror pod with the hash of its static pod's manifest.
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
-/// From this priority on a pod is critical to the system.
+/// Lowest priority of system-critical pods.
 pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// No pod gets longer than this to end, about 68 years: the API sets no bound, and sums with larger ones leave the range
-/// of times.
+/// Upper bound of a termination grace period, about 68 years. The API has no bound; sums with larger values would overflow timestamps.
 pub const GRACE_SECONDS_MAX: i64 = i32::MAX as i64;
 
-/// One of the pod's annotations.
+/// Returns the value of an annotation.
 pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
-/// Whether the pod is one of this node's manifests.
+/// Returns whether the pod is a static pod of this node.
 pub fn is_static(pod: &Pod) -> bool {
     annotation(pod, CONFIG_SOURCE).is_some_and(|s| s != "api")
 }
-/// Whether the pod only shows a static pod in the API.
+/// Returns whether the pod is the mirror pod of a static pod.
 pub fn is_mirror(pod: &Pod) -> bool {
     annotation(pod, CONFIG_MIRROR).is_some()
 }
-/// Whether the system depends on the pod, so that it is never evicted (upstream: `types.IsCriticalPod`).
+/// Returns whether the pod is critical, so that it is never evicted (upstream: `types.IsCriticalPod`).
 pub fn is_critical(pod: &Pod) -> bool {
     is_static(pod) || is_mirror(pod) || priority(pod) >= SYSTEM_CRITICAL_PRIORITY
 }
-/// `spec.priority`.
+/// Returns `spec.priority`; 0 if unset.
 pub fn priority(pod: &Pod) -> i32 {
     pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0)
 }
-/// Whether the API asked for deletion.
+/// Returns whether the pod has a deletion timestamp.
 pub fn is_deleted(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
 }
-/// Whether `status.phase` is final.
+/// Returns whether `status.phase` is `Succeeded` or `Failed`.
 pub fn is_terminal(pod: &Pod) -> bool {
     matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
 }
-/// Seconds the pod's containers get to end.
+/// Termination grace period of the pod in seconds.
 pub fn grace_seconds(pod: &Pod) -> i64 {
     let wanted = pod.metadata.deletion_grace_period_seconds.filter(|_| is_deleted(pod));
     let spec = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
     wanted.or(spec).unwrap_or(30).clamp(0, GRACE_SECONDS_MAX)
 }
-/// The same as a duration.
+/// Termination grace period of the pod.
 pub fn grace(pod: &Pod) -> Duration {
     seconds(grace_seconds(pod))
 }
-/// Seconds of the API as a duration; what is negative counts as nothing.
+/// Converts seconds of the API to a duration; negative values become zero.
 pub fn seconds(n: i64) -> Duration {
     Duration::from_secs(u64::try_from(n.min(GRACE_SECONDS_MAX)).unwrap_or(0))
 }
 
-/// Whether a container that ended with `exit_code` is started again: its own policy and rules, else the pod's.
+/// Returns whether a container that ended with `exit_code` is restarted: by its own restart policy and rules, else by the pod's policy.
 pub fn restarts_after(pod: &Pod, role: Role, c: &Container, exit_code: i32) -> bool {
     match role {
         Role::Ephemeral => return false,
@@ -205,7 +204,7 @@ pub fn restarts_after(pod: &Pod, role: Role, c: &Container, exit_code: i32) -> b
     }
     let policy = c.restart_policy.as_deref().unwrap_or_else(|| pod_restart_policy(pod));
     match (role, policy) {
-        // An init container that succeeded is done, whatever the policy.
+        // An init container that succeeded is not run again, whatever the policy.
         (Role::Init, "Never") => false,
         (Role::Init, _) => exit_code != 0,
         (_, "Never") => false,
@@ -214,18 +213,17 @@ pub fn restarts_after(pod: &Pod, role: Role, c: &Container, exit_code: i32) -> b
     }
 }
 
-/// Whether a container that ended with `exit_code` takes all others of its pod with it into a new start
-/// (`RestartAllContainers`, KEP-5532).
+/// Returns whether the exit code of a container restarts all containers of its pod (`RestartAllContainers`, KEP-5532).
 pub fn restarts_all_after(role: Role, c: &Container, exit_code: i32) -> bool {
     role != Role::Ephemeral && restart_rule(c, exit_code).is_some_and(|r| r.action == "RestartAllContainers")
 }
 
-/// Whether any rule of the pod's may have all its containers begin anew.
+/// Returns whether any restart rule of the pod can restart all its containers.
 pub fn may_restart_all(pod: &Pod) -> bool {
     members(pod).any(|m| m.container.restart_policy_rules.iter().flatten().any(|r| r.action == "RestartAllContainers"))
 }
 
-/// The first rule that an exit code meets; the ones after it do not count.
+/// Returns the first restart rule that matches the exit code; later rules do not apply.
 fn restart_rule(c: &Container, exit_code: i32) -> Option<&ContainerRestartRule> {
     c.restart_policy_rules.iter().flatten().find(|rule| {
         let Some(codes) = rule.exit_codes.as_ref() else { return false };
@@ -238,7 +236,7 @@ fn restart_rule(c: &Container, exit_code: i32) -> Option<&ContainerRestartRule> 
     })
 }
 
-/// Quality of service, as upstream's `qos.ComputePodQOS`: `Guaranteed`, `Burstable` or `BestEffort`.
+/// QoS class of the pod as upstream's `qos.ComputePodQOS` computes it: `Guaranteed`, `Burstable` or `BestEffort`.
 pub fn qos_class(pod: &Pod) -> &'static str {
     if let Some(class) = pod.status.as_ref().and_then(|s| s.qos_class.as_deref()) {
         match class {
@@ -270,38 +268,38 @@ pub fn qos_class(pod: &Pod) -> &'static str {
     }
 }
 
-/// An API quantity as a number; zero when it does not parse (the server let none such in).
+/// Parses an API quantity; zero if it is invalid, which the API server excludes.
 pub fn quantity(q: &ApiQuantity) -> Quantity {
     q.0.parse().unwrap_or_default()
 }
 
-/// One of a container's limits.
+/// Returns the container's limit of a resource.
 pub fn limit(c: &Container, resource: &str) -> Option<Quantity> {
     c.resources.as_ref()?.limits.as_ref()?.get(resource).map(quantity)
 }
-/// One of a container's requests; its limit where only that is given, as the API defaults it.
+/// Returns the container's request of a resource, or its limit if only that is set, like the API's defaults.
 pub fn request(c: &Container, resource: &str) -> Option<Quantity> {
     let own = c.resources.as_ref()?.requests.as_ref().and_then(|r| r.get(resource)).map(quantity);
     own.or_else(|| limit(c, resource))
 }
 
-/// What the pod requests of a resource: apps and sidecars, or its largest init step, and overhead (upstream: `PodRequests`).
+/// The pod's request of a resource: the sum of ordinary and sidecar containers or the largest init container, whichever is larger, plus the
+/// overhead (upstream: `PodRequests`).
 pub fn pod_request(pod: &Pod, resource: &str) -> Quantity {
     aggregate(pod, resource, whole(pod, resource, true), |c| request(c, resource))
 }
-/// The same of limits; `None` when some container has none, so that the pod has no bound.
+/// The pod's limit of a resource; `None` if any container has no limit, so that the pod is unlimited.
 pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
     let is_bounded =
         || members(pod).filter(|m| m.role != Role::Ephemeral).all(|m| limit(&m.container, resource).is_some());
     (whole(pod, resource, false).is_some() || is_bounded()).then(|| pod_limit_sum(pod, resource))
 }
-/// The limits that there are, together; containers without one are not held to it.
+/// The sum of the limits that are set; containers without a limit count as zero.
 pub fn pod_limit_sum(pod: &Pod, resource: &str) -> Quantity {
     aggregate(pod, resource, whole(pod, resource, false), |c| limit(c, resource))
 }
 
-/// The limit that containers of the pod share where they have none of their own (`spec.resources`, KEP 2837); only these
-/// resources can be bounded so.
+/// The pod-level limit (`spec.resources`, KEP-2837), shared by containers without a limit. Only CPU and memory can have one.
 pub fn shared_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
     let supported = matches!(resource, "cpu" | "memory");
     whole(pod, resource, false).filter(|limit| supported && !limit.is_zero())
@@ -339,7 +337,7 @@ fn aggregate(
     total.plus(overhead.map(quantity).unwrap_or_default())
 }
 
-/// `spec.containers{name}` and so on: the field path of events about a container.
+/// Field path of events about a container, such as `spec.containers{name}`.
 pub fn field_path(role: Role, name: &str) -> String {
     match role {
         Role::Init | Role::Sidecar => format!("spec.initContainers{{{name}}}"),
@@ -348,9 +346,9 @@ pub fn field_path(role: Role, name: &str) -> String {
     }
 }
 
-/// A digest of the parts of a container whose change means a restart (name and image, as upstream picks them); hex, as
-/// in the annotation `io.kubernetes.container.hash`. It is upstream's number, so that containers go on when a node's kubelet
-/// is replaced by this one or this one by upstream's: FNV-1a over the list of the JSON's bytes as Go prints it.
+/// Hash of the fields of a container whose change restarts it (name and image, as in upstream), in hex, for the annotation
+/// `io.kubernetes.container.hash`. The value equals upstream's, so that containers survive when a kubelet of upstream replaces this one or
+/// the reverse: FNV-1a over the JSON's bytes as Go prints the slice.
 pub fn container_hash(c: &Container) -> String {
     let named = [("image", c.image.as_deref().unwrap_or_default()), ("name", &c.name)];
     let members = named.map(|(key, value)| format!("{:?}:{}", key, go_json_string(value)));
@@ -360,7 +358,7 @@ pub fn container_hash(c: &Container) -> String {
     format!("{hash:x}")
 }
 
-/// A string as Go's encoder writes it: what could end a script in a page is escaped, too.
+/// Encodes a string like Go's `encoding/json`, which also escapes `<`, `>` and `&`.
 fn go_json_string(text: &str) -> String {
     let mut out = serde_json::Value::from(text).to_string();
     for (plain, escaped) in
@@ -419,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_count_sidecars_with_the_init_steps_they_run_beside() {
+    fn requests_add_sidecars_to_init_containers() {
         let cpu = |n: &str| json!({"requests":{"cpu":n}});
         let p = pod(json!({"spec":{"initContainers":[
             {"name":"s","restartPolicy":"Always","resources":cpu("1")},
@@ -435,7 +433,7 @@ mod tests {
         assert_eq!(a, hash(json!({"name":"a","image":"x","args":["1"]})));
         assert_ne!(a, hash(json!({"name":"a","image":"y"})));
         assert_ne!(a, hash(json!({"name":"b","image":"x"})));
-        // Upstream's numbers.
+        // Hashes that upstream's kubelet computes.
         for (name, image, wanted) in [
             ("a", "x", "8828a57d"),
             ("nginx", "docker.io/library/nginx:1.27", "96d3bc94"),

@@ -1,5 +1,5 @@
-//! What traces say of the kubelet's work, under upstream's names: pods that are brought to what their specs say and that end, what is
-//! collected, and requests to its server. Calls to the runtime and to the API server are parts of these.
+//! Trace spans of the kubelet under upstream's names: pod syncs and terminations, garbage collection, and requests to its server. Calls to
+//! the runtime and the API server are child spans.
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -12,15 +12,15 @@ use kelson_traces::{Exporter, ExporterOptions, KeyValue, Origin, Pace, Span, Tra
 
 use crate::pod;
 
-/// Who traces, if anybody does; cheap to clone.
+/// Records spans if tracing is configured; otherwise does nothing. Clones share one tracer.
 #[derive(Clone, Default)]
 pub struct Spans(Option<Arc<Tracer>>);
 
 impl Spans {
-    /// As `tracing` of the configuration says, for this node; gives what is counted of it as well.
+    /// Starts the exporter for this node as `tracing` in the configuration says. Returns the exporter's metrics as well.
     ///
     /// # Errors
-    /// The collector's name cannot be used.
+    /// The endpoint is invalid.
     pub fn start(
         configuration: Option<&TracingConfiguration>,
         node_name: &str,
@@ -40,19 +40,19 @@ impl Spans {
         Ok((Self(Some(tracer)), Some(counted)))
     }
 
-    /// Has the last spans sent.
+    /// Exports the remaining spans.
     pub async fn close(&self) {
         if let Some(tracer) = &self.0 {
             tracer.close().await;
         }
     }
 
-    /// Work on all of the node, such as `Images/GarbageCollect`.
+    /// Starts a span for work on the whole node, such as `Images/GarbageCollect`.
     pub fn node(&self, name: &str) -> Span {
         self.work(name, Vec::new)
     }
 
-    /// Work on one pod, such as `syncPod`; `update` is what it is about, where upstream says that (`create`, `update`).
+    /// Starts a span for work on one pod, such as `syncPod`. `update` is the type of update, where upstream sets it (`create`, `update`).
     pub fn pod(&self, name: &str, pod: &Pod, update: Option<&str>) -> Span {
         self.work(name, || {
             let mut attributes = vec![
@@ -70,7 +70,7 @@ impl Spans {
         self.0.as_ref().map_or_else(Span::default, |tracer| tracer.work(name, attributes))
     }
 
-    /// A request to the kubelet's server, for this route, of somebody who may make it: the trace that he names goes on.
+    /// Starts a span for an authorized request to the kubelet's server. It continues the trace in the request's headers.
     pub fn request(&self, parts: &Parts, route: &str) -> Span {
         let Some(tracer) = &self.0 else { return Span::passed(&parts.headers) };
         let attributes = || {
@@ -95,7 +95,7 @@ impl Spans {
     }
 }
 
-/// Says how a request ended.
+/// Records the status code of a response.
 pub fn answered(span: &Span, code: StatusCode) {
     span.set(|| vec![KeyValue::number("http.response.status_code", code.as_u16())]);
     if code.is_server_error() {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_collector_gets_upstreams_names() {
+    async fn spans_have_upstreams_names() {
         let mut collector = Collector::start().await;
         let configuration = TracingConfiguration {
             endpoint: Some(collector.endpoint().to_owned()),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_traces_where_nobody_is_told_to() {
+    async fn without_a_configuration_no_spans_are_recorded() {
         let (spans, counted) =
             Spans::start(None, "n1", &(Arc::new(SystemClock) as Arc<dyn Clock>), &Tasks::root("spans"))
                 .expect("nothing");

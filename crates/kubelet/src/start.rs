@@ -1,6 +1,6 @@
-//! Starts the kubelet: builds its parts, each with what it uses, then its tasks in order; and ends them when told to.
-//! Containers go on. With `wiring` and `upkeep` this is what knows all rooms.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Starts and stops the kubelet: builds each part with its dependencies, then starts the tasks in order. Stopping ends the tasks;
+//! containers continue to run. Only this file, `wiring` and `upkeep` import all other modules.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::cgroups::swap::{SwapControl, SwapRules};
 use crate::config::Config;
 use crate::config::cgroups::{CgroupDriver, SwapBehavior};
 use crate::config::process::Pacing;
-use crate::effects::{PodEffects, Tell};
+use crate::effects::{EventReporter, PodEffects};
 use crate::env::resolve::Environment;
 use crate::env::services::ServiceView;
 use crate::images::Images;
@@ -32,7 +32,7 @@ use crate::node::runtime::runtime_version;
 use crate::node::sync::NodeSync;
 use crate::objects::Objects;
 use crate::objects::tokens::Tokens;
-use crate::pods::known::Known;
+use crate::pods::known::PodRegistry;
 use crate::pods::manager::{PodManager, read_manifests, source};
 use crate::pods::parts::Parts;
 use crate::probes::handlers::Handlers;
@@ -50,62 +50,62 @@ use crate::volumes::persistent::Claims;
 use crate::volumes::usage::VolumeUsages;
 use crate::wiring::{Channels, Dependencies, OnPodCidrs};
 
-/// How long the kubelet's tasks may take to end.
+/// Longest time that the kubelet's tasks may take to end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 
 /// Why a kubelet did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
-    /// A directory of its own could not be made.
+    /// A directory of the kubelet could not be created.
     #[error("cannot create {path}: {source}")]
     Directory {
-        /// Which directory it was.
+        /// Path of the directory.
         path: String,
-        /// The system's reason.
+        /// The error of the system call.
         source: std::io::Error,
     },
-    /// Its server could not start.
+    /// The kubelet's HTTPS server could not start.
     #[error("kubelet server: {0}")]
     Server(#[from] ServerError),
-    /// Image pulls could not be set up.
+    /// The image pull manager could not be set up.
     #[error(transparent)]
     Images(#[from] OpenError),
-    /// The configuration contradicts itself.
+    /// The configuration is invalid or does not suit this machine.
     #[error("invalid kubelet configuration: {0}")]
     Config(String),
 }
 
-/// The node agent.
+/// The node agent; see [`Kubelet::start`].
 pub struct Kubelet;
 
-/// A kubelet that runs. Dropping it ends its tasks without waiting; containers go on.
+/// A running kubelet. Dropping it aborts its tasks without waiting. In both cases containers continue to run.
 pub struct Running {
     tasks: Tasks,
     ready: watch::Receiver<bool>,
     port: u16,
-    known: Known,
+    known: PodRegistry,
     registry: Registry,
     spans: Spans,
 }
 
 impl Running {
-    /// Whether the node has been reported ready; changes as it does.
+    /// Returns whether the node was reported as ready. The receiver is notified of each change.
     pub fn ready(&self) -> watch::Receiver<bool> {
         self.ready.clone()
     }
-    /// The port of the kubelet's server; 0 without one.
+    /// Port of the kubelet's server; 0 if no server runs.
     pub fn port(&self) -> u16 {
         self.port
     }
-    /// The pods this kubelet knows.
-    pub fn known(&self) -> Known {
+    /// The pods that this kubelet manages.
+    pub fn known(&self) -> PodRegistry {
         self.known.clone()
     }
-    /// Where the node's metrics are shown, for parts of the node beside the kubelet.
+    /// The metrics registry that the kubelet serves. Other components on the node add their metrics to it.
     pub fn registry(&self) -> Registry {
         self.registry.clone()
     }
-    /// Ends all of the kubelet's tasks, pod workers, probes and streams among them, and waits for them. Containers go on.
+    /// Ends all tasks of the kubelet, including pod workers, probes and streams, and waits for them. Containers continue to run.
     pub async fn shutdown(self) {
         self.tasks.shutdown(SHUTDOWN_MAX).await;
         self.spans.close().await;
@@ -119,10 +119,10 @@ impl Drop for Running {
 }
 
 impl Kubelet {
-    /// Starts all tasks and returns as soon as they run: registration, the runtime and the network may come later.
+    /// Starts all tasks and returns without waiting for registration, the runtime or the network.
     ///
     /// # Errors
-    /// When its directories cannot be made or its server cannot listen.
+    /// The configuration is invalid, directories cannot be created, or the server cannot listen.
     pub async fn start(config: Config, mut deps: Dependencies) -> Result<Running, KubeletError> {
         if config.node_name.is_empty() || config.node_ips.is_empty() {
             return Err(KubeletError::Config("a node name and at least one node IP are needed".into()));
@@ -143,7 +143,7 @@ impl Kubelet {
         let channels = Channels::new(&config, &deps.client, &deps.clock, (metrics, spans), &tasks).await;
         let channels = channels.map_err(KubeletError::Config)?;
         let (seen, dirs) = (channels.csi.clone(), config.dirs());
-        // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
+        // Must precede the first node status: volumes of pods that survived the previous kubelet are in `volumesInUse`.
         let _ = FILES.run(move || seen.remember(&dirs)).await;
         let node = watch_node(&tasks, &deps.client, &config, (deps.on_pod_cidrs.take(), channels.names.0.clone()));
         let cgroups = cgroups(&config, &*deps.runtime, channels.metrics.registry()).await;
@@ -181,8 +181,8 @@ impl Kubelet {
     }
 }
 
-/// Makes this process what it is to be, on a machine that it may run on; gives what containers may have of the machine's swap and
-/// memory.
+/// Applies the settings of the process (OOM score, open files) after it checked that the machine suits the configuration. Returns the swap
+/// and memory rules for containers.
 async fn settle(config: &Config) -> Result<(SwapRules, MemoryRules), String> {
     let (behavior, own) = (config.swap_behavior, config.clone());
     let swap = FILES.run(move || facts::swap_rules(behavior)).await.unwrap_or_default();
@@ -193,12 +193,12 @@ async fn settle(config: &Config) -> Result<(SwapRules, MemoryRules), String> {
     let settled = FILES
         .run(move || process.suits(Path::new("/proc/sys"), Path::new("/sys/fs/cgroup")).map(|()| process.settle()));
     for fault in settled.await.map_err(|e| e.to_string())?? {
-        tracing::warn!(fault, "the kernel does not let this process have what the configuration says");
+        tracing::warn!(fault, "cannot apply a setting of the process; continuing without it");
     }
     Ok((swap, memory))
 }
 
-/// The way to the API, at this pace where there is one.
+/// Limits the rate of requests to the API, if a rate is configured.
 fn paced(client: Client, pacing: Option<Pacing>) -> Client {
     match pacing {
         Some(pacing) => client.limited(&RateLimit::new(pacing.per_second, pacing.burst)),
@@ -206,7 +206,7 @@ fn paced(client: Client, pacing: Option<Pacing>) -> Client {
     }
 }
 
-/// Whether the node runs on a machine with this swap.
+/// Checks that the configuration allows the machine's swap.
 fn refuse_swap(config: &Config, swap: &SwapRules) -> Result<(), String> {
     if config.swap_behavior == SwapBehavior::LimitedSwap && swap.control == SwapControl::WithMemory {
         return Err("swap feature is enabled and LimitedSwap but it is only supported with cgroupv2".to_owned());
@@ -218,7 +218,7 @@ fn refuse_swap(config: &Config, swap: &SwapRules) -> Result<(), String> {
     Ok(())
 }
 
-/// Pods' cgroups, made as the runtime makes those of its containers, where it says how (KEP-4033).
+/// Creates the manager of pods' cgroups. If the runtime reports its cgroup driver, that one is used (KEP-4033).
 async fn cgroups(config: &Config, runtime: &dyn Runtime, registry: &Registry) -> Cgroups {
     let mut wanted = config.cgroups.clone();
     let said = runtime.runtime_config().await.ok().and_then(|c| c.linux).map(|l| l.cgroup_driver);
@@ -226,20 +226,24 @@ async fn cgroups(config: &Config, runtime: &dyn Runtime, registry: &Registry) ->
         let theirs =
             if said == cri::CgroupDriver::Systemd as i32 { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
         if theirs != wanted.driver {
-            tracing::warn!(ours = wanted.driver.name(), theirs = theirs.name(), "the runtime's cgroup driver is used");
+            tracing::warn!(
+                ours = wanted.driver.name(),
+                theirs = theirs.name(),
+                "the configured cgroup driver differs from the runtime's; using the runtime's"
+            );
             wanted.driver = theirs;
         }
     }
     Cgroups::open(wanted.as_ref(), config.pod_max_pids, config.memory).await.counted(registry)
 }
 
-/// Tells events, as fast as the configuration lets it.
+/// Creates the event recorder with the configured rate limit.
 fn recorder(tasks: &Tasks, config: &Config, deps: &Dependencies) -> EventRecorder {
     let client = paced(deps.client.clone(), config.process.events);
     EventRecorder::start_in(tasks, client, Arc::clone(&deps.clock), "kubelet", &config.node_name)
 }
 
-/// What pods are run with.
+/// Collects what the pod workers need.
 fn parts(
     tasks: &Tasks,
     config: &Arc<Config>,
@@ -250,7 +254,7 @@ fn parts(
     let (client, clock, node) = (deps.client.clone(), Arc::clone(&deps.clock), channels.facts.1.clone());
     let csi = &channels.csi;
     let recorder = recorder(tasks, config, deps);
-    let tell = Tell::new(recorder.clone(), &config.node_name);
+    let events = EventReporter::new(recorder.clone(), &config.node_name);
     let images = Images::open(config, client.clone(), recorder, Arc::clone(&clock), channels.metrics.registry())?;
     let follow = images.clone();
     tasks.supervise("credential-providers", move || follow.clone().follow());
@@ -263,7 +267,7 @@ fn parts(
         effects: PodEffects {
             runtime: Arc::clone(&deps.runtime),
             prober: deps.prober.clone().unwrap_or_else(real),
-            tell: tell.clone(),
+            events: events.clone(),
             clock: Arc::clone(&clock),
             metrics: Arc::clone(&channels.metrics),
             spans: channels.spans.0.clone(),
@@ -276,7 +280,7 @@ fn parts(
             claims: Claims::new(client.clone()),
             local_volumes: config.local_volumes_dir.clone(),
             csi: csi.clone(),
-            growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), csi.clone(), tell.clone()),
+            growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), csi.clone(), events.clone()),
             usages: VolumeUsages::default(),
             metrics: Arc::clone(&channels.storage),
             mounts: Arc::clone(&deps.mounts),
@@ -288,7 +292,7 @@ fn parts(
             objects,
             services: Informer::<ServiceView>::new(client.clone(), InformerConfig::default()).start_in(tasks),
             node: node.clone(),
-            tell,
+            events,
         },
         images,
         devices: channels.devices.clone(),
@@ -329,7 +333,7 @@ fn server(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
     Server { state, client: deps.client.clone(), names: channels.names.1.clone() }
 }
 
-/// The pods: their sources, and the manager of their workers.
+/// Starts the sources of pods and the manager of their workers.
 fn pods(
     tasks: &Tasks,
     deps: &Dependencies,
@@ -356,15 +360,15 @@ fn pods(
     let pressure = (channels.pressure.1.clone(), channels.shutdown.1.clone());
     let manager = PodManager::new(Arc::clone(&parts), node, pressure, inbox.clone(), channels.known.clone());
     let group = tasks.clone();
-    // Services are part of every container's environment: none of a pod of the API starts before they are known. Static pods
-    // do not wait for the API: they may be what it runs in.
+    // Service environment variables are part of every container, so pods of the API do not start before services are known. Static pods do
+    // not wait for the API, because the API server itself may be one.
     let from = Arc::clone(&parts);
     tasks.spawn("pod-source", OnPanic::EndProcess, async move {
         from.environment.services.synced().await;
         let _pods = source(&group, &from.client, &from.config.node_name, inbox);
         std::future::pending::<()>().await;
     });
-    // Without it no pod is started or ended.
+    // The process cannot work without the manager: no pod would start or end.
     tasks.spawn("pod-manager", OnPanic::EndProcess, async move {
         parts.images.initialize(&*parts.effects.runtime).await;
         manager.run().await;
@@ -378,15 +382,14 @@ fn directories(config: &Config) -> Result<(), KubeletError> {
         let fail = |source| KubeletError::Directory { path: dir.display().to_string(), source };
         std::fs::create_dir_all(&dir).map_err(fail)?;
     }
-    // Pipes of commands that an earlier kubelet ran.
+    // Removes pipes of commands that an earlier kubelet ran.
     let _ = std::fs::remove_dir_all(command::directory(&config.root_dir));
     let private = std::fs::Permissions::from_mode(0o750);
     let _ = std::fs::set_permissions(&config.root_dir, private);
     Ok(())
 }
 
-/// The Node object as the API has it, for admission, its pod CIDRs for the network, and its addresses for the serving
-/// certificate.
+/// Watches the Node object. Admission reads its labels, the network its pod CIDRs, and the serving certificate its addresses.
 fn watch_node(
     tasks: &Tasks,
     client: &Client,
@@ -429,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_with_swap_is_refused_where_that_is_asked_for() {
+    fn fail_swap_on_rejects_a_machine_with_swap() {
         let mut config = Config::new("n", std::path::Path::new("/"));
         let none = SwapRules { control: SwapControl::WithMemory, memory: 4, ..SwapRules::default() };
         let some = SwapRules { swap: 2, ..none };
@@ -438,7 +441,7 @@ mod tests {
         assert_eq!(refuse_swap(&config, &none), Ok(()));
         assert!(refuse_swap(&config, &some).expect_err("swap is on").contains("--fail-swap-on"));
         config.swap_behavior = SwapBehavior::LimitedSwap;
-        assert!(refuse_swap(&config, &none).expect_err("no bound of its own").contains("cgroupv2"));
+        assert!(refuse_swap(&config, &none).expect_err("no swap limit").contains("cgroupv2"));
         let unified = SwapRules { control: SwapControl::Apart, ..none };
         assert_eq!(refuse_swap(&config, &unified), Ok(()));
     }

@@ -1,4 +1,4 @@
-//! What keeps the node in order beside its pods: evictions, plugins that register, image collection, log rotation.
+//! Starts the background tasks that maintain the node: eviction, plugin registration, image garbage collection, log rotation, and others.
 use std::sync::Arc;
 
 use kelson_client::EventType;
@@ -13,21 +13,21 @@ use crate::eviction::{self, measure};
 use crate::images::gc::ImageCollection;
 use crate::logs::links;
 use crate::logs::rotate::LogRotation;
-use crate::metrics::{self, ClaimRoom, ShutdownMetrics};
-use crate::pods::health::HealthNews;
+use crate::metrics::{self, ClaimUsage, ShutdownMetrics};
+use crate::pods::health::HealthNotifier;
 use crate::pods::parts::Parts;
-use crate::pods::pinning::Pinning;
-use crate::pods::shares::Shares;
+use crate::pods::pinning::CpuPinning;
+use crate::pods::shares::QosCgroups;
 use crate::shutdown::real::{LogindMachine, NodePods};
 use crate::shutdown::{Shutdown, kept};
 use crate::systemd::bus::Bus;
-use crate::volumes::usage::Room;
+use crate::volumes::usage::VolumeSpace;
 use crate::wiring::{Channels, Dependencies};
 
-/// What keeps the node in order: evictions, image collection, log rotation.
+/// Starts the background tasks that maintain the node.
 pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
     let config = &parts.config;
-    let measured = measure::Measured {
+    let measured = measure::EvictionParts {
         runtime: Arc::clone(&deps.runtime),
         root_dir: config.root_dir.clone(),
         dirs: config.dirs(),
@@ -35,10 +35,10 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         cgroups: parts.cgroups.clone(),
         known: channels.known.clone(),
         manager: channels.manager.clone(),
-        tell: parts.effects.tell.clone(),
+        events: parts.effects.events.clone(),
         metrics: Arc::clone(&channels.metrics),
     };
-    let (effects, thresholds) = (measure::Real::new(measured), thresholds(config));
+    let (effects, thresholds) = (measure::NodeEffects::new(measured), thresholds(config));
     let pressure = channels.pressure.0.clone();
     tasks.supervise("evictions", move || {
         eviction::EvictionManager::new(thresholds.clone(), effects.clone(), pressure.clone()).run()
@@ -83,16 +83,16 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
     shares(tasks, parts, channels);
     pinning(tasks, deps, parts, channels);
     plugins(tasks, parts, channels);
-    let (tell, host, in_cluster) =
-        (parts.effects.tell.clone(), parts.host_dns.clone(), !config.cluster_domain.is_empty());
+    let (events, host, in_cluster) =
+        (parts.effects.events.clone(), parts.host_dns.clone(), !config.cluster_domain.is_empty());
     tasks.spawn("resolv-conf", OnPanic::Contain, async move {
         if let Some(why) = host.fault(in_cluster).await {
-            tell.node(EventType::Warning, "CheckLimitsForResolvConf", why);
+            events.node(EventType::Warning, "CheckLimitsForResolvConf", why);
         }
     });
 }
 
-/// Links to logs of containers that went while no kubelet ran go.
+/// Removes links to container logs that no longer exist.
 fn sweep_links(tasks: &Tasks, parts: &Parts) {
     let Some(dir) = parts.config.container_logs_dir.clone() else { return };
     tasks.spawn("log-links", OnPanic::Contain, async move {
@@ -100,7 +100,7 @@ fn sweep_links(tasks: &Tasks, parts: &Parts) {
     });
 }
 
-/// Drivers' volumes of the node's pods grow when their claims do.
+/// Starts the task that expands CSI volumes of running pods after their claims grow.
 fn growth(tasks: &Tasks, parts: &Parts, channels: &Channels) {
     let (growth, of_pods) = (parts.volumes.growth.clone(), parts.volumes.claims.clone());
     let known = channels.known.clone();
@@ -110,28 +110,28 @@ fn growth(tasks: &Tasks, parts: &Parts, channels: &Channels) {
     });
 }
 
-/// How full volumes are is measured, and shown with what is counted.
+/// Starts the task that measures how full volumes are, and registers the metrics of it.
 fn usages(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
     let (usages, clock, every) =
         (parts.volumes.usages.clone(), Arc::clone(&deps.clock), parts.config.volume_stats_every);
     let shown = usages.clone();
     channels.metrics.registry().on_scrape(move |families| {
-        let of = |(claim, r): ((String, String), Room)| ClaimRoom {
+        let of = |(claim, r): ((String, String), VolumeSpace)| ClaimUsage {
             claim,
             bytes: [r.capacity, r.available, r.used],
             inodes: [r.inodes, r.inodes_free, r.inodes_used],
         };
-        let all: Vec<ClaimRoom> = shown.claims().into_iter().map(of).collect();
+        let all: Vec<ClaimUsage> = shown.claims().into_iter().map(of).collect();
         metrics::claims_room(families, &all);
     });
     tasks.supervise("volume-usage", move || usages.clone().run(every, Arc::clone(&clock)));
 }
 
-/// Containers run on the processors that are theirs.
+/// Starts the task that keeps containers on their assigned CPUs.
 fn pinning(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
     let config = &parts.config;
     if channels.placement.gives_cpus() {
-        let pinning = Pinning {
+        let pinning = CpuPinning {
             placement: channels.placement.clone(),
             runtime: Arc::clone(&deps.runtime),
             every: config.placement.reconcile_every,
@@ -140,13 +140,13 @@ fn pinning(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channel
     }
 }
 
-/// Plugins of devices register, and who asks is told what pods have.
+/// Starts the registration of device plugins and the PodResources API.
 fn plugins(tasks: &Tasks, parts: &Parts, channels: &Channels) {
     let config = &parts.config;
     let registrar = Registrar::new(channels.devices.clone(), tasks.child("device-plugins"));
     tasks.supervise("device-registration", move || registrar.clone().run());
     let (devices, claims, manager) = (channels.devices.clone(), channels.claims.clone(), channels.manager.clone());
-    let news = HealthNews { devices, claims, manager };
+    let news = HealthNotifier { devices, claims, manager };
     tasks.supervise("device-news", move || news.clone().run());
     let known = channels.known.clone();
     let lister = PodResourcesLister {
@@ -160,7 +160,7 @@ fn plugins(tasks: &Tasks, parts: &Parts, channels: &Channels) {
     tasks.supervise("pod-resources", move || lister.clone().run());
 }
 
-/// What drivers of devices offer goes with them, and claims of pods that are gone are given back.
+/// Starts the tasks for dynamic resource allocation: removing slices of drivers that are gone, and unpreparing claims of deleted pods.
 fn claims(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
     let (drivers, client, node) = (channels.dra.clone(), deps.client.clone(), parts.config.node_name.clone());
     tasks.supervise("device-slices", move || drivers.clone().run(client.clone(), node.clone()));
@@ -171,8 +171,8 @@ fn claims(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
     });
 }
 
-/// The configured thresholds, and where pods are held to the node's allocatable the same of what is left of that, so that one is
-/// evicted before the kernel kills (upstream: `addAllocatableThresholds`).
+/// Returns the configured thresholds. If pods are limited to the node's allocatable resources, adds the same memory threshold below that
+/// limit, so that the kubelet evicts before the kernel kills (upstream: `addAllocatableThresholds`).
 fn thresholds(config: &Config) -> EvictionConfig {
     let mut out = config.eviction.clone();
     out.own_limits &= config.isolates_storage;
@@ -185,7 +185,7 @@ fn thresholds(config: &Config) -> EvictionConfig {
     out
 }
 
-/// Pods end before the machine does, where that is configured; what the shutdown before took is shown either way.
+/// Starts graceful node shutdown, if configured. The metrics of the previous shutdown are published in either case.
 fn shutdown(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
     let config = &parts.config;
     let metrics = ShutdownMetrics::new(channels.metrics.registry());
@@ -198,7 +198,7 @@ fn shutdown(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channe
     if config.shutdown.is_empty() {
         return;
     }
-    let (deps, parts) = ((Arc::clone(&deps.runtime), Arc::clone(&deps.clock)), parts.effects.tell.clone());
+    let (deps, parts) = ((Arc::clone(&deps.runtime), Arc::clone(&deps.clock)), parts.effects.events.clone());
     let (config, known, manager) = (Arc::clone(config), channels.known.clone(), channels.manager.clone());
     let begun = channels.shutdown.0.clone();
     tasks.supervise("shutdown", move || {
@@ -208,7 +208,7 @@ fn shutdown(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channe
             runtime: Arc::clone(&deps.0),
             dirs: config.dirs(),
             root_dir: config.root_dir.clone(),
-            tell: parts.clone(),
+            events: parts.clone(),
             metrics: metrics.clone(),
         };
         let shutdown = Shutdown {
@@ -222,13 +222,13 @@ fn shutdown(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channe
     });
 }
 
-/// The cgroups above those of pods follow the pods that run.
+/// Starts the task that updates the QoS cgroups to the pods that run.
 fn shares(tasks: &Tasks, parts: &Parts, channels: &Channels) {
-    let shares = Shares {
+    let shares = QosCgroups {
         cgroups: parts.cgroups.clone(),
         config: Arc::clone(&parts.config),
         known: channels.known.clone(),
-        tell: parts.effects.tell.clone(),
+        events: parts.effects.events.clone(),
     };
     tasks.supervise("cgroup-shares", move || shares.clone().run());
 }

@@ -1,4 +1,4 @@
-//! What a kubelet is built from: the effects it is given, and what its parts tell each other by.
+//! The dependencies that a kubelet is built from, and the channels between its parts.
 use std::sync::Arc;
 
 use kelson_bootstrap::{CertificateMetrics, ClientCertificate};
@@ -22,41 +22,40 @@ use crate::metrics::{self, ClaimMetrics, DeviceMetrics, Metrics, PlacementMetric
 use crate::node::facts::{self, NodeFacts};
 use crate::node::runtime::RuntimeState;
 use crate::placement::Placement;
-use crate::placement::manager::Kept;
+use crate::placement::manager::NodeReservation;
 use crate::pods::inbox::ManagerInbox;
-use crate::pods::known::Known;
+use crate::pods::known::PodRegistry;
 use crate::probes::ProbeRunner;
 use crate::spans::Spans;
 use crate::volumes::csi::CsiVolumes;
 use crate::volumes::mounts::Mounts;
 
-/// Called with the node's pod CIDRs whenever the API has new ones.
+/// Called with the node's pod CIDRs each time they change in the API.
 pub type OnPodCidrs = Box<dyn Fn(&[String]) + Send + Sync>;
 
-/// The effects a kubelet works through.
+/// The dependencies that the caller of [`crate::Kubelet::start`] provides. Tests replace them by doubles.
 pub struct Dependencies {
     /// The group in which the kubelet's tasks run.
     pub tasks: Tasks,
-    /// The API, under this node's identity.
+    /// Client of the API server that authenticates as this node.
     pub client: Client,
-    /// The container runtime.
+    /// Client of the container runtime (CRI).
     pub runtime: Arc<dyn Runtime>,
-    /// The clock that timestamps and delays are read from.
+    /// Source of timestamps and timers.
     pub clock: Arc<dyn Clock>,
-    /// Mounts; [`crate::volumes::mounts::KernelMounts`] on a node.
+    /// Mount operations. [`crate::volumes::mounts::KernelMounts`] on a real node.
     pub mounts: Arc<dyn Mounts>,
-    /// Probe handlers; `None`: the real ones.
+    /// Runs probe handlers. `None` selects the default implementation.
     pub prober: Option<Arc<dyn ProbeRunner>>,
-    /// Hears of the node's pod CIDRs.
+    /// Receives the node's pod CIDRs.
     pub on_pod_cidrs: Option<OnPodCidrs>,
-    /// What keeps the certificate behind `client` good (`rotateCertificates`), and gets the first one where it is awaited
-    /// still; `None`: somebody else does.
+    /// Obtains and renews the certificate that `client` uses (`rotateCertificates`). `None` if the certificate is managed elsewhere.
     pub certificate: Option<ClientCertificate>,
-    /// Holds containers until the pod's network is ready for them; `None`: nothing holds them.
+    /// Delays containers until the pod's network is ready. `None` means no delay.
     pub network_gate: Option<Arc<dyn NetworkGate>>,
 }
 
-/// The two ends of what parts tell each other.
+/// The channels and shared state between parts of the kubelet.
 pub(crate) struct Channels {
     pub facts: (watch::Sender<Arc<NodeFacts>>, watch::Receiver<Arc<NodeFacts>>),
     pub runtime: (watch::Sender<Arc<RuntimeState>>, watch::Receiver<Arc<RuntimeState>>),
@@ -64,7 +63,7 @@ pub(crate) struct Channels {
     pub shutdown: (watch::Sender<bool>, watch::Receiver<bool>),
     pub ready: (watch::Sender<bool>, watch::Receiver<bool>),
     pub manager: ManagerInbox,
-    pub known: Known,
+    pub known: PodRegistry,
     pub csi: CsiVolumes,
     pub devices: Devices,
     pub placement: Placement,
@@ -72,7 +71,7 @@ pub(crate) struct Channels {
     pub claims: DynamicResources,
     pub metrics: Arc<Metrics>,
     pub storage: Arc<StorageMetrics>,
-    /// Who traces, and what is counted of that.
+    /// The recorder of spans, and the registry of the exporter's metrics.
     pub spans: (Spans, Option<Registry>),
     pub names: (watch::Sender<Vec<San>>, watch::Receiver<Vec<San>>),
     pub certificates: CertificateMetrics,
@@ -80,7 +79,7 @@ pub(crate) struct Channels {
 
 impl Channels {
     /// # Errors
-    /// When what the configuration gives to containers alone cannot be given on this machine.
+    /// The configured CPU or memory manager policy cannot work on this machine.
     pub async fn new(
         config: &Config,
         client: &Client,
@@ -100,7 +99,7 @@ impl Channels {
             host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
             ..Default::default()
         };
-        let known = Known::default();
+        let known = PodRegistry::default();
         let (shown, used) = (known.clone(), claims.clone());
         metrics.registry().on_scrape(move |families| {
             let pods = shown.list();
@@ -132,8 +131,8 @@ impl Channels {
     }
 }
 
-/// What the node keeps from pods.
-async fn kept(config: &Config) -> Kept {
+/// Resources that the node reserves and pods cannot use.
+async fn kept(config: &Config) -> NodeReservation {
     let mut amounts = config.reserved();
     let machine_memory = FILES.run(facts::machine_memory).await.unwrap_or_default().total;
     let machine_memory = u64::try_from(machine_memory).unwrap_or(0);
@@ -142,5 +141,5 @@ async fn kept(config: &Config) -> Kept {
         let of_memory = amounts.entry("memory".to_owned()).or_default();
         *of_memory = of_memory.plus(amount(t.value.of(machine_memory)));
     }
-    Kept { amounts, machine_memory }
+    NodeReservation { amounts, machine_memory }
 }

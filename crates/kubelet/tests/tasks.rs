@@ -1,6 +1,6 @@
-//! The kubelet as a whole on a paused clock: its end leaves no task behind, and a worker that panics comes back.
+//! The kubelet as a whole on the paused clock: stopping it leaves no tasks, and a worker that panics is restarted.
 //!
-//! A process of its own: the counts of tasks are those of the whole process.
+//! A process of its own: task counts are per process.
 #[path = "suite/common/mod.rs"]
 mod common;
 
@@ -15,7 +15,7 @@ use kelson_kubelet::{Dependencies, Kubelet, Running};
 use kelson_tasks::Tasks;
 use serde_json::{Value, json};
 
-/// Names of all tasks that the kubelet's rooms start; those of the client are its own.
+/// Names of all tasks that the kubelet starts, without those of the client.
 const OWN: &[&str] = &[
     "pod-worker",
     "pod-sync",
@@ -47,7 +47,7 @@ struct Node {
     dir: tempfile::TempDir,
 }
 
-/// Answers watches of pods with this pod, and says that it is all.
+/// Responds to watches of pods with this pod as the complete list.
 fn with_pod(pod: Value) -> impl Fn(&Request) -> Option<Response> + Send + Sync {
     move |request| {
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
@@ -69,7 +69,7 @@ async fn start() -> Node {
     let dir = tempfile::tempdir().expect("tempdir");
     let mut config = Config::new("n1", dir.path());
     config.node_ips = vec!["192.0.2.1".parse().expect("ip")];
-    // The machine that runs the test may be short of anything.
+    // The machine that runs the test may be short of resources.
     config.eviction.thresholds.clear();
     let deps = Dependencies {
         tasks: tasks.clone(),
@@ -101,14 +101,14 @@ fn panicked(name: &str) -> u64 {
     kelson_tasks::stats().iter().find(|s| s.name == name).map_or(0, |s| s.panicked)
 }
 
-// One test: the counts are the process's.
+// One test, because the counts are per process.
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_panics_recovers_and_the_end_leaves_no_task() {
     let node = start().await;
     node.until(30, |n| n.runtime.running() == ["a"] && n.api.phase() == "Running").await;
     assert!(node.dir.path().join("pods/u").is_dir());
 
-    // The worker's next look at the runtime panics: at the end of its container, which must be started again.
+    // The worker's next read of the runtime panics at the end of its container, which must be restarted afterwards.
     let before = panicked("pod-worker");
     node.runtime.panics.lock().insert("list_one_pod", 1);
     node.runtime.exit("a", 1);

@@ -63,7 +63,7 @@ impl CronSchedule {
         let (mut zone, mut spec) = (None, text);
         if let Some(rest) = text.strip_prefix("CRON_TZ=").or_else(|| text.strip_prefix("TZ=")) {
             let Some((name, rest)) = rest.split_once(' ') else {
-                return Err(format!("a time zone alone is no schedule: {text}"));
+                return Err(format!("expected a schedule after the time zone: {text}"));
             };
             let known =
                 TimeZone::get(name).map_err(|_| format!("provided bad location {name}: unknown time zone {name}"));

@@ -9,16 +9,16 @@ pub(crate) fn process(families: &mut Families) {
     let used = kelson_platform::process::usage();
     if let Some(seconds) = used.cpu_s {
         families
-            .counter("process_cpu_seconds_total", "Processor time of this process, user and system, in seconds.")
+            .counter("process_cpu_seconds_total", "Total user and system CPU time in seconds.")
             .sample(&[], seconds);
     }
     let limit = kelson_platform::process::open_files_max().map_or(f64::INFINITY, |n| n as f64);
     let gauges = [
-        ("process_resident_memory_bytes", "Resident memory in bytes.", used.resident_bytes),
-        ("process_virtual_memory_bytes", "Virtual memory in bytes.", used.virtual_bytes),
-        ("process_open_fds", "Open file descriptors.", used.open_files),
-        ("process_max_fds", "File descriptors that may be open.", Some(limit)),
-        ("process_start_time_seconds", "Start of the process in seconds since the Unix epoch.", used.started_s),
+        ("process_resident_memory_bytes", "Resident memory size in bytes.", used.resident_bytes),
+        ("process_virtual_memory_bytes", "Virtual memory size in bytes.", used.virtual_bytes),
+        ("process_open_fds", "Number of open file descriptors.", used.open_files),
+        ("process_max_fds", "Maximum number of open file descriptors.", Some(limit)),
+        ("process_start_time_seconds", "Start time of the process as Unix time in seconds.", used.started_s),
     ];
     for (name, help, value) in gauges {
         if let Some(value) = value {
@@ -31,12 +31,12 @@ pub(crate) fn process(families: &mut Families) {
 pub(crate) fn tasks(families: &mut Families) {
     let stats = kelson_tasks::stats();
     let running: u64 = stats.iter().map(|s| s.running).sum();
-    families.gauge("go_goroutines", "Tasks that exist now.").sample(&[], running as f64);
-    let mut by_name = families.gauge("kelson_tasks_running", "Tasks that exist now, by name.");
+    families.gauge("go_goroutines", "Number of tasks.").sample(&[], running as f64);
+    let mut by_name = families.gauge("kelson_tasks_running", "Number of tasks by name.");
     for s in stats.iter().filter(|s| s.running > 0) {
         by_name.sample(&[("task", s.name)], s.running as f64);
     }
-    let mut by_name = families.counter("kelson_task_panics_total", "Tasks that ended by a panic, by name.");
+    let mut by_name = families.counter("kelson_task_panics_total", "Panicked tasks by name.");
     for s in &stats {
         by_name.sample(&[("task", s.name)], s.panicked as f64);
     }
@@ -55,5 +55,5 @@ pub(crate) fn build(families: &mut Families) {
         ("minor", version::MINOR),
         ("platform", &version::platform()),
     ];
-    families.gauge("kubernetes_build_info", "Always 1; the labels say which build this is.").sample(&labels, 1.0);
+    families.gauge("kubernetes_build_info", "Constant 1, labelled with the build.").sample(&labels, 1.0);
 }

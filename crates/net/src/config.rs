@@ -111,7 +111,9 @@ impl NetworkConfig {
             return Err(NetError::Config(format!("pod CIDR {subnet}: only IPv4 is supported yet")));
         }
         if subnet.prefix_len() > PREFIX_MAX {
-            return Err(NetError::Config(format!("pod CIDR {subnet} is too small: /{PREFIX_MAX} at most")));
+            return Err(NetError::Config(format!(
+                "pod CIDR {subnet} is too small; the prefix length must be at most {PREFIX_MAX}"
+            )));
         }
         if let Some(o) = self.overlay
             && (o.vni == 0 || o.vni > VNI_MAX)
@@ -119,7 +121,7 @@ impl NetworkConfig {
             return Err(NetError::Config(format!("VXLAN network identifier {} is not 1 to {VNI_MAX}", o.vni)));
         }
         if self.id.len() != 8 || !self.id.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(NetError::Config(format!("network id {:?} is not eight hex digits", self.id)));
+            return Err(NetError::Config(format!("network ID must be eight hex digits, got {:?}", self.id)));
         }
         Ok(())
     }

@@ -1,6 +1,5 @@
-//! What other programs change in nftables, as the kernel tells it: each change of a table, a chain, a rule or a set in this
-//! network namespace (`NFNLGRP_NFTABLES`). Passed over are elements of sets, which change with every pod and service, and what
-//! this program's own runs of `nft` change.
+//! What other programs change in nftables, as the kernel reports it: each change of a table, a chain, a rule, a set or its
+//! elements in this network namespace (`NFNLGRP_NFTABLES`). What this program's own runs of `nft` change is left out.
 
 use std::io;
 
@@ -22,6 +21,8 @@ const TABLE_ATTRIBUTE: u16 = 1;
 const ATTRIBUTE_MASK: u16 = 0x3fff;
 /// One read of events.
 const BUFFER_BYTES: usize = 32 * 1024;
+/// The kernel's buffer for this socket: a transaction of some thousand rules fits, which otherwise reads as lost changes.
+const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 
 /// A change of the ruleset.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +34,11 @@ pub enum RulesetChange {
     },
     /// A table, or something in it, was removed.
     Removed {
+        /// The table's name, without its family.
+        table: String,
+    },
+    /// Elements of a set or map were added or removed.
+    Elements {
         /// The table's name, without its family.
         table: String,
     },
@@ -56,6 +62,8 @@ impl RulesetEvents {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::NETFILTER))?;
+        // Without the right to do so, lost changes are reported as such.
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER_BYTES);
         rustix::net::bind(&socket, &netlink::SocketAddrNetlink::new(0, GROUP))?;
         Ok(Self { socket: UdpSocket::from_std(socket.into())? })
     }
@@ -91,15 +99,14 @@ fn changes(mut bytes: &[u8], is_own: impl Fn(u32) -> bool) -> Vec<RulesetChange>
         if is_own(port) {
             continue;
         }
-        // NEWTABLE, DELTABLE, NEWCHAIN, DELCHAIN, NEWRULE, DELRULE, NEWSET, DELSET.
-        let removed = match (kind >> 8, kind & 0xff) {
-            (SUBSYSTEM, 0 | 3 | 6 | 9) => Some(false),
-            (SUBSYSTEM, 2 | 5 | 8 | 11) => Some(true),
+        let Some(table) = table(body) else { continue };
+        // NEWTABLE, NEWCHAIN, NEWRULE, NEWSET; DELTABLE, DELCHAIN, DELRULE, DELSET; NEWSETELEM, DELSETELEM.
+        all.extend(match (kind >> 8, kind & 0xff) {
+            (SUBSYSTEM, 0 | 3 | 6 | 9) => Some(RulesetChange::Added { table }),
+            (SUBSYSTEM, 2 | 5 | 8 | 11) => Some(RulesetChange::Removed { table }),
+            (SUBSYSTEM, 12 | 14) => Some(RulesetChange::Elements { table }),
             _ => None,
-        };
-        if let (Some(removed), Some(table)) = (removed, table(body)) {
-            all.push(if removed { RulesetChange::Removed { table } } else { RulesetChange::Added { table } });
-        }
+        });
     }
     all
 }
@@ -157,17 +164,19 @@ mod tests {
             bytes_of(of(2), 5, &[(1, "kelson-1")]),
             bytes_of(of(3), 5, &[(3, "chain"), (1 | 0x8000, "filter")]),
             bytes_of(of(2), OWN, &[(1, "kelson-2")]),
-            bytes_of(of(12), 5, &[(1, "elements")]),
+            bytes_of(of(14), 5, &[(1, "elements")]),
             bytes_of(of(15), 5, &[(1, "generation")]),
             bytes_of(3 << 8 | 2, 5, &[(1, "another subsystem")]),
             bytes_of(of(8), 5, &[(2, "chain"), (1, "x")]),
+            bytes_of(of(14), OWN, &[(1, "own elements")]),
         ]
         .concat();
         let changes = |bytes: &[u8]| changes(bytes, |port| port == OWN);
-        assert_eq!(changes(&stream), [removed("kelson-1"), added("filter"), removed("x")]);
+        let elements = RulesetChange::Elements { table: "elements".into() };
+        assert_eq!(changes(&stream), [removed("kelson-1"), added("filter"), elements, removed("x")]);
         for cut in 0..stream.len() {
             // No cut panics, and none makes up a table.
-            assert!(changes(&stream[..cut]).len() <= 3);
+            assert!(changes(&stream[..cut]).len() <= 4);
         }
         assert_eq!(changes(&[0; 64]), []);
         assert_eq!(changes(&[0xff; 64]), []);

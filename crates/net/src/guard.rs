@@ -1,5 +1,6 @@
 //! Notices when another program changes tables of nftables that this one keeps: `nft flush ruleset`, which is the first line of
-//! many `/etc/nftables.conf`, takes all of them away. Putting them back is the owner's; see [`TableGuard::damaged`].
+//! many `/etc/nftables.conf`, takes all of them away. Restoring them is the owner's: [`TableGuard`] compares tables that stay the
+//! same with what they were, and [`TableWatch`] reports that tables which change all the time must be compared.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +13,88 @@ use crate::nft::{self, NftError};
 
 /// How long further changes are waited for once one was seen: a script of `nft` tells of each of its lines.
 const GATHER: Duration = Duration::from_millis(250);
-/// How often the tables are looked at where the kernel tells of no changes.
+/// How often the tables are looked at where the kernel reports no changes.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// The changes of nftables by other programs. Where the kernel reports none, anything may have changed every [`LOOK_EVERY`].
+#[derive(Debug)]
+struct Changes {
+    events: Option<RulesetEvents>,
+    look_at: Instant,
+}
+
+impl Changes {
+    /// Subscribes in the network namespace of this thread.
+    fn subscribe() -> Self {
+        let events = RulesetEvents::subscribe().inspect_err(|error| {
+            tracing::warn!(%error, "the kernel reports no changes of nftables; tables are compared every {LOOK_EVERY:?}");
+        });
+        Self { events: events.ok(), look_at: Instant::now() + LOOK_EVERY }
+    }
+
+    /// Waits for the next changes. Dropping the future loses nothing.
+    async fn next(&mut self) -> Vec<RulesetChange> {
+        if let Some(events) = &mut self.events {
+            match events.next().await {
+                Ok(changes) => return changes,
+                Err(error) => {
+                    tracing::warn!(%error, "the kernel reports no more changes of nftables; tables are compared every {LOOK_EVERY:?}");
+                    self.events = None;
+                    self.look_at = Instant::now();
+                }
+            }
+        }
+        tokio::time::sleep_until(self.look_at).await;
+        self.look_at = Instant::now() + LOOK_EVERY;
+        vec![RulesetChange::Lost]
+    }
+}
+
+/// The name of a table without its family.
+fn name_of(table: &str) -> &str {
+    table.split(' ').next_back().unwrap_or_default()
+}
+
+/// Notices changes that other programs make in tables whose owner changes them all the time. What changed is not compared: the
+/// owner knows what the tables should hold.
+#[derive(Debug)]
+pub struct TableWatch {
+    /// Names without families.
+    tables: Vec<String>,
+    gather: Duration,
+    changes: Changes,
+    /// When changes that were noticed are reported.
+    report_at: Option<Instant>,
+}
+
+impl TableWatch {
+    /// Watches tables, named with their families. Changes that follow the first one within `gather` are reported with it.
+    pub fn new<'a>(tables: impl Iterator<Item = &'a str>, gather: Duration) -> Self {
+        let tables = tables.map(|table| name_of(table).to_owned()).collect();
+        Self { tables, gather, changes: Changes::subscribe(), report_at: None }
+    }
+
+    /// Waits until another program has changed something in one of the tables, or may have. Dropping the future loses nothing.
+    pub async fn changed(&mut self) {
+        while self.report_at.is_none_or(|at| Instant::now() < at) {
+            let next = self.changes.next();
+            let changes = match self.report_at {
+                Some(at) => tokio::time::timeout_at(at, next).await.unwrap_or_default(),
+                None => next.await,
+            };
+            let concerns = |change: &RulesetChange| match change {
+                RulesetChange::Added { table }
+                | RulesetChange::Removed { table }
+                | RulesetChange::Elements { table } => self.tables.contains(table),
+                RulesetChange::Lost => true,
+            };
+            if changes.iter().any(concerns) {
+                self.report_at.get_or_insert(Instant::now() + self.gather);
+            }
+        }
+        self.report_at = None;
+    }
+}
 
 /// A table to be watched over.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,9 +106,8 @@ pub struct GuardedTable {
 }
 
 impl GuardedTable {
-    /// The name without the family.
     fn name(&self) -> &str {
-        self.table.split(' ').next_back().unwrap_or_default()
+        name_of(&self.table)
     }
 }
 
@@ -39,7 +119,7 @@ pub struct TableGuard {
     /// Other tables whose changes are of interest, by name.
     others: Vec<String>,
     known: BTreeMap<String, Value>,
-    events: Option<RulesetEvents>,
+    changes: Changes,
     /// When the guarded tables are looked at next; events bring it forward.
     look_at: Option<Instant>,
     others_changed: bool,
@@ -55,15 +135,11 @@ pub struct RulesetDamage {
 }
 
 impl TableGuard {
-    /// Guards `tables`, and listens for changes of `others` (names without families). Changes are heard from now on; where the
-    /// kernel tells of none, the tables are looked at now and then.
+    /// Guards `tables`, and listens for changes of `others` (names without families). Changes are noticed from now on; where the
+    /// kernel reports none, the tables are compared every 30 seconds.
     pub fn new(tables: Vec<GuardedTable>, others: Vec<String>) -> Self {
-        let events = RulesetEvents::subscribe()
-            .inspect_err(|error| {
-                tracing::warn!(%error, "changes of nftables are not told: the tables are looked at every {LOOK_EVERY:?}");
-            })
-            .ok();
-        Self { tables, others, known: BTreeMap::new(), events, look_at: None, others_changed: false }
+        let changes = Changes::subscribe();
+        Self { tables, others, known: BTreeMap::new(), changes, look_at: None, others_changed: false }
     }
 
     /// Takes the tables as they are now for what they should be. To be called once they are made.
@@ -86,31 +162,20 @@ impl TableGuard {
             if damage != RulesetDamage::default() {
                 return damage;
             }
-            let next = self.look_at.unwrap_or_else(|| Instant::now() + LOOK_EVERY);
-            let Some(events) = &mut self.events else {
-                self.look_at = Some(next);
-                tokio::time::sleep_until(next).await;
-                continue;
+            let next = self.changes.next();
+            let changes = match self.look_at {
+                Some(at) => tokio::time::timeout_at(at, next).await.unwrap_or_default(),
+                None => next.await,
             };
-            let told = match self.look_at {
-                Some(at) => tokio::time::timeout_at(at, events.next()).await.ok(),
-                None => Some(events.next().await),
-            };
-            match told {
-                None => {}
-                Some(Ok(changes)) => changes.iter().for_each(|c| self.heard(c)),
-                Some(Err(error)) => {
-                    tracing::warn!(%error, "changes of nftables are no longer told: the tables are looked at every {LOOK_EVERY:?}");
-                    self.events = None;
-                    self.look_at = Some(Instant::now());
-                }
-            }
+            changes.iter().for_each(|change| self.heard(change));
         }
     }
 
     fn heard(&mut self, change: &RulesetChange) {
-        let is_guarded = |table: &String| self.tables.iter().any(|g| g.name() == table);
+        let is_guarded = |table: &str| self.tables.iter().any(|g| g.name() == table);
         let (guarded, other) = match change {
+            // These change as pods come and go.
+            RulesetChange::Elements { .. } => (false, false),
             // What others add to a guarded table takes nothing away from it.
             RulesetChange::Added { table } => (false, self.others.contains(table)),
             RulesetChange::Removed { table } => (is_guarded(table), self.others.contains(table)),

@@ -19,6 +19,7 @@ mod family;
 pub mod guard;
 mod ipam;
 mod iptables;
+pub mod listing;
 mod netlink;
 mod netns;
 mod network;
@@ -29,6 +30,7 @@ mod ports;
 pub mod ranges;
 mod rules;
 mod spoofing;
+pub mod table;
 
 pub use config::{NetworkConfig, OverlayConfig, VXLAN_PORT, network_id};
 pub use error::NetError;

@@ -259,7 +259,7 @@ impl Links {
     pub async fn add_forwarding(&self, index: u32, mac: &[u8], node: Ipv4Addr) -> Result<(), NetError> {
         let request = self.handle.neighbours().add_bridge(index, mac).destination(node.into());
         let done = request.flags(NeighbourFlags::Own).replace().execute().await;
-        done.map_err(|e| refuse(format!("add the way to node {node}"), e))
+        done.map_err(|e| refuse(format!("add the route to node {node}"), e))
     }
 
     pub async fn delete_neighbour(&self, neighbour: Neighbour) -> Result<(), NetError> {

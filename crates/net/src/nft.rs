@@ -43,7 +43,7 @@ pub enum NftError {
     #[error("run nft: {0}")]
     Io(#[from] std::io::Error),
     /// It took too long and was killed.
-    #[error("nft did not end within {} seconds", RUN_TIMEOUT.as_secs())]
+    #[error("nft timed out after {} seconds", RUN_TIMEOUT.as_secs())]
     Timeout,
     /// It refused; the last of its words.
     #[error("nft failed: {0}")]
@@ -100,5 +100,14 @@ pub async fn delete_table(table: &str) -> Result<(), NftError> {
 /// See [`NftError`]; [`NftError::Refused`] when there is no such table.
 pub async fn list_table(table: &str) -> Result<Vec<u8>, NftError> {
     let words: Vec<&str> = ["-j", "list", "table"].into_iter().chain(table.split(' ')).collect();
+    run(&words, "").await
+}
+
+/// The named counters of a table (`ip NAME`), in nft's JSON.
+///
+/// # Errors
+/// See [`NftError`]; [`NftError::Refused`] when there is no such table.
+pub async fn list_counters(table: &str) -> Result<Vec<u8>, NftError> {
+    let words: Vec<&str> = ["-j", "list", "counters", "table"].into_iter().chain(table.split(' ')).collect();
     run(&words, "").await
 }

@@ -48,7 +48,7 @@ pub(crate) async fn ensure_device(links: &Links, config: &NetworkConfig) -> Resu
         None => {
             links.add_vxlan(&name, wanted, mac, config.mtu).await?;
             let made = links.by_name(&name).await?;
-            made.ok_or_else(|| NetError::Check(format!("device {name} vanished right after it was made")))?
+            made.ok_or_else(|| NetError::Check(format!("device {name} disappeared after its creation")))?
         }
     };
     if device.mtu != config.mtu {

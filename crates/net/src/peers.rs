@@ -130,14 +130,14 @@ async fn keep(network: Network, name: String, nodes: Arc<InformerHandle<NodeView
         let wait = match network.connect(peers.clone()).await {
             Ok(()) => {
                 if known.as_ref() != Some(&peers) {
-                    tracing::info!(nodes = peers.len(), "the overlay leads to the other nodes");
+                    tracing::info!(nodes = peers.len(), "overlay to other nodes is up to date");
                     known = Some(peers);
                 }
                 pause = RETRY.base;
                 CHECK
             }
             Err(e) => {
-                tracing::warn!(error = %e, retry_in = ?pause, "cannot connect the pods of other nodes");
+                tracing::warn!(error = %e, retry_in = ?pause, "updating the overlay to other nodes failed; retrying");
                 let wait = pause;
                 pause = RETRY.after(Some(pause));
                 wait

@@ -275,7 +275,7 @@ fn an_overlapping_range_is_named() {
     let message = error["msg"].as_str().unwrap();
     assert_eq!(
         message,
-        "pod CIDR 10.42.7.0/24 overlaps 10.42.7.200/24 of interface up0: choose another with --cluster-cidr"
+        "pod CIDR 10.42.7.0/24 overlaps 10.42.7.200/24 of interface up0; choose another with --cluster-cidr"
     );
 }
 

@@ -105,6 +105,11 @@ impl Cluster {
         self.pods_at(ip).next()
     }
 
+    /// The policy with this key.
+    pub fn policy(&self, key: &ObjectKey) -> Option<&Arc<Policy>> {
+        self.policies.get(key)
+    }
+
     /// All policies, by namespace and name.
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
         self.policies.values()

@@ -7,13 +7,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use kelson_meta::{LabelMap, ObjectKey};
+use kelson_net::table::{Fragment, Item, Table};
 use kelson_net::{Family, Protocol};
 
 use crate::cluster::Cluster;
 use crate::pod::PodFacts;
 use crate::policy::{Direction, PeerSelector, Peers, Policy, PortMatch};
 use crate::render;
-use crate::table::{Fragment, Item, Owner, Table};
 
 /// A set whose elements are pods that a selector selects.
 #[derive(Clone, Debug)]
@@ -25,6 +25,17 @@ struct Selection {
     users: usize,
 }
 
+/// Who claims an item of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Owner {
+    /// A policy: its counters, sets and blocks.
+    Policy(ObjectKey),
+    /// A pod of the cluster: its elements of sets.
+    Pod(ObjectKey),
+    /// A pod of this node: its chains.
+    Local(ObjectKey),
+}
+
 /// The tables of one node and what they are made from.
 #[derive(Debug)]
 pub struct Enforcer {
@@ -33,7 +44,7 @@ pub struct Enforcer {
     /// Addresses that pods of this node got, before their status says so.
     assigned: HashMap<ObjectKey, Vec<IpAddr>>,
     selections: HashMap<Arc<str>, Selection>,
-    tables: Vec<(Family, Table)>,
+    tables: Vec<(Family, Table<Owner>)>,
 }
 
 impl Enforcer {
@@ -55,7 +66,7 @@ impl Enforcer {
     }
 
     /// The tables, by family.
-    pub fn tables(&mut self) -> impl Iterator<Item = (Family, &mut Table)> {
+    pub fn tables(&mut self) -> impl Iterator<Item = (Family, &mut Table<Owner>)> {
         self.tables.iter_mut().map(|(family, table)| (*family, table))
     }
 

@@ -6,8 +6,8 @@
 //! the receiving pod. Traffic between a pod and its own node is always allowed, as the API says; it is never forwarded.
 //!
 //! [`policy`] decodes policies, [`judge`](Cluster::judge) is a plain reading of the API, [`enforcer`] keeps tables what
-//! policies ask for, [`render`] is the text of rules, [`table`] finds what changed. All of these are pure. `sync` watches
-//! and applies.
+//! policies ask for, [`render`] is the text of rules, [`kelson_net::table`] finds what changed. All of these are pure. `sync`
+//! watches and applies.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cluster;
@@ -15,14 +15,13 @@ mod config;
 mod digest;
 pub mod enforcer;
 mod judge;
-mod listing;
 mod metrics;
 mod pod;
 pub mod policy;
 mod ranges;
 pub mod render;
+mod reports;
 mod sync;
-pub mod table;
 pub mod view;
 
 use std::net::IpAddr;
@@ -30,10 +29,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kelson_client::Client;
-use kelson_meta::ObjectKey;
+use kelson_client::{Client, EventRecorder};
+use kelson_meta::{Clock, ObjectKey};
 use kelson_metrics::Registry;
-use kelson_net::{Family, nft};
+use kelson_net::{Family, listing, nft};
 use kelson_tasks::Tasks;
 use tokio::sync::{oneshot, watch};
 
@@ -45,8 +44,11 @@ pub use policy::{Direction, Policy};
 
 use config::table;
 use metrics::Metrics;
-use sync::{Arrival, Inbox};
+use reports::Reports;
+use sync::{Arrival, Inbox, Shared};
 
+/// The component that events name as their source.
+const COMPONENT: &str = "network-policy";
 /// How long the end of the tasks is waited for.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 /// How long a starting pod waits for its policies in one attempt; the kubelet tries again.
@@ -57,16 +59,23 @@ pub struct NetworkPolicies;
 
 impl NetworkPolicies {
     /// Starts watching and applying. A transaction that the kernel rejects is logged and retried; pods keep the rules
-    /// that they have. After a panic the tables are made again.
-    pub fn start(config: Config, client: Client, tasks: &Tasks) -> Running {
+    /// that they have. After a panic the tables are made again. `clock` dates events.
+    pub fn start(config: Config, client: Client, clock: Arc<dyn Clock>, tasks: &Tasks) -> Running {
         let (ready, seen) = watch::channel(false);
         let tasks = tasks.child("network-policies");
+        let recorder = EventRecorder::start_in(&tasks, client.clone(), clock, COMPONENT, &config.node_name);
+        let reports = Arc::new(Reports::new(recorder, &config.node_name));
         let (inbox, metrics) = (Arc::<Inbox>::default(), Arc::<Metrics>::default());
         let (group, gate) = (tasks.clone(), Gate { inbox: Arc::clone(&inbox) });
         let registry = metrics.registry().clone();
         tasks.supervise("network-policy-sync", move || {
-            let shared = (Arc::clone(&inbox), Arc::clone(&metrics));
-            sync::run(config.clone(), client.clone(), shared, ready.clone(), group.clone())
+            let shared = Shared {
+                inbox: Arc::clone(&inbox),
+                metrics: Arc::clone(&metrics),
+                reports: Arc::clone(&reports),
+                ready: ready.clone(),
+            };
+            sync::run(config.clone(), client.clone(), shared, group.clone())
         });
         Running { ready: seen, gate, registry, tasks }
     }
@@ -113,7 +122,7 @@ impl Drop for Running {
 #[derive(Debug, thiserror::Error)]
 pub enum GateError {
     /// The API server has not been reached since the start, or the kernel rejects the rules; the log says which.
-    #[error("network policies are not in force yet for the pod's addresses; the log of the node agent says why")]
+    #[error("network policies are not in force yet for the pod's addresses; see the log of the node agent")]
     Late,
     /// Enforcement has ended: the process is shutting down.
     #[error("network policies are no longer enforced: the node agent is shutting down")]
@@ -147,8 +156,8 @@ impl Gate {
 pub async fn decisions(data_dir: &Path, policy: &ObjectKey, direction: Direction) -> Option<(u64, u64)> {
     let mut found = None;
     for family in Family::ALL {
-        let Ok(content) = listing::read(&table(family, data_dir)).await else { continue };
-        let count = |allowed| content.counters.get(&render::counter(policy, direction, allowed)).copied();
+        let Ok(counters) = listing::counters(&table(family, data_dir)).await else { continue };
+        let count = |allowed| counters.get(&render::counter(policy, direction, allowed)).copied();
         if let Some((allowed, denied)) = count(true).zip(count(false)) {
             let (a, d) = found.unwrap_or((0, 0));
             found = Some((a + allowed, d + denied));

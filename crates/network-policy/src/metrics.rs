@@ -37,8 +37,7 @@ impl Default for Metrics {
         let decisions = Arc::<Mutex<Decisions>>::default();
         let shown = Arc::clone(&decisions);
         registry.on_scrape(move |families| {
-            let help = "New connections that a network policy allowed, or denied together with the other policies of the \
-                        pod, by policy and direction.";
+            let help = "New connections allowed by a network policy, or denied by it and the pod's other policies, by policy and direction.";
             let mut family = families.counter("kelson_network_policy_connections_total", help);
             for ((policy, direction, allowed), count) in &shown.lock().totals {
                 let decision = if *allowed { "allowed" } else { "denied" };
@@ -55,18 +54,18 @@ impl Default for Metrics {
         Self {
             sync_seconds: registry.histogram(
                 "kelson_network_policy_sync_duration_seconds",
-                "Time to bring the kernel's rules up to date.",
+                "Duration in seconds of updates of the kernel's rules.",
                 &bounds,
             ),
             sync_failures: registry
-                .counter("kelson_network_policy_sync_failures_total", "Transactions that the kernel rejected."),
+                .counter("kelson_network_policy_sync_failures_total", "Transactions rejected by the kernel."),
             repairs: registry.counter(
                 "kelson_network_policy_repairs_total",
-                "Times the kernel's rules had been changed by another program and were restored.",
+                "Restorations of the kernel's rules after changes by other programs.",
             ),
             connections_ended: registry.counter(
                 "kelson_network_policy_connections_ended_total",
-                "Established connections ended because a policy no longer allows them.",
+                "Established connections closed because no policy allows them any longer.",
             ),
             decisions,
             registry,

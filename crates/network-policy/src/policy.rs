@@ -59,6 +59,23 @@ impl Policy {
         }
     }
 
+    /// The parts that have no effect on a pod network of these address families, each as field path and reason.
+    pub fn ineffective(&self, families: &[Family]) -> Vec<String> {
+        let mut parts = self.faults.clone();
+        for (direction, field) in [(Direction::Ingress, "ingress"), (Direction::Egress, "egress")] {
+            for (i, rule) in self.rules(direction).unwrap_or_default().iter().enumerate() {
+                let Peers::Listed { blocks, .. } = &rule.peers else { continue };
+                let foreign = blocks.iter().filter(|(net, _)| !families.contains(&Family::of(&net.addr())));
+                parts.extend(foreign.map(|(net, _)| {
+                    format!(
+                        "spec.{field}[{i}]: ipBlock {net} is of an address family that the pod network does not have"
+                    )
+                }));
+            }
+        }
+        parts
+    }
+
     /// Whether the policy applies to a pod with these labels in its namespace.
     pub fn selects(&self, pod: &PodFacts) -> bool {
         pod.namespace == self.key.namespace && self.selects.matches(&pod.labels)
@@ -233,7 +250,7 @@ fn decode_ports(ports: &[Port], path: &str, faults: &mut Vec<String>) -> Vec<Por
             (Some(PortRef::Number(first)), end) => PortMatch::Range(*first, end.unwrap_or(*first)),
             (Some(PortRef::Name(name)), None) => PortMatch::Named(name.clone()),
             _ => {
-                faults.push(format!("{path}.ports[{i}].endPort: needs a numeric port"));
+                faults.push(format!("{path}.ports[{i}].endPort: requires a numeric port"));
                 // An empty range: the entry allows nothing, and the rule does not become one for every port.
                 PortMatch::Range(1, 0)
             }
@@ -281,6 +298,16 @@ mod tests {
         assert_eq!(p.faults, ["spec.ingress[0].peers[3]: selects nothing"]);
         assert_eq!(selectors[1].identity(), selectors[2].identity());
         assert_ne!(selectors[0].identity(), selectors[1].identity());
+    }
+
+    #[test]
+    fn blocks_of_an_address_family_that_pods_lack_are_named() {
+        let blocks =
+            json!([{"ipBlock": {"cidr": "192.0.2.0/24"}}, {"ipBlock": {"cidr": "fd00::/8", "except": ["fd00::/16"]}}]);
+        let p = policy(json!({"ingress": [{}, {"from": blocks}]}));
+        let expected = "spec.ingress[1]: ipBlock fd00::/8 is of an address family that the pod network does not have";
+        assert_eq!(p.ineffective(&[Family::V4]), [expected]);
+        assert!(p.ineffective(&Family::ALL).is_empty());
     }
 
     #[test]

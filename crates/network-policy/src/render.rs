@@ -25,8 +25,6 @@ pub const EGRESS_MAP: &str = "egress";
 pub const ISOLATED_SET: &str = "isolated";
 /// Pairs of an isolated pod's address with itself.
 pub const SELF_SET: &str = "self";
-/// The chain that packets enter, and the number of its rules.
-pub const BASE_CHAIN: (&str, usize) = ("forward", 6);
 /// Counters in one rule: the kernel allows 128 expressions.
 const COUNTERS_PER_RULE_MAX: usize = 16;
 

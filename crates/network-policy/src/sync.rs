@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use kelson_client::{Backoff, Client, Informer, InformerConfig, InformerHandle, Object};
 use kelson_meta::ObjectKey;
+use kelson_net::guard::TableWatch;
 use kelson_net::nft::{self, NftError};
-use kelson_net::{Family, conntrack};
+use kelson_net::{Family, conntrack, listing};
 use kelson_tasks::{Lane, Tasks};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
@@ -18,11 +19,10 @@ use tokio::time::Instant;
 use crate::config::{Config, table};
 use crate::enforcer::Enforcer;
 use crate::judge::Connection;
-use crate::listing;
 use crate::metrics::Metrics;
 use crate::pod::PodFacts;
 use crate::policy::{Direction, Policy};
-use crate::render;
+use crate::reports::Reports;
 use crate::view::{Namespace, NetworkPolicy, Pod};
 
 /// Changes within this time after a transaction share the next one.
@@ -92,6 +92,7 @@ struct Syncer {
     client: Client,
     tasks: Tasks,
     metrics: Arc<Metrics>,
+    reports: Arc<Reports>,
     inbox: Arc<Inbox>,
     policies: InformerHandle<NetworkPolicy>,
     watches: Option<Watches>,
@@ -103,16 +104,22 @@ struct Syncer {
     /// Arrivals that the next transaction answers.
     waiting: Vec<oneshot::Sender<()>>,
     conntrack_works: bool,
+    /// Policies with parts that have no effect, until that is reported.
+    unreported: HashSet<ObjectKey>,
+}
+
+/// What outlives a restart of the loop.
+pub(crate) struct Shared {
+    pub inbox: Arc<Inbox>,
+    pub metrics: Arc<Metrics>,
+    pub reports: Arc<Reports>,
+    /// Becomes true when the policies were applied for the first time.
+    pub ready: watch::Sender<bool>,
 }
 
 /// Runs until dropped.
-pub(crate) async fn run(
-    config: Config,
-    client: Client,
-    (inbox, metrics): (Arc<Inbox>, Arc<Metrics>),
-    ready: watch::Sender<bool>,
-    tasks: Tasks,
-) {
+pub(crate) async fn run(config: Config, client: Client, shared: Shared, tasks: Tasks) {
+    let Shared { inbox, metrics, reports, ready } = shared;
     let policies = informer::<NetworkPolicy>(&client, &inbox, &tasks, |i| &i.policies);
     policies.synced().await;
     let dir = config.data_dir.clone();
@@ -122,6 +129,7 @@ pub(crate) async fn run(
         client,
         tasks,
         metrics,
+        reports,
         inbox,
         policies,
         watches: None,
@@ -131,6 +139,7 @@ pub(crate) async fn run(
         present: true,
         waiting: Vec::new(),
         conntrack_works: true,
+        unreported: HashSet::new(),
     };
     syncer.forever(ready).await;
 }
@@ -143,6 +152,9 @@ impl Syncer {
             interval
         };
         let (mut check, mut count) = (every(self.config.check_period), every(COUNT_PERIOD));
+        let names: Vec<String> = self.enforcer.tables().map(|(_, table)| table.name().to_owned()).collect();
+        // At once: until the rules are back, what they forbid passes.
+        let mut changes = TableWatch::new(names.iter().map(String::as_str), Duration::ZERO);
         let (inbox, mut failures, mut due) = (Arc::clone(&self.inbox), 0u32, true);
         loop {
             if due {
@@ -164,6 +176,7 @@ impl Syncer {
             }
             due = tokio::select! {
                 () = inbox.changed.notified() => true,
+                () = changes.changed() => self.check().await,
                 _ = check.tick() => self.check().await,
                 _ = count.tick() => self.count().await,
             };
@@ -183,7 +196,12 @@ impl Syncer {
             for (family, table) in self.enforcer.tables() {
                 let transaction = if full { Some(table.take_full()) } else { table.take_diff() };
                 let Some(transaction) = transaction else { continue };
-                tracing::debug!(table = table.name(), bytes = transaction.script.len(), full, "apply network policies");
+                tracing::debug!(
+                    table = table.name(),
+                    bytes = transaction.script.len(),
+                    full,
+                    "applying network policies"
+                );
                 nft::apply(&transaction.script).await?;
                 if transaction.narrows {
                     narrowed.push(family);
@@ -209,13 +227,8 @@ impl Syncer {
             match self.policies.get(&key) {
                 Some(object) => {
                     let policy = Policy::new(&object);
-                    for fault in &policy.faults {
-                        tracing::warn!(
-                            namespace = key.namespace,
-                            policy = key.name,
-                            fault,
-                            "part of a network policy allows nothing"
-                        );
+                    if !policy.ineffective(&self.config.families).is_empty() {
+                        self.unreported.insert(key);
                     }
                     self.enforcer.set_policy(policy);
                 }
@@ -248,6 +261,23 @@ impl Syncer {
             }
             self.waiting.push(arrival.done);
         }
+        self.report_ineffective();
+    }
+
+    /// Reports parts of policies that have no effect, once for each change of a policy and from the nodes of the pods that it
+    /// selects alone.
+    fn report_ineffective(&mut self) {
+        let (cluster, node, families) = (self.enforcer.cluster(), &self.config.node_name, &self.config.families);
+        self.unreported.retain(|key| {
+            let Some((policy, object)) = cluster.policy(key).zip(self.policies.get(key)) else { return false };
+            let mut pods = cluster.pods_in(&key.namespace);
+            // A selector that cannot be understood selects no pod anywhere.
+            if !policy.selects.nothing && !pods.any(|pod| pod.node == *node && policy.selects(pod)) {
+                return true;
+            }
+            self.reports.ineffective(&object, &policy.ineffective(families));
+            false
+        });
     }
 
     /// Without policies the kernel needs no table.
@@ -274,14 +304,14 @@ impl Syncer {
         match ended {
             Ok(0) => {}
             Ok(count) => {
-                tracing::info!(count, "ended connections that network policies no longer allow");
+                tracing::info!(count, "closed connections that network policies no longer allow");
                 self.metrics.ended(count);
             }
             Err(error) if self.conntrack_works => {
                 self.conntrack_works = false;
-                tracing::warn!(%error, "cannot end connections that network policies no longer allow; they stay open until they close");
+                tracing::warn!(%error, "closing connections that network policies no longer allow failed; they stay open");
             }
-            Err(error) => tracing::debug!(%error, "cannot end forbidden connections"),
+            Err(error) => tracing::debug!(%error, "closing forbidden connections failed"),
         }
     }
 
@@ -310,18 +340,21 @@ impl Syncer {
         if self.watches.is_none() || self.stale {
             return self.stale && self.watches.is_some();
         }
+        let mut changed = Vec::new();
         for (_, table) in self.enforcer.tables() {
-            let found = listing::read(table.name()).await;
-            if !found.is_ok_and(|content| content.is_of(table, render::BASE_CHAIN)) {
+            let found = listing::content(table.name()).await;
+            if !found.is_ok_and(|content| content == table.expected()) {
                 tracing::warn!(
                     table = table.name(),
                     "another program changed the rules of network policies; restoring them"
                 );
-                self.stale = true;
+                changed.push(table.name().to_owned());
             }
         }
+        self.stale = !changed.is_empty();
         if self.stale {
             self.metrics.repaired();
+            self.reports.restored(&changed);
         }
         self.stale
     }
@@ -331,7 +364,7 @@ impl Syncer {
         if self.watches.is_some() && !self.stale {
             let mut counters = Vec::new();
             for (_, table) in self.enforcer.tables() {
-                counters.push(listing::read(table.name()).await.map(|c| c.counters).unwrap_or_default());
+                counters.push(listing::counters(table.name()).await.unwrap_or_default());
             }
             let policies: Vec<_> = self.enforcer.cluster().policies().cloned().collect();
             self.metrics.read(&policies, &counters);

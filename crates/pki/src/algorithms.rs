@@ -68,7 +68,7 @@ pub(crate) fn signing_key(key: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>
         if key.secret_der().windows(P521_ID.len()).any(|part| part == P521_ID) {
             "keys on the curve P-521 are not supported here; use P-256, P-384, Ed25519 or RSA of at least 2048 bits"
         } else {
-            "the key is damaged, or of a kind that is not supported; use P-256, P-384, Ed25519 or RSA of at least 2048 bits"
+            "the key is damaged or of an unsupported type; use P-256, P-384, Ed25519 or RSA of at least 2048 bits"
         }
     })
 }

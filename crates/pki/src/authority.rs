@@ -163,7 +163,7 @@ impl Authority {
         let cert = pem::certificates_from_pem(cert_pem)?.remove(0);
         let (_, parsed) = X509Certificate::from_der(&cert).map_err(|e| PkiError::malformed("certificate", e))?;
         if parsed.public_key().raw != key.public().spki() {
-            return Err(PkiError::malformed("certificate", "it does not belong to the key"));
+            return Err(PkiError::malformed("certificate", "does not match the key"));
         }
         let (subject, info) = (parsed.subject().as_raw().to_vec(), info_of(&parsed)?);
         Ok(Self { cert_pem: cert_pem.to_owned(), cert, key, subject, info, cross: String::new() })

@@ -75,8 +75,8 @@ impl Key {
         let scheme = SCHEMES
             .into_iter()
             .find(|s| signing.choose_scheme(&[*s]).is_some())
-            .ok_or(PkiError::Crypto("the key offers no known signature scheme"))?;
-        let spki = signing.public_key().ok_or(PkiError::Crypto("the key does not tell its public part"))?;
+            .ok_or(PkiError::Crypto("the key has no supported signature scheme"))?;
+        let spki = signing.public_key().ok_or(PkiError::Crypto("the key has no public part"))?;
         let public = PublicKey::from_spki(spki.as_ref())?;
         Ok(Self { signing, scheme, public, label, der: Arc::new(Zeroizing::new(der)) })
     }

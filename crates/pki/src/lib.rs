@@ -71,9 +71,7 @@ pub enum PkiError {
     #[error("the signer has expired: NotAfter={0}")]
     SignerExpired(String),
     /// The clock shows a time at which this program did not exist.
-    #[error(
-        "the clock shows {now}, which is before {min}: set it, so that the cluster's authorities are not made with a wrong date"
-    )]
+    #[error("the clock shows {now}, which is before {min}; set the clock before the cluster's CAs are created")]
     ClockBehind {
         /// What the clock shows.
         now: jiff::Timestamp,

@@ -45,7 +45,7 @@ pub fn certificates_from_pem(text: &str) -> Result<Vec<CertificateDer<'static>>,
         .filter(|(l, _)| *l == "CERTIFICATE")
         .map(|(_, der)| CertificateDer::from(der))
         .collect();
-    if certs.is_empty() { Err(PkiError::malformed("PEM", "no certificate in it")) } else { Ok(certs) }
+    if certs.is_empty() { Err(PkiError::malformed("PEM", "has no certificate")) } else { Ok(certs) }
 }
 
 #[cfg(test)]

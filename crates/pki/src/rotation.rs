@@ -55,7 +55,7 @@ pub fn begin(dir: &Path, now: Timestamp) -> Result<(), PkiError> {
         }
     }
     if waiting.is_empty() {
-        return Err(PkiError::malformed("rotation", "one is under way: finish it before another is begun"));
+        return Err(PkiError::malformed("rotation", "a rotation is in progress; finish it before starting another"));
     }
     for (name, old) in &waiting {
         let next = old.successor(now)?;

@@ -12,11 +12,11 @@ mod unix;
 mod windows;
 
 #[cfg(unix)]
-pub use unix::{files, process};
+pub use unix::{files, process, service};
 #[cfg(all(unix, feature = "tokio"))]
 pub use unix::{signals, sockets};
 #[cfg(windows)]
-pub use windows::{files, process};
+pub use windows::{files, process, service};
 #[cfg(all(windows, feature = "tokio"))]
 pub use windows::{signals, sockets};
 

@@ -154,7 +154,7 @@ async fn serve(health: Arc<Health>, role: Role, at: SocketAddr, tasks: Tasks) {
     let listener = loop {
         match TcpListener::bind(at).await {
             Ok(listener) => break listener,
-            Err(e) => tracing::warn!(address = %at, error = %e, "cannot listen for health checks; trying again"),
+            Err(e) => tracing::warn!(address = %at, error = %e, "listening for health checks failed; retrying"),
         }
         tokio::time::sleep(BIND_RETRY).await;
     };

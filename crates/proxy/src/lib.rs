@@ -1,19 +1,18 @@
 //! Kelson proxy: services to nftables. Makes the cluster's service addresses and node ports work on one node, as
 //! kube-proxy's nftables mode does (KEP-3866), in tables of its own: `kelson-ID-proxy`, one per address family.
 //!
-//! `model` reads objects, [`service`] decides which endpoints this node uses, [`render`] says it in rules, [`ruleset`]
-//! finds what changed; all four are pure. `sync` watches and applies. The pod network and host ports are
+//! `model` reads objects, [`service`] decides which endpoints this node uses, [`render`] says it in rules; all three are
+//! pure. What changed is found by [`kelson_net::table`]. `sync` watches and applies. The pod network and host ports are
 //! `kelson-net`'s; names are `kelson-dns`'s.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod config;
+mod container;
 mod flows;
 mod health;
-mod listing;
 mod metrics;
 pub mod model;
 pub mod render;
-pub mod ruleset;
 pub mod service;
 mod sync;
 
@@ -29,6 +28,7 @@ use tokio::sync::watch;
 
 pub use config::Config;
 use config::table;
+pub use container::Container;
 use metrics::Metrics;
 use model::Family;
 use sync::Effects;

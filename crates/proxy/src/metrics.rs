@@ -37,50 +37,50 @@ impl Metrics {
         let bounds = exponential_buckets(0.001, 2.0, 15).unwrap_or_default();
         let seconds = |name: &str, help: &str| r.histograms(name, help, &family, &bounds);
         Self {
-            syncs: seconds("kubeproxy_sync_proxy_rules_duration_seconds", "Seconds that syncs of rules took."),
+            syncs: seconds("kubeproxy_sync_proxy_rules_duration_seconds", "Duration in seconds of rule syncs."),
             full_syncs: seconds(
                 "kubeproxy_sync_full_proxy_rules_duration_seconds",
-                "Seconds that syncs took which made the whole table anew.",
+                "Duration in seconds of full rule syncs.",
             ),
             partial_syncs: seconds(
                 "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-                "Seconds that syncs took which wrote only what had changed.",
+                "Duration in seconds of partial rule syncs.",
             ),
             last_queued: r.float_gauges(
                 "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-                "When a change was last seen, in seconds since the Unix epoch.",
+                "Unix time in seconds at which a sync was last queued.",
                 &family,
             ),
             last_synced: r.float_gauges(
                 "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-                "When the rules were last what is desired, in seconds since the Unix epoch.",
+                "Unix time in seconds of the last successful sync.",
                 &family,
             ),
             failures: r.counters(
                 "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-                "Transactions that the kernel refused.",
+                "nftables transactions rejected by the kernel.",
                 &family,
             ),
             restores: r.counters(
                 "kelson_proxy_table_restores_total",
-                "Tables that were made anew because another program had changed them.",
+                "Tables restored after changes by other programs.",
                 &family,
             ),
             flows_deleted: r.counters(
                 "kubeproxy_conntrack_reconciler_deleted_entries_total",
-                "Flows to endpoints that are no more, ended by the proxy.",
+                "Conntrack entries of removed endpoints that were deleted.",
                 &family,
             ),
             service_changes: r
-                .counter("kubeproxy_sync_proxy_rules_service_changes_total", "Changes of services that were seen."),
+                .counter("kubeproxy_sync_proxy_rules_service_changes_total", "Observed changes of services."),
             endpoint_changes: r
-                .counter("kubeproxy_sync_proxy_rules_endpoint_changes_total", "Changes of endpoints that were seen."),
+                .counter("kubeproxy_sync_proxy_rules_endpoint_changes_total", "Observed changes of endpoints."),
             changes_pending: r.gauge(
                 "kubeproxy_sync_proxy_rules_service_changes_pending",
-                "Services that changed, or whose endpoints did, and whose rules are not applied yet.",
+                "Services with changes that are not yet applied.",
             ),
-            healthz: r.counters("kubeproxy_proxy_healthz_total", "Answers of /healthz, by their code.", &["code"]),
-            livez: r.counters("kubeproxy_proxy_livez_total", "Answers of /livez, by their code.", &["code"]),
+            healthz: r.counters("kubeproxy_proxy_healthz_total", "Responses of /healthz by code.", &["code"]),
+            livez: r.counters("kubeproxy_proxy_livez_total", "Responses of /livez by code.", &["code"]),
             registry,
         }
     }

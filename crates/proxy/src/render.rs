@@ -13,10 +13,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use kelson_net::table::{Fragment, Item};
 use sha2::{Digest as _, Sha256};
 
+use crate::container::Container;
 use crate::model::{Family, TrafficPolicy};
-use crate::ruleset::{Container, Fragment, Item};
 use crate::service::{PortPlan, without_contained};
 
 /// The bit that says "masquerade"; the same as kube-proxy's and kubelet's.
@@ -220,10 +221,10 @@ impl Port<'_> {
     fn render(&self, out: &mut Fragment) {
         let plan = self.plan;
         for ip in &plan.cluster_ips {
-            put(out, Item::Element(Container::ClusterIps, ip.to_string()), "");
+            put(out, Container::ClusterIps.element(ip.to_string()), "");
         }
         for ip in &plan.hairpin {
-            put(out, Item::Element(Container::Hairpin, format!("{ip} . {ip}")), "");
+            put(out, Container::Hairpin.element(format!("{ip} . {ip}")), "");
         }
         for (policy, used) in [(TrafficPolicy::Cluster, plan.uses_cluster()), (TrafficPolicy::Local, plan.uses_local())]
         {
@@ -238,10 +239,10 @@ impl Port<'_> {
         for ip in &plan.cluster_ips {
             let key = self.key(ip);
             if plan.endpoints(plan.internal).is_empty() {
-                put(out, Item::Element(Container::NoEndpointServices, key), refusal);
+                put(out, Container::NoEndpointServices.element(key), refusal);
             } else {
                 let verdict = format!("goto {}", self.policy_chain(plan.internal));
-                put(out, Item::Element(Container::ServiceIps, key), &verdict);
+                put(out, Container::ServiceIps.element(key), &verdict);
             }
         }
         if plan.externally_accessible() {
@@ -263,25 +264,25 @@ impl Port<'_> {
             put(out, Item::Chain(chain.clone()), &self.external_rules().join("\n"));
             let verdict = format!("goto {chain}");
             for ip in plan.external_ips.iter().chain(&plan.load_balancer_ips) {
-                put(out, Item::Element(Container::ServiceIps, self.key(ip)), &verdict);
+                put(out, Container::ServiceIps.element(self.key(ip)), &verdict);
             }
             if let Some(key) = &node_port {
-                put(out, Item::Element(Container::ServiceNodePorts, key.clone()), &verdict);
+                put(out, Container::ServiceNodePorts.element(key.clone()), &verdict);
             }
         }
         if !served {
             for ip in plan.external_ips.iter().chain(&plan.load_balancer_ips) {
-                put(out, Item::Element(Container::NoEndpointServices, self.key(ip)), refusal);
+                put(out, Container::NoEndpointServices.element(self.key(ip)), refusal);
             }
             if let Some(key) = node_port {
-                put(out, Item::Element(Container::NoEndpointNodePorts, key), refusal);
+                put(out, Container::NoEndpointNodePorts.element(key), refusal);
             }
         }
         if !plan.source_ranges.is_empty() && !plan.load_balancer_ips.is_empty() {
             let chain = self.chain("firewall");
             put(out, Item::Chain(chain.clone()), &self.firewall_rules().join("\n"));
             for ip in &plan.load_balancer_ips {
-                put(out, Item::Element(Container::FirewallIps, self.key(ip)), &format!("goto {chain}"));
+                put(out, Container::FirewallIps.element(self.key(ip)), &format!("goto {chain}"));
             }
         }
     }

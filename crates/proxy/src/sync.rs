@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use kelson_client::{Backoff, Change, Client, Informer, InformerConfig, InformerHandle};
 use kelson_meta::{Clock, ObjectKey};
-use kelson_net::events::{RulesetChange, RulesetEvents};
+use kelson_net::guard::TableWatch;
+use kelson_net::listing;
 use kelson_net::nft::{self, NftError};
+use kelson_net::table::Table;
 use kelson_tasks::{Lane, Tasks};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -18,11 +20,9 @@ use tokio::time::Instant;
 use crate::config::{Config, table};
 use crate::flows::Frontends;
 use crate::health::{Health, Listeners};
-use crate::listing;
 use crate::metrics::Metrics;
 use crate::model::{EndpointSlice, Family, LABEL_HEADLESS, LABEL_PROXY_NAME, LABEL_ZONE, Node, Service, TrafficPolicy};
 use crate::render::{self, Options};
-use crate::ruleset::RuleSet;
 use crate::service::{self, NodeInfo};
 
 /// How long the first sync waits for the node's zone; without it hints by zone do not hold.
@@ -35,8 +35,6 @@ const HEALTH_TIMEOUT: Duration = Duration::from_secs(60);
 const GATHER: Duration = Duration::from_millis(500);
 /// The kernel may list a hundred thousand flows before it answers.
 static FLOWS: Lane = Lane::new("conntrack", 1);
-/// Chains of [`render::base`] that are no hooks.
-const FIXED_CHAINS: [&str; 3] = ["mark-for-masquerade", "reject-chain", "services"];
 
 /// What the watches leave for the loop.
 struct Inbox {
@@ -110,9 +108,9 @@ impl Inbox {
 }
 
 /// One family's table.
-struct Table {
+struct FamilyTable {
     family: Family,
-    rules: RuleSet,
+    rules: Table<ObjectKey>,
     /// Nothing is known of the kernel's state: the next transaction makes the table anew.
     stale: bool,
     frontends: HashMap<ObjectKey, Frontends>,
@@ -131,7 +129,7 @@ struct Syncer {
     services: InformerHandle<Service>,
     node: InformerHandle<Node>,
     node_info: NodeInfo,
-    tables: Vec<Table>,
+    tables: Vec<FamilyTable>,
     conntrack_works: bool,
 }
 
@@ -174,9 +172,9 @@ pub(crate) async fn run(config: Config, effects: Effects, ready: watch::Sender<b
     // Hints are an optimisation; a node that does not exist yet must not hold up its services.
     let _ = tokio::time::timeout(NODE_WAIT, node.synced()).await;
     let options = config.options();
-    let new_table = |family: Family| Table {
+    let new_table = |family: Family| FamilyTable {
         family,
-        rules: RuleSet::new(table(family, &config.data_dir), render::base(family, &options)),
+        rules: Table::new(table(family, &config.data_dir), render::base(family, &options)),
         stale: true,
         frontends: HashMap::new(),
         unflushed: Frontends::default(),
@@ -207,7 +205,7 @@ impl Syncer {
         check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut due = true;
         let inbox = Arc::clone(&self.inbox);
-        let mut removals = Removals::of(self.tables.iter().map(|t| t.rules.table()));
+        let mut changes = TableWatch::new(self.tables.iter().map(|t| t.rules.name()), GATHER);
         loop {
             if due {
                 match self.sync().await {
@@ -229,10 +227,7 @@ impl Syncer {
                 () = inbox.changed.notified() => true,
                 () = inbox.everything.notified() => self.read_zone(),
                 _ = check.tick() => self.check().await,
-                () = removals.next() => {
-                    tokio::time::sleep(GATHER).await;
-                    self.check().await
-                }
+                () = changes.changed() => self.check().await,
             };
         }
     }
@@ -257,13 +252,14 @@ impl Syncer {
             self.refresh(key);
         }
         for table in &mut self.tables {
-            let script = if table.stale { Some(table.rules.take_full()) } else { table.rules.take_diff() };
-            let Some(script) = script else { continue };
+            let transaction = if table.stale { Some(table.rules.take_full()) } else { table.rules.take_diff() };
+            let Some(transaction) = transaction else { continue };
             let (start, full) = (Instant::now(), table.stale);
-            tracing::debug!(table = table.rules.table(), bytes = script.len(), full = table.stale, "apply rules");
+            let bytes = transaction.script.len();
+            tracing::debug!(table = table.rules.name(), bytes, full = table.stale, "applying rules");
             // Stale until proven applied: also when this future is dropped in the middle.
             table.stale = true;
-            nft::apply(&script).await.inspect_err(|_| self.metrics.failed(table.family))?;
+            nft::apply(&transaction.script).await.inspect_err(|_| self.metrics.failed(table.family))?;
             table.stale = false;
             self.metrics.synced(table.family, start.elapsed(), full);
         }
@@ -329,61 +325,15 @@ impl Syncer {
     /// Compares the kernel's tables with what they should be; true when one must be made anew.
     async fn check(&mut self) -> bool {
         for table in &mut self.tables {
-            match listing::count(table.rules.table(), &FIXED_CHAINS).await {
-                Ok(found) if found == table.rules.expected() => {}
-                Ok(_) => {
-                    tracing::warn!(table = table.rules.table(), "rules were changed by somebody else; made anew");
-                    self.metrics.restored(table.family);
-                    table.stale = true;
-                }
-                Err(e) => {
-                    tracing::warn!(table = table.rules.table(), error = %e, "rules cannot be read; made anew");
-                    self.metrics.restored(table.family);
-                    table.stale = true;
-                }
+            let name = table.rules.name();
+            match listing::content(name).await {
+                Ok(found) if found == table.rules.expected() => continue,
+                Ok(_) => tracing::warn!(table = name, "another program changed the service rules; restoring them"),
+                Err(error) => tracing::warn!(table = name, %error, "reading the service rules failed; restoring them"),
             }
+            self.metrics.restored(table.family);
+            table.stale = true;
         }
         self.tables.iter().any(|t| t.stale)
-    }
-}
-
-/// Hears of what goes from the proxy's tables, whoever takes it.
-struct Removals {
-    /// Names without families.
-    tables: Vec<String>,
-    events: Option<RulesetEvents>,
-}
-
-impl Removals {
-    /// Of these tables, named with their families. Where the kernel tells nothing, the check in turn finds it.
-    fn of<'a>(tables: impl Iterator<Item = &'a str>) -> Self {
-        let events = RulesetEvents::subscribe()
-            .inspect_err(|error| tracing::warn!(%error, "changes of nftables by other programs are noticed late"))
-            .ok();
-        let name = |table: &str| table.split(' ').next_back().unwrap_or_default().to_owned();
-        Self { tables: tables.map(name).collect(), events }
-    }
-
-    /// Waits until something went from one of the tables. Dropping the future loses nothing that was not heard.
-    async fn next(&mut self) {
-        loop {
-            let Some(events) = &mut self.events else { return std::future::pending().await };
-            match events.next().await {
-                Ok(changes) if changes.iter().any(|c| self.concerns(c)) => return,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "changes of nftables by other programs are noticed late from now on");
-                    self.events = None;
-                }
-            }
-        }
-    }
-
-    fn concerns(&self, change: &RulesetChange) -> bool {
-        match change {
-            RulesetChange::Removed { table } => self.tables.contains(table),
-            RulesetChange::Lost => true,
-            RulesetChange::Added { .. } => false,
-        }
     }
 }

@@ -87,8 +87,7 @@ fn choose(given: Given, used: &[Used]) -> Result<(IpNet, IpNet), RangesError> {
     candidates.find(|(c, s)| fits(c, s)).ok_or_else(|| {
         let (who, more) = used.first().map_or(("nobody", 0), |u| (u.by.as_str(), used.len() - 1));
         RangesError::Refused(format!(
-            "no free ranges for pods and services are left: all of 10.0.0.0/8 and 172.16.0.0/12 is used, by {who} and \
-             {more} others; choose with --cluster-cidr and --service-cidr"
+            "no free ranges for pods and services: all of 10.0.0.0/8 and 172.16.0.0/12 is in use by {who} and {more} others; give --cluster-cidr and --service-cidr"
         ))
     })
 }
@@ -101,8 +100,7 @@ fn agree(stored: &Ranges, given: Given, file: &Path) -> Result<(), RangesError> 
             && given.trunc() != stored
         {
             return Err(RangesError::Refused(format!(
-                "{flag} {given}: this cluster has {stored} since its first start ({}), which cannot be changed; leave \
-                 the flag out, or use another --data-dir",
+                "{flag} {given}: this cluster uses {stored} since its first start ({}), which cannot be changed; omit the flag or use another --data-dir",
                 file.display()
             )));
         }

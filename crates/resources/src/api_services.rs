@@ -25,8 +25,12 @@ static OPTIONS: std::sync::LazyLock<Options> = std::sync::LazyLock::new(|| Optio
     ..Options::of("apiregistration.k8s.io", "apiservices")
 });
 
-const COLUMNS: &[Column] =
-    &[NAME, Column::text("Service", "Service that answers."), Column::text("Available", "Whether it does."), AGE];
+const COLUMNS: &[Column] = &[
+    NAME,
+    Column::text("Service", "Service that answers."),
+    Column::text("Available", "Whether the API service is available."),
+    AGE,
+];
 
 /// Largest `versionPriority` and `groupPriorityMinimum`.
 const VERSION_PRIORITY_MAX: i64 = 1000;

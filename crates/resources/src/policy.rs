@@ -29,9 +29,9 @@ static BUDGETS: LazyLock<Options> = LazyLock::new(|| Options {
     allow_unconditional_update: false,
     columns: columns![
         NAME,
-        Column::text("Min Available", "Pods that must stay."),
-        Column::text("Max Unavailable", "Pods that may go."),
-        Column::integer("Allowed Disruptions", "Pods that may go now."),
+        Column::text("Min Available", "Number or percentage of pods that must stay available."),
+        Column::text("Max Unavailable", "Number or percentage of pods that may be unavailable."),
+        Column::integer("Allowed Disruptions", "Number of pods that may be disrupted now."),
         AGE,
     ],
     ..Options::of("policy", "poddisruptionbudgets")

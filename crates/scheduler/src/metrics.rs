@@ -86,52 +86,56 @@ impl Metrics {
         let r = &registry;
         Self {
             profiles: of_profiles(profiles, r, &long),
-            algorithm: r.histogram("scheduler_scheduling_algorithm_duration_seconds", "Time to choose a node.", &long),
+            algorithm: r.histogram(
+                "scheduler_scheduling_algorithm_duration_seconds",
+                "Duration in seconds of the scheduling algorithm.",
+                &long,
+            ),
             hints: r.histograms(
                 "scheduler_queueing_hint_execution_duration_seconds",
-                "Time of a plugin to say whether a change is of use to a pod that it refused.",
+                "Duration in seconds of queueing hint functions of plugins.",
                 &["plugin", "event", "hint"],
                 &fine,
             ),
             waits: r.histograms(
                 "scheduler_pod_scheduling_sli_duration_seconds",
-                "Time from when a pod could first be looked at until it was bound, by attempts.",
+                "Time in seconds from a pod's first scheduling attempt to its binding, by attempts.",
                 &["attempts"],
                 &whole,
             ),
             attempts: r.histogram(
                 "scheduler_pod_scheduling_attempts",
-                "Attempts until a pod was bound.",
+                "Number of attempts until a pod was bound.",
                 &exponential_buckets(1.0, 2.0, 5).unwrap_or_default(),
             ),
             flushed: r.counter(
                 "scheduler_pod_scheduled_after_flush_total",
-                "Pods that were bound in an attempt which was made only because they had waited long.",
+                "Pods bound after they were moved to the active queue because of their waiting time.",
             ),
-            preemptions: r.counter("scheduler_preemption_attempts_total", "Searches for pods that could make room."),
+            preemptions: r.counter("scheduler_preemption_attempts_total", "Preemption attempts."),
             victims: r.histogram(
                 "scheduler_preemption_victims",
-                "Pods that are to make room for another, for each search that found some.",
+                "Number of victims per successful preemption.",
                 &exponential_buckets(1.0, 2.0, 7).unwrap_or_default(),
             ),
             conditions: r.counters(
                 "scheduler_dra_bindingconditions_allocations_total",
-                "Devices given that had to be made ready first, by driver.",
+                "Allocated devices with binding conditions, by driver.",
                 &["profile", "driver", "status"],
             ),
             condition_waits: r.histograms(
                 "scheduler_dra_bindingconditions_wait_duration_seconds",
-                "Time in which devices were made ready before a pod was bound, by driver.",
+                "Time in seconds that pods waited for binding conditions of devices, by driver.",
                 &["profile", "driver", "status"],
                 &exponential_buckets(0.1, 2.0, 14).unwrap_or_default(),
             ),
             claims: r.counters(
                 "scheduler_resourceclaim_creates_total",
-                "Claims made for extended resources of pods, by outcome.",
+                "Resource claims created for extended resources, by outcome.",
                 &["status"],
             ),
             binding: r
-                .gauges("scheduler_goroutines", "Work that goes on beside decisions, by kind.", &["operation"])
+                .gauges("scheduler_goroutines", "Number of concurrent tasks by operation.", &["operation"])
                 .with_label_values(&["binding"]),
             registry,
         }
@@ -230,24 +234,24 @@ impl Metrics {
 fn of_profiles(profiles: &[ProfileNames<'_>], registry: &Registry, long: &[f64]) -> Vec<ProfileCounts> {
     let attempts = registry.counters(
         "scheduler_schedule_attempts_total",
-        "Attempts to place a pod, by result.",
+        "Scheduling attempts by result.",
         &["profile", "result"],
     );
     let durations = registry.histograms(
         "scheduler_scheduling_attempt_duration_seconds",
-        "Time of an attempt to place a pod, with its binding.",
+        "Duration in seconds of scheduling attempts, including binding.",
         &["profile", "result"],
         long,
     );
     let points = registry.histograms(
         "scheduler_framework_extension_point_duration_seconds",
-        "Time of all plugins at one point of an attempt.",
+        "Duration in seconds of all plugins at an extension point.",
         &["extension_point", "status", "profile"],
         &exponential_buckets(0.0001, 2.0, 12).unwrap_or_default(),
     );
     let evaluations = registry.counters(
         "scheduler_plugin_evaluation_total",
-        "Attempts to place a pod in which a plugin was asked.",
+        "Scheduling attempts in which a plugin ran, by plugin and profile.",
         &["plugin", "extension_point", "profile"],
     );
     let counted = profiles.iter().map(|(profile, filters, scores)| {

@@ -39,6 +39,8 @@ struct Entry {
     backoff_until: Instant,
     /// Backs off because of a fault rather than a refusal: does not come early.
     faulty: bool,
+    /// Something that may let it fit happened while others were asked about it.
+    missed: bool,
     place: Place,
 }
 
@@ -86,6 +88,8 @@ pub struct Queue {
     /// Those of the gated ones that a plugin holds, rather than their gates.
     held: HashSet<Arc<str>>,
     sequence: u64,
+    /// Those in flight that were refused and about which others are being asked.
+    asked: HashSet<Arc<str>>,
     /// Unschedulable pods by who refused them.
     refused_by: [usize; PLUGINS_MAX],
     /// Pauses between tries; `None`: [`BACKOFF`].
@@ -130,6 +134,7 @@ impl Queue {
                 plugins: PluginSet::default(),
                 backoff_until: now,
                 faulty: false,
+                missed: false,
                 place: Place::InFlight,
             };
             self.entries.insert(Arc::clone(&uid), entry);
@@ -140,6 +145,7 @@ impl Queue {
         let changed = !Arc::ptr_eq(&entry.pod.spec, &pod.spec);
         let uid = Arc::clone(&pod.uid);
         entry.pod = pod;
+        entry.missed |= changed;
         // Its own change (of labels, tolerations, gates …) is reason enough to try again.
         if changed && entry.place != Place::InFlight {
             self.detach(&uid);
@@ -223,6 +229,7 @@ impl Queue {
     pub fn remove(&mut self, uid: &str) -> Option<Waited> {
         self.detach(uid);
         self.held.remove(uid);
+        self.asked.remove(uid);
         self.entries.remove(uid).map(|e| e.waited)
     }
 
@@ -241,6 +248,7 @@ impl Queue {
         };
         self.detach(&uid);
         let e = self.entries.get_mut(&uid)?;
+        e.missed = false;
         e.waited.attempts = e.waited.attempts.saturating_add(1);
         Some(Arc::clone(&e.pod))
     }
@@ -259,7 +267,22 @@ impl Queue {
         }
     }
 
+    /// Notes that these plugins have refused a pod in flight about which others are asked. Until it is given back, what may let it
+    /// fit is noted.
+    pub fn ask_others(&mut self, uid: &str, plugins: PluginSet) {
+        if let Some(e) = self.entries.get_mut(uid) {
+            e.plugins = plugins;
+            self.asked.insert(Arc::clone(&e.pod.uid));
+        }
+    }
+
+    /// Others have said where a pod in flight fits.
+    pub fn end_asking(&mut self, uid: &str) {
+        self.asked.remove(uid);
+    }
+
     fn fail(&mut self, uid: &str, now: Instant, faulty: bool) -> Option<&mut Entry> {
+        self.asked.remove(uid);
         let pauses = self.pauses.unwrap_or(BACKOFF);
         let e = self.entries.get_mut(uid).filter(|e| e.place == Place::InFlight)?;
         e.backoff_until = now + pauses.delay(e.failures);
@@ -273,8 +296,12 @@ impl Queue {
         let sequence = self.next();
         let Some(e) = self.fail(uid, now, false) else { return };
         e.plugins = plugins;
-        e.place = Place::Unschedulable { since: now, sequence };
         let uid = Arc::clone(&e.pod.uid);
+        if e.missed {
+            let gated = !e.pod.spec.gates.is_empty();
+            return self.settle(&uid, now, gated, event::FAILURE);
+        }
+        e.place = Place::Unschedulable { since: now, sequence };
         self.unschedulable.insert((now, sequence), uid);
         self.came("unschedulable", event::FAILURE);
         for (i, n) in self.refused_by.iter_mut().enumerate() {
@@ -292,12 +319,12 @@ impl Queue {
 
     /// Whether any unschedulable pod was refused by one of these.
     pub fn any_refused_by(&self, plugins: PluginSet) -> bool {
-        plugins.rows().any(|row| self.refused_by[row] > 0)
+        !self.asked.is_empty() || plugins.rows().any(|row| self.refused_by[row] > 0)
     }
 
-    /// Whether any pod is unschedulable.
+    /// Whether any pod was refused and waits.
     pub fn any_unschedulable(&self) -> bool {
-        !self.unschedulable.is_empty()
+        !self.unschedulable.is_empty() || !self.asked.is_empty()
     }
 
     /// Tries the unschedulable pods again that `may_fit` says may fit now. Pods of one spec are asked for once.
@@ -316,6 +343,11 @@ impl Queue {
                 back.push(Arc::clone(uid));
             }
         }
+        for uid in &self.asked {
+            if let Some(e) = self.entries.get_mut(uid) {
+                e.missed = e.missed || may_fit(&e.pod, e.plugins);
+            }
+        }
         for uid in back {
             self.detach(&uid);
             self.settle(&uid, now, false, why);
@@ -324,6 +356,9 @@ impl Queue {
 
     /// Tries an unschedulable pod again, whatever refused it.
     pub fn wake(&mut self, uid: &str, why: &'static str, now: Instant) {
+        if let Some(e) = self.entries.get_mut(uid).filter(|_| self.asked.contains(uid)) {
+            e.missed = true;
+        }
         let waits = |e: &&Entry| matches!(e.place, Place::Unschedulable { .. });
         if let Some(e) = self.entries.get(uid).filter(waits) {
             let uid = Arc::clone(&e.pod.uid);

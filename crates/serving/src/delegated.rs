@@ -170,7 +170,7 @@ impl Delegated {
             Ok(answer) => answer.status.unwrap_or_default(),
             Err(e) => {
                 // Not kept: the next caller asks again.
-                tracing::warn!(error = %e, "token not reviewed");
+                tracing::warn!(error = %e, "TokenReview failed");
                 return None;
             }
         };
@@ -202,7 +202,7 @@ impl Delegated {
                 allowed
             }
             Err(e) => {
-                tracing::warn!(error = %e, "access not reviewed");
+                tracing::warn!(error = %e, "SubjectAccessReview failed");
                 false
             }
         }

@@ -119,12 +119,12 @@ impl HealthCounts {
         let registry = Registry::new();
         let now = registry.gauges(
             "kubernetes_healthcheck",
-            "Whether a health check passed when it last ran, by name and endpoint.",
+            "1 if the health check last succeeded, by name and endpoint.",
             &["name", "type"],
         );
         let checks = registry.counters(
             "kubernetes_healthchecks_total",
-            "Outcomes of health checks, by name, endpoint and outcome.",
+            "Results of health checks, by name, endpoint and status.",
             &["name", "status", "type"],
         );
         Self { registry, now, checks }
@@ -155,7 +155,7 @@ pub async fn start(tasks: &Tasks, address: IpAddr, port: Port, component: Compon
     let listener = match TcpListener::bind((address, number)).await {
         Ok(listener) => listener,
         Err(e) if matches!(port, Port::Usual(_)) => {
-            tracing::info!(component = component.name, port = number, error = %e, "its usual port is taken: it serves no metrics");
+            tracing::info!(component = component.name, port = number, error = %e, "default port is in use; not serving health and metrics");
             return Ok(None);
         }
         Err(e) => return Err(io::Error::new(e.kind(), format!("{}: port {number}: {e}", component.name))),
@@ -190,7 +190,7 @@ async fn accept(tasks: Tasks, listener: TcpListener, tls: TlsAcceptor, served: A
                 tasks.spawn("component-connection", OnPanic::Contain, work);
             }
             Err(e) => {
-                tracing::warn!(component = served.component.name, error = %e, "connection not accepted");
+                tracing::warn!(component = served.component.name, error = %e, "accepting a connection failed");
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
         }
@@ -219,7 +219,7 @@ async fn connection(tcp: TcpStream, tls: TlsAcceptor, served: Arc<Served>, _plac
             .map_err(|e| e.to_string())
     });
     if let Ok(Err(error)) = ended.await {
-        tracing::debug!(component = name, error, "connection ended");
+        tracing::debug!(component = name, error, "connection failed");
     }
 }
 

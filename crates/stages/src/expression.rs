@@ -30,7 +30,9 @@ impl Expression {
         values.bind("self", Cel::json(object));
         let mut budget = Budget::new(COST_MAX);
         let value = self.0.eval(&values, &mut budget).map_err(|e| StageError::new("cel", e))?;
-        value.to_json().ok_or_else(|| StageError::new("cel", format!("{} is no value here", value.type_name())))
+        value
+            .to_json()
+            .ok_or_else(|| StageError::new("cel", format!("unsupported value of type {}", value.type_name())))
     }
 }
 

@@ -52,7 +52,7 @@ impl Query {
     /// # Errors
     /// When it is none.
     pub fn new(text: &str) -> Result<Self, StageError> {
-        let wrong = || StageError::new("jq", format!("{text:?} is no filter"));
+        let wrong = || StageError::new("jq", format!("must be a jq filter, got {text:?}"));
         let loader = Loader::new(jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs()));
         let arena = Arena::default();
         let modules = loader.load(&arena, File { code: text, path: () }).map_err(|_| wrong())?;

@@ -71,21 +71,21 @@ fn compile(requirement: &document::RequirementSpec) -> Result<Requirement, Stage
     if let Some(comparison) = requirement.comparison() {
         let values = comparison.values.clone();
         let operator = match comparison.operator.as_str() {
-            "In" | "NotIn" if values.is_empty() => return Err(StageError::new("values", "at least one is needed")),
+            "In" | "NotIn" if values.is_empty() => return Err(StageError::new("values", "at least one is required")),
             "Exists" | "DoesNotExist" if !values.is_empty() => {
-                return Err(StageError::new("values", "none may be given for this operator"));
+                return Err(StageError::new("values", "must be empty for this operator"));
             }
             "In" => Operator::In(values),
             "NotIn" => Operator::NotIn(values),
             "Exists" => Operator::Exists,
             "DoesNotExist" => Operator::DoesNotExist,
-            other => return Err(StageError::new("operator", format!("{other:?} is none"))),
+            other => return Err(StageError::new("operator", format!("unsupported value {other:?}"))),
         };
         return Ok(Requirement::Path(Query::new(&comparison.key)?, operator));
     }
     match &requirement.cel {
         Some(cel) => Ok(Requirement::Holds(Expression::new(&cel.expression)?)),
-        None => Err(StageError::new("key", "a path or an expression is needed")),
+        None => Err(StageError::new("key", "a path or an expression is required")),
     }
 }
 
@@ -97,7 +97,7 @@ impl Requirement {
                 let value = expression.value(subject.object)?;
                 return value
                     .as_bool()
-                    .ok_or_else(|| StageError::new("cel", format!("{value} is neither true nor false")));
+                    .ok_or_else(|| StageError::new("cel", format!("must be true or false, got {value}")));
             }
         };
         let found = query.run(&subject.document);
@@ -154,12 +154,15 @@ mod tests {
             assert_eq!(check(selector.clone(), &object), Ok(expected), "{selector}");
         }
         for (selector, wrong) in [
-            (path(".a", "In", &[]), "selector.matchExpressions[0].values: at least one is needed"),
-            (path(".a", "Exists", &["x"]), "selector.matchExpressions[0].values: none may be given for this operator"),
-            (path(".a", "Like", &["x"]), "selector.matchExpressions[0].operator: \"Like\" is none"),
-            (path(".a[", "Exists", &[]), "selector.matchExpressions[0].jq: \".a[\" is no filter"),
-            (json!({"matchExpressions": [{}]}), "selector.matchExpressions[0].key: a path or an expression is needed"),
-            (json!({"matchExpressions": [{"cel": {"expression": "1 + 1"}}]}), "cel: 2 is neither true nor false"),
+            (path(".a", "In", &[]), "selector.matchExpressions[0].values: at least one is required"),
+            (path(".a", "Exists", &["x"]), "selector.matchExpressions[0].values: must be empty for this operator"),
+            (path(".a", "Like", &["x"]), "selector.matchExpressions[0].operator: unsupported value \"Like\""),
+            (path(".a[", "Exists", &[]), "selector.matchExpressions[0].jq: must be a jq filter, got \".a[\""),
+            (
+                json!({"matchExpressions": [{}]}),
+                "selector.matchExpressions[0].key: a path or an expression is required",
+            ),
+            (json!({"matchExpressions": [{"cel": {"expression": "1 + 1"}}]}), "cel: must be true or false, got 2"),
         ] {
             assert_eq!(check(selector.clone(), &object), Err(wrong.to_owned()), "{selector}");
         }

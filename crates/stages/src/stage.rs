@@ -37,7 +37,7 @@ impl Stage {
     fn new(document: &Document, name: String, templates: &Templates) -> Result<Option<Self>, StageError> {
         let spec = &document.spec;
         if spec.resource_ref.kind.is_empty() {
-            return Err(StageError::new("resourceRef.kind", "a kind is needed"));
+            return Err(StageError::new("resourceRef.kind", "kind is required"));
         }
         let Some(selector) = &spec.selector else { return Ok(None) };
         let delay = spec.delay.as_ref().map(|delay| {

@@ -92,7 +92,7 @@ impl Step {
                 "json" => Form::Json,
                 "merge" => Form::Merge,
                 "strategic" => Form::Strategic,
-                other => return Err(StageError::new("patch.type", format!("{other:?} is none"))),
+                other => return Err(StageError::new("patch.type", format!("unsupported value {other:?}"))),
             };
             let template = templates.compile(&p.template).map_err(|e| e.within("patch"))?;
             let acting_as = user(p.impersonation.as_ref());
@@ -103,7 +103,7 @@ impl Step {
                 "" | "apply" => Form::Apply,
                 "merge" => Form::Merge,
                 "strategic" => Form::Strategic,
-                other => return Err(StageError::new("apply.type", format!("{other:?} is none"))),
+                other => return Err(StageError::new("apply.type", format!("unsupported value {other:?}"))),
             };
             let template = templates.compile(&a.template).map_err(|e| e.within("apply"))?;
             let acting_as = user(a.impersonation.as_ref());

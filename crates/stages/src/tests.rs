@@ -118,7 +118,7 @@ fn functions_of_templates() {
         ("{{ div 1 0 }}", "template: execution error: div: division by zero"),
         ("{{ fail \"no\" }}", "template: execution error: fail: no"),
         ("{{ range until 100000 }}0123456789012345678901234567890123456789{{ end }}", "template: "),
-        ("{{ upper }}", "template: execution error: upper: 1 arguments are needed, not 0"),
+        ("{{ upper }}", "template: execution error: upper: requires 1 arguments, got 0"),
     ] {
         let error = rendered(template, &object).unwrap_err();
         assert!(error.starts_with(wrong), "{template}: {error}");
@@ -248,19 +248,22 @@ fn faults_name_their_place() {
         assert!(error.starts_with(expected), "{error}");
     };
     let with = |key: &str, value: Value| json!({"resourceRef": {"kind": "Pod"}, "selector": {}, key: value});
-    check(json!({}), "stage \"s\": spec.resourceRef.kind: a kind is needed");
-    check(with("weightFrom", json!({"expressionFrom": ".["})), "stage \"s\": spec.weightFrom.jq: \".[\" is no filter");
+    check(json!({}), "stage \"s\": spec.resourceRef.kind: kind is required");
+    check(
+        with("weightFrom", json!({"expressionFrom": ".["})),
+        "stage \"s\": spec.weightFrom.jq: must be a jq filter, got \".[\"",
+    );
     check(
         with("delay", json!({"durationFrom": {"cel": {"expression": "1 +"}}})),
         "stage \"s\": spec.delay.durationFrom.cel: ",
     );
     check(
         with("steps", json!([{"patch": {"type": "other"}}])),
-        "stage \"s\": spec.steps[0].patch.type: \"other\" is none",
+        "stage \"s\": spec.steps[0].patch.type: unsupported value \"other\"",
     );
     check(with("next", json!({"statusTemplate": "{{ x"})), "stage \"s\": spec.steps[0].patch.template: ");
     check(
         with("steps", json!([{"apply": {"type": "json"}}])),
-        "stage \"s\": spec.steps[0].apply.type: \"json\" is none",
+        "stage \"s\": spec.steps[0].apply.type: unsupported value \"json\"",
     );
 }

@@ -68,7 +68,7 @@ impl Given {
                 let value = cel.value(subject.object)?;
                 let number = value.as_i64().or_else(|| value.as_f64().map(truncated));
                 let number = number.or_else(|| value.as_bool().map(i64::from));
-                number.map(Some).ok_or_else(|| StageError::new("cel", format!("{value} is no number")))
+                number.map(Some).ok_or_else(|| StageError::new("cel", format!("must be a number, got {value}")))
             }
             Some(Source::Jq(query)) => Ok(match query.run(&subject.document).first() {
                 Some(Found::Text(text)) => integer(text),
@@ -91,7 +91,7 @@ impl Given {
                 let text = value.as_str().and_then(|t| spoken(t, now));
                 // A bare number is one of nanoseconds, as Go has durations.
                 let number = value.as_f64().map(|n| Duration::from_nanos(truncated(n).max(0).unsigned_abs()));
-                let wrong = || StageError::new("cel", format!("{value} is no duration"));
+                let wrong = || StageError::new("cel", format!("must be a duration, got {value}"));
                 text.or(number).map(Some).ok_or_else(wrong)
             }
             Some(Source::Jq(query)) => Ok(match query.run(&subject.document).first() {

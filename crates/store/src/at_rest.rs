@@ -37,10 +37,16 @@ pub struct Opened {
     pub writer: Writer,
 }
 
-/// Why a value cannot be encrypted or decrypted now; never repeats the value or a key.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct SealError(pub String);
+/// Why a value cannot be encrypted or decrypted; never repeats the value or a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// The key service that has the key does not answer, or answers with an error. The same may succeed later.
+    #[error("{0}")]
+    Unavailable(String),
+    /// No provider has the key, or the bytes are not what was written under this name.
+    #[error("{0}")]
+    Invalid(String),
+}
 
 /// Encrypts records for the disk. Calls of `seal` come from the committer, in the order of commits: they must not wait.
 pub trait AtRest: Send + Sync {
@@ -58,10 +64,10 @@ pub trait AtRest: Send + Sync {
     /// providers, or it has none.
     fn reads_clear(&self, resource: Resource) -> bool;
 
-    /// What `seal` was given. May wait for a key service; called only while a store is opened.
+    /// What `seal` was given. May wait for one answer of a key service, so it is called where threads may wait.
     ///
     /// # Errors
-    /// Nobody has the key, or the bytes are not what was written under this name.
+    /// See [`SealError`]: only [`SealError::Unavailable`] is worth another call.
     fn open(&self, key: &Key, sealed: &[u8]) -> Result<Opened, SealError>;
 }
 

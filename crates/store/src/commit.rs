@@ -19,18 +19,12 @@ use crate::meta::{Labels, RecordMeta};
 use crate::publish::{Publisher, Visible};
 use crate::queue::{Pending, Reply, Taken};
 use crate::record::Record;
+use crate::room::{BatchRoom, Room};
 use crate::shared::Shared;
 use crate::write::{Action, Committed, Durability, Write};
 
 /// Changes that were handed to the engine, and what came of it.
 type Handed = (Vec<Change>, Result<(), Arc<EngineError>>);
-
-/// What all records together take in memory, and may take.
-#[derive(Clone, Copy)]
-pub(crate) struct Room {
-    pub used: usize,
-    pub max: usize,
-}
 
 pub(crate) struct Committer {
     engine: Box<dyn Engine>,
@@ -152,8 +146,8 @@ impl Committer {
 
     /// Hands the changes that make room to the engine again, after the disk was full. The others are refused.
     fn store_deletions(&mut self, changes: Vec<Change>, full: &Arc<EngineError>, synced: bool) -> Handed {
-        tracing::error!(error = %full, "the disk is full: the ballast is given up, and only deletions are stored");
-        self.shared.health.disk(Some(format!("only deletions are stored: {full}")));
+        tracing::error!(error = %full, "the disk is full; released the reserved space and accepting only deletions");
+        self.shared.health.disk(Some(format!("accepting only deletions: {full}")));
         let mut deletions = Vec::with_capacity(changes.len());
         for mut change in changes {
             match change.makes_room().then(|| self.op(change.kind, &change.record)) {
@@ -178,7 +172,7 @@ impl Committer {
         if self.engine.keep_room() {
             (self.full, self.failing) = (None, false);
             self.shared.health.disk(None);
-            tracing::info!("the disk has room again: all writes are taken");
+            tracing::info!("the disk has free space again; accepting all writes");
         }
     }
 
@@ -224,8 +218,13 @@ impl Committer {
         let mut changes: Vec<Change> = Vec::with_capacity(batch.len());
         let mut changed: HashMap<Key, Option<Arc<Record>>> = HashMap::new();
         let alone = batch.len() == 1;
-        let mut used = self.room.used;
+        let mut room = BatchRoom::default();
         for Pending { write, reply, .. } in batch {
+            // Looked at before the state: what is not locked any more is in the state.
+            if let Some(reason) = self.shared.locked.reason(write.key.resource) {
+                answer(reply, Err(StoreError::Sealed(reason)));
+                continue;
+            }
             let before = changed.get(&write.key);
             let unseen = before.is_some();
             let current = match before {
@@ -250,10 +249,10 @@ impl Committer {
             }
             let held = current.as_ref().map_or(0, |record| record.cost());
             if let Action::Put { body, .. } = &write.action
-                && used.saturating_sub(held) + body.len() > self.room.max
                 && current.as_ref().is_none_or(|record| body.len() > record.len())
+                && let Err(full) = self.room.check(&room, &write.key.namespace, body.len(), held)
             {
-                answer(reply, Err(StoreError::Full { bytes: used, limit: self.room.max }));
+                answer(reply, Err(full));
                 continue;
             }
             self.revision += 1;
@@ -266,7 +265,8 @@ impl Committer {
                     continue;
                 }
             };
-            used = used.saturating_sub(held) + if kind == EventKind::Deleted { 0 } else { record.cost() };
+            let stays = if kind == EventKind::Deleted { 0 } else { record.cost() };
+            room.accept(&record.key().namespace, stays, held);
             if !alone {
                 let left = (kind != EventKind::Deleted).then(|| Arc::clone(&record));
                 changed.insert(record.key().clone(), left);
@@ -327,7 +327,7 @@ impl Committer {
                 Committed { revision: record.revision(), record: Arc::clone(&record), previous: previous.clone() };
             replies.push((reply, answer));
             let stays = if kind == EventKind::Deleted { 0 } else { record.cost() };
-            self.room.used = (self.room.used + stays).saturating_sub(previous.as_ref().map_or(0, |p| p.cost()));
+            self.room.change(&record.key().namespace, stays, previous.as_ref().map_or(0, |p| p.cost()));
             visible.push(Visible { kind, record, previous, writer });
         }
         self.publisher.publish(visible, None);
@@ -360,13 +360,13 @@ impl Committer {
         if std::mem::take(&mut self.erases)
             && let Err(error) = self.engine.erase()
         {
-            tracing::warn!(%error, "what was written in the clear is not erased yet; the next start tries again");
+            tracing::warn!(%error, "erasing unencrypted data failed; retrying at the next start");
         }
         self.maintain_at = match self.engine.maintain() {
             Ok(true) => Some(now + Duration::from_millis(MAINTAIN_STEP_MS)),
             Ok(false) => None,
             Err(error) => {
-                tracing::warn!(%error, "housekeeping of the store failed");
+                tracing::warn!(%error, "maintenance of the store failed");
                 None
             }
         };
@@ -375,18 +375,18 @@ impl Committer {
     /// Leaves the store as after a clean end, so that the next start can trust all revisions.
     pub fn finish(&mut self) {
         if self.halted.is_some() {
-            tracing::error!("the store is left as it is after its failed sync; the next start reads what is true");
+            tracing::error!("not closing the store after its failed sync; the next start recovers it");
             return;
         }
         let marks = [Mark::Reserved(self.revision).op(), Mark::Running(String::new()).op()];
         if let Err(error) = self.engine.append(&marks, true) {
-            tracing::error!(%error, "the store could not be closed cleanly; nothing acknowledged is lost");
+            tracing::error!(%error, "closing the store failed; acknowledged writes are not lost");
         }
     }
 
     fn failed(&mut self, error: &Arc<EngineError>, first_revision: u64, writes: usize) {
         if !self.failing {
-            tracing::error!(%error, first_revision, writes, "writes could not be stored and were refused");
+            tracing::error!(%error, first_revision, writes, "storing writes failed; rejected them");
         }
         self.failing = true;
         self.shared.health.disk(Some(error.to_string()));
@@ -398,8 +398,8 @@ impl Committer {
     /// Stops writing until the store is opened anew: after a failed sync the kernel may answer the next one with
     /// success although it has dropped the bytes, so trying again would turn a told loss into a silent one.
     fn halt(&mut self, error: Arc<EngineError>) {
-        tracing::error!(%error, "the store takes no more writes until it is started anew");
-        self.shared.health.halted(&format!("a sync failed, restart to write again: {error}"));
+        tracing::error!(%error, "a sync failed; rejecting writes until a restart");
+        self.shared.health.halted(&format!("a sync failed; restart to accept writes again: {error}"));
         self.halted = Some(error);
     }
 
@@ -408,7 +408,7 @@ impl Committer {
             return;
         }
         if self.failing {
-            tracing::info!("the store takes writes again");
+            tracing::info!("the store accepts writes again");
             self.shared.health.disk(None);
         }
         self.failing = false;

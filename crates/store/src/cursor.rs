@@ -17,6 +17,8 @@ pub struct Cursor {
     shared: Arc<Shared>,
     resource: Resource,
     position: u64,
+    /// How often the records had been replaced without events when this watch began.
+    restarts: u32,
     changed: watch::Receiver<()>,
 }
 
@@ -24,7 +26,8 @@ impl Cursor {
     pub(crate) fn open(shared: &Arc<Shared>, resource: Resource, from: u64) -> Result<Self, StoreError> {
         let known = shared.state.read().slot(resource).map(|slot| slot.changed.subscribe());
         let changed = known.unwrap_or_else(|| shared.state.write().slot_mut(resource).changed.subscribe());
-        let cursor = Self { shared: Arc::clone(shared), resource, position: from, changed };
+        let restarts = shared.state.read().restarts(resource);
+        let cursor = Self { shared: Arc::clone(shared), resource, position: from, restarts, changed };
         cursor.check_floor(&shared.state.read())?;
         Ok(cursor)
     }
@@ -89,7 +92,7 @@ impl Cursor {
 
     fn check_floor(&self, state: &State) -> Result<(), StoreError> {
         let oldest = state.floor(self.resource);
-        if self.position < oldest {
+        if self.position < oldest || state.restarts(self.resource) != self.restarts {
             return Err(StoreError::Compacted { requested: self.position, oldest });
         }
         Ok(())

@@ -36,7 +36,7 @@ pub enum StoreError {
         expected: Uid,
     },
     /// The asked-for revision is older than the log (API: 410 Expired). List again.
-    #[error("revision {requested} is gone, the oldest that can be answered is {oldest}")]
+    #[error("revision {requested} has been compacted; the oldest available revision is {oldest}")]
     Compacted {
         /// The revision that was asked for.
         requested: u64,
@@ -52,7 +52,7 @@ pub enum StoreError {
         current: u64,
     },
     /// The body exceeds [`crate::limits::BODY_BYTES_MAX`] (API: 413).
-    #[error("the object has {bytes} bytes, the limit is {limit}")]
+    #[error("the object has {bytes} bytes, more than the limit of {limit}")]
     TooLarge {
         /// Size of the body.
         bytes: usize,
@@ -61,15 +61,28 @@ pub enum StoreError {
     },
     /// The records take all the room they may, and this write would make them more (API: 507). Deletions and writes that
     /// make objects smaller still pass.
-    #[error("the store is full: its objects take {bytes} bytes, the limit is {limit}; delete objects to make room")]
+    #[error("the store is full: its objects take {bytes} of {limit} bytes; delete objects")]
     Full {
         /// Bytes that all records take.
         bytes: usize,
         /// The most that all records may take, in bytes.
         limit: usize,
     },
+    /// The records of one namespace take all the room they may (API: 507); other namespaces are not affected.
+    #[error(
+        "namespace {namespace} is full: its objects take {bytes} bytes, the limit is {limit} (--quota-namespace-bytes); \
+         delete objects to make room"
+    )]
+    NamespaceFull {
+        /// The namespace.
+        namespace: String,
+        /// Bytes that its records take.
+        bytes: usize,
+        /// The most that they may take, in bytes.
+        limit: usize,
+    },
     /// The body has no empty `metadata.resourceVersion` string where the revision belongs: a fault of the caller.
-    #[error("the body has no place for its resourceVersion")]
+    #[error("the body has no metadata.resourceVersion")]
     BadBody,
     /// The object is to be encrypted on the disk, and cannot be now (API: 500). Nothing was written.
     #[error("{0}")]

@@ -7,14 +7,16 @@ use kelson_meta::Clock;
 use parking_lot::{Mutex, RwLock};
 
 use crate::at_rest::Writers;
-use crate::commit::{Committer, Room};
+use crate::commit::Committer;
 use crate::engine::MemoryEngine;
 use crate::event::EventKind;
 use crate::expiry::Expiry;
 use crate::health::HealthBoard;
-use crate::limits::{LOG_BYTES_MAX, STORE_BYTES_MAX};
+use crate::limits::{LOG_BYTES_MAX, NAMESPACE_PART, STORE_BYTES_MAX};
+use crate::locked::LockedResources;
 use crate::queue::Queue;
 use crate::recent::RecentRecords;
+use crate::room::Room;
 use crate::samples::Samples;
 use crate::shared::Shared;
 use crate::state::State;
@@ -28,11 +30,12 @@ impl Store {
     pub fn fork(&self, clock: Arc<dyn Clock>) -> Self {
         let (revision, tables) = self.shared().state.read().tables();
         let mut state = State::new(revision, revision, LOG_BYTES_MAX);
-        let (expiry, mut used) = (Expiry::default(), 0);
+        let expiry = Expiry::default();
+        let mut room = Room::new(STORE_BYTES_MAX, STORE_BYTES_MAX / NAMESPACE_PART);
         for (resource, table) in tables {
             for record in table.iter_from(0) {
                 expiry.note(EventKind::Added, record, None);
-                used += record.cost();
+                room.add(record);
             }
             state.slot_mut(resource).table = table;
         }
@@ -44,13 +47,13 @@ impl Store {
             samples: Samples::default(),
             expiry,
             writers: Writers::new(None),
+            locked: LockedResources::default(),
             counters: Counters::default(),
             health: HealthBoard::default(),
             clock,
             identity: uuid::Uuid::new_v4().to_string(),
             closed: AtomicBool::new(false),
         });
-        let room = Room { used, max: STORE_BYTES_MAX };
         let committer = Committer::new(Box::new(MemoryEngine), Arc::clone(&shared), revision, room, Vec::new());
         Self::over(shared, Commits::Inline(Mutex::new(committer)))
     }

@@ -16,6 +16,8 @@ pub struct Health {
     pub halted: Option<String>,
     /// The last fault of the disk, gone with the next write that succeeds.
     pub disk_fault: Option<String>,
+    /// A resource that cannot be decrypted while its key service is not available, and why.
+    pub locked: Option<String>,
     /// Seconds that the committer has spent on the batch it holds; 0 when it holds none.
     pub busy_s: u64,
     /// Seconds since a batch was last answered; `None` before the first.
@@ -26,8 +28,8 @@ impl Health {
     /// Why writes are not taken now; `None` when they are. For readiness.
     #[must_use]
     pub fn not_ready(&self) -> Option<String> {
-        let stuck = || self.is_stuck().then(|| format!("the disk has not answered for {} seconds", self.busy_s));
-        self.not_alive().or_else(|| self.disk_fault.clone()).or_else(stuck)
+        let stuck = || self.is_stuck().then(|| format!("the disk has not responded for {} seconds", self.busy_s));
+        self.not_alive().or_else(|| self.disk_fault.clone()).or_else(|| self.locked.clone()).or_else(stuck)
     }
 
     /// Why only a restart can help; `None` while time may. A full or slow disk is not among the reasons. For liveness.
@@ -88,6 +90,7 @@ impl HealthBoard {
             ended: self.ended.borrow().clone(),
             halted: told.halted.clone(),
             disk_fault: told.disk_fault.clone(),
+            locked: None,
             busy_s: told.busy_since.map_or(0, |since| since.elapsed().as_secs()),
             answered_s: told.answered_at.map(|at| at.elapsed().as_secs()),
         }

@@ -32,6 +32,8 @@ pub const SAMPLES_PER_RESOURCE_MAX: usize = 6;
 /// Bytes that all records together may take before writes that would make them more are refused, by default. All of it
 /// is held in memory, so a server on a small machine sets less (`--quota-backend-bytes`). The reference's store has the same default quota.
 pub const STORE_BYTES_MAX: usize = 2 << 30;
+/// The records of one namespace may take this part of what all records may take, by default.
+pub const NAMESPACE_PART: usize = 2;
 /// Time that the committer may spend on one batch before the store counts as stuck. Slow disks take seconds, not more.
 pub const BATCH_TIME_MAX_S: u64 = 30;
 /// Longest time that a `Durability::Relaxed` write may wait for the sync that makes it survive a power cut, in seconds.
@@ -43,6 +45,8 @@ pub const REVISIONS_RESERVED: u64 = 10_000;
 pub const EXPIRY_BATCH_MAX: usize = 256;
 /// Shortest time between two passes over expired records, in seconds: expiry is coarse so that it costs nothing.
 pub const EXPIRY_PASS_EVERY_S: u64 = 30;
+/// Time between two attempts to decrypt what could not be decrypted when the store was opened, in seconds.
+pub const UNLOCK_EVERY_S: u64 = 2;
 /// How long records of the Event resource live after their last write, by default, in seconds (`--event-ttl`).
 pub const EVENT_TTL_S: u64 = 3600;
 /// Time from a deletion to the housekeeping that may give its space back, in seconds.

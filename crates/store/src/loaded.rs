@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::at_rest::{AtRest, Writer};
+use crate::at_rest::{AtRest, SealError, Writer};
 use crate::engine::format::{self, Decoder, FORMAT, FORMAT_UNCHECKED, Mark, Stored};
-use crate::engine::{Engine, EngineError};
+use crate::engine::{Engine, EngineError, Entry};
 use crate::key::Resource;
+use crate::locked::LockedRow;
 use crate::record::Record;
 use crate::samples::Samples;
 
@@ -24,6 +25,10 @@ pub(crate) struct Loaded {
     has_format: bool,
     pub identity: Option<String>,
     pub running: String,
+    /// Rows that cannot be decrypted now.
+    pub locked_rows: Vec<LockedRow>,
+    /// The resources of those rows, and why.
+    pub locked: HashMap<Resource, SealError>,
 }
 
 impl Loaded {
@@ -52,7 +57,8 @@ impl Loaded {
 /// on the disk.
 ///
 /// # Errors
-/// What the engine says; a record that is damaged or cannot be decrypted.
+/// What the engine says; a record that is damaged or that no provider can decrypt. A key service that is not available is no error: the
+/// resource of the record is locked.
 pub(crate) fn load(
     engine: &mut dyn Engine,
     at_rest: Option<&dyn AtRest>,
@@ -67,25 +73,36 @@ pub(crate) fn load(
         has_format: false,
         identity: None,
         running: String::new(),
+        locked_rows: Vec::new(),
+        locked: HashMap::new(),
     };
     let mut decoder = Decoder::new(at_rest);
     let mut entries = 0_u64;
     engine.load(&mut |entry| {
         entries += 1;
+        let row = match &entry {
+            Entry::Record { id, value } => Some((*id, *value)),
+            Entry::Mark { .. } => None,
+        };
         match decoder.decode(entry)? {
             Stored::Record(record, writer) => {
                 loaded.raise(record.key().resource, record.revision());
                 samples.pack(&record);
                 loaded.records.push((record, writer));
             }
+            Stored::Locked(key, revision, _) => {
+                loaded.raise(key.resource, revision);
+                loaded.locked_rows.extend(row.map(|(id, value)| LockedRow { id, value: value.into() }));
+            }
             Stored::Mark(mark) => loaded.mark(mark)?,
         }
         Ok(())
     })?;
+    loaded.locked = decoder.into_locked();
     // Both were written with the first of all entries.
     for (name, there) in [("format", loaded.has_format), ("identity", loaded.identity.is_some())] {
         if entries > 0 && !there {
-            return Err(format::damaged(format!("the mark of its {name} is missing")));
+            return Err(format::damaged(format!("its {name} is missing")));
         }
     }
     loaded.revision = loaded.floors.values().copied().fold(loaded.revision, u64::max);

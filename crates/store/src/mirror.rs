@@ -9,13 +9,14 @@ use std::sync::atomic::AtomicBool;
 use kelson_meta::Interner;
 use parking_lot::{Mutex, RwLock};
 
-use crate::at_rest::{Writer, Writers};
+use crate::at_rest::{SealError, Writer, Writers};
 use crate::body::Body;
 use crate::error::StoreError;
 use crate::event::EventKind;
 use crate::expiry::Expiry;
 use crate::health::HealthBoard;
 use crate::key::{Key, Place, Resource};
+use crate::locked::LockedResources;
 use crate::meta::{Labels, RecordMeta};
 use crate::open::StoreOptions;
 use crate::publish::{Publisher, Visible};
@@ -90,6 +91,7 @@ impl Mirror {
             samples: Samples::default(),
             expiry: Expiry::default(),
             writers: Writers::new(options.at_rest),
+            locked: LockedResources::default(),
             counters: Counters::default(),
             health: HealthBoard::default(),
             clock: options.clock,
@@ -107,13 +109,14 @@ impl Mirror {
         Store::over(Arc::clone(&self.shared), Commits::Elsewhere(remote))
     }
 
-    /// Puts what there is at a revision in place of all there was. Whoever watched from before has to list again.
-    pub fn replace(&self, revision: u64, records: Vec<Seen>) {
+    /// Puts what there is at a revision in place of all there was. Whoever watched from before has to list again. Resources in
+    /// `locked` cannot be decrypted now: none of their records is shown, and they are not written.
+    pub fn replace(&self, revision: u64, records: Vec<Seen>, locked: HashMap<Resource, SealError>) {
         let mut feed = self.feed.lock();
         let mut tables: HashMap<Resource, Table> = HashMap::new();
         self.shared.writers.forget();
         for Seen { key, revision, create_revision, value } in records {
-            let Some(value) = value else { continue };
+            let Some(value) = value.filter(|_| !locked.contains_key(&key.resource)) else { continue };
             let (record, writer) = feed.record(key, revision, create_revision, value);
             self.shared.writers.note(EventKind::Added, &record, writer);
             self.shared.samples.pack(&record);
@@ -121,10 +124,38 @@ impl Mirror {
         }
         let mut state = self.shared.state.write();
         state.replace(revision, tables);
+        for (resource, _) in self.shared.locked.all() {
+            state.restart(resource);
+        }
+        self.shared.locked.set(locked);
         for (_, slot) in state.slots() {
             slot.changed.send_replace(());
         }
         state.changed.send_replace(());
+    }
+
+    /// Locks a resource, a record of which cannot be decrypted now: nothing of it is shown, its watchers have to list again, and it is
+    /// not written until [`Mirror::replace`] says otherwise.
+    pub fn lock(&self, resource: Resource, reason: SealError) {
+        let _feed = self.feed.lock();
+        let mut state = self.shared.state.write();
+        state.slot_mut(resource).table = Table::default();
+        state.restart(resource);
+        let mut locked: HashMap<Resource, SealError> = self.shared.locked.all().into_iter().collect();
+        locked.insert(resource, reason);
+        self.shared.locked.set(locked);
+    }
+
+    /// Why a resource is locked; `None` when it is not.
+    #[must_use]
+    pub fn locked(&self, resource: Resource) -> Option<SealError> {
+        self.shared.locked.reason(resource)
+    }
+
+    /// Whether any resource is locked.
+    #[must_use]
+    pub fn has_locked(&self) -> bool {
+        !self.shared.locked.all().is_empty()
     }
 
     /// What there was before a revision is forgotten where the truth is, and so here: servers answer alike to who goes on with a list.
@@ -138,6 +169,9 @@ impl Mirror {
         let mut visible = Vec::with_capacity(changes.len());
         let mut changed: HashMap<Key, Option<Arc<Record>>> = HashMap::new();
         for Seen { key, revision, create_revision, value } in changes {
+            if self.shared.locked.reason(key.resource).is_some() {
+                continue;
+            }
             let previous = match changed.get(&key) {
                 Some(record) => record.clone(),
                 None => self.get(&key),
@@ -176,6 +210,7 @@ impl Mirror {
     /// # Errors
     /// The precondition that does not hold.
     pub fn check(&self, write: &Write, current: Option<&Arc<Record>>) -> Result<(), StoreError> {
+        self.shared.locked.reason(write.key.resource).map_or(Ok(()), |reason| Err(StoreError::Sealed(reason)))?;
         write.allowed(current)
     }
 

@@ -10,7 +10,7 @@ use kelson_meta::{Clock, SystemClock};
 use parking_lot::{Mutex, RwLock};
 
 use crate::at_rest::{AtRest, Writer, Writers};
-use crate::commit::{Committer, Room};
+use crate::commit::Committer;
 use crate::engine::format::{self, FORMAT, FORMAT_UNCHECKED, Mark};
 use crate::engine::{Engine, EngineError, MemoryEngine, Op, SqliteEngine};
 use crate::error::StoreError;
@@ -18,9 +18,11 @@ use crate::event::EventKind;
 use crate::expiry::Expiry;
 use crate::health::HealthBoard;
 use crate::key::Place;
-use crate::limits::{LOG_BYTES_MAX, STORE_BYTES_MAX};
+use crate::limits::{LOG_BYTES_MAX, NAMESPACE_PART, STORE_BYTES_MAX};
 use crate::loaded::{Loaded, load};
+use crate::locked::LockedResources;
 use crate::queue::{Queue, Taken};
+use crate::room::Room;
 use crate::samples::Samples;
 use crate::shared::Shared;
 use crate::state::State;
@@ -34,6 +36,8 @@ pub struct StoreOptions {
     pub log_bytes_max: usize,
     /// Bytes that all records together may take; writes that would make them more are refused, others go on.
     pub bytes_max: usize,
+    /// Bytes that the records of one namespace may take, so that one namespace cannot take all the room.
+    pub namespace_bytes_max: usize,
     /// The clock for log ages and expiry.
     pub clock: Arc<dyn Clock>,
     /// Whether a store must be there already: one that is missing was lost.
@@ -47,6 +51,7 @@ impl Default for StoreOptions {
         Self {
             log_bytes_max: LOG_BYTES_MAX,
             bytes_max: STORE_BYTES_MAX,
+            namespace_bytes_max: STORE_BYTES_MAX / NAMESPACE_PART,
             clock: Arc::new(SystemClock),
             must_exist: false,
             at_rest: None,
@@ -94,18 +99,19 @@ impl Store {
         let boot = boot_id();
         let trusted = loaded.running.is_empty() || loaded.running == boot;
         if !trusted {
-            tracing::warn!("the machine stopped while the store was open; watchers have to list again");
+            tracing::warn!("the store was not closed before the machine stopped; watchers must list again");
             loaded.revision = loaded.revision.max(loaded.reserved);
         }
         let (identity, marks) = begin(&mut *engine, &mut loaded, boot)?;
         if let Err(error) = engine.set_erasing(at_rest.is_some()) {
-            tracing::warn!(%error, "what was written in the clear is not erased");
+            tracing::warn!(%error, "erasing unencrypted data failed");
         }
         engine.keep_room();
 
         let base_floor = if trusted { 0 } else { loaded.revision };
         let mut state = State::new(loaded.revision, base_floor, options.log_bytes_max);
-        let (expiry, mut bytes) = (Expiry::default(), 0);
+        let expiry = Expiry::default();
+        let mut room = Room::new(options.bytes_max, options.namespace_bytes_max);
         let writers = Writers::new(options.at_rest);
         loaded.records.sort_unstable_by(|(a, _), (b, _)| {
             let (a, b) = (a.key(), b.key());
@@ -115,9 +121,13 @@ impl Store {
         for (record, writer) in loaded.records {
             expiry.note(EventKind::Added, &record, None);
             writers.note(EventKind::Added, &record, writer);
-            bytes += record.cost();
+            room.add(&record);
             let resource = record.key().resource;
             state.slot_mut(resource).table.put(record);
+        }
+        room.add_bytes(loaded.locked_rows.iter().map(|row| row.value.len()).sum());
+        for (resource, why) in &loaded.locked {
+            tracing::error!(%resource, reason = %why, "the key service is not available: the resource is locked until it is");
         }
         for (resource, floor) in loaded.floors {
             state.raise_floor(resource, floor.max(base_floor));
@@ -130,6 +140,7 @@ impl Store {
             samples,
             expiry,
             writers,
+            locked: LockedResources::with_rows(loaded.locked_rows, loaded.format, loaded.locked),
             counters: Counters::default(),
             health: HealthBoard::default(),
             clock: options.clock,
@@ -139,7 +150,6 @@ impl Store {
         if !marks.is_empty() {
             shared.health.disk(Some("the disk was full at the start".to_owned()));
         }
-        let room = Room { used: bytes, max: options.bytes_max };
         let commits = commits(engine, Arc::clone(&shared), (loaded.reserved, room, marks))?;
         Ok(Self::over(shared, commits))
     }
@@ -180,7 +190,7 @@ fn begin(engine: &mut dyn Engine, loaded: &mut Loaded, boot: String) -> Result<(
         Ok(()) => marks.clear(),
         // What is there can be read, and room may be made by deletions.
         Err(error) if error.is_full_disk() && !is_new => {
-            tracing::error!(%error, "the disk is full; the store is opened to read and to delete");
+            tracing::error!(%error, "the disk is full; opening the store for reads and deletions only");
         }
         Err(error) => return Err(error),
     }
@@ -194,7 +204,7 @@ fn run(committer: Committer) {
     if let Err(payload) = std::panic::catch_unwind(AssertUnwindSafe(|| committer.run())) {
         let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
-        tracing::error!(panic = text, "the store's committer panicked; nothing can be written any more");
+        tracing::error!(panic = text, "the store's committer panicked; rejecting writes until a restart");
         shared.health.ended(&format!("the store's committer panicked: {text}"));
         shared.close();
         // Whoever is still queued hears that the store is closed.
@@ -207,12 +217,14 @@ fn run(committer: Committer) {
 /// Writes rows that an older version wrote without a checksum anew, with one.
 fn add_checksums(engine: &mut dyn Engine, loaded: &Loaded) -> Result<(), EngineError> {
     const ROWS_AT_ONCE: usize = 1000;
-    tracing::info!(records = loaded.records.len(), "records of an older version get their checksums");
+    tracing::info!(records = loaded.records.len(), "adding checksums to records of an older version");
     for some in loaded.records.chunks(ROWS_AT_ONCE) {
         let clear = some.iter().filter(|(_, writer)| *writer == Writer::CLEAR);
         let ops = clear.map(|(record, _)| Ok(format::put(record, None)?.0)).collect::<Result<Vec<_>, _>>();
-        let ops =
-            ops.map_err(|why: crate::at_rest::SealError| EngineError::Other { context: "upgrade", reason: why.0 })?;
+        let ops = ops.map_err(|why: crate::at_rest::SealError| EngineError::Other {
+            context: "upgrade",
+            reason: why.to_string(),
+        })?;
         engine.append(&ops, true)?;
     }
     Ok(())

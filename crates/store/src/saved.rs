@@ -89,6 +89,7 @@ pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
                 contents.encrypted += 1;
                 (Some(key.resource), revision)
             }
+            StoredHead::Whole(Stored::Locked(key, revision, _)) => (Some(key.resource), revision),
             StoredHead::Whole(Stored::Record(record, _)) => (Some(record.key().resource), record.revision()),
             StoredHead::Whole(Stored::Mark(Mark::Deleted(_, revision))) => (None, revision),
             StoredHead::Whole(Stored::Mark(Mark::Identity(identity))) => {
@@ -111,6 +112,6 @@ pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
     match known {
         Some(format) if format <= FORMAT => Ok(contents),
         Some(found) => Err(fault(EngineError::Format { found, expected: FORMAT })),
-        None => Err(fault(EngineError::Corrupt { path: dir.to_path_buf(), reason: "it holds no store".to_owned() })),
+        None => Err(fault(EngineError::Corrupt { path: dir.to_path_buf(), reason: "it is not a store".to_owned() })),
     }
 }

@@ -11,6 +11,7 @@ use crate::error::StoreError;
 use crate::event::FrameBudget;
 use crate::expiry::Expiry;
 use crate::health::HealthBoard;
+use crate::locked::LockedResources;
 use crate::queue::Queue;
 use crate::recent::RecentRecords;
 use crate::samples::Samples;
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub samples: Samples,
     pub expiry: Expiry,
     pub writers: Writers,
+    pub locked: LockedResources,
     pub counters: Counters,
     pub health: HealthBoard,
     pub clock: Arc<dyn Clock>,

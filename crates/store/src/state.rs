@@ -23,6 +23,8 @@ pub(crate) struct Slot {
     pub table: Table,
     pub log: Log,
     pub changed: watch::Sender<()>,
+    /// How often the records were replaced without events. Watchers that began before have to list again.
+    pub restarts: u32,
 }
 
 /// Spreads the address by which a resource is known: nobody outside can choose it, so that it need not be kept from being guessed.
@@ -91,6 +93,7 @@ impl State {
                 table: Table::default(),
                 log: Log::starting_at(floor),
                 changed: watch::Sender::new(()),
+                restarts: 0,
             }),
         }
     }
@@ -101,6 +104,18 @@ impl State {
         if slot.log.floor() < floor {
             slot.log = Log::starting_at(floor);
         }
+    }
+
+    /// Ends all watches of a resource whose records were replaced without events: their watchers have to list again.
+    pub fn restart(&mut self, resource: Resource) {
+        let slot = self.slot_mut(resource);
+        slot.restarts += 1;
+        slot.changed.send_replace(());
+    }
+
+    /// How often the records of a resource were replaced without events.
+    pub fn restarts(&self, resource: Resource) -> u32 {
+        self.slots.get(&resource).map_or(0, |slot| slot.restarts)
     }
 
     /// The lowest revision from which a resource can be watched.

@@ -10,12 +10,13 @@ use kelson_tasks::Lane;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::at_rest::SealError;
 use crate::commit::Committer;
 use crate::cursor::Cursor;
 use crate::error::StoreError;
 use crate::health::Health;
 use crate::key::{Place, Resource};
-use crate::limits::EXPIRY_PASS_EVERY_S;
+use crate::limits::{EXPIRY_PASS_EVERY_S, UNLOCK_EVERY_S};
 use crate::queue::{ExpectedWrite, Pending};
 use crate::record::Record;
 use crate::remote::{PortChange, Remote};
@@ -27,6 +28,8 @@ use crate::write::{Committed, Precondition, Write};
 
 /// Waiting for the committer's last sync must not hold up a runtime thread.
 static CLOSING: Lane = Lane::new("store-close", 1);
+/// Where a key service is waited for.
+static UNLOCK: Lane = Lane::new("store-unlock", 1);
 
 /// Where commits happen.
 #[expect(clippy::large_enum_variant, reason = "there is one in a store")]
@@ -205,6 +208,38 @@ impl Store {
         Ok(ListView::new(table, revision, namespace, start_after, limit))
     }
 
+    /// Why a resource cannot be decrypted now; `None` when it can be. Nothing of such a resource is shown, and writes of it fail with
+    /// [`StoreError::Sealed`]. Its watchers have to list again once it can be read.
+    #[must_use]
+    pub fn locked(&self, resource: Resource) -> Option<SealError> {
+        self.shared().locked.reason(resource)
+    }
+
+    /// All resources that cannot be decrypted now, and why.
+    #[must_use]
+    pub fn all_locked(&self) -> Vec<(Resource, SealError)> {
+        self.shared().locked.all()
+    }
+
+    /// Decrypts what could not be decrypted when the store was opened, as soon as the key service answers. Run it as a task: it does
+    /// not keep the store open by itself.
+    pub fn run_unlock(&self) -> impl Future<Output = ()> + Send + 'static {
+        let shared = Arc::clone(&self.handle.shared);
+        // What is mirrored is read again by whoever follows it.
+        let mirrors = self.is_mirror();
+        async move {
+            while !mirrors && !shared.is_closed() && !shared.locked.all().is_empty() {
+                tokio::time::sleep(Duration::from_secs(UNLOCK_EVERY_S)).await;
+                let of_lane = Arc::clone(&shared);
+                match UNLOCK.run(move || of_lane.unlock()).await {
+                    Ok(Ok(records)) => tracing::info!(records, "what was locked can be decrypted, and is served"),
+                    Ok(Err(error)) => tracing::debug!(%error, "the locked resources cannot be decrypted yet"),
+                    Err(error) => tracing::warn!(%error, "the locked resources cannot be decrypted"),
+                }
+            }
+        }
+    }
+
     /// A number that is another one whenever a record of the resource was made, changed or removed, so that whoever has decoded
     /// them all can tell at once that nothing has changed. Holds within this process only.
     #[must_use]
@@ -237,7 +272,8 @@ impl Store {
     /// Whether writes are taken, and what stands in their way: for readiness and liveness checks. Cheap.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.shared().health.read()
+        let locked = self.all_locked().into_iter().next().map(|(r, why)| format!("{r} cannot be decrypted: {why}"));
+        Health { locked, ..self.shared().health.read() }
     }
 
     /// Resolves with the reason when the committer has ended by a fault of its own: no write will ever succeed again in
@@ -321,9 +357,9 @@ impl Store {
                 tokio::time::sleep(Duration::from_secs(wait_s)).await;
                 let Some(handle) = handle.upgrade() else { return };
                 match (Self { handle }).expire_due().await {
-                    Ok(gone) => tracing::debug!(gone, "expired records deleted"),
+                    Ok(gone) => tracing::debug!(gone, "deleted expired records"),
                     Err(StoreError::Closed) => return,
-                    Err(error) => tracing::warn!(%error, "expired records could not be deleted"),
+                    Err(error) => tracing::warn!(%error, "deleting expired records failed; retrying"),
                 }
             }
         }
@@ -335,6 +371,9 @@ impl Store {
     /// # Errors
     /// [`StoreError::Engine`], [`StoreError::Sealed`]: there is no copy then.
     pub fn save(&self, to: &Path) -> Result<Contents, StoreError> {
+        if let Some((_, reason)) = self.all_locked().into_iter().next() {
+            return Err(StoreError::Sealed(reason));
+        }
         let (revision, tables) = self.shared().state.read().tables();
         saved::save(to, (self.identity(), revision), &tables, self.shared().writers.at_rest())
     }

@@ -22,10 +22,10 @@ pub enum StreamError {
     #[error("connection closed")]
     Closed,
     /// Nothing but keep-alives was carried for the whole idle limit.
-    #[error("idle limit reached")]
+    #[error("idle timeout")]
     Idle,
     /// The peer did not answer keep-alives in time.
-    #[error("peer does not answer keep-alives")]
+    #[error("peer does not respond to keep-alives")]
     KeepAlive,
     /// The peer did not create the expected streams in time.
     #[error("timed out waiting for client to create streams")]

@@ -198,7 +198,7 @@ where
     let decode = ChannelDecode::new(role, format);
     let encode = ChannelEncode::new(role, format);
     let (connection, streams) = Connection::channels(io, CHANNELS, decode, encode, options);
-    let streams = streams.try_into().expect("as many streams as channels were asked for");
+    let streams = streams.try_into().expect("more streams than requested channels");
     (connection, streams)
 }
 

@@ -31,7 +31,7 @@ pub enum Turns {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FairError {
     /// Too many pieces wait already.
-    #[error("too much work waits in lane {0}")]
+    #[error("lane {0} is full")]
     Full(&'static str),
     /// As in any lane.
     #[error(transparent)]

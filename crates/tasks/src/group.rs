@@ -189,7 +189,7 @@ impl Tasks {
         let ended = tokio::time::timeout(limit, self.0.tracker.wait()).await.is_ok();
         if !ended {
             let left = self.0.tracker.len();
-            tracing::warn!(group = self.0.name, left, "tasks still run at the end of the shutdown's wait");
+            tracing::warn!(group = self.0.name, left, "tasks are still running at the end of the shutdown timeout");
         }
         ended
     }

@@ -60,7 +60,7 @@ impl Watch {
         self.counters.panicked.fetch_add(1, Ordering::Relaxed);
         let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-        let text = text.unwrap_or_else(|| "a panic without a message".to_owned());
+        let text = text.unwrap_or_else(|| "panic without a message".to_owned());
         tracing::error!(task = self.name, panic = text, "task panicked");
         text
     }

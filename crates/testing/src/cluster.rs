@@ -261,6 +261,6 @@ async fn open(directory: &Path) -> Result<Store, Error> {
 
 async fn within(part: &str, end: impl Future<Output = ()>) {
     if tokio::time::timeout(END_MAX, end).await.is_err() {
-        tracing::warn!(part, "still ends; going on without it");
+        tracing::warn!(part, "shutdown timed out; continuing");
     }
 }

@@ -93,8 +93,7 @@ impl Exporter {
         let registry = Registry::new();
         let spans = registry.counters(
             "kelson_tracing_spans_total",
-            "Spans of requests that were sampled, by what became of them: exported, failed (the collector did not take them) \
-             or dropped (too many waited).",
+            "Sampled request spans by result: exported, failed (rejected by the collector) or dropped (queue full).",
             &["result"],
         );
         let (queue, waiting) = mpsc::channel(QUEUE_MAX);
@@ -150,7 +149,7 @@ impl Exporter {
             }
         };
         if timeout(END_MAX, rest).await.is_err() {
-            tracing::warn!("traces export: the last spans were not taken in time");
+            tracing::warn!("exporting the last spans timed out");
         }
     }
 
@@ -165,7 +164,7 @@ impl Exporter {
         let request =
             ExportTraceServiceRequest { resource_spans: vec![ResourceSpans { resource, scope_spans: vec![spans] }] };
         let refused = self.tried(request).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, spans = count, "traces export failed");
+            tracing::warn!(%error, spans = count, "exporting traces failed");
             count
         });
         let refused = refused.min(count);
@@ -186,7 +185,7 @@ impl Exporter {
                         tracing::warn!(
                             error = partial.error_message,
                             refused = partial.rejected_spans,
-                            "traces export"
+                            "exporting traces"
                         );
                     }
                     return Ok(u64::try_from(partial.rejected_spans).unwrap_or(0));

@@ -41,7 +41,7 @@ impl User {
             return Err("auth provider not supported".to_owned());
         }
         if user.impersonation().map_err(|e| e.to_string())?.is_some() {
-            return Err("as: webhooks are not called in the name of others".to_owned());
+            return Err("as: impersonation is not supported for webhooks".to_owned());
         }
         let read = |source: Result<Source, KubeconfigError>| source.map_err(|e| e.to_string());
         let (cert, key) = (read(user.certificate(base))?, read(user.key(base))?);
@@ -59,7 +59,7 @@ impl User {
             (None, None) => return Ok(None),
         };
         let header = HeaderValue::from_str(&text);
-        let mut header = header.map_err(|_| "the token holds characters that no header may".to_owned())?;
+        let mut header = header.map_err(|_| "the token has characters that are not valid in a header".to_owned())?;
         header.set_sensitive(true);
         Ok(Some(header))
     }
@@ -144,7 +144,7 @@ users:
         assert!(Credentials::default().of("h", 1).is_none());
         assert!(Credentials::parse(b"users: [{name: x, user: {exec: {command: c}}}]", dir.path()).is_err());
         let acting = Credentials::parse(b"users: [{name: x, user: {token: t, as: jane}}]", dir.path()).unwrap_err();
-        assert_eq!(acting, "user \"x\": as: webhooks are not called in the name of others");
+        assert_eq!(acting, "user \"x\": as: impersonation is not supported for webhooks");
         assert!(!format!("{credentials:?}").contains("exact"));
     }
 }

@@ -33,7 +33,7 @@ pub async fn fetch(
 async fn get(url: &str, ca_bundle: Vec<u8>, bearer: Option<&str>, bytes_max: usize) -> Result<Bytes, String> {
     let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| e.to_string())?;
     if uri.scheme_str() != Some("https") {
-        return Err("only https is spoken".into());
+        return Err("must be an https URL".into());
     }
     let tls =
         FILES.run(move || client_config(&ca_bundle, None, Protocols::Http1)).await.map_err(|e| e.to_string())??;
@@ -43,13 +43,14 @@ async fn get(url: &str, ca_bundle: Vec<u8>, bearer: Option<&str>, bytes_max: usi
     let mut request = request.map_err(|e| e.to_string())?;
     if let Some(token) = bearer {
         let value = HeaderValue::try_from(format!("Bearer {token}"));
-        let mut value = value.map_err(|_| "the access token is no text of a header".to_owned())?;
+        let mut value =
+            value.map_err(|_| "the access token has characters that are not valid in a header".to_owned())?;
         value.set_sensitive(true);
         request.headers_mut().insert(header::AUTHORIZATION, value);
     }
     let response = pool.request(request).await.map_err(|e| crate::client::cause(&e))?;
     if !response.status().is_success() {
-        return Err(format!("the server answered {}", response.status()));
+        return Err(format!("the server responded with {}", response.status()));
     }
     crate::client::read(response, bytes_max).await.map_err(|e| e.to_string())
 }

@@ -21,6 +21,10 @@ pub enum NodeCommand {
     #[command(hide = true)]
     Agent(Unread),
     #[command(hide = true)]
+    Check(Unread),
+    #[command(hide = true)]
+    Status(Unread),
+    #[command(hide = true)]
     CredentialProvider(Unread),
     #[command(hide = true)]
     Image(Unread),
@@ -35,6 +39,8 @@ impl NodeCommand {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Agent(_) => "agent",
+            Self::Check(_) => "check",
+            Self::Status(_) => "status",
             Self::CredentialProvider(_) => "credential-provider",
             Self::Image(_) => "image",
             Self::Network(_) => "network",

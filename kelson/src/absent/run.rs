@@ -41,7 +41,7 @@ pub fn run(command: NodeCommand) -> anyhow::Result<()> {
 
 /// Refuses a server that would have a node.
 pub fn check(_: &NodeArgs) -> anyhow::Result<()> {
-    bail!("a node runs on Linux only; --disable-agent runs the control plane alone")
+    bail!("a node requires Linux; with --disable-agent the control plane runs alone")
 }
 
 /// Never reached: [`check`] comes first.

@@ -17,16 +17,14 @@ pub fn flags(component: &str, about: &str, table: &Table) -> String {
             other => format!(" {other}"),
         };
         let meaning = match (flag.help.as_str(), flag.effect) {
-            (_, _) if flag.shown == "version" => {
-                "Print the version, or with =raw all that is known of the build, and end."
-            }
-            (_, false) => "Accepted, without effect here.",
-            ("", true) => "As upstream's.",
+            (_, _) if flag.shown == "version" => "Print the version (with =raw all build information) and exit.",
+            (_, false) => "Accepted for compatibility; without effect.",
+            ("", true) => "As in upstream Kubernetes.",
             (said, true) => said,
         };
         rows.push((format!("  {letter}--{name}{shown}"), meaning.to_owned()));
     }
-    rows.push(("  -h, --help".to_owned(), "Print this list, and end.".to_owned()));
+    rows.push(("  -h, --help".to_owned(), "Print this list and exit.".to_owned()));
     let width = rows.iter().map(|(flag, _)| flag.len()).max().unwrap_or(0);
     for (flag, meaning) in rows {
         // Writing to a string cannot fail.

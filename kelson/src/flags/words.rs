@@ -32,7 +32,7 @@ impl Spoken {
     /// Says in one line of the log which flags were accepted and do nothing.
     pub fn log(&self) {
         if !self.without_effect.is_empty() {
-            tracing::info!(flags = self.without_effect.join(" "), "flags that have no effect here");
+            tracing::info!(flags = self.without_effect.join(" "), "flags without effect");
         }
     }
 }
@@ -44,7 +44,8 @@ impl Spoken {
 pub fn read(component: &str, table: &Table, words: impl IntoIterator<Item = OsString>) -> Result<Asked, String> {
     let mut reader = Reader { table, given: Vec::new(), rest: Vec::new(), help: false };
     let mut words = words.into_iter().map(|word| {
-        word.into_string().map_err(|word| format!("a word of the command line is no text: {}", word.to_string_lossy()))
+        word.into_string()
+            .map_err(|word| format!("command-line argument is not valid UTF-8: {}", word.to_string_lossy()))
     });
     while let Some(word) = words.next() {
         let word = word?;

@@ -59,7 +59,7 @@ pub fn serving(args: &ServingArgs, address: IpAddr, service: Option<IpAddr>, now
         let wrote = std::fs::create_dir_all(dir).and_then(|()| std::fs::write(&cert, &made.cert_pem));
         wrote.with_context(|| format!("--cert-dir: write {}", cert.display()))?;
         kelson_pki::write_secret(&key, made.key.to_pem().as_bytes(), false)?;
-        tracing::info!(certificate = %cert.display(), "made a certificate");
+        tracing::info!(certificate = %cert.display(), "created a self-signed certificate");
     }
     Ok(made)
 }

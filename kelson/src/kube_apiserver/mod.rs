@@ -97,7 +97,7 @@ impl StandaloneServer {
             }
         };
         let address = api.local_addr().map(|a| a.to_string());
-        tracing::info!(address, controllers = names.join(","), "the API is ready");
+        tracing::info!(address, controllers = names.join(","), "API server is ready");
         Ok(Self { api, controllers, store })
     }
 
@@ -130,7 +130,9 @@ async fn open(
     tasks: &Tasks,
 ) -> anyhow::Result<(Store, Option<Registry>)> {
     let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
-    let options = StoreOptions { at_rest, bytes_max: store_limits::bytes_max(0), ..StoreOptions::default() };
+    let bytes_max = store_limits::bytes_max(0);
+    let namespace_bytes_max = store_limits::namespace_bytes_max(0, bytes_max);
+    let options = StoreOptions { at_rest, bytes_max, namespace_bytes_max, ..StoreOptions::default() };
     let StoreOf::Directory(dir) = store_of(args)? else {
         let opened = args.storage.etcd.open(options, tasks).await?;
         return Ok((opened.store, Some(opened.metrics)));
@@ -172,7 +174,7 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     let serving = keys::serving(&args.serving, config.advertise_address, service, Timestamp::now())?;
     config.serving = Some(ServingConfig {
         bind: SocketAddr::new(args.serving.bind_address, args.serving.secure_port),
-        certificate: SwappableCertificate::new(&serving).context("the API's certificate")?,
+        certificate: SwappableCertificate::new(&serving).context("the API server's certificate")?,
     });
     config.service_accounts = Some(keys::service_accounts(&args.accounts)?);
     if let Some(file) = &args.client_ca_file {

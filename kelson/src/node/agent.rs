@@ -115,9 +115,9 @@ impl Node {
         let policies = if join.cluster.network_policy {
             let families = vec![Family::of(&join.cluster.ranges.cluster.addr())];
             let config = kelson_network_policy::Config::new(&dir, name, families);
-            Some(NetworkPolicies::start(config, client("network-policy")?, tasks))
+            Some(NetworkPolicies::start(config, client("network-policy")?, Arc::clone(&clock), tasks))
         } else {
-            tracing::info!("this node does not enforce network policies: the cluster has --disable network-policy");
+            tracing::info!("network policies are not enforced: the cluster runs with --disable network-policy");
             None
         };
         let dependencies = Dependencies {
@@ -151,7 +151,7 @@ impl Node {
         proxy.metrics_bind = metrics_bind(args.proxy_metrics_port)?;
         proxy.more_metrics.extend(policies.as_ref().map(|p| p.registry().clone()));
         let proxy = Proxy::start(proxy, client("proxy")?, clock, tasks);
-        tracing::info!(node = name, %address, port = kubelet.port(), "the node agent runs");
+        tracing::info!(node = name, %address, port = kubelet.port(), "node agent is running");
         Ok(Self { kubelet, proxy, policies, containerd, tasks: tasks.clone() })
     }
 
@@ -231,7 +231,7 @@ fn follow_server(file: &Path, join: &Join, ca_file: &Path) -> anyhow::Result<()>
         return Ok(());
     }
     if there.server != join.server {
-        tracing::info!(from = there.server, to = join.server, "the API server has moved");
+        tracing::info!(from = there.server, to = join.server, "API server address changed");
     }
     let moved = Kubeconfig {
         cluster: "default-cluster".into(),
@@ -281,7 +281,7 @@ fn kubelet_config(
     tell_idle(&laid);
     if laid.logging.format == Some(LogFormat::Json) || laid.logging.verbosity.is_some_and(|v| v > 0) {
         let why = "the log is the whole process's, and its command line says what is logged";
-        tracing::warn!(field = "logging", why, "the kubelet configuration sets a field that has no effect here");
+        tracing::warn!(field = "logging", why, "field of the kubelet configuration has no effect");
     }
     Ok(config)
 }
@@ -305,7 +305,7 @@ fn free_or_any(port: u16) -> u16 {
     match TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))) {
         Ok(_) => port,
         Err(e) => {
-            tracing::warn!(port, error = %e, "the kubelet's port is taken; it takes a free one");
+            tracing::warn!(port, error = %e, "kubelet port is in use; selecting a free one");
             0
         }
     }
@@ -329,7 +329,7 @@ fn free(at: SocketAddr, what: &str) -> Vec<SocketAddr> {
         Ok(_) => vec![at],
         Err(e) => {
             let port = at.port();
-            tracing::info!(port, error = %e, "the service proxy's usual port is taken: it serves no {what} there");
+            tracing::info!(port, error = %e, "default port of the service proxy is in use; {what} are not served");
             Vec::new()
         }
     }

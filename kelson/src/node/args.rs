@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use kelson_kubelet::RegisterTaint;
 
+use super::check::CheckArgs;
 use crate::args::{HostArgs, LogArgs, duration, pair};
 use crate::config::ConfigArgs;
 
@@ -13,16 +14,20 @@ use crate::config::ConfigArgs;
 pub enum NodeCommand {
     /// Run this machine as a node of a cluster.
     Agent(Box<AgentArgs>),
-    /// Work with image credential provider plugins.
+    /// Check whether this machine can be a server or a node, and say what to do where it lacks something.
+    Check(CheckArgs),
+    /// Show what runs with a data directory, what it keeps, what expires soon, and what to do about it.
+    Status(StatusArgs),
+    /// Check image credential provider plugins.
     #[command(subcommand)]
     CredentialProvider(CredentialProviderCommand),
-    /// Work with the images of a running node.
+    /// Manage images of a running node.
     #[command(subcommand)]
     Image(ImageCommand),
     /// Inspect the pod network.
     #[command(subcommand)]
     Network(NetworkCommand),
-    /// The pod network's CNI plugin; run by the container runtime, not by people.
+    /// CNI plugin of the pod network. Run by the container runtime.
     #[command(hide = true)]
     Cni,
 }
@@ -30,24 +35,24 @@ pub enum NodeCommand {
 /// What server and agent share about the node.
 #[derive(Args, Debug, Clone)]
 pub struct NodeArgs {
-    /// Socket of a container runtime (CRI v1); by default Kelson runs a containerd of its own.
+    /// Socket of a container runtime (CRI v1) [default: Kelson starts its own containerd]
     #[arg(long, value_name = "unix:///…")]
     pub container_runtime_endpoint: Option<String>,
-    /// Port of the node agent's own API; 0 takes any free one.
+    /// Port of the kubelet's API; 0 selects a free port.
     #[arg(long, value_name = "PORT", default_value_t = 10250)]
     pub kubelet_port: u16,
-    /// Port of the service proxy's metrics (HTTP, on 127.0.0.1) [default: 10249 where free]; 0: none.
+    /// HTTP port on 127.0.0.1 for the service proxy's metrics; 0 disables it [default: 10249, if it is free]
     #[arg(long, value_name = "PORT")]
     pub proxy_metrics_port: Option<u16>,
-    /// Where device plugins register and have their sockets; many published ones look in /var/lib/kubelet/device-plugins alone
-    /// [default: kubelet/device-plugins in the data directory]
+    /// Directory for sockets of device plugins; many plugins support only /var/lib/kubelet/device-plugins [default:
+    /// kubelet/device-plugins in the data directory]
     #[arg(long, value_name = "DIR")]
     pub device_plugins_dir: Option<PathBuf>,
-    /// What the node keeps free; below it pods are evicted [default:
+    /// Hard eviction thresholds [default:
     /// memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%]
     #[arg(long, value_name = "SIGNAL<AMOUNT,…")]
     pub eviction_hard: Option<kelson_kubelet::config::thresholds::HardThresholds>,
-    /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1) laid over what this command decides by itself.
+    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) that overrides this command's settings.
     #[arg(long, value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,
     #[command(flatten)]
@@ -59,10 +64,10 @@ pub struct NodeArgs {
 /// What a node registers with: what server, agent and kubelet share.
 #[derive(Args, Debug, Clone)]
 pub struct RegistrationArgs {
-    /// Taints to register with.
+    /// Taints of this node at registration.
     #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', value_parser = taint)]
     pub register_with_taints: Vec<RegisterTaint>,
-    /// Labels to register with.
+    /// Labels of this node at registration.
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
     pub node_labels: Vec<(String, String)>,
 }
@@ -89,17 +94,17 @@ fn taint(text: &str) -> Result<RegisterTaint, String> {
 /// How a node pulls images: what server, agent and kubelet share.
 #[derive(Args, Debug, Clone)]
 pub struct ImageArgs {
-    /// CredentialProviderConfig: a file, or a directory of *.json, *.yaml and *.yml. Reloaded when it changes.
+    /// CredentialProviderConfig file, or a directory with *.json, *.yaml and *.yml files. Reloaded when it changes.
     #[arg(long, value_name = "FILE|DIR", requires = "image_credential_provider_bin_dir")]
     pub image_credential_provider_config: Option<PathBuf>,
-    /// Where the executables of the credential providers are.
+    /// Directory of the credential providers' executables.
     #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
     pub image_credential_provider_bin_dir: Option<PathBuf>,
-    /// Processes of credential providers at once; further runs wait for one of them.
+    /// Maximum number of credential provider processes at a time.
     #[arg(long, value_name = "N", default_value_t = kelson_credentials::plugin::PROCESSES_MAX as u32,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub image_credential_provider_max_processes: u32,
-    /// A pull that makes no progress for so long is given up.
+    /// Time without progress after which an image pull is cancelled.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     pub image_pull_progress_deadline: Duration,
 }
@@ -108,19 +113,20 @@ pub struct ImageArgs {
 pub struct AgentArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// The API to join.
+    /// URL of the API server to join.
     #[arg(long, value_name = "URL", env = "KELSON_URL")]
     pub server: String,
-    /// Bootstrap token to join with: `kelson token create` on the server makes one.
+    /// Bootstrap token for joining the cluster; `kelson token create` on the server creates one.
     #[arg(long, value_name = "TOKEN", env = "KELSON_TOKEN", hide_env_values = true)]
     pub token: String,
-    /// Join only a cluster whose CA has this public key, as `kelson token create --print-join-command` shows it.
+    /// Hash of the public key that the cluster's CA must have; `kelson token create --print-join-command` prints it.
     #[arg(long, value_name = "sha256:HEX", alias = "discovery-token-ca-cert-hash")]
     pub token_ca_cert_hash: Vec<String>,
-    /// CA of the server, where it does not let anybody read `cluster-info`; by default the token's signature tells it.
+    /// CA bundle of the server, for clusters where `cluster-info` is not public [default: the CA in `cluster-info`,
+    /// verified with the token]
     #[arg(long, value_name = "FILE")]
     pub server_ca: Option<PathBuf>,
-    /// Where everything is kept.
+    /// Directory of all data.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
     #[command(flatten)]
@@ -133,34 +139,45 @@ pub struct AgentArgs {
 
 #[derive(Subcommand, Debug)]
 pub enum CredentialProviderCommand {
-    /// Run the plugins that match an image, and show what they answer without showing a credential.
+    /// Run the plugins that match an image and print their responses without credentials.
     Check {
         #[arg(value_name = "IMAGE")]
         image: String,
-        /// CredentialProviderConfig, a file or a directory; without it, that of the node in the data directory.
+        /// CredentialProviderConfig file or directory [default: the configuration of the node in the data directory]
         #[arg(long, value_name = "FILE|DIR", requires = "bin_dir")]
         config: Option<PathBuf>,
-        /// Where the executables are.
+        /// Directory of the credential providers' executables.
         #[arg(long, value_name = "DIR", requires = "config")]
         bin_dir: Option<PathBuf>,
-        /// The node's data directory.
+        /// Data directory of the node.
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
     },
+}
+
+/// Flags of `kelson status`.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// The data directory of the server or agent.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+    pub data_dir: PathBuf,
+    /// `text`, or for programs `json`.
+    #[arg(long, short, value_name = "FORM", default_value = "text", value_parser = ["text", "json"])]
+    pub output: String,
 }
 
 #[derive(Subcommand, Debug)]
 pub enum ImageCommand {
     /// Load image archives (docker save or OCI layout) into a running node.
     Import {
-        /// Archives of images, as `docker save` or `ctr image export` write them; `-` is standard input. They may be compressed by gzip,
-        /// zstd or xz.
+        /// Image archives as written by `docker save` or `ctr image export`, optionally compressed with gzip, zstd or
+        /// xz; `-` is standard input.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// The node's data directory.
+        /// Data directory of the node.
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
-        /// Socket of the runtime, when it is not Kelson's own.
+        /// Socket of the container runtime [default: Kelson's own containerd]
         #[arg(long, value_name = "unix:///…")]
         container_runtime_endpoint: Option<String>,
     },
@@ -168,15 +185,15 @@ pub enum ImageCommand {
 
 #[derive(Subcommand, Debug)]
 pub enum NetworkCommand {
-    /// Print which network policy and rule decide about a connection, and how many connections the policy has counted.
+    /// Print the network policy and rule that decide about a connection, and the policy's connection counters.
     Explain {
-        /// The source: NAMESPACE/POD, a pod in `default`, or an IP address.
+        /// Source: NAMESPACE/POD, a pod in `default`, or an IP address.
         #[arg(value_name = "POD|IP")]
         from: String,
-        /// The destination, with its port and protocol (TCP by default): NAMESPACE/POD:80, 10.42.0.5:53/UDP.
+        /// Destination with port and protocol [default: TCP]: NAMESPACE/POD:80, 10.42.0.5:53/UDP.
         #[arg(value_name = "POD|IP[:PORT[/PROTOCOL]]")]
         to: String,
-        /// The data directory of the server; on a node, that of the agent, whose counters are read.
+        /// Data directory of the server, or of the agent, whose counters are read.
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
         /// Kubeconfig of a user who may list pods, namespaces and network policies, instead of the server's own.

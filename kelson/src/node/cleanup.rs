@@ -22,6 +22,13 @@ pub fn remember_runtime(dir: &Path, endpoint: Option<&str>) -> anyhow::Result<()
     done.with_context(|| path.display().to_string())
 }
 
+/// Where the runtime of a data directory's node is; `None` where it has had no node.
+pub fn runtime_endpoint(dir: &Path) -> Option<String> {
+    let noted = std::fs::read_to_string(dir.join(RUNTIME_FILE)).ok().map(|endpoint| endpoint.trim().to_owned());
+    let own = || kelson_cri::containerd::ContainerdConfig::new(dir).ok().filter(|config| config.socket().exists());
+    noted.or_else(|| own().map(|config| config.endpoint()))
+}
+
 /// Removes everything that the node of a data directory made outside of it, its pods in the runtime at `endpoint` too (by
 /// default the one that it was last started with); goes on past errors and gives them all. A control plane alone makes nothing
 /// there.

@@ -11,7 +11,7 @@ pub static COMPONENTS: &[Component] = &[
     Component {
         name: "kubelet",
         alias: "kubelet",
-        about: "This machine's kubelet alone, as a node of any cluster.",
+        about: "Run the kubelet of this machine only, as a node of any cluster.",
         facts: include_str!("../flags/facts/kubelet.txt"),
         arguments: KubeletArgs::augment_args,
         run: |matches, spoken| typed::<KubeletArgs>(matches, spoken, run::kubelet),
@@ -19,7 +19,7 @@ pub static COMPONENTS: &[Component] = &[
     Component {
         name: "kube-proxy",
         alias: "proxy",
-        about: "This machine's service proxy alone.",
+        about: "Run the service proxy of this machine only.",
         facts: include_str!("../flags/facts/kube-proxy.txt"),
         arguments: ProxyArgs::augment_args,
         run: |matches, spoken| typed::<ProxyArgs>(matches, spoken, kube_proxy::run),
@@ -28,5 +28,5 @@ pub static COMPONENTS: &[Component] = &[
 
 /// What `kelson help` says of them.
 pub const HELP: &str = "
-  kubelet                  This machine's kubelet alone
-  kube-proxy               This machine's service proxy alone (also: proxy)";
+  kubelet                  Run the kubelet of this machine only
+  kube-proxy               Run the service proxy of this machine only (also: proxy)";

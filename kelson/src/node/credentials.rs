@@ -30,7 +30,7 @@ pub fn remember(dir: &Path, args: &ImageArgs) -> anyhow::Result<()> {
 fn remembered(dir: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
     let Ok(text) = std::fs::read(dir.join(FILE)) else {
         bail!(
-            "the node of {} has no credential providers; name them with --config and --bin-dir, or another node with --data-dir",
+            "the node in {} has no credential providers; give --config and --bin-dir, or another node's --data-dir",
             dir.display()
         );
     };

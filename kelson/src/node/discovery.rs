@@ -68,7 +68,7 @@ pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result
     };
     let Err(why) = same else { return Ok(known) };
     let found = again(&args.data_dir, &known, joined(args, token, &pins, None).await, &why)?;
-    tracing::warn!(server = args.server, "the authorities were replaced while this machine was off: it joins anew");
+    tracing::warn!(server = args.server, "CAs were rotated while this machine was off; joining the cluster again");
     found.save(&args.data_dir)?;
     Ok(found)
 }
@@ -79,10 +79,10 @@ pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result
 /// # Errors
 /// When the token does not open the cluster, a pin is of the authority of before, or it is another cluster.
 pub async fn again_while_running(args: &AgentArgs, token: &Token, known: &Known) -> anyhow::Result<String> {
-    let why = anyhow!("{} shows a certificate of an authority that this machine does not know", args.server);
+    let why = anyhow!("{} presents a certificate of an unknown CA", args.server);
     let pins = pins(&args.token_ca_cert_hash)?;
     let found = again(&args.data_dir, known, joined(args, token, &pins, None).await, &why)?;
-    tracing::warn!(server = args.server, "the authorities were replaced while this machine was cut off");
+    tracing::warn!(server = args.server, "CAs were rotated while this machine was disconnected; trusting the new ones");
     Ok(found.ca)
 }
 
@@ -111,13 +111,12 @@ async fn joined(args: &AgentArgs, token: &Token, pins: &[String], name: Option<&
 /// What a machine that belongs to a cluster makes of one that shows another authority: its own cluster, when its token opens it and
 /// its ranges and its overlay's number (one in sixteen millions) are those that the machine knows.
 fn again(dir: &Path, before: &Known, found: anyhow::Result<Known>, why: &anyhow::Error) -> anyhow::Result<Known> {
-    let anew = format!("to join another cluster, first: kelson cleanup --delete-data --data-dir {}", dir.display());
+    let anew = format!("to join another cluster, first run kelson cleanup --delete-data --data-dir {}", dir.display());
     match found {
         Ok(found) if found.settings.ranges == before.settings.ranges => Ok(found),
-        Ok(_) => bail!("{why:#}; the token is of another cluster than the one that this machine joined; {anew}"),
+        Ok(_) => bail!("{why:#}; the token belongs to another cluster than the one this machine joined; {anew}"),
         Err(e) => bail!(
-            "{why:#}; where it is the same cluster, a new token lets this machine join anew: kelson token create \
-             --print-join-command on its server; the token that was given does not ({e:#}); {anew}"
+            "{why:#}; if it is the same cluster, join again with a new token from kelson token create --print-join-command on its server; the given token failed ({e:#}); {anew}"
         ),
     }
 }
@@ -148,7 +147,7 @@ where
             Err(Fault::Soon(e) | Fault::Wait(e)) => format!("{e:#}"),
         };
         if told.as_ref().is_none_or(|(text, at)| *text != error || at.elapsed() >= REPEAT) {
-            tracing::warn!(server, error, "cannot join yet, will try again");
+            tracing::warn!(server, error, "joining the cluster failed; retrying");
             told = Some((error, Instant::now()));
         }
         tokio::time::sleep(pause).await;
@@ -177,7 +176,7 @@ async fn signed_ca(server: &str, token: &Token, pins: &[String]) -> Result<Strin
     let verified = client(server, &ca, Credentials::None).map_err(Fault::Never)?;
     let again = cluster_info(server, &verified).await?;
     if judge(&again, token, pins)? != ca {
-        return Err(Fault::Never(anyhow!("{server} gave two different answers about its CA")));
+        return Err(Fault::Never(anyhow!("{server} returned two different CAs")));
     }
     Ok(ca)
 }
@@ -187,9 +186,9 @@ async fn cluster_info(server: &str, client: &Client) -> Result<ConfigMap, Fault>
     ask(client.get::<ConfigMap>(namespace, name)).await.map_err(|e| match e.status().map(|s| s.code) {
         // The role that lets everybody is among the last things that a new cluster makes.
         Some(401 | 403) => Fault::Soon(anyhow!(
-            "{server} does not let anybody read {namespace}/{name} ({e}); give its CA (DIR/pki/ca.crt there) with --server-ca"
+            "{server} does not allow anonymous reads of {namespace}/{name} ({e}); give the server's CA (DIR/pki/ca.crt) with --server-ca"
         )),
-        Some(404) => Fault::Soon(anyhow!("{server} has no {namespace}/{name}: nodes cannot join it by token")),
+        Some(404) => Fault::Soon(anyhow!("{server} has no {namespace}/{name}; nodes cannot join with a token")),
         _ => unreachable(server, e),
     })
 }
@@ -199,12 +198,12 @@ fn unreachable(server: &str, e: ClientError) -> Fault {
     let text = e.to_string();
     match e {
         ClientError::Transport(_) if text.contains(CERTIFICATE_FAULT) => Fault::Never(anyhow!(
-            "the certificate of {server} is not good for this address: {text}; on the server, --tls-san adds names and addresses"
+            "the certificate of {server} is not valid for this address: {text}; add the address on the server with --tls-san"
         )),
         ClientError::Transport(_) => Fault::Wait(anyhow!("{server} is not reachable: {text}")),
         ClientError::Status(s) if s.code < 500 && s.code != 429 => Fault::Never(anyhow!("{server}: {s}")),
         ClientError::Status(_) => Fault::Wait(anyhow!("{server}: {text}")),
-        _ => Fault::Never(anyhow!("{server} is no Kubernetes API server: {text}")),
+        _ => Fault::Never(anyhow!("{server} is not a Kubernetes API server: {text}")),
     }
 }
 
@@ -218,13 +217,12 @@ fn judge(info: &ConfigMap, token: &Token, pins: &[String]) -> Result<String, Fau
     };
     let Some(signature) = data.get(&format!("{}{id}", kelson_pki::SIGNATURE_PREFIX)) else {
         return Err(Fault::Soon(anyhow!(
-            "the cluster does not know the token {id:?}, or it has expired; kelson token create on its server makes a new one"
+            "token {id:?} does not exist or has expired; create a new one on the server with kelson token create"
         )));
     };
     if !kelson_pki::verify_detached(signature, kubeconfig, id, &token.secret) {
         return Err(Fault::Never(anyhow!(
-            "the signature under token {id:?} does not match: the second half of the token is wrong, or somebody stands \
-             between this machine and the cluster"
+            "the signature for token {id:?} does not match: the token secret is wrong, or the connection is intercepted"
         )));
     }
     let cluster = Config::parse_cluster(kubeconfig.as_bytes());
@@ -237,11 +235,10 @@ fn judge(info: &ConfigMap, token: &Token, pins: &[String]) -> Result<String, Fau
 async fn settings(server: &str, client: &Client) -> Result<ClusterSettings, Fault> {
     ask(cluster::read(client)).await.map_err(|e| match e.status().map(|s| s.code) {
         Some(401) => Fault::Never(anyhow!(
-            "{server} does not accept the token: it is wrong, has expired, or is not for authentication; kelson token \
-             create on the server makes a new one"
+            "{server} rejected the token: it is wrong, has expired or is not for authentication; create a new one on the server with kelson token create"
         )),
-        Some(403) => Fault::Never(anyhow!("{server} does not let the token read how nodes are set up: {e}")),
-        Some(404) => Fault::Soon(anyhow!("{server} does not say how its nodes are set up: {e}")),
+        Some(403) => Fault::Never(anyhow!("the token may not read the cluster's node settings from {server}: {e}")),
+        Some(404) => Fault::Soon(anyhow!("{server} has no node settings: {e}")),
         _ => unreachable(server, e),
     })
 }
@@ -265,13 +262,13 @@ async fn still_the_same(args: &AgentArgs, known: &Known) -> anyhow::Result<()> {
     if let Err(Fault::Wait(e) | Fault::Soon(e) | Fault::Never(e)) =
         mend_clock(&args.server, &known.ca, &SystemClock, &ThisMachine).await
     {
-        tracing::warn!(error = format!("{e:#}"), "the clock is wrong and was not set");
+        tracing::warn!(error = format!("{e:#}"), "setting the wrong clock failed");
         return Ok(());
     }
     let client = client(&args.server, &known.ca, Credentials::None)?;
     match ask(client.raw(http::Method::GET, "/version", "", bytes::Bytes::new())).await {
         Err(ClientError::Transport(e)) if e.to_string().contains(CERTIFICATE_FAULT) => bail!(
-            "{} is not the cluster that this machine joined, or its authorities were replaced while this machine was off ({e})",
+            "{} is not the cluster this machine joined, or its CAs were rotated while this machine was off ({e})",
             args.server
         ),
         _ => Ok(()),

@@ -33,28 +33,28 @@ const KIND: &str = "KubeProxyConfiguration";
 
 #[derive(Args, Debug, Clone)]
 pub struct ProxyArgs {
-    /// KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); it goes before the flags.
+    /// KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1); takes precedence over flags.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// How to reach the API.
+    /// Kubeconfig for the API server.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Name of this node; the host's name when not given.
+    /// Name of this node [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub hostname_override: Option<String>,
-    /// Ranges of pods' addresses: traffic from elsewhere to a service's address is masqueraded.
+    /// Pod address ranges; traffic from other sources to service addresses is masqueraded.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub cluster_cidr: Vec<IpNet>,
-    /// Address of this node where it is not that of the default route.
+    /// Address of this node [default: the default route's address]
     #[arg(long, value_name = "IP")]
     pub bind_address: Option<IpAddr>,
-    /// Where load balancers are told whether this node's services work; empty: nowhere.
+    /// Address of the health check for load balancers; empty disables it.
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:10256")]
     pub healthz_bind_address: String,
-    /// Where metrics are served; empty: nowhere.
+    /// Address of the metrics endpoint; empty disables it.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:10249")]
     pub metrics_bind_address: String,
-    /// Ranges of the node's addresses on which node ports answer; `primary` stands for the node's own.
+    /// Address ranges in which the node serves node ports; `primary` is the node's primary addresses.
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
     #[command(flatten)]
@@ -86,7 +86,7 @@ struct Connection {
 /// The flags, with what the file says in their places.
 fn laid(mut args: ProxyArgs, file: &File) -> anyhow::Result<ProxyArgs> {
     if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
-        bail!("is no {KIND} of {API_VERSION}");
+        bail!("must be a {KIND} of {API_VERSION}");
     }
     let given = |text: &String| (!text.is_empty()).then(|| text.clone());
     args.kubeconfig = given(&file.client_connection.kubeconfig).map(PathBuf::from).or(args.kubeconfig);
@@ -115,7 +115,7 @@ fn bind(text: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
     let address = match (text.parse::<SocketAddr>(), text.parse::<IpAddr>()) {
         (Ok(address), _) => address,
         (_, Ok(ip)) => SocketAddr::new(ip, port),
-        _ => bail!("{text:?} is no address"),
+        _ => bail!("must be an address, got {text:?}"),
     };
     Ok(Some(address).filter(|a| a.port() != 0).into_iter().collect())
 }
@@ -139,7 +139,7 @@ fn config(args: &ProxyArgs) -> anyhow::Result<Config> {
 fn read(file: &Path) -> anyhow::Result<(File, Vec<String>)> {
     let (tree, duplicates) = kelson_codec::yaml::to_value(&std::fs::read(file)?)?;
     if let Some(twice) = duplicates.first() {
-        bail!("{twice:?} is there twice");
+        bail!("duplicate field {twice:?}");
     }
     let unknown = strict::unknown(&tree, FIELDS);
     Ok((serde_json::from_value(tree)?, unknown))
@@ -251,7 +251,7 @@ pub fn run(args: ProxyArgs, spoken: &Spoken) -> anyhow::Result<()> {
         Some(file) => {
             let laid = read(&file).and_then(|(read, unknown)| {
                 for field in unknown {
-                    tracing::warn!(file = %file.display(), "the configuration has an {field}; it has no effect");
+                    tracing::warn!(file = %file.display(), "field {field} of the configuration has no effect");
                 }
                 laid(args, &read)
             });
@@ -263,12 +263,12 @@ pub fn run(args: ProxyArgs, spoken: &Spoken) -> anyhow::Result<()> {
     let Some(kubeconfig) = &args.kubeconfig else { bail!("--kubeconfig is needed") };
     let client = client(Kubeconfig::load(kubeconfig).context("--kubeconfig")?, "kube-proxy")?;
     if !rustix::process::geteuid().is_root() {
-        bail!("a service proxy runs as root only");
+        bail!("the service proxy must run as root");
     }
     process::run(async |process| {
         let node = config.node_name.clone();
         let proxy = Proxy::start(config, client, Arc::new(SystemClock), &process.tasks);
-        tracing::info!(node, "the service proxy runs");
+        tracing::info!(node, "service proxy is running");
         let ended = process.ended().await;
         within(END_MAX, "service proxy", proxy.shutdown()).await;
         ended

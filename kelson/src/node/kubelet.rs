@@ -12,7 +12,7 @@ use kelson_bootstrap::{ClientCertificate, Paths};
 use kelson_client::remote::Remote;
 use kelson_client::{Client, Transport};
 use kelson_cri::{CriClient, Limits};
-use kelson_kubelet::config::file::{self as configuration, HEALTHZ_PORT, Laid, LoggingWanted, PORT_DEFAULT};
+use kelson_kubelet::config::file::{self as configuration, FileSettings, HEALTHZ_PORT, LoggingSettings, PORT_DEFAULT};
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, Running};
 use kelson_meta::{Clock, SystemClock};
@@ -31,60 +31,60 @@ const RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
 
 #[derive(Args, Debug, Clone)]
 pub struct KubeletArgs {
-    /// How to reach the API as this node; written by the TLS bootstrap where it is not there yet.
+    /// Kubeconfig of this node; TLS bootstrapping writes it when it does not exist.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: PathBuf,
-    /// How to reach the API to ask for a client certificate.
+    /// Kubeconfig for requesting the first client certificate.
     #[arg(long, value_name = "FILE")]
     pub bootstrap_kubeconfig: Option<PathBuf>,
-    /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1); flags take precedence over it.
+    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1); flags take precedence over it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Renew the client certificate before it ends, and get the first one while static pods run already.
+    /// Renew the client certificate before it expires, and start static pods while the first one is pending.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub rotate_certificates: Option<bool>,
-    /// Where the kubelet keeps its certificates.
+    /// Directory of the kubelet's certificates.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/pki")]
     pub cert_dir: PathBuf,
-    /// Where the kubelet keeps pods' volumes and its own state.
+    /// Directory of pods' volumes and the kubelet's state.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
     pub root_dir: PathBuf,
-    /// Name of this node; the host's name when not given.
+    /// Name of this node [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub hostname_override: Option<String>,
-    /// Addresses of this node; that of the default route when not given.
+    /// Addresses of this node [default: the default route's address]
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     pub node_ip: Vec<IpAddr>,
     /// Socket of the container runtime (CRI v1).
     #[arg(long, value_name = "unix:///…")]
     pub container_runtime_endpoint: Option<String>,
-    /// Whether to make the Node object.
+    /// Register this node with the API server.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub register_node: Option<bool>,
     #[command(flatten)]
     pub registration: RegistrationArgs,
-    /// Addresses of cluster DNS.
+    /// Addresses of the cluster's DNS server.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     pub cluster_dns: Vec<IpAddr>,
-    /// Domain of cluster DNS.
+    /// DNS domain of the cluster.
     #[arg(long, value_name = "DOMAIN")]
     pub cluster_domain: Option<String>,
-    /// Resolver configuration that pods' is made from.
+    /// Resolver configuration on which that of pods is based.
     #[arg(long, value_name = "FILE")]
     pub resolv_conf: Option<PathBuf>,
-    /// Pods this node takes.
+    /// Maximum number of pods on this node.
     #[arg(long, value_name = "N")]
     pub max_pods: Option<u32>,
-    /// Refuse to run on a machine with swap.
+    /// Fail to start when swap is enabled.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub fail_swap_on: Option<bool>,
-    /// Address the kubelet's API listens on.
+    /// Address on which the kubelet's API listens.
     #[arg(long, value_name = "IP")]
     pub address: Option<IpAddr>,
-    /// Port the kubelet's API listens on; 0 takes any free one.
+    /// Port on which the kubelet's API listens; 0 selects a free port.
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
-    /// CA of client certificates the kubelet's API takes.
+    /// CA bundle for client certificates on the kubelet's API.
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
     #[command(flatten)]
@@ -114,9 +114,9 @@ pub fn configure(
     (flag, file): (&str, Option<&Path>),
     fields: &FieldArgs,
     images: &ImageArgs,
-) -> anyhow::Result<Laid> {
+) -> anyhow::Result<FileSettings> {
     let mut faults = Vec::new();
-    let mut laid = Laid { cgroups_per_qos: true, ..Laid::default() };
+    let mut laid = FileSettings { cgroups_per_qos: true, ..FileSettings::default() };
     if file.is_some() || !fields.0.is_empty() {
         match configuration::load(file, &fields.0, config) {
             Ok(l) => laid = l,
@@ -136,21 +136,21 @@ pub fn configure(
     if faults.is_empty() {
         return Ok(laid);
     }
-    bail!("the node's configuration is not sound:\n  {}", faults.join("\n  "))
+    bail!("the node's configuration is invalid:\n  {}", faults.join("\n  "))
 }
 
 /// Names the fields of the file that say something and have no effect, each with the reason.
-pub fn tell_idle(laid: &Laid) {
+pub fn tell_idle(laid: &FileSettings) {
     for field in &laid.ignored {
         let why = configuration::reason(field);
-        tracing::warn!(field, why, "the kubelet configuration sets a field that has no effect here");
+        tracing::warn!(field, why, "field of the kubelet configuration has no effect");
     }
 }
 
 /// What is to be started.
 pub struct Plan {
     /// What the file says of the log.
-    pub logging: LoggingWanted,
+    pub logging: LoggingSettings,
     config: Config,
     endpoint: String,
     paths: Paths,
@@ -210,7 +210,7 @@ impl Plan {
             true => {
                 let joined = certificate.begin().await.context("join the cluster")?;
                 if joined.awaited {
-                    tracing::info!("the client certificate is awaited; static pods run meanwhile");
+                    tracing::info!("waiting for the client certificate; static pods run in the meantime");
                 }
                 (certificate.connection(&joined.config)?, Some(certificate))
             }
@@ -228,7 +228,7 @@ impl Plan {
             network_gate: None,
         };
         let running = Kubelet::start(self.config, dependencies).await.context("start the kubelet")?;
-        tracing::info!(node = name, port = running.port(), "the kubelet runs");
+        tracing::info!(node = name, port = running.port(), "kubelet is running");
         Ok(running)
     }
 }

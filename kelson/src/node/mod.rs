@@ -2,6 +2,7 @@
 //! Elsewhere the module `absent` stands in its place, with the same face: `args`, `components` and `run`.
 mod agent;
 pub mod args;
+mod check;
 mod cleanup;
 pub mod components;
 mod credentials;
@@ -18,4 +19,5 @@ mod placement;
 mod pod_logs;
 mod pod_network;
 pub mod run;
+mod status;
 mod trust;

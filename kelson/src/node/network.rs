@@ -30,7 +30,7 @@ impl End {
         }
         let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
         if namespace.is_empty() || name.is_empty() || name.contains('/') {
-            bail!("{text:?} is not a pod (NAMESPACE/POD) or an IP address");
+            bail!("must be a pod (NAMESPACE/POD) or an IP address, got {text:?}");
         }
         Ok(Self::Pod(ObjectKey::new(namespace, name)))
     }
@@ -61,12 +61,12 @@ fn destination(text: &str) -> anyhow::Result<(End, Option<(Protocol, u16)>)> {
         return Ok((End::parse(text)?, None));
     };
     let (number, protocol) = port.split_once('/').unwrap_or((port, "TCP"));
-    let number = number.parse().with_context(|| format!("{port:?} is not a port, such as 80 or 53/UDP"))?;
+    let number = number.parse().with_context(|| format!("must be a port such as 80 or 53/UDP, got {port:?}"))?;
     let protocol = match protocol.to_ascii_uppercase().as_str() {
         "TCP" => Protocol::Tcp,
         "UDP" => Protocol::Udp,
         "SCTP" => Protocol::Sctp,
-        other => bail!("{other:?} is not a protocol: TCP, UDP or SCTP"),
+        other => bail!("protocol must be TCP, UDP or SCTP, got {other:?}"),
     };
     Ok((End::parse(end)?, Some((protocol, number))))
 }

@@ -9,37 +9,38 @@ use serde_json::{Map, Value, json};
 /// What of the kubelet's flags is about processors and memory.
 #[derive(Args, Debug, Clone, Default)]
 pub struct PlacementArgs {
-    /// none, or static: guaranteed pods that ask for whole processors have them alone.
+    /// CPU manager policy: none, or static, which assigns CPUs exclusively to guaranteed pods with integer CPU
+    /// requests.
     #[arg(long, value_name = "POLICY")]
     pub cpu_manager_policy: Option<String>,
-    /// How processors are chosen.
+    /// Options of the CPU manager policy.
     #[arg(long, value_name = "OPTION=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
     pub cpu_manager_policy_options: Vec<(String, String)>,
-    /// How often containers are looked at that share processors.
+    /// Interval of the CPU manager's reconciliation.
     #[arg(long, value_name = "DURATION")]
     pub cpu_manager_reconcile_period: Option<String>,
-    /// None, or Static: guaranteed pods are promised memory of parts of the machine.
+    /// Memory manager policy: None, or Static, which guarantees memory of NUMA nodes to guaranteed pods.
     #[arg(long, value_name = "POLICY")]
     pub memory_manager_policy: Option<String>,
-    /// Processors that no container has alone, such as 0-1,4.
+    /// CPUs reserved for the system, such as 0-1,4; never assigned exclusively.
     #[arg(long, value_name = "CPUS")]
     pub reserved_cpus: Option<String>,
-    /// Memory of one part of the machine that no container is promised; more of them by another flag or after a semicolon.
+    /// Memory reserved on a NUMA node; separate several by semicolons or repeat the flag.
     #[arg(long, value_name = "NODE:RESOURCE=AMOUNT,…", value_delimiter = ';')]
     pub reserved_memory: Vec<String>,
-    /// none, best-effort, restricted or single-numa-node.
+    /// Topology manager policy: none, best-effort, restricted or single-numa-node.
     #[arg(long, value_name = "POLICY")]
     pub topology_manager_policy: Option<String>,
-    /// container or pod.
+    /// Scope of the topology manager policy: container or pod.
     #[arg(long, value_name = "SCOPE")]
     pub topology_manager_scope: Option<String>,
-    /// prefer-closest-numa-nodes, max-allowable-numa-nodes.
+    /// Options of the topology manager policy: prefer-closest-numa-nodes, max-allowable-numa-nodes.
     #[arg(long, value_name = "OPTION=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
     pub topology_manager_policy_options: Vec<(String, String)>,
-    /// What the system keeps for itself, by resource.
+    /// Resources reserved for the system, by resource name.
     #[arg(long, value_name = "RESOURCE=AMOUNT", value_delimiter = ',', value_parser = crate::args::pair)]
     pub system_reserved: Vec<(String, String)>,
-    /// What the cluster's own programs keep for themselves, by resource.
+    /// Resources reserved for Kubernetes components, by resource name.
     #[arg(long, value_name = "RESOURCE=AMOUNT", value_delimiter = ',', value_parser = crate::args::pair)]
     pub kube_reserved: Vec<(String, String)>,
 }
@@ -78,7 +79,7 @@ impl PlacementArgs {
             }
         }
         if let Err(e) = configuration::lay_placement(&Value::Object(fields), config) {
-            bail!("the node's flags are not sound:\n  {}", e.0.join("\n  "));
+            bail!("the node's flags are invalid:\n  {}", e.0.join("\n  "));
         }
         Ok(())
     }

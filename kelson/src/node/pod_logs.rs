@@ -28,7 +28,7 @@ fn choose_in(data_dir: &Path, shared: &Path) -> PathBuf {
         // A machine whose /var/log was emptied is claimed again.
         if chosen != shared || claim(data_dir, shared).is_ok() {
             if chosen != shared {
-                say(&chosen, "it was chosen at an earlier start");
+                say(&chosen, "the directory was chosen at an earlier start");
             }
             return chosen;
         }
@@ -43,7 +43,7 @@ fn choose_in(data_dir: &Path, shared: &Path) -> PathBuf {
     // Not fatal: it is chosen again at the next start.
     let noted = choice.parent().map_or(Ok(()), std::fs::create_dir_all);
     if let Err(error) = noted.and_then(|()| std::fs::write(&choice, chosen.display().to_string())) {
-        tracing::warn!(%error, file = %choice.display(), "the directory of pods' logs is not remembered");
+        tracing::warn!(%error, file = %choice.display(), "storing the choice of the pod log directory failed; it is chosen again at the next start");
     }
     chosen
 }
@@ -52,7 +52,7 @@ fn say(chosen: &Path, why: &str) {
     tracing::info!(
         directory = %chosen.display(),
         why,
-        "pods' logs are not in {POD_LOGS}: point log collectors to this directory, or set podLogsDir in --kubelet-config"
+        "pod logs are not in {POD_LOGS}; point log collectors to this directory, or set podLogsDir in --kubelet-config"
     );
 }
 
@@ -61,7 +61,7 @@ fn why_not(data_dir: &Path, own: &Path, shared: &Path) -> Option<String> {
     let has_any =
         |dir: &Path| std::fs::read_dir(dir).is_ok_and(|entries| entries.flatten().any(|e| e.file_name() != OWNER));
     if has_any(own) {
-        return Some("pods of this node log there since before".to_owned());
+        return Some("pods of this node already log there".to_owned());
     }
     match claim(data_dir, shared) {
         Err(why) => Some(why),
@@ -101,7 +101,7 @@ fn claim(data_dir: &Path, shared: &Path) -> Result<Claim, String> {
         return Ok(Claim::Again);
     }
     if owner.join("kubelet").exists() {
-        return Err(format!("{} is that of the node of {}", shared.display(), owner.display()));
+        return Err(format!("{} belongs to the node in {}", shared.display(), owner.display()));
     }
     // That node is no more; two that find this at once are two first starts at the same instant, and the later one wins.
     std::fs::remove_file(&mark).and_then(|()| write()).map_err(text)?;

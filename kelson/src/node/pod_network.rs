@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use ipnet::IpNet;
 use kelson_client::{Client, EventRecorder, EventType};
-use kelson_kubelet::effects::Tell;
+use kelson_kubelet::effects::EventReporter;
 use kelson_meta::Clock;
 use kelson_metrics::{IntCounterVec, Registry};
 use kelson_net::{Damage, HostGuard, Network, NetworkConfig, PeerWatch};
@@ -66,7 +66,7 @@ impl PodNetwork {
                     }
                     // Without it no pod starts: whatever stood in the way may go.
                     Err(e) => {
-                        tracing::error!(error = format!("{e:#}"), retry_in = ?pause, "cannot set up the pod network");
+                        tracing::error!(error = format!("{e:#}"), retry_in = ?pause, "setting up the pod network failed; retrying");
                         retry = Some(pause);
                         pause = (pause * 2).min(RETRY_MAX);
                     }
@@ -92,7 +92,7 @@ impl PodNetwork {
                     subnets = Some(given.borrow_and_update().iter().filter_map(|c| c.parse().ok()).collect());
                 }
                 damage = damaged => {
-                    restored.tell(&damage);
+                    restored.report(&damage);
                     tokio::time::sleep(RESTORE_PAUSE).await;
                 }
                 () = again => {}
@@ -105,19 +105,19 @@ impl PodNetwork {
         let network =
             Network::new(NetworkConfig::within(&self.ranges, &self.dir, subnets, overlay_address(self.me.address))?);
         network.ensure(&program).await?;
-        tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "the pod network is up");
+        tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "pod network is ready");
         let guard = network.guard(&program).await;
         let guard = guard.inspect_err(|error| {
-            tracing::warn!(%error, "the pod network's parts on the host are not watched over");
+            tracing::warn!(%error, "cannot watch the pod network on this host; changes by other programs are not restored");
         });
         let peers = PeerWatch::start(network, &self.me.name, self.client.clone(), &self.tasks);
         Ok(Made { guard: guard.ok(), _peers: peers })
     }
 }
 
-/// Tells of restorations: in the log, by an event of the node, and in a metric.
+/// Reports restorations in the log, by an event of the node, and in a metric.
 struct Restored {
-    tell: Tell,
+    events: EventReporter,
     count: IntCounterVec,
 }
 
@@ -127,25 +127,25 @@ impl Restored {
         let recorder = EventRecorder::start_in(tasks, client.clone(), Arc::clone(clock), "kubelet", &me.name);
         let count = registry.counters(
             "kelson_pod_network_restores_total",
-            "Parts of the pod network on the host that another program had changed and that were put right, by part.",
+            "Repairs of the pod network on this host after changes by other programs, by part.",
             &["part"],
         );
         for part in Damage::ALL {
             count.with_label_values(&[part.word()]);
         }
-        Self { tell: Tell::new(recorder, &me.name), count }
+        Self { events: EventReporter::new(recorder, &me.name), count }
     }
 
-    fn tell(&self, damage: &[(Damage, String)]) {
+    fn report(&self, damage: &[(Damage, String)]) {
         let mut parts: Vec<&str> = damage.iter().map(|(part, _)| part.word()).collect();
         parts.dedup();
         for part in parts {
             self.count.with_label_values(&[part]).inc();
         }
         let what = damage.iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>().join(", ");
-        tracing::warn!(what, "another program changed the pod network on this host; it is put right");
-        let text = format!("Another program changed the pod network on this host, which is being restored: {what}");
-        self.tell.node(EventType::Warning, "PodNetworkRestored", text);
+        tracing::warn!(what, "another program changed the pod network on this host; restoring it");
+        let text = format!("Another program changed the pod network on this host; restoring it: {what}");
+        self.events.node(EventType::Warning, "PodNetworkRestored", text);
     }
 }
 

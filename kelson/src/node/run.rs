@@ -13,7 +13,7 @@ use super::agent::{self, Join};
 use super::args::{AgentArgs, CredentialProviderCommand, ImageCommand, NetworkCommand, NodeArgs, NodeCommand};
 use super::dns::Dns;
 use super::kubelet::{self, KubeletArgs};
-use super::{cleanup, credentials, image, network};
+use super::{check, cleanup, credentials, image, network, status};
 use crate::control_plane::ControlPlane;
 use crate::flags::Spoken;
 use crate::host::NodeIdentity;
@@ -34,6 +34,8 @@ pub fn before(_: &[OsString]) -> Option<ExitCode> {
 pub fn run(command: NodeCommand) -> anyhow::Result<()> {
     match command {
         NodeCommand::Agent(args) => agent(*args),
+        NodeCommand::Check(args) => check::run(&args),
+        NodeCommand::Status(args) => process::small(status::run(&args)),
         NodeCommand::CredentialProvider(CredentialProviderCommand::Check { image, config, bin_dir, data_dir }) => {
             process::small(credentials::check(&image, config.zip(bin_dir), &data_dir))
         }
@@ -43,14 +45,16 @@ pub fn run(command: NodeCommand) -> anyhow::Result<()> {
         NodeCommand::Network(NetworkCommand::Explain { from, to, data_dir, kubeconfig }) => {
             process::small(network::explain(&from, &to, &data_dir, kubeconfig))
         }
-        NodeCommand::Cni => bail!("the CNI plugin is run by a container runtime, with CNI_COMMAND set"),
+        NodeCommand::Cni => {
+            bail!("CNI_COMMAND is not set; this command is a CNI plugin and is run by a container runtime")
+        }
     }
 }
 
 /// Pods need what only root may do; better said at once than by whatever fails first.
 pub fn need_root(hint: &str) -> anyhow::Result<()> {
     if !rustix::process::geteuid().is_root() {
-        bail!("a node runs as root only{hint}");
+        bail!("a node must run as root{hint}");
     }
     Ok(())
 }
@@ -58,7 +62,9 @@ pub fn need_root(hint: &str) -> anyhow::Result<()> {
 /// Whether a server can have a node as these flags say, before anything is started.
 pub fn check(args: &NodeArgs) -> anyhow::Result<()> {
     agent::check(args)?;
-    need_root("; --disable-agent runs the control plane alone, as anybody")
+    need_root("; with --disable-agent the control plane runs alone and needs no root")?;
+    check::at_start(args.container_runtime_endpoint.is_some());
+    Ok(())
 }
 
 /// The address ranges of a server whose node uses this host.
@@ -85,7 +91,7 @@ pub async fn beside(
         ended = process.ended() => return ended,
     };
     let ended = process.ended().await;
-    tracing::info!("stopping; containers stay");
+    tracing::info!("stopping; containers keep running");
     within(NODE_END_MAX, "node", node.shutdown()).await;
     dns.shutdown();
     ended
@@ -103,6 +109,7 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
     args.config.log();
     agent::check(&args.node)?;
     need_root("")?;
+    check::at_start(args.node.container_runtime_endpoint.is_some());
     let me = NodeIdentity::of(&args.host)?;
     let _lock = DataDirLock::make(&args.data_dir)?;
     process::run(async |process| {
@@ -115,8 +122,9 @@ fn agent(args: AgentArgs) -> anyhow::Result<()> {
             node = start => node?,
             ended = process.ended() => return ended,
         };
+        process.service.ready(&format!("node {} of {}", me.name, args.server));
         let ended = process.ended().await;
-        tracing::info!("stopping; containers stay");
+        tracing::info!("stopping; containers keep running");
         within(NODE_END_MAX, "node", node.shutdown()).await;
         ended
     })
@@ -136,8 +144,9 @@ pub fn kubelet(args: KubeletArgs, spoken: &Spoken) -> anyhow::Result<()> {
             kubelet = plan.start() => kubelet?,
             ended = process.ended() => return ended,
         };
+        process.service.ready("the kubelet runs");
         let ended = process.ended().await;
-        tracing::info!("stopping; containers stay");
+        tracing::info!("stopping; containers keep running");
         within(NODE_END_MAX, "kubelet", kubelet.shutdown()).await;
         ended
     })

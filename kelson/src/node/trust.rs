@@ -112,7 +112,7 @@ impl Trust {
         loop {
             let bundles = told.get(&key).and_then(|map| Bundles::read(&map.data));
             if let Err(error) = self.look(bundles.as_ref()).await {
-                tracing::error!(error = format!("{error:#}"), "the cluster's authorities are not taken up yet");
+                tracing::error!(error = format!("{error:#}"), "applying the cluster's new CAs failed; retrying");
             } else if let Some(wanted) = bundles.as_ref().and_then(|bundles| bundles.report().ok())
                 && wanted != reported
                 && self.is_renewed().await
@@ -122,7 +122,7 @@ impl Trust {
                 match client.patch::<Node>("", name, "", PatchKind::Merge, &patch, &options).await {
                     Ok(()) => reported = wanted,
                     // The Node may not be there yet.
-                    Err(error) => tracing::debug!(%error, "the node's authorities are not reported yet"),
+                    Err(error) => tracing::debug!(%error, "reporting the node's CAs failed; retrying"),
                 }
             }
             tokio::time::sleep(LOOK).await;
@@ -178,7 +178,7 @@ fn believe(data_dir: &Path, file: &Path, ca: &str) -> anyhow::Result<()> {
         known.followed_by(ca)?.save(data_dir)?;
     }
     write_secret(file, ca.as_bytes(), true)?;
-    tracing::info!("the cluster has other certificate authorities");
+    tracing::info!("the cluster's CAs were replaced; using the new ones");
     Ok(())
 }
 
@@ -214,7 +214,7 @@ pub fn forget_foreign(data_dir: &Path, ca_pem: &str, now: Timestamp) -> anyhow::
     if known || info(&issued).is_ok_and(|info| info.not_after < now) {
         return Ok(());
     }
-    tracing::warn!("the node's certificate is of an authority that the cluster has replaced: it joins anew");
+    tracing::warn!("the node's certificate is signed by a replaced CA; joining the cluster again");
     match std::fs::remove_file(data_dir.join("kubelet").join("kubeconfig")) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
         _ => Ok(()),

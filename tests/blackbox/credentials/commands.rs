@@ -99,7 +99,7 @@ pub fn check(_: &Subject) -> Outcome {
     let fine = check("r.example/team/app:1")?;
     ensure!(fine.code == Some(0), "{}{}", fine.stdout, fine.stderr);
     for want in [
-        "sound: answered in ",
+        "sound: responded in ",
         "cache key type: Registry",
         "cache duration: 0s",
         "user pu***, password set",
@@ -116,7 +116,10 @@ pub fn check(_: &Subject) -> Outcome {
         failed.stderr
     );
     ensure!(failed.stdout.contains("stderr: no such role, password=[redacted]"), "{}", failed.stdout);
-    for (image, why) in [("r.example.com/x", "no provider matches image r.example.com/x"), ("Not An Image", "couldn't parse image name")] {
+    for (image, why) in [
+        ("r.example.com/x", "no provider matches image r.example.com/x"),
+        ("Not An Image", "couldn't parse image name"),
+    ] {
         let ended = check(image)?;
         ensure!(ended.code == Some(1) && ended.stderr.contains(why), "{image}: {}", ended.stderr);
     }
@@ -152,7 +155,7 @@ pub fn stalled_pull(_: &Subject) -> Outcome {
     // The running node's own configuration is what a check without flags takes.
     let checked = kelson(&["credential-provider", "check", &other, "--data-dir", &w.server.dir.display().to_string()])?;
     ensure!(
-        checked.code == Some(0) && checked.stdout.contains("all: answered in"),
+        checked.code == Some(0) && checked.stdout.contains("all: responded in"),
         "{}{}",
         checked.stdout,
         checked.stderr

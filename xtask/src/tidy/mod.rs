@@ -11,6 +11,7 @@ mod ratchets;
 mod rooms;
 mod source;
 mod targets;
+mod terms;
 mod tree;
 mod types;
 mod walks;
@@ -38,11 +39,17 @@ pub fn units_limit() -> Result<usize> {
     Ok(ratchets::Limits::read(&Tree::read()?)?.get(ratchets::UNITS))
 }
 
+/// How many kilobytes the release binary may have.
+pub fn size_limit() -> Result<usize> {
+    Ok(ratchets::Limits::read(&Tree::read()?)?.get(ratchets::SIZE))
+}
+
 fn measures(tree: &Tree) -> Measures {
     let mut all = Measures::new();
     functions::measure(tree, &mut all);
     imports::measure(tree, &mut all);
     targets::measure(tree, &mut all);
+    terms::measure(tree, &mut all);
     types::measure(tree, &mut all);
     words::measure(tree, &mut all);
     tasks(tree, &mut all);
@@ -100,6 +107,7 @@ const RULES: &[fn(&Tree) -> Vec<String>] = &[
     programs::faults,
     rooms::faults,
     targets::faults,
+    terms::faults,
     walks::faults,
     walks::order,
     words::copied,
@@ -137,7 +145,7 @@ fn why(tree: &Tree, name: &str) -> String {
         Some(("function" | "functions", _)) => functions::longest(tree, 10),
         Some(("file" | "files", _)) => functions::longest_files(tree, 10),
         Some(("types", _)) => types::twice(tree),
-        Some(("words", _)) => words::banned(tree),
+        Some(("terms", rest)) => terms::places(tree, rest),
         Some(("docs", _)) => words::short_docs(tree),
         Some(("manifests", "unsorted")) => manifests::unsorted(tree),
         Some(("manifests", _)) => manifests::unused(tree),
@@ -198,6 +206,11 @@ mod tests {
     #[test]
     fn rooms_import_from_those_above_them() {
         none(rooms::faults);
+    }
+
+    #[test]
+    fn terms_and_messages_can_be_read() {
+        none(terms::faults);
     }
 
     #[test]

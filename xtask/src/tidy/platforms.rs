@@ -5,7 +5,7 @@ use super::manifests;
 use super::tree::{File, Tree};
 
 /// Crates that need Linux, or are of use to a node alone.
-const NODE: &[&str] = &["credentials", "cri", "dns", "kubelet", "net", "network-policy", "proxy"];
+const NODE: &[&str] = &["check", "credentials", "cri", "dns", "kubelet", "net", "network-policy", "proxy"];
 /// Crates and folders that nobody runs elsewhere than on Linux: tests of nodes, and what works on this repository.
 const TOOLS: &[&str] = &["bench", "features", "simulation", "tests", "xtask", "fuzz"];
 /// Where what systems differ in is named: the crate for it, the node itself, and the one place that chooses whether there is one.

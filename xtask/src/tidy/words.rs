@@ -1,47 +1,13 @@
-//! Words: invented nouns, phrases that only their writer understands, docs that say nothing, and text of others.
+//! Docs that say nothing, and text of others. The words that are not wanted are in `terms`.
 use super::ratchets::Measures;
 use super::tree::Tree;
 
-/// Words that have a better one, one a line: `WORD -> BETTER`. Those in capitals or camel case are looked for in code, the
-/// others in comments, docs and text files, whatever their case.
-const LIST: &str = "xtask/words.txt";
 /// Suffixes of the serialised forms that upstream's compatibility fixtures have.
 const FIXTURE_ENDINGS: &[&str] = &[".pb", ".after_roundtrip.json", ".after_roundtrip.yaml", ".after_roundtrip.pb"];
 
-/// How many banned words and empty docs there are.
+/// How many empty docs there are.
 pub fn measure(tree: &Tree, all: &mut Measures) {
-    all.insert("words.banned".to_owned(), banned(tree).len());
     all.insert("docs.of_two_words".to_owned(), short_docs(tree).len());
-}
-
-/// Every use of a banned word.
-pub fn banned(tree: &Tree) -> Vec<String> {
-    let list = tree.other(LIST).unwrap_or_default();
-    let pairs: Vec<(&str, &str)> =
-        list.lines().filter(|l| !l.starts_with('#')).filter_map(|l| l.split_once(" -> ")).collect();
-    let mut found = Vec::new();
-    for file in tree.files.iter().filter(|f| !f.is_generated() && !f.path.starts_with("xtask/src/tidy/")) {
-        for (i, (line, code)) in file.text.lines().zip(file.code.lines()).enumerate() {
-            for (word, better) in &pairs {
-                let there = if word.starts_with(char::is_uppercase) {
-                    has(code, word)
-                } else {
-                    has(&line.to_lowercase(), word)
-                };
-                if there {
-                    found.push(format!("{}:{}: {word:?}: {better}", file.path, i + 1));
-                }
-            }
-        }
-    }
-    found
-}
-
-/// Whether the word is there whole.
-fn has(line: &str, word: &str) -> bool {
-    let edge = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric() && c != '_');
-    line.match_indices(word)
-        .any(|(at, _)| edge(line[..at].chars().next_back()) && edge(line[at + word.len()..].chars().next()))
 }
 
 /// Docs of one line and one or two words. One that names the API field or the flag behind an item says where its meaning is
@@ -102,11 +68,5 @@ mod tests {
         for doc in ["Metadata.", "`name`.", "The `spec.replicas`.", "`a b.c`.", "`Type::new`."] {
             assert!(!names_its_source(doc), "{doc}");
         }
-    }
-
-    #[test]
-    fn whole_words() {
-        assert!(has("a told b", "told") && has("told", "told") && has("x.Told(", "Told"));
-        assert!(!has("untold", "told") && !has("told_at", "told"));
     }
 }

@@ -91,7 +91,7 @@ impl Manifests {
         let (stamp, documents) = read(&manifests.dir)?;
         // Built-in kinds are read from memory: nothing is waited for.
         let loaded = manifests.load(stamp, documents).now_or_never();
-        *manifests.now.write() = Arc::new(loaded.ok_or("the kinds of admission cannot be read yet")??);
+        *manifests.now.write() = Arc::new(loaded.ok_or("the admission configuration kinds are not available yet")??);
         Ok(Some(Arc::new(manifests)))
     }
 
@@ -111,11 +111,11 @@ impl Manifests {
         };
         match loaded {
             Ok(loaded) => {
-                tracing::info!(dir = %self.dir.display(), "admission's configurations in files have changed");
+                tracing::info!(dir = %self.dir.display(), "applied changed admission configuration files");
                 *self.now.write() = Arc::new(loaded);
             }
             Err(why) => {
-                tracing::error!(dir = %self.dir.display(), %why, "admission's configurations in files stay as they were");
+                tracing::error!(dir = %self.dir.display(), %why, "changed admission configuration files are invalid; keeping the current ones");
             }
         }
     }

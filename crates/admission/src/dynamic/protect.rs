@@ -34,7 +34,7 @@ fn broken_entries(before: &Value, after: &Value) -> Option<String> {
     if at(before, &path) == at(after, &path) {
         return None;
     }
-    Managed::read(after).err()
+    Managed::read(after).err().map(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -137,7 +137,7 @@ impl<T> Source<T> {
         let read = |bytes: &[u8]| {
             let tree = serde_json::from_slice(bytes);
             tree.unwrap_or_else(|error| {
-                tracing::error!(resource = self.resource, %error, "stored object does not decode");
+                tracing::error!(resource = self.resource, %error, "decoding a stored object failed; ignoring it");
                 Value::Null
             })
         };

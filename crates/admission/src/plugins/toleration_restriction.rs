@@ -68,7 +68,7 @@ impl PodTolerationRestriction {
                 let read: Result<Vec<Value>, _> = serde_json::from_str(given);
                 let unreadable = |why: &dyn std::fmt::Display| {
                     a.forbidden(&format!(
-                        "annotation {key} of namespace {:?} is no list of tolerations: {why}",
+                        "annotation {key} of namespace {:?} must be a list of tolerations: {why}",
                         a.namespace
                     ))
                 };
@@ -172,7 +172,7 @@ mod tests {
              with its namespace whitelist"
         );
         assert!(ask("plain", json!([t("x")]), none()).await.unwrap_err().ends_with("its cluster whitelist"));
-        assert!(ask("broken", json!([]), none()).await.unwrap_err().contains("is no list of tolerations"));
+        assert!(ask("broken", json!([]), none()).await.unwrap_err().contains("must be a list of tolerations"));
         assert_eq!(ask("gone", json!([]), none()).await.unwrap_err(), "namespaces \"gone\" not found");
     }
 

@@ -45,6 +45,9 @@ pub async fn collect(
 fn stored(reference: &ParamRef, resource: &Gvr, namespace: &str, d: &Dependencies) -> Result<Vec<Value>, String> {
     let own = |tree: std::sync::Arc<Value>| std::sync::Arc::unwrap_or_clone(tree);
     let (group, plural) = (resource.group.as_str(), resource.resource.as_str());
+    if let Some(why) = d.objects.unreadable(group, plural) {
+        return Err(format!("failed to read params: {why}"));
+    }
     match &reference.selector {
         None if reference.name.is_empty() => Err("one of name or selector must be provided".to_owned()),
         None => Ok(d.objects.tree(group, plural, namespace, &reference.name).map(own).into_iter().collect()),

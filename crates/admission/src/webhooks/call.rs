@@ -137,7 +137,7 @@ impl Caller<'_> {
             Err(Failure::Calling { why, code }) if hook.ignores_failures => {
                 counted(code, None);
                 self.metrics.failed_open(name, pass);
-                tracing::warn!(webhook = name, %why, "a webhook could not be called and is passed over");
+                tracing::warn!(webhook = name, %why, "calling the webhook failed; ignoring it (failurePolicy Ignore)");
                 Ok(None)
             }
             Err(Failure::Calling { why, code }) => {

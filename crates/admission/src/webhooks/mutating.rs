@@ -143,7 +143,7 @@ impl MutatingWebhooks {
         }
         let patch: Value =
             serde_json::from_slice(&answer.patch).ok().filter(|p: &Value| p.is_array() || p.is_null()).ok_or_else(
-                || calling("received undecodable patch in webhook response: no list of operations".to_owned()),
+                || calling("received undecodable patch in webhook response: not a list of operations".to_owned()),
             )?;
         if patch.as_array().is_none_or(Vec::is_empty) {
             return Ok(None);

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::hook::{Configuration, Hook};
 use crate::{Attributes, Dependencies, Notes, Operation};
 
-/// Warns of each webhook of a configuration that is asked about the pods of its own service, and must answer.
+/// Warns of each webhook of a configuration that matches pods of its service with `failurePolicy: Fail`.
 pub fn warn(d: &Dependencies, configuration: &Configuration, notes: &mut Notes) {
     for hook in configuration.hooks().iter().filter(|h| !h.ignores_failures) {
         let Ok(target) = &hook.target else { continue };
@@ -17,9 +17,7 @@ pub fn warn(d: &Dependencies, configuration: &Configuration, notes: &mut Notes) 
         // A condition may leave them out; that is nobody's to tell but the webhook's.
         if hook.conditions.is_empty() && judges(d, hook, namespace, name) {
             notes.warn(format!(
-                "webhook {:?} is asked about pods of its own service {namespace}/{name} and must answer (failurePolicy: \
-                 Fail): once none of them runs, none can be created; leave them out by namespaceSelector or \
-                 objectSelector",
+                "webhook {:?} matches pods of its service {namespace}/{name} with failurePolicy Fail: when no pod of the service runs, none can be created; exclude them with namespaceSelector or objectSelector",
                 hook.name
             ));
         }

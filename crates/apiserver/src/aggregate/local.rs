@@ -1,16 +1,17 @@
-//! The APIServices of what this server answers itself: one for each group version that is compiled in, with the priorities
-//! that order groups in discovery, and one for each that definitions make. Upstream:
-//! `pkg/controlplane/apiserver/aggregator.go`, `cmd/kube-apiserver/app/aggregator.go`.
+//! The APIServices of group versions that this server serves: one for each built-in group version, with the priorities that order
+//! groups in
+//! discovery, and one for each group version of definitions. Upstream: `pkg/controlplane/apiserver/aggregator.go`,
+//! `cmd/kube-apiserver/app/aggregator.go`.
 use serde_json::{Value, json};
 
-/// Where APIServices are.
+/// The API path of APIServices.
 pub const PATH: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
-/// Marks what is kept here; its value says by which of the two ways.
+/// Label of APIServices that this server manages: [`ON_START`], or `true` for those of definitions.
 pub const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
-/// Priorities of a group version that a definition made.
-pub const OF_DEFINITIONS: (u32, u32) = (1000, 100);
+/// Group and version priority of a group version from a definition.
+pub const DEFINITION_PRIORITIES: (u32, u32) = (1000, 100);
 
-/// The APIService of a group version that this server answers.
+/// The APIService of a group version that this server serves.
 pub fn service(group: &str, version: &str, priorities: (u32, u32), managed: &str) -> Value {
     json!({
         "apiVersion": "apiregistration.k8s.io/v1",
@@ -25,11 +26,11 @@ pub fn service(group: &str, version: &str, priorities: (u32, u32), managed: &str
     })
 }
 
-/// The value of [`MANAGED`] of those below, which are kept at each start.
+/// The value of [`MANAGED`] for built-in group versions, which are updated at each start.
 pub const ON_START: &str = "onstart";
 
-/// Those of what is compiled in and served. The group of APIServices itself has none.
-pub fn of_builtin(is_served: impl Fn(&str, &str) -> bool) -> impl Iterator<Item = Value> {
+/// The APIServices of built-in group versions that are served. The group of APIServices itself has none.
+pub fn builtin_services(is_served: impl Fn(&str, &str) -> bool) -> impl Iterator<Item = Value> {
     let all = kelson_schema::resource::group_versions().iter();
     let all = all.filter(|gv| gv.group_priority > 0).filter(move |gv| is_served(gv.group, gv.version));
     all.map(|gv| service(gv.group, gv.version, (gv.group_priority, gv.version_priority), ON_START))
@@ -40,11 +41,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_group_that_is_compiled_in_has_a_place() {
+    fn every_built_in_group_has_a_priority() {
         let all = kelson_schema::resource::group_versions().iter();
         let without: Vec<&str> = all.filter(|gv| gv.group_priority == 0).map(|gv| gv.group).collect();
         assert_eq!(without, ["apiregistration.k8s.io"]);
-        let core = of_builtin(|_, _| true).find(|s| s["spec"]["group"] == "").expect("the core group");
+        let core = builtin_services(|_, _| true).find(|s| s["spec"]["group"] == "").expect("the core group");
         assert_eq!(core["metadata"]["name"], "v1.");
         assert_eq!(
             (&core["spec"]["groupPriorityMinimum"], &core["spec"]["versionPriority"]),

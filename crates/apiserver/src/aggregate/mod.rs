@@ -1,5 +1,6 @@
-//! Aggregation: group versions that other servers answer for, as `APIService` objects say. Requests for them are authorized
-//! here and then carried there, under the front proxy's certificate with the user in headers. Upstream: `kube-aggregator`.
+//! Aggregation: group versions that aggregated API servers serve, according to `APIService` objects. This server authorizes requests
+//! for
+//! them and forwards them with its front proxy certificate and the user in headers. Upstream: `kube-aggregator`.
 pub mod local;
 pub mod registry;
 pub mod remote;

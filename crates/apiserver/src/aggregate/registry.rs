@@ -1,4 +1,4 @@
-//! Which group versions other servers answer for. Commits of APIServices come here before their writers are answered.
+//! The registry of aggregated API servers. It is updated by commits of APIServices before their clients are answered.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,41 +7,42 @@ use kelson_store::{Record, Resource, Store};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::aggregate::remote::{Means, Remote};
+use crate::aggregate::remote::{ConnectionParts, Remote};
 use crate::aggregate::service::ApiService;
 use crate::request::routes::Routes;
 
-/// Where APIServices are kept.
+/// Group of APIServices.
 pub const GROUP: &str = "apiregistration.k8s.io";
-/// Their plural name.
+/// Plural name of APIServices.
 pub const PLURAL: &str = "apiservices";
 
-/// The servers of other group versions.
+/// The aggregated API servers by APIService. Each registers as the handler of its group version in [`Routes`]. A background task checks
+/// their availability, and discovery merges the resources that they list.
 pub struct Aggregation {
     routes: Arc<Routes>,
-    means: Means,
+    means: ConnectionParts,
     remotes: RwLock<BTreeMap<String, Arc<Remote>>>,
     changed: watch::Sender<u64>,
     generation: AtomicU64,
 }
 
 impl Aggregation {
-    /// Without any; see [`Aggregation::load`].
-    pub fn new(routes: Arc<Routes>, means: Means) -> Self {
+    /// Starts empty; see [`Aggregation::load`].
+    pub fn new(routes: Arc<Routes>, means: ConnectionParts) -> Self {
         let (remotes, changed, generation) = (RwLock::default(), watch::Sender::new(0), AtomicU64::default());
         Self { routes, means, remotes, changed, generation }
     }
-    /// Registers what is stored: at start, before anybody is served.
+    /// Registers the stored APIServices at start.
     pub fn load(&self, store: &Store) {
         let view = store.list(Resource::new(GROUP, PLURAL), None, None, None);
         view.iter().for_each(|record| self.committed(record));
     }
-    /// Takes over an APIService as it is stored now.
+    /// Registers a stored APIService.
     pub fn committed(&self, record: &Record) {
         let service: ApiService = match serde_json::from_slice(&record.bytes()) {
             Ok(service) => service,
             Err(error) => {
-                tracing::error!(key = %record.key(), %error, "a stored APIService does not read");
+                tracing::error!(key = %record.key(), %error, "cannot decode a stored APIService; ignoring it");
                 return;
             }
         };
@@ -65,39 +66,39 @@ impl Aggregation {
             None => {}
         }
     }
-    /// Forgets an APIService that was deleted.
+    /// Removes a deleted APIService.
     pub fn deleted(&self, record: &Record) {
         self.forget(&record.key().name);
     }
-    /// The names of all APIServices that another server answers for.
+    /// The names of all APIServices with an aggregated API server.
     pub fn names(&self) -> Vec<String> {
         self.remotes.read().keys().cloned().collect()
     }
-    /// Forgets what is not there any more.
+    /// Removes an APIService that does not exist any more.
     pub fn forget(&self, name: &str) {
         if let Some(remote) = self.remotes.write().remove(name) {
             self.routes.remove(&remote.spec().group, &remote.spec().version);
         }
         self.touch();
     }
-    /// Has documents made anew and availability looked at.
+    /// Invalidates cached documents and triggers a check of availability.
     pub fn touch(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.changed.send_modify(|n| *n += 1);
     }
-    /// Changes whenever what other servers serve does.
+    /// A number that changes with what aggregated API servers serve.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
-    /// Changes with every write of an APIService.
+    /// A receiver of a number that changes with every write of an APIService.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
-    /// All servers, by the name of their APIService.
+    /// All aggregated API servers, sorted by the name of their APIService.
     pub fn remotes(&self) -> Vec<Arc<Remote>> {
         self.remotes.read().values().cloned().collect()
     }
-    /// The server of a group version.
+    /// The aggregated API server of a group version.
     pub fn find(&self, group: &str, version: &str) -> Option<Arc<Remote>> {
         let remotes = self.remotes.read();
         remotes.values().find(|r| r.spec().group == group && r.spec().version == version).cloned()

@@ -1,6 +1,7 @@
-//! One server that answers for a group version: how it is reached, and how a request is carried to it. The user, proven
-//! here, goes along in headers that it believes because of the front proxy's certificate; the client's own credentials do
-//! not. Redirects are not followed and not passed on. Upstream: `kube-aggregator/pkg/apiserver/handler_proxy.go`.
+//! One aggregated API server: how it is reached, and how requests are forwarded. The authenticated user is sent in headers, which the
+//! server trusts because of the front proxy certificate; the client's credentials are not sent. Redirects are neither followed nor
+//! passed
+//! on. Upstream: `kube-aggregator/pkg/apiserver/handler_proxy.go`.
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,43 +36,43 @@ use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::headers::DROPPED;
 use crate::request::routes::{RemoteHandler, RemoteRequest};
-use crate::request::upgraded::upgraded;
+use crate::request::upgrade::wait_for_upgrade;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// What the connections to other servers are made with.
+/// What connections to aggregated API servers need.
 #[derive(Clone)]
-pub struct Means {
-    /// Services to addresses.
+pub struct ConnectionParts {
+    /// Resolves services to addresses.
     pub resolver: Arc<dyn ServiceResolver>,
-    /// Shown to other servers, which by it believe the headers that name the user.
+    /// The front proxy's client certificate, by which servers trust the user headers.
     pub certificate: Option<Arc<SwappableCertificate>>,
-    /// Connections belong to it.
+    /// Parent of the connections' tasks.
     pub tasks: Tasks,
 }
 
-/// A server of a group version.
+/// The aggregated API server of a group version.
 pub struct Remote {
     name: String,
     spec: ApiServiceSpec,
     service: ServiceReference,
     connector: Result<TlsConnector, String>,
-    means: Means,
+    means: ConnectionParts,
     available: AtomicBool,
-    /// What it told of its resources when it was last asked (`APIResourceList`).
+    /// The last `APIResourceList` that it returned.
     resources: RwLock<Option<Value>>,
 }
 
-/// Why a server could not be asked.
+/// Reason why a server did not answer.
 pub enum Unreachable {
-    /// Its service leads nowhere.
+    /// Its service cannot be resolved.
     Service(String),
-    /// Somebody is there, and does not answer as a server of ours.
+    /// The connection failed.
     Connection(String),
 }
 
 impl Remote {
-    /// As an APIService says.
-    pub fn new(service: &ApiService, means: &Means) -> Self {
+    /// The server of an APIService.
+    pub fn new(service: &ApiService, means: &ConnectionParts) -> Self {
         Self {
             name: service.metadata.name.clone(),
             service: service.spec.service.clone().unwrap_or_default(),
@@ -86,42 +87,42 @@ impl Remote {
     pub fn name(&self) -> &str {
         &self.name
     }
-    /// What its APIService says.
+    /// The spec of its APIService.
     pub fn spec(&self) -> &ApiServiceSpec {
         &self.spec
     }
-    /// The service that leads to it.
+    /// The service of the server.
     pub fn service(&self) -> &ServiceReference {
         &self.service
     }
-    /// Whether requests are carried there.
+    /// Whether requests are forwarded.
     pub fn is_available(&self) -> bool {
         self.available.load(Ordering::Acquire)
     }
-    /// Notes whether requests are carried there; answers whether that is new.
+    /// Sets whether requests are forwarded. Returns whether that changed.
     pub fn set_available(&self, available: bool) -> bool {
         self.available.swap(available, Ordering::AcqRel) != available
     }
-    /// What it told of its resources.
+    /// The last list of its resources.
     pub fn resources(&self) -> Option<Value> {
         self.resources.read().clone()
     }
-    /// Notes what it told of its resources; answers whether that is new.
+    /// Sets the list of its resources. Returns whether it changed.
     pub fn set_resources(&self, list: Value) -> bool {
         let mut have = self.resources.write();
         let new = have.as_ref() != Some(&list);
         *have = Some(list);
         new
     }
-    /// Where it is now.
+    /// The current address.
     ///
     /// # Errors
-    /// Why its service leads nowhere.
+    /// The service cannot be resolved.
     pub fn resolve(&self) -> Result<Backend, String> {
         self.means.resolver.resolve(&self.service.namespace, &self.service.name, self.service.port())
     }
 
-    /// Sends a request as it is; the answer's body is still to be read.
+    /// Sends a request. The body of the answer is not read yet.
     ///
     /// # Errors
     /// See [`Unreachable`].
@@ -143,13 +144,13 @@ impl Remote {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(broken)?;
         self.means.tasks.spawn_graceful("api-aggregated", OnPanic::Contain, async move {
             if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "a connection to an aggregated server ended");
+                tracing::debug!(%error, "connection to an aggregated API server failed");
             }
         });
         sender.send_request(request).await.map_err(broken)
     }
 
-    /// A request in the name of a user.
+    /// A request with the headers of a user.
     fn request(
         &self,
         method: &Method,
@@ -163,7 +164,7 @@ impl Remote {
         *request.uri_mut() = target.parse().map_err(|e| format!("{e}"))?;
         let kept = headers.iter().filter(|(name, _)| {
             let name = name.as_str();
-            // The length is that of the body as it was read; who the user is only this server may say.
+            // The body's length may differ after decoding. The user's headers come only from this server.
             !DROPPED.contains(&name) && name != "content-length" && !name.starts_with("x-remote-")
         });
         let out = request.headers_mut();
@@ -177,15 +178,15 @@ impl Remote {
         Ok(request)
     }
 
-    /// Its name and port, as its certificate and URLs have them.
+    /// Host name and port, as in its certificate and URLs.
     fn authority(&self) -> String {
         format!("{}.{}.svc:{}", self.service.name, self.service.namespace, self.service.port())
     }
 
-    /// Reads a document in the server's own name.
+    /// Fetches a document with the server's own identity.
     ///
     /// # Errors
-    /// Why it cannot be had, in words for people.
+    /// A message why it failed.
     pub async fn fetch(&self, path: &str, user: &UserInfo, limit: usize) -> Result<(StatusCode, Bytes), String> {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
@@ -231,7 +232,7 @@ impl Remote {
         let response = match sent {
             Ok(response) => response,
             Err(Unreachable::Service(why)) => {
-                tracing::warn!(service = self.name, %why, "an aggregated server cannot be found");
+                tracing::warn!(service = self.name, %why, "cannot resolve the service of an aggregated API server");
                 return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "service unavailable"));
             }
             Err(Unreachable::Connection(why)) => {
@@ -239,16 +240,16 @@ impl Remote {
                 return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, &text));
             }
         };
-        self.passed_on(response, request.headers, request.upgrade, request.place, wants_upgrade)
+        self.pass_on(response, request.headers, request.upgrade, request.reservation, wants_upgrade)
     }
 
-    /// The server's answer as the client gets it.
-    fn passed_on(
+    /// The server's answer for the client.
+    fn pass_on(
         &self,
         mut response: Response<Incoming>,
         asked: &HeaderMap,
         client: &Mutex<Option<hyper::upgrade::OnUpgrade>>,
-        place: Arc<dyn Any + Send + Sync>,
+        reservation: Arc<dyn Any + Send + Sync>,
         wants_upgrade: bool,
     ) -> Result<Answer, Status> {
         let code = response.status();
@@ -259,16 +260,19 @@ impl Remote {
         if code == StatusCode::SWITCHING_PROTOCOLS {
             let same = response.headers().get(header::UPGRADE) == asked.get(header::UPGRADE);
             let Some(client) = client.lock().take().filter(|_| wants_upgrade && same) else {
-                let text = "the backend switched to a protocol nobody asked for";
+                let text = "the backend switched to a protocol that was not requested";
                 return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, text));
             };
             let backend = hyper::upgrade::on(&mut response);
             self.means.tasks.spawn("api-aggregated-stream", OnPanic::Contain, async move {
-                let (Some(client), Some(backend)) = (upgraded(client).await, upgraded(backend).await) else { return };
+                let (Some(client), Some(backend)) = (wait_for_upgrade(client).await, wait_for_upgrade(backend).await)
+                else {
+                    return;
+                };
                 if let Err(error) = kelson_streams::splice(client, backend).await {
-                    tracing::debug!(%error, "an aggregated stream ended");
+                    tracing::debug!(%error, "stream of an aggregated API server failed");
                 }
-                drop(place);
+                drop(reservation);
             });
             return Ok(response.map(|_| ApiBody::empty()));
         }
@@ -287,7 +291,7 @@ impl Remote {
                 }
             }
         });
-        Ok(Response::from_parts(parts, ApiBody::stream(chunks).holding(place)))
+        Ok(Response::from_parts(parts, ApiBody::stream(chunks).hold(reservation)))
     }
 }
 
@@ -297,12 +301,12 @@ impl RemoteHandler for Remote {
     }
 }
 
-/// What clients of aggregated servers are told in plain text, as upstream does.
+/// An error in plain text, as upstream's aggregator returns.
 fn refusal(code: StatusCode, text: &str) -> Answer {
     answer(code, "text/plain; charset=utf-8", ApiBody::full(format!("{text}\n")))
 }
 
-fn connector(spec: &ApiServiceSpec, means: &Means) -> Result<TlsConnector, String> {
+fn connector(spec: &ApiServiceSpec, means: &ConnectionParts) -> Result<TlsConnector, String> {
     let verifier = if spec.insecure_skip_tls_verify {
         AnyServerCertificate::verifier()
     } else {
@@ -315,12 +319,12 @@ fn connector(spec: &ApiServiceSpec, means: &Means) -> Result<TlsConnector, Strin
         Some(certificate) => builder.with_client_cert_resolver(Arc::clone(certificate) as _),
         None => builder.with_no_client_auth(),
     };
-    // Upgrades need it.
+    // Upgrades require HTTP/1.1.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The headers that name a user to a server which trusts the front proxy.
+/// Adds the headers with the user for a server that trusts the front proxy.
 fn identify(user: &UserInfo, headers: &mut HeaderMap) {
     let mut add = |name: &str, value: &str| {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(value.as_bytes())) {
@@ -343,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_named_in_headers() {
+    fn users_are_sent_in_headers() {
         let mut user = UserInfo::new("jane", ["a", "b"]);
         user.uid = "7".into();
         user.extra.insert("example.com/Scope".into(), vec!["x".into(), "y".into()]);

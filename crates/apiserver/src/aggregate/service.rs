@@ -1,10 +1,10 @@
-//! What is read of an APIService, and its condition `Available`.
+//! The parts of an APIService that are read, and its condition `Available`.
 use jiff::Timestamp;
 use kelson_meta::format_seconds;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Who answers for a group version (`apiregistration.k8s.io/v1` APIService).
+/// An APIService (`apiregistration.k8s.io/v1`).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ApiService {
@@ -13,7 +13,7 @@ pub struct ApiService {
     pub status: ServiceStatus,
 }
 
-/// What is read of the metadata.
+/// `metadata` of an APIService.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ApiServiceMetadata {
@@ -21,13 +21,13 @@ pub struct ApiServiceMetadata {
     pub uid: String,
 }
 
-/// `spec`: what is served, and by whom.
+/// `spec` of an APIService.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ApiServiceSpec {
     pub group: String,
     pub version: String,
-    /// Absent for what this server answers itself.
+    /// Absent for group versions that this server serves.
     pub service: Option<ServiceReference>,
     pub ca_bundle: String,
     #[serde(rename = "insecureSkipTLSVerify")]
@@ -36,7 +36,7 @@ pub struct ApiServiceSpec {
     pub version_priority: i64,
 }
 
-/// The service behind which the server is.
+/// `spec.service`: the service of the aggregated API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ServiceReference {
@@ -45,14 +45,14 @@ pub struct ServiceReference {
     pub port: Option<u16>,
 }
 
-/// `status`: whether it can be reached.
+/// `status` of an APIService.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceStatus {
     pub conditions: Vec<Availability>,
 }
 
-/// The condition that says whether requests are carried there.
+/// The condition `Available`, which decides whether requests are forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Availability {
@@ -66,21 +66,21 @@ pub struct Availability {
 }
 
 impl ServiceReference {
-    /// The port that is asked; 443 when none is said.
+    /// The service's port; 443 if unset.
     pub fn port(&self) -> u16 {
         self.port.unwrap_or(443)
     }
 }
 
 impl ApiService {
-    /// Whether its server can be reached, as it was last found.
+    /// Whether the server was available at the last check.
     pub fn is_available(&self) -> bool {
         self.status.conditions.iter().any(|c| c.kind == "Available" && c.status == "True")
     }
 }
 
 impl Availability {
-    /// What was found.
+    /// A condition with this status.
     pub fn new(status: &str, reason: &str, message: impl Into<String>) -> Self {
         Self {
             kind: "Available".to_owned(),
@@ -91,8 +91,8 @@ impl Availability {
         }
     }
 
-    /// Writes the condition into an object; answers whether it says anything new.
-    pub fn tell(mut self, object: &mut Value, now: Timestamp) -> bool {
+    /// Writes the condition to an object. Returns whether it changed.
+    pub fn write_to(mut self, object: &mut Value, now: Timestamp) -> bool {
         let mut list: Vec<Self> = Vec::deserialize(&object["status"]["conditions"]).unwrap_or_default();
         let have = list.iter().position(|c| c.kind == self.kind);
         let same = |c: &Self| (&c.status, &c.reason, &c.message) == (&self.status, &self.reason, &self.message);

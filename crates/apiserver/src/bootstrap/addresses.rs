@@ -1,6 +1,8 @@
-//! The IPAddress objects of Services (KEP-1880): made before a Service is stored and deleted after it, along the request path under
-//! the server's own identity, and looked through from time to time for what is missing or was left (upstream
-//! `registry/core/service/ipallocator` with its repair loop).
+//! The IPAddress objects of Services (KEP-1880): created before a Service is stored and deleted after it, through the request path with
+//! the
+//! server's own identity. A periodic repair creates missing ones and deletes leftovers (upstream `registry/core/service/ipallocator`
+//! with
+//! its repair loop).
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,56 +21,56 @@ use super::client::{SelfClient, is_served};
 use super::node_ports;
 use crate::catalog::record::parse;
 use crate::shared::Server;
-use crate::shared::allocations::{AddressBook, AddressOwner, ips_of};
+use crate::shared::allocations::{AddressOwner, AddressRegistry, ips_of};
 
 const GROUP: &str = "networking.k8s.io";
 const PATH: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
-/// Whose objects follow Services; others are somebody's own.
+/// Value of the label for objects of Services. Other objects were created by users.
 const ALLOCATOR: &str = "ipallocator.k8s.io";
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
-/// How long an object may be there before its Service is, where another server makes both.
+/// Seconds that an object may exist before its Service, if another server creates both.
 const GRACE_S: i64 = 60;
-/// Between two looks through all of them.
+/// Interval of the repair.
 const EVERY: Duration = Duration::from_secs(180);
 /// Pause after the log could not be followed.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
-/// Services looked at before others have their turn.
+/// Services that are checked before the task yields.
 const AT_ONCE: usize = 64;
 
-/// Enters addresses by way of the server that it is a part of.
-pub struct Book(Weak<Server>);
+/// Registers addresses through the server that it is part of.
+pub struct ServiceAddressRegistry(Weak<Server>);
 
-impl Book {
-    /// Of a server.
+impl ServiceAddressRegistry {
+    /// The registry of `server`.
     pub fn of(server: &Arc<Server>) -> Arc<Self> {
         Arc::new(Self(Arc::downgrade(server)))
     }
 
     fn server(&self) -> Result<Arc<Server>, Status> {
-        self.0.upgrade().ok_or_else(|| Status::internal("the server is not there to be asked"))
+        self.0.upgrade().ok_or_else(|| Status::internal("cannot register addresses: the server is not running"))
     }
 }
 
 #[async_trait]
-impl AddressBook for Book {
-    async fn enter(&self, ip: IpAddr, owner: &AddressOwner) -> Result<bool, Status> {
-        enter(&self.server()?, ip, owner).await
+impl AddressRegistry for ServiceAddressRegistry {
+    async fn register(&self, ip: IpAddr, owner: &AddressOwner) -> Result<bool, Status> {
+        register(&self.server()?, ip, owner).await
     }
 
-    async fn strike(&self, ips: &[IpAddr], owner: &AddressOwner) {
+    async fn release(&self, ips: &[IpAddr], owner: &AddressOwner) {
         let Ok(server) = self.server() else { return };
         for ip in ips {
-            strike(&server, *ip, owner).await;
+            release(&server, *ip, owner).await;
         }
     }
 
-    fn strike_later(&self, ips: Vec<IpAddr>, ports: Vec<u16>, owner: AddressOwner) {
+    fn release_later(&self, ips: Vec<IpAddr>, ports: Vec<u16>, owner: AddressOwner) {
         let Ok(server) = self.server() else { return };
         let of_server = Arc::clone(&server);
         server.tasks.spawn("api-address-return", OnPanic::Contain, async move {
             for ip in ips.into_iter().filter(|ip| !has(&of_server, &owner, *ip)) {
-                strike(&of_server, ip, &owner).await;
+                release(&of_server, ip, &owner).await;
             }
             node_ports::give_back_unstored(&of_server, &owner, ports).await;
         });
@@ -88,8 +90,8 @@ impl AddressBook for Book {
     }
 }
 
-/// Makes the object of an address. One that was left by a Service which does not have the address is replaced.
-async fn enter(server: &Arc<Server>, ip: IpAddr, owner: &AddressOwner) -> Result<bool, Status> {
+/// Creates the object of an address. A leftover object of a Service without the address is replaced.
+async fn register(server: &Arc<Server>, ip: IpAddr, owner: &AddressOwner) -> Result<bool, Status> {
     if !is_served(server, GROUP, "v1") {
         return Ok(true);
     }
@@ -108,7 +110,7 @@ async fn enter(server: &Arc<Server>, ip: IpAddr, owner: &AddressOwner) -> Result
         if owner_in(&there).is_some_and(|there| there == *owner) {
             return Ok(true);
         }
-        if !is_left(server, &there, ip) {
+        if !is_leftover(server, &there, ip) {
             return Ok(false);
         }
         delete(&own, &there).await?;
@@ -116,14 +118,14 @@ async fn enter(server: &Arc<Server>, ip: IpAddr, owner: &AddressOwner) -> Result
     Ok(false)
 }
 
-async fn strike(server: &Arc<Server>, ip: IpAddr, owner: &AddressOwner) {
+async fn release(server: &Arc<Server>, ip: IpAddr, owner: &AddressOwner) {
     let record = server.store.get(Resource::new(GROUP, "ipaddresses"), "", &ip.to_string());
     let Some(object) = record.map(|record| parse(&record)) else { return };
     if owner_in(&object).as_ref() != Some(owner) {
         return;
     }
     if let Err(status) = delete(&SelfClient::new(server), &object).await {
-        tracing::warn!(%ip, %status, "the address of a service could not be given back; it is tried again");
+        tracing::warn!(%ip, %status, "failed to release the address of a service; the periodic repair will retry");
     }
 }
 
@@ -143,7 +145,7 @@ fn object(ip: IpAddr, owner: &AddressOwner) -> Value {
         "spec": {"parentRef": {"group": "", "resource": "services", "namespace": owner.namespace, "name": owner.name}}})
 }
 
-/// The Service that an object follows; none for one that somebody made by hand.
+/// The Service of an object; `None` if a user created the object.
 fn owner_in(object: &Value) -> Option<AddressOwner> {
     let parent = &object["spec"]["parentRef"];
     let follows = object["metadata"]["labels"][MANAGED_BY] == ALLOCATOR && parent["resource"] == "services";
@@ -159,8 +161,8 @@ fn has(server: &Server, owner: &AddressOwner, ip: IpAddr) -> bool {
     record.is_some_and(|record| ips_of(&parse(&record)).contains(&ip))
 }
 
-/// Whether an object was left behind. Where others write as well, a young one may be of a Service that is about to be stored.
-fn is_left(server: &Server, object: &Value, ip: IpAddr) -> bool {
+/// Whether an object is a leftover. If other servers write too, a young object may belong to a Service that is about to be stored.
+fn is_leftover(server: &Server, object: &Value, ip: IpAddr) -> bool {
     owner_in(object).is_some_and(|owner| !has(server, &owner, ip))
         && (!server.store.is_mirror() || is_old(server.clock.now(), object))
 }
@@ -170,7 +172,7 @@ fn is_old(now: Timestamp, object: &Value) -> bool {
     made.is_ok_and(|made| now.as_second() - made.as_second() > GRACE_S)
 }
 
-/// Sees to it that every address of a Service has its object and no other has one, until the server ends.
+/// Repairs the objects until the server stops: each address of a Service has one, and no other address has one.
 pub async fn follow(server: Arc<Server>) {
     if !is_served(&server, GROUP, "v1") {
         return;
@@ -178,38 +180,38 @@ pub async fn follow(server: Arc<Server>) {
     loop {
         let next = Instant::now() + EVERY;
         let from = server.store.current_revision();
-        if let Err(status) = look_through(&server).await {
-            tracing::warn!(%status, "the addresses of services could not be looked through");
+        if let Err(status) = repair(&server).await {
+            tracing::warn!(%status, "failed to repair the IP addresses of services; retrying");
         }
-        let until_deleted = make_again(&server, from);
+        let until_deleted = recreate_deleted(&server, from);
         if tokio::time::timeout_at(next, until_deleted).await.is_ok() {
-            // What cannot be followed is looked through again.
+            // If the log cannot be followed, everything is checked again.
             tokio::time::sleep(AGAIN_AFTER).await;
         }
     }
 }
 
-/// Makes objects again that are deleted while their Services have the addresses. Ends when the log does.
-async fn make_again(server: &Arc<Server>, from: u64) {
+/// Creates objects again that are deleted while their Services have the addresses. Ends when the log ends.
+async fn recreate_deleted(server: &Arc<Server>, from: u64) {
     let Ok(mut cursor) = server.store.watch(Resource::new(GROUP, "ipaddresses"), from) else { return };
     while let Ok(batch) = cursor.next().await {
         for event in batch.iter().filter(|event| event.kind == EventKind::Deleted) {
             let Some((ip, owner)) = entry(&event.record) else { continue };
             if has(server, &owner, ip)
-                && let Err(status) = enter(server, ip, &owner).await
+                && let Err(status) = register(server, ip, &owner).await
             {
-                tracing::warn!(%ip, %status, "the object of a service's address could not be made again");
+                tracing::warn!(%ip, %status, "failed to create the IPAddress of a service again");
             }
         }
     }
 }
 
-/// What an object says that follows a Service.
+/// Address and Service of an object that belongs to a Service.
 fn entry(record: &Record) -> Option<(IpAddr, AddressOwner)> {
     Some((record.key().name.parse().ok()?, owner_in(&parse(record))?))
 }
 
-async fn look_through(server: &Arc<Server>) -> Result<(), Status> {
+async fn repair(server: &Arc<Server>) -> Result<(), Status> {
     let own = SelfClient::new(server);
     let objects = Resource::new(GROUP, "ipaddresses");
     for (n, record) in server.store.list(Resource::new("", "services"), None, None, None).iter().enumerate() {
@@ -218,9 +220,9 @@ async fn look_through(server: &Arc<Server>) -> Result<(), Status> {
         for ip in ips_of(&service) {
             let there = server.store.get(objects, "", &ip.to_string());
             let right = there.is_some_and(|there| entry(&there).is_none_or(|(_, of)| of == owner));
-            // It may be gone since the list was made.
-            if !right && has(server, &owner, ip) && !enter(server, ip, &owner).await? {
-                tracing::warn!(%ip, service = owner.name, "the address of a service is another's as well");
+            // The Service may have been deleted since the list was made.
+            if !right && has(server, &owner, ip) && !register(server, ip, &owner).await? {
+                tracing::warn!(%ip, service = owner.name, "the cluster IP of a service is also used by another service");
             }
         }
         if n % AT_ONCE == 0 {

@@ -1,4 +1,4 @@
-//! The server as a client of itself: requests go along the whole path, under its own identity.
+//! A client for the server itself: requests take the whole request path with the server's own identity.
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::shared::Server;
 
-/// Where objects of this kind and namespace are listed.
+/// The API path of an object's collection.
 pub(super) fn collection(object: &Value) -> Option<String> {
     let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
     let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
@@ -29,28 +29,28 @@ pub(super) fn collection(object: &Value) -> Option<String> {
     })
 }
 
-/// Whether the group version is served; what it would hold is not made where it is not.
+/// Whether the group version is served. Objects of others are not created.
 pub(super) fn is_served(server: &Server, group: &str, version: &str) -> bool {
     server.catalog.generation_of(group, version) > 0
 }
 
-/// The server as a client of itself.
+/// A client for the server itself.
 pub struct SelfClient {
     pub(super) server: Arc<Server>,
     user: Arc<UserInfo>,
 }
 
 impl SelfClient {
-    /// Under the server's own identity.
+    /// Requests with the server's own identity.
     pub fn new(server: &Arc<Server>) -> Self {
         let user = UserInfo::new(user::API_SERVER, [user::MASTERS, user::AUTHENTICATED]);
         Self { server: Arc::clone(server), user: Arc::new(user) }
     }
 
-    /// Sends a request along the whole path.
+    /// Sends a request along the whole request path.
     ///
     /// # Errors
-    /// The answer's `Status` when it is none of success.
+    /// The answer's `Status` if it is not a success.
     pub async fn call(&self, method: Method, uri: &str, body: &Value) -> Result<Value, Status> {
         let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let answer = self.send(method, uri, bytes).await?;
@@ -59,13 +59,13 @@ impl SelfClient {
         if ok {
             return serde_json::from_slice(&bytes).map_err(|e| Status::internal(e.to_string()));
         }
-        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| Status::internal("an answer that is no Status")))
+        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| Status::internal("the answer is not a Status")))
     }
 
-    /// Sends a request of JSON, and gives the answer whatever it is.
+    /// Sends a request with JSON and returns any answer.
     ///
     /// # Errors
-    /// For what is no request.
+    /// The request is invalid.
     pub async fn send(&self, method: Method, uri: &str, body: Bytes) -> Result<Answer, Status> {
         let request = http::Request::builder()
             .method(method)
@@ -78,7 +78,7 @@ impl SelfClient {
         Ok(handle::handle(&self.server, parts, RequestBody::Whole(body), identity).await)
     }
 
-    /// Creates an object; one that is there already is fine.
+    /// Creates an object. An existing one is not an error.
     pub(super) async fn create(&self, collection: &str, object: &Value) -> Result<(), Status> {
         match self.call(Method::POST, collection, object).await {
             Err(status) if status.code != 409 => Err(status),
@@ -86,14 +86,14 @@ impl SelfClient {
         }
     }
 
-    /// The stored form of an object, if it is there.
+    /// The stored object, if it exists.
     pub(super) async fn stored(&self, object: &Value) -> Option<Value> {
         let path = collection(object)?;
         let name = encode(object["metadata"]["name"].as_str()?);
         self.call(Method::GET, &format!("{path}/{name}"), &Value::Null).await.ok()
     }
 
-    /// Creates an object unless one of that name is there.
+    /// Creates an object unless one with this name exists.
     ///
     /// # Errors
     /// [`StartError::Bootstrap`].
@@ -106,7 +106,7 @@ impl SelfClient {
         }
     }
 
-    /// Creates an object, or makes the stored one like it.
+    /// Creates an object, or replaces the existing one.
     ///
     /// # Errors
     /// [`StartError::Bootstrap`].

@@ -1,5 +1,6 @@
-//! The `kubernetes` service and its endpoints, which name the API servers that live: made at start and looked at from time to time, so
-//! that what others spoil or delete comes back. Servers that share a storage know of each other by leases there.
+//! The `kubernetes` service and its endpoints, which list the running API servers. They are created at start and checked periodically,
+//! so
+//! that deleted or changed ones are restored. Servers with a shared storage know each other by leases there.
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,19 +21,19 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 const SLICE_GROUP: &str = "discovery.k8s.io";
-/// Keeps the endpoints from being copied to a slice by a controller: the slice is made here.
+/// Prevents a controller from mirroring the endpoints, because the slice is written here.
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
-/// Between two looks.
+/// Interval of checks.
 const EVERY: Duration = Duration::from_secs(10);
-/// How long a server counts as living after its last look.
+/// How long a server counts as running after its last check.
 const LIFE: Duration = Duration::from_secs(15);
-/// How long the end of a server waits for its address to be taken out.
+/// How long a stopping server waits for its address to be removed.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
 
-const NOBODY: &str =
+const NO_SERVERS: &str =
     "no API server IP addresses were listed in storage, refusing to erase all endpoints for the kubernetes Service";
 
-/// Makes the service and its endpoints. Where other servers may be named there, this one is when it is ready, and until then no more.
+/// Creates the service and its endpoints. With a shared storage, this server is listed only when it is ready; until then it is removed.
 ///
 /// # Errors
 /// [`StartError::Bootstrap`].
@@ -44,17 +45,20 @@ pub async fn begin(server: &Arc<Server>, own: &SelfClient) -> Result<(), StartEr
     if !server.store.is_mirror() {
         return writer.round(Ports::Ours).await.map_err(fault);
     }
-    if let Err(why) = writer.forget().await {
-        tracing::warn!(why, "the endpoints of the kubernetes service may name this server, which is not ready yet");
+    if let Err(why) = writer.withdraw_stale().await {
+        tracing::warn!(
+            why,
+            "the endpoints of the kubernetes service may list this server although it is not ready yet"
+        );
     }
     Ok(())
 }
 
-/// Looks after service and endpoints until the server ends.
+/// Maintains the service and its endpoints until the server stops.
 pub async fn follow(server: Arc<Server>) {
     let own = SelfClient::new(&server);
     let writer = EndpointWriter { server: &server, own: &own, port: server.port() };
-    // What is told at the start was made right before, unless it waited for the server to be ready.
+    // They were written right before at start, unless this server was not ready yet.
     let mut wait = if server.store.is_mirror() { Duration::ZERO } else { EVERY };
     loop {
         tokio::time::sleep(wait).await;
@@ -65,7 +69,7 @@ pub async fn follow(server: Arc<Server>) {
         if server.store.get(Resource::new("", "services"), "default", NAME).is_none()
             && let Err(why) = service(&server, &own, writer.port).await
         {
-            tracing::warn!(why, "the kubernetes service cannot be made again");
+            tracing::warn!(why, "failed to create the kubernetes service again; retrying");
         }
         if let Err(why) = writer.round(Ports::Any).await {
             tracing::warn!(why, "unable to sync the endpoints of the kubernetes service");
@@ -73,7 +77,7 @@ pub async fn follow(server: Arc<Server>) {
     }
 }
 
-/// Takes this server out of the endpoints, where others remain to be named.
+/// Removes this server from the endpoints if others remain.
 pub async fn leave(server: &Arc<Server>) {
     let leases = server.config.endpoints == EndpointReconciler::Lease && server.store.is_mirror();
     if !leases || server.config.advertise_address.is_loopback() {
@@ -94,12 +98,12 @@ pub async fn leave(server: &Arc<Server>) {
     }
 }
 
-/// Which ports are made right.
+/// Which ports in the endpoints are accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ports {
-    /// Those of other servers may stand.
+    /// Any port, such as that of other servers.
     Any,
-    /// There is this server's.
+    /// Only this server's port.
     Ours,
 }
 
@@ -124,7 +128,7 @@ async fn service(server: &Server, own: &SelfClient, port: u16) -> Result<(), Str
     own.ensure(SERVICES, NAME, service).await.map_err(|e| e.to_string())
 }
 
-/// Makes the endpoints of one server's cluster right.
+/// Writes the endpoints of the `kubernetes` service.
 struct EndpointWriter<'a> {
     server: &'a Arc<Server>,
     own: &'a SelfClient,
@@ -136,8 +140,8 @@ impl EndpointWriter<'_> {
         let config = &self.server.config;
         let ip = config.advertise_address;
         if ip.is_loopback() {
-            // No endpoint may be a loopback address: pods could not use it.
-            tracing::debug!(%ip, "no endpoints for the kubernetes service: the advertised address is a loopback one");
+            // Endpoints must not be loopback addresses, because pods could not use them.
+            tracing::debug!(%ip, "not writing endpoints of the kubernetes service: the advertised address is a loopback address");
             return Ok(());
         }
         let addresses = match config.endpoints {
@@ -152,25 +156,27 @@ impl EndpointWriter<'_> {
         self.server.store.announce(ip, LIFE).await.map_err(|e| e.to_string())?;
         let Some(living) = self.named().await? else { return Ok(vec![ip]) };
         if living.is_empty() {
-            // The own lease was written just now.
-            return Err(NOBODY.to_owned());
+            // The server's own lease was just written.
+            return Err(NO_SERVERS.to_owned());
         }
         Ok(living)
     }
 
-    /// Those that have a lease, where there are leases.
+    /// The servers with a lease; `None` without a shared storage.
     async fn named(&self) -> Result<Option<Vec<IpAddr>>, String> {
         self.server.store.living().await.map_err(|e| e.to_string())
     }
 
-    /// Takes this server out if it ended without doing so: it is not ready yet. The last one stays, as somebody must be named.
-    async fn forget(&self) -> Result<(), String> {
+    /// Removes this server if a former process ended without doing so, because it is not ready yet. The last server stays listed.
+    async fn withdraw_stale(&self) -> Result<(), String> {
         if self.server.config.endpoints != EndpointReconciler::Lease || !self.withdraw().await? {
             return Ok(());
         }
-        tracing::info!("this server did not take itself out of the kubernetes service when it last ended");
+        tracing::info!(
+            "a former process of this server did not remove itself from the kubernetes service; removing it"
+        );
         match self.named().await?.unwrap_or_default() {
-            living if living.is_empty() => Err(NOBODY.to_owned()),
+            living if living.is_empty() => Err(NO_SERVERS.to_owned()),
             living => self.write(living, Ports::Ours).await,
         }
     }
@@ -179,7 +185,7 @@ impl EndpointWriter<'_> {
         self.server.store.withdraw(self.server.config.advertise_address).await.map_err(|e| e.to_string())
     }
 
-    /// Those that are named, and this one; of more than there are servers, those behind this one go.
+    /// The listed servers and this one, at most `servers`; those after this one in the order are kept first.
     async fn counted(&self, ip: IpAddr, servers: usize) -> Result<Vec<IpAddr>, String> {
         let stored = self.stored("", "endpoints").await?;
         let mut all = match stored.as_ref().map(|e| items(&e["subsets"])) {
@@ -205,14 +211,14 @@ impl EndpointWriter<'_> {
         Ok(())
     }
 
-    /// What the store holds now, by all who write to it.
+    /// The current object, including writes of other servers.
     async fn stored(&self, group: &'static str, plural: &str) -> Result<Option<Value>, String> {
         self.server.store.catch_up().await.map_err(|e| e.to_string())?;
         let record = self.server.store.get(Resource::new(group, plural), "default", NAME);
         Ok(record.map(|record| parse(&record)))
     }
 
-    /// The subsets that the endpoints have from now on.
+    /// Writes the endpoints and returns their subsets.
     async fn endpoints(&self, all: &[IpAddr], ports: Ports) -> Result<Value, Status> {
         let stored = self.stored("", "endpoints").await.map_err(Status::internal)?;
         let is_there = stored.is_some();
@@ -250,7 +256,7 @@ impl EndpointWriter<'_> {
         Ok(subsets)
     }
 
-    /// The slice of the same servers. One of another family cannot be changed: it is made anew.
+    /// Writes the slice. The address family of a slice is immutable, so a slice of another family is replaced.
     async fn slice(&self, all: &[IpAddr], subsets: &Value) -> Result<(), Status> {
         let is_v6 = !all.is_empty() && all.iter().all(IpAddr::is_ipv6);
         let family = if is_v6 { "IPv6" } else { "IPv4" };
@@ -290,7 +296,7 @@ impl EndpointWriter<'_> {
         }
     }
 
-    /// What another server made meanwhile is as good.
+    /// Sends an object. If another server created it meanwhile, that is fine.
     async fn send(&self, (method, path): (Method, String), object: &Value) -> Result<(), Status> {
         let create = method == Method::POST;
         match self.own.call(method, &path, object).await {
@@ -300,12 +306,12 @@ impl EndpointWriter<'_> {
     }
 }
 
-/// The addresses of a subset that can be read.
+/// The valid addresses of a subset.
 fn addresses(subset: &Value) -> Vec<IpAddr> {
     items(&subset["addresses"]).iter().filter_map(|a| a["ip"].as_str()?.parse().ok()).collect()
 }
 
-/// In the order in which endpoints are written, which is that of the text.
+/// Sorts as endpoints are written: by the string.
 fn sort(addresses: &mut Vec<IpAddr>) {
     addresses.sort_by_cached_key(ToString::to_string);
     addresses.dedup();

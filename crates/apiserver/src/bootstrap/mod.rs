@@ -1,6 +1,6 @@
-//! Bootstrap: the objects a cluster has from its first moment, made along the request path under the server's own
-//! identity: namespaces, default roles and bindings, priority classes, and what extension servers need to know to trust this
-//! one. The `kubernetes` service and the objects of services' addresses are kept right from then on.
+//! Bootstrap: the objects that every cluster has from the start, created through the request path with the server's own identity:
+//! namespaces, default roles and bindings, priority classes, and the CA bundles by which extension API servers trust this one. The
+//! `kubernetes` service and the IPAddress objects of services are maintained from then on.
 pub mod addresses;
 pub mod client;
 pub mod kubernetes;
@@ -16,6 +16,7 @@ use http::Method;
 use kelson_auth::authorize::policy::{self, Reconciled};
 use kelson_meta::Status;
 use kelson_meta::url::encode;
+use kelson_tasks::OnPanic;
 use serde_json::{Value, json};
 
 use crate::aggregate::local;
@@ -25,25 +26,27 @@ use crate::config::StartError;
 use crate::shared::Server;
 use client::{SelfClient, collection, is_served};
 
-/// How often it is looked whether they are there.
+/// Interval of checks that the namespaces exist.
 const NAMESPACES_EVERY: Duration = Duration::from_secs(60);
+/// Delay between two attempts to create what could not be created at the start.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// Namespaces every cluster has.
 pub const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
 
-/// Makes what is missing.
+/// Creates the missing objects.
 ///
 /// # Errors
 /// [`StartError::Bootstrap`].
 pub async fn run(server: &Arc<Server>) -> Result<(), StartError> {
     let own = SelfClient::new(server);
     let (client_ca, front_proxy_ca) = (&server.config.client_ca_pem, &server.config.request_header_ca_pem);
-    let trust = publish_authorities(&own, client_ca, front_proxy_ca);
+    let trust = publish_cas(&own, client_ca, front_proxy_ca);
     if server.config.prepared {
         return future::try_join(trust, kubernetes::begin(server, &own)).await.map(drop);
     }
-    // All at once, so that the store commits them in few batches; namespaces before what lives in them.
+    // Concurrently, so that the store commits them in few batches; namespaces before the objects in them.
     namespaces(&own).await?;
-    // On the heap: together they are larger than what a test's thread has of stack.
+    // On the heap, because together they exceed the stack of a test's thread.
     future::try_join(
         future::try_join5(
             Box::pin(service_cidr(server, &own)),
@@ -58,6 +61,41 @@ pub async fn run(server: &Arc<Server>) -> Result<(), StartError> {
     Ok(())
 }
 
+/// Makes what is missing. While a key service is not available, the server starts without what cannot be read or made, and tries again.
+///
+/// # Errors
+/// [`StartError::Bootstrap`], while every resource can be read and written.
+pub async fn run_or_keep_trying(server: &Arc<Server>) -> Result<(), StartError> {
+    let Err(error) = run(server).await else { return Ok(()) };
+    if !lacks_keys(server) {
+        return Err(match (error, server.store.health().not_ready()) {
+            (StartError::Bootstrap(what), Some(why)) => StartError::Bootstrap(format!("{what}: {why}")),
+            (error, _) => error,
+        });
+    }
+    tracing::error!(%error, "objects that every cluster has are not made; the server starts and tries again");
+    let server = Arc::clone(server);
+    server.tasks.clone().spawn("api-bootstrap", OnPanic::Contain, async move {
+        loop {
+            tokio::time::sleep(AGAIN_AFTER).await;
+            match run(&server).await {
+                Ok(()) => return tracing::info!("objects that every cluster has are made"),
+                Err(error) if !lacks_keys(&server) => {
+                    tracing::error!(%error, "objects that every cluster has are not made");
+                }
+                Err(error) => tracing::debug!(%error, "objects that every cluster has cannot be made yet"),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Whether objects cannot be decrypted or encrypted now.
+fn lacks_keys(server: &Server) -> bool {
+    let ill = |(_, check): &(&'static str, crate::config::ExtraCheck)| check().is_err();
+    !server.store.all_locked().is_empty() || server.config.checks.iter().any(ill)
+}
+
 async fn namespaces(own: &SelfClient) -> Result<(), StartError> {
     let each = NAMESPACES.map(|name| {
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -66,7 +104,7 @@ async fn namespaces(own: &SelfClient) -> Result<(), StartError> {
     future::try_join_all(each).await.map(drop)
 }
 
-/// Makes those namespaces anew that somebody deletes, until the server ends (upstream: the controller `system-namespaces`).
+/// Creates these namespaces again if they are deleted, until the server stops (upstream: the controller `system-namespaces`).
 pub async fn follow_namespaces(server: Arc<Server>) {
     let own = SelfClient::new(&server);
     loop {
@@ -75,7 +113,7 @@ pub async fn follow_namespaces(server: Arc<Server>) {
             return;
         }
         if let Err(why) = namespaces(&own).await {
-            tracing::warn!(%why, "a namespace that every cluster has is missing");
+            tracing::warn!(%why, "failed to create a system namespace; retrying");
         }
     }
 }
@@ -120,13 +158,13 @@ async fn priority_classes(own: &SelfClient) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Whom the server's own group versions are answered by: itself. Those that an earlier start served and this one does not go.
+/// Creates the APIServices of built-in group versions, and deletes those that are no longer served.
 async fn api_services(own: &SelfClient) -> Result<(), StartError> {
     if !is_served(&own.server, GROUP, "v1") {
         return Ok(());
     }
     let name_of = |service: &Value| service["metadata"]["name"].as_str().unwrap_or("").to_owned();
-    let served: Vec<Value> = local::of_builtin(|group, version| is_served(&own.server, group, version)).collect();
+    let served: Vec<Value> = local::builtin_services(|group, version| is_served(&own.server, group, version)).collect();
     let names: BTreeSet<String> = served.iter().map(name_of).collect();
     let stored = own.server.store.list(kelson_store::Resource::new(GROUP, PLURAL), None, None, None);
     for record in stored.iter().filter(|record| !names.contains(record.key().name.as_ref())) {
@@ -142,11 +180,11 @@ async fn api_services(own: &SelfClient) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Tells extension servers how to trust this one's clients and proxying.
+/// Publishes the CA bundles by which extension API servers trust client certificates and this server's front proxy.
 ///
 /// # Errors
 /// [`StartError::Bootstrap`].
-pub async fn publish_authorities(own: &SelfClient, client_ca: &str, request_header_ca: &str) -> Result<(), StartError> {
+pub async fn publish_cas(own: &SelfClient, client_ca: &str, request_header_ca: &str) -> Result<(), StartError> {
     let map = authentication(&own.server, client_ca, request_header_ca);
     own.put("/api/v1/namespaces/kube-system/configmaps", map).await
 }
@@ -158,13 +196,13 @@ fn authentication(server: &Server, client_ca: &str, request_header_ca: &str) -> 
     }
     if !request_header_ca.is_empty() {
         data["requestheader-client-ca-file"] = request_header_ca.into();
-        let told = &server.config.request_headers;
+        let headers = &server.config.request_headers;
         for (key, list) in [
-            ("allowed-names", &told.allowed_names),
-            ("username-headers", &told.username_headers),
-            ("uid-headers", &told.uid_headers),
-            ("group-headers", &told.group_headers),
-            ("extra-headers-prefix", &told.extra_prefixes),
+            ("allowed-names", &headers.allowed_names),
+            ("username-headers", &headers.username_headers),
+            ("uid-headers", &headers.uid_headers),
+            ("group-headers", &headers.group_headers),
+            ("extra-headers-prefix", &headers.extra_prefixes),
         ] {
             data[format!("requestheader-{key}")] = json!(list).to_string().into();
         }
@@ -177,7 +215,7 @@ fn authentication(server: &Server, client_ca: &str, request_header_ca: &str) -> 
     })
 }
 
-/// The range services get addresses from, as an object (KEP-1880). Only a matching one is told to be ready.
+/// Creates the ServiceCIDR object of the configured ranges (KEP-1880) and sets it ready, unless it exists with other ranges.
 async fn service_cidr(server: &Server, own: &SelfClient) -> Result<(), StartError> {
     const PATH: &str = "/apis/networking.k8s.io/v1/servicecidrs";
     const NAME: &str = "kubernetes";
@@ -191,15 +229,15 @@ async fn service_cidr(server: &Server, own: &SelfClient) -> Result<(), StartErro
     let fault = |status: Status| StartError::Bootstrap(format!("{PATH}/{NAME}: {status}"));
     let path = format!("{PATH}/{NAME}");
     let mut stored = own.call(Method::GET, &path, &Value::Null).await.map_err(fault)?;
-    let told = stored["status"]["conditions"].as_array().is_some_and(|c| c.iter().any(|c| c["type"] == "Ready"));
-    if told || stored["spec"]["cidrs"] != cidrs || !stored["metadata"]["deletionTimestamp"].is_null() {
+    let is_set = stored["status"]["conditions"].as_array().is_some_and(|c| c.iter().any(|c| c["type"] == "Ready"));
+    if is_set || stored["spec"]["cidrs"] != cidrs || !stored["metadata"]["deletionTimestamp"].is_null() {
         return Ok(());
     }
     let now = kelson_meta::format_seconds(server.clock.now());
     stored["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "reason": "",
         "message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": now}]);
     match own.call(Method::PUT, &format!("{path}/status"), &stored).await {
-        // Another server on the same storage starts as well, and tells the same.
+        // Another server on the same storage sets the same condition.
         Err(status) if status.code == 409 => Ok(()),
         done => done.map(drop).map_err(fault),
     }

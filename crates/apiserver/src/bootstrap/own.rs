@@ -1,5 +1,5 @@
-//! What admission does by way of the server itself, along the request path under the server's own identity: it makes
-//! namespaces when they are first needed, and asks webhooks that this server answers for (by aggregation).
+//! Requests that admission makes to the server itself, through the request path with the server's own identity: it creates namespaces
+//! (NamespaceAutoProvision), and calls webhooks that this server serves (by aggregation).
 use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
@@ -14,32 +14,32 @@ use serde_json::json;
 use super::client::SelfClient;
 use crate::shared::Server;
 
-/// The way from the admission chain, which is built first, to the server that it is a part of.
+/// Connects the admission chain, which is built first, with its server.
 #[derive(Default)]
-pub struct Own(OnceLock<Weak<Server>>);
+pub struct ServerCalls(OnceLock<Weak<Server>>);
 
-impl Own {
-    /// From now on this is the server.
+impl ServerCalls {
+    /// Sets the server.
     pub fn connect(&self, server: &Arc<Server>) {
-        // A second server would need a chain of its own: the first one stays.
+        // The first server stays: a second one would have its own chain.
         let _ = self.0.set(Arc::downgrade(server));
     }
     fn client(&self) -> Result<SelfClient, Status> {
         let server = self.0.get().and_then(Weak::upgrade);
-        let server = server.ok_or_else(|| Status::internal("the server is not there to be asked"))?;
+        let server = server.ok_or_else(|| Status::internal("cannot call the API server: it is not running"))?;
         Ok(SelfClient::new(&server))
     }
 }
 
 #[async_trait]
-impl NamespaceMaker for Own {
+impl NamespaceMaker for ServerCalls {
     async fn make(&self, name: &str) -> Result<(), Status> {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         self.client()?.call(Method::POST, "/api/v1/namespaces", &namespace).await.map(drop)
     }
 }
 
-impl OwnServer for Own {
+impl OwnServer for ServerCalls {
     fn post(&self, path_and_query: String, body: Bytes, answer_bytes_max: usize) -> OwnCall<'_> {
         Box::pin(async move {
             let client = self.client().map_err(|status| status.message)?;

@@ -1,5 +1,6 @@
-//! Conversion between the stored form of a kind and a served one. Built-in kinds convert in memory; a kind made at run
-//! time may have to ask somebody, and then many objects go in one question.
+//! Conversion between the stored and a served version of a kind. Built-in kinds convert in memory. Custom resources may call a webhook,
+//! with
+//! many objects in one call.
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,51 +11,52 @@ use serde_json::Value;
 
 use crate::catalog::record::parse;
 
-/// Converts objects of a kind made at run time. Objects name the version they are in: what is stored may be of any version
-/// that ever was the stored one.
+/// Converts objects of a custom resource. Objects contain their version; a stored one may be in any version that has been the storage
+/// version.
 pub trait Converter: Send + Sync {
-    /// Stored objects as readers of `to` see them: as many as were given, in their order. Objects that are in that version
-    /// already come back brought up to the schema of today, so that asking twice changes nothing.
+    /// Converts stored objects to the version `to`, in the same number and order. Objects that are already in that version are pruned
+    /// and
+    /// defaulted by the current schema, so that converting twice changes nothing.
     fn served<'a>(&'a self, to: &'a Gvk, objects: Vec<Value>) -> BoxFuture<'a, Result<Vec<Value>, Status>>;
-    /// The JSON of records as readers of `to` see them, in their order. Each is made once and kept with its record.
+    /// The JSON of records in the version `to`, in their order. It is computed once and cached in the record.
     fn forms<'a>(&'a self, to: &'a Gvk, records: &'a [Arc<Record>]) -> BoxFuture<'a, Result<Vec<Bytes>, Status>> {
         Box::pin(async move {
             let objects = self.served(to, records.iter().map(|record| parse(record)).collect()).await?;
             Ok(objects.iter().map(|object| kelson_codec::canonical_json(object).into()).collect())
         })
     }
-    /// A finished object in the version that is stored.
+    /// Converts an object to the storage version.
     fn stored<'a>(&'a self, object: Value) -> BoxFuture<'a, Result<Value, Status>>;
-    /// Whether the bytes of a record are what readers of `to` see, so that they need not be looked into.
+    /// Whether the bytes of a record are the object in the version `to`, so that they need not be decoded.
     fn is_plain(&self, to: &Gvk, record: &Record) -> bool {
         let _ = (to, record);
         false
     }
-    /// Whether a record is in the version `to`, complete or not.
+    /// Whether a record is in the version `to`, with or without current defaults.
     fn is_in(&self, to: &Gvk, record: &Record) -> bool {
         self.is_plain(to, record)
     }
-    /// What the record of this object is marked with when it is written, see [`Record::mark`].
+    /// The mark of this object's record when it is written, see [`Record::mark`].
     fn mark(&self, stored: &Value) -> u32 {
         let _ = stored;
         0
     }
 }
 
-/// How the served form of a kind comes from the stored one.
+/// How the served version of a kind is made from the stored one.
 #[derive(Clone)]
 pub enum Conversion {
-    /// They are the same.
+    /// The versions are the same.
     Same,
-    /// By the compiled-in functions, without waiting.
+    /// By built-in functions, without waiting.
     Builtin,
-    /// By somebody who may have to be waited for.
+    /// By a converter that may have to wait for a webhook.
     By(Arc<dyn Converter>),
 }
 
 impl Conversion {
-    /// Stored objects in the served form. Built-in kinds that do not convert are the server's fault, hence 500; for others
-    /// the converter has the word.
+    /// Converts stored objects to the served version. An error for a built-in kind is the server's fault (500); for others it is the
+    /// converter's error.
     pub async fn forth(&self, storage: &Gvk, served: &Gvk, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
         match self {
             Self::Same => Ok(objects),
@@ -74,7 +76,7 @@ impl Conversion {
             }
         }
     }
-    /// One served object in the stored form.
+    /// Converts one object from the served to the stored version.
     pub async fn back(&self, served: &Gvk, storage: &Gvk, object: Value) -> Result<Value, Status> {
         match self {
             Self::Same => Ok(object),
@@ -82,7 +84,7 @@ impl Conversion {
             Self::By(converter) => converter.stored(object).await,
         }
     }
-    /// Whether the bytes of a record are the served form as they are.
+    /// Whether the bytes of a record are the object in the served version.
     pub fn is_plain(&self, served: &Gvk, record: &Record) -> bool {
         match self {
             Self::Same => true,

@@ -1,23 +1,23 @@
-//! Lifecycle: what each request for a kind is told that is deprecated in the minor version that is served.
+//! Lifecycle: the deprecation warnings of kinds in the served minor version.
 use kelson_meta::version::MINOR_NUMBER;
 use kelson_schema::lifecycle::{Lifecycle, lifecycle};
 
-/// Kinds whose handlers say it themselves, upstream too: their version is not deprecated, they are. Group, version, kind, text.
-const OF_HANDLERS: [(&str, &str, &str, &str); 2] = [
+/// Kinds whose deprecation does not depend on a version; upstream's handlers warn about them. Group, version, kind, warning.
+const UNVERSIONED_WARNINGS: [(&str, &str, &str, &str); 2] = [
     ("", "v1", "ComponentStatus", "v1 ComponentStatus is deprecated in v1.19+"),
     ("", "v1", "Endpoints", "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
 ];
 
-/// The warning of a built-in kind, if it is deprecated.
+/// The warning for a built-in kind, if it is deprecated.
 pub fn warning(group: &str, version: &str, kind: &str) -> Option<String> {
-    if let Some((.., text)) = OF_HANDLERS.iter().find(|row| (row.0, row.1, row.2) == (group, version, kind)) {
+    if let Some((.., text)) = UNVERSIONED_WARNINGS.iter().find(|row| (row.0, row.1, row.2) == (group, version, kind)) {
         return Some((*text).to_owned());
     }
-    words(lifecycle(group, version, kind)?, MINOR_NUMBER)
+    warning_text(lifecycle(group, version, kind)?, MINOR_NUMBER)
 }
 
-/// What is said of a kind in a minor version.
-fn words(life: &Lifecycle, minor: u16) -> Option<String> {
+/// The warning for a kind in a minor version.
+fn warning_text(life: &Lifecycle, minor: u16) -> Option<String> {
     if life.deprecated == 0 || minor < life.deprecated {
         return None;
     }
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_upstreams() {
+    fn warnings_are_upstreams() {
         let beta = Lifecycle {
             group: "storage.k8s.io",
             version: "v1beta1",
@@ -50,21 +50,21 @@ mod tests {
         };
         let want =
             "storage.k8s.io/v1beta1 Thing is deprecated in v1.34+, unavailable in v1.37+; use storage.k8s.io/v1 Thing";
-        assert_eq!((words(&beta, 33), words(&beta, 34).as_deref()), (None, Some(want)));
+        assert_eq!((warning_text(&beta, 33), warning_text(&beta, 34).as_deref()), (None, Some(want)));
         let stays = Lifecycle { group: "", version: "v1", removed: 0, instead: "", ..beta };
-        assert_eq!(words(&stays, 40).as_deref(), Some("v1 Thing is deprecated in v1.34+"));
-        assert_eq!(words(&Lifecycle { deprecated: 0, ..stays }, 40), None);
-        let told = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice";
-        assert_eq!(warning("", "v1", "Endpoints").as_deref(), Some(told));
+        assert_eq!(warning_text(&stays, 40).as_deref(), Some("v1 Thing is deprecated in v1.34+"));
+        assert_eq!(warning_text(&Lifecycle { deprecated: 0, ..stays }, 40), None);
+        let endpoints = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice";
+        assert_eq!(warning("", "v1", "Endpoints").as_deref(), Some(endpoints));
         assert_eq!(warning("", "v1", "Pod"), None);
     }
 
     #[test]
-    fn nothing_is_served_that_is_gone() {
+    fn removed_versions_are_not_served() {
         for served in kelson_schema::resource::resources() {
             let life = lifecycle(served.group, served.version, served.kind);
             let gone = life.is_some_and(|l| l.removed != 0 && l.removed <= MINOR_NUMBER);
-            assert!(!gone, "{} {} is served and gone", served.api_version(), served.kind);
+            assert!(!gone, "{} {} is served, but removed", served.api_version(), served.kind);
         }
     }
 }

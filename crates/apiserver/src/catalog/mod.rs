@@ -1,5 +1,6 @@
-//! Catalog: which resources are served under which paths, and how each behaves. Built-in ones come from the schema's
-//! table; further ones (custom resources) are put in and taken out at run time through the same door.
+//! Catalog: the served resources, their paths and their behaviour. Built-in resources come from the schema's table. Custom resources
+//! are
+//! added and removed at runtime by the same functions.
 pub mod convert;
 pub mod lifecycle;
 pub mod order;
@@ -25,29 +26,31 @@ pub use served::{Behaviour, Served, Sub};
 #[derive(Default)]
 struct GroupVersion {
     resources: HashMap<String, Arc<Served>>,
-    /// The catalog's generation in which they last changed.
+    /// The catalog's generation at their last change.
     changed: u64,
 }
 
-/// By group and version: asked by borrowed text, so that a look-up makes no text of its own.
+/// By group and version. Two nested maps, so that a lookup does not allocate a key.
 type ByPath = HashMap<String, HashMap<String, GroupVersion>>;
 
-/// Bits of a generation that count within a process.
+/// The low bits of a generation, which count changes within a process.
 const GENERATION_BITS: u32 = 24;
 
-/// What is compiled in, the same for all servers of a process: they never change it.
+/// The built-in resources, shared by all servers of a process.
 static BUILTIN: LazyLock<Vec<Arc<Served>>> = LazyLock::new(|| {
     let known = kelson_schema::resource::resources().filter_map(|r| {
         let served = Served::builtin(r).map(Arc::new);
         if served.is_none() {
-            tracing::warn!(group = r.group, resource = r.plural, "no behaviour is known; not served");
+            tracing::warn!(group = r.group, resource = r.plural, "resource has no strategy; not serving it");
         }
         served
     });
     known.collect()
 });
 
-/// All served resources.
+/// All served resources. Routing, discovery, OpenAPI and admission look resources up here by group, version and plural name. Custom
+/// resource definitions add and remove entries at runtime; each change increments the generation, by which cached documents are
+/// invalidated.
 pub struct Catalog {
     by_path: RwLock<ByPath>,
     generation: AtomicU64,
@@ -60,15 +63,15 @@ impl Catalog {
         let gates = FeatureGates::parse(["AllAlpha=true,AllBeta=true"]);
         Self::serving(&RuntimeConfig::all(), &gates.unwrap_or_default())
     }
-    /// Those of the built-in resources that are wanted and whose features are on.
+    /// The built-in resources that the configuration enables and whose feature gates are on.
     pub fn serving(wanted: &RuntimeConfig, gates: &FeatureGates) -> Self {
         let catalog = Self { by_path: RwLock::default(), generation: AtomicU64::default() };
         let is_wanted = |gvr: &Gvr| {
             let (group, version, plural) = (&gvr.group, &gvr.version, &gvr.resource);
-            wanted.serves(group, version, plural) && runtime_config::is_there(gates, group, version, plural)
+            wanted.serves(group, version, plural) && runtime_config::is_enabled(gates, group, version, plural)
         };
         BUILTIN.iter().filter(|s| is_wanted(&s.gvr)).for_each(|served| catalog.insert(Arc::clone(served)));
-        // The built-in generations are the same in every process, the later ones in no two: clients keep documents by them.
+        // Generations of built-in resources are the same in all processes, later ones differ: clients cache documents by them.
         catalog.generation.fetch_add(u64::from(rand::random::<u32>()) << GENERATION_BITS, Ordering::AcqRel);
         catalog
     }
@@ -84,16 +87,15 @@ impl Catalog {
         let storage = found.find(|s| !s.converts());
         Some(if first.converts() { storage.unwrap_or(first) } else { first }.clone())
     }
-    /// All resources that give access to what is stored in one place: other versions, and `events` of both groups. In the
-    /// order of their group and version.
-    pub fn of_store(&self, store: kelson_store::Resource) -> Vec<Arc<Served>> {
+    /// All resources with the same storage, in the order of group and version: other versions of a kind, and `events` of both groups.
+    pub fn resources_in_store(&self, store: kelson_store::Resource) -> Vec<Arc<Served>> {
         let map = self.by_path.read();
         let resources = map.values().flat_map(HashMap::values).flat_map(|version| version.resources.values());
         let mut found: Vec<_> = resources.filter(|served| served.store == store).cloned().collect();
         found.sort_by(|a, b| (&a.gvr.group, &a.gvr.version).cmp(&(&b.gvr.group, &b.gvr.version)));
         found
     }
-    /// Serves a resource, replacing one of the same path.
+    /// Serves a resource. It replaces a resource with the same path.
     pub fn insert(&self, served: Arc<Served>) {
         let gvr = &served.gvr;
         let mut map = self.by_path.write();
@@ -103,7 +105,7 @@ impl Catalog {
         place.changed = generation;
         place.resources.insert(gvr.resource.clone(), Arc::clone(&served));
     }
-    /// Serves a resource no more; with its last resource goes the group version, and with its last version the group.
+    /// Stops serving a resource. A version without resources is removed, and a group without versions.
     pub fn remove(&self, gvr: &Gvr) {
         let mut map = self.by_path.write();
         let generation = self.next_generation();
@@ -122,24 +124,24 @@ impl Catalog {
     fn next_generation(&self) -> u64 {
         self.generation.fetch_add(1, Ordering::AcqRel) + 1
     }
-    /// Changes whenever the set of resources does: discovery and the document of all kinds are made anew then.
+    /// A number that changes with the set of resources. Cached discovery and OpenAPI documents belong to a generation.
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
-    /// Changes whenever the resources of this group version do; 0 when it is not served.
+    /// A number that changes with the resources of this group version; 0 if it is not served.
     pub fn generation_of(&self, group: &str, version: &str) -> u64 {
         let map = self.by_path.read();
         map.get(group).and_then(|versions| versions.get(version)).map_or(0, |place| place.changed)
     }
-    /// The resources of a group version, by plural name; `None` when there is no such group version.
+    /// The resources of a group version, sorted by plural name; `None` if it is not served.
     pub fn of(&self, group: &str, version: &str) -> Option<Vec<Arc<Served>>> {
         let map = self.by_path.read();
         let mut all: Vec<_> = map.get(group)?.get(version)?.resources.values().cloned().collect();
         all.sort_by(|a, b| a.gvr.resource.cmp(&b.gvr.resource));
         Some(all)
     }
-    /// Groups in published order, each with its versions, the preferred one first. Groups that came at run time follow in
-    /// the order of the alphabet.
+    /// Groups in published order, each with its versions, the preferred one first. Groups of custom resources follow in alphabetical
+    /// order.
     pub fn groups(&self) -> Vec<(String, Vec<String>)> {
         let map = self.by_path.read();
         let mut groups: Vec<(String, Vec<String>)> = Vec::new();
@@ -157,7 +159,7 @@ impl Catalog {
         for (group, versions) in map.iter() {
             let known = groups[..builtin].iter_mut().find(|(g, _)| g == group);
             let mut names: Vec<String> = versions.keys().cloned().collect();
-            names.sort_by(|a, b| order::by_preference(a, b));
+            names.sort_by(|a, b| order::compare_versions(a, b));
             match known {
                 Some((_, have)) => {
                     names.retain(|v| !have.contains(v));
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_come_and_go_with_their_kinds() {
+    fn groups_appear_and_disappear_with_their_kinds() {
         let catalog = Catalog::builtin();
         let before = catalog.groups();
         for (group, version, plural) in [

@@ -1,8 +1,8 @@
-//! The order of version names that clients are shown (apimachinery `pkg/version`): stable before beta before alpha, higher
-//! numbers first, and behind them all other names in the order of the alphabet.
+//! The order of version names for clients (apimachinery `pkg/version`): stable before beta before alpha, higher numbers first, then all
+//! other names in alphabetical order.
 use std::cmp::Ordering;
 
-/// What a name like `v2beta1` says: its stage, its major and its minor number, all comparable.
+/// The parts of a name such as `v2beta1` in comparable form: stage, major and minor number.
 fn parsed(version: &str) -> Option<(u8, u64, u64)> {
     let rest = version.strip_prefix('v')?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -19,8 +19,8 @@ fn parsed(version: &str) -> Option<(u8, u64, u64)> {
     Some((stage, major, number(minor)?))
 }
 
-/// Orders version names: the one that clients should prefer comes first.
-pub fn by_preference(a: &str, b: &str) -> Ordering {
+/// Orders version names, the preferred one first.
+pub fn compare_versions(a: &str, b: &str) -> Ordering {
     match (parsed(a), parsed(b)) {
         (Some(a), Some(b)) => b.cmp(&a),
         (Some(_), None) => Ordering::Less,
@@ -37,7 +37,7 @@ mod tests {
     fn stable_versions_come_first() {
         let mut names =
             ["foo10", "v1alpha1", "v10", "v2", "foo1", "v11alpha2", "v3beta1", "v12alpha1", "v1", "v11beta2", "v01"];
-        names.sort_by(|a, b| by_preference(a, b));
+        names.sort_by(|a, b| compare_versions(a, b));
         let expected =
             ["v10", "v2", "v1", "v11beta2", "v3beta1", "v12alpha1", "v11alpha2", "v1alpha1", "foo1", "foo10", "v01"];
         assert_eq!(names, expected);

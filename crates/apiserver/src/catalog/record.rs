@@ -13,16 +13,16 @@ use serde_json::value::RawValue;
 
 use crate::catalog::schema::ObjectSchema;
 
-/// An object as the handlers have it.
+/// An object in the form in which a handler has it.
 pub enum Object {
-    /// As it is stored.
+    /// A stored record.
     Record(Arc<Record>),
-    /// A tree in the form that is worked on.
+    /// A tree in the working version.
     Tree(Value),
 }
 
 impl Object {
-    /// The tree; which of the two forms it is in makes no difference to those who show it.
+    /// The tree, in the stored or the working version.
     pub fn into_tree(self) -> Value {
         match self {
             Self::Record(record) => parse(&record),
@@ -34,25 +34,24 @@ impl Object {
 /// The tree of a stored record.
 pub fn parse(record: &Record) -> Value {
     let bytes = record.bytes();
-    // Looked over for UTF-8 once, not text by text.
+    // Check UTF-8 once for the whole record instead of for each string.
     let text = std::str::from_utf8(&bytes).map_err(serde_json::Error::custom);
     text.and_then(serde_json::from_str).unwrap_or_else(|error| {
-        tracing::error!(key = %record.key(), %error, "stored record does not decode");
+        tracing::error!(key = %record.key(), %error, "cannot decode a stored record; reading it as null");
         Value::Null
     })
 }
 
-/// The JSON of an object's `metadata`, as it stands in the object's; `None` when there is none. What follows it is not read.
+/// The JSON of an object's `metadata`; `None` if there is none. The rest after it is not parsed.
 pub fn metadata(object: &[u8]) -> Option<&str> {
     let mut found = None;
     let mut document = serde_json::Deserializer::from_str(std::str::from_utf8(object).ok()?);
-    // Ends with an error, which says no more than that the reading ended.
+    // It always ends with an error, because parsing stops early.
     let _ended = (&mut document).deserialize_map(UpToMetadata(&mut found));
     found.map(RawValue::get)
 }
 
-/// An object's JSON without the `managedFields` of its metadata, which are often as long as the rest: for readers who have no use
-/// for them.
+/// An object's JSON without `metadata.managedFields`, which are often as long as the rest, for readers that do not use them.
 pub fn without_managed_fields(object: Bytes) -> Bytes {
     let Some((start, end)) = managed_fields(&object) else { return object };
     let mut rest = Vec::with_capacity(object.len() - (end - start));
@@ -61,15 +60,15 @@ pub fn without_managed_fields(object: Bytes) -> Bytes {
     rest.into()
 }
 
-/// Where `metadata.managedFields` stand in an object's JSON, the comma before them included. Where they come first, which no writer
-/// of ours does, they are not found.
+/// The range of `metadata.managedFields` in an object's JSON, with the comma before. If they are the first member, which Kelson never
+/// writes, they are not found.
 fn managed_fields(object: &[u8]) -> Option<(usize, usize)> {
     let (_, metadata) = member(object, 0, b"metadata")?;
     let (start, value) = member(object, metadata, b"managedFields")?;
     (object[start] == b',').then(|| Some((start, value_end(object, value)?)))?
 }
 
-/// Of an object that begins at `at` in compact JSON made by an encoder: where the byte before a member stands, and its value.
+/// Finds a member of the object at `at` in compact JSON: the offset of the byte before the member, and that of its value.
 fn member(json: &[u8], mut at: usize, name: &[u8]) -> Option<(usize, usize)> {
     if *json.get(at)? != b'{' {
         return None;
@@ -87,7 +86,7 @@ fn member(json: &[u8], mut at: usize, name: &[u8]) -> Option<(usize, usize)> {
     }
 }
 
-/// Behind the text that begins at `at`.
+/// The offset after the string at `at`.
 fn text_end(json: &[u8], mut at: usize) -> Option<usize> {
     if *json.get(at)? != b'"' {
         return None;
@@ -102,7 +101,7 @@ fn text_end(json: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Behind the value that begins at `at`.
+/// The offset after the value at `at`.
 fn value_end(json: &[u8], mut at: usize) -> Option<usize> {
     let mut depth = 0usize;
     loop {
@@ -128,7 +127,7 @@ fn value_end(json: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Reads an object as far as its member `metadata`.
+/// Parses an object up to its member `metadata`.
 struct UpToMetadata<'a, 'de>(&'a mut Option<&'de RawValue>);
 
 impl<'de> Visitor<'de> for UpToMetadata<'_, 'de> {
@@ -150,10 +149,10 @@ impl<'de> Visitor<'de> for UpToMetadata<'_, 'de> {
     }
 }
 
-/// The protobuf message (no envelope) of a record of the stored form `schema`, transcoded once and kept beside the record.
+/// The protobuf message (without envelope) of a record in the stored schema. It is encoded once and cached in the record.
 ///
 /// # Errors
-/// 406 when the type has no protobuf form.
+/// 406 if the type has no protobuf form.
 pub fn message(schema: &ObjectSchema, record: &Record) -> Result<Bytes, Status> {
     if let Some(made) = record.protobuf_if_made() {
         return Ok(made);
@@ -167,10 +166,10 @@ pub fn message(schema: &ObjectSchema, record: &Record) -> Result<Bytes, Status> 
     Ok(made)
 }
 
-/// Length of the record's protobuf message, which is made where it was not yet.
+/// Length of the record's protobuf message, which is encoded if it is not cached.
 ///
 /// # Errors
-/// As [`message`].
+/// See [`message`].
 pub fn message_len(schema: &ObjectSchema, record: &Record) -> Result<usize, Status> {
     match record.protobuf_len_if_made() {
         Some(length) => Ok(length),
@@ -183,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn managed_fields_are_left_out_and_nothing_else() {
+    fn only_managed_fields_are_removed() {
         let without = |json: &str| String::from_utf8(without_managed_fields(json.to_owned().into()).to_vec()).unwrap();
         let entries = r#"[{"manager":"m]},\"","fieldsV1":{"f:a":{"k:{\"x\":[1]}":{}}}},{"manager":"\\\\"}]"#;
         let pod =

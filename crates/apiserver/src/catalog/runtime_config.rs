@@ -1,19 +1,20 @@
-//! `--runtime-config`: which of the built-in group versions and resources are served. What is stable is by default, betas and alphas
-//! are not: clients take the way that discovery offers them, and a chart that finds a beta of a group takes all its kinds to be there.
-//! The rules are those of upstream's `k8s.io/apiserver/pkg/server/resourceconfig`.
+//! `--runtime-config`: which built-in group versions and resources are served. By default, stable versions are served, betas and alphas
+//! are
+//! not: clients use what discovery offers, and a chart that finds a beta of a group expects all its kinds. The rules are those of
+//! upstream's `k8s.io/apiserver/pkg/server/resourceconfig`.
 use std::collections::BTreeMap;
 
 use kelson_meta::gates::FeatureGates;
 use kelson_schema::{lifecycle, resource};
 
-/// Words for all versions of one maturity. A later one wins over those before it.
+/// Keys for all versions of one maturity. Later rows override earlier ones.
 const MATURITIES: [(&str, fn(&str) -> bool); 4] = [
     ("api/all", |_| true),
     ("api/ga", is_stable),
     ("api/beta", |v| is_of(v, "beta")),
     ("api/alpha", |v| is_of(v, "alpha")),
 ];
-/// Resources that are served while a feature is on, whatever is said of them: group, version, plural name, gate.
+/// Resources that are served while a feature gate is on, regardless of the configuration: group, version, plural name, gate.
 const GATED: [(&str, &str, &str, &str); 6] = [
     ("certificates.k8s.io", "v1alpha1", "clustertrustbundles", "ClusterTrustBundle"),
     ("certificates.k8s.io", "v1beta1", "clustertrustbundles", "ClusterTrustBundle"),
@@ -23,26 +24,26 @@ const GATED: [(&str, &str, &str, &str); 6] = [
     ("storagemigration.k8s.io", "v1beta1", "storageversionmigrations", "StorageVersionMigrator"),
 ];
 
-/// The gates that decide over resources.
+/// The feature gates of resources.
 pub fn gates() -> impl Iterator<Item = &'static str> {
     GATED.iter().map(|row| row.3)
 }
 
-/// Whether the feature of a resource is on; one that belongs to none is there.
-pub fn is_there(gates: &FeatureGates, group: &str, version: &str, plural: &str) -> bool {
+/// Whether the feature gate of a resource is on; `true` for a resource without gate.
+pub fn is_enabled(gates: &FeatureGates, group: &str, version: &str, plural: &str) -> bool {
     let row = GATED.iter().find(|row| (row.0, row.1, row.2) == (group, version, plural));
     row.is_none_or(|row| gates.enabled(row.3))
 }
 
-/// What upstream's server still takes, and what means nothing any more.
+/// A key that upstream still accepts and ignores.
 const LEGACY: &str = "api/legacy";
-/// The core group's version has no group before it.
+/// The key of the core group's version has no group.
 const CORE: &str = "v1";
 
 /// Which built-in resources are served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeConfig {
-    /// By the place in [`MATURITIES`].
+    /// By index in [`MATURITIES`].
     maturities: [Option<bool>; MATURITIES.len()],
     /// By group and version.
     versions: BTreeMap<(String, String), bool>,
@@ -56,11 +57,10 @@ impl RuntimeConfig {
         Self { maturities: [Some(true), None, None, None], ..Self::default() }
     }
 
-    /// Reads the values of the flag: `KEY=VALUE` divided by commas; a key of a group version or resource alone means true.
+    /// Parses the flag's values: `KEY=VALUE` separated by commas. The key of a group version or resource without value means true.
     ///
     /// # Errors
-    /// In upstream's words: a key of another form, a group or version that is not built in, a value that is no boolean, and
-    /// `api/all=false` without anything else.
+    /// With upstream's messages: an invalid key, an unknown group or version, a value that is not a boolean, and `api/all=false` alone.
     pub fn parse<S: AsRef<str>>(values: &[S]) -> Result<Self, String> {
         let pairs = values.iter().flat_map(|v| v.as_ref().split(',')).map(str::trim).filter(|pair| !pair.is_empty());
         let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -97,7 +97,7 @@ impl RuntimeConfig {
 
     fn set(&mut self, key: &str, of: (&str, &str, Option<&str>), value: &str) -> Result<(), String> {
         let (group, version, resource) = of;
-        // A version whose last kind is gone may still be named, and has nothing to serve.
+        // A version whose last kind was removed is still accepted and has no effect.
         let is_served = resource::group_versions().iter().any(|known| known.group == group && known.version == version);
         if !is_served && !lifecycle::is_known_version(group, version) {
             let shown = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
@@ -124,7 +124,7 @@ impl RuntimeConfig {
         Ok(())
     }
 
-    /// Whether a resource is served: what is said of itself, else of its version, else of all versions of its maturity.
+    /// Whether a resource is served: by its own setting, else by that of its version, else by that of its maturity.
     pub fn serves(&self, group: &str, version: &str, plural: &str) -> bool {
         let resource = (group.to_owned(), version.to_owned(), plural.to_owned());
         let said = self.resources.get(&resource).copied();
@@ -141,7 +141,7 @@ fn is_stable(version: &str) -> bool {
     version.strip_prefix('v').is_some_and(is_number)
 }
 
-/// Whether it is such as `v1beta2`.
+/// Whether it is a version such as `v1beta2`.
 fn is_of(version: &str, maturity: &str) -> bool {
     let parts = version.strip_prefix('v').and_then(|v| v.split_once(maturity));
     parts.is_some_and(|(major, minor)| is_number(major) && is_number(minor))
@@ -155,7 +155,7 @@ fn is_number(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What is served, of a stable, a beta and an alpha version and of two resources of one version.
+    /// Whether resources are served: of a stable, a beta and an alpha version, and two of one version.
     fn served(values: &[&str]) -> [bool; 5] {
         let config = RuntimeConfig::parse(values).unwrap();
         [
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_nearest_to_a_resource_counts() {
+    fn the_most_specific_setting_wins() {
         let rows: [(&[&str], [bool; 5]); 10] = [
             (&[], [true, false, false, true, true]),
             (&["api/all=true"], [true; 5]),
@@ -189,18 +189,18 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_of_a_feature_is_there_while_the_feature_is_on() {
+    fn a_gated_resource_is_served_while_its_gate_is_on() {
         for (group, version, plural, gate) in GATED {
             assert!(resource::resource(group, version, plural).is_some(), "{plural}");
             let on = FeatureGates::parse(["AllAlpha=true,AllBeta=true"]).unwrap();
-            assert!(is_there(&on, group, version, plural), "{gate}");
-            assert!(!is_there(&FeatureGates::default(), group, version, plural), "{gate}");
+            assert!(is_enabled(&on, group, version, plural), "{gate}");
+            assert!(!is_enabled(&FeatureGates::default(), group, version, plural), "{gate}");
         }
-        assert!(is_there(&FeatureGates::default(), "", "v1", "pods"));
+        assert!(is_enabled(&FeatureGates::default(), "", "v1", "pods"));
     }
 
     #[test]
-    fn faults_are_told_as_upstream_tells_them() {
+    fn errors_have_upstreams_messages() {
         let rows = [
             ("api/all=false", "invalid runtime-config with only api/all=false"),
             ("api/beta=1", "invalid value api/beta=1"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_are_gone_may_be_named() {
+    fn removed_versions_are_accepted() {
         for gone in ["authentication.k8s.io/v1beta1=true", "authentication.k8s.io/v1beta1/selfsubjectreviews=true"] {
             assert!(RuntimeConfig::parse(&[gone]).is_ok(), "{gone}");
         }

@@ -1,4 +1,4 @@
-//! One resource in one version, as it is served: its names, its behaviour, and what is made of them once.
+//! One resource in one version, as it is served: its names, its behaviour, and cached values.
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::catalog::lifecycle;
 use crate::catalog::record::parse;
 use crate::catalog::schema::ObjectSchema;
 
-/// A kind's behaviour: a built-in one, or one made at run time.
+/// The behaviour of a kind, built-in or custom.
 #[derive(Clone)]
 pub enum Behaviour {
-    /// Of a kind that is compiled in.
+    /// A built-in kind.
     Builtin(&'static dyn Strategy),
-    /// Made at run time.
+    /// A custom resource.
     Dynamic(Arc<dyn Strategy>),
 }
 
@@ -42,66 +42,70 @@ impl Deref for Behaviour {
 pub struct Sub {
     /// Name, such as `status`.
     pub name: String,
-    /// Kind it takes and gives.
+    /// The kind in its requests and answers.
     pub gvk: Gvk,
-    /// Whether discovery names the kind's group and version.
+    /// Whether discovery shows the kind's group and version.
     pub foreign: bool,
-    /// What may be done with it, as discovery lists it.
+    /// Its verbs in discovery.
     pub verbs: Vec<String>,
 }
 
-/// One resource in one version, as it is served.
+/// One resource in one version, as it is served: names and verbs for discovery, the strategy with the kind's rules, the schemas of the
+/// served and the stored version, and the conversion between them. Built-in resources are made from the schema's table, custom
+/// resources
+/// from their definitions. An object passes through up to three versions: served (the client's), stored (on disk) and working, in which
+/// it is defaulted, admitted and validated; see [`Served::works_as_served`].
 pub struct Served {
     /// Group, version, plural.
     pub gvr: Gvr,
     /// Group, version, kind.
     pub gvk: Gvk,
-    /// Group and plural of the request path, for messages.
+    /// Group and plural in the request path, for messages.
     pub gr: GroupResource,
-    /// Group and version as objects name them: `v1`, `apps/v1`.
+    /// Group and version as in `apiVersion`: `v1`, `apps/v1`.
     pub api_version: String,
-    /// Kind of its lists, such as `PodList`.
+    /// Kind of lists, such as `PodList`.
     pub list_kind: String,
-    /// The name that clients may use for one object.
+    /// Singular name.
     pub singular: String,
-    /// Names that people type, such as `po`.
+    /// Short names, such as `po`.
     pub short_names: Vec<String>,
-    /// Names of sets of resources it is in, such as `all`.
+    /// Categories, such as `all`.
     pub categories: Vec<String>,
-    /// Whether objects live in namespaces.
+    /// Whether objects are namespaced.
     pub namespaced: bool,
     /// Verbs, in the order of discovery.
     pub verbs: Vec<String>,
-    /// Hash that discovery publishes; empty for what is not stored.
+    /// Hash in discovery; empty for resources that are not stored.
     pub storage_version_hash: String,
     /// Subresources by name.
     pub subresources: Vec<Sub>,
-    /// What the path must know of the kind's behaviour.
+    /// The kind's rules and options.
     pub strategy: Behaviour,
-    /// Where the store keeps it.
+    /// The key of its objects in the store.
     pub store: kelson_store::Resource,
-    /// The served form.
+    /// Schema of the served version.
     pub schema: ObjectSchema,
-    /// The list of the served form.
+    /// Schema of lists in the served version.
     pub list_schema: ObjectSchema,
-    /// Group, version, kind of the stored form.
+    /// Group, version and kind of the stored version.
     pub storage: Gvk,
-    /// The stored form.
+    /// Schema of the stored version.
     pub storage_schema: ObjectSchema,
-    /// How the served form comes from the stored one.
+    /// Conversion from the stored to the served version.
     pub conversion: Conversion,
-    /// Selectable fields, as the store keeps them.
+    /// Selectable fields in the store's records.
     pub field_names: FieldNames,
-    /// Field managers made so far.
+    /// Cached field managers.
     pub managers: Managers,
-    /// What each request for it is told, as of a deprecated version.
+    /// Warning for each request, such as for a deprecated version.
     pub warning: Option<String>,
-    /// The kind is on its way out: nothing new is made of it, and discovery does not offer to write.
+    /// The definition is being deleted: objects cannot be created, and discovery does not list write verbs.
     pub terminating: bool,
 }
 
 impl Served {
-    /// Facts of the kind.
+    /// Options of the kind.
     pub fn options(&self) -> &Options {
         self.strategy.options()
     }
@@ -109,11 +113,11 @@ impl Served {
     pub fn has_verb(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| v == verb)
     }
-    /// Whether single objects have paths: reviews and bindings are only created, at the path of the collection.
+    /// Whether single objects have paths. Reviews and bindings do not; they can only be created.
     pub fn has_objects(&self) -> bool {
         ["get", "update", "patch", "delete"].into_iter().any(|verb| self.has_verb(verb))
     }
-    /// The verbs that discovery lists.
+    /// The verbs in discovery.
     pub fn listed_verbs(&self) -> Vec<&str> {
         let offered = |verb: &&str| !(self.terminating && matches!(*verb, "create" | "patch" | "update"));
         self.verbs.iter().map(String::as_str).filter(offered).collect()
@@ -123,10 +127,11 @@ impl Served {
         self.subresources.iter().find(|s| s.name == name)
     }
 
-    /// A kind made at run time, served with all verbs, and with the `status` and `scale` that its facts name. What
-    /// discovery shows beyond that (short names, categories) is the caller's to set.
+    /// A custom resource, served with all verbs, and with `status` and `scale` if its options have them. The caller sets further
+    /// properties of
+    /// discovery (short names, categories).
     pub fn dynamic(gvr: Gvr, gvk: Gvk, strategy: Arc<dyn Strategy>, schema: ObjectSchema) -> Self {
-        // The order in which upstream lists the verbs of custom resources.
+        // Upstream's order of the verbs of custom resources.
         const VERBS: [&str; 8] = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
         const VIEW_VERBS: [&str; 3] = ["get", "patch", "update"];
         let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
@@ -186,7 +191,7 @@ impl Served {
         };
         let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
         let list_kind = format!("{}List", r.kind);
-        // A resource that two groups serve is kept once, with the values by which either selects, under the stored form's names.
+        // A resource in two groups is stored once, with the selectable fields of both, under the names of the stored version.
         let kept = kelson_resources::strategy(&storage.group, r.plural).map_or(o, |s| s.options());
         Some(Self {
             gvr: Gvr::new(r.group, r.version, r.plural),
@@ -216,12 +221,12 @@ impl Served {
     }
 }
 
-/// A kind's field managers, by subresource; made when first needed.
+/// The field managers of a kind by subresource, created when they are first needed.
 #[derive(Default)]
 pub struct Managers(RwLock<Vec<(String, Arc<FieldManager>)>>);
 
 impl Served {
-    /// Keeps `managedFields` for writes through the object itself (empty `subresource`) or one of its subresources.
+    /// The field manager for writes of the object itself (empty `subresource`) or of a subresource.
     pub fn field_manager(&self, subresource: &str) -> Arc<FieldManager> {
         let managers = &self.managers.0;
         if let Some((_, found)) = managers.read().iter().find(|(s, _)| s == subresource) {
@@ -239,32 +244,32 @@ impl Served {
 }
 
 impl Served {
-    /// Whether the served form may differ from the stored one.
+    /// Whether the served version may differ from the stored one.
     pub fn converts(&self) -> bool {
         !matches!(self.conversion, Conversion::Same)
     }
-    /// Whether a record's bytes are the served form as they are.
+    /// Whether a record's bytes are the object in the served version.
     pub fn is_plain(&self, record: &Record) -> bool {
         self.conversion.is_plain(&self.gvk, record)
     }
-    /// Whether the metadata of a record is that of the served form.
+    /// Whether a record's metadata is that of the served version.
     pub fn has_metadata_of(&self, record: &Record) -> bool {
         match &self.conversion {
             Conversion::By(converter) => converter.is_in(&self.gvk, record),
             Conversion::Same | Conversion::Builtin => true,
         }
     }
-    /// What the record of a stored object is marked with.
+    /// The mark of the record of a stored object.
     pub fn mark(&self, stored: &Value) -> u32 {
         match &self.conversion {
             Conversion::By(converter) => converter.mark(stored),
             Conversion::Same | Conversion::Builtin => 0,
         }
     }
-    /// The JSON of records in the served form, where records keep it; `None` for built-in kinds.
+    /// The JSON of records in the served version, cached in the records; `None` for built-in kinds.
     ///
     /// # Errors
-    /// What the converter says.
+    /// The converter's error.
     pub async fn forms(&self, records: &[Arc<Record>]) -> Result<Option<Vec<Bytes>>, Status> {
         let Conversion::By(converter) = &self.conversion else { return Ok(None) };
         let others: Vec<Arc<Record>> = records.iter().filter(|record| !self.is_plain(record)).cloned().collect();
@@ -274,10 +279,10 @@ impl Served {
         let forms: Option<Vec<Bytes>> = records.iter().map(form).collect();
         forms.map(Some).ok_or_else(|| Status::internal(format!("the conversion for {} gave too few objects", self.gvk)))
     }
-    /// Records in the form that is worked on: built-in kinds as they are stored, others in the served version.
+    /// Records in the working version: the stored version of built-in kinds, the served version of others.
     ///
     /// # Errors
-    /// As [`Served::to_served`].
+    /// See [`Served::to_served`].
     pub async fn working(&self, records: &[Arc<Record>]) -> Result<Vec<Value>, Status> {
         match self.forms(records).await? {
             Some(forms) => {
@@ -287,27 +292,27 @@ impl Served {
             None => Ok(records.iter().map(|record| parse(record)).collect()),
         }
     }
-    /// One record in the form that is worked on.
+    /// One record in the working version.
     ///
     /// # Errors
-    /// As [`Served::to_served`].
+    /// See [`Served::to_served`].
     pub async fn one_working(&self, record: &Arc<Record>) -> Result<Value, Status> {
         if self.is_plain(record) {
             return Ok(parse(record));
         }
         Ok(self.working(std::slice::from_ref(record)).await?.pop().unwrap_or_default())
     }
-    /// Stored objects in the served form.
+    /// Converts stored objects to the served version.
     ///
     /// # Errors
-    /// 500 for built-in kinds: it is the server's fault. Else what the converter says.
+    /// 500 for built-in kinds, because it is the server's fault; the converter's error for others.
     pub async fn to_served(&self, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
         self.conversion.forth(&self.storage, &self.gvk, objects).await
     }
-    /// One stored object in the served form.
+    /// Converts one stored object to the served version.
     ///
     /// # Errors
-    /// As [`Served::to_served`].
+    /// See [`Served::to_served`].
     pub async fn one_to_served(&self, object: Value) -> Result<Value, Status> {
         if !self.converts() {
             return Ok(object);
@@ -316,46 +321,46 @@ impl Served {
     }
 }
 
-/// The form that an object is in from its decoding to its commit, where it is defaulted, admitted and validated. Built-in
-/// kinds have one set of rules, in the stored form; each version of a kind made at run time has a schema of its own, so the
-/// work is done in the request's version and the stored form is made last (as upstream's handlers do).
+/// The working version of an object is the one from its decoding to its commit, in which it is defaulted, admitted and validated.
+/// Built-in kinds have one set of rules, for the stored version. Each version of a custom resource has its own schema, so the working
+/// version is that of the request, and the object is converted last (as in upstream's handlers).
 impl Served {
-    /// Whether work is done in the form that the client sees.
+    /// Whether the working version is the served one.
     pub fn works_as_served(&self) -> bool {
         matches!(self.strategy, Behaviour::Dynamic(_)) || !self.converts()
     }
-    /// The version that work is done in.
+    /// The name of the working version.
     pub fn working_version(&self) -> &str {
         if self.works_as_served() { &self.gvk.version } else { &self.storage.version }
     }
-    /// A served object in the form that is worked on.
+    /// Converts an object from the served to the working version.
     ///
     /// # Errors
-    /// 400 for what has no stored form.
+    /// 400 if it has no stored version.
     pub async fn served_to_working(&self, object: Value) -> Result<Value, Status> {
         if self.works_as_served() {
             return Ok(object);
         }
         self.conversion.back(&self.gvk, &self.storage, object).await
     }
-    /// A worked-on object in the form that the client sees.
+    /// Converts an object from the working to the served version.
     ///
     /// # Errors
-    /// As [`Served::to_served`].
+    /// See [`Served::to_served`].
     pub async fn working_to_served(&self, object: Value) -> Result<Value, Status> {
         if self.works_as_served() { Ok(object) } else { self.one_to_served(object).await }
     }
-    /// A stored object in the form that is worked on.
+    /// Converts an object from the stored to the working version.
     ///
     /// # Errors
-    /// As [`Served::to_served`].
+    /// See [`Served::to_served`].
     pub async fn stored_to_working(&self, object: Value) -> Result<Value, Status> {
         if self.works_as_served() { self.one_to_served(object).await } else { Ok(object) }
     }
-    /// A worked-on object in the form that is stored.
+    /// Converts an object from the working to the stored version.
     ///
     /// # Errors
-    /// What the converter refuses.
+    /// The converter's error.
     pub async fn working_to_stored(&self, object: Value) -> Result<Value, Status> {
         match &self.conversion {
             Conversion::By(converter) => converter.stored(object).await,

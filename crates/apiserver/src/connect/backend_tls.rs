@@ -1,6 +1,6 @@
-//! TLS to a pod or a service's endpoint that the proxy is asked to reach by `https:`. Whose certificate it shows is not
-//! checked, since nothing says who should have signed it; that it has the certificate's key is. The client's credentials
-//! never travel here. (upstream: `pkg/registry/core/rest` proxyTransport)
+//! TLS to a pod or service endpoint that the proxy reaches by `https:`. The issuer of its certificate is not verified, because nothing
+//! specifies who should have signed it; possession of the key is. The client's credentials are never sent here. (upstream:
+//! `pkg/registry/core/rest` proxyTransport)
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +13,7 @@ use tokio_rustls::client::TlsStream;
 /// Speaks TLS over a connection.
 ///
 /// # Errors
-/// What the handshake failed of, in words.
+/// A message why the handshake failed.
 pub async fn connect(tcp: TcpStream, ip: IpAddr) -> Result<TlsStream<TcpStream>, String> {
     static CONNECTOR: OnceLock<Result<TlsConnector, String>> = OnceLock::new();
     let connector = CONNECTOR.get_or_init(|| {

@@ -1,9 +1,11 @@
-//! Kubelet: which address a node's kubelet has, and a verified TLS connection to it under the server's own certificate.
+//! Kubelet: the address of a node's kubelet, and a verified TLS connection to it with the server's client certificate.
 //!
-//! Address and port are what the node says of itself, so they are not believed: the address must be one that others may be
-//! at, and who answers must prove, by a certificate of the kubelets' own authority, that it is this very node. Otherwise a
-//! node could have the server speak to itself, or to another node, with the server's rights (CVE-2022-3294). Kubelets whose
-//! certificates others sign, or nobody, are believed only when the server is told to (`--kubelet-certificate-authority`).
+//! The node itself reports its address and port, so they are not trusted: the address must be allowed, and the kubelet must prove with
+//! a
+//! certificate of the cluster's CA that it is this node. Otherwise a node could redirect the server to itself or to another node, with
+//! the
+//! server's rights (CVE-2022-3294). Self-signed certificates, and those of other CAs, are trusted only if configured
+//! (`--kubelet-certificate-authority`).
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -18,25 +20,25 @@ use crate::catalog::record::parse;
 use crate::connect::address;
 use crate::shared::context::RequestContext;
 
-/// A kubelet must take the connection and finish the handshake by then.
+/// Timeout of connecting to a kubelet, including the handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_PORT: u16 = 10250;
 
-/// A node's kubelet.
+/// The kubelet of a node.
 pub struct Node {
     name: String,
     host: String,
     port: u16,
     verified: bool,
-    /// Whether it understands every WebSocket of a client.
+    /// Whether it accepts all WebSocket protocols of clients.
     translates: bool,
 }
 
 impl Node {
-    /// Where a node's kubelet is, by its Node object.
+    /// The kubelet of a node, from its Node object.
     ///
     /// # Errors
-    /// 404 without the node, 503 without a way or an address.
+    /// 404 without the node, 503 if connections are not configured or the node has no address.
     pub fn find(cx: &RequestContext, name: &str) -> Result<Self, Status> {
         let found = cx.server.store.get(Resource::new("", "nodes"), "", name);
         let node = parse(&*found.ok_or_else(|| Status::not_found(&GroupResource::new("", "nodes"), name))?);
@@ -58,18 +60,17 @@ impl Node {
         Ok(Self { name: name.to_owned(), host: host.to_owned(), port, verified: true, translates })
     }
 
-    /// The same, believed whatever certificate it shows (`insecureSkipTLSVerifyBackend` of `PodLogOptions`).
+    /// The same without verification of its certificate (`insecureSkipTLSVerifyBackend` of `PodLogOptions`).
     pub fn unverified(self) -> Self {
         Self { verified: false, ..self }
     }
 
-    /// Whether WebSockets of any protocol may be passed on as they are; other kubelets are spoken to in SPDY where their runtimes
-    /// might not understand them.
+    /// Whether WebSockets of any protocol can be passed through. Other kubelets get SPDY, because their runtimes may not support them.
     pub fn translates_websockets(&self) -> bool {
         self.translates
     }
 
-    /// Address and port as one text, `host:port`.
+    /// Address and port, `host:port`.
     pub fn authority(&self) -> String {
         match self.host.parse::<IpAddr>() {
             Ok(IpAddr::V6(ip)) => format!("[{ip}]:{}", self.port),
@@ -77,10 +78,10 @@ impl Node {
         }
     }
 
-    /// Connects and, as far as the server is told to, verifies that the kubelet is this node's.
+    /// Connects, and verifies as configured that the kubelet is this node's.
     ///
     /// # Errors
-    /// The reason, in words for the client.
+    /// A message for the client.
     pub async fn connect(&self, cx: &RequestContext) -> Result<TlsStream<TcpStream>, String> {
         let kubelets = cx.server.kubelets.as_ref().ok_or("connections to kubelets are not configured")?;
         let authority = self.authority();

@@ -1,35 +1,35 @@
-//! Links of what comes through the proxy: a page or a redirect of a backend names its own paths, which behind the proxy
-//! lie below the proxy's. Pure text; which answers are rewritten is `proxy`'s. (upstream: `util/proxy/transport.go`)
+//! Rewrites links in proxied answers: pages and redirects of a backend contain its own paths, which are below the proxy's path for the
+//! client. Pure functions; `proxy` decides which answers are rewritten. (upstream: `util/proxy/transport.go`)
 
-/// Where a backend is seen from outside.
+/// The addresses of a backend inside and outside.
 pub struct Links<'a> {
-    /// Path of the proxy, without the slash at its end.
+    /// The proxy's path without a trailing slash.
     pub prefix: &'a str,
     /// The backend's host and port.
     pub backend: &'a str,
-    /// The host the client asked.
+    /// The host in the client's request.
     pub asked: &'a str,
 }
 
-/// Where a link leads.
+/// The target of a link.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Link {
-    /// It is good as it is.
+    /// Unchanged: the link is relative.
     Same,
-    /// To the backend, by this path of ours.
+    /// The backend, at this path of the proxy.
     Inside(String),
-    /// To another host.
+    /// Another host.
     Elsewhere,
 }
 
 impl Links<'_> {
-    /// Judges one link.
+    /// Classifies a link.
     pub fn link(&self, text: &str) -> Link {
         let rest = match text.split_once(':') {
             Some((scheme, rest)) if is_scheme(scheme) => match rest.strip_prefix("//") {
                 Some(_) if !matches!(scheme, "http" | "https") => return Link::Elsewhere,
                 Some(rest) => Some(rest),
-                // mailto:, data:, javascript: lead to no host.
+                // mailto:, data: and javascript: have no host.
                 None => return Link::Elsewhere,
             },
             _ => text.strip_prefix("//"),
@@ -43,7 +43,7 @@ impl Links<'_> {
                 if path.is_empty() { "/" } else { path }
             }
             None if text.starts_with('/') => text,
-            // Relative to where it stands, which is below the proxy's path too.
+            // Relative links stay below the proxy's path.
             None => return Link::Same,
         };
         match path.strip_prefix(self.prefix) {
@@ -52,11 +52,12 @@ impl Links<'_> {
         }
     }
 
-    /// A redirect as the client is to see it, from an answer to `path` (the backend's own). `None`: it leads to another
-    /// host, or climbs out of the proxy's path, and is not passed on.
+    /// The location of a redirect for the client. `path` is the backend's path in the request. `None` if the redirect leads to another
+    /// host or
+    /// above the proxy's path; it must not be passed on.
     pub fn redirect(&self, location: &str, path: &str) -> Option<String> {
-        // Browsers read a backslash as a slash, and take no notice of tabs, line breaks and spaces around: what they see
-        // is another location than the one that is judged here.
+        // Browsers read a backslash as a slash and ignore tabs, line breaks and surrounding spaces, so they would see another location
+        // than the one that is checked here.
         if location.contains(|c: char| c == '\\' || c.is_control()) || location.trim() != location {
             return None;
         }
@@ -71,7 +72,7 @@ impl Links<'_> {
         (!climbs_out(&format!("{below}{location}"))).then(|| location.to_owned())
     }
 
-    /// A page with its links led through the proxy. What is no tag stays as it is, to the byte.
+    /// Rewrites the links in a page. Everything but tags stays unchanged.
     pub fn page(&self, html: &str) -> String {
         let mut out = String::with_capacity(html.len() + html.len() / 8);
         let mut rest = html;
@@ -83,7 +84,7 @@ impl Links<'_> {
             } else if rest[1..].starts_with(|c: char| c.is_ascii_alphabetic()) {
                 let (length, name) = self.tag(rest, &mut out);
                 rest = &rest[length..];
-                // Programs and style sheets hold text, not tags.
+                // Scripts and style sheets contain no tags.
                 if name == "script" || name == "style" { text_until_end(rest, &name) } else { 0 }
             } else {
                 1
@@ -95,7 +96,7 @@ impl Links<'_> {
         out
     }
 
-    /// Writes one start tag; gives its length and name.
+    /// Rewrites one start tag. Returns its length and name.
     fn tag(&self, html: &str, out: &mut String) -> (usize, String) {
         let bytes = html.as_bytes();
         let end = |from: usize, stop: fn(u8) -> bool| {
@@ -137,7 +138,7 @@ impl Links<'_> {
     }
 }
 
-/// Whether the dots of a path lead above its root.
+/// Whether a path leads above its root.
 fn climbs_out(path: &str) -> bool {
     let path = path.split(['?', '#']).next().unwrap_or("").to_ascii_lowercase().replace("%2e", ".").replace('\\', "/");
     let mut depth = 0_i32;
@@ -164,7 +165,7 @@ fn text_until_end(html: &str, name: &str) -> usize {
     html.match_indices("</").map(|(at, _)| at).find(|at| closing(*at)).unwrap_or(html.len())
 }
 
-/// The attributes of HTML whose value is a URL.
+/// Whether an HTML attribute contains a URL.
 fn is_link(tag: &str, attribute: &str) -> bool {
     let of: &[&str] = match tag {
         "a" | "area" | "base" | "link" => &["href"],

@@ -1,10 +1,11 @@
-//! Connect: logs, exec, attach, port-forward and proxy, carried to the pod's kubelet or to the pod itself.
-//! What a client upgrades is spliced only after the backend's verified 101; no redirect is followed or passed on.
+//! Connections to kubelets and pods: logs, exec, attach, port-forward and proxy. A client's upgraded connection is spliced only after
+//! the
+//! verified backend has answered 101. Redirects are neither followed nor passed on, except within the proxy's path.
 pub mod address;
+pub mod backend_limit;
 pub mod backend_tls;
 pub mod kubelet;
 pub mod links;
-pub mod place;
 pub mod proxy;
 pub mod stream;
 pub mod target;
@@ -28,17 +29,17 @@ use crate::write::admit;
 /// Serves a connection.
 ///
 /// # Errors
-/// 400, 404, 409, 503, and what the backend's failure is made into.
+/// 400, 404, 409, 503, and errors of the backend.
 pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
     let name = cx.info.name.as_str();
     match served.options().connects {
         Connects::Service => proxy::service(cx, served, body).await,
         Connects::Node => {
             if !proxy::is_normal(cx) {
-                return Err(Status::bad_request("the path to a node has empty or relative parts"));
+                return Err(Status::bad_request("the path to a node has empty or relative elements"));
             }
             admit::connect(cx, served, "NodeProxyOptions", Value::Null).await?;
-            let (name, _) = proxy::named(cx, "node")?;
+            let (name, _) = proxy::name_and_port(cx, "node")?;
             let node = kubelet::Node::find(cx, name)?;
             proxy::to_kubelet(cx, &node, body).await
         }
@@ -48,7 +49,7 @@ pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody)
     }
 }
 
-/// A pod's log, exec, attach or port-forward, which end at its kubelet.
+/// Log, exec, attach or port-forward of a pod, served by its kubelet.
 async fn pod(cx: &RequestContext, served: &Arc<Served>, name: &str) -> Result<Answer, Status> {
     if cx.info.subresource == "log" {
         check_log_options(cx)?;
@@ -58,23 +59,23 @@ async fn pod(cx: &RequestContext, served: &Arc<Served>, name: &str) -> Result<An
         "portforward" => String::new(),
         _ => target::container(cx, &pod)?,
     };
-    // What the query asks wrongly is told behind what is wrong with the node; admission comes before both.
+    // Errors in the query are reported after errors of the node; admission comes before both.
     let target = Target::new(cx, &pod, &container);
-    // Reading a log is a get, and gets are not admitted.
+    // Reading a log is a get, which does not pass admission.
     if let (Ok(target), true) = (&target, cx.info.subresource != "log") {
         admit::connect(cx, served, target.kind, target.options.clone()).await?;
     }
     let node_name = pod["spec"]["nodeName"].as_str().unwrap_or("");
     if node_name.is_empty() {
         if cx.info.subresource == "log" {
-            // Nothing was ever written.
+            // There is no output yet.
             let mut nothing = http::Response::new(ApiBody::empty());
             *nothing.status_mut() = http::StatusCode::NO_CONTENT;
             return Ok(nothing);
         }
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     }
-    // Upstream's storage of nodes is asked in the name of the request's resource, and answers in it.
+    // Upstream reports a missing node with the request's resource.
     let node = kubelet::Node::find(cx, node_name).map_err(|status| match status.code {
         404 => Status::not_found(&served.gr, node_name),
         _ => status,

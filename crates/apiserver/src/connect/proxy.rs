@@ -1,6 +1,6 @@
-//! Proxy: a request carried to a pod, a service's endpoint, or a node's kubelet. The address is checked and then dialled
-//! as it is, so that nothing is resolved twice; a backend's redirect is not followed, and passed on only where it stays
-//! below the proxy's own path.
+//! Proxy: forwards a request to a pod, a service endpoint or a node's kubelet. The address is checked and then dialed, without
+//! resolving
+//! names twice. Redirects of a backend are not followed; they are passed on only if they stay below the proxy's path.
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,18 +27,18 @@ use crate::connect::links::Links;
 use crate::request::answer::Answer;
 use crate::request::body::{ApiBody, RequestBody};
 use crate::request::headers::DROPPED;
-use crate::request::upgraded::upgraded;
+use crate::request::upgrade::wait_for_upgrade;
 use crate::shared::context::RequestContext;
 use crate::write::admit;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The type of pages.
+/// The media type of HTML pages.
 const HTML: &str = "text/html";
-/// Longest page whose links are rewritten, since it is held whole for that.
+/// Largest page in bytes whose links are rewritten, because it is buffered for that.
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
-/// The name and port of `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`; `None` for anything else.
-fn split_scheme(text: &str) -> Option<(&str, &str)> {
+/// The name and port in `NAME`, `NAME:PORT` or `SCHEME:NAME:PORT`; `None` for another form.
+fn split_name(text: &str) -> Option<(&str, &str)> {
     let parts: Vec<&str> = text.split(':').collect();
     let (name, port) = match parts[..] {
         [name] => (name, ""),
@@ -48,20 +48,20 @@ fn split_scheme(text: &str) -> Option<(&str, &str)> {
     (!name.is_empty()).then_some((name, port))
 }
 
-/// Whom a proxy's path names, and which port of it.
+/// The name and port in the proxy's path.
 ///
 /// # Errors
-/// 400 for a name of another form; `kind` says of what it is none.
-pub fn named<'a>(cx: &'a RequestContext, kind: &str) -> Result<(&'a str, &'a str), Status> {
+/// 400 for an invalid form; `kind` is the kind in the message.
+pub fn name_and_port<'a>(cx: &'a RequestContext, kind: &str) -> Result<(&'a str, &'a str), Status> {
     let name = &cx.info.name;
-    split_scheme(name).ok_or_else(|| Status::bad_request(format!("invalid {kind} request {name:?}")))
+    split_name(name).ok_or_else(|| Status::bad_request(format!("invalid {kind} request {name:?}")))
 }
 
 fn is_https(text: &str) -> bool {
     text.starts_with("https:")
 }
 
-/// The path up to the proxy's, and what stands behind it; that is empty where the path ends there.
+/// Splits the path after the proxy's part. The rest is empty if the path ends there.
 fn split_path(cx: &RequestContext) -> (&str, &str) {
     const MARKER: &str = "/proxy";
     let (path, name) = (cx.uri.path(), &cx.info.name);
@@ -69,8 +69,9 @@ fn split_path(cx: &RequestContext) -> (&str, &str) {
     path.split_at(found.unwrap_or(path.len()))
 }
 
-/// Whether a path to a kubelet says what the kubelet will read: what it may do there was judged by the first part, so no
-/// part may be empty or lead elsewhere. A slash at the end is none.
+/// Whether a path to a kubelet is normalized. It was authorized by its first element, so no element may be empty or relative. A
+/// trailing
+/// slash is allowed.
 pub fn is_normal(cx: &RequestContext) -> bool {
     let path = split_path(cx).1;
     let path = path.strip_prefix('/').unwrap_or(path);
@@ -82,14 +83,14 @@ pub fn is_normal(cx: &RequestContext) -> bool {
         && !cx.info.tail.iter().flat_map(|part| part.split('/')).any(|part| matches!(part, "" | "." | ".."))
 }
 
-/// Sends a browser to the path with a slash at its end: only from there relative links of a page lead to the backend.
+/// Redirects a browser to the path with a trailing slash, because relative links of a page work only from there.
 fn root_redirect(cx: &RequestContext) -> Option<Answer> {
     let reads = matches!(cx.method, Method::GET | Method::HEAD) && !kelson_streams::is_upgrade_request(&cx.headers);
     if !reads || !split_path(cx).1.is_empty() {
         return None;
     }
     let query = cx.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
-    // Two slashes at the beginning would name a host.
+    // Two slashes at the beginning would be a host.
     let path = cx.uri.path().trim_start_matches('/');
     let location = HeaderValue::from_str(&format!("/{path}/{query}")).ok()?;
     let mut answer = http::Response::new(ApiBody::empty());
@@ -104,7 +105,7 @@ fn root_redirect(cx: &RequestContext) -> Option<Answer> {
 /// 400, 404, 503.
 pub async fn pod(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     admit::connect(cx, served, "PodProxyOptions", json!({})).await?;
-    let (name, port) = named(cx, "pod")?;
+    let (name, port) = name_and_port(cx, "pod")?;
     let pod = parse(&*cx.stored(served, name)?);
     let ip = pod["status"]["podIP"].as_str().and_then(|ip| ip.parse::<IpAddr>().ok());
     let ip = ip.ok_or_else(|| Status::bad_request("address not allowed"))?;
@@ -123,13 +124,13 @@ pub async fn pod(cx: &RequestContext, served: &Served, body: RequestBody) -> Res
     to_address(cx, SocketAddr::new(ip, port), body).await
 }
 
-/// Proxies to one of a service's endpoints.
+/// Proxies to a ready endpoint of a service.
 ///
 /// # Errors
 /// 400, 404, 503.
 pub async fn service(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     admit::connect(cx, served, "ServiceProxyOptions", json!({})).await?;
-    let (name, port) = named(cx, "service")?;
+    let (name, port) = name_and_port(cx, "service")?;
     let service = parse(&*cx.stored(served, name)?);
     let ports = service["spec"]["ports"].as_array().map_or(&[][..], Vec::as_slice);
     let chosen = match (port, ports) {
@@ -148,10 +149,10 @@ pub async fn service(cx: &RequestContext, served: &Served, body: RequestBody) ->
     to_address(cx, ready_endpoint(cx, served, name, port_name)?, body).await
 }
 
-/// Where a service's port leads; `port` is its name, if the service has such a port at all.
+/// A ready endpoint of a service; `port` is the name of its port, `None` if it does not exist.
 ///
 /// # Errors
-/// 404 where nobody ever said where the service is, 503 where no endpoint is ready.
+/// 404 if the service has no endpoint slice, 503 if no endpoint is ready.
 fn ready_endpoint(cx: &RequestContext, served: &Served, name: &str, port: Option<&str>) -> Result<SocketAddr, Status> {
     let slices =
         cx.server.store.list(Resource::new("discovery.k8s.io", "endpointslices"), Some(&cx.info.namespace), None, None);
@@ -221,7 +222,7 @@ fn headers(cx: &RequestContext, host: &str) -> HeaderMap {
     if let Ok(path) = HeaderValue::from_str(cx.uri.path()) {
         headers.insert(HeaderName::from_static("x-forwarded-uri"), path);
     }
-    // A page's links are rewritten, and a compressed page cannot be read.
+    // Links in a page are rewritten, which needs an uncompressed page.
     let accepts = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
     if accepts.contains(HTML) {
         headers.remove(header::ACCEPT_ENCODING);
@@ -233,7 +234,7 @@ fn broken(e: &dyn std::fmt::Display) -> Status {
     Status::unavailable(format!("error trying to reach service: {e}"))
 }
 
-/// The client's request as the backend at `host` gets it.
+/// The request for the backend at `host`.
 fn request(
     cx: &RequestContext,
     host: &str,
@@ -259,14 +260,14 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let body = body.read().await?;
-    let place = super::place::take(cx)?;
-    let of_connection = Arc::clone(&place);
+    let reservation = super::backend_limit::take(cx)?;
+    let of_connection = Arc::clone(&reservation);
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| broken(&e))?;
     cx.server.tasks.spawn_graceful("api-proxy", OnPanic::Contain, async move {
-        let _place = of_connection;
+        let _reservation = of_connection;
         if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "proxied connection ended");
+            tracing::debug!(%error, "proxied connection failed");
         }
     });
     let wants_upgrade = kelson_streams::is_upgrade_request(&cx.headers);
@@ -276,19 +277,20 @@ where
     let mut response = sender.send_request(request).await.map_err(|e| broken(&e))?;
     let asked = cx.headers.get(header::HOST).and_then(|v| v.to_str().ok()).unwrap_or("");
     let links = Links { prefix, backend: host, asked };
-    lead_redirect(&links, path, &mut response)?;
+    rewrite_redirect(&links, path, &mut response)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let same = response.headers().get(header::UPGRADE) == cx.headers.get(header::UPGRADE);
         let client = cx.upgrade.lock().take().filter(|_| wants_upgrade && same);
-        let client = client.ok_or_else(|| broken(&"the backend switched to a protocol nobody asked for"))?;
+        let client = client.ok_or_else(|| broken(&"the backend switched to a protocol that was not requested"))?;
         let backend = hyper::upgrade::on(&mut response);
         cx.server.tasks.spawn("api-proxy-stream", OnPanic::Contain, async move {
-            let _place = place;
-            let (Some(client), Some(backend)) = (upgraded(client).await, upgraded(backend).await) else {
+            let _reservation = reservation;
+            let (Some(client), Some(backend)) = (wait_for_upgrade(client).await, wait_for_upgrade(backend).await)
+            else {
                 return;
             };
             if let Err(error) = kelson_streams::splice(client, backend).await {
-                tracing::debug!(%error, "proxied stream ended");
+                tracing::debug!(%error, "proxied stream failed");
             }
         });
         return Ok(response.map(|_| ApiBody::empty()));
@@ -303,10 +305,10 @@ where
         parts.headers.remove(header::CONTENT_LENGTH);
     }
     let chunks = chunks(first, body, sender);
-    Ok(http::Response::from_parts(parts, ApiBody::stream(chunks).holding(place)))
+    Ok(http::Response::from_parts(parts, ApiBody::stream(chunks).hold(reservation)))
 }
 
-/// What was read of the answer already, then the rest; the connection lives as long.
+/// The buffered beginning of the answer, then the rest. It keeps the connection open.
 fn chunks<S: Send + 'static>(
     first: Bytes,
     body: hyper::body::Incoming,
@@ -329,8 +331,8 @@ fn chunks<S: Send + 'static>(
     })
 }
 
-/// Leads a backend's redirect through the proxy; one that leads elsewhere ends here.
-fn lead_redirect<B>(links: &Links<'_>, path: &str, response: &mut http::Response<B>) -> Result<(), Status> {
+/// Rewrites the location of a backend's redirect, or rejects it.
+fn rewrite_redirect<B>(links: &Links<'_>, path: &str, response: &mut http::Response<B>) -> Result<(), Status> {
     if !response.status().is_redirection() || response.status() == StatusCode::NOT_MODIFIED {
         return Ok(());
     }
@@ -344,15 +346,14 @@ fn lead_redirect<B>(links: &Links<'_>, path: &str, response: &mut http::Response
     Ok(())
 }
 
-/// Whether an answer is a page whose links can be read.
+/// Whether an answer is a page whose links can be rewritten.
 fn is_page(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
     kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case(HTML))
         && !headers.contains_key(header::CONTENT_ENCODING)
 }
 
-/// The page with its links rewritten, or the beginning, as it is, of one that is longer than [`PAGE_BYTES_MAX`] or no
-/// UTF-8.
+/// The page with rewritten links, or the unchanged beginning if the page is longer than [`PAGE_BYTES_MAX`] or not UTF-8.
 async fn page(links: &Links<'_>, body: &mut hyper::body::Incoming) -> Result<Bytes, hyper::Error> {
     let mut bytes = BytesMut::new();
     while bytes.len() <= PAGE_BYTES_MAX {
@@ -375,12 +376,12 @@ mod tests {
 
     #[test]
     fn names() {
-        assert_eq!(split_scheme("a"), Some(("a", "")));
-        assert_eq!(split_scheme("a:80"), Some(("a", "80")));
-        assert_eq!(split_scheme("https:a:web"), Some(("a", "web")));
-        assert_eq!(split_scheme("http:a:"), Some(("a", "")));
+        assert_eq!(split_name("a"), Some(("a", "")));
+        assert_eq!(split_name("a:80"), Some(("a", "80")));
+        assert_eq!(split_name("https:a:web"), Some(("a", "web")));
+        assert_eq!(split_name("http:a:"), Some(("a", "")));
         for wrong in ["", ":80", "ftp:a:80", "http::80", "a:b:c:d"] {
-            assert_eq!(split_scheme(wrong), None, "{wrong}");
+            assert_eq!(split_name(wrong), None, "{wrong}");
         }
         assert!(is_https("https:a:1") && !is_https("a:1"));
     }

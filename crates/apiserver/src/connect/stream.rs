@@ -1,4 +1,4 @@
-//! Stream: a pod's logs, and its exec, attach and port-forward upgrades, from the kubelet to the client.
+//! Streams from kubelets to clients: logs, and the upgraded connections of exec, attach and port-forward.
 use std::future::Future;
 
 use futures::stream;
@@ -17,11 +17,11 @@ use crate::connect::kubelet::Node;
 use crate::connect::target::Target;
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
-use crate::request::upgraded::upgraded;
+use crate::request::upgrade::wait_for_upgrade;
 use crate::shared::context::RequestContext;
 use crate::shared::stream_metrics::TranslatedBy;
 
-/// Bytes read of a kubelet's refusal.
+/// Bytes that are read of a kubelet's error.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 const PROTOCOLS: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 const WEBSOCKET_PROTOCOLS: HeaderName = HeaderName::from_static("sec-websocket-protocol");
@@ -29,9 +29,9 @@ const WEBSOCKET_PROTOCOLS: HeaderName = HeaderName::from_static("sec-websocket-p
 /// Serves a pod's log.
 ///
 /// # Errors
-/// The kubelet's refusal, or 500 when it cannot be reached.
+/// The kubelet's error, or 500 if it cannot be reached.
 pub async fn log(cx: &RequestContext, node: &Node, target: &Target) -> Result<Answer, Status> {
-    let place = super::place::take(cx)?;
+    let reservation = super::backend_limit::take(cx)?;
     let io = node
         .connect(cx)
         .await
@@ -39,9 +39,9 @@ pub async fn log(cx: &RequestContext, node: &Node, target: &Target) -> Result<An
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(Status::internal)?;
     cx.server.tasks.spawn_graceful("api-log", OnPanic::Contain, async move {
-        let _place = place;
+        let _reservation = reservation;
         if let Err(error) = connection.await {
-            tracing::debug!(%error, "log connection ended");
+            tracing::debug!(%error, "log connection failed");
         }
     });
     let mut request = http::Request::builder()
@@ -90,7 +90,7 @@ fn refused(cx: &RequestContext, code: StatusCode, text: &str) -> Status {
 /// Serves an exec, attach or port-forward.
 ///
 /// # Errors
-/// 400 for what is no upgrade, and the kubelet's refusal.
+/// 400 without an upgrade, and the kubelet's error.
 pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Result<Answer, Status> {
     if !negotiate::is_upgrade_request(&cx.headers) {
         return Err(Status::bad_request("Upgrade request required"));
@@ -102,22 +102,22 @@ pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Resul
     let translates_here = !node.translates_websockets();
     if translates_here && !port_forward && negotiate::wants_stream_close(&cx.headers) {
         streams.websocket(&cx.info.subresource, TranslatedBy::Server);
-        return translated(cx, node, target, upgrade).await;
+        return translate(cx, node, target, upgrade).await;
     }
     let tunnel = translates_here && negotiate::is_tunnel_request(&cx.headers);
     let websocket = negotiate::is_websocket_request(&cx.headers) && !tunnel;
     let (transport, offered) = if websocket {
-        (Transport::WebSocket, listed(&cx.headers, &WEBSOCKET_PROTOCOLS))
+        (Transport::WebSocket, header_values(&cx.headers, &WEBSOCKET_PROTOCOLS))
     } else if tunnel {
         (Transport::Spdy, vec![negotiate::PORT_FORWARD_V1.to_owned()])
     } else {
-        (Transport::Spdy, listed(&cx.headers, &PROTOCOLS))
+        (Transport::Spdy, header_values(&cx.headers, &PROTOCOLS))
     };
     if tunnel || websocket {
         let by = if tunnel { TranslatedBy::Server } else { TranslatedBy::Kubelet };
         streams.websocket(&cx.info.subresource, by);
     }
-    let place = super::place::take(cx)?;
+    let reservation = super::backend_limit::take(cx)?;
     let dialed = dial(cx, node, &target.path, transport, &offered).await;
     if tunnel {
         let code = dialed.as_ref().map_or_else(|status| status.code, |_| StatusCode::SWITCHING_PROTOCOLS.as_u16());
@@ -127,8 +127,8 @@ pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Resul
     let response =
         accept(cx, tunnel || websocket, if tunnel { negotiate::PORT_FORWARD_TUNNEL } else { &dialed.protocol });
     cx.server.tasks.spawn("api-stream", OnPanic::Contain, async move {
-        let _place = place;
-        let Some(client) = upgraded(upgrade).await else { return };
+        let _reservation = reservation;
+        let Some(client) = wait_for_upgrade(upgrade).await else { return };
         let carry = async {
             if tunnel {
                 kelson_streams::tunnel_websocket_to_spdy(client, dialed.io).await
@@ -137,13 +137,13 @@ pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Resul
             }
         };
         if let Err(error) = carry.await {
-            tracing::debug!(%error, "stream ended");
+            tracing::debug!(%error, "stream failed");
         }
     });
     Ok(response)
 }
 
-fn listed(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
+fn header_values(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
     values.flat_map(|v| v.split(',')).map(|p| p.trim().to_owned()).filter(|p| !p.is_empty()).collect()
 }
@@ -158,7 +158,7 @@ async fn dial(
     let io = node.connect(cx).await.map_err(Status::internal)?;
     let uri = format!("https://{}{path}", node.authority()).parse().map_err(Status::internal)?;
     let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
-    kelson_streams::dial_upgrade(io, transport, &uri, traced(), &offered).await.map_err(|error| match error {
+    kelson_streams::dial_upgrade(io, transport, &uri, trace_headers(), &offered).await.map_err(|error| match error {
         DialError::Refused { status, body, .. } => {
             let text = String::from_utf8_lossy(&body).trim_end().to_owned();
             serde_json::from_slice::<Status>(&body).ok().filter(|s| s.code == status.as_u16()).unwrap_or_else(|| {
@@ -173,14 +173,14 @@ async fn dial(
     })
 }
 
-/// Headers that tell the kubelet which trace the request belongs to.
-fn traced() -> HeaderMap {
+/// Headers with the request's trace for the kubelet.
+fn trace_headers() -> HeaderMap {
     let mut headers = HeaderMap::new();
     pass_on(&mut headers);
     headers
 }
 
-/// The 101 for the client.
+/// The 101 answer for the client.
 fn accept(cx: &RequestContext, websocket: bool, protocol: &str) -> Answer {
     let mut response = Response::new(ApiBody::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -201,8 +201,8 @@ fn accept(cx: &RequestContext, websocket: bool, protocol: &str) -> Answer {
     response
 }
 
-/// A WebSocket exec whose client can end stdin: translated to SPDY, since kubelets of any age speak that.
-async fn translated(
+/// An exec over a WebSocket whose client can close stdin. It is translated to SPDY, which all kubelets support.
+async fn translate(
     cx: &RequestContext,
     node: &Node,
     target: &Target,
@@ -221,33 +221,33 @@ async fn translated(
         }
     };
     let wanted = ExecOptions::from_query(cx.uri.query()).map_err(Status::bad_request)?;
-    let place = super::place::take(cx)?;
+    let reservation = super::backend_limit::take(cx)?;
     let io = node.connect(cx).await;
     let uri: Result<http::Uri, _> = format!("https://{}{}", node.authority(), target.path).parse();
     let (is_dialed, reached) = tokio::sync::oneshot::channel();
-    let traced = traced();
+    let trace_headers = trace_headers();
     let backend = async move {
         let uri = uri.map_err(ExecResult::internal_error)?;
         let io = io.map_err(ExecResult::internal_error)?;
         let offered = RemoteCommandVersion::SPDY_SERVER.map(RemoteCommandVersion::name);
-        let dialed = kelson_streams::dial_upgrade(io, Transport::Spdy, &uri, traced, &offered).await;
+        let dialed = kelson_streams::dial_upgrade(io, Transport::Spdy, &uri, trace_headers, &offered).await;
         let dialed = dialed.map_err(ExecResult::internal_error)?;
         let version = RemoteCommandVersion::from_name(&dialed.protocol).unwrap_or(RemoteCommandVersion::V1);
-        // Nobody listens when the client has left.
+        // The receiver is gone if the client has closed.
         let _ = is_dialed.send(());
         Ok((dialed.io, version))
     };
     let streams = cx.server.metrics.streams().clone();
     cx.server.tasks.spawn("api-stream", OnPanic::Contain, async move {
-        let _place = place;
-        let Some(client) = upgraded(upgrade).await else { return };
+        let _reservation = reservation;
+        let Some(client) = wait_for_upgrade(upgrade).await else { return };
         let is_carried = carry(client, accepted.protocol, wanted, backend).await && reached.await.is_ok();
         streams.translated(if is_carried { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR });
     });
     Ok(accepted.response.map(|()| ApiBody::empty()))
 }
 
-/// Carries a session to its end; whether it came to one.
+/// Carries a session until it ends. Returns whether it ended normally.
 async fn carry<B>(
     client: TokioIo<hyper::upgrade::Upgraded>,
     protocol: kelson_streams::ExecProtocol,
@@ -260,7 +260,7 @@ where
     let options = ConnectionOptions::default();
     let carried = kelson_streams::translate_websocket_to_spdy(client, protocol, wanted, backend, &options).await;
     if let Err(error) = &carried {
-        tracing::debug!(%error, "stream ended");
+        tracing::debug!(%error, "stream failed");
     }
     carried.is_ok()
 }
@@ -270,11 +270,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_kubelet_is_told_of_the_trace_that_its_caller_is_in() {
-        assert!(traced().is_empty(), "nobody asked for a trace");
+    async fn the_trace_context_is_passed_to_kubelets() {
+        assert!(trace_headers().is_empty(), "no trace was requested");
         let trace = HeaderValue::from_static("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
         let asked = HeaderMap::from_iter([(HeaderName::from_static("traceparent"), trace)]);
-        let told = kelson_traces::Span::passed(&asked).scope(async { traced() }).await;
-        assert_eq!(told, asked);
+        let passed = kelson_traces::Span::passed(&asked).scope(async { trace_headers() }).await;
+        assert_eq!(passed, asked);
     }
 }

@@ -1,11 +1,11 @@
-//! Where a pod's log, exec, attach or port-forward goes at its kubelet, from the request's query.
+//! The kubelet's path of a log, exec, attach or port-forward, made from the request's query.
 use kelson_meta::url::append_query;
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Status};
 use serde_json::{Value, json};
 
 use crate::shared::context::RequestContext;
 
-/// Where a pod's stream goes at its kubelet.
+/// The kubelet's path and the options of a stream.
 pub struct Target {
     /// Path and query.
     pub path: String,
@@ -15,10 +15,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads the query of a log, exec, attach or port-forward of this pod, whose container is known.
+    /// Parses the query of a log, exec, attach or port-forward of this pod and container.
     ///
     /// # Errors
-    /// 400 and 422 for what the query asks wrongly.
+    /// 400 and 422 for invalid options.
     pub fn new(cx: &RequestContext, pod: &Value, container: &str) -> Result<Self, Status> {
         let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
         let (namespace, name, uid) = (&cx.info.namespace, &cx.info.name, text(&pod["metadata"]["uid"]));
@@ -48,7 +48,7 @@ impl Target {
         let tty = cx.query.flag("tty");
         let mut any = false;
         for (name, kubelet_name) in streams {
-            // A terminal has one output.
+            // A terminal combines stdout and stderr.
             if cx.query.flag(name) && !(tty && name == "stderr") {
                 any |= name != "tty";
                 pairs.push((kubelet_name, "1"));
@@ -74,10 +74,10 @@ impl Target {
     }
 }
 
-/// What is wrong in the options of a log is told whether or not its pod has one (upstream: `ValidatePodLogOptions`).
+/// Validates the options of a log, whether or not the pod has a log (upstream: `ValidatePodLogOptions`).
 ///
 /// # Errors
-/// 400 and 422.
+/// 400 for values that do not parse, 422 for invalid ones.
 pub fn check_log_options(cx: &RequestContext) -> Result<(), Status> {
     let mut errors = FieldErrors::new();
     if let Some(n) = cx.query.integer("tailLines")?.filter(|n| *n < 0) {
@@ -111,10 +111,10 @@ pub fn check_log_options(cx: &RequestContext) -> Result<(), Status> {
     Err(Status::invalid(&kind, &cx.info.name, &errors))
 }
 
-/// The container that is meant: named, or the only one, or the one the pod's annotation prefers.
+/// The requested container, or the only one of the pod.
 ///
 /// # Errors
-/// 400 where it is none of the pod's, or could be several.
+/// 400 if the pod has no such container, or several and none was requested.
 pub fn container(cx: &RequestContext, pod: &Value) -> Result<String, Status> {
     let names = |list: &str| -> Vec<String> {
         let all = pod["spec"][list].as_array().map_or(&[][..], Vec::as_slice);

@@ -1,4 +1,4 @@
-//! How a definition goes: what its status says on the way, and when its finalizer may be taken off. Upstream:
+//! Deletion of a definition: its status during the deletion, and when its finalizer is removed. Upstream:
 //! `registry/customresourcedefinition/etcd.go`, `controller/finalizer`.
 use jiff::Timestamp;
 use kelson_meta::format_seconds;
@@ -8,22 +8,22 @@ use serde_json::{Value, json};
 use crate::custom::conditions::{self, Condition, TERMINATING, condition};
 use crate::custom::definition::CLEANUP_FINALIZER;
 
-/// How far the deletion of a definition's objects is.
+/// Progress of deleting a definition's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing was done yet.
+    /// Not started.
     Pending,
-    /// Objects are being deleted.
+    /// In progress.
     Underway,
-    /// Objects could not be deleted, with the reason.
+    /// Objects could not be deleted, for this reason.
     Failed(String),
-    /// Objects are still there after a while.
+    /// Objects still exist after the timeout.
     Stuck,
-    /// All are gone.
+    /// All objects are deleted.
     Done,
-    /// There never were any.
+    /// The definition was never established, so it has no objects.
     NeverEstablished,
-    /// The objects are those of a resource that is compiled in, and stay.
+    /// The objects belong to a built-in resource and are kept.
     Overlapping,
 }
 
@@ -50,7 +50,7 @@ impl Progress {
         };
         condition(TERMINATING, status, reason, message)
     }
-    /// Whether nothing holds the definition any more.
+    /// Whether the definition can be removed.
     pub fn is_over(&self) -> bool {
         matches!(self, Self::Done | Self::NeverEstablished | Self::Overlapping)
     }
@@ -65,11 +65,11 @@ pub fn mark(object: &mut Value, now: Timestamp) {
         Some(list) => list.push(CLEANUP_FINALIZER.into()),
         None => *finalizers = json!([CLEANUP_FINALIZER]),
     }
-    tell(object, &Progress::Pending, now);
+    set_progress(object, &Progress::Pending, now);
 }
 
-/// Says in a definition's status how far its deletion is; takes the finalizer off when it is over.
-pub fn tell(object: &mut Value, progress: &Progress, now: Timestamp) {
+/// Sets the progress of the deletion in a definition's status. Removes the finalizer when the deletion is complete.
+pub fn set_progress(object: &mut Value, progress: &Progress, now: Timestamp) {
     let mut list: Vec<Condition> = Vec::deserialize(&object["status"]["conditions"]).unwrap_or_default();
     conditions::set(&mut list, progress.condition(), now);
     object["status"]["conditions"] = json!(list);

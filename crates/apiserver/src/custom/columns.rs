@@ -1,5 +1,5 @@
-//! The table of a version's objects: name first, then what `additionalPrinterColumns` asks for, or the age alone.
-//! Upstream: `pkg/registry/customresource/tableconvertor`; the default column stands in `pkg/apiserver/helpers.go`.
+//! The table columns of a version: the name, then `additionalPrinterColumns`, or the age if there are none. Upstream:
+//! `pkg/registry/customresource/tableconvertor`, with the default column in `pkg/apiserver/helpers.go`.
 use jiff::Timestamp;
 use kelson_resources::{Column, Text, table};
 use kelson_structural::publish;
@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use crate::custom::definition::{PrinterColumn, Version};
 
-/// Headers and cells of one version; there are as many cells in a row as headers.
+/// Column headers and cells of one version. A row has as many cells as there are headers.
 pub struct PrinterColumns {
     headers: Vec<Column>,
     cells: Vec<publish::Column>,
 }
 
 impl PrinterColumns {
-    /// The columns of a version. Those from the first on whose path cannot be read are left out, as upstream leaves them.
+    /// The columns of a version. An invalid path drops its column and all that follow, as in upstream.
     pub fn of(version: &Version) -> Self {
         let mut columns = Self { headers: vec![table_column(&name(), name().description)], cells: Vec::new() };
         let default = [age()];
@@ -34,12 +34,12 @@ impl PrinterColumns {
         columns
     }
 
-    /// What the table says of its columns.
+    /// The column definitions.
     pub fn headers(&self) -> &[Column] {
         &self.headers
     }
 
-    /// The cells of an object; times are shown as what they are ago at `now`.
+    /// The cells of an object. Times are shown as ages at `now`.
     pub fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let cells = self.cells.iter().map(|cell| cell.cell(object, |time| ago(time, now)));
         std::iter::once(table::name(object)).chain(cells).collect()
@@ -76,10 +76,10 @@ fn table_column(column: &PrinterColumn, description: String) -> Column {
     }
 }
 
-/// Go's zero time, which stands for a time that nobody set.
+/// Go's zero time, which means unset.
 const UNSET_SECONDS: i64 = -62_135_596_800;
 
-/// How long ago a time is; `None` for a text that is no time. Times that nobody set are empty or `null` texts, too.
+/// The age of a time; `None` for a string that is not a time. The strings "" and "null" are unset times.
 fn ago(text: &str, now: Timestamp) -> Option<String> {
     if matches!(text, "" | "null") {
         return Some(table::UNKNOWN.to_owned());
@@ -91,8 +91,8 @@ fn ago(text: &str, now: Timestamp) -> Option<String> {
     Some(table::between(time, now))
 }
 
-/// Whether a time is written with all its parts, `T` and `Z` or a numeric zone, as RFC 3339 is read upstream; the parser of
-/// times takes other forms as well.
+/// Whether a time has all parts, `T`, and `Z` or a numeric zone, as upstream's RFC 3339 parser requires. The time parser here accepts
+/// more.
 fn is_plain(text: &str) -> bool {
     let b = text.as_bytes();
     let parts = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_as_ages() {
+    fn times_are_shown_as_ages() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
         for (text, want) in [
             ("2025-12-31T23:59:30Z", Some("30s")),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_end_before_a_path_that_cannot_be_read() {
+    fn columns_end_before_an_invalid_path() {
         let column = |name: &str, path: &str| PrinterColumn {
             name: name.to_owned(),
             kind: "string".to_owned(),

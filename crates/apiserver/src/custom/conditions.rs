@@ -1,4 +1,4 @@
-//! Conditions of a definition: their names, and how one is set among the others.
+//! Condition types of a definition, and updates of conditions.
 use jiff::Timestamp;
 use kelson_meta::format_seconds;
 use serde::{Deserialize, Serialize};
@@ -25,7 +25,7 @@ pub struct Condition {
     pub observed_generation: Option<i64>,
 }
 
-/// A condition as it is to be.
+/// A condition to be set.
 pub fn condition(kind: &str, status: bool, reason: &str, message: impl Into<String>) -> Condition {
     Condition {
         kind: kind.to_owned(),
@@ -36,7 +36,7 @@ pub fn condition(kind: &str, status: bool, reason: &str, message: impl Into<Stri
     }
 }
 
-/// Sets a condition. Its time changes only with its status.
+/// Sets a condition. Its transition time changes only with its status.
 pub fn set(conditions: &mut Vec<Condition>, mut wanted: Condition, now: Timestamp) {
     let Some(have) = conditions.iter_mut().find(|c| c.kind == wanted.kind) else {
         wanted.last_transition_time = Some(format_seconds(now));

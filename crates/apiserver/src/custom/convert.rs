@@ -1,5 +1,6 @@
-//! From one version of a custom resource to another: by its name alone (`None`), or by asking a webhook with a
-//! `ConversionReview`, many objects in one question. Upstream: `apiserver/conversion`.
+//! Conversion between versions of a custom resource: only the version changes (`None`), or a webhook converts with a
+//! `ConversionReview`,
+//! many objects in one call. Upstream: `apiserver/conversion`.
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,9 +16,9 @@ use crate::custom::definition::{Definition, WebhookConversion};
 use crate::custom::forms::Forms;
 use crate::custom::schema::Schemas;
 
-/// Asks a webhook: `config` is a `WebhookClientConfig`, `review` the body. The error is for people.
+/// Calls a webhook: `config` is a `WebhookClientConfig`, `review` the body. The error is a message.
 pub trait CallWebhook: Send + Sync {
-    /// Gives the answer's body.
+    /// Returns the body of the answer.
     fn call<'a>(&'a self, config: &'a Value, review: Value) -> BoxFuture<'a, Result<Value, String>>;
 }
 
@@ -33,7 +34,7 @@ pub struct Conversions {
 }
 
 impl Conversions {
-    /// As a definition says.
+    /// The conversions that a definition specifies.
     pub fn new(definition: &Definition, schemas: &Arc<Schemas>, caller: Option<Arc<dyn CallWebhook>>) -> Self {
         let conversion = definition.spec.conversion.as_ref().filter(|c| c.strategy == "Webhook");
         let webhook = conversion.and_then(|c| c.webhook.clone());
@@ -41,7 +42,7 @@ impl Conversions {
             group: definition.spec.group.clone(),
             storage: definition.storage().map(|v| v.name.clone()).unwrap_or_default(),
             versions: definition.spec.versions.iter().map(|v| v.name.clone()).collect(),
-            // Whoever asks nobody keeps nobody's connections, nor the server that they belong to.
+            // Without a webhook, keep neither connections nor the server that they belong to.
             caller: caller.filter(|_| webhook.is_some()),
             webhook,
             schemas: Arc::clone(schemas),
@@ -54,7 +55,7 @@ impl Conversions {
         (group == self.group && self.versions.iter().any(|v| v == version)).then_some(version)
     }
 
-    /// All objects in one version. The order stays.
+    /// Converts objects to one version. The order stays.
     async fn convert(&self, version: &str, mut objects: Vec<Value>) -> Result<Vec<Value>, Status> {
         let wanted = format!("{}/{version}", self.group);
         let mut places = Vec::new();
@@ -66,7 +67,7 @@ impl Conversions {
                 let from = &object["apiVersion"];
                 let why =
                     format!("request to convert CR from an invalid group/version: {}", from.as_str().unwrap_or(""));
-                return Err(unconverted(why));
+                return Err(conversion_failed(why));
             }
             places.push(i);
         }
@@ -79,7 +80,7 @@ impl Conversions {
         }
         let originals: Vec<Value> = places.iter().map(|i| objects[*i].take()).collect();
         let kind = originals.first().map(gvk_text).unwrap_or_default();
-        let failed = |why: String| unconverted(format!("conversion webhook for {kind} {why}"));
+        let failed = |why: String| conversion_failed(format!("conversion webhook for {kind} {why}"));
         let converted = ask(self.caller.as_deref(), webhook, &wanted, &originals).await.map_err(&failed)?;
         for ((i, original), (index, mut new)) in places.iter().zip(originals).zip(converted.into_iter().enumerate()) {
             check(&original, &new, &wanted)
@@ -97,7 +98,7 @@ impl Conversions {
             let from = self.version_of(object).map(str::to_owned);
             moved.push(from.as_deref() != Some(version));
             if let Some(from) = from {
-                self.schemas.bring_up(&from, object);
+                self.schemas.prune_and_default(&from, object);
             }
         }
         if !moved.contains(&true) {
@@ -134,10 +135,10 @@ impl Converter for Conversions {
         })
     }
     fn is_plain(&self, to: &Gvk, record: &Record) -> bool {
-        self.is_in(to, record) && self.schemas.complete(&to.version, record)
+        self.is_in(to, record) && self.schemas.is_complete(&to.version, record)
     }
     fn is_in(&self, to: &Gvk, record: &Record) -> bool {
-        // Records are canonical, so that nothing but a field in capitals comes before the version.
+        // Records are canonical JSON, so that only a field in capitals could come before the version.
         let head = [b"{\"apiVersion\":\"", to.group.as_bytes(), b"/", to.version.as_bytes(), b"\""];
         record.begins_with(&head)
     }
@@ -151,7 +152,7 @@ fn gvk_text(object: &Value) -> String {
     format!("{}, Kind={}", text("apiVersion"), text("kind"))
 }
 
-/// Sends the question and gives the objects of the answer, as many as were asked for.
+/// Calls the webhook and returns the converted objects, as many as were sent.
 async fn ask(
     caller: Option<&dyn CallWebhook>,
     webhook: &WebhookConversion,
@@ -167,7 +168,7 @@ async fn ask(
         "apiVersion": api_version,
         "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects},
     });
-    let caller = caller.ok_or("failed: this server calls no webhooks")?;
+    let caller = caller.ok_or("failed: this server does not call webhooks")?;
     let span = kelson_traces::child("Call conversion webhook", || {
         let count = KeyValue::number("object-count", objects.len());
         vec![KeyValue::text("UID", uid.as_str()), KeyValue::text("desired-api-version", wanted), count]
@@ -183,7 +184,7 @@ async fn ask(
     Ok(std::mem::take(&mut objects_back))
 }
 
-/// The objects of an answer. Only answers in `v1` are held to their kind and to the question's uid.
+/// The objects in an answer. Kind and uid are checked only in `v1`.
 fn converted(mut answer: Value, api_version: &str, uid: &str, strict: bool) -> Result<Vec<Value>, String> {
     let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
     if strict && (text(&answer["apiVersion"]) != api_version || text(&answer["kind"]) != "ConversionReview") {
@@ -211,7 +212,7 @@ fn converted(mut answer: Value, api_version: &str, uid: &str, strict: bool) -> R
     }
 }
 
-/// A converted object is still the one that was sent.
+/// Checks that a converted object is still the one that was sent.
 fn check(original: &Value, new: &Value, wanted: &str) -> Result<(), String> {
     let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
     let got = text(&new["apiVersion"]);
@@ -231,7 +232,7 @@ fn check(original: &Value, new: &Value, wanted: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Of the metadata only labels and annotations are the webhook's to change.
+/// Restores the metadata except labels and annotations, which the webhook may change.
 fn restore_metadata(original: &Value, new: &mut Value) -> Result<(), String> {
     let Some(Value::Object(given)) = new.get_mut("metadata").map(Value::take) else {
         return Err("missing metadata in converted object".to_owned());
@@ -271,7 +272,7 @@ fn restore_metadata(original: &Value, new: &mut Value) -> Result<(), String> {
     Ok(())
 }
 
-/// A conversion that failed is nobody's request's fault; upstream gives it no reason.
-fn unconverted(why: String) -> Status {
+/// The error for a failed conversion. As in upstream it has no reason.
+fn conversion_failed(why: String) -> Status {
     Status::failure(500, Reason::Unknown, why)
 }

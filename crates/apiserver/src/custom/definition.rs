@@ -1,5 +1,6 @@
-//! What is read of a CustomResourceDefinition. Schemas, by far the largest part, are skipped here: whoever needs one reads
-//! it from the record (see `schema`).
+//! The parts of a CustomResourceDefinition that are kept decoded. Schemas, by far the largest part, are skipped; `schema` reads them
+//! from
+//! the record when they are needed.
 use std::collections::BTreeMap;
 
 use kelson_meta::{Gvk, Gvr};
@@ -7,9 +8,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::custom::conditions::{Condition, ESTABLISHED, NAMES_ACCEPTED};
 
-/// The annotation that says who approved a definition in a group of the Kubernetes community.
+/// Annotation with the approval of a definition in a protected Kubernetes group.
 pub const APPROVAL: &str = "api-approved.kubernetes.io";
-/// Holds a deleted definition until its objects are gone.
+/// Finalizer that keeps a deleted definition until its objects are deleted.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// A definition without its schemas.
@@ -21,12 +22,12 @@ pub struct Definition {
     pub status: DefinitionStatus,
 }
 
-/// The reference stores a definition that it has just taken with lists that are null.
+/// Decodes null as an empty list: upstream stores new definitions with null lists.
 fn null_is_empty<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// What is read of the metadata.
+/// `metadata` of a definition.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metadata {
@@ -38,7 +39,7 @@ pub struct Metadata {
     pub finalizers: Vec<String>,
 }
 
-/// `spec`: what is wanted.
+/// `spec` of a definition.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
@@ -88,7 +89,7 @@ pub struct Subresources {
     pub scale: Option<Scale>,
 }
 
-/// `subresources.scale`: where the counts are, as simple JSON paths.
+/// `subresources.scale`: simple JSON paths of the counts.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Scale {
@@ -129,12 +130,12 @@ pub struct ConversionSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WebhookConversion {
-    /// `WebhookClientConfig`, as the caller of webhooks reads it.
+    /// The `WebhookClientConfig`, undecoded.
     pub client_config: serde_json::Value,
     pub conversion_review_versions: Vec<String>,
 }
 
-/// `status`: what was granted.
+/// `status` of a definition.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DefinitionStatus {
@@ -146,7 +147,7 @@ pub struct DefinitionStatus {
 }
 
 impl Definition {
-    /// The version that is stored.
+    /// The storage version.
     pub fn storage(&self) -> Option<&Version> {
         self.spec.versions.iter().find(|v| v.storage)
     }
@@ -154,46 +155,46 @@ impl Definition {
     pub fn version(&self, name: &str) -> Option<&Version> {
         self.spec.versions.iter().find(|v| v.name == name)
     }
-    /// Whether objects live in namespaces.
+    /// Whether objects are namespaced.
     pub fn is_namespaced(&self) -> bool {
         self.spec.scope == "Namespaced"
     }
-    /// Whether the condition is there and true.
+    /// Whether the condition is true.
     pub fn has(&self, condition: &str) -> bool {
         self.status.conditions.iter().any(|c| c.kind == condition && c.status == "True")
     }
-    /// Whether its kinds are served: upstream's handler asks for either of the two.
+    /// Whether the definition is served. As in upstream's handler, either condition is enough.
     pub fn is_served(&self) -> bool {
         let names = &self.status.accepted_names;
         let complete = [&names.plural, &names.singular, &names.kind, &names.list_kind].iter().all(|n| !n.is_empty());
         complete && (self.has(NAMES_ACCEPTED) || self.has(ESTABLISHED))
     }
-    /// Deleted, and held until its objects are gone.
+    /// Whether it is deleted and waits until its objects are deleted.
     pub fn awaits_cleanup(&self) -> bool {
         self.metadata.deletion_timestamp.is_some() && self.metadata.finalizers.iter().any(|f| f == CLEANUP_FINALIZER)
     }
-    /// Where a version's objects are served.
+    /// Group, version and plural name of a version.
     pub fn gvr(&self, version: &str) -> Gvr {
         Gvr::new(&self.spec.group, version, &self.status.accepted_names.plural)
     }
-    /// What a version's objects are.
+    /// Group, version and kind of a version.
     pub fn gvk(&self, version: &str) -> Gvk {
         Gvk::new(&self.spec.group, version, &self.status.accepted_names.kind)
     }
 }
 
 impl Version {
-    /// Whether `status` is a view of its own.
+    /// Whether `status` is a subresource.
     pub fn has_status(&self) -> bool {
         self.subresources.as_ref().is_some_and(|s| s.status.is_some())
     }
-    /// Where `scale` finds its fields.
+    /// The paths of `scale`.
     pub fn scale(&self) -> Option<&Scale> {
         self.subresources.as_ref()?.scale.as_ref()
     }
 }
 
-/// The keys of a simple JSON path like `.spec.replicas`.
+/// The keys of a simple JSON path such as `.spec.replicas`.
 pub fn keys(path: &str) -> Vec<String> {
     path.trim_start_matches('.').split('.').map(str::to_owned).collect()
 }

@@ -1,5 +1,5 @@
-//! Records in the form that readers of a version see, where that is not the JSON that is stored: completed by today's schema, or
-//! converted. A form is made once, whatever the number of readers, and kept with its record (upstream has a cache of each version).
+//! Cached JSON of records in the version of their readers, if that differs from the stored JSON: defaulted by the current schema or
+//! converted. It is made once for all readers and cached in its record (upstream has a cache for each version).
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use tokio::sync::watch;
 
 use crate::catalog::record::parse;
 
-/// How the making of some forms ended; `None` while it is under way.
+/// Result of making forms; `None` while it is in progress.
 type Ending = Option<Result<(), Status>>;
 
-/// A record, by its address while somebody holds it, and the number of the form.
+/// The address of a record that is being held, and the number of the form.
 type Key = (usize, u32);
 
 /// The forms that are being made.
 #[derive(Default)]
 pub struct Forms(Mutex<HashMap<Key, watch::Receiver<Ending>>>);
 
-/// Forms that one reader makes. Others wait for it until it is dropped.
+/// Forms that one reader makes. Others wait until it is dropped.
 struct Claim<'a> {
     forms: &'a Forms,
     keys: Vec<Key>,
@@ -38,10 +38,10 @@ impl Drop for Claim<'_> {
 }
 
 impl Forms {
-    /// The JSON of records in a form, which `make` makes of those that do not have it yet: of all of them at once.
+    /// The JSON of records in a form. `make` makes the missing ones in one call.
     ///
     /// # Errors
-    /// What `make` refuses, whichever reader has asked it.
+    /// The error of `make`, also if another reader called it.
     pub async fn of<F>(
         &self,
         (id, oldest): (u32, u32),
@@ -75,7 +75,7 @@ impl Forms {
                 outcome?;
             }
             for mut other in others {
-                // Where the other reader went away there is no outcome, and its records are claimed again.
+                // If the other reader was cancelled there is no outcome; its records are claimed again.
                 if let Ok(outcome) = other.wait_for(Option::is_some).await
                     && let Some(Err(status)) = &*outcome
                 {
@@ -85,7 +85,7 @@ impl Forms {
         }
     }
 
-    /// Claims the records whose form nobody makes; gives these, and the ends of what others make.
+    /// Claims records whose form is not being made. Returns these records, and receivers of the results of other readers.
     fn claim<'a>(
         &'a self,
         id: u32,
@@ -97,7 +97,7 @@ impl Forms {
         for record in records {
             let key = (Arc::as_ptr(record).addr(), id);
             match underway.get(&key) {
-                // The same record may be asked for twice.
+                // The same record may be requested twice.
                 Some(other) if other.same_channel(ended) => {}
                 Some(other) => others.push(other.clone()),
                 None if record.form(id).is_some() => {}

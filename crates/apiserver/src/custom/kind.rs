@@ -1,5 +1,5 @@
-//! What distinguishes a custom resource on the request path: its facts, made from a version of its definition, and its rules.
-//! Upstream: `registry/customresource/{strategy,status_strategy,validator}.go`.
+//! The behaviour of a custom resource on the request path: its options, made from a version of its definition, and its rules. Upstream:
+//! `registry/customresource/{strategy,status_strategy,validator}.go`.
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use kelson_store::FieldNames;
 use kelson_structural::Validator;
 use serde_json::Value;
 
-use crate::catalog::order::by_preference;
+use crate::catalog::order::compare_versions;
 use crate::catalog::{Conversion, ObjectSchema, Served};
 use crate::custom::columns::PrinterColumns;
 use crate::custom::conditions::TERMINATING;
@@ -18,7 +18,7 @@ use crate::custom::convert::Conversions;
 use crate::custom::definition::{Definition, Scale, Version, keys};
 use crate::custom::schema::{Schemas, VersionSchema};
 
-/// One version of a definition, as it is served.
+/// One version of a definition as a served resource.
 pub fn served(definition: &Definition, version: &Version, schemas: &Arc<Schemas>, by: &Arc<Conversions>) -> Served {
     let (gvr, gvk) = (definition.gvr(&version.name), definition.gvk(&version.name));
     let schema = VersionSchema { schemas: Arc::clone(schemas), version: version.name.clone() };
@@ -30,7 +30,7 @@ pub fn served(definition: &Definition, version: &Version, schemas: &Arc<Schemas>
     served.short_names.clone_from(&names.short_names);
     served.categories.clone_from(&names.categories);
     served.conversion = Conversion::By(Arc::clone(by) as _);
-    // Objects are kept once for all versions, with the values that any of them selects by.
+    // Objects are stored once for all versions, with the selectable fields of all.
     let fields = definition.spec.versions.iter().flat_map(|v| &v.selectable_fields);
     let mut fields: Vec<&str> = fields.map(|f| f.json_path.trim_start_matches('.')).collect();
     fields.sort_unstable();
@@ -41,7 +41,7 @@ pub fn served(definition: &Definition, version: &Version, schemas: &Arc<Schemas>
     served
 }
 
-/// What users of a deprecated version are told.
+/// The warning for a deprecated version.
 fn deprecation(definition: &Definition, version: &Version) -> Option<String> {
     if !version.deprecated {
         return None;
@@ -51,8 +51,8 @@ fn deprecation(definition: &Definition, version: &Version) -> Option<String> {
     }
     let spec = &definition.spec;
     let named = |version: &str| format!("{}/{version} {}", spec.group, spec.names.kind);
-    let better = |v: &&Version| v.served && !v.deprecated && by_preference(&v.name, &version.name).is_lt();
-    let best = spec.versions.iter().filter(better).min_by(|a, b| by_preference(&a.name, &b.name));
+    let better = |v: &&Version| v.served && !v.deprecated && compare_versions(&v.name, &version.name).is_lt();
+    let best = spec.versions.iter().filter(better).min_by(|a, b| compare_versions(&a.name, &b.name));
     let text = format!("{} is deprecated", named(&version.name));
     Some(best.map_or(text.clone(), |best| format!("{text}; use {}", named(&best.name))))
 }
@@ -114,7 +114,7 @@ impl CustomKind {
         good
     }
 
-    /// What the schema and the scale say, behind the metadata's faults.
+    /// Adds the errors of the schema and the scale to those of the metadata.
     fn checked(
         &self,
         metadata: Errors,
@@ -152,7 +152,7 @@ fn join(path: &str) -> String {
     path.trim_start_matches('.').to_owned()
 }
 
-/// How upstream's accessor words a value of another type.
+/// Upstream's message for a value of another type.
 fn mismatch(value: &Value, wanted: &str) -> String {
     let (shown, ty) = match value {
         Value::Bool(b) => (b.to_string(), "bool"),
@@ -166,7 +166,7 @@ fn mismatch(value: &Value, wanted: &str) -> String {
     format!(" accessor error: {shown} is of the type {ty}, expected {wanted}")
 }
 
-/// The value at a path; null where there is none, an error where something on the way is no object.
+/// The value at a path; null if it is missing, an error if a value on the way is not an object.
 fn at<'a>(object: &'a Value, path: &str) -> Result<&'a Value, String> {
     let mut value = object;
     let mut seen = String::new();
@@ -234,7 +234,7 @@ impl Strategy for CustomKind {
                 None => drop(map.remove("status")),
             }
         }
-        // Whatever is no metadata counts.
+        // A change of anything but the metadata counts.
         let count = |object: &Value| object["metadata"]["generation"].as_i64().filter(|g| *g > 0).unwrap_or(1);
         let generation = count(old) + i64::from(differ(new, old));
         new["metadata"]["generation"] = generation.into();
@@ -292,7 +292,7 @@ impl Strategy for CustomKind {
     }
 }
 
-/// Whether two objects differ in anything but their metadata.
+/// Whether two objects differ outside their metadata.
 fn differ(a: &Value, b: &Value) -> bool {
     let (Some(a), Some(b)) = (a.as_object(), b.as_object()) else { return a != b };
     let others = |key: &&String| *key != "metadata";

@@ -1,6 +1,6 @@
-//! Custom resources: kinds that users define while the server runs. A definition (`CustomResourceDefinition`) is itself an
-//! object of the API; every commit of one passes through [`registrar::Definitions`], which completes its status before it is
-//! stored and has its kinds in the catalog before the writer is answered. Upstream: `apiextensions-apiserver`.
+//! Custom resources. A definition (`CustomResourceDefinition`) is itself an API object. Each commit of one passes through
+//! [`registrar::Definitions`], which completes its status before it is stored, and adds its kinds to the catalog before the client is
+//! answered. Upstream: `apiextensions-apiserver`.
 pub mod cleanup;
 mod columns;
 pub mod conditions;

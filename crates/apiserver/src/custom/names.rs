@@ -1,19 +1,19 @@
-//! Which of the names that a definition asks for it gets: those that no other definition of its group has already.
-//! Upstream: `controller/status/naming_controller.go`.
+//! Names of definitions: which of the requested names are accepted, because no other definition of the group has them. Upstream:
+//! `controller/status/naming_controller.go`.
 use std::collections::HashSet;
 
 use crate::custom::conditions::{Condition, ESTABLISHED, NAMES_ACCEPTED, condition};
 use crate::custom::definition::{Definition, Names};
 
-/// What the other definitions of the group have.
+/// The names of the other definitions in a group.
 #[derive(Default)]
-pub struct Taken {
+pub struct TakenNames {
     resources: HashSet<String>,
     kinds: HashSet<String>,
 }
 
-impl Taken {
-    /// Adds the names that a definition was granted.
+impl TakenNames {
+    /// Adds the accepted names of a definition.
     pub fn add(&mut self, names: &Names) {
         self.resources.extend([names.plural.clone(), names.singular.clone()]);
         self.resources.extend(names.short_names.iter().cloned());
@@ -25,8 +25,8 @@ fn refusal(wanted: &str, accepted: &str, taken: &HashSet<String>) -> Option<Stri
     (wanted != accepted && taken.contains(wanted)).then(|| format!("{wanted:?} is already in use"))
 }
 
-/// The names that are granted, and the condition that says so. A name that is not granted stays as it was.
-pub fn grant(definition: &Definition, taken: &Taken) -> (Names, Condition) {
+/// The accepted names, and the condition NamesAccepted. A name that conflicts keeps its old value.
+pub fn grant(definition: &Definition, taken: &TakenNames) -> (Names, Condition) {
     let wanted = &definition.spec.names;
     let have = &definition.status.accepted_names;
     let mut granted = have.clone();
@@ -57,16 +57,16 @@ pub fn grant(definition: &Definition, taken: &Taken) -> (Names, Condition) {
     single_kind("KindConflict", &wanted.kind, &mut granted.kind);
     single_kind("ListKindConflict", &wanted.list_kind, &mut granted.list_kind);
     granted.categories.clone_from(&wanted.categories);
-    // The last conflict that is found is the one that is told.
-    let told = last.or(short_conflict.map(|why| ("ShortNamesConflict", why))).or(conflict);
-    let told = match told {
+    // The last conflict is reported.
+    let reported = last.or(short_conflict.map(|why| ("ShortNamesConflict", why))).or(conflict);
+    let accepted = match reported {
         Some((reason, why)) => condition(NAMES_ACCEPTED, false, reason, why),
         None => condition(NAMES_ACCEPTED, true, "NoConflicts", "no conflicts found"),
     };
-    (granted, told)
+    (granted, accepted)
 }
 
-/// Whether the definition is established. Once it is, it stays so.
+/// The condition Established, unless it is true already; it never becomes false again.
 pub fn established(definition: &Definition, names_accepted: bool) -> Option<Condition> {
     if definition.has(ESTABLISHED) {
         return None;
@@ -90,15 +90,15 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(wanted: &str, have: &str, others: &[&str], granted: &str, told: &str) {
+    fn check(wanted: &str, have: &str, others: &[&str], granted: &str, observed: &str) {
         let mut definition = Definition::default();
         definition.spec.names = names(wanted);
         definition.status.accepted_names = names(have);
-        let mut taken = Taken::default();
+        let mut taken = TakenNames::default();
         others.iter().for_each(|other| taken.add(&names(other)));
         let (got, condition) = grant(&definition, &taken);
         assert_eq!(got, names(granted));
-        assert_eq!(format!("{} {}: {}", condition.status, condition.reason, condition.message), told);
+        assert_eq!(format!("{} {}: {}", condition.status, condition.reason, condition.message), observed);
     }
 
     #[test]
@@ -126,12 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn what_was_established_stays_so() {
+    fn an_established_definition_stays_established() {
         let mut definition = Definition::default();
-        let told = |d: &Definition, accepted| established(d, accepted).map(|c| (c.status, c.reason));
-        assert_eq!(told(&definition, false), Some(("False".into(), "NotAccepted".into())));
-        assert_eq!(told(&definition, true), Some(("True".into(), "InitialNamesAccepted".into())));
+        let state = |d: &Definition, accepted| established(d, accepted).map(|c| (c.status, c.reason));
+        assert_eq!(state(&definition, false), Some(("False".into(), "NotAccepted".into())));
+        assert_eq!(state(&definition, true), Some(("True".into(), "InitialNamesAccepted".into())));
         definition.status.conditions.push(condition(ESTABLISHED, true, "", ""));
-        assert_eq!(told(&definition, false), None);
+        assert_eq!(state(&definition, false), None);
     }
 }

@@ -1,5 +1,5 @@
-//! The schemas of a definition's versions. They are read from the definition's record when they are first needed, so that
-//! definitions which nobody uses cost little more than their record.
+//! The schemas of a definition's versions. They are read from the definition's record when they are first needed, so that unused
+//! definitions cost little more than their record.
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -19,17 +19,17 @@ use crate::catalog::DynamicSchema;
 use crate::catalog::record::parse;
 use crate::custom::definition::Definition;
 
-/// The schemas of one definition, by version.
+/// The schemas of one definition by version.
 pub struct Schemas {
-    /// The definition as it is stored; only its schemas are read.
+    /// The record of the definition; only its schemas are read.
     record: Mutex<Arc<Record>>,
-    /// The first of the numbers that these schemas have in this process: one for each version, and one more.
+    /// The first number of these schemas, unique in this process: one number for each version, and one more.
     number: u32,
     preserve_unknown: bool,
     versions: Vec<(Gvk, OnceLock<Arc<Compiled>>)>,
 }
 
-/// A schema ready for use.
+/// A compiled schema.
 pub struct Compiled {
     validator: Option<Validator>,
     preserve_unknown: bool,
@@ -57,7 +57,7 @@ struct DocumentSchema<'a> {
     text: Option<&'a RawValue>,
 }
 
-/// A version's schema as it stands in a definition's record.
+/// Reads a version's schema from a definition's record.
 fn read(record: &Record, version: &str) -> Option<Value> {
     let bytes = record.bytes();
     let document: SchemaDocument<'_> = serde_json::from_slice(&bytes).ok()?;
@@ -66,7 +66,7 @@ fn read(record: &Record, version: &str) -> Option<Value> {
 }
 
 impl Schemas {
-    /// Those of a definition, which stands in this record.
+    /// The schemas of a definition in this record.
     pub fn new(definition: &Definition, record: &Arc<Record>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let names = definition.spec.versions.iter().map(|v| definition.gvk(&v.name));
@@ -78,23 +78,24 @@ impl Schemas {
             versions: names.map(|gvk| (gvk, OnceLock::new())).collect(),
         }
     }
-    /// The definition was written again with the same schemas; the old record need not be kept for them.
-    pub fn moved_to(&self, record: &Arc<Record>) {
+    /// Replaces the record after a write that did not change the schemas, so that the old one can be freed.
+    pub fn set_record(&self, record: &Arc<Record>) {
         *self.record.lock() = Arc::clone(record);
     }
-    /// The number under which records keep the form that readers of a version see, and the lowest such number of these schemas.
-    /// `None` for a version that they do not have.
+    /// The number under which records cache their form for readers of a version, and the lowest such number of these schemas. `None`
+    /// for an
+    /// unknown version.
     pub fn form_of(&self, version: &str) -> Option<(u32, u32)> {
         let at = self.versions.iter().position(|(gvk, _)| gvk.version == version)?;
         Some((self.number + u32::try_from(at).ok()? + 1, self.number))
     }
-    /// What a record is marked with whose JSON is an object of this version: whether these schemas leave it as it is.
+    /// The mark of a record with an object of this version: these schemas' number, and whether they would change the object.
     pub fn mark_of(&self, version: &str, object: &Value) -> u32 {
         let complete = self.of(version).is_none_or(|schema| schema.is_complete(object));
         self.number << 1 | u32::from(!complete)
     }
-    /// Whether these schemas leave a record as it is which is of this version. It is looked into once.
-    pub fn complete(&self, version: &str, record: &Record) -> bool {
+    /// Whether these schemas leave a record of this version unchanged. The result is cached in the record's mark.
+    pub fn is_complete(&self, version: &str, record: &Record) -> bool {
         let mut mark = record.mark();
         if mark >> 1 != self.number {
             mark = self.mark_of(version, &parse(record));
@@ -102,7 +103,7 @@ impl Schemas {
         }
         mark & 1 == 0
     }
-    /// The schema of a version.
+    /// The compiled schema of a version.
     pub fn of(&self, version: &str) -> Option<&Arc<Compiled>> {
         let (gvk, place) = self.versions.iter().find(|(gvk, _)| gvk.version == version)?;
         Some(place.get_or_init(|| Arc::new(Compiled::new(gvk, self.text(version).as_ref(), self.preserve_unknown))))
@@ -112,14 +113,14 @@ impl Schemas {
         let record = Arc::clone(&self.record.lock());
         read(&record, version)
     }
-    /// Brings an object that was stored under an older schema up to this one.
-    pub fn bring_up(&self, version: &str, object: &mut Value) {
+    /// Prunes and defaults an object that was stored under an older schema.
+    pub fn prune_and_default(&self, version: &str, object: &mut Value) {
         if let Some(schema) = self.of(version) {
             schema.prune(object);
             schema.default(object);
         }
     }
-    /// Drops what the schema of a version does not know.
+    /// Removes fields that the schema of a version does not have.
     pub fn prune(&self, version: &str, object: &mut Value) {
         if let Some(schema) = self.of(version) {
             schema.prune(object);
@@ -132,37 +133,37 @@ impl Compiled {
         let anything = || json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         let parsed = schema.map_or_else(|| Structural::parse(&anything()), Structural::parse);
         let structural = parsed.or_else(|error| {
-            tracing::error!(%gvk, %error, "a stored schema does not read; objects are kept as they come");
+            tracing::error!(%gvk, %error, "cannot parse a stored schema; accepting all fields");
             Structural::parse(&anything())
         });
         Self { validator: structural.ok().map(Validator::new), preserve_unknown }
     }
-    /// The schema, for those who look into it.
+    /// The structural schema.
     pub fn structural(&self) -> Option<&Structural> {
         self.validator.as_ref().map(Validator::schema)
     }
-    /// Judges objects by the schema.
+    /// Validates objects.
     pub fn validator(&self) -> Option<&Validator> {
         self.validator.as_ref()
     }
     fn prune(&self, value: &mut Value) {
         let Some(schema) = self.structural().filter(|_| !self.preserve_unknown) else { return };
         object::prune(value, schema.resource(), &mut object::Unknown::new(false));
-        // The schema may describe the root's metadata, but says nothing of nulls there.
+        // The schema may describe the root's metadata, but does not apply to nulls there.
         let metadata = value.get_mut("metadata").map(Value::take);
         object::drop_nulls(value, schema.declared());
         if let (Some(metadata), Some(fields)) = (metadata, value.as_object_mut()) {
             fields.insert("metadata".to_owned(), metadata);
         }
     }
-    /// Whether pruning and defaulting leave an object as it is.
+    /// Whether pruning and defaulting leave an object unchanged.
     fn is_complete(&self, value: &Value) -> bool {
         let Some(schema) = self.structural() else { return true };
         let pruned =
             || object::is_pruned(value, schema.resource()) && object::has_no_void_nulls(value, schema.declared());
         (self.preserve_unknown || pruned()) && object::is_defaulted(value, schema.declared())
     }
-    /// Fills in what the schema declares as default.
+    /// Sets the schema's defaults.
     pub fn default(&self, value: &mut Value) {
         if let Some(schema) = self.structural() {
             object::default(value, schema.declared());
@@ -170,11 +171,11 @@ impl Compiled {
     }
 }
 
-/// One version's schema as the request path asks for it.
+/// The schema of one version.
 pub struct VersionSchema {
-    /// The schemas of the definition, shared by its versions.
+    /// The schemas of the definition.
     pub schemas: Arc<Schemas>,
-    /// Which of them.
+    /// The name of the version.
     pub version: String,
 }
 

@@ -1,20 +1,21 @@
-//! The status that a definition gets before it is stored: names, conditions. Upstream's controllers write it after the fact;
-//! here a definition that is answered is one that works. Upstream: `controller/{status,establish,apiapproval}`.
+//! The status of a definition before it is stored: names and conditions. Upstream's controllers write it later; here a definition works
+//! as
+//! soon as the client is answered. Upstream: `controller/{status,establish,apiapproval}`.
 use jiff::Timestamp;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::custom::conditions::{self, APPROVAL_CONFORMANT, Condition, ESTABLISHED, NAMES_ACCEPTED, condition};
 use crate::custom::definition::{APPROVAL, Definition};
-use crate::custom::names::{self, Taken};
+use crate::custom::names::{self, TakenNames};
 
-/// Brings the status of a definition up to its spec. `taken` is what the other definitions of its group have.
-pub fn complete(object: &mut Value, taken: &Taken, now: Timestamp) {
-    // What does not read was never validated; it is not completed either.
+/// Updates the status of a definition. `taken` are the names of the other definitions in its group.
+pub fn complete(object: &mut Value, taken: &TakenNames, now: Timestamp) {
+    // A definition that cannot be decoded was never validated and is left as it is.
     let Ok(definition) = Definition::deserialize(&*object) else { return };
     let mut status = definition.status.clone();
-    let told = status.conditions.iter().any(|c| c.kind == NAMES_ACCEPTED);
-    if !told || definition.spec.names != status.accepted_names {
+    let has_condition = status.conditions.iter().any(|c| c.kind == NAMES_ACCEPTED);
+    if !has_condition || definition.spec.names != status.accepted_names {
         let (granted, accepted) = names::grant(&definition, taken);
         status.accepted_names = granted;
         conditions::set(&mut status.conditions, accepted, now);
@@ -43,7 +44,7 @@ fn is_same(a: &Condition, b: &Condition) -> bool {
     (&a.kind, &a.status, &a.reason, &a.message) == (&b.kind, &b.status, &b.reason, &b.message)
 }
 
-/// Whether the conversion webhook's CA bundle, if there is one, can be read.
+/// Whether the conversion webhook's CA bundle, if there is one, can be parsed.
 fn has_usable_bundle(definition: &Definition) -> bool {
     use base64::Engine as _;
     let webhook = definition.spec.conversion.as_ref().and_then(|c| c.webhook.as_ref());
@@ -56,7 +57,7 @@ fn has_usable_bundle(definition: &Definition) -> bool {
     kelson_pki::ClientChains::new(&[text.as_ref()]).is_ok()
 }
 
-/// Groups of the Kubernetes community are not for everybody: who uses one says who approved it.
+/// The approval condition of definitions in protected Kubernetes groups.
 fn approval(definition: &Definition) -> Option<Condition> {
     let group = definition.spec.group.as_str();
     let protected = ["k8s.io", "kubernetes.io"];
@@ -64,18 +65,18 @@ fn approval(definition: &Definition) -> Option<Condition> {
         return None;
     }
     let see = "see https://github.com/kubernetes/enhancements/pull/1111";
-    let told = |status, reason, message: String| Some(condition(APPROVAL_CONFORMANT, status, reason, message));
+    let policy = |status, reason, message: String| Some(condition(APPROVAL_CONFORMANT, status, reason, message));
     match definition.metadata.annotations.get(APPROVAL).map_or("", String::as_str) {
-        "" => told(
+        "" => policy(
             false,
             "MissingAnnotation",
             format!("protected groups must have approval annotation {APPROVAL:?}, {see}"),
         ),
         text if text.starts_with("unapproved") => {
-            told(false, "UnapprovedAnnotation", format!("not approved: {text:?}"))
+            policy(false, "UnapprovedAnnotation", format!("not approved: {text:?}"))
         }
-        url if is_url(url) => told(true, "ApprovedAnnotation", format!("approved in {url}")),
-        _ => told(
+        url if is_url(url) => policy(true, "ApprovedAnnotation", format!("approved in {url}")),
+        _ => policy(
             false,
             "InvalidAnnotation",
             format!(
@@ -102,40 +103,40 @@ mod tests {
         })
     }
 
-    fn told(object: &Value) -> Vec<String> {
+    fn conditions_of(object: &Value) -> Vec<String> {
         let text = |c: &Value, k: &str| c[k].as_str().unwrap_or("").to_owned();
         let conditions = object["status"]["conditions"].as_array().expect("conditions");
         conditions.iter().map(|c| format!("{}={} {}", text(c, "type"), text(c, "status"), text(c, "reason"))).collect()
     }
 
     #[test]
-    fn a_new_definition_is_established_at_once_and_stays_as_it_is() {
+    fn a_new_definition_is_established_at_once() {
         let mut object = definition("example.com");
-        complete(&mut object, &Taken::default(), Timestamp::UNIX_EPOCH);
-        assert_eq!(told(&object), ["NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"]);
+        complete(&mut object, &TakenNames::default(), Timestamp::UNIX_EPOCH);
+        assert_eq!(conditions_of(&object), ["NamesAccepted=True NoConflicts", "Established=True InitialNamesAccepted"]);
         assert_eq!(object["status"]["acceptedNames"], object["spec"]["names"]);
         assert_eq!(object["status"]["storedVersions"], json!(["v1"]));
         let before = object.clone();
-        complete(&mut object, &Taken::default(), Timestamp::MAX);
+        complete(&mut object, &TakenNames::default(), Timestamp::MAX);
         assert_eq!(object, before);
     }
 
     #[test]
-    fn protected_groups_want_an_approval() {
+    fn protected_groups_require_an_approval() {
         let check = |annotation: Option<&str>, expected: &str| {
             let mut object = definition("a.k8s.io");
             if let Some(text) = annotation {
                 object["metadata"]["annotations"] = json!({APPROVAL: text});
             }
-            complete(&mut object, &Taken::default(), Timestamp::UNIX_EPOCH);
-            assert_eq!(told(&object)[2], format!("KubernetesAPIApprovalPolicyConformant={expected}"));
+            complete(&mut object, &TakenNames::default(), Timestamp::UNIX_EPOCH);
+            assert_eq!(conditions_of(&object)[2], format!("KubernetesAPIApprovalPolicyConformant={expected}"));
         };
         check(None, "False MissingAnnotation");
         check(Some("unapproved, a trial"), "False UnapprovedAnnotation");
         check(Some("https://example.com/pull/1"), "True ApprovedAnnotation");
-        check(Some("somebody said so"), "False InvalidAnnotation");
+        check(Some("someone said so"), "False InvalidAnnotation");
         let mut open = definition("notk8s.io");
-        complete(&mut open, &Taken::default(), Timestamp::UNIX_EPOCH);
-        assert_eq!(told(&open).len(), 2);
+        complete(&mut open, &TakenNames::default(), Timestamp::UNIX_EPOCH);
+        assert_eq!(conditions_of(&open).len(), 2);
     }
 }

@@ -1,6 +1,5 @@
-//! Whether the servers of other group versions can be reached, written into the conditions of their APIServices; requests
-//! go by it. What they tell of their resources is kept for discovery. Upstream:
-//! `kube-aggregator/pkg/controllers/status/remote`.
+//! Availability of aggregated API servers, written to the `Available` condition of their APIServices, by which requests are routed. The
+//! resource lists that the servers return are kept for discovery. Upstream: `kube-aggregator/pkg/controllers/status/remote`.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +14,19 @@ use crate::aggregate::remote::Remote;
 use crate::aggregate::service::Availability;
 use crate::catalog::record::parse;
 use crate::shared::Server;
-use crate::write::commit::{Committer, Refused};
+use crate::write::commit::{Committer, WriteError};
 use crate::write::retry::RETRIES_MAX;
 
-/// How often services and endpoints are looked at, which costs nothing.
+/// Interval of checks of services and endpoints, which are local and cheap.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often a server that answers is asked.
+/// Interval of requests to a server that answers.
 const ASK_EVERY: Duration = Duration::from_secs(30);
-/// A server must answer by then.
+/// Timeout of a server's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest list of resources that is read.
+/// Largest list of resources that is read, in bytes.
 const LIST_BYTES_MAX: usize = 4 << 20;
 
-/// Runs until the server ends.
+/// Runs until the server stops.
 pub async fn run(server: Arc<Server>) {
     let mut changed = server.aggregation.subscribe();
     let asker = UserInfo::new("system:kube-aggregator", [user::MASTERS]);
@@ -55,7 +54,7 @@ pub async fn run(server: Arc<Server>) {
     }
 }
 
-/// Looks at one server; gives when it was last asked and answered.
+/// Checks one server. Returns when it last answered, `None` if it is unavailable.
 async fn look(server: &Server, remote: &Remote, asker: &UserInfo, last: Option<Instant>) -> Option<Instant> {
     let found = match by_objects(server, remote) {
         Err(fault) => Err(fault),
@@ -68,7 +67,7 @@ async fn look(server: &Server, remote: &Remote, asker: &UserInfo, last: Option<I
     good.then(Instant::now)
 }
 
-/// What services and endpoints say.
+/// Checks the service and its endpoints.
 fn by_objects(server: &Server, remote: &Remote) -> Result<(), Availability> {
     let to = remote.service();
     let (namespace, name) = (to.namespace.as_str(), to.name.as_str());
@@ -109,7 +108,7 @@ fn has_ready_endpoint(slice: &Value, port_name: &str) -> bool {
         && list(&slice["endpoints"]).iter().any(ready)
 }
 
-/// Asks a server for the list of its resources, which it must be able to give.
+/// Asks a server for its list of resources, which every server must serve.
 async fn ask(server: &Server, remote: &Remote, asker: &UserInfo) -> Result<(), Availability> {
     let spec = remote.spec();
     let path = match spec.group.as_str() {
@@ -143,19 +142,19 @@ fn failed(why: String) -> Availability {
     Availability::new("False", "FailedDiscoveryCheck", why)
 }
 
-/// Writes the condition, unless it says so already.
+/// Writes the condition, unless it is unchanged.
 async fn write(server: &Server, remote: &Remote, condition: &Availability) {
     let Some(served) = server.catalog.any(GROUP, PLURAL) else { return };
     for _ in 0..=RETRIES_MAX {
         let Some(record) = server.store.get(served.store, "", remote.name()) else { return };
         let mut object = parse(&record);
-        if !condition.clone().tell(&mut object, server.clock.now()) {
+        if !condition.clone().write_to(&mut object, server.clock.now()) {
             return;
         }
-        match Committer::of(server).update(&served, &record, object).await {
-            Err(Refused::Conflict) => {}
-            Err(Refused::Status(status)) => {
-                tracing::warn!(service = remote.name(), %status, "an APIService's condition could not be written");
+        match Committer::new(server).update(&served, &record, object).await {
+            Err(WriteError::Conflict) => {}
+            Err(WriteError::Status(status)) => {
+                tracing::warn!(service = remote.name(), %status, "failed to update the condition of an APIService");
                 return;
             }
             _ => return,

@@ -1,5 +1,6 @@
-//! Cleanup: deletes the objects of definitions that were deleted, and gives names that became free to definitions that were
-//! refused them. Upstream: `controller/finalizer`, `controller/status` of `apiextensions-apiserver`.
+//! Cleanup of custom resources: deletes the objects of deleted definitions, and accepts names that became free for definitions that
+//! were
+//! waiting for them. Upstream: `controller/finalizer`, `controller/status` of `apiextensions-apiserver`.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,35 +11,35 @@ use crate::catalog::Served;
 use crate::catalog::record::parse;
 use crate::custom::cleanup::{self, Progress};
 use crate::custom::conditions::ESTABLISHED;
-use crate::custom::registrar::{GROUP, Known, PLURAL};
+use crate::custom::registrar::{GROUP, PLURAL, RegisteredDefinition};
 use crate::shared::Server;
-use crate::write::commit::{Committer, Refused};
+use crate::write::commit::{Committer, WriteError};
 use crate::write::delete::{self, DeleteOptions};
 use crate::write::retry::RETRIES_MAX;
 
-/// How often it is looked whether objects with finalizers of their own are gone.
+/// Interval of checks whether objects with finalizers have been deleted.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// After this the definition says that its objects do not go.
+/// After this time, the definition's status says that objects could not be deleted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs until the server ends.
+/// Runs until the server stops.
 pub async fn run(server: Arc<Server>) {
-    // By UID: since when the objects of a definition are being deleted.
+    // By UID: when the deletion of a definition's objects began.
     let mut changed = server.definitions.subscribe();
     let mut begun: HashMap<String, Instant> = HashMap::new();
     loop {
-        for known in server.definitions.refused() {
-            if server.definitions.could_have_more(&known) {
+        for known in server.definitions.with_rejected_names() {
+            if server.definitions.would_get_other_names(&known) {
                 change(&server, &known, |_| {}).await;
             }
         }
-        let leaving = server.definitions.leaving();
+        let leaving = server.definitions.deleting();
         begun.retain(|uid, _| leaving.iter().any(|known| known.definition.metadata.uid == *uid));
         for known in &leaving {
             let since = *begun.entry(known.definition.metadata.uid.clone()).or_insert_with(Instant::now);
             advance(&server, known, since).await;
         }
-        let again = server.definitions.leaving().iter().any(|known| known.storage.is_some());
+        let again = server.definitions.deleting().iter().any(|known| known.storage.is_some());
         if again {
             let _ = tokio::time::timeout(LOOK_EVERY, changed.changed()).await;
         } else if changed.changed().await.is_err() {
@@ -47,8 +48,8 @@ pub async fn run(server: Arc<Server>) {
     }
 }
 
-/// One step of a definition's deletion.
-async fn advance(server: &Server, known: &Known, since: Instant) {
+/// Makes one step of a definition's deletion.
+async fn advance(server: &Server, known: &RegisteredDefinition, since: Instant) {
     let definition = &known.definition;
     let overlaps = || {
         let names = kelson_schema::resource::resources();
@@ -65,22 +66,22 @@ async fn advance(server: &Server, known: &Known, since: Instant) {
         _ => Progress::NeverEstablished,
     };
     let now = server.clock.now();
-    change(server, known, |object| cleanup::tell(object, &progress, now)).await;
+    change(server, known, |object| cleanup::set_progress(object, &progress, now)).await;
 }
 
-/// Deletes all objects of a kind without asking admission, as a change of what is served is not theirs to refuse. Gives how
-/// many are left, held by finalizers of their own.
+/// Deletes all objects of a kind without admission, because it must not prevent a change of the served kinds. Returns how many remain
+/// because of finalizers.
 async fn objects(server: &Server, served: &Served) -> Result<usize, String> {
     let options = DeleteOptions::default();
     let view = server.store.list(served.store, None, None, None);
     let mut failure = None;
     for record in view.iter().filter(|r| !r.meta().deleting) {
         let name = &record.key().name;
-        // By its own form: nobody needs to convert what is on its way out.
-        match delete::once(server, served, name, &options, record, parse(record)).await {
-            // A conflict is tried again in the next round.
-            Ok(_) | Err(Refused::Gone | Refused::Conflict | Refused::Exists) => {}
-            Err(Refused::Status(status)) => failure = Some(status.message),
+        // In the stored version: objects that are being deleted need no conversion.
+        match delete::try_delete(server, served, name, &options, record, parse(record)).await {
+            // A conflict is retried in the next round.
+            Ok(_) | Err(WriteError::Gone | WriteError::Conflict | WriteError::Exists) => {}
+            Err(WriteError::Status(status)) => failure = Some(status.message),
         }
     }
     match failure {
@@ -89,8 +90,8 @@ async fn objects(server: &Server, served: &Served) -> Result<usize, String> {
     }
 }
 
-/// Changes a definition as it is stored now, unless it is another one of the same name.
-async fn change(server: &Server, known: &Known, change: impl Fn(&mut serde_json::Value)) {
+/// Changes the stored definition, unless it is another one with the same name.
+async fn change(server: &Server, known: &RegisteredDefinition, change: impl Fn(&mut serde_json::Value)) {
     let name = &known.definition.metadata.name;
     let Some(served) = server.catalog.any(GROUP, PLURAL) else { return };
     for _ in 0..=RETRIES_MAX {
@@ -100,16 +101,16 @@ async fn change(server: &Server, known: &Known, change: impl Fn(&mut serde_json:
             return;
         }
         change(&mut object);
-        let committer = Committer::of(server);
+        let committer = Committer::new(server);
         let outcome = if delete::ends_with_update(&served, &object) {
             committer.delete(&served, &record, Some(object)).await
         } else {
             committer.update(&served, &record, object).await
         };
         match outcome {
-            Err(Refused::Conflict) => {}
-            Err(Refused::Status(status)) => {
-                tracing::warn!(definition = %name, %status, "a definition could not be written");
+            Err(WriteError::Conflict) => {}
+            Err(WriteError::Status(status)) => {
+                tracing::warn!(definition = %name, %status, "failed to update a definition");
                 return;
             }
             _ => return,

@@ -1,5 +1,6 @@
-//! Follows the objects of priority and fairness: makes and keeps those that every cluster has, configures flow control by all
-//! of them, and tells schemas whether their level exists.
+//! Follows the objects of priority and fairness: creates and updates the default ones, configures flow control, and writes the
+//! `Dangling`
+//! condition of flow schemas.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ fn path(resource: &str) -> String {
     format!("/apis/{GROUP}/v1/{resource}")
 }
 
-/// Makes the objects that are missing, and flow control follow what is there. Before the first request is served.
+/// Creates missing default objects and configures flow control, before the first request is served.
 pub async fn begin(server: &Arc<Server>) {
     let own = SelfClient::new(server);
     join_all(objects::wanted().iter().map(|wanted| keep(server, &own, wanted))).await;
@@ -34,7 +35,7 @@ pub async fn begin(server: &Arc<Server>) {
     configure(server, &own).await;
 }
 
-/// Runs until the server ends.
+/// Runs until the server stops.
 pub async fn follow(server: Arc<Server>) {
     let own = SelfClient::new(&server);
     loop {
@@ -57,7 +58,7 @@ pub async fn follow(server: Arc<Server>) {
     }
 }
 
-/// Runs until the server ends: lets levels borrow seats from each other.
+/// Lets priority levels borrow seats from each other. Runs until the server stops.
 pub async fn adjust(control: Arc<FlowControl>) {
     control.run().await;
 }
@@ -72,19 +73,19 @@ async fn configure(server: &Server, own: &SelfClient) {
     let levels: Vec<PriorityLevelConfiguration> = read(server, LEVELS);
     let schemas: Vec<FlowSchema> = read(server, SCHEMAS);
     let wanted = control.configure(&levels, &schemas);
-    // All at once, so that the store commits them in few batches.
-    let told = wanted.iter().map(|dangling| async move {
-        if let Err(error) = tell(server, own, dangling).await
+    // Concurrently, so that the store commits them in few batches.
+    let updates = wanted.iter().map(|dangling| async move {
+        if let Err(error) = write_dangling(server, own, dangling).await
             && !matches!(error.code, 404 | 409)
         {
-            tracing::warn!(schema = dangling.schema, %error, "a flow schema's condition could not be written");
+            tracing::warn!(schema = dangling.schema, %error, "failed to update the condition of a flow schema");
         }
     });
-    join_all(told).await;
+    join_all(updates).await;
 }
 
 /// Writes the condition `Dangling`.
-async fn tell(server: &Server, own: &SelfClient, dangling: &Dangling) -> Result<(), Status> {
+async fn write_dangling(server: &Server, own: &SelfClient, dangling: &Dangling) -> Result<(), Status> {
     let at = format!("{}/{}", path(SCHEMAS), dangling.schema);
     let mut schema = own.call(Method::GET, &at, &Value::Null).await?;
     let condition = json!({
@@ -101,13 +102,13 @@ async fn tell(server: &Server, own: &SelfClient, dangling: &Dangling) -> Result<
     own.call(Method::PUT, &format!("{at}/status"), &schema).await.map(drop)
 }
 
-/// Makes an object, or revises it where it is still this server's to keep.
+/// Creates a default object, or updates it if this server still manages it.
 async fn keep(server: &Server, own: &SelfClient, wanted: &Wanted) {
     let stored = server.store.get(Resource::new(GROUP, wanted.resource), "", wanted.name());
     let result = match stored {
         None => own.call(Method::POST, &path(wanted.resource), &wanted.object).await,
         Some(record) => {
-            // The store may hold another version: revised is what the API shows.
+            // The store may have another version; the update uses the API's.
             let at = format!("{}/{}", path(wanted.resource), wanted.name());
             if wanted.revise(&parse(&record)).is_none() {
                 return;
@@ -124,11 +125,11 @@ async fn keep(server: &Server, own: &SelfClient, wanted: &Wanted) {
     if let Err(error) = result
         && !matches!(error.code, 404 | 409)
     {
-        tracing::warn!(name = wanted.name(), %error, "an object of priority and fairness could not be kept");
+        tracing::warn!(name = wanted.name(), %error, "failed to create or update a default object of priority and fairness");
     }
 }
 
-/// Objects that an earlier version of this server kept.
+/// Deletes default objects of earlier versions of this server.
 async fn remove_unwanted(server: &Server, own: &SelfClient) {
     let wanted = objects::wanted();
     for plural in [SCHEMAS, LEVELS] {

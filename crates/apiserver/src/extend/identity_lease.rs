@@ -1,8 +1,8 @@
-//! Which API servers there are: each keeps a Lease of its own in `kube-system` (the gate `APIServerIdentity`), and those whose server
-//! has not renewed them are taken away. Upstream `component-helpers/apimachinery/lease` and `controlplane/controller/apiserverleasegc`.
+//! Identities of API servers: each server renews a Lease in `kube-system` (feature gate `APIServerIdentity`), and expired Leases are
+//! deleted. Upstream `component-helpers/apimachinery/lease` and `controlplane/controller/apiserverleasegc`.
 //!
-//! A server that was not told its machine's name keeps none: clusters in memory, of which there may be a thousand in a process that nobody
-//! asks who serves them, write nothing when nobody writes to them.
+//! A server without a configured host name has no Lease. That applies to in-memory clusters: a process may have a thousand of them, no
+//! client asks for their identities, and without a Lease they write nothing when idle.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,40 +19,40 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases
 const COMPONENT_LABEL: &str = "apiserver.kubernetes.io/identity";
 const COMPONENT: &str = "kube-apiserver";
 const HOST_LABEL: &str = "kubernetes.io/hostname";
-/// For how long a server is taken for alive that does not renew its Lease.
+/// Seconds after the last renewal during which a server counts as alive.
 const LEASE_SECONDS: i64 = 3600;
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 const LOOK_FOR_EXPIRED_EVERY: Duration = Duration::from_secs(3600);
 
-/// The Lease of one server.
+/// The Lease of this server.
 struct OwnLease {
     own: SelfClient,
     server: Arc<Server>,
     host: String,
     name: String,
-    /// The process, where the name is the machine's.
+    /// Identifies the process; the name identifies the machine.
     holder: String,
-    /// As it was stored last.
+    /// The Lease as it was last stored.
     latest: Option<Value>,
 }
 
-/// Whether this server is to keep a Lease, and on which machine it is.
+/// The host name for this server's Lease; `None` if it has none.
 fn host(server: &Server) -> Option<&str> {
     server.config.identity_host.as_deref().filter(|_| server.config.feature_gates.enabled("APIServerIdentity"))
 }
 
-/// The name that a machine's API server has wherever it is written down.
+/// The name of the Lease of a host's API server.
 fn name_of(host: &str) -> String {
     let mut named = Sha256::new();
     for part in [host, COMPONENT] {
-        // A machine's name has 64 characters at most.
+        // A host name has at most 64 characters.
         named.update(u16::try_from(part.len()).unwrap_or(u16::MAX).to_be_bytes());
         named.update(part);
     }
     format!("apiserver-{}", base32(&named.finalize()[..16]))
 }
 
-/// RFC 4648 in small letters, without padding.
+/// RFC 4648 in lower case, without padding.
 fn base32(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let bit = |i: usize| bytes.get(i / 8).map_or(0, |byte| usize::from(byte >> (7 - i % 8) & 1));
@@ -60,7 +60,8 @@ fn base32(bytes: &[u8]) -> String {
     (0..(bytes.len() * 8).div_ceil(5)).map(letter).collect()
 }
 
-/// Keeps the Lease. One of a former process of this name goes first, so that nobody takes it for this one's.
+/// Renews the Lease until the server stops. A Lease of a former process on this host is deleted first, so that it is not taken for this
+/// one's.
 pub async fn renew(server: Arc<Server>) {
     let Some(host) = host(&server).map(str::to_owned) else { return };
     let name = name_of(&host);
@@ -70,18 +71,18 @@ pub async fn renew(server: Arc<Server>) {
     identity.withdraw().await;
     loop {
         if let Err(error) = identity.step().await {
-            tracing::warn!(%error, lease = identity.name, "the lease of this server's identity is not renewed");
+            tracing::warn!(%error, lease = identity.name, "failed to renew the identity lease; retrying");
         }
         tokio::time::sleep(RENEW_EVERY).await;
     }
 }
 
-/// Takes this server's Lease away when it ends.
+/// Deletes this server's Lease when it stops.
 pub async fn leave(server: &Arc<Server>) {
     let Some(host) = host(server) else { return };
     let path = format!("{LEASES}/{}", name_of(host));
     if let Err(error) = SelfClient::new(server).call(Method::DELETE, &path, &Value::Null).await {
-        tracing::debug!(%error, "the lease of this server's identity stays until it expires");
+        tracing::debug!(%error, "failed to delete the identity lease; it will expire");
     }
 }
 
@@ -92,12 +93,14 @@ impl OwnLease {
 
     async fn withdraw(&self) {
         match self.own.call(Method::DELETE, &self.path(), &Value::Null).await {
-            Err(error) if error.code != 404 => tracing::warn!(%error, lease = self.name, "an old lease stays"),
+            Err(error) if error.code != 404 => {
+                tracing::warn!(%error, lease = self.name, "failed to delete the identity lease of a former process");
+            }
             _ => {}
         }
     }
 
-    /// Renews the Lease as it was last; where somebody changed it meanwhile, as it is.
+    /// Renews the Lease from the last stored state; after a conflict, from the current one.
     async fn step(&mut self) -> Result<(), kelson_meta::Status> {
         if let Some(latest) = self.latest.take()
             && let Ok(stored) = self.put(latest).await
@@ -107,7 +110,7 @@ impl OwnLease {
         }
         let stored = match self.own.call(Method::GET, &self.path(), &Value::Null).await {
             Ok(stored) => self.put(stored).await?,
-            // It was taken away for good.
+            // The server is stopping and has deleted it.
             Err(status) if status.code == 404 && self.server.health.is_stopping() => return Ok(()),
             Err(status) if status.code == 404 => {
                 let mut lease = json!({
@@ -137,7 +140,7 @@ impl OwnLease {
     }
 }
 
-/// Takes Leases of servers away that have not renewed them in time.
+/// Deletes expired Leases of API servers until the server stops.
 pub async fn collect(server: Arc<Server>) {
     if host(&server).is_none() {
         return;
@@ -145,7 +148,7 @@ pub async fn collect(server: Arc<Server>) {
     let own = SelfClient::new(&server);
     loop {
         if let Err(error) = remove_expired(&server, &own).await {
-            tracing::warn!(%error, "leases of API servers that are gone stay");
+            tracing::warn!(%error, "failed to delete expired identity leases; retrying");
         }
         tokio::time::sleep(LOOK_FOR_EXPIRED_EVERY).await;
     }
@@ -158,7 +161,7 @@ async fn remove_expired(server: &Server, own: &SelfClient) -> Result<(), kelson_
     for lease in list["items"].as_array().into_iter().flatten().filter(|lease| is_expired(lease, server.clock.now())) {
         let m = &lease["metadata"];
         let path = format!("{LEASES}/{}", m["name"].as_str().unwrap_or_default());
-        // Nobody's who renewed it since.
+        // Not if it was renewed since.
         let only_this = json!({"preconditions": {"uid": m["uid"], "resourceVersion": m["resourceVersion"]}});
         match own.call(Method::DELETE, &path, &only_this).await {
             Err(error) if !matches!(error.code, 404 | 409) => return Err(error),
@@ -168,7 +171,7 @@ async fn remove_expired(server: &Server, own: &SelfClient) -> Result<(), kelson_
     Ok(())
 }
 
-/// One that does not say until when it holds has no server.
+/// Whether a Lease has expired. One without a duration or renewal time counts as expired.
 fn is_expired(lease: &Value, now: jiff::Timestamp) -> bool {
     let spec = &lease["spec"];
     let renewed = spec["renewTime"].as_str().and_then(|at| at.parse::<jiff::Timestamp>().ok());
@@ -181,15 +184,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_has_the_name_that_the_reference_gives_it() {
+    fn a_host_has_the_same_lease_name_as_upstream() {
         assert_eq!(base32(b"foobar"), "mzxw6ytboi");
         assert_eq!(base32(b"f"), "my");
-        // Seen on a reference whose machine is called so.
+        // Observed on an upstream server on a host of this name.
         assert_eq!(name_of("vm"), "apiserver-wlv32tlttr4jl3gtroqexyxapa");
     }
 
     #[test]
-    fn a_lease_that_says_nothing_or_was_not_renewed_has_expired() {
+    fn a_lease_without_duration_or_renewal_has_expired() {
         let at = |text: &str| text.parse::<jiff::Timestamp>().unwrap_or_default();
         let check = |spec: Value, wanted: bool| {
             let lease = json!({"spec": spec});

@@ -1,5 +1,5 @@
-//! Long-lived service account tokens in Secrets: since when their use is noted (the ConfigMap that the cleaner of unused ones reads),
-//! and the day of their last use. Upstream `pkg/controlplane/controller/legacytokentracking`.
+//! Long-lived service account tokens in Secrets: the ConfigMap with the date since which their use is tracked (read by the cleaner of
+//! unused ones), and the day of their last use. Upstream `pkg/controlplane/controller/legacytokentracking`.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::shared::{Server, token_uses};
 const MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
 const NAME: &str = "kube-apiserver-legacy-service-account-token-tracking";
 const SINCE: &str = "since";
-/// How often it is seen to that the ConfigMap is there; upstream makes it anew after that time at the earliest, too.
-const LOOK: Duration = Duration::from_secs(30 * 60);
+/// Interval of checks that the ConfigMap exists (as upstream).
+const CHECK_EVERY: Duration = Duration::from_secs(30 * 60);
 
-/// Keeps the ConfigMap that says since when uses are noted. One without a date gets today's.
+/// Maintains the ConfigMap with the date since which uses are tracked. If it has no date, today is set.
 pub async fn track(server: Arc<Server>) {
     let own = SelfClient::new(&server);
     loop {
@@ -42,23 +42,23 @@ pub async fn track(server: Arc<Server>) {
             Err(status) => Err(status),
         };
         if let Err(error) = done {
-            tracing::warn!(%error, "it is not written down since when uses of legacy tokens are noted");
+            tracing::warn!(%error, "failed to update the legacy token tracking ConfigMap; retrying");
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_EVERY).await;
     }
 }
 
-/// Writes the day of the last use on Secrets, one after the other.
+/// Writes the day of the last use to Secrets, one after the other.
 pub async fn mark(server: Arc<Server>, mut marks: mpsc::Receiver<UsedSecret>) {
     let own = SelfClient::new(&server);
     while let Some(secret) = marks.recv().await {
-        let path = token_uses::path(&secret);
+        let path = token_uses::secret_path(&secret);
         let Ok(mut stored) = own.call(Method::GET, &path, &Value::Null).await else { continue };
-        if token_uses::change(&secret, &mut stored)
+        if token_uses::mark_used(&secret, &mut stored)
             && let Err(error) = own.call(Method::PUT, &path, &stored).await
         {
-            // The next use tries again.
-            tracing::debug!(secret = secret.name, %error, "the use of a legacy token is not noted");
+            // The next use retries.
+            tracing::debug!(secret = secret.name, %error, "failed to record the use of a legacy token");
         }
     }
 }

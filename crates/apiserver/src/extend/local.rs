@@ -1,17 +1,17 @@
-//! Keeps the APIServices of group versions that definitions make: they come and go with them.
+//! Maintains the APIServices of group versions from definitions, which are created and deleted with them.
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use http::Method;
 use serde_json::Value;
 
-use crate::aggregate::local::{MANAGED, OF_DEFINITIONS, PATH, service};
+use crate::aggregate::local::{DEFINITION_PRIORITIES, MANAGED, PATH, service};
 use crate::aggregate::registry::{GROUP, PLURAL};
 use crate::bootstrap::client::SelfClient;
 use crate::catalog::record::parse;
 use crate::shared::Server;
 
-/// Runs until the server ends.
+/// Runs until the server stops.
 pub async fn follow(server: Arc<Server>) {
     let own = SelfClient::new(&server);
     let mut changed = server.definitions.subscribe();
@@ -39,14 +39,14 @@ async fn keep(server: &Server, own: &SelfClient) {
         have.insert(place);
     }
     for (group, version) in wanted.difference(&have) {
-        call(own, Method::POST, PATH, &service(group, version, OF_DEFINITIONS, "true")).await;
+        call(own, Method::POST, PATH, &service(group, version, DEFINITION_PRIORITIES, "true")).await;
     }
 }
 
 async fn call(own: &SelfClient, method: Method, path: &str, body: &Value) {
     match own.call(method, path, body).await {
         Err(status) if !matches!(status.code, 404 | 409) => {
-            tracing::warn!(path, %status, "an APIService of a definition could not be kept");
+            tracing::warn!(path, %status, "failed to update the APIService of a definition");
         }
         _ => {}
     }

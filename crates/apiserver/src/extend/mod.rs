@@ -1,4 +1,4 @@
-//! What the server does of itself for those who extend the API.
+//! Background tasks for extensions of the API: aggregated API servers, custom resources, flow control, identities.
 pub mod availability;
 pub mod cleanup;
 pub mod fairness;

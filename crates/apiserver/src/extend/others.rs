@@ -1,5 +1,6 @@
-//! What other servers wrote to the storage that is shared with them: this one serves the kinds that they defined and sends on
-//! what they said others answer for, as if it had been written here. Without a shared storage there is nothing to follow.
+//! Follows changes by other servers on a shared storage: this server serves definitions and routes APIServices that they wrote as if
+//! they
+//! had been written here. Without a shared storage there is nothing to follow.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use crate::shared::Server;
 /// Pause after the log could not be followed.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// Who takes over what was written.
+/// Applies changes of one resource.
 trait Observer {
-    /// All names that are known.
+    /// All known names.
     fn names(&self) -> Vec<String>;
-    /// An object was made or changed; called again for those that were written here.
+    /// An object was created or updated. Also called for writes of this server.
     fn written(&self, record: &Arc<Record>);
-    /// An object is gone.
-    fn gone(&self, name: &str, record: Option<&Record>);
+    /// An object was deleted.
+    fn deleted(&self, name: &str, record: Option<&Record>);
 }
 
 struct DefinitionLookup<'a>(&'a Server);
@@ -31,7 +32,7 @@ impl Observer for DefinitionLookup<'_> {
     fn written(&self, record: &Arc<Record>) {
         self.0.definitions.committed(record);
     }
-    fn gone(&self, name: &str, record: Option<&Record>) {
+    fn deleted(&self, name: &str, record: Option<&Record>) {
         match record {
             Some(record) => self.0.definitions.deleted(record),
             None => self.0.definitions.forget(name),
@@ -48,12 +49,12 @@ impl Observer for ApiServices<'_> {
     fn written(&self, record: &Arc<Record>) {
         self.0.aggregation.committed(record);
     }
-    fn gone(&self, name: &str, _: Option<&Record>) {
+    fn deleted(&self, name: &str, _: Option<&Record>) {
         self.0.aggregation.forget(name);
     }
 }
 
-/// Runs until the server ends.
+/// Runs until the server stops.
 pub async fn follow(server: Arc<Server>) {
     let of_definitions =
         each(&server, Resource::new(definitions::GROUP, definitions::PLURAL), DefinitionLookup(&server));
@@ -65,14 +66,14 @@ async fn each(server: &Server, resource: Resource, observer: impl Observer) {
     while !server.tasks.token().is_cancelled() {
         let view = server.store.list(resource, None, None, None);
         let there = |name: &String| view.iter().any(|record| *record.key().name == **name);
-        observer.names().iter().filter(|name| !there(name)).for_each(|name| observer.gone(name, None));
+        observer.names().iter().filter(|name| !there(name)).for_each(|name| observer.deleted(name, None));
         view.iter().for_each(|record| observer.written(record));
-        // What cannot be followed is listed again.
+        // If the log cannot be followed, the objects are listed again.
         if let Ok(mut cursor) = server.store.watch(resource, view.revision()) {
             while let Ok(batch) = cursor.next().await {
                 for event in &batch {
                     match event.kind {
-                        EventKind::Deleted => observer.gone(&event.record.key().name, Some(&event.record)),
+                        EventKind::Deleted => observer.deleted(&event.record.key().name, Some(&event.record)),
                         EventKind::Added | EventKind::Modified => observer.written(&event.record),
                     }
                 }

@@ -1,5 +1,5 @@
-//! Whether anything goes on on a connection. One without a request for a while is closed, even if its peer answers pings:
-//! keeping it costs that peer nothing and the server memory and a descriptor.
+//! Activity of a connection. A connection without a request is closed after a while, even if its peer answers pings: keeping it
+//! would cost the peer nothing and the server memory and a descriptor.
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,53 +10,43 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Requests of one connection.
+use crate::front::heads::HeadMeter;
+
+/// The open requests of one connection.
 pub struct Activity {
     state: Mutex<ActivityState>,
     ended: Notify,
+    heads: Arc<HeadMeter>,
 }
 
 struct ActivityState {
     open: usize,
-    /// Requests that have begun, ever.
-    begun: usize,
-    /// Since when none has been open.
+    /// When the last open request ended, or the connection was made.
     since: Instant,
-    /// The connection speaks another protocol than HTTP now.
-    upgraded: bool,
 }
 
 impl Activity {
-    /// A connection that has just been made.
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self {
-            state: Mutex::new(ActivityState { open: 0, begun: 0, since: Instant::now(), upgraded: false }),
-            ended: Notify::new(),
-        })
+    /// A connection that has just been made. `heads` counts the bytes of its requests' heads.
+    pub fn new(heads: Arc<HeadMeter>) -> Arc<Self> {
+        let state = ActivityState { open: 0, since: Instant::now() };
+        Arc::new(Self { state: Mutex::new(state), ended: Notify::new(), heads })
     }
 
-    /// A request begins; it is open until what is returned is dropped.
+    /// Begins a request, whose head is complete. It is open until the returned value is dropped.
     pub fn begin(self: &Arc<Self>) -> OpenRequest {
         let mut state = self.state.lock();
         state.open += 1;
-        state.begun += 1;
+        self.heads.end_head();
         drop(state);
         OpenRequest(Arc::clone(self))
     }
 
-    /// How many requests have begun, and whether bytes that come belong to one: to its body, or to the protocol that it
-    /// switched the connection to.
-    pub fn begun(&self) -> (usize, bool) {
-        let state = self.state.lock();
-        (state.begun, state.open > 0 || state.upgraded)
-    }
-
-    /// The connection switches to another protocol: no head of a request comes any more.
+    /// Switches the connection to another protocol than HTTP.
     pub fn upgrade(&self) {
-        self.state.lock().upgraded = true;
+        self.heads.end_heads();
     }
 
-    /// Resolves when no request has been open for so long.
+    /// Resolves when no request has been open for `limit`.
     pub async fn idle_for(&self, limit: Duration) {
         loop {
             let since = {
@@ -72,7 +62,7 @@ impl Activity {
     }
 }
 
-/// An open request.
+/// An open request; dropping it ends the request.
 pub struct OpenRequest(Arc<Activity>);
 
 impl Drop for OpenRequest {
@@ -81,25 +71,26 @@ impl Drop for OpenRequest {
         state.open -= 1;
         if state.open == 0 {
             state.since = Instant::now();
+            self.0.heads.begin_head();
             self.0.ended.notify_one();
         }
     }
 }
 
-/// An answer's body that keeps its request open until it is sent.
-pub struct Answering<B> {
+/// A response body that keeps its request open until the body has been sent.
+pub struct TrackedBody<B> {
     body: B,
     _open: OpenRequest,
 }
 
-impl<B> Answering<B> {
-    /// A body and the request that it answers.
+impl<B> TrackedBody<B> {
+    /// Wraps the body of the response to `open`.
     pub fn new(body: B, open: OpenRequest) -> Self {
         Self { body, _open: open }
     }
 }
 
-impl<B: Body + Unpin> Body for Answering<B> {
+impl<B: Body + Unpin> Body for TrackedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -117,15 +108,16 @@ impl<B: Body + Unpin> Body for Answering<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::front::heads::HeadBudget;
 
     const LIMIT: Duration = Duration::from_secs(90);
 
     #[tokio::test(start_paused = true)]
     async fn idle_is_since_the_last_request_ended() {
         let begun = Instant::now();
-        let activity = Activity::new();
+        let activity = Activity::new(HeadMeter::new(&HeadBudget::new(0)));
         activity.idle_for(LIMIT).await;
-        assert_eq!(begun.elapsed(), LIMIT, "a connection that never asks");
+        assert_eq!(begun.elapsed(), LIMIT, "a connection without a request");
 
         let (one, two) = (activity.begin(), activity.begin());
         let activity_of = Arc::clone(&activity);

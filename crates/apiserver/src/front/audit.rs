@@ -1,4 +1,4 @@
-//! Audit: tells how far each request is, as the policy wants it. Without audit this costs nothing.
+//! Audit: records the stages of each request as the audit policy asks for. Without an audit log this costs nothing.
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,45 +15,45 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::identify::ActingAs;
+use super::identify::Impersonated;
 use crate::request::answer::Answer;
 use crate::request::audit::{
-    named, object, reference, refine, request_uri, response_status, sent_kind, source_ips, user_agent,
+    fill_reference, object, reference, request_kind, request_uri, response_status, source_ips, user_agent, with_kind,
 };
-use crate::request::body::Copied;
+use crate::request::body::BodyCopy;
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
 use crate::shared::Server;
 
-/// Names a request in logs on both sides.
+/// The header with the ID that identifies a request in the logs of client and server.
 pub const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
-/// Audit annotations: the plugin that refused, and those that changed the object, with the fields that they changed.
+/// Audit annotations: the plugin that rejected the request, and the plugins that changed the object, with the changed fields.
 const REFUSED_BY: &str = "admission.kelson/refused-by";
 const CHANGED_BY: &str = "admission.kelson/changed-by";
 /// How long a slow request took (upstream's name and threshold).
 const LATENCY: &str = "apiserver.latency.k8s.io/total";
 const SLOW: Duration = Duration::from_millis(500);
-/// Said of an event whose answer was too large to be part of it.
+/// Annotation of an event that does not contain the response because it was too large.
 const TRUNCATED: &str = "audit.k8s.io/truncated";
-/// Bytes of one answer that is made in pieces.
+/// Limit of the bytes of one streamed response that are copied for an event.
 const COPY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// What the audit is told at the beginning.
+/// What the audit log needs of a request at its beginning.
 pub struct AuditedRequest<'a> {
-    /// The head as it came.
+    /// The request's head as it arrived.
     pub parts: &'a Parts,
-    /// What is asked.
+    /// The parsed path and verb.
     pub info: &'a RequestInfo,
-    /// Names the request.
+    /// The request's audit ID.
     pub audit_id: &'a HeaderValue,
     /// The other end of the connection.
     pub peer: IpAddr,
-    /// The answer may last: a watch, a stream.
+    /// The response may last long: a watch or a stream.
     pub long: bool,
 }
 
-/// The audit of one request. One that is dropped before its end was given up by its sender.
+/// The audit events of one request. Dropping it before its end records that the client closed the connection.
 pub struct Trail {
     audit: Arc<Audit>,
     clock: Arc<dyn Clock>,
@@ -64,17 +64,17 @@ pub struct Trail {
 }
 
 impl Trail {
-    /// Tells that the request is there; `None` when nothing of it is to be written.
+    /// Records that the request was received; `None` if the policy records nothing of it.
     ///
     /// # Errors
-    /// 500 when it must be written and cannot.
+    /// 500 when the event must be written and cannot be.
     pub async fn begin(
         server: &Server,
-        asked: AuditedRequest<'_>,
+        request: AuditedRequest<'_>,
         user: &Arc<UserInfo>,
     ) -> Result<Option<Self>, Status> {
-        let Some(mut trail) = Self::new(server, asked, user) else { return Ok(None) };
-        if !trail.tell(Stage::RequestReceived).await {
+        let Some(mut trail) = Self::new(server, request, user) else { return Ok(None) };
+        if !trail.record(Stage::RequestReceived).await {
             trail.audit.rejected();
             trail.ended = true;
             return Err(Status::internal("failed to store audit event"));
@@ -82,26 +82,26 @@ impl Trail {
         Ok(Some(trail))
     }
 
-    /// Tells of a request whose sender was not believed.
-    pub async fn unbelieved(server: &Server, asked: AuditedRequest<'_>) {
+    /// Records a request that failed to authenticate.
+    pub async fn record_unauthenticated(server: &Server, request: AuditedRequest<'_>) {
         if server.config.audit.is_none() {
             return;
         }
-        let nobody = Arc::new(UserInfo::default());
-        let Some(mut trail) = Self::new(server, asked, &nobody) else { return };
-        let told = json!({"metadata": {}, "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized", "code": 401});
-        trail.event.response_status = Some(told);
-        trail.tell(Stage::ResponseStarted).await;
+        let unknown = Arc::new(UserInfo::default());
+        let Some(mut trail) = Self::new(server, request, &unknown) else { return };
+        let status = json!({"metadata": {}, "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized", "code": 401});
+        trail.event.response_status = Some(status);
+        trail.record(Stage::ResponseStarted).await;
         trail.ended = true;
     }
 
-    fn new(server: &Server, asked: AuditedRequest<'_>, user: &Arc<UserInfo>) -> Option<Self> {
+    fn new(server: &Server, request: AuditedRequest<'_>, user: &Arc<UserInfo>) -> Option<Self> {
         let audit = Arc::clone(server.config.audit.as_ref()?);
-        let info = asked.info;
+        let info = request.info;
         let decision = audit.decide(&Attributes {
             subresource: &info.subresource,
             version: &info.version,
-            path: asked.parts.uri.path(),
+            path: request.parts.uri.path(),
             is_resource: info.is_resource,
             ..Attributes::resource(user, info.verb, &info.group, &info.resource, &info.namespace, &info.name)
         });
@@ -111,15 +111,15 @@ impl Trail {
         let now = server.clock.now();
         let event = Event {
             level: decision.level,
-            audit_id: asked.audit_id.to_str().unwrap_or("").to_owned(),
+            audit_id: request.audit_id.to_str().unwrap_or("").to_owned(),
             stage: Stage::RequestReceived,
-            request_uri: request_uri(&asked.parts.uri),
+            request_uri: request_uri(&request.parts.uri),
             verb: info.verb.to_owned(),
             user: Arc::clone(user),
             impersonated_user: None,
             authentication_metadata: None,
-            source_ips: source_ips(&asked.parts.headers, asked.peer),
-            user_agent: user_agent(&asked.parts.headers),
+            source_ips: source_ips(&request.parts.headers, request.peer),
+            user_agent: user_agent(&request.parts.headers),
             object_ref: reference(info),
             response_status: None,
             request_object: None,
@@ -129,20 +129,20 @@ impl Trail {
             annotations: BTreeMap::new(),
         };
         let clock = Arc::clone(&server.clock);
-        Some(Self { audit, clock, decision, event, long: asked.long, ended: false })
+        Some(Self { audit, clock, decision, event, long: request.long, ended: false })
     }
 
-    /// Notes whom the sender asked to be.
-    pub fn impersonates(&mut self, other: &ActingAs) {
+    /// Adds the impersonated user.
+    pub fn set_impersonated(&mut self, other: &Impersonated) {
         self.event.impersonated_user = Some(Arc::clone(&other.user));
         let impersonation_constraint = other.constraint.clone();
         self.event.authentication_metadata =
             (!impersonation_constraint.is_empty()).then_some(AuthenticationMetadata { impersonation_constraint });
     }
 
-    /// Takes up the body that was sent, as far as the level wants it.
-    pub fn sent(&mut self, info: &RequestInfo, route: Option<&Route>, headers: &HeaderMap, body: &Bytes) {
-        // Whoever creates names the object in the body alone.
+    /// Adds the request's body, as far as the audit level asks for it.
+    pub fn add_request_body(&mut self, info: &RequestInfo, route: Option<&Route>, headers: &HeaderMap, body: &Bytes) {
+        // In a create request, only the body contains the object's name.
         let names = matches!(info.verb, "create" | "update") && info.is_resource;
         let wanted = self.event.level >= Level::Request;
         if body.is_empty() || !(names || wanted) || matches!(info.verb, "get" | "list" | "watch") {
@@ -150,28 +150,27 @@ impl Trail {
         }
         let Some(object) = object(headers, body, self.decision.omit_managed_fields) else { return };
         if let Some(reference) = self.event.object_ref.as_mut().filter(|_| names) {
-            refine(reference, &object);
+            fill_reference(reference, &object);
         }
         if wanted {
-            self.event.request_object = Some(match sent_kind(info, route) {
-                Some(gvk) => named(object, &gvk),
+            self.event.request_object = Some(match request_kind(info, route) {
+                Some(gvk) => with_kind(object, &gvk),
                 None => object,
             });
         }
     }
 
-    /// Tells what came of the request. An answer that is whole is told before it is sent, one that is made in pieces when the
-    /// last of them was sent.
+    /// Records the response. A complete response is recorded before it is sent, a streamed one after its last piece.
     pub async fn end(mut self, notes: &Notes, answer: Answer, panicked: bool) -> Answer {
         self.event.response_status = Some(response_status(&answer));
         self.event.annotations = annotations(notes, self.event.level);
         if panicked {
-            self.tell(Stage::Panic).await;
+            self.record(Stage::Panic).await;
             self.ended = true;
             return answer;
         }
         if self.long {
-            self.tell(Stage::ResponseStarted).await;
+            self.record(Stage::ResponseStarted).await;
         }
         let wanted = self.event.level == Level::RequestResponse && !self.long;
         if let Some(bytes) = answer.body().whole() {
@@ -179,7 +178,7 @@ impl Trail {
                 self.event.response_object = object(answer.headers(), &bytes, self.decision.omit_managed_fields);
             }
             self.note_latency();
-            self.tell(Stage::ResponseComplete).await;
+            self.record(Stage::ResponseComplete).await;
             self.ended = true;
             return answer;
         }
@@ -187,19 +186,19 @@ impl Trail {
         let copied = wanted.then(|| self.copy());
         answer.map(|body| {
             let body = match &copied {
-                Some(copied) => body.copying(Arc::clone(copied)),
+                Some(copied) => body.copy_to(Arc::clone(copied)),
                 None => body,
             };
-            body.holding(End { trail: self, media_type, copied })
+            body.hold(RecordAtEnd { trail: self, media_type, copied })
         })
     }
 
-    /// A copy of the answer that is being sent; its bytes are counted with those of all others.
-    fn copy(&self) -> Arc<Mutex<Copied>> {
+    /// A buffer for a copy of the response that is being sent. Its bytes count towards the limit that all requests share.
+    fn copy(&self) -> Arc<Mutex<BodyCopy>> {
         let audit = Arc::clone(&self.audit);
         let mut held: Vec<OwnedSemaphorePermit> = Vec::new();
         let mut left = COPY_BYTES_MAX;
-        Arc::new(Mutex::new(Copied::new(Box::new(move |bytes| {
+        Arc::new(Mutex::new(BodyCopy::new(Box::new(move |bytes| {
             let Some(rest) = left.checked_sub(bytes) else { return false };
             left = rest;
             audit.room(bytes).map(|room| held.push(room)).is_some()
@@ -213,7 +212,7 @@ impl Trail {
         }
     }
 
-    fn is_told(&mut self, stage: Stage) -> bool {
+    fn enter_stage(&mut self, stage: Stage) -> bool {
         self.event.stage = stage;
         if stage != Stage::RequestReceived {
             self.event.stage_at = self.clock.now();
@@ -221,8 +220,8 @@ impl Trail {
         self.decision.tells(stage)
     }
 
-    async fn tell(&mut self, stage: Stage) -> bool {
-        if !self.is_told(stage) {
+    async fn record(&mut self, stage: Stage) -> bool {
+        if !self.enter_stage(stage) {
             return true;
         }
         match self.audit.record(&self.event) {
@@ -231,10 +230,10 @@ impl Trail {
         }
     }
 
-    fn tell_detached(&mut self) {
+    fn record_detached(&mut self) {
         self.ended = true;
         self.note_latency();
-        if self.is_told(Stage::ResponseComplete) {
+        if self.enter_stage(Stage::ResponseComplete) {
             self.audit.record_detached(&self.event);
         }
     }
@@ -245,19 +244,19 @@ impl Drop for Trail {
         if !self.ended {
             let early = json!({"metadata": {}, "status": "Success", "message": "Connection closed early", "code": 200});
             self.event.response_status.get_or_insert(early);
-            self.tell_detached();
+            self.record_detached();
         }
     }
 }
 
-/// Tells of the end when the answer's body is gone: sent, or given up by its receiver.
-struct End {
+/// Records the end of a request when the response's body is dropped: sent, or abandoned by its receiver.
+struct RecordAtEnd {
     trail: Trail,
     media_type: Option<HeaderValue>,
-    copied: Option<Arc<Mutex<Copied>>>,
+    copied: Option<Arc<Mutex<BodyCopy>>>,
 }
 
-impl Drop for End {
+impl Drop for RecordAtEnd {
     fn drop(&mut self) {
         if let Some(copied) = self.copied.take() {
             match copied.lock().take() {
@@ -270,11 +269,11 @@ impl Drop for End {
                 None => drop(self.trail.event.annotations.insert(TRUNCATED.to_owned(), "true".to_owned())),
             }
         }
-        self.trail.tell_detached();
+        self.trail.record_detached();
     }
 }
 
-/// What authorization and admission left behind; the first note under a key stays.
+/// The annotations of authorization and admission. The first one under a key wins.
 fn annotations(notes: &Notes, level: Level) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let of_requests = notes.request_annotations.iter().filter(|_| level >= Level::Request);

@@ -1,17 +1,17 @@
-//! Dispatch: from what is asked to the handler that answers.
+//! Dispatch: finds the handler of a request.
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kelson_meta::Status;
 
 use crate::catalog::{Behaviour, Served};
-use crate::connect::place;
-use crate::front::{flow, spans};
+use crate::connect::backend_limit;
+use crate::front::{flow, locked, spans};
 use crate::paths;
 use crate::read::get;
 use crate::read::list;
 use crate::read::watch;
-use crate::request::answer::{Answer, nothing};
+use crate::request::answer::{Answer, not_found_page};
 use crate::request::body::RequestBody;
 use crate::request::routes::{RemoteRequest, Route};
 use crate::request::version_param;
@@ -23,27 +23,27 @@ use crate::write::delete;
 use crate::write::patch;
 use crate::write::update;
 
-/// Audit annotation: the version that was asked for will not be served for ever (upstream's name).
+/// Audit annotation of requests for a deprecated version (upstream's name).
 const DEPRECATED: &str = "k8s.io/deprecated";
 
-/// Serves an authorized request, within its trace: it may be done elsewhere than what went before. Boxed and without its type, since
-/// these are the deepest of all futures and shall not widen those of whoever waits for them.
+/// Serves an authorized request within its trace; heavy requests run on another thread than the steps before. The future is boxed
+/// to keep the size of callers' futures small, because handlers have the deepest futures.
 ///
 /// # Errors
-/// 404 for what nothing serves, 405 for a verb that is not served, and whatever the handler refuses.
+/// 404 for an unknown path, 405 for a verb that is not served, and the handler's errors.
 pub fn dispatch(cx: &RequestContext, body: RequestBody) -> BoxFuture<'_, Result<Answer, Status>> {
-    let handler = spans::of_handler(cx);
-    let within = handler.current();
-    let within = if within.context().is_some() { within } else { cx.trace.clone() };
+    let handler = spans::start_handler(cx);
+    let trace = handler.current();
+    let trace = if trace.context().is_some() { trace } else { cx.trace.clone() };
     *cx.handler_span.lock() = Some(handler);
     Box::pin(async move {
-        let answer = within.scope(dispatched(cx, body)).await;
+        let answer = trace.scope(call_handler(cx, body)).await;
         drop(cx.handler_span.lock().take());
         answer
     })
 }
 
-async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
+async fn call_handler(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
     let i = &cx.info;
     let served = match &cx.route {
         Some(Route::Remote(remote)) => {
@@ -54,37 +54,38 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
                 info: i,
                 user: &cx.user,
                 upgrade: &cx.upgrade,
-                place: place::take(cx)?,
+                reservation: backend_limit::take(cx)?,
                 body,
             };
             let answer = remote.serve(request).await;
-            // Of a watch its head is there: like one of ours it holds no seat while it lasts.
-            drop(cx.beginning.lock().take());
+            // The head of a watch's response is there. Like a local watch, it holds no seat from now on.
+            drop(cx.watch_permit.lock().take());
             return answer;
         }
         _ if !i.is_resource => return paths::serve(cx, body).await,
         Some(Route::Stored(served)) => Arc::clone(served),
-        None if i.prefix == "apis" && !paths::discovery::has_group(&cx.server, &i.group) => return Ok(nothing()),
+        None if i.prefix == "apis" && !paths::discovery::has_group(&cx.server, &i.group) => return Ok(not_found_page()),
         None => return Err(Status::no_such_path()),
     };
     if let Some(text) = &served.warning {
         cx.warn(text.as_str());
         cx.annotate(DEPRECATED, || "true".to_owned());
     }
-    if let Some(answer) = unrouted(cx, &served) {
+    if let Some(answer) = reject_unrouted(cx, &served) {
         return answer;
     }
     if cx.server.store.is_mirror() && asks_for_newest(cx) {
         let caught_up = Box::pin(cx.server.store.catch_up()).await;
-        caught_up.map_err(|error| version_param::of_store(&error))?;
+        caught_up.map_err(|error| version_param::store_error(&error))?;
     }
+    locked::check(&cx.server.store, &served, i)?;
     let _expected = writes(cx, &served).then(|| cx.server.store.expect_write());
-    // The long ways are boxed: their state shall not make that of every small read as large.
+    // Long paths are boxed, so that their state does not enlarge the future of every small read.
     if !i.subresource.is_empty() {
         return Box::pin(subresources::serve(cx, &served, body)).await;
     }
     if i.name.is_empty() {
-        // Nothing but single objects is put and patched; the verbs say so of kinds, not of paths.
+        // Only single objects are put and patched; a kind's verbs do not depend on the path.
         let of_objects = matches!(i.verb, "update" | "patch" | "delete" | "get");
         let across = served.namespaced && i.namespace.is_empty() && !matches!(i.verb, "list" | "watch");
         if of_objects || across {
@@ -112,12 +113,12 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
     }
 }
 
-/// The answer to a path or a method for which a kind has no route.
-fn unrouted(cx: &RequestContext, served: &Served) -> Option<Result<Answer, Status>> {
+/// The response to a path or a method for which a kind has no route; `None` if there is a route.
+fn reject_unrouted(cx: &RequestContext, served: &Served) -> Option<Result<Answer, Status>> {
     let i = &cx.info;
-    // Routes of compiled-in kinds name their methods; kinds that users define go by the verb alone.
+    // Routes of built-in kinds name their methods; custom resources go by the verb alone.
     let routed = matches!(served.strategy, Behaviour::Builtin(_));
-    // Objects that live in namespaces have no path outside of them, though their collections do, also narrowed to one name.
+    // Namespaced objects have no path outside their namespace. Their collections have one, also if narrowed to one name.
     if routed {
         if served.namespaced && i.namespace.is_empty() && !i.name.is_empty() && !i.selected {
             return Some(Err(Status::no_such_path()));
@@ -126,23 +127,23 @@ fn unrouted(cx: &RequestContext, served: &Served) -> Option<Result<Answer, Statu
             return Some(Err(Status::no_such_path()));
         }
     } else {
-        // Of kinds that users define, lists and watches alone go across namespaces.
+        // Of custom resources, only lists and watches go across namespaces.
         let across = i.namespace.is_empty() && !matches!(i.verb, "list" | "watch");
         if if served.namespaced { across } else { !i.namespace.is_empty() } {
-            return Some(Ok(nothing()));
+            return Some(Ok(not_found_page()));
         }
     }
     let head = cx.method == http::Method::HEAD && routed && i.subresource != "proxy";
     head.then(|| Err(Status::method_not_allowed()))
 }
 
-/// Whether the request is one write of a stored object, which will not be long in coming.
+/// Whether the request is a write of one stored object, so that a write to the store can be expected soon.
 fn writes(cx: &RequestContext, served: &Served) -> bool {
     let one = matches!(cx.info.verb, "create" | "update" | "patch" | "delete");
     one && served.options().stored && !flow::is_long_running(&cx.info, &cx.query)
 }
 
-/// Kinds that users define say which verb they have not; single objects of theirs want a name first.
+/// The error for a verb that is not served. For custom resources it names the verb, or asks for an object's name.
 fn not_allowed(cx: &RequestContext, served: &Served) -> Status {
     match (&served.strategy, cx.info.verb) {
         (Behaviour::Builtin(_), _) => Status::method_not_allowed(),
@@ -151,7 +152,8 @@ fn not_allowed(cx: &RequestContext, served: &Served) -> Status {
     }
 }
 
-/// Whether a request must see what other servers have written: all but reads that name the time they want to be of.
+/// Whether a request must see what other servers have written: all requests except reads with a resourceVersion or a continue
+/// token.
 fn asks_for_newest(cx: &RequestContext) -> bool {
     let reads = matches!(cx.info.verb, "get" | "list" | "watch");
     !(reads && (!cx.query.text("resourceVersion").is_empty() || !cx.query.text("continue").is_empty()))
@@ -173,21 +175,21 @@ mod tests {
     use crate::request::routes::RemoteHandler;
     use crate::start::ApiServer;
 
-    /// Says what it was asked, by whom, and with what.
-    struct Telling;
+    /// Echoes method, URI, user and the length of the body.
+    struct EchoHandler;
 
-    impl RemoteHandler for Telling {
+    impl RemoteHandler for EchoHandler {
         fn serve<'a>(&'a self, request: RemoteRequest<'a>) -> BoxFuture<'a, Result<Answer, Status>> {
             Box::pin(async move {
                 let body = request.body.read().await?;
-                let told = format!("{} {} by {}: {} bytes", request.method, request.uri, request.user.name, body.len());
-                Ok(answer(StatusCode::OK, "text/plain", ApiBody::full(told).holding(request.place)))
+                let echo = format!("{} {} by {}: {} bytes", request.method, request.uri, request.user.name, body.len());
+                Ok(answer(StatusCode::OK, "text/plain", ApiBody::full(echo).hold(request.reservation)))
             })
         }
     }
 
     #[tokio::test]
-    async fn a_group_version_may_end_elsewhere() {
+    async fn a_remote_handler_serves_a_group_version() {
         let config = Config::new(Store::in_memory(StoreOptions::default()));
         let running = ApiServer::start(config).await.expect("starts");
         let ask = async |name: &str, groups: &[&str], method: &str, uri: &str| {
@@ -200,19 +202,19 @@ mod tests {
             (code, String::from_utf8_lossy(&bytes).into_owned())
         };
         let pods = "/apis/custom.example.com/v1/namespaces/a/pods/b?x=1";
-        assert_eq!(ask("root", &[user::MASTERS], "GET", pods).await.0, 404, "nobody serves it yet");
-        running.server().routes.insert("custom.example.com", "v1", Arc::new(Telling));
-        let (code, told) = ask("root", &[user::MASTERS], "PUT", pods).await;
-        assert_eq!((code, told), (200, format!("PUT {pods} by root: 2 bytes")));
-        let (code, told) = ask("root", &[user::MASTERS], "GET", "/apis/custom.example.com/v1").await;
-        assert_eq!((code, told), (200, "GET /apis/custom.example.com/v1 by root: 2 bytes".to_owned()));
-        assert_eq!(ask("nobody", &[], "GET", pods).await.0, 403, "authorized as any other request");
+        assert_eq!(ask("root", &[user::MASTERS], "GET", pods).await.0, 404, "no handler serves it yet");
+        running.server().routes.insert("custom.example.com", "v1", Arc::new(EchoHandler));
+        let (code, echo) = ask("root", &[user::MASTERS], "PUT", pods).await;
+        assert_eq!((code, echo), (200, format!("PUT {pods} by root: 2 bytes")));
+        let (code, echo) = ask("root", &[user::MASTERS], "GET", "/apis/custom.example.com/v1").await;
+        assert_eq!((code, echo), (200, "GET /apis/custom.example.com/v1 by root: 2 bytes".to_owned()));
+        assert_eq!(ask("guest", &[], "GET", pods).await.0, 403, "authorized as any other request");
         let request = http::Request::get("/apis/custom.example.com/v1/namespaces/a/pods/b/exec")
             .body(Bytes::new())
             .expect("request");
         let root = UserInfo::new("root", [user::MASTERS]);
         let answer = running.in_process(root).send(request).await.expect("answered");
-        assert_eq!(running.server().backends.held(), 1, "it has a place among the connections to other servers");
+        assert_eq!(running.server().backends.held(), 1, "it counts towards the connections to other servers");
         drop(answer);
         assert_eq!(running.server().backends.held(), 0);
         running.server().routes.remove("custom.example.com", "v1");

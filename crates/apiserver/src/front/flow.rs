@@ -1,5 +1,5 @@
-//! Flow: lets requests run as there is room. Watches are counted until they have begun, streams not at all: they hold no thread
-//! and little memory.
+//! Flow: admits requests as flow control allows. Watches are counted until they have begun. Streams are not counted, because they
+//! hold no thread and little memory.
 use std::sync::Arc;
 
 use http::Method;
@@ -11,19 +11,19 @@ use crate::request::body::{RETRY_AFTER_S, RequestBody, TOO_MANY};
 use crate::request::route::RequestInfo;
 use crate::shared::context::RequestContext;
 use crate::shared::flow::{Decision, FlowRequest, Permit};
-use crate::shared::room::{Class, Place};
+use crate::shared::pool::{Class, PoolShare};
 
-/// Whether the request may last: it is not counted in flight and has no time limit.
+/// Whether the request may last long: it is not counted in flight and has no time limit.
 pub fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
     info.verb == "watch"
         || matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy")
         || (info.subresource == "log" && query.flag("follow"))
 }
 
-/// Waits for the request's turn, where flow control lets it wait.
+/// Waits until flow control admits the request.
 ///
 /// # Errors
-/// 429 where the requests of others have all places.
+/// 429 if all seats are taken and the request cannot wait.
 pub async fn enter(cx: &RequestContext, class: Class) -> Result<Permit, Status> {
     let read = matches!(cx.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let decision = {
@@ -37,7 +37,7 @@ pub async fn enter(cx: &RequestContext, class: Class) -> Result<Permit, Status> 
             route: cx.route.as_ref(),
         };
         let admittance = cx.server.flow.admit(&request);
-        *cx.sorted.lock() = admittance.sorted;
+        *cx.classification.lock() = admittance.classification;
         admittance.decision
     };
     let permit = match decision {
@@ -46,17 +46,17 @@ pub async fn enter(cx: &RequestContext, class: Class) -> Result<Permit, Status> 
         Decision::Full(busy) => Err(busy),
     };
     permit.map_err(|busy| {
-        cx.server.metrics.turned_away(read);
+        cx.server.metrics.count_rejected(read);
         Status::too_many_requests(TOO_MANY, busy.retry_after_s)
     })
 }
 
-/// Reads a body that comes over the network before the request takes its turn: whoever sends it slowly holds nothing but a
-/// connection, and the bytes of all bodies together are bounded.
+/// Reads a request body from the network before the request takes a seat. A slow sender then holds only a connection, and the bytes
+/// of all bodies together are bounded.
 ///
 /// # Errors
-/// 400, 413, 429, and 504 for a body that does not come.
-pub async fn read_body(cx: &RequestContext, body: RequestBody, bytes: &mut Place) -> Result<RequestBody, Status> {
+/// 400, 413, 429, and 504 if the body does not arrive in time.
+pub async fn read_body(cx: &RequestContext, body: RequestBody, bytes: &mut PoolShare) -> Result<RequestBody, Status> {
     if matches!(body, RequestBody::Whole(_)) || body.is_empty() {
         return Ok(body);
     }
@@ -67,27 +67,28 @@ pub async fn read_body(cx: &RequestContext, body: RequestBody, bytes: &mut Place
     }
 }
 
-/// Bytes from which on an answer that is there whole is counted until it was sent.
+/// Complete answers of this size or more count towards the limit of answers until they have been sent.
 const COUNTED_BYTES_MIN: u64 = 16 * 1024;
 
-/// Keeps the permit of a request whose answer is made in pieces until the last of them was taken, and counts the bytes of one that
-/// is there whole: its reader may take them slowly, or never. Of those without room, reads are refused; what a write has done is told.
+/// Keeps the permit of a streamed answer until its last piece was taken, and counts the bytes of a complete answer, whose reader may
+/// be slow. If the limit of answers is reached, reads are rejected. The answer to a write is sent in any case, because the client
+/// must learn what the write did.
 ///
 /// # Errors
-/// 429.
+/// 429 for a read above the limit.
 pub fn hold(cx: &RequestContext, class: Class, permit: Permit, answer: Answer) -> Result<Answer, Status> {
     if !answer.body().is_whole() {
         let lent = permit.lend(&cx.server.tasks, cx.server.config.request_timeout);
-        return Ok(answer.map(|body| body.holding(lent)));
+        return Ok(answer.map(|body| body.hold(lent)));
     }
     let bytes = answer.body().own_bytes();
     if bytes < COUNTED_BYTES_MIN {
         return Ok(answer);
     }
-    let mut place = cx.server.answers.enter(Arc::clone(&cx.user), class);
+    let mut reservation = cx.server.answers.share(Arc::clone(&cx.user), class);
     let reads = matches!(cx.info.verb, "get" | "list");
-    if !place.take(usize::try_from(bytes).unwrap_or(usize::MAX)) && reads {
+    if !reservation.take(usize::try_from(bytes).unwrap_or(usize::MAX)) && reads {
         return Err(Status::too_many_requests(TOO_MANY, RETRY_AFTER_S));
     }
-    Ok(answer.map(|body| body.holding(place)))
+    Ok(answer.map(|body| body.hold(reservation)))
 }

@@ -1,5 +1,5 @@
-//! The way of a request, from its head to its answer: read the head, identify, audit, then authorize, flow and dispatch.
-//! Panics end one request, not the server.
+//! The path of a request from its head to its answer: read the head, identify, audit, then authorize, flow control and dispatch.
+//! A panic ends one request, not the server.
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::front::audit::{self, AuditedRequest, Trail};
-use crate::front::identify::{self, Identity, Proven};
+use crate::front::identify::{self, Authenticated, Identity};
 use crate::front::{authorize, dispatch, flow, heavy, spans};
 use crate::request::answer::{self, Answer};
-use crate::request::audit::tells_of_beginning;
+use crate::request::audit::has_response_started_stage;
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{Accepted, Accepts, Unacceptable};
 use crate::request::offer;
@@ -29,9 +29,9 @@ use crate::request::selectors::ParsedSelectors;
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
 use crate::shared::metrics::Labels;
-use crate::shared::room::Class;
+use crate::shared::pool::Class;
 
-/// Serves one request.
+/// Serves one request. Errors become a Status in the answer.
 pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, identity: Identity) -> Answer {
     let started = Instant::now();
     let query = Query::parse(parts.uri.query());
@@ -39,39 +39,40 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
     let info = route(&parts.method, parts.uri.path(), &query, &selectors);
     let route = server.routes.find(&info, parts.uri.path());
     let accepts = Accepts::of(&parts.headers, &query);
-    let (accepted, errors_as) = (accepts.choose(offer::of(&info, route.as_ref())), accepts.of_errors());
+    let (accepted, errors_as) = (accepts.choose(offer::offer_for(&info, route.as_ref())), accepts.of_errors());
     drop(accepts);
     let labels = Labels::new(&info, route.as_ref());
     let audit_id = audit_id(&parts.headers);
     let trace = Current::default();
     let mut head =
         Head { started, query, selectors, info, accepted, errors_as, route, audit_id: audit_id.clone(), trace };
-    let proven = AssertUnwindSafe(identify::authenticate(server, &mut parts, &identity)).catch_unwind().await;
-    let mut answer = match proven.unwrap_or_else(|_| Err(fault())) {
+    let authenticated = AssertUnwindSafe(identify::authenticate(server, &mut parts, &identity)).catch_unwind().await;
+    let mut answer = match authenticated.unwrap_or_else(|_| Err(panic_status())) {
         Err(status) => {
-            Trail::unbelieved(server, head.asked(&parts, &identity)).await;
+            Trail::record_unauthenticated(server, head.audited_request(&parts, &identity)).await;
             body.discard(&parts.headers).await;
             answer::status(&status, &errors_as)
         }
-        Ok(proven) => {
-            let sender = (&*proven.user, identity.peer());
-            let span = spans::of_request(server, &parts, &head.info, &head.audit_id, sender);
+        Ok(authenticated) => {
+            let sender = (&*authenticated.user, identity.peer());
+            let span = spans::start_request(server, &parts, &head.info, &head.audit_id, sender);
             head.trace = span.current();
-            let answer = match Trail::begin(server, head.asked(&parts, &identity), &proven.user).await {
+            let answer = match Trail::begin(server, head.audited_request(&parts, &identity), &authenticated.user).await
+            {
                 Err(status) => answer::status(&status, &errors_as),
-                Ok(trail) => identified(server, parts, body, head, (proven, &identity), trail).await,
+                Ok(trail) => serve_identified(server, parts, body, head, (authenticated, &identity), trail).await,
             };
             spans::end(span, answer)
         }
     };
     answer.headers_mut().insert(audit::AUDIT_ID, audit_id);
-    server.metrics.done(&labels, answer.status(), started.elapsed());
+    server.metrics.count_request(&labels, answer.status(), started.elapsed());
     answer
 }
 
-/// What was read of a request's head.
+/// The parsed head of a request.
 struct Head {
-    /// When the request came.
+    /// When the request arrived.
     started: Instant,
     query: Query,
     selectors: ParsedSelectors,
@@ -80,30 +81,30 @@ struct Head {
     errors_as: Accepted,
     route: Option<Route>,
     audit_id: HeaderValue,
-    /// The request's span.
+    /// The request's trace span.
     trace: Current,
 }
 
 impl Head {
-    fn asked<'a>(&'a self, parts: &'a Parts, identity: &Identity) -> AuditedRequest<'a> {
-        let long = tells_of_beginning(&self.info);
+    fn audited_request<'a>(&'a self, parts: &'a Parts, identity: &Identity) -> AuditedRequest<'a> {
+        let long = has_response_started_stage(&self.info);
         AuditedRequest { parts, info: &self.info, audit_id: &self.audit_id, peer: identity.peer(), long }
     }
 }
 
-/// Serves a request whose sender is known, as whom the sender asks to be.
-async fn identified(
+/// Serves an authenticated request as the user whom the sender impersonates, if any.
+async fn serve_identified(
     server: &Arc<Server>,
     mut parts: Parts,
     body: RequestBody,
     head: Head,
-    (Proven { user, remarks }, identity): (Proven, &Identity),
+    (Authenticated { user, remarks }, identity): (Authenticated, &Identity),
     mut trail: Option<Trail>,
 ) -> Answer {
     let errors_as = head.errors_as;
     let other = identify::impersonate(server, &mut parts, &head.info, &head.selectors, &user);
     let other = AssertUnwindSafe(other).catch_unwind().await;
-    let user = match other.unwrap_or_else(|_| Err(fault())) {
+    let user = match other.unwrap_or_else(|_| Err(panic_status())) {
         Err(status) => {
             body.discard(&parts.headers).await;
             let answer = answer::status(&status, &errors_as);
@@ -115,7 +116,7 @@ async fn identified(
         Ok(None) => user,
         Ok(Some(other)) => {
             if let Some(trail) = &mut trail {
-                trail.impersonates(&other);
+                trail.set_impersonated(&other);
             }
             other.user
         }
@@ -144,19 +145,19 @@ async fn identified(
         user,
         takes_objects,
         upgrade: Mutex::new(upgrade),
-        sorted: Mutex::default(),
-        beginning: Mutex::default(),
+        classification: Mutex::default(),
+        watch_permit: Mutex::default(),
         handler_span: Mutex::default(),
         warnings: Mutex::default(),
         notes: Mutex::default(),
     };
     if let Some(remarks) = remarks {
-        cx.remark(&remarks);
+        cx.add_remarks(&remarks);
     }
     serve(&Arc::new(cx), body, class, &errors_as, trail).await
 }
 
-/// The filters between the knowledge of who asks and the answer.
+/// Runs the filters that follow authentication, and completes the answer's headers and the audit event.
 async fn serve(
     cx: &Arc<RequestContext>,
     body: RequestBody,
@@ -167,16 +168,16 @@ async fn serve(
     let work = cx.trace.clone().scope(filters(cx, body, class, trail.as_mut()));
     let outcome = AssertUnwindSafe(work).catch_unwind().await;
     let panicked = outcome.is_err();
-    let answered = outcome.unwrap_or_else(|_| Err(fault()));
+    let answered = outcome.unwrap_or_else(|_| Err(panic_status()));
     let mut answer = answered.unwrap_or_else(|status| answer::status(&status, errors_as));
     cx.put_warnings(answer.headers_mut());
-    cx.put_sorted(answer.headers_mut());
+    cx.put_classification(answer.headers_mut());
     let Some(trail) = trail else { return answer };
     let notes = cx.notes.lock().clone();
     trail.end(&notes, answer, panicked).await
 }
 
-/// How long a request may take: the shorter of what the server allows and what the request asks for (`timeout`).
+/// How long a request may take: the shorter of the server's limit and the request's `timeout` parameter.
 fn time_allowed(server: &Server, query: &Query) -> Result<Duration, Status> {
     let most = server.config.request_timeout;
     let asked = query.text("timeout");
@@ -198,14 +199,14 @@ async fn filters(
         body.discard(&cx.headers).await;
         return Err(refused);
     }
-    let mut bytes = cx.server.bodies.enter(Arc::clone(&cx.user), class);
+    let mut bytes = cx.server.bodies.share(Arc::clone(&cx.user), class);
     let body = flow::read_body(cx, body, &mut bytes).await?;
     if let (Some(trail), RequestBody::Whole(bytes)) = (trail, &body) {
-        trail.sent(&cx.info, cx.route.as_ref(), &cx.headers, bytes);
+        trail.add_request_body(&cx.info, cx.route.as_ref(), &cx.headers, bytes);
     }
     if flow::is_long_running(&cx.info, &cx.query) {
         if cx.info.verb == "watch" {
-            *cx.beginning.lock() = Some(flow::enter(cx, class).await?);
+            *cx.watch_permit.lock() = Some(flow::enter(cx, class).await?);
         }
         return dispatch::dispatch(cx, body).await;
     }
@@ -216,12 +217,12 @@ async fn filters(
     }
 }
 
-/// What the client hears of a panic; the panic hook has logged where and why.
-fn fault() -> Status {
-    Status::internal("the server has a fault that its log names")
+/// The client's answer after a panic. The panic hook has logged the message and the location.
+fn panic_status() -> Status {
+    Status::internal("the server panicked while serving this request; see its log")
 }
 
-/// Names one request in logs on both sides; a client may bring its own.
+/// The ID that identifies the request in the logs of client and server; the client may send its own.
 fn audit_id(headers: &HeaderMap) -> HeaderValue {
     const AUDIT_ID_BYTES_MAX: usize = 64;
     let given = headers.get(audit::AUDIT_ID).filter(|v| !v.is_empty() && v.len() <= AUDIT_ID_BYTES_MAX).cloned();

@@ -1,26 +1,25 @@
-//! Heads of requests that are still to come: bytes that the server holds of them before anybody is asked who they are. A small head is
-//! every connection's to send; what is beyond it is counted for all connections together, and a connection that finds no room ends.
+//! Limit of incomplete request heads: bytes that the server holds before it knows who sends them. Every connection may send a small
+//! head. The bytes beyond that count towards one budget of all connections, and a connection that exceeds it ends.
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::front::activity::Activity;
-
-/// Bytes of a head that are not counted: nearly all heads are smaller.
+/// Bytes of a head that do not count towards the budget: nearly all heads are smaller.
 const FREE_BYTES: usize = 16 * 1024;
 
-/// Room for the heads of all connections.
+/// The budget of bytes that the heads of all connections share.
 #[derive(Debug)]
-pub struct Heads {
+pub struct HeadBudget {
     left: AtomicUsize,
 }
 
-impl Heads {
-    /// Room for so many bytes.
+impl HeadBudget {
+    /// A budget of `bytes`.
     pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { left: AtomicUsize::new(bytes) })
     }
@@ -29,52 +28,90 @@ impl Heads {
         self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
     }
 
-    fn give(&self, bytes: usize) {
+    fn give_back(&self, bytes: usize) {
         self.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What the bytes that a connection receives belong to.
+enum Phase {
+    /// The head of the next request: bytes received so far, and those of them that are taken from the budget.
+    Head { received: usize, taken: usize },
+    /// An open request: its body, which is counted where it is read, or the head of a concurrent request.
+    Request,
+    /// Another protocol, or a closed connection: no head comes any more.
+    NoMoreHeads,
+}
+
+/// Counts the bytes of one connection's heads. The connection's requests switch its phase: each begins when its head is complete,
+/// and an upgrade ends HTTP.
+pub struct HeadMeter {
+    budget: Arc<HeadBudget>,
+    phase: Mutex<Phase>,
+}
+
+impl HeadMeter {
+    /// A new connection, which waits for its first head.
+    pub fn new(budget: &Arc<HeadBudget>) -> Arc<Self> {
+        Arc::new(Self { budget: Arc::clone(budget), phase: Mutex::new(Phase::Head { received: 0, taken: 0 }) })
+    }
+
+    /// A head is complete: the bytes that follow belong to its request.
+    pub fn end_head(&self) {
+        self.switch(Phase::Request);
+    }
+
+    /// No request is open: the bytes that follow are the next head.
+    pub fn begin_head(&self) {
+        self.switch(Phase::Head { received: 0, taken: 0 });
+    }
+
+    /// The connection speaks another protocol or is closed.
+    pub fn end_heads(&self) {
+        self.switch(Phase::NoMoreHeads);
+    }
+
+    /// Gives back what the last head took. [`Phase::NoMoreHeads`] is final.
+    fn switch(&self, next: Phase) {
+        let mut phase = self.phase.lock();
+        if let Phase::Head { taken, .. } = *phase {
+            self.budget.give_back(taken);
+        }
+        if !matches!(*phase, Phase::NoMoreHeads) {
+            *phase = next;
+        }
+    }
+
+    /// Counts received bytes; `false` if the budget is exceeded.
+    fn receive(&self, bytes: usize) -> bool {
+        let mut phase = self.phase.lock();
+        let Phase::Head { received, taken } = &mut *phase else { return true };
+        *received += bytes;
+        let missing = received.saturating_sub(FREE_BYTES) - *taken;
+        let fits = missing == 0 || self.budget.take(missing);
+        if fits {
+            *taken += missing;
+        }
+        fits
     }
 }
 
 /// A connection whose heads are counted.
 pub struct CountedHeads<T> {
     io: T,
-    heads: Arc<Heads>,
-    activity: Arc<Activity>,
-    /// Requests that had begun when the bytes below began to come.
-    begun: usize,
-    /// Bytes that came since.
-    bytes: usize,
-    /// Those of them that are taken from the room.
-    taken: usize,
+    meter: Arc<HeadMeter>,
 }
 
 impl<T> CountedHeads<T> {
-    /// A connection; its `activity` says when a head is over.
-    pub fn new(io: T, heads: Arc<Heads>, activity: Arc<Activity>) -> Self {
-        Self { io, heads, activity, begun: 0, bytes: 0, taken: 0 }
-    }
-
-    fn count(&mut self, came: usize) -> bool {
-        let (begun, open) = self.activity.begun();
-        if begun != self.begun || open {
-            // What came was a head, or is a body, whose bytes are counted when it is read.
-            self.begun = begun;
-            self.bytes = 0;
-            self.heads.give(std::mem::take(&mut self.taken));
-            return true;
-        }
-        self.bytes += came;
-        let wanted = self.bytes.saturating_sub(FREE_BYTES) - self.taken;
-        let fits = wanted == 0 || self.heads.take(wanted);
-        if fits {
-            self.taken += wanted;
-        }
-        fits
+    /// Counts what is read from `io`.
+    pub fn new(io: T, meter: Arc<HeadMeter>) -> Self {
+        Self { io, meter }
     }
 }
 
 impl<T> Drop for CountedHeads<T> {
     fn drop(&mut self) {
-        self.heads.give(self.taken);
+        self.meter.end_heads();
     }
 }
 
@@ -82,9 +119,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for CountedHeads<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buf);
-        if read.is_ready() && !self.count(buf.filled().len() - before) {
+        if read.is_ready() && !self.meter.receive(buf.filled().len() - before) {
             buf.set_filled(before);
-            return Poll::Ready(Err(io::Error::other("too many bytes of unfinished requests")));
+            return Poll::Ready(Err(io::Error::other("too many bytes of incomplete request heads")));
         }
         read
     }
@@ -117,38 +154,51 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 
     use super::*;
+    use crate::front::activity::Activity;
 
-    /// Reads all that was sent.
-    async fn read(
-        bytes: usize,
-        heads: &Arc<Heads>,
-        activity: &Arc<Activity>,
-    ) -> io::Result<CountedHeads<impl AsyncRead>> {
+    /// Receives `bytes` over a connection.
+    async fn receive(bytes: usize, meter: Arc<HeadMeter>) -> io::Result<CountedHeads<impl AsyncRead>> {
         let (mut client, server) = duplex(bytes.max(1));
         client.write_all(&vec![b'x'; bytes]).await?;
         drop(client);
-        let mut counted = CountedHeads::new(server, Arc::clone(heads), Arc::clone(activity));
+        let mut counted = CountedHeads::new(server, meter);
         counted.read_to_end(&mut Vec::new()).await?;
         Ok(counted)
     }
 
     #[tokio::test]
-    async fn heads_share_a_room() {
-        let heads = Heads::new(100_000);
-        let activity = Activity::new();
+    async fn heads_share_a_budget() {
+        let budget = HeadBudget::new(100_000);
+        let left = || budget.left.load(Ordering::Relaxed);
         for _ in 0..100 {
-            read(FREE_BYTES, &heads, &activity).await.expect("small ones are not counted");
+            receive(FREE_BYTES, HeadMeter::new(&budget)).await.expect("small heads are not counted");
         }
-        let one = read(FREE_BYTES + 60_000, &heads, &activity).await.expect("there is room");
-        assert!(read(FREE_BYTES + 60_000, &heads, &activity).await.is_err(), "not for two");
-        assert_eq!(heads.left.load(Ordering::Relaxed), 40_000);
+        let one = receive(FREE_BYTES + 60_000, HeadMeter::new(&budget)).await.expect("within the budget");
+        assert!(receive(FREE_BYTES + 60_000, HeadMeter::new(&budget)).await.is_err(), "two exceed the budget");
+        assert_eq!(left(), 40_000);
         drop(one);
-        assert_eq!(heads.left.load(Ordering::Relaxed), 100_000);
+        assert_eq!(left(), 100_000);
+    }
+
+    #[tokio::test]
+    async fn bodies_and_upgraded_streams_are_not_heads() {
+        let budget = HeadBudget::new(100_000);
+        let left = || budget.left.load(Ordering::Relaxed);
+        let meter = HeadMeter::new(&budget);
+        let activity = Activity::new(Arc::clone(&meter));
+        assert!(meter.receive(FREE_BYTES + 60_000));
         let open = activity.begin();
-        read(FREE_BYTES + 500_000, &heads, &activity).await.expect("a body is no head");
+        assert_eq!(left(), 100_000, "a complete head is given back");
+        assert!(meter.receive(500_000), "a body");
+        let concurrent = activity.begin();
         drop(open);
-        assert_eq!(heads.left.load(Ordering::Relaxed), 100_000);
+        assert!(meter.receive(500_000), "the other request's body");
+        drop(concurrent);
+        assert!(!meter.receive(FREE_BYTES + 500_000), "the next head");
         activity.upgrade();
-        read(FREE_BYTES + 500_000, &heads, &activity).await.expect("a stream behind an upgrade is no head");
+        receive(FREE_BYTES + 500_000, Arc::clone(&meter)).await.expect("a stream after an upgrade is not a head");
+        drop(activity.begin());
+        assert!(meter.receive(500_000), "an upgrade is final");
+        assert_eq!(left(), 100_000);
     }
 }

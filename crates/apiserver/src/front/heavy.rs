@@ -1,7 +1,7 @@
-//! Heavy: requests that compute for long are served on threads of their own, few at a time, with users in turns and places kept for
-//! nodes and the control plane. What a request costs is not to be seen from its size alone: decoding, patching and validating
-//! megabytes takes a core for hundreds of milliseconds, and so do the patterns of a small object. A thread of the runtime would renew
-//! nobody's lease meanwhile, and notice no time limit.
+//! Heavy requests compute for long. They run on their own threads, few at a time, in turns by user and with threads reserved for
+//! nodes and the control plane. The size alone does not show the cost of a request: decoding, patching and validating megabytes
+//! takes a core for hundreds of milliseconds, and so do the patterns of a small object. On a runtime thread, such work would delay
+//! lease renewals and timeouts.
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,9 +20,9 @@ use crate::request::negotiate::View;
 use crate::request::routes::Route;
 use crate::shared::HEAVY_BYTES_MIN;
 use crate::shared::context::RequestContext;
-use crate::shared::room::Class;
+use crate::shared::pool::Class;
 
-/// Bytes from which on a body is large for rules: each may look at all pairs of what a list holds.
+/// Bodies of this size or more are heavy for kinds with validation rules, each of which may compare all pairs of a list's items.
 const RULED_BYTES_MIN: usize = 4 * 1024;
 
 /// Whether a request computes for long.
@@ -32,7 +32,7 @@ fn is_heavy(cx: &RequestContext, body: &RequestBody) -> bool {
         return true;
     }
     match &cx.route {
-        // Documents of all kinds of a version, or of all, with the schemas of all definitions.
+        // OpenAPI documents of all kinds of one version, or of all versions, with the schemas of all definitions.
         None => cx.uri.path() == "/openapi/v2" || cx.uri.path().starts_with("/openapi/v3/"),
         Some(Route::Remote(_)) => false,
         Some(Route::Stored(served)) => match cx.info.verb {
@@ -48,25 +48,25 @@ fn is_heavy(cx: &RequestContext, body: &RequestBody) -> bool {
     }
 }
 
-/// Whether the stored object that a request is about is large.
+/// Whether the stored object that the request names is large.
 fn is_large(cx: &RequestContext, served: &Served) -> bool {
     let name = &cx.info.name;
     let stored = || cx.server.store.get(served.store, cx.namespace(served), name);
     !name.is_empty() && served.options().stored && stored().is_some_and(|record| record.len() >= HEAVY_BYTES_MIN)
 }
 
-/// Whether the answer to a read is the stored bytes as they are, or no object.
+/// Whether the answer to a read is the stored bytes unchanged, or not an object.
 fn is_copied(cx: &RequestContext) -> bool {
     let as_stored =
         |a: crate::request::negotiate::Accepted| a.view == View::Whole && a.encoding == Encoding::Json && !a.pretty;
     cx.accepted.is_ok_and(as_stored) || cx.info.subresource == "log"
 }
 
-/// Lets an authorized request run whose body has been read, when flow control has room for it. A heavy one waits for its turn before
-/// that: it holds no seat of those that need none of its threads.
+/// Runs an authorized request whose body has been read, when flow control admits it. A heavy request waits for a thread first, so
+/// that it does not hold a seat meanwhile.
 ///
 /// # Errors
-/// 429, whatever the handler refuses, and 500 when it panics.
+/// 429, the handler's errors, and 500 if the handler panics.
 pub async fn serve(cx: &Arc<RequestContext>, class: Class, body: RequestBody) -> Result<Answer, Status> {
     if !is_heavy(cx, &body) {
         return run(cx, class, body).await;
@@ -82,17 +82,17 @@ pub async fn serve(cx: &Arc<RequestContext>, class: Class, body: RequestBody) ->
 
 async fn run(cx: &RequestContext, class: Class, body: RequestBody) -> Result<Answer, Status> {
     let permit = child("priorityandfairness", Vec::new).scope(flow::enter(cx, class)).await?;
-    let answer = Charged { budget: PatternBudget::default(), work: dispatch::dispatch(cx, body) }.await?;
+    let answer = WithPatternBudget { budget: PatternBudget::default(), work: dispatch::dispatch(cx, body) }.await?;
     flow::hold(cx, class, permit, answer)
 }
 
-/// Work whose patterns are charged to the request.
-struct Charged<F> {
+/// Work whose regular expressions are charged to the request's budget.
+struct WithPatternBudget<F> {
     budget: PatternBudget,
     work: F,
 }
 
-impl<F: Future + Unpin> Future for Charged<F> {
+impl<F: Future + Unpin> Future for WithPatternBudget<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {

@@ -1,4 +1,4 @@
-//! Identify: who asks, by certificate or token, and who they ask to be.
+//! Identify: authenticates the sender by certificate or token, and applies impersonation.
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::authorize;
 use crate::request::route::RequestInfo;
 use crate::request::selectors::ParsedSelectors;
 use crate::shared::Server;
-use crate::shared::identity_metrics::Proof;
+use crate::shared::identity_metrics::AuthenticationResult;
 
-/// How a request came.
+/// How a request arrived.
 pub enum Identity {
     /// Over the network.
     Network {
-        /// The client's certificate chain: its key is proven, its issuer is not.
+        /// The client's certificate chain. The client has proven the key; the issuer is not verified yet.
         certificates: Arc<[CertificateDer<'static>]>,
         /// The other end of the connection.
         peer: IpAddr,
@@ -39,83 +39,86 @@ impl Identity {
     }
 }
 
-/// The sender of a request, as its credentials tell.
-pub struct Proven {
-    /// The user whom the credentials name.
+/// The authenticated sender of a request.
+pub struct Authenticated {
+    /// The user that the credentials name.
     pub user: Arc<UserInfo>,
-    /// What the client and the audit log are told of the credentials.
+    /// Warnings for the client and annotations for the audit log about the credentials.
     pub remarks: Option<Arc<Remarks>>,
 }
 
-/// The user that the credentials prove. They are taken out of the headers.
+/// Authenticates the request and removes the credentials from its headers.
 ///
 /// # Errors
-/// 401 for credentials that prove nothing.
-pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identity) -> Result<Proven, Status> {
-    let proven = match identity {
-        Identity::Known(user) => Proven { user: Arc::clone(user), remarks: None },
+/// 401 for invalid credentials.
+pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identity) -> Result<Authenticated, Status> {
+    let authenticated = match identity {
+        Identity::Known(user) => Authenticated { user: Arc::clone(user), remarks: None },
         Identity::Network { certificates, .. } => {
             let path = parts.uri.path();
             let credentials = Credentials { headers: &parts.headers, certificates, path };
             let since = Instant::now();
             let found = server.auth.authenticator.authenticate(&credentials).await;
             let proof = match &found {
-                Ok(_) => Proof::Success,
-                Err(_) if certificates.is_empty() && !parts.headers.contains_key(AUTHORIZATION) => Proof::Failure,
-                Err(_) => Proof::Error,
+                Ok(_) => AuthenticationResult::Success,
+                Err(_) if certificates.is_empty() && !parts.headers.contains_key(AUTHORIZATION) => {
+                    AuthenticationResult::Failure
+                }
+                Err(_) => AuthenticationResult::Error,
             };
             let user = found.as_ref().ok().map(|found| &*found.user);
-            server.metrics.identity().proven(proof, user, since.elapsed());
+            server.metrics.identity().count_authentication(proof, user, since.elapsed());
             let found = found.map_err(|why| {
-                if let Some(untold) = server.rejections.allow() {
+                if let Some(suppressed) = server.rejections.allow() {
                     let path = shortened(path);
-                    tracing::info!(path, %why, untold, "unable to authenticate the request");
+                    tracing::info!(path, %why, suppressed, "unable to authenticate the request");
                 }
                 Status::unauthorized()
             })?;
-            Proven { user: found.user, remarks: found.remarks }
+            Authenticated { user: found.user, remarks: found.remarks }
         }
     };
-    // From here on nobody can log the credentials or pass them on to a backend.
+    // From here on the credentials can be neither logged nor passed on to a backend.
     server.auth.authenticator.strip(&mut parts.headers);
-    Ok(proven)
+    Ok(authenticated)
 }
 
-/// Whom a request acts as.
-pub struct ActingAs {
-    /// The user that it is of from now on.
+/// The user whom a request impersonates.
+pub struct Impersonated {
+    /// The user that the request has from now on.
     pub user: Arc<UserInfo>,
-    /// The verb of the constrained way that allowed it; empty for the old way.
+    /// The verb of the constrained impersonation that allowed it; empty for unconstrained impersonation.
     pub constraint: String,
 }
 
-/// Whom the user asks to be; `None` when they stay who they are. Headers that ask for it are taken out.
+/// The impersonated user; `None` without impersonation headers. The headers are removed.
 ///
 /// # Errors
-/// 403 for an impersonation that is not allowed.
+/// 403 if the impersonation is not allowed, 400 if the headers are invalid.
 pub async fn impersonate(
     server: &Server,
     parts: &mut Parts,
     info: &RequestInfo,
     selectors: &ParsedSelectors,
     user: &UserInfo,
-) -> Result<Option<ActingAs>, Status> {
+) -> Result<Option<Impersonated>, Status> {
     let request = authorize::attributes(info, selectors, user, parts.uri.path());
     let (metrics, since) = (server.metrics.impersonation(), Instant::now());
-    let other = authenticate::impersonate(&parts.headers, &request, &metrics.over(server.authorizer.as_ref())).await;
+    let other =
+        authenticate::impersonate(&parts.headers, &request, &metrics.counting(server.authorizer.as_ref())).await;
     match &other {
-        Ok(Some(other)) => metrics.attempted(Some(&other.constraint), since.elapsed()),
-        // Headers that make no sense are no attempt.
-        Err(status) if status.code != 400 => metrics.attempted(None, since.elapsed()),
+        Ok(Some(other)) => metrics.count_attempt(Some(&other.constraint), since.elapsed()),
+        // Invalid headers are not counted as an attempt.
+        Err(status) if status.code != 400 => metrics.count_attempt(None, since.elapsed()),
         _ => {}
     }
     Ok(other?.map(|other| {
         authenticate::strip_impersonation(&mut parts.headers);
-        ActingAs { user: Arc::new(other.user), constraint: other.constraint }
+        Impersonated { user: Arc::new(other.user), constraint: other.constraint }
     }))
 }
 
-/// The beginning of a text that a client chose, for the log.
+/// The beginning of a string that a client chose, for the log.
 fn shortened(text: &str) -> &str {
     const LOGGED_BYTES_MAX: usize = 256;
     &text[..text.floor_char_boundary(LOGGED_BYTES_MAX)]

@@ -1,4 +1,4 @@
-//! The transport of components in this process: requests take the whole path but TLS and sockets.
+//! The transport of components in this process: requests take the whole request path except TLS and sockets.
 use std::sync::Arc;
 
 use http_body_util::BodyExt as _;
@@ -10,14 +10,14 @@ use crate::front::identify::Identity;
 use crate::request::body::RequestBody;
 use crate::shared::Server;
 
-/// A transport under one identity.
+/// A transport whose requests all have the same user.
 pub struct InProcess {
     server: Arc<Server>,
     user: Arc<UserInfo>,
 }
 
 impl InProcess {
-    /// Under this identity.
+    /// Requests of this user; `system:authenticated` is added to the groups.
     pub fn new(server: Arc<Server>, mut identity: UserInfo) -> Self {
         if identity.name != user::ANONYMOUS && !identity.in_group(user::AUTHENTICATED) {
             identity.groups.push(user::AUTHENTICATED.to_owned());

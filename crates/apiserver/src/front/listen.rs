@@ -1,5 +1,5 @@
-//! Listen: TCP, TLS, HTTP/1.1 and HTTP/2, with limits on everything a client can make the server hold. `peers` says how many
-//! connections each may have, `activity` when one is idle.
+//! Listen: TCP, TLS, HTTP/1.1 and HTTP/2, with limits on everything that a client can make the server hold. `peers` limits the
+//! connections of each client, `activity` notices idle connections.
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,43 +19,43 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::StartError;
-use crate::front::activity::{Activity, Answering};
+use crate::front::activity::{Activity, TrackedBody};
 use crate::front::handle;
-use crate::front::heads::{CountedHeads, Heads};
+use crate::front::heads::{CountedHeads, HeadBudget, HeadMeter};
 use crate::front::identify::Identity;
 use crate::front::peers::{Limits, Peers};
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::shared::Server;
 
-/// Connections the kernel keeps before they are accepted.
+/// Connections that the kernel queues before they are accepted.
 const BACKLOG: u32 = 1024;
-/// A TLS handshake must be over by then.
+/// Timeout of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A request's head must be there by then.
+/// Timeout of a request's head.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
-/// A connection without a request is closed after that time, its first one not excepted.
+/// A connection without a request is closed after this time, also before its first request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-/// A connection that was told to close must have closed by then.
+/// Timeout of closing a connection after the server started to close it.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of a request's head, and with HTTP/1.1 of an answer that its reader has not taken yet.
+/// Limit of the bytes of a request's head and, with HTTP/1.1, of an answer that its reader has not taken yet.
 const HEADER_BYTES_MAX: u32 = 256 << 10;
-/// Bytes of all heads together that are still to come, but for small ones.
+/// Limit of the bytes of all incomplete heads together, except small ones.
 const HEADS_BYTES_MAX: usize = 64 << 20;
-/// Streams of one HTTP/2 connection at once (upstream `--http2-max-streams-per-connection`).
+/// Concurrent streams of one HTTP/2 connection (upstream `--http2-max-streams-per-connection`).
 const STREAMS_MAX: u32 = 100;
-/// Streams reset by the peer before they were answered, beyond which a connection is closed (CVE-2023-44487).
+/// A connection is closed when its peer has reset more than this number of streams before they were answered (CVE-2023-44487).
 const PENDING_RESETS_MAX: usize = 50;
 /// Received bytes in flight per stream and per connection.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024 * 4;
-/// Idle HTTP/2 connections are pinged, so that dead ones are noticed.
+/// Idle HTTP/2 connections are pinged to notice dead ones.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause after the system could not accept a connection (out of descriptors).
+/// Pause after the operating system could not accept a connection, for example for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A bound socket, not yet served.
+/// A bound socket that does not accept yet.
 pub struct Listener {
     tcp: TcpListener,
     tls: TlsAcceptor,
@@ -63,7 +63,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds what the configuration says; `None` when it says nothing.
+    /// Binds the configured address; `None` if there is none.
     ///
     /// # Errors
     /// [`StartError::Bind`], [`StartError::Tls`].
@@ -83,8 +83,8 @@ impl Listener {
     }
     /// Accepts until the server stops.
     pub async fn run(self, server: Arc<Server>) {
-        let heads = Heads::new(HEADS_BYTES_MAX);
-        let peers = Peers::new(Limits::of_process(), server.store.clone());
+        let heads = HeadBudget::new(HEADS_BYTES_MAX);
+        let peers = Peers::new(Limits::from_process(), server.store.clone());
         loop {
             let accepted = tokio::select! {
                 () = server.tasks.token().cancelled() => return,
@@ -99,8 +99,8 @@ impl Listener {
                 }
             };
             let Some(admitted) = peers.admit(peer.ip()) else {
-                if let Some(untold) = server.rejections.allow() {
-                    tracing::warn!(%peer, untold, "too many connections: refused one more");
+                if let Some(suppressed) = server.rejections.allow() {
+                    tracing::warn!(%peer, suppressed, "too many connections; rejected a new one");
                 }
                 continue;
             };
@@ -132,8 +132,8 @@ fn tls(server: &Server, certificate: Arc<dyn rustls::server::ResolvesServerCert>
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-async fn connection(server: Arc<Server>, heads: Arc<Heads>, tls: TlsAcceptor, stream: TcpStream, peer: IpAddr) {
-    // Small answers must not wait for more.
+async fn connection(server: Arc<Server>, heads: Arc<HeadBudget>, tls: TlsAcceptor, stream: TcpStream, peer: IpAddr) {
+    // Send small answers at once.
     let _ = stream.set_nodelay(true);
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
@@ -155,30 +155,31 @@ async fn connection(server: Arc<Server>, heads: Arc<Heads>, tls: TlsAcceptor, st
     .await;
 }
 
-/// Speaks HTTP over a connection until it ends, is idle for too long, or the server stops. Which version was agreed with
-/// TLS: nothing is guessed from the first bytes, which a client need never send.
-async fn serve<T, H, F>(io: T, http2: bool, heads: &Arc<Heads>, stopping: &CancellationToken, handle: H)
+/// Speaks HTTP over a connection until it ends, is idle for too long, or the server stops. The version is the one that TLS
+/// negotiated; it is not guessed from the first bytes, which a client may never send.
+async fn serve<T, H, F>(io: T, http2: bool, heads: &Arc<HeadBudget>, stopping: &CancellationToken, handle: H)
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Fn(http::Request<hyper::body::Incoming>) -> F + Clone + Send + 'static,
     F: Future<Output = Answer> + Send + 'static,
 {
-    let activity = Activity::new();
+    let heads = HeadMeter::new(heads);
+    let activity = Activity::new(Arc::clone(&heads));
     let activity_of = Arc::clone(&activity);
     let service = service_fn(move |request| {
         let open = activity_of.begin();
         let activity = Arc::clone(&activity_of);
-        // On the heap: a connection that waits for its next request shall not keep the room of one, nor move it about.
+        // On the heap, so that a connection that waits for its next request neither keeps the memory of one nor moves it.
         let answer = Box::pin(handle(request));
         async move {
             let answer = answer.await;
             if answer.status() == http::StatusCode::SWITCHING_PROTOCOLS {
                 activity.upgrade();
             }
-            Ok::<_, std::convert::Infallible>(answer.map(|body| Answering::new(body, open)))
+            Ok::<_, std::convert::Infallible>(answer.map(|body| TrackedBody::new(body, open)))
         }
     });
-    let io = TokioIo::new(CountedHeads::new(io, Arc::clone(heads), Arc::clone(&activity)));
+    let io = TokioIo::new(CountedHeads::new(io, heads));
     let outcome = if http2 {
         let connection = http2_builder().serve_connection(io, service);
         drive(connection, |c| c.graceful_shutdown(), &activity, stopping).await
@@ -187,7 +188,7 @@ where
         drive(connection, |c| c.graceful_shutdown(), &activity, stopping).await
     };
     if let Err(error) = outcome {
-        tracing::debug!(%error, "connection ended with a fault");
+        tracing::debug!(%error, "connection ended with an error");
     }
 }
 
@@ -209,7 +210,7 @@ where
         }
         () = activity.idle_for(IDLE_TIMEOUT) => {
             close(connection.as_mut());
-            // A peer that does not listen is not waited for.
+            // A peer that does not close its end is not waited for longer.
             tokio::time::timeout(CLOSE_TIMEOUT, connection).await.unwrap_or(Ok(()))
         }
     }
@@ -257,16 +258,16 @@ mod tests {
                 let watch = request.uri().path() == "/watch";
                 http::Response::new(if watch { ApiBody::stream(futures::stream::pending()) } else { ApiBody::empty() })
             };
-            serve(server, http2, &Heads::new(0), &CancellationToken::new(), handle).await;
+            serve(server, http2, &HeadBudget::new(0), &CancellationToken::new(), handle).await;
         });
         client
     }
 
-    /// Watches, lists, logs, proxies and aggregated APIs are all answered by such bodies.
+    /// Watches, lists, logs, proxies and aggregated APIs all have such streamed bodies.
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_reads_is_not_made() {
+    async fn an_answer_that_is_not_read_is_not_produced() {
         const PIECE: usize = 16 * 1024;
-        // What the reader's end of the connection takes, and what the server keeps for it.
+        // The buffers of the client's end and of the server.
         const BYTES_MAX: usize = 2 << 20;
         for http2 in [false, true] {
             let made = Arc::new(AtomicUsize::new(0));
@@ -277,16 +278,16 @@ mod tests {
                     let made = Arc::clone(&made_of);
                     let pieces = futures::stream::repeat_with(move || {
                         let before = made.fetch_add(PIECE, Ordering::SeqCst);
-                        assert!(before < BYTES_MAX, "an answer that nobody reads is made without bound");
+                        assert!(before < BYTES_MAX, "an answer that is not read is produced without bound");
                         Ok(Bytes::from(vec![b'x'; PIECE]))
                     });
                     std::future::ready(http::Response::new(ApiBody::stream(pieces)))
                 };
-                serve(server, http2, &Heads::new(0), &CancellationToken::new(), handle).await;
+                serve(server, http2, &HeadBudget::new(0), &CancellationToken::new(), handle).await;
             });
             let head: &[u8] = match http2 {
                 false => b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
-                // Preface, settings, and the headers of `GET /` (RFC 7541 indices) on stream 1, which ends with them.
+                // Preface, settings, and the headers of `GET /` (RFC 7541 indices) on stream 1, which they also end.
                 true => {
                     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
                           \0\0\x06\x01\x05\0\0\0\x01\x82\x84\x87\x41\x01a"

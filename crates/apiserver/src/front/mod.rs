@@ -1,4 +1,4 @@
-//! The front: sockets, then the filters that every request passes in turn, until the handler that answers it.
+//! The front: sockets, then the filters that every request passes in turn, up to the handler that answers it.
 pub mod activity;
 pub mod audit;
 pub mod authorize;
@@ -10,5 +10,6 @@ pub mod heavy;
 pub mod identify;
 pub mod inprocess;
 pub mod listen;
+pub mod locked;
 pub mod peers;
 pub mod spans;

@@ -1,5 +1,5 @@
-//! How many connections each peer may have open. They cost memory and descriptors before anybody is asked who he is, so no
-//! one address may take them all, and a part is kept for this machine and for the cluster's nodes.
+//! Limits of connections per peer. Connections cost memory and descriptors before their client is authenticated. So no single
+//! address may take all of them, and a share is reserved for this machine and for the cluster's nodes.
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-/// How long the addresses of nodes are believed before they are read again.
-const NODES_FOR: Duration = Duration::from_secs(10);
+/// How long the nodes' addresses are cached.
+const NODES_TTL: Duration = Duration::from_secs(10);
 
-/// Numbers of connections.
+/// Maximum numbers of open connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Of all peers.
+    /// All peers together.
     pub total: usize,
-    /// Of these, kept for loopback and for nodes.
+    /// The part of `total` that is reserved for loopback and for nodes.
     pub reserved: usize,
-    /// Of one address; an IPv6 network of 64 bits counts as one.
+    /// One address; an IPv6 network of 64 bits counts as one address.
     pub per_address: usize,
-    /// Of one node's address: many pods may be behind it.
+    /// The address of one node, behind which many pods may be.
     pub per_node: usize,
 }
 
 impl Limits {
     /// Half of the descriptors that the process may open, at most 10,000.
-    pub fn of_process() -> Self {
+    pub fn from_process() -> Self {
         let descriptors = kelson_platform::process::open_files_max();
-        Self::of_descriptors(descriptors.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX)))
+        Self::from_descriptors(descriptors.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX)))
     }
 
-    fn of_descriptors(descriptors: usize) -> Self {
+    fn from_descriptors(descriptors: usize) -> Self {
         let total = (descriptors / 2).clamp(64, 10_000);
         Self {
             total,
@@ -44,7 +44,7 @@ impl Limits {
     }
 }
 
-/// The connections that are open.
+/// The open connections by peer.
 pub struct Peers {
     limits: Limits,
     open: Mutex<Open>,
@@ -65,12 +65,12 @@ pub struct OpenConnection {
 }
 
 impl Peers {
-    /// Without any connection. Nodes are read from the store.
+    /// Starts without connections. The nodes' addresses are read from `store`.
     pub fn new(limits: Limits, store: Store) -> Arc<Self> {
         Arc::new(Self { limits, open: Mutex::default(), nodes: Mutex::default(), store })
     }
 
-    /// Admits a connection; `None` when there is no room for one more from there.
+    /// Admits a connection; `None` if its peer has reached a limit.
     pub fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<OpenConnection> {
         let peer = peer.to_canonical();
         let address = counted_as(peer);
@@ -81,7 +81,7 @@ impl Peers {
         };
         let admitted = match peer.is_loopback() {
             true => fits(limits.total, limits.total),
-            // Nodes are looked up only for those who need to be one.
+            // Nodes are looked up only when the other limits are reached.
             false => {
                 fits(limits.total - limits.reserved, limits.per_address)
                     || fits(limits.total, limits.per_node) && self.is_node(peer)
@@ -98,7 +98,7 @@ impl Peers {
     fn is_node(&self, peer: IpAddr) -> bool {
         let mut nodes = self.nodes.lock();
         let known = match nodes.take() {
-            Some((at, known)) if at.elapsed() < NODES_FOR => (at, known),
+            Some((at, known)) if at.elapsed() < NODES_TTL => (at, known),
             _ => (Instant::now(), node_addresses(&self.store)),
         };
         nodes.insert(known).1.contains(&peer)
@@ -118,7 +118,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// A host has a whole IPv6 network of its own, so that is what counts.
+/// The address under which a peer is counted. A host usually has a whole IPv6 network of 64 bits, so that counts as one.
 fn counted_as(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(_) => peer,
@@ -146,7 +146,7 @@ struct AddressView {
     address: String,
 }
 
-/// What nodes say of themselves. One that lies gains the reserve for an address that it must still be at.
+/// The addresses in the nodes' status. A node that claims a wrong address gains the reserve only for connections from that address.
 fn node_addresses(store: &Store) -> HashSet<IpAddr> {
     let nodes = store.list(Resource::new("", "nodes"), None, None, None);
     let addresses = nodes.iter().filter_map(|record| serde_json::from_slice::<NodeView>(&record.bytes()).ok());
@@ -173,14 +173,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_them_all() {
+    fn one_address_cannot_take_all_connections() {
         let peers = peers();
         let one = fill(&peers, "192.0.2.1");
         let another = fill(&peers, "::ffff:192.0.2.2");
         assert_eq!((one.len(), another.len(), fill(&peers, "192.0.2.3").len()), (10, 5, 0));
         let node = fill(&peers, "10.0.0.5");
         assert_eq!(node.len(), 5, "the reserve");
-        assert!(fill(&peers, "127.0.0.1").is_empty(), "all are open");
+        assert!(fill(&peers, "127.0.0.1").is_empty(), "the total is reached");
         drop(one);
         assert_eq!(fill(&peers, "10.0.0.5").len(), 7, "a node has more, but not all");
         drop((another, node));
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn descriptors_are_left_for_the_rest_of_the_process() {
         for descriptors in [0, 1024, 4096, 1 << 20, usize::MAX] {
-            let limits = Limits::of_descriptors(descriptors);
+            let limits = Limits::from_descriptors(descriptors);
             assert!(limits.total <= (descriptors / 2).max(64) && limits.total <= 10_000, "{limits:?}");
             assert!(
                 limits.reserved < limits.total && limits.per_address <= limits.total - limits.reserved,

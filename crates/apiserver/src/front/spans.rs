@@ -1,5 +1,5 @@
-//! Spans: what traces say of requests, under upstream's names (`endpoints/filters/traces.go`, `handlers/trace_util.go`). Nothing
-//! of it is made for requests that are not sampled.
+//! Spans: traces of requests under upstream's names (`endpoints/filters/traces.go`, `handlers/trace_util.go`). Requests that are
+//! not sampled cost nothing.
 use std::net::IpAddr;
 
 use http::request::Parts;
@@ -13,16 +13,16 @@ use crate::request::route::RequestInfo;
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
 
-/// Methods that have a name among traces' attributes; others are shown beside it.
+/// Methods that are values of `http.request.method`; others go to `http.request.method_original`.
 const METHODS: [&str; 9] = ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
-/// Bytes of a user agent, and what stands behind those of a longer one.
+/// Limit of a user agent's bytes, and the mark at the end of a longer one.
 const USER_AGENT_BYTES_MAX: usize = 1024;
 const TRUNCATED: &str = "...TRUNCATED";
-/// The port that no URL names.
+/// The default port, which is not an attribute.
 const HTTPS: u16 = 443;
 
-/// The span of a request whose sender is known. The trace that it names counts where the sender's word does.
-pub fn of_request(
+/// The span of an authenticated request. It continues the trace of the request's headers only if the user is trusted.
+pub fn start_request(
     server: &Server,
     parts: &Parts,
     info: &RequestInfo,
@@ -44,7 +44,7 @@ pub fn of_request(
     )
 }
 
-/// Ends a request's span with its answer, of one that is made in pieces when the last of them was sent.
+/// Ends a request's span with its answer; that of a streamed answer after the last piece was sent.
 pub fn end(span: Span, answer: Answer) -> Answer {
     if span.current().context().is_none() {
         return answer;
@@ -60,11 +60,11 @@ pub fn end(span: Span, answer: Answer) -> Answer {
     if code.is_server_error() {
         span.fail("");
     }
-    if answer.body().is_whole() { answer } else { answer.map(|body| body.holding(span)) }
+    if answer.body().is_whole() { answer } else { answer.map(|body| body.hold(span)) }
 }
 
-/// The span of whoever makes the answer, if what is asked has such a one.
-pub fn of_handler(cx: &RequestContext) -> Span {
+/// The span of the handler, for requests that upstream traces in handlers.
+pub fn start_handler(cx: &RequestContext) -> Span {
     let name = match cx.info.verb {
         "get" => "Get",
         "list" => "List",
@@ -81,7 +81,7 @@ pub fn of_handler(cx: &RequestContext) -> Span {
     cx.trace.child(name, || handler_attributes(cx))
 }
 
-/// The method, and the path with placeholders for what it names.
+/// The method and the path, with placeholders for namespace and name.
 fn span_name(method: &str, info: &RequestInfo) -> String {
     if !info.is_resource {
         return method.to_owned();

@@ -1,4 +1,4 @@
-//! What priority and fairness look like inside, as text for people (`/debug/api_priority_and_fairness/*`).
+//! Debug pages of priority and fairness (`/debug/api_priority_and_fairness/*`).
 use http::StatusCode;
 
 use crate::request::answer::{Answer, answer};
@@ -7,7 +7,7 @@ use crate::shared::context::RequestContext;
 
 const PREFIX: &str = "/debug/api_priority_and_fairness/";
 
-/// The dump that the path names; `None` for any other path, and where requests are not sorted.
+/// The requested dump; `None` for another path, or if priority and fairness is off.
 pub fn serve(cx: &RequestContext) -> Option<Answer> {
     let control = cx.server.fairness.as_ref()?;
     let text = match cx.uri.path().strip_prefix(PREFIX)? {

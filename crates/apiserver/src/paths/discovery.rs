@@ -1,14 +1,14 @@
-//! Discovery: `/api`, `/apis` and below, and the aggregated form, made from the catalog and kept until it changes.
+//! Discovery: `/api`, `/apis` and below, and aggregated discovery, built from the catalog and cached until it changes.
 use std::collections::HashMap;
 
 use http::{HeaderValue, StatusCode, header};
 use kelson_meta::{Gvk, Status};
 use serde_json::{Map, Value, json};
 
-use crate::aggregate::local::OF_DEFINITIONS;
+use crate::aggregate::local::DEFINITION_PRIORITIES;
 use crate::aggregate::remote::Remote;
 use crate::catalog::{Behaviour, ObjectSchema, Served};
-use crate::request::answer::{self, Answer, answer, nothing};
+use crate::request::answer::{self, Answer, answer, not_found_page};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{self, Clause, clauses};
 use crate::request::order::{self, Ordered};
@@ -42,27 +42,27 @@ pub async fn serve(cx: &RequestContext) -> Result<Answer, Status> {
         }
         ["apis", group, version] => match resource_list(server, group, version) {
             Some(list) => plain(cx, is_compiled_in(group), list),
-            // Versions that a definition does not have are nobody's.
-            None if has_group(server, group) && !is_compiled_in(group) => Ok(nothing()),
+            // A version that a definition does not have is not served at all.
+            None if has_group(server, group) && !is_compiled_in(group) => Ok(not_found_page()),
             None => Err(Status::no_such_path()),
         },
         _ => Err(Status::no_such_path()),
     }
 }
 
-/// A document; `compiled_in` says whether all that it is about was there before any definition.
+/// A discovery document. `compiled_in`: it is about built-in groups only.
 fn plain(cx: &RequestContext, compiled_in: bool, value: Value) -> Result<Answer, Status> {
-    let accepted = negotiate::settled(&cx.headers, cx.accepted, false, || compiled_in)?;
+    let accepted = negotiate::settle(&cx.headers, cx.accepted, false, || compiled_in)?;
     let text = |k: &str| value[k].as_str().unwrap_or("");
     let schema = ObjectSchema::meta(text("kind"));
     answer::tree(StatusCode::OK, &accepted, &schema, value)
 }
 
-/// The version of the aggregated form, when the client prefers it.
+/// The version of aggregated discovery, if the client prefers that.
 fn aggregated(cx: &RequestContext) -> Option<&'static str> {
     let wanted = |c: &Clause<'_>| {
         if c.param("as") != Some("APIGroupDiscoveryList") || c.param("g") != Some("apidiscovery.k8s.io") {
-            // Something else comes first.
+            // Another media type comes first.
             return Some(None).filter(|_| {
                 c.param("as").is_none() && matches!(c.media, "application/json" | "*/*" | "application/*")
             });
@@ -79,10 +79,10 @@ fn aggregated(cx: &RequestContext) -> Option<&'static str> {
 async fn document(cx: &RequestContext, core: bool, version: &'static str) -> Result<Answer, Status> {
     let server = &cx.server;
     let name = format!("{} {version}", if core { "api" } else { "apis" });
-    // Neither goes back, so that their sum stands for both.
+    // Neither decreases, so their sum identifies the state of both.
     let generation = server.catalog.generation() + server.aggregation.generation();
     let make = || {
-        let order = order::of_kind("APIGroupDiscoveryList").unwrap_or_default();
+        let order = order::kind_order("APIGroupDiscoveryList").unwrap_or_default();
         let mut body = serde_json::to_vec(&Ordered::new(&aggregate(server, core, version), order)).ok()?;
         body.push(b'\n');
         Some(body.into())
@@ -108,7 +108,7 @@ async fn document(cx: &RequestContext, core: bool, version: &'static str) -> Res
     Ok(answer)
 }
 
-/// Whether a group is there without any definition.
+/// Whether a group is built in.
 fn is_compiled_in(group: &str) -> bool {
     kelson_schema::resource::group_versions().iter().any(|gv| gv.group == group)
 }
@@ -127,7 +127,7 @@ pub fn has_group(server: &Server, group: &str) -> bool {
     groups(server).iter().any(|(known, _)| known == group)
 }
 
-/// The groups of the catalog, and among those that came at run time the ones that other servers answer for, by priority.
+/// The groups of the catalog and of aggregated API servers; those that are not built in are sorted by priority.
 pub fn groups(server: &Server) -> Vec<(String, Vec<String>)> {
     let mut all = server.catalog.groups();
     let mut remotes = server.aggregation.remotes();
@@ -150,7 +150,8 @@ pub fn groups(server: &Server) -> Vec<(String, Vec<String>)> {
         .iter()
         .take_while(|(group, _)| kelson_schema::resource::group_versions().iter().any(|gv| gv.group == group))
         .count();
-    let rank = |group: &String| std::cmp::Reverse(priorities.get(group).copied().unwrap_or(OF_DEFINITIONS.0.into()));
+    let rank =
+        |group: &String| std::cmp::Reverse(priorities.get(group).copied().unwrap_or(DEFINITION_PRIORITIES.0.into()));
     all[builtin..].sort_by(|(a, _), (b, _)| (rank(a), a).cmp(&(rank(b), b)));
     all
 }
@@ -209,7 +210,7 @@ fn resource_list(server: &Server, group: &str, version: &str) -> Option<Value> {
     Some(list)
 }
 
-/// A group version of another server, as it told when it was last asked.
+/// A group version of an aggregated API server, from its last list of resources.
 fn aggregated_remote(remote: &Remote) -> Value {
     let list = remote.resources().unwrap_or_default();
     let listed = list["resources"].as_array().map_or(&[][..], Vec::as_slice);
@@ -272,7 +273,7 @@ fn aggregate(server: &Server, core: bool, version: &str) -> Value {
 }
 
 fn aggregated_resource(r: &Served) -> Value {
-    // Kinds made at run time name their group and version; those of built-in ones are the document's.
+    // Custom resources have their group and version here; built-in ones omit them.
     let builtin = matches!(r.strategy, Behaviour::Builtin(_));
     let kind = |gvk: &Gvk, named: bool| {
         let (group, version) = if named { (gvk.group.as_str(), gvk.version.as_str()) } else { ("", "") };

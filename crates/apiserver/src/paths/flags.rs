@@ -1,4 +1,4 @@
-//! `/debug/flags`: flags that may be changed while the server runs, which is `v` alone (`PUT /debug/flags/v`, the body a number).
+//! `/debug/flags`: flags that can be changed at runtime. There is only `v` (`PUT /debug/flags/v` with a number as the body).
 use http::{Method, StatusCode};
 use kelson_meta::Status;
 
@@ -7,18 +7,18 @@ use crate::request::body::{ApiBody, RequestBody};
 use crate::shared::context::RequestContext;
 
 const TEXT: &str = "text/plain";
-/// Any longer text is no number of a verbosity.
+/// A longer string is not a valid verbosity.
 const NUMBER_BYTES_MAX: usize = 32;
 
-/// Whether the path is one of these.
-pub fn is_here(path: &str) -> bool {
+/// Whether the path belongs to this file.
+pub fn is_flags_path(path: &str) -> bool {
     path == "/debug/flags" || path.starts_with("/debug/flags/")
 }
 
-/// Serves the path; whoever may `put` or `get` it has been asked for.
+/// Serves the path. The request is already authorized.
 ///
 /// # Errors
-/// When the body cannot be read.
+/// The body cannot be read.
 pub async fn serve(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
     let said = |status, text: String| answer(status, TEXT, ApiBody::full(text + "\n"));
     let Some(set) = cx.server.config.verbosity.filter(|_| cx.uri.path() == "/debug/flags/v") else {
@@ -30,10 +30,10 @@ pub async fn serve(cx: &RequestContext, body: RequestBody) -> Result<Answer, Sta
     let body = body.read().await?;
     let text = String::from_utf8_lossy(&body[..body.len().min(NUMBER_BYTES_MAX)]);
     Ok(match set(&text) {
-        Ok(told) => said(StatusCode::OK, told),
+        Ok(message) => said(StatusCode::OK, message),
         Err(why) => said(StatusCode::BAD_REQUEST, why),
     })
 }
 
-/// The page that lists them.
+/// The page with the list of flags.
 const LIST: &str = "<html>\n<head><title>/debug/flags/</title></head>\n<body>\n<p>flags:</p>\n<ul>\n<li>v</li>\n</ul>\n</body>\n</html>\n";

@@ -1,5 +1,4 @@
-//! `/flagz`: the flags of the process with the values that hold, for those who may see them (KEP-4828,
-//! `component-base/zpages/flagz`).
+//! `/flagz`: the process's flags with their effective values (KEP-4828, `component-base/zpages/flagz`).
 use kelson_meta::Status;
 use serde_json::{Value, json};
 
@@ -9,10 +8,10 @@ use crate::shared::context::RequestContext;
 
 const PAGE: Zpage = Zpage { name: "flagz", kind: "Flagz" };
 
-/// Answers in the first form of `Accept` that there is.
+/// Answers in the first supported form in `Accept`.
 ///
 /// # Errors
-/// 406.
+/// 406 if none is supported.
 pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let flags = &cx.server.config.flags;
     let text = || flags.iter().map(|(name, value)| format!("{name}={value}\n")).collect();

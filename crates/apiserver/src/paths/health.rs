@@ -1,4 +1,4 @@
-//! Health: `/healthz`, `/livez`, `/readyz`, whole, verbose, and single checks, in upstream's texts.
+//! Health checks: `/healthz`, `/livez`, `/readyz`, with summaries, details and single checks, in upstream's format.
 use http::StatusCode;
 use kelson_meta::url::Query;
 
@@ -31,8 +31,8 @@ fn checks(server: &Server, endpoint: &str) -> Vec<&'static str> {
     names
 }
 
-/// One check. The process is alive as long as time alone may help it: a disk that is full or slow is no reason to start it
-/// anew, but a reason to send clients elsewhere.
+/// Runs one check. Liveness fails only if a restart may help: a full or slow disk makes the server unready, but a restart would not
+/// help.
 fn check(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
     let ready = server.health.is_ready();
     let fault = match name {
@@ -49,7 +49,7 @@ fn check(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
     fault.map_or(Ok(()), Err)
 }
 
-/// Serves `/healthz`, `/livez`, `/readyz` and what is below them; `None` for a check there is not.
+/// Serves `/healthz`, `/livez`, `/readyz` and single checks below them; `None` for an unknown check.
 pub fn serve(server: &Server, path: &str, query: &Query) -> Option<Answer> {
     let path = path.trim_start_matches('/').trim_end_matches('/');
     let (endpoint, single) = path.split_once('/').unwrap_or((path, ""));
@@ -57,7 +57,7 @@ pub fn serve(server: &Server, path: &str, query: &Query) -> Option<Answer> {
     if !single.is_empty() {
         let name = names.iter().find(|n| **n == single)?;
         let outcome = check(server, endpoint, name);
-        server.metrics.health_checked(name, endpoint, outcome.is_ok());
+        server.metrics.count_health_check(name, endpoint, outcome.is_ok());
         return Some(match outcome {
             Ok(()) => text(StatusCode::OK, "ok".into()),
             Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
@@ -72,7 +72,7 @@ pub fn serve(server: &Server, path: &str, query: &Query) -> Option<Answer> {
             continue;
         }
         let outcome = check(server, endpoint, name);
-        server.metrics.health_checked(name, endpoint, outcome.is_ok());
+        server.metrics.count_health_check(name, endpoint, outcome.is_ok());
         match outcome {
             Ok(()) => report.push_str(&format!("[+]{name} ok\n")),
             Err(why) => {

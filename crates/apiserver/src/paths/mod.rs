@@ -1,4 +1,4 @@
-//! Paths that are no resources: discovery, OpenAPI, health, metrics, version, the token issuer's documents.
+//! Paths that are not resources: discovery, OpenAPI, health, metrics, version, and the token issuer's documents.
 pub mod debug;
 pub mod discovery;
 pub mod flags;
@@ -15,12 +15,12 @@ use kelson_meta::Status;
 use serde_json::json;
 
 use crate::catalog::ObjectSchema;
-use crate::request::answer::{self, Answer, answer, nothing};
+use crate::request::answer::{self, Answer, answer, not_found_page};
 use crate::request::body::{ApiBody, RequestBody};
 use crate::request::negotiate::Accepted;
 use crate::shared::context::RequestContext;
 
-/// Paths listed at `/` beside the group versions.
+/// Paths in the list at `/`, besides the group versions.
 const PATHS: [&str; 23] = [
     "/.well-known/openid-configuration",
     "/api",
@@ -47,7 +47,7 @@ const PATHS: [&str; 23] = [
     "/version",
 ];
 
-/// Serves the path.
+/// Serves a path that is not a resource.
 ///
 /// # Errors
 /// 404, 405, 406.
@@ -56,16 +56,16 @@ pub async fn serve(cx: &RequestContext, body: RequestBody) -> Result<Answer, Sta
     if path == snapshots::PATH && cx.method == Method::POST {
         return snapshots::make(&cx.server).await;
     }
-    if flags::is_here(path) && cx.server.config.verbosity.is_some() {
+    if flags::is_flags_path(path) && cx.server.config.verbosity.is_some() {
         return flags::serve(cx, body).await;
     }
     let mut segments = path.split('/').filter(|s| !s.is_empty());
     let first = segments.next().unwrap_or("");
     let group = segments.next().filter(|_| first == "apis");
     if !FIRST.contains(&first) || group.is_some_and(|group| !discovery::has_group(&cx.server, group)) {
-        return Ok(nothing());
+        return Ok(not_found_page());
     }
-    // Where upstream's routes name their methods, GET alone is named.
+    // These routes exist for GET only, as in upstream.
     let named = first == "api" || (first == "apis" && path.trim_end_matches('/') != "/apis") || first == "version";
     if cx.method != Method::GET && (named || cx.method != Method::HEAD) {
         return Err(Status::method_not_allowed());
@@ -73,13 +73,13 @@ pub async fn serve(cx: &RequestContext, body: RequestBody) -> Result<Answer, Sta
     match first {
         "" => paths(cx),
         "api" | "apis" => discovery::serve(cx).await,
-        "debug" => Ok(debug::serve(cx).unwrap_or_else(nothing)),
+        "debug" => Ok(debug::serve(cx).unwrap_or_else(not_found_page)),
         "statusz" if path == "/statusz" && cx.server.config.feature_gates.enabled("ComponentStatusz") => {
             statusz::serve(cx)
         }
         "flagz" if path == "/flagz" && cx.server.config.feature_gates.enabled("ComponentFlagz") => flagz::serve(cx),
         "openapi" => Box::pin(openapi::serve(cx)).await,
-        "healthz" | "livez" | "readyz" => Ok(health::serve(&cx.server, path, &cx.query).unwrap_or_else(nothing)),
+        "healthz" | "livez" | "readyz" => Ok(health::serve(&cx.server, path, &cx.query).unwrap_or_else(not_found_page)),
         "version" if path.trim_end_matches('/') == "/version" => answer::tree(
             StatusCode::OK,
             &Accepted { pretty: true, ..Accepted::JSON },
@@ -89,16 +89,16 @@ pub async fn serve(cx: &RequestContext, body: RequestBody) -> Result<Answer, Sta
         "metrics" if path == "/metrics" => {
             let mut text = cx.server.metrics.text();
             cx.server.config.registries.iter().for_each(|more| text.push_str(&more.text()));
-            Ok(measured(text))
+            Ok(metrics_answer(text))
         }
-        "metrics" if path == "/metrics/slis" => Ok(measured(cx.server.metrics.indicators())),
-        ".well-known" | "openid" => Ok(cx.server.auth.issuer_document(path).unwrap_or_else(nothing)),
+        "metrics" if path == "/metrics/slis" => Ok(metrics_answer(cx.server.metrics.indicators())),
+        ".well-known" | "openid" => Ok(cx.server.auth.issuer_document(path).unwrap_or_else(not_found_page)),
         "version" => Err(Status::no_such_path()),
-        _ => Ok(nothing()),
+        _ => Ok(not_found_page()),
     }
 }
 
-/// What paths outside of the API begin with; everything else is nobody's.
+/// First elements of paths outside the API; other paths are not served.
 const FIRST: [&str; 14] = [
     "",
     ".well-known",
@@ -116,7 +116,7 @@ const FIRST: [&str; 14] = [
     "version",
 ];
 
-fn measured(text: String) -> Answer {
+fn metrics_answer(text: String) -> Answer {
     const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
     answer(StatusCode::OK, TEXT, ApiBody::full(text))
 }

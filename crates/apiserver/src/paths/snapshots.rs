@@ -1,7 +1,6 @@
-//! Copies of the store while the server runs: `POST /kelson/snapshots` has one made in the server's own directory and answers where
-//! it is and what it holds. It is this server's own path; whoever may post to it is an administrator, as for any path that no role
-//! names.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane of copies")]
+//! Snapshots of the store at runtime: `POST /kelson/snapshots` saves one to the server's snapshot directory and returns its path and
+//! contents. The path exists only in Kelson. As no role contains it, only administrators can post to it.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane of snapshots")]
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,59 +15,59 @@ use crate::request::negotiate::Accepted;
 use crate::request::version_param;
 use crate::shared::Server;
 
-/// Where a copy is asked for; no other server has this path.
+/// The path of snapshots.
 pub const PATH: &str = "/kelson/snapshots";
-/// One at a time: each reads all objects and writes them to the disk.
+/// One at a time: each reads all objects and writes them to disk.
 static SAVING: Lane = Lane::new("snapshot", 1);
 
-/// A copy that was not taken away by then was left by a client that is gone.
+/// A snapshot of this age was abandoned by its client.
 const LEFT_AFTER: Duration = Duration::from_secs(3600);
 
-/// Removes copies that nobody took.
-fn remove_left(dir: &Path) {
+/// Removes abandoned snapshots.
+fn remove_abandoned(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
-        // Copies alone have such names: what else is there is not ours.
-        let is_copy = entry.file_name().to_str().is_some_and(|name| uuid::Uuid::parse_str(name).is_ok());
+        // Only snapshots have such names; other entries are left alone.
+        let is_snapshot = entry.file_name().to_str().is_some_and(|name| uuid::Uuid::parse_str(name).is_ok());
         let age = entry.metadata().and_then(|m| m.modified()).map(|at| at.elapsed().unwrap_or_default());
-        if is_copy && age.is_ok_and(|age| age > LEFT_AFTER) {
+        if is_snapshot && age.is_ok_and(|age| age > LEFT_AFTER) {
             match std::fs::remove_dir_all(entry.path()) {
                 Ok(()) => {
-                    tracing::info!(path = %entry.path().display(), "removed a copy of the store that nobody took")
+                    tracing::info!(path = %entry.path().display(), "removed an abandoned snapshot of the store")
                 }
                 Err(error) => {
-                    tracing::warn!(path = %entry.path().display(), %error, "cannot remove a copy of the store that nobody took");
+                    tracing::warn!(path = %entry.path().display(), %error, "failed to remove an abandoned snapshot of the store");
                 }
             }
         }
     }
 }
 
-/// Makes a copy.
+/// Saves a snapshot and answers with its path and contents.
 ///
 /// # Errors
-/// 404 where the server has no place for copies; 500 when the disk does not take it.
+/// 404 without a snapshot directory; 500 if the snapshot cannot be written.
 pub async fn make(server: &Server) -> Result<Answer, Status> {
     let Some(dir) = &server.config.snapshots else { return Err(Status::no_such_path()) };
     let to = dir.join(uuid::Uuid::new_v4().to_string());
     let (store, target) = (server.store.clone(), to.clone());
     let parent = dir.clone();
     let saved = SAVING.run(move || {
-        remove_left(&parent);
+        remove_abandoned(&parent);
         let saved = store.save(&target);
         if saved.is_err() {
-            // Half a copy is none; what was wrong is the answer.
-            #[expect(clippy::disallowed_methods, reason = "in the lane for copies")]
+            // A partial snapshot is useless. The answer has the error.
+            #[expect(clippy::disallowed_methods, reason = "in the lane of snapshots")]
             let _ = std::fs::remove_dir_all(&target);
         }
         saved
     });
-    let contents = saved.await.map_err(Status::internal)?.map_err(|e| version_param::of_store(&e))?;
-    let told = json!({
+    let contents = saved.await.map_err(Status::internal)?.map_err(|e| version_param::store_error(&e))?;
+    let saved = json!({
         "path": to.display().to_string(), "revision": contents.revision, "identity": contents.identity,
         "records": contents.records, "encrypted": contents.encrypted,
     });
-    answer::tree(StatusCode::CREATED, &Accepted::JSON, &ObjectSchema::Open, told)
+    answer::tree(StatusCode::CREATED, &Accepted::JSON, &ObjectSchema::Open, saved)
 }
 
 #[cfg(test)]
@@ -76,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_that_nobody_took_go_and_nothing_else() {
+    fn only_abandoned_snapshots_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let old = std::time::SystemTime::now() - LEFT_AFTER * 2;
         let make = |name: &str, old_at: Option<std::time::SystemTime>| {
@@ -91,8 +90,8 @@ mod tests {
         let left = make("0b9e3f0c-5a1b-4c0e-9d8b-3f5b1f0c2a11", Some(old));
         let fresh = make("0b9e3f0c-5a1b-4c0e-9d8b-3f5b1f0c2a12", None);
         let other = make("monday", Some(old));
-        remove_left(dir.path());
+        remove_abandoned(dir.path());
         assert_eq!((left.exists(), fresh.exists(), other.exists()), (false, true, true));
-        remove_left(&dir.path().join("absent"));
+        remove_abandoned(&dir.path().join("absent"));
     }
 }

@@ -1,4 +1,4 @@
-//! `/statusz`: since when the server runs and what it is (KEP-4827, `component-base/zpages/statusz`).
+//! `/statusz`: version and uptime of the server (KEP-4827, `component-base/zpages/statusz`).
 use kelson_meta::version::{GIT_VERSION, MAJOR, MINOR};
 use kelson_meta::{Status, format_seconds};
 use serde_json::json;
@@ -8,13 +8,13 @@ use crate::request::answer::Answer;
 use crate::shared::context::RequestContext;
 
 const PAGE: Zpage = Zpage { name: "statusz", kind: "Statusz" };
-/// What a component has besides an API.
+/// Paths of a component outside its API.
 const PATHS: [&str; 7] = ["/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz", "/version"];
 
-/// Answers in the first form of `Accept` that there is.
+/// Answers in the first supported form in `Accept`.
 ///
 /// # Errors
-/// 406.
+/// 406 if none is supported.
 pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let (started, now) = (cx.server.started_at, cx.server.clock.now());
     let up_s = now.duration_since(started).as_secs().max(0);

@@ -1,4 +1,4 @@
-//! `/version`: which Kubernetes this is. The facts are `kelson_meta::version`'s; here is the form clients read.
+//! `/version`: the version of Kubernetes. `kelson_meta::version` has the values.
 use kelson_meta::version::{GIT_VERSION, MAJOR, MINOR, PREVIOUS_MINOR, build, platform};
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! What `/statusz` and `/flagz` share: which form a client wants, text for people or an object of a version for programs
-//! (KEP-4827, KEP-4828, `component-base/zpages`).
+//! Common to `/statusz` and `/flagz`: chooses the form of the answer, a text page or a versioned object (KEP-4827, KEP-4828,
+//! `component-base/zpages`).
 use http::{HeaderValue, StatusCode};
 use kelson_meta::Status;
 use serde_json::{Value, json};
@@ -12,22 +12,22 @@ const GROUP: &str = "config.k8s.io";
 const COMPONENT: &str = "apiserver";
 const OFFERED: [&str; 3] = ["application/json", "application/yaml", "text/plain"];
 
-/// One of these pages.
+/// A page.
 pub(super) struct Zpage {
-    /// Its name in paths and words: `statusz`.
+    /// Name in paths and messages: `statusz`.
     pub(super) name: &'static str,
-    /// The kind of its object.
+    /// Kind of its object.
     pub(super) kind: &'static str,
 }
 
 enum PageForm {
     Text,
-    /// The media type, and the version of the kind.
+    /// Media type and version of the kind.
     Kind(&'static str, &'static str),
 }
 
 impl Zpage {
-    /// The first form of an `Accept` header that there is.
+    /// The first supported form in an `Accept` header.
     fn form(&self, accept: &str) -> Option<PageForm> {
         if accept.is_empty() {
             return Some(PageForm::Text);
@@ -48,10 +48,10 @@ impl Zpage {
         })
     }
 
-    /// Answers in the first form of `Accept` that there is: `text` below the page's head, or an object with `fields`.
+    /// Answers in the first supported form in `Accept`: `text` after the page's head, or an object with `fields`.
     ///
     /// # Errors
-    /// 406.
+    /// 406 if none is supported.
     pub(super) fn serve(
         &self,
         cx: &RequestContext,

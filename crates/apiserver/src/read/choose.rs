@@ -1,6 +1,7 @@
-//! Choose: which records a list, a watch or a collection delete is of, where what the store keeps beside them does not tell. A
-//! version of a custom resource selects by fields of its own form: records may be stored in another version, or from before
-//! the definition named the fields.
+//! Choose: which records match the selectors of a list, watch or collection delete, if the metadata in the store is not enough. A
+//! version
+//! of a custom resource selects by its own fields, but records may be stored in another version or from before the definition had these
+//! fields.
 use std::sync::Arc;
 
 use kelson_meta::Status;
@@ -9,17 +10,17 @@ use kelson_store::Record;
 use crate::catalog::{Behaviour, Served};
 use crate::request::selectors::Selectors;
 
-/// Whether objects must be looked at, in the served version.
-pub fn by_object(served: &Served, selectors: &Selectors) -> bool {
+/// Whether objects must be decoded in the served version to select them.
+pub fn needs_objects(served: &Served, selectors: &Selectors) -> bool {
     matches!(served.strategy, Behaviour::Dynamic(_)) && selectors.own_fields().next().is_some()
 }
 
-/// Which of the records are chosen; they are converted together.
+/// Whether each record matches. Records that must be converted are converted together.
 ///
 /// # Errors
-/// What the conversion refuses.
-pub async fn chosen(served: &Served, selectors: &Selectors, records: &[Arc<Record>]) -> Result<Vec<bool>, Status> {
-    if !by_object(served, selectors) {
+/// The conversion's error.
+pub async fn select(served: &Served, selectors: &Selectors, records: &[Arc<Record>]) -> Result<Vec<bool>, Status> {
+    if !needs_objects(served, selectors) {
         return Ok(records.iter().map(|r| selectors.matches(r)).collect());
     }
     let mut verdicts: Vec<bool> = records.iter().map(|r| selectors.matches_identity(r)).collect();

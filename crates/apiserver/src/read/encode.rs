@@ -1,5 +1,6 @@
-//! Encode: one object as the answer, in the view and form the client accepts. A stored record that is wanted as it is
-//! stored is copied, not decoded. Lists are `list`'s, watch frames `frames`'.
+//! Encode: one object as the answer, in the view and encoding that the client accepts. A record that is wanted as it is stored is
+//! copied,
+//! not decoded. `list` encodes lists, `frames` watch events.
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::record::{Object, message};
 use crate::catalog::{ObjectSchema, Served};
-use crate::read::table::{items, shown, table_head};
+use crate::read::table::{items, table_head, working_items};
 use crate::request::answer::{Answer, answer, tree};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
@@ -21,10 +22,10 @@ use crate::request::view::ViewOptions;
 
 const NEWLINE: Bytes = Bytes::from_static(b"\n");
 
-/// One object as the answer.
+/// Answers with one object.
 ///
 /// # Errors
-/// 406, or 500 for what cannot be converted.
+/// 406 for an unsupported encoding, 500 for an object that cannot be converted.
 pub async fn object(
     code: StatusCode,
     accepted: &Accepted,
@@ -34,7 +35,7 @@ pub async fn object(
 ) -> Result<Answer, Status> {
     event("About to write a response", Vec::new);
     let span = child("SerializeObject", || vec![KeyValue::text("mediaType", accepted.content_type(false))]);
-    let answered = serialized(code, accepted, served, view, object).await?;
+    let answered = serialize(code, accepted, served, view, object).await?;
     if let Some(size) = answered.body().size_hint().exact() {
         span.event("About to start writing response", || vec![KeyValue::number("size", size)]);
     }
@@ -43,7 +44,7 @@ pub async fn object(
     Ok(answered)
 }
 
-async fn serialized(
+async fn serialize(
     code: StatusCode,
     accepted: &Accepted,
     served: &Served,
@@ -68,7 +69,7 @@ async fn serialized(
         Object::Record(record) => {
             let value = served.one_working(&record).await?;
             let version = value["metadata"]["resourceVersion"].clone();
-            (version, shown(served, accepted.view, view, vec![value]).await?)
+            (version, working_items(served, accepted.view, view, vec![value]).await?)
         }
         Object::Tree(value) => {
             let version = value["metadata"]["resourceVersion"].clone();
@@ -87,7 +88,7 @@ async fn serialized(
     }
 }
 
-/// The JSON of a record in the served form, where it is there or kept once it is made.
+/// The JSON of a record in the served version, if it is stored or cached; `None` for other built-in kinds.
 async fn json_of(served: &Served, record: &Arc<Record>) -> Result<Option<Bytes>, Status> {
     if served.is_plain(record) {
         return Ok(Some(record.bytes()));

@@ -1,5 +1,5 @@
-//! Frames: the events of a watch as bytes. The plain JSON and protobuf frames are kept with the event, so they are made
-//! once whatever the number of watchers; tables, partial metadata and converted versions are each watcher's own.
+//! Frames: encodes the events of a watch. Plain JSON and protobuf frames are cached in the event, so that they are encoded once for all
+//! watchers. Tables, partial metadata and converted versions are encoded for each watcher.
 use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -18,25 +18,25 @@ use crate::request::negotiate::{Accepted, View};
 use crate::request::selectors::Selectors;
 use crate::request::view::ViewOptions;
 
-/// Marks the bookmark that ends a watch's initial events.
+/// Annotation of the bookmark that ends a watch's initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// What stands in a frame around its object, about.
+/// Approximate bytes of a frame around its object.
 const FRAME_BYTES: usize = 40;
 
-/// One event on its way to bytes.
+/// One event before it is encoded.
 pub enum Piece {
-    /// Bytes that go out as they are.
+    /// An encoded frame.
     Frame(Bytes),
-    /// A record whose bytes stand in the frame as they are stored.
+    /// A record whose stored bytes go into the frame unchanged.
     Plain(&'static str, Arc<Record>),
-    /// A record that is still to be brought into the watcher's view; the revision is that of the event where it is not the record's.
+    /// A record to be converted to the watcher's view, and the revision of the event if it differs from the record's.
     Viewed(&'static str, Arc<Record>, Option<u64>),
-    /// A kind of event and an object that a watcher in this process shares with others.
+    /// An event type and an object that watchers in this process share.
     Shared(&'static str, SharedObject),
 }
 
-fn kind_of(event: &Event) -> &'static str {
+fn event_type(event: &Event) -> &'static str {
     match event.kind {
         EventKind::Added => "ADDED",
         EventKind::Modified => "MODIFIED",
@@ -44,18 +44,22 @@ fn kind_of(event: &Event) -> &'static str {
     }
 }
 
-/// The object as it was, at the revision that took it out of the watcher's sight.
+/// A DELETED event for an object that no longer matches: its old state at the revision of the change.
 fn left_view(event: &Event) -> Option<Piece> {
     Some(Piece::Viewed("DELETED", Arc::clone(event.previous.as_ref()?), Some(event.revision)))
 }
 
-/// Makes frames in one form.
+/// Makes the frames of one watch in the encoding and view that its client accepts. It turns events of the store into [`Piece`]s, which
+/// it
+/// encodes in batches, so that objects that must be converted are converted together. Frames that are the same for all watchers come
+/// from
+/// the cache in the event.
 pub struct Framer {
     served: Arc<Served>,
     accepted: Accepted,
     view: ViewOptions,
     columns_sent: bool,
-    /// The watcher takes objects.
+    /// Set for a watcher in this process that takes objects instead of frames.
     shares: Option<TakesObjects>,
 }
 
@@ -65,7 +69,7 @@ impl Framer {
         Self { served, accepted, view, columns_sent: false, shares: None }
     }
 
-    /// For a watch of this process: objects that stand as they are stored, or of which metadata is shown, go as they are.
+    /// Passes objects instead of frames to a watcher in this process, if it gets whole objects as they are stored, or metadata.
     pub fn sharing(mut self, wanted: Option<TakesObjects>) -> Self {
         let shown = matches!(self.accepted.view, View::Whole | View::Partial(_));
         let shares = shown && self.accepted.encoding == Encoding::Json && !self.served.converts();
@@ -77,39 +81,39 @@ impl Framer {
         self.accepted.view == View::Whole && self.served.is_plain(record)
     }
 
-    /// A change, seen through the selectors; `None` when they hide it.
+    /// The piece of a change as the selectors see it; `None` if they hide it.
     pub fn event(&self, event: &Arc<Event>, selectors: &Selectors) -> Option<Piece> {
         if selectors.is_everything() {
-            return self.as_it_is(event, kind_of(event));
+            return self.unfiltered(event, event_type(event));
         }
         let now = selectors.matches(&event.record);
         let before = event.previous.as_ref().is_some_and(|p| selectors.matches(p));
-        self.seen(event, before, now)
+        self.transition(event, before, now)
     }
 
-    /// A change of an object that was chosen `before`, and is chosen `now`; `None` when it is hidden.
-    pub fn seen(&self, event: &Arc<Event>, before: bool, now: bool) -> Option<Piece> {
-        let kind = kind_of(event);
+    /// The piece of a change of an object that matched `before` and matches `now`; `None` if it is hidden.
+    pub fn transition(&self, event: &Arc<Event>, before: bool, now: bool) -> Option<Piece> {
+        let kind = event_type(event);
         match (event.kind, before, now) {
             (EventKind::Added, _, true) | (EventKind::Modified, true, true) | (EventKind::Deleted, true, _) => {
-                self.as_it_is(event, kind)
+                self.unfiltered(event, kind)
             }
-            (EventKind::Modified, false, true) => self.of_record("ADDED", &event.record),
+            (EventKind::Modified, false, true) => self.record_event("ADDED", &event.record),
             (EventKind::Modified, true, false) => left_view(event),
-            (EventKind::Deleted, false, true) if event.previous.is_none() => self.as_it_is(event, kind),
+            (EventKind::Deleted, false, true) if event.previous.is_none() => self.unfiltered(event, kind),
             _ => None,
         }
     }
 
-    /// The event as it happened: in the plain forms its frame is made once for all watchers.
-    fn as_it_is(&self, event: &Arc<Event>, kind: &'static str) -> Option<Piece> {
+    /// The event as it happened. Plain frames are cached for all watchers.
+    fn unfiltered(&self, event: &Arc<Event>, kind: &'static str) -> Option<Piece> {
         if self.shares.is_some() {
-            return self.of_record(kind, &event.record);
+            return self.record_event(kind, &event.record);
         }
         let slot = match self.accepted.encoding {
             Encoding::Json if self.is_plain(&event.record) => Frame::Json,
             Encoding::Protobuf if self.is_plain(&event.record) => Frame::Protobuf,
-            _ => return self.of_record(kind, &event.record),
+            _ => return self.record_event(kind, &event.record),
         };
         let served = &self.served;
         let frame = event.frame(slot, |event| match slot {
@@ -119,8 +123,8 @@ impl Framer {
         Some(Piece::Frame(frame)).filter(|f| !matches!(f, Piece::Frame(f) if f.is_empty()))
     }
 
-    /// An event about a record that this watcher alone sees so: an initial one, or one that its selectors changed.
-    pub fn of_record(&self, kind: &'static str, record: &Arc<Record>) -> Option<Piece> {
+    /// An event that only this watcher gets: an initial event, or one whose type the selectors changed.
+    pub fn record_event(&self, kind: &'static str, record: &Arc<Record>) -> Option<Piece> {
         if let Some(shared) = self.shared(record) {
             return Some(Piece::Shared(kind, shared));
         }
@@ -140,7 +144,7 @@ impl Framer {
         }
     }
 
-    /// The record for a watcher that takes objects; `None` for all others.
+    /// The record for a watcher that takes objects; `None` for others.
     fn shared(&self, record: &Record) -> Option<SharedObject> {
         let wanted = self.shares?;
         let bytes = if wanted.managed_fields { record.bytes() } else { record::without_managed_fields(record.bytes()) };
@@ -153,10 +157,10 @@ impl Framer {
         }
     }
 
-    /// Some events for a watcher that takes objects.
+    /// The items of some events for a watcher that takes objects.
     ///
     /// # Errors
-    /// As [`Framer::bytes`].
+    /// See [`Framer::bytes`].
     pub async fn items(&mut self, pieces: Vec<Piece>) -> Result<Vec<WatchItem>, Status> {
         let mut items = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -168,10 +172,10 @@ impl Framer {
         Ok(items)
     }
 
-    /// The bytes of some events. Objects that need it are converted together.
+    /// The bytes of some events. Objects are converted together.
     ///
     /// # Errors
-    /// For what cannot be converted or encoded.
+    /// An object cannot be converted or encoded.
     pub async fn bytes(&mut self, mut pieces: Vec<Piece>) -> Result<Bytes, Status> {
         if let [Piece::Frame(only)] = &mut pieces[..] {
             return Ok(std::mem::take(only));
@@ -182,7 +186,7 @@ impl Framer {
             match piece {
                 Piece::Frame(frame) => out.extend_from_slice(&frame),
                 Piece::Plain(kind, record) => put_json_frame(kind, &mut out, |out| record.put(out)),
-                // Only `items` has these.
+                // Only `items` gets these.
                 Piece::Shared(..) => {}
                 Piece::Viewed(..) => out.extend_from_slice(&items.next().unwrap_or_default()),
             }
@@ -190,7 +194,7 @@ impl Framer {
         Ok(out.freeze())
     }
 
-    /// The frames of those records that are to be brought into the watcher's view.
+    /// The frames of the records that must be converted to the watcher's view.
     async fn viewed_frames(&mut self, pieces: &[Piece]) -> Result<Vec<Bytes>, Status> {
         let viewed = pieces.iter().filter_map(|piece| match piece {
             Piece::Viewed(kind, record, revision) => Some((*kind, record, *revision)),
@@ -215,16 +219,16 @@ impl Framer {
             }
         }
         let versions: Vec<Value> = objects.iter().map(|o| o["metadata"]["resourceVersion"].clone()).collect();
-        let items = table::shown(&self.served, self.accepted.view, &self.view, objects).await?;
+        let items = table::working_items(&self.served, self.accepted.view, &self.view, objects).await?;
         let mut frames = Vec::with_capacity(items.len());
         for (((kind, ..), item), version) in viewed.iter().zip(items).zip(versions) {
             let value = self.viewed(item, version);
-            frames.push(self.value(kind, &value)?);
+            frames.push(self.frame(kind, &value)?);
         }
         Ok(frames)
     }
 
-    /// An item as it stands in an event: a row is wrapped in a table, the first of which has the columns.
+    /// The object of an event. A row is wrapped in a table; only the first table has column definitions.
     fn viewed(&mut self, item: Value, version: Value) -> Value {
         let View::Table(table_version) = self.accepted.view else { return item };
         let columns = !std::mem::replace(&mut self.columns_sent, true);
@@ -233,11 +237,11 @@ impl Framer {
         Value::Object(table)
     }
 
-    /// A frame around a finished tree.
-    fn value(&self, kind: &str, value: &Value) -> Result<Bytes, Status> {
+    /// A frame with a tree.
+    fn frame(&self, kind: &str, value: &Value) -> Result<Bytes, Status> {
         match self.accepted.encoding {
             Encoding::Json => Ok(json_frame(kind, &answer::compact(value))),
-            // Negotiation gives no watch in it.
+            // Negotiation does not offer YAML for watches.
             Encoding::Yaml => Err(Status::not_acceptable(&["application/json"])),
             Encoding::Protobuf => {
                 let ty = ObjectSchema::of_object(value).type_id();
@@ -269,16 +273,16 @@ impl Framer {
             }
             _ => value,
         };
-        self.value("BOOKMARK", &value).ok()
+        self.frame("BOOKMARK", &value).ok()
     }
 
-    /// An error event.
+    /// A frame with an error event.
     ///
     /// # Errors
-    /// 500 when even that cannot be encoded.
+    /// 500 if the error cannot be encoded.
     pub fn error(&self, status: &Status) -> Result<Bytes, Status> {
         let value = serde_json::to_value(status).map_err(|e| Status::internal(e.to_string()))?;
-        self.value("ERROR", &value)
+        self.frame("ERROR", &value)
     }
 }
 
@@ -302,7 +306,7 @@ fn put_json_frame(kind: &str, out: &mut BytesMut, object: impl FnOnce(&mut Bytes
     out.put_slice(b"}\n");
 }
 
-/// Metadata alone, cut out of the object's JSON: no tree is made for those who watch nothing else.
+/// A frame with metadata that is cut from the object's JSON, so that nothing is decoded for watchers of metadata.
 fn partial_json_frame(kind: &str, version: &str, metadata: &str) -> Bytes {
     json_frame(kind, partial_json(version, metadata).as_bytes())
 }

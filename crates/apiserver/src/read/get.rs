@@ -1,4 +1,4 @@
-//! Get: one object as it is stored now, or as new as the client asks for.
+//! Get: one object, at least as new as the client asks for.
 use http::StatusCode;
 use kelson_meta::Status;
 use kelson_traces::{KeyValue, child, event};
@@ -19,7 +19,7 @@ pub async fn get(cx: &RequestContext, served: &Served) -> Result<Answer, Status>
     let view = cx.view()?;
     event("About to Get from storage", Vec::new);
     if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
-        version_param::wait(&cx.server.store, revision).await?;
+        version_param::wait_for_revision(&cx.server.store, revision).await?;
     }
     let version = || {
         let asked = KeyValue::text("resource-version", cx.query.text("resourceVersion"));

@@ -1,4 +1,4 @@
-//! Reads: get, list and watch, and the form in which objects are answered.
+//! Reads: get, list and watch, and the encoding of objects.
 pub mod choose;
 pub mod encode;
 pub mod frames;

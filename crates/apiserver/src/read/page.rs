@@ -1,4 +1,4 @@
-//! Page: which records a list answers with, and what its metadata says of those that it leaves out.
+//! Page: the records of a list's answer, and the metadata about the remaining ones.
 use std::sync::Arc;
 
 use kelson_meta::Status;
@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 use crate::catalog::Served;
 use crate::read::choose;
 use crate::request::selectors::Selectors;
-use crate::request::version_param::{Continue, ListAt};
+use crate::request::version_param::{Continue, ListParams};
 
-/// Bytes gathered before a piece of a list is handed to the connection.
+/// Bytes collected before a piece of a list is passed to the connection.
 pub(crate) const PIECE_BYTES: usize = 64 * 1024;
 
 /// The records of one answer.
@@ -22,14 +22,14 @@ pub(crate) struct Page {
 }
 
 pub(crate) enum Records {
-    /// The chosen ones.
+    /// The matching records.
     Some(Vec<Arc<Record>>),
-    /// A whole view, filtered on the way.
+    /// A whole view; records are filtered while they are sent.
     All(ListView, Selectors),
 }
 
 impl Records {
-    /// The records from position `from` of the underlying run on, and the position after each.
+    /// The records from position `from`, each with the position after it.
     pub fn from(&self, from: usize) -> Box<dyn Iterator<Item = (usize, &Arc<Record>)> + '_> {
         match self {
             Self::Some(list) => Box::new(list.iter().enumerate().skip(from).map(|(i, r)| (i + 1, r))),
@@ -45,10 +45,10 @@ impl Records {
     }
 }
 
-/// What was asked for, and the namespace where it is one.
-pub(crate) type PageRequest<'a> = (&'a ListAt, Option<&'a str>);
+/// The list parameters, and the namespace of a list of one namespace.
+pub(crate) type PageRequest<'a> = (&'a ListParams, Option<&'a str>);
 
-/// The records that a list asks for.
+/// The requested page, selected by the records' metadata.
 pub(crate) fn page(of: PageRequest<'_>, view: ListView, selectors: Selectors) -> Page {
     let (at, revision) = (of.0, view.revision());
     if at.limit == 0 {
@@ -73,7 +73,7 @@ pub(crate) fn page(of: PageRequest<'_>, view: ListView, selectors: Selectors) ->
     cut(of, revision, chosen, more, remaining)
 }
 
-/// The same where objects must be looked at: a piece of them after the other.
+/// As [`page`], if objects must be decoded. They are selected in batches.
 pub(crate) async fn page_by_object(
     of: PageRequest<'_>,
     view: ListView,
@@ -84,7 +84,7 @@ pub(crate) async fn page_by_object(
     let records: Vec<Arc<Record>> = view.iter().cloned().collect();
     let mut chosen: Vec<Arc<Record>> = Vec::new();
     for piece in pieces(&records) {
-        let verdicts = choose::chosen(served, selectors, piece).await?;
+        let verdicts = choose::select(served, selectors, piece).await?;
         for (record, _) in piece.iter().zip(verdicts).filter(|(_, chosen)| *chosen) {
             if chosen.len() == limit {
                 return Ok(cut(of, view.revision(), chosen, true, None));
@@ -96,7 +96,7 @@ pub(crate) async fn page_by_object(
     Ok(cut(of, view.revision(), chosen, false, None))
 }
 
-/// A page of chosen records, behind which there may be more.
+/// A page of matching records. `more`: there are further records after them.
 fn cut(
     (at, namespace): PageRequest<'_>,
     revision: u64,
@@ -104,7 +104,7 @@ fn cut(
     more: bool,
     remaining: Option<usize>,
 ) -> Page {
-    // An inconsistent rest goes on at the newest revision.
+    // An inconsistent remainder continues at the newest revision.
     let continue_token = match chosen.last().filter(|_| more) {
         Some(last) => {
             let key = last.key();
@@ -117,7 +117,7 @@ fn cut(
 }
 
 impl Page {
-    /// `open`: lists of kinds that users define say that there is no more, upstream's as well.
+    /// The list's metadata. `open`: an empty `continue` is written, as upstream does for custom resources.
     pub fn metadata(&self, open: bool) -> Value {
         let mut meta = Map::new();
         meta.insert("resourceVersion".into(), self.revision.to_string().into());
@@ -131,7 +131,7 @@ impl Page {
     }
 }
 
-/// Runs of records of about [`PIECE_BYTES`] each.
+/// Splits records into batches of about [`PIECE_BYTES`].
 fn pieces(mut records: &[Arc<Record>]) -> impl Iterator<Item = &[Arc<Record>]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;

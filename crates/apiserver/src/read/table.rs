@@ -1,4 +1,4 @@
-//! Views of objects other than the whole: tables with their rows, and partial metadata.
+//! Views of objects: tables with their rows, and partial metadata.
 use kelson_meta::{Gvk, Status};
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ pub fn partial(version: &str, mut value: Value) -> Value {
     Value::Object(object)
 }
 
-/// A table without its rows; watch events after the first leave the columns out.
+/// A table without rows. `columns`: with column definitions, which watch events after the first one omit.
 pub fn table_head(served: &Served, version: &str, metadata: Value, columns: bool) -> Map<String, Value> {
     let definitions: Vec<Value> = if columns {
         let each = |c: &kelson_resources::Column| json!({"name": c.name, "type": c.kind, "format": c.format, "description": c.description, "priority": c.priority});
@@ -32,26 +32,26 @@ pub fn table_head(served: &Served, version: &str, metadata: Value, columns: bool
     table
 }
 
-/// Stored or worked-on objects as the items of a list in this view: whole in the served form, their metadata, or rows.
+/// Objects in the stored or working version as list items in this view: whole objects in the served version, metadata, or rows.
 ///
 /// # Errors
-/// For what cannot be converted.
+/// An object cannot be converted.
 pub async fn items(
     served: &Served,
     view: View,
     options: &ViewOptions,
     objects: Vec<Value>,
 ) -> Result<Vec<Value>, Status> {
-    // Columns of a kind made at run time are those of the version that is asked for.
+    // The columns of a custom resource are those of the requested version.
     let objects = if served.works_as_served() { served.to_served(objects).await? } else { objects };
-    shown(served, view, options, objects).await
+    working_items(served, view, options, objects).await
 }
 
-/// Objects in the form that is worked on as the items of a list.
+/// Objects in the working version as list items.
 ///
 /// # Errors
-/// For what cannot be converted.
-pub async fn shown(
+/// An object cannot be converted.
+pub async fn working_items(
     served: &Served,
     view: View,
     options: &ViewOptions,
@@ -84,7 +84,7 @@ async fn rows(
     Ok(rows.into_iter().map(Value::Object).collect())
 }
 
-/// A row's cells and conditions.
+/// Cells and conditions of a row.
 fn row(served: &Served, options: &ViewOptions, object: &Value) -> Map<String, Value> {
     let mut row = Map::new();
     row.insert("cells".into(), served.strategy.row(object, options.now).into());
@@ -95,12 +95,12 @@ fn row(served: &Served, options: &ViewOptions, object: &Value) -> Map<String, Va
     row
 }
 
-/// A row's JSON.
+/// The JSON of a row.
 pub fn row_json(row: &Value) -> Vec<u8> {
     serde_json::to_vec(&Ordered::row(row)).unwrap_or_default()
 }
 
-/// The kind's name of a list of partial metadata or of whole objects.
+/// The kind of a list in this view.
 pub fn list_kind(served: &Served, view: View) -> Gvk {
     match view {
         View::Whole => Gvk::new(&served.gvk.group, &served.gvk.version, &served.list_kind),

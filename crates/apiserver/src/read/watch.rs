@@ -1,5 +1,5 @@
-//! Watch: a cursor on the store's log, a filter, and frames. Frames of unfiltered JSON and protobuf watches are encoded
-//! once for all watchers. There is no task per watch: the connection drives it.
+//! Watch: a cursor on the store's log, a filter, and frames. Plain frames are encoded once for all watchers. A watch has no task; its
+//! connection drives it.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,28 +18,28 @@ use crate::read::frames::{Framer, Piece};
 use crate::read::{choose, websocket};
 use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
-use crate::request::list_options::{self, Of};
+use crate::request::list_options::{self, Operation};
 use crate::request::selectors::Selectors;
 use crate::request::version_param;
 use crate::shared::context::RequestContext;
-use crate::shared::flow::Lent;
+use crate::shared::flow::LentPermit;
 use crate::shared::metrics::WatchGuard;
-use crate::shared::watches::Watched;
+use crate::shared::watches::OpenWatch;
 
-/// Shortest default length of a watch; the longest is twice that (upstream `--min-request-timeout`).
+/// Minimum default duration of a watch; the maximum is twice that (upstream `--min-request-timeout`).
 const TIMEOUT_DEFAULT_S: u64 = 1800;
-/// Time between bookmarks; each watch adds up to a tenth, so that they spread.
+/// Interval of bookmarks; each watch adds up to a tenth, so that they are spread.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// How long before its end a watch sends a last bookmark.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
-/// Bytes of initial events handed over at once.
+/// Bytes of initial events per piece.
 const PIECE_BYTES: usize = 64 * 1024;
 
 /// Where a watch begins.
 enum Start {
     /// After this revision.
     After(u64),
-    /// With the current state as ADDED events; with a closing bookmark when it was asked for (watch-list).
+    /// With the current objects as ADDED events, and a bookmark after them if requested (watch-list).
     State { announce_end: bool },
 }
 
@@ -54,16 +54,16 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
     let start = start(cx)?;
     let namespace = cx.namespace(served).to_owned();
     let store = &cx.server.store;
-    let found = child("cacher.Watch", || cx.traced_storage(served));
-    // A version that is still to come opens a watch that tells of nothing before it.
+    let found = child("cacher.Watch", || cx.storage_attributes(served));
+    // A future version opens a watch that sends nothing before that version.
     let after = if let Start::After(revision) = start { revision } else { 0 };
     let (cursor, initial, announce_end) = match start {
         Start::After(revision) => (store.watch(served.store, revision.min(store.current_revision())), None, false),
         Start::State { announce_end } => {
             if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))?
-                && let Err(status) = version_param::wait(store, revision).await
+                && let Err(status) = version_param::wait_for_revision(store, revision).await
             {
-                return untold(cx, served, &status);
+                return error_event_answer(cx, served, &status);
             }
             found.event("watchCache fresh enough", Vec::new);
             let state = store.list(served.store, Some(namespace.as_str()).filter(|n| !n.is_empty()), None, None);
@@ -75,8 +75,10 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
     let content_type = accepted.content_type(true);
     let cursor = match cursor {
         Ok(cursor) => cursor,
-        Err(error @ StoreError::Compacted { .. }) => return untold(cx, served, &version_param::of_store(&error)),
-        Err(error) => return Err(version_param::of_store(&error)),
+        Err(error @ StoreError::Compacted { .. }) => {
+            return error_event_answer(cx, served, &version_param::store_error(&error));
+        }
+        Err(error) => return Err(version_param::store_error(&error)),
     };
     let (timeout, now) = (timeout(cx)?, Instant::now());
     let listing = announce_end.then(|| Listing::new(cx, content_type));
@@ -89,7 +91,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         announce_end,
         listing,
         namespace,
-        by_object: choose::by_object(served, &selectors),
+        by_object: choose::needs_objects(served, &selectors),
         served: Arc::clone(served),
         selectors,
         framer,
@@ -118,34 +120,34 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
     Ok(answer)
 }
 
-/// Where flow control counts a watch.
+/// The parts of flow control that a watch holds.
 struct CountedWatch {
-    /// What lets it read its initial events; given back when they were handed over.
-    beginning: Option<Lent>,
-    /// Among those that a write is told to.
-    _watched: Option<Watched>,
+    /// The permit to read initial events; released when they were sent.
+    initial_permit: Option<LentPermit>,
+    /// Counts the watch for the cost of writes.
+    _watched: Option<OpenWatch>,
 }
 
 impl CountedWatch {
     fn new(cx: &RequestContext, served: &Served, initial: bool) -> Self {
         let (tasks, limit) = (&cx.server.tasks, cx.server.config.request_timeout);
-        let permit = cx.beginning.lock().take().filter(|_| initial);
+        let permit = cx.watch_permit.lock().take().filter(|_| initial);
         let open = || cx.server.watches.open(served.store, cx.namespace(served), &cx.info.name);
-        Self { beginning: permit.map(|p| p.lend(tasks, limit)), _watched: cx.takes_objects.is_none().then(open) }
+        Self { initial_permit: permit.map(|p| p.lend(tasks, limit)), _watched: cx.takes_objects.is_none().then(open) }
     }
 }
 
-/// A watch that cannot tell what was asked: it opens, and its only event says why, as upstream's cacher has it.
-fn untold(cx: &RequestContext, served: &Arc<Served>, why: &Status) -> Result<Answer, Status> {
+/// The answer to a watch that cannot begin where it was asked to: its only event is the error, as in upstream's cacher.
+fn error_event_answer(cx: &RequestContext, served: &Arc<Served>, why: &Status) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let frame = Framer::new(Arc::clone(served), accepted, cx.view()?).sharing(cx.takes_objects).error(why)?;
     Ok(answer::answer(StatusCode::OK, accepted.content_type(true), ApiBody::full(frame)))
 }
 
-/// What traces say of a watch that begins with a list: both spans end with the list, not with the watch, which may last for hours.
+/// The spans of a watch that begins with a list. Both end with the list, because the watch may last for hours.
 struct Listing {
     sending: Span,
-    /// That of the request's handler.
+    /// The span of the handler.
     _whole: Option<Span>,
 }
 
@@ -164,7 +166,7 @@ impl Listing {
     }
 }
 
-/// What the request selects by; a watch of one object by its path is one by its name.
+/// The selectors of a watch. A watch of one object by its path selects by name.
 fn selectors(cx: &RequestContext, served: &Served) -> Result<Selectors, Status> {
     let mut selectors = Selectors::new(served, &cx.selectors)?;
     if !cx.info.name.is_empty() && selectors.fields.exact("metadata.name").is_none() {
@@ -188,7 +190,7 @@ fn timeout(cx: &RequestContext) -> Result<Duration, Status> {
 }
 
 fn start(cx: &RequestContext) -> Result<Start, Status> {
-    list_options::check(&cx.query, Of::Watch { may_list: cx.server.config.feature_gates.enabled("WatchList") })?;
+    list_options::check(&cx.query, Operation::Watch { may_list: cx.server.config.feature_gates.enabled("WatchList") })?;
     let revision = version_param::parse(cx.query.text("resourceVersion"))?;
     if let Some(send) = cx.query.get("sendInitialEvents").filter(|s| !s.is_empty()) {
         if send == "true" {
@@ -205,10 +207,10 @@ fn start(cx: &RequestContext) -> Result<Start, Status> {
 /// A running watch.
 struct State {
     cursor: Cursor,
-    /// The version up to which the watcher knows everything.
+    /// Events up to this revision are not sent.
     after: u64,
     served: Arc<Served>,
-    /// Whether objects must be looked at to know whether they are chosen.
+    /// Whether objects must be decoded to select them.
     by_object: bool,
     initial: Option<ListView>,
     sent: usize,
@@ -233,22 +235,23 @@ impl State {
         let pieces = self.next().await?;
         match self.framer.bytes(pieces).await {
             Ok(bytes) => Some(bytes),
-            Err(error) => self.unshown(&error),
+            Err(error) => self.end_with_error(&error),
         }
     }
 
-    /// The next items for a watcher of this process; `None` ends the watch.
+    /// The next items for a watcher in this process; `None` ends the watch.
     async fn next_items(&mut self) -> Option<Vec<WatchItem>> {
         let pieces = self.next().await?;
         match self.framer.items(pieces).await {
             Ok(items) => Some(items),
-            Err(error) => self.unshown(&error).map(|frame| vec![WatchItem::Frames(frame)]),
+            Err(error) => self.end_with_error(&error).map(|frame| vec![WatchItem::Frames(frame)]),
         }
     }
 
-    /// A watcher that cannot be shown an event is told so and must start anew: it would miss a change.
-    fn unshown(&mut self, error: &Status) -> Option<Bytes> {
-        tracing::error!(%error, "watch event cannot be encoded");
+    /// Ends the watch with an error event after an event that cannot be encoded. The client must start again, because it missed a
+    /// change.
+    fn end_with_error(&mut self, error: &Status) -> Option<Bytes> {
+        tracing::error!(%error, "cannot encode a watch event; ending the watch with an error");
         self.over = true;
         self.framer.error(error).ok()
     }
@@ -262,10 +265,10 @@ impl State {
         if let Some(view) = self.initial.take() {
             return match self.initial_events(view).await {
                 Ok(pieces) => Some(pieces),
-                Err(error) => self.unshown(&error).map(frame),
+                Err(error) => self.end_with_error(&error).map(frame),
             };
         }
-        self.counted.beginning = None;
+        self.counted.initial_permit = None;
         loop {
             let wake = if self.bookmarks { self.next_bookmark.min(self.end) } else { self.end };
             let batch = tokio::select! {
@@ -287,7 +290,7 @@ impl State {
                 Err(StoreError::Closed) => return None,
                 Err(error) => {
                     self.over = true;
-                    return self.framer.error(&version_param::of_store(&error)).ok().map(frame);
+                    return self.framer.error(&version_param::store_error(&error)).ok().map(frame);
                 }
             };
             let here = |e: &&Arc<Event>| {
@@ -297,9 +300,9 @@ impl State {
             let seen = batch.iter().filter(here);
             let pieces: Vec<Piece> = if self.by_object {
                 let seen: Vec<&Arc<Event>> = seen.collect();
-                match self.chosen(&seen).await {
+                match self.selected_events(&seen).await {
                     Ok(pieces) => pieces,
-                    Err(error) => return self.unshown(&error).map(frame),
+                    Err(error) => return self.end_with_error(&error).map(frame),
                 }
             } else {
                 seen.filter_map(|e| self.framer.event(e, &self.selectors)).collect()
@@ -310,20 +313,20 @@ impl State {
         }
     }
 
-    /// The events that the selectors show, where objects must be looked at to know.
-    async fn chosen(&self, events: &[&Arc<Event>]) -> Result<Vec<Piece>, Status> {
+    /// The visible events, if objects must be decoded to select them.
+    async fn selected_events(&self, events: &[&Arc<Event>]) -> Result<Vec<Piece>, Status> {
         let records = events.iter().flat_map(|e| e.previous.iter().chain([&e.record])).cloned().collect::<Vec<_>>();
-        let mut verdicts = choose::chosen(&self.served, &self.selectors, &records).await?.into_iter();
+        let mut verdicts = choose::select(&self.served, &self.selectors, &records).await?.into_iter();
         let mut next = || verdicts.next().unwrap_or(false);
         let pieces = events.iter().filter_map(|e| {
             let before = e.previous.is_some() && next();
             let now = next();
-            self.framer.seen(e, before, now)
+            self.framer.transition(e, before, now)
         });
         Ok(pieces.collect())
     }
 
-    /// A bookmark when it is due, or the end.
+    /// A bookmark if it is due. Also notices the end of the watch.
     fn time(&mut self) -> Option<Bytes> {
         let now = Instant::now();
         if now >= self.end {
@@ -345,9 +348,9 @@ impl State {
         self.framer.bookmark(revision, false)
     }
 
-    /// A piece of the initial events, and the bookmark behind the last.
+    /// The next piece of initial events, with the bookmark after the last.
     async fn initial_events(&mut self, view: ListView) -> Result<Vec<Piece>, Status> {
-        // Where objects must be looked at, so many are looked at together; else each is judged by what stands beside it.
+        // If objects must be decoded, a batch is decoded together. Otherwise each record is selected by its metadata.
         let everything = self.selectors.is_everything() || self.by_object;
         let (mut records, mut bytes, mut taken) = (Vec::new(), 0, 0);
         for record in view.iter_from(self.sent) {
@@ -361,11 +364,11 @@ impl State {
             }
         }
         if self.by_object {
-            let mut verdicts = choose::chosen(&self.served, &self.selectors, &records).await?.into_iter();
+            let mut verdicts = choose::select(&self.served, &self.selectors, &records).await?.into_iter();
             records.retain(|_| verdicts.next().unwrap_or(false));
         }
         let mut pieces: Vec<Piece> =
-            records.iter().filter_map(|record| self.framer.of_record("ADDED", record)).collect();
+            records.iter().filter_map(|record| self.framer.record_event("ADDED", record)).collect();
         self.sent += taken;
         if self.sent < view.len() {
             self.initial = Some(view);

@@ -1,5 +1,5 @@
-//! WebSocket: a log or a watch as messages, for clients that cannot read an answer while it grows (browsers, dashboards).
-//! Exec, attach and port-forward are `stream`'s. (upstream: `wsstream/stream.go`, `WatchServer.HandleWS`)
+//! WebSocket: a log or a watch as messages, for clients that cannot read a growing answer (browsers, dashboards). `connect::stream`
+//! serves exec, attach and port-forward. Upstream: `wsstream/stream.go`, `WatchServer.HandleWS`.
 use std::io;
 use std::pin::pin;
 
@@ -15,15 +15,15 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::request::answer::Answer;
 use crate::request::body::ApiBody;
-use crate::request::upgraded::upgraded;
+use crate::request::upgrade::wait_for_upgrade;
 use crate::shared::context::RequestContext;
 
-/// Bytes read at a time of what the client sends, which is only control frames.
+/// Bytes per read from the client, which sends only control frames.
 const READ_BYTES: usize = 2 * 1024;
-/// Subprotocols of a log: none is the exact bytes.
+/// Subprotocols of a log; without one, messages are the exact bytes.
 const LOG_PROTOCOLS: [&str; 3] = ["", "binary.k8s.io", "base64.binary.k8s.io"];
 
-/// What a message is.
+/// The encoding of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MessageForm {
     Binary,
@@ -31,26 +31,26 @@ enum MessageForm {
     Text,
 }
 
-/// How pieces of the answer become messages. Each piece holds whole events.
+/// How pieces of the answer are split into messages. Each piece contains whole events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
-    /// As they come.
+    /// One message for each piece.
     Pieces,
-    /// At line ends: events in JSON.
+    /// Split at line ends: events in JSON.
     Lines,
-    /// At the lengths (32 bits, big endian) before the events, which the messages leave out: events in protobuf.
+    /// Split at length prefixes (32 bits, big endian), which messages omit: events in protobuf.
     Lengths,
 }
 
-/// Whether the client wants a WebSocket.
+/// Whether the client requests a WebSocket.
 pub fn is_wanted(cx: &RequestContext) -> bool {
     kelson_streams::is_websocket_request(&cx.headers)
 }
 
-/// A log's answer as messages. The first is empty: it tells the client that the log is there, even when it says nothing.
+/// A log as messages. The first one is empty, so that the client knows that the log exists even without output.
 ///
 /// # Errors
-/// 400 when the connection cannot be upgraded.
+/// 400 if the connection cannot be upgraded.
 pub fn log(cx: &RequestContext, answer: Answer) -> Result<Answer, Status> {
     switch(cx, answer, &LOG_PROTOCOLS, Cut::Pieces, |protocol| match protocol {
         "base64.binary.k8s.io" => MessageForm::Base64,
@@ -58,12 +58,12 @@ pub fn log(cx: &RequestContext, answer: Answer) -> Result<Answer, Status> {
     })
 }
 
-/// A watch's answer as messages, one for each event.
+/// A watch as messages, one for each event.
 ///
 /// # Errors
-/// 400 when the connection cannot be upgraded.
+/// 400 if the connection cannot be upgraded.
 pub fn watch(cx: &RequestContext, answer: Answer, protobuf: bool) -> Result<Answer, Status> {
-    // The subprotocol has no meaning here; browsers want the one they named back.
+    // The subprotocol has no meaning here, but browsers require the requested one in the answer.
     let offered = offered_websocket_protocols(&cx.headers);
     let known = offered.first().map_or("", String::as_str);
     let (cut, form) = if protobuf { (Cut::Lengths, MessageForm::Binary) } else { (Cut::Lines, MessageForm::Text) };
@@ -86,15 +86,15 @@ fn switch(
     let (form, greet) = (form(known[chosen]), cut == Cut::Pieces);
     let body = answer.into_body();
     cx.server.tasks.spawn("api-messages", OnPanic::Contain, async move {
-        let Some(client) = upgraded(upgrade).await else { return };
+        let Some(client) = wait_for_upgrade(upgrade).await else { return };
         if let Err(error) = carry(client, body, cut, form, greet).await {
-            tracing::debug!(%error, "messages ended");
+            tracing::debug!(%error, "sending messages over a WebSocket failed");
         }
     });
     Ok(response.map(|()| ApiBody::empty()))
 }
 
-/// Sends until the body or the client ends.
+/// Sends messages until the body ends or the client closes.
 async fn carry(
     io: impl AsyncRead + AsyncWrite + Unpin,
     body: ApiBody,
@@ -121,7 +121,7 @@ async fn carry(
                     match event {
                         Event::Ping(data) => put_frame(Role::Server, Opcode::Pong, &[&data], &mut out),
                         Event::Close(_) => over = true,
-                        // The client has nothing to say.
+                        // Messages of the client are ignored.
                         Event::Message { .. } | Event::Pong(_) => {}
                     }
                 }
@@ -171,8 +171,8 @@ mod tests {
 
     use super::*;
 
-    /// Everything a client that listens gets: (is text, payload) of each message, until the close.
-    async fn heard(pieces: &[&'static [u8]], cut: Cut, form: MessageForm, greet: bool) -> Vec<(bool, Vec<u8>)> {
+    /// All messages that a client receives until the close: whether it is text, and the payload.
+    async fn receive_all(pieces: &[&'static [u8]], cut: Cut, form: MessageForm, greet: bool) -> Vec<(bool, Vec<u8>)> {
         let (client, server) = tokio::io::duplex(1 << 16);
         let body = ApiBody::stream(stream::iter(pieces.iter().map(|p| Ok(Bytes::from_static(p))).collect::<Vec<_>>()));
         let sent = tokio::spawn(carry(server, body, cut, form, greet));
@@ -199,22 +199,22 @@ mod tests {
     async fn a_log_is_its_bytes_after_an_empty_message() {
         let log: [&[u8]; 2] = [b"one\ntwo\n", b"three\n"];
         assert_eq!(
-            heard(&log, Cut::Pieces, MessageForm::Binary, true).await,
+            receive_all(&log, Cut::Pieces, MessageForm::Binary, true).await,
             said(false, &["", "one\ntwo\n", "three\n"])
         );
-        assert_eq!(heard(&[b"a\n"], Cut::Pieces, MessageForm::Base64, true).await, said(true, &["", "YQo="]));
-        assert_eq!(heard(&[], Cut::Pieces, MessageForm::Binary, true).await, said(false, &[""]));
+        assert_eq!(receive_all(&[b"a\n"], Cut::Pieces, MessageForm::Base64, true).await, said(true, &["", "YQo="]));
+        assert_eq!(receive_all(&[], Cut::Pieces, MessageForm::Binary, true).await, said(false, &[""]));
     }
 
     #[tokio::test]
     async fn a_watch_is_one_message_for_each_event() {
         let events: [&[u8]; 2] = [b"{1}\n{2}\n", b"{3}\n"];
         assert_eq!(
-            heard(&events, Cut::Lines, MessageForm::Text, false).await,
+            receive_all(&events, Cut::Lines, MessageForm::Text, false).await,
             said(true, &["{1}\n", "{2}\n", "{3}\n"])
         );
         let framed: [&[u8]; 1] = [b"\0\0\0\x02ab\0\0\0\x01c"];
-        assert_eq!(heard(&framed, Cut::Lengths, MessageForm::Binary, false).await, said(false, &["ab", "c"]));
+        assert_eq!(receive_all(&framed, Cut::Lengths, MessageForm::Binary, false).await, said(false, &["ab", "c"]));
     }
 
     #[tokio::test]

@@ -1,5 +1,4 @@
-//! Answers: a status line, headers and a body in the form the client accepts. What an object looks like in each view is
-//! `read`'s.
+//! Answers: status code, headers and a body in an encoding that the client accepts. `read` converts objects into views such as tables.
 use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -15,7 +14,7 @@ use crate::request::order;
 
 pub type Answer = Response<ApiBody>;
 
-/// An answer with a body of this type.
+/// An answer with this status code, content type and body.
 pub fn answer(code: StatusCode, content_type: &'static str, body: ApiBody) -> Answer {
     let mut response = Response::new(body);
     *response.status_mut() = code;
@@ -25,12 +24,12 @@ pub fn answer(code: StatusCode, content_type: &'static str, body: ApiBody) -> An
     response
 }
 
-/// The answer at a path that nobody serves. It is no `Status`: upstream's routes end there before any of the API.
-pub fn nothing() -> Answer {
+/// The answer at a path that is not served. It is plain text, not a `Status`, because upstream's router answers before the API does.
+pub fn not_found_page() -> Answer {
     answer(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", ApiBody::full("404 page not found\n"))
 }
 
-/// A `Status` as the answer. Its code is the answer's.
+/// An answer with this `Status` as the body, and its code.
 pub fn status(status: &Status, accepted: &Accepted) -> Answer {
     let mut value = serde_json::to_value(status).unwrap_or_default();
     move_continue(&mut value);
@@ -41,7 +40,7 @@ pub fn status(status: &Status, accepted: &Accepted) -> Answer {
         let bytes = serde_json::to_vec(status).unwrap_or_default();
         answer(code, "application/json", ApiBody::full(bytes))
     });
-    // What an audit event says of the answer.
+    // For the audit event.
     response.extensions_mut().insert(Arc::new(status.clone()));
     if retry > 0 {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry));
@@ -49,14 +48,14 @@ pub fn status(status: &Status, accepted: &Accepted) -> Answer {
     response
 }
 
-/// A `Status` that says what was done, as the answer.
+/// A success `Status` as the answer.
 ///
 /// # Errors
-/// As [`tree`].
-pub fn done(code: StatusCode, accepted: &Accepted, told: Value) -> Result<Answer, Status> {
-    let status = serde_json::from_value::<Status>(told.clone()).ok();
+/// See [`tree`].
+pub fn success(code: StatusCode, accepted: &Accepted, status_tree: Value) -> Result<Answer, Status> {
+    let status = serde_json::from_value::<Status>(status_tree.clone()).ok();
     let accepted = Accepted { view: View::Whole, ..*accepted };
-    let mut response = tree(code, &accepted, &ObjectSchema::status(), told)?;
+    let mut response = tree(code, &accepted, &ObjectSchema::status(), status_tree)?;
     if let Some(status) = status {
         response.extensions_mut().insert(Arc::new(status));
     }
@@ -75,24 +74,24 @@ fn move_continue(value: &mut Value) {
     }
 }
 
-/// Any tree that names its own kind.
+/// An answer with any tree that contains its kind.
 ///
 /// # Errors
-/// 406 when the type has no protobuf form and only that is accepted.
+/// 406 when the client accepts only protobuf and the type has no protobuf form.
 pub fn tree(code: StatusCode, accepted: &Accepted, schema: &ObjectSchema, value: Value) -> Result<Answer, Status> {
     let bytes = encode(accepted, schema, &value)?;
     Ok(answer(code, accepted.content_type(false), ApiBody::full(bytes)))
 }
 
-/// A tree's bytes as an answer carries them.
+/// Encodes a tree for an answer.
 ///
 /// # Errors
-/// 406 as [`tree`].
+/// 406, see [`tree`].
 pub fn encode(accepted: &Accepted, schema: &ObjectSchema, value: &Value) -> Result<Bytes, Status> {
     if accepted.encoding == Encoding::Json {
         let mut bytes = compact(value);
         if accepted.pretty {
-            // Without an end of the last line, upstream as well.
+            // No newline at the end, as in upstream.
             return Ok(kelson_codec::json::indent(&bytes).into());
         }
         bytes.push(b'\n');
@@ -109,7 +108,7 @@ pub fn encode(accepted: &Accepted, schema: &ObjectSchema, value: &Value) -> Resu
 
 /// Compact JSON with fields in upstream's order.
 pub fn compact(value: &Value) -> Vec<u8> {
-    match order::of(value) {
+    match order::document_order(value) {
         Some(order) => serde_json::to_vec(&order::Ordered::new(value, order)).unwrap_or_default(),
         None => kelson_codec::declared_json(value),
     }

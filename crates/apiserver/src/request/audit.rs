@@ -1,4 +1,4 @@
-//! What an audit event says of a request and its answer: where it came from, what it is for, and its objects as JSON. Pure.
+//! Parts of an audit event that come from the request and its answer: source addresses, object reference, and objects as JSON. Pure.
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::request::answer::Answer;
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
 
-/// Bytes of a user agent (upstream `maxUserAgentLength`).
+/// Limit of a user agent's bytes (upstream `maxUserAgentLength`).
 const USER_AGENT_BYTES_MAX: usize = 1024;
-/// Addresses that proxies add, at most: the header is the client's to fill.
+/// Limit of addresses taken from proxy headers, because a client can send any number.
 const SOURCES_MAX: usize = 32;
 
-/// Where a request came from: what proxies say of it, then the address that cannot be made up.
+/// The addresses that a request came through: those that proxies reported, then the peer, which cannot be forged.
 pub fn source_ips(headers: &HeaderMap, peer: IpAddr) -> Vec<IpAddr> {
     let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
     let forwarded = text("x-forwarded-for").split(',').filter_map(|ip| ip.trim().parse().ok());
@@ -37,7 +37,7 @@ pub fn source_ips(headers: &HeaderMap, peer: IpAddr) -> Vec<IpAddr> {
     all
 }
 
-/// The client's word about itself.
+/// The `User-Agent` header, shortened.
 pub fn user_agent(headers: &HeaderMap) -> String {
     let agent = headers.get(header::USER_AGENT).map(|v| String::from_utf8_lossy(v.as_bytes())).unwrap_or_default();
     if agent.len() <= USER_AGENT_BYTES_MAX {
@@ -46,19 +46,19 @@ pub fn user_agent(headers: &HeaderMap) -> String {
     format!("{}...TRUNCATED", &agent[..agent.floor_char_boundary(USER_AGENT_BYTES_MAX)])
 }
 
-/// The request's path and query, by which rules match events. A request by HTTP/2 names scheme and host as well.
+/// The request's path and query, which policy rules match. Over HTTP/2, the URI also contains scheme and host; they are dropped.
 pub fn request_uri(uri: &Uri) -> String {
     uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string)
 }
 
-/// Whether upstream's audit tells of the beginning of the answer (`pkg/controlplane/apiserver`, `LongRunningFunc`).
-pub fn tells_of_beginning(info: &RequestInfo) -> bool {
+/// Whether upstream's audit records the `ResponseStarted` stage (`pkg/controlplane/apiserver`, `LongRunningFunc`).
+pub fn has_response_started_stage(info: &RequestInfo) -> bool {
     info.verb == "watch"
         || matches!(info.subresource.as_str(), "attach" | "exec" | "proxy" | "log" | "portforward") && info.is_resource
 }
 
-/// Kind and version of the objects that a request sends; nothing for patches, which are no objects.
-pub fn sent_kind(info: &RequestInfo, route: Option<&Route>) -> Option<Gvk> {
+/// Kind and version of the object that a request sends; `None` for patches, which are not objects.
+pub fn request_kind(info: &RequestInfo, route: Option<&Route>) -> Option<Gvk> {
     if info.verb.starts_with("delete") {
         return Some(Gvk::new("meta.k8s.io", "v1", "DeleteOptions"));
     }
@@ -69,8 +69,8 @@ pub fn sent_kind(info: &RequestInfo, route: Option<&Route>) -> Option<Gvk> {
     }
 }
 
-/// The object with its kind and version, which a client may leave out since the path says them.
-pub fn named(object: Arc<RawValue>, gvk: &Gvk) -> Arc<RawValue> {
+/// The object with kind and version, which a client may omit because the path implies them.
+pub fn with_kind(object: Arc<RawValue>, gvk: &Gvk) -> Arc<RawValue> {
     #[derive(Deserialize, Default)]
     #[serde(default, rename_all = "camelCase")]
     struct Typed {
@@ -78,11 +78,11 @@ pub fn named(object: Arc<RawValue>, gvk: &Gvk) -> Arc<RawValue> {
         api_version: Option<Value>,
     }
     let Ok(Typed { kind, api_version }) = serde_json::from_str(object.get()) else { return object };
-    let is_told = |field: Option<Value>| field.is_some_and(|v| v.as_str().is_some_and(|text| !text.is_empty()));
+    let is_set = |field: Option<Value>| field.is_some_and(|v| v.as_str().is_some_and(|text| !text.is_empty()));
     let missing: Vec<(&str, String)> =
         [("kind", kind, gvk.kind.clone()), ("apiVersion", api_version, gvk.api_version())]
             .into_iter()
-            .filter_map(|(name, found, value)| (!is_told(found)).then_some((name, value)))
+            .filter_map(|(name, found, value)| (!is_set(found)).then_some((name, value)))
             .collect();
     if missing.is_empty() {
         return object;
@@ -94,7 +94,7 @@ pub fn named(object: Arc<RawValue>, gvk: &Gvk) -> Arc<RawValue> {
     serde_json::value::to_raw_value(&rest).map_or(object, Arc::from)
 }
 
-/// What the path names.
+/// Reference to the object that the path names.
 pub fn reference(info: &RequestInfo) -> Option<ObjectReference> {
     info.is_resource.then(|| ObjectReference {
         resource: info.resource.clone(),
@@ -122,8 +122,8 @@ struct Meta {
     resource_version: Option<String>,
 }
 
-/// Fills what the path does not say from the object that was sent.
-pub fn refine(reference: &mut ObjectReference, object: &RawValue) {
+/// Fills fields that the path does not contain from the object that was sent.
+pub fn fill_reference(reference: &mut ObjectReference, object: &RawValue) {
     let Ok(Named { metadata: Some(meta) }) = serde_json::from_str(object.get()) else { return };
     for (to, from) in [
         (&mut reference.name, meta.name),
@@ -137,7 +137,7 @@ pub fn refine(reference: &mut ObjectReference, object: &RawValue) {
     }
 }
 
-/// An object (or a patch) as one line of JSON, from the bytes that were sent; nothing for what is none.
+/// The object (or patch) in a body as one line of JSON; `None` if the body is not one.
 pub fn object(headers: &HeaderMap, bytes: &[u8], omit_managed_fields: bool) -> Option<Arc<RawValue>> {
     let media_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
     let media_type = media_type.split(';').next().unwrap_or("").trim();
@@ -167,7 +167,7 @@ pub fn object(headers: &HeaderMap, bytes: &[u8], omit_managed_fields: bool) -> O
     serde_json::value::to_raw_value(&tree).ok().map(Arc::from)
 }
 
-/// Of an object, the items of a list, or the objects in a table's rows.
+/// Removes `metadata.managedFields` from an object, the items of a list, or the objects in a table's rows.
 fn drop_managed_fields(tree: &mut Value) {
     fn of_object(object: &mut Value) {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -182,14 +182,14 @@ fn drop_managed_fields(tree: &mut Value) {
     of_items(tree, "rows").filter_map(|row| row.get_mut("object")).for_each(of_object);
 }
 
-/// What an event says of an answer: the fields of its `Status`, where it is one, else its code.
+/// The `responseStatus` of an event: fields of the answer's `Status` if it is one, otherwise only the code.
 pub fn response_status(answer: &Answer) -> Value {
     let mut status = json!({"metadata": {}, "code": answer.status().as_u16()});
-    if let Some(told) = answer.extensions().get::<Arc<kelson_meta::Status>>()
-        && let Ok(Value::Object(told)) = serde_json::to_value(&**told)
+    if let Some(reported) = answer.extensions().get::<Arc<kelson_meta::Status>>()
+        && let Ok(Value::Object(reported)) = serde_json::to_value(&**reported)
     {
         for field in ["status", "message", "reason", "details"] {
-            if let Some(value) = told.get(field).filter(|v| !v.is_null()) {
+            if let Some(value) = reported.get(field).filter(|v| !v.is_null()) {
                 status[field] = value.clone();
             }
         }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_request_came_from() {
+    fn source_addresses_end_with_the_peer() {
         let check = |all: &[(&'static str, &str)], peer: &str, expected: &str| {
             let ips = source_ips(&headers(all), peer.parse().unwrap());
             let ips: Vec<String> = ips.iter().map(ToString::to_string).collect();
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_uri_is_path_and_query_by_either_protocol() {
+    fn the_uri_is_path_and_query_over_either_protocol() {
         for uri in ["https://192.0.2.1:6443/api/v1/pods?limit=1", "/api/v1/pods?limit=1"] {
             assert_eq!(request_uri(&uri.parse().unwrap()), "/api/v1/pods?limit=1", "{uri}");
         }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_say_what_they_are() {
+    fn omitted_kinds_are_added() {
         let gvk = Gvk::new("", "v1", "ConfigMap");
         for (sent, expected) in [
             (r#"{"metadata":{"name":"a"}}"#, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}"#),
@@ -238,7 +238,7 @@ mod tests {
             ("[]", "[]"),
         ] {
             let object = Arc::from(RawValue::from_string(sent.to_owned()).unwrap());
-            assert_eq!(named(object, &gvk).get(), expected, "{sent}");
+            assert_eq!(with_kind(object, &gvk).get(), expected, "{sent}");
         }
     }
 
@@ -267,11 +267,11 @@ mod tests {
     }
 
     #[test]
-    fn the_object_fills_what_the_path_does_not_say() {
+    fn the_object_fills_missing_fields_of_the_reference() {
         let mut found = ObjectReference { namespace: "a".into(), ..ObjectReference::default() };
         let raw =
             RawValue::from_string(r#"{"metadata":{"name":"x","namespace":"b","uid":"u"},"data":{}}"#.into()).unwrap();
-        refine(&mut found, &raw);
+        fill_reference(&mut found, &raw);
         assert_eq!((&*found.name, &*found.namespace, &*found.uid), ("x", "a", "u"));
     }
 }

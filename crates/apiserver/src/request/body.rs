@@ -1,4 +1,4 @@
-//! Bodies: what comes in, read whole within a limit; what goes out, whole, in parts, or streamed as it is made.
+//! Bodies: of requests, read completely within a limit; of answers, complete, in parts, or streamed while they are produced.
 use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,26 +18,26 @@ use parking_lot::Mutex;
 /// Largest request body, bytes (upstream `MaxRequestBodyBytes`).
 pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
-/// So much of a larger one is taken and thrown away before it is refused.
+/// How many bytes of a larger body are read and discarded before the request is rejected.
 const DISCARDED_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// For at most so long.
+/// How long a larger body is read and discarded.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a client is told that finds no room.
+/// Message to a client whose request was rejected for lack of resources (upstream's text).
 pub const TOO_MANY: &str = "Too many requests, please try again later.";
-/// Seconds after which it may try again.
+/// Seconds after which the client may retry.
 pub const RETRY_AFTER_S: i32 = 1;
 
 /// A request's body, over the network or from a component of this process.
 pub enum RequestBody {
-    /// From a connection.
+    /// From a connection; not read yet.
     Network(hyper::body::Incoming),
-    /// Bytes that were read before.
+    /// All bytes of the body.
     Whole(Bytes),
 }
 
-/// Takes what a client still sends of a body that is too large, within bounds: most read an answer only when they have sent
-/// everything, and a connection that is closed before that loses the answer.
+/// Reads what a client still sends of a body that is too large, within bounds. Most clients read an answer only after they have sent
+/// the whole body, and lose it if the connection is closed before that.
 async fn discard(incoming: &mut hyper::body::Incoming) {
     if incoming.size_hint().lower() > DISCARDED_BYTES_MAX {
         return;
@@ -52,13 +52,13 @@ async fn discard(incoming: &mut hyper::body::Incoming) {
             }
         }
     };
-    // A client that sends no more meanwhile reads.
+    // After the timeout, the answer is sent anyway.
     let _in_time = tokio::time::timeout(DISCARD_TIMEOUT, all).await;
 }
 
 impl RequestBody {
-    /// Takes what the client sends of a body that is not wanted, within bounds, so that it reads its refusal. One who waits for
-    /// `100 Continue` sends nothing.
+    /// Reads and discards the body of a rejected request, within bounds, so that the client reads the answer. A client that waits for
+    /// `100 Continue` sends no body.
     pub async fn discard(self, headers: &HeaderMap) {
         if let Self::Network(mut incoming) = self
             && !incoming.is_end_stream()
@@ -68,15 +68,15 @@ impl RequestBody {
         }
     }
 
-    /// Reads it all.
+    /// Reads the whole body.
     ///
     /// # Errors
-    /// 413 beyond [`REQUEST_BODY_BYTES_MAX`]; 400 when the client breaks off.
+    /// 413 beyond [`REQUEST_BODY_BYTES_MAX`]; 400 when the client aborts.
     pub async fn read(self) -> Result<Bytes, Status> {
         self.read_within(|_| true).await
     }
 
-    /// Whether there is certainly nothing in it.
+    /// Whether the body is known to be empty.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_empty(),
@@ -84,10 +84,10 @@ impl RequestBody {
         }
     }
 
-    /// Reads it all, while `room` has room for the bytes that came.
+    /// Reads the whole body as long as `room` accepts the number of bytes that arrived.
     ///
     /// # Errors
-    /// As [`RequestBody::read`], and 429 without room.
+    /// As [`RequestBody::read`], and 429 when `room` returns `false`.
     pub async fn read_within(self, mut room: impl FnMut(usize) -> bool) -> Result<Bytes, Status> {
         match self {
             Self::Whole(bytes) if bytes.len() > REQUEST_BODY_BYTES_MAX => {
@@ -131,29 +131,29 @@ impl RequestBody {
 
 type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, TransportError>> + Send>>;
 
-/// An answer's body.
+/// The body of an answer.
 pub struct ApiBody {
     inner: Inner,
-    /// Is dropped with the body, the last first.
+    /// Values that are dropped with the body, in order of insertion.
     held: Vec<Box<dyn Any + Send>>,
-    copy: Option<Arc<Mutex<Copied>>>,
-    /// The bytes are held elsewhere too.
+    copy: Option<Arc<Mutex<BodyCopy>>>,
+    /// The bytes belong to a cached document and are not counted for this answer.
     shared: bool,
 }
 
 /// A copy of a body that is sent in pieces, as long as there is room for it.
-pub struct Copied {
+pub struct BodyCopy {
     bytes: BytesMut,
     room: Box<dyn FnMut(usize) -> bool + Send>,
     whole: bool,
 }
 
-impl Copied {
-    /// Nothing yet. `room` says whether there is room for so many bytes more.
+impl BodyCopy {
+    /// An empty copy. `room` decides whether the given number of further bytes may be kept.
     pub fn new(room: Box<dyn FnMut(usize) -> bool + Send>) -> Self {
         Self { bytes: BytesMut::new(), room, whole: true }
     }
-    /// What was sent; `None` when there was no room for all of it.
+    /// The bytes that were sent; `None` if there was no room for all of them.
     pub fn take(&mut self) -> Option<Bytes> {
         self.whole.then(|| self.bytes.split().freeze())
     }
@@ -176,21 +176,21 @@ impl ApiBody {
     fn of(inner: Inner) -> Self {
         Self { inner, held: Vec::new(), copy: None, shared: false }
     }
-    /// The same body, which keeps `held` until it was sent or is given up.
-    pub fn holding(mut self, held: impl Any + Send) -> Self {
+    /// Keeps `held` until the body has been sent or is dropped.
+    pub fn hold(mut self, held: impl Any + Send) -> Self {
         self.held.push(Box::new(held));
         self
     }
-    /// The same body, whose pieces are copied as they are sent.
-    pub fn copying(mut self, to: Arc<Mutex<Copied>>) -> Self {
+    /// Copies the pieces to `to` as they are sent.
+    pub fn copy_to(mut self, to: Arc<Mutex<BodyCopy>>) -> Self {
         self.copy = Some(to);
         self
     }
-    /// Whether all of it is known already.
+    /// Whether all bytes are known already.
     pub fn is_whole(&self) -> bool {
         matches!(self.inner, Inner::Parts(_))
     }
-    /// All of it, where it is known already.
+    /// All bytes, if they are known already.
     pub fn whole(&self) -> Option<Bytes> {
         match &self.inner {
             Inner::Parts(parts) => Some(match parts.len() {
@@ -201,28 +201,28 @@ impl ApiBody {
             Inner::Stream(_) => None,
         }
     }
-    /// Bytes that are held for this answer alone; none of a document that is kept for all who ask.
+    /// Number of bytes that are held only for this answer; 0 for a cached document.
     pub fn own_bytes(&self) -> u64 {
         if self.shared { 0 } else { self.size_hint().exact().unwrap_or(0) }
     }
-    /// A document that is kept whoever asks for it.
+    /// A cached document that many requests share.
     pub fn shared(bytes: Bytes) -> Self {
         Self { shared: true, ..Self::full(bytes) }
     }
-    /// A body that ends at once.
+    /// A body without bytes.
     pub fn empty() -> Self {
         Self::of(Inner::Parts(VecDeque::new()))
     }
-    /// A body of bytes that are all there.
+    /// A body whose bytes are all known.
     pub fn full(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         Self::of(Inner::Parts(if bytes.is_empty() { VecDeque::new() } else { VecDeque::from([bytes]) }))
     }
-    /// Known bytes in several pieces, none of them copied.
+    /// A body of known bytes in several pieces; none of them is copied.
     pub fn parts(parts: impl IntoIterator<Item = Bytes>) -> Self {
         Self::of(Inner::Parts(parts.into_iter().filter(|p| !p.is_empty()).collect()))
     }
-    /// Bytes as they are made.
+    /// A body whose bytes are produced while it is sent.
     pub fn stream(chunks: impl Stream<Item = Result<Bytes, TransportError>> + Send + 'static) -> Self {
         Self::of(Inner::Stream(Box::pin(chunks)))
     }
@@ -263,9 +263,9 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-    /// Most clients look for an answer when they have sent everything.
+    /// Most clients read an answer only after they have sent the whole body.
     #[tokio::test]
-    async fn who_sends_too_much_sends_it_and_is_answered() {
+    async fn a_body_that_is_too_large_is_read_and_answered() {
         for length in ["content-length: 4194304\r\n", "transfer-encoding: chunked\r\n"] {
             let (mut client, server) = tokio::io::duplex(64 * 1024);
             let handle = hyper::service::service_fn(|request: http::Request<hyper::body::Incoming>| async move {

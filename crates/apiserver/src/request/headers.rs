@@ -1,6 +1,6 @@
-//! Headers: which of a request are not passed on to other servers, whoever they are.
+//! Request headers that are not passed on to other servers.
 
-/// Headers of a request that are not passed on: they belong to one hop, or hold the client's credentials for this server.
+/// Headers that are not passed on: they concern one hop, or contain the client's credentials for this server.
 pub const DROPPED: [&str; 9] = [
     "connection",
     "keep-alive",

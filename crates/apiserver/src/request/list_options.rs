@@ -1,5 +1,5 @@
-//! The rules of `ListOptions` that hold between parameters (apimachinery `pkg/apis/meta/internalversion/validation`): all
-//! that is wrong is told at once.
+//! Rules between the parameters of `ListOptions` (apimachinery `pkg/apis/meta/internalversion/validation`). All errors are reported
+//! at once.
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Status};
 
 use kelson_meta::url::Query;
@@ -7,26 +7,26 @@ use kelson_meta::url::Query;
 const NOT_OLDER_THAN: &str = "NotOlderThan";
 const EXACT: &str = "Exact";
 
-/// Which request the parameters are of.
+/// The operation whose parameters are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
-    /// A list, which has a beginning and an end.
+pub enum Operation {
+    /// A list.
     List,
-    /// A watch; whether it may begin with what there is (the gate `WatchList`).
+    /// A watch. `may_list`: it may begin with the current objects (feature gate `WatchList`).
     Watch { may_list: bool },
 }
 
-/// Checks the parameters of a list, or of a watch.
+/// Checks the parameters of a list or a watch.
 ///
 /// # Errors
-/// 400 for what is no number, 422 as upstream.
-pub fn check(query: &Query, of: Of) -> Result<(), Status> {
+/// 400 for a number that does not parse, 422 as upstream.
+pub fn check(query: &Query, of: Operation) -> Result<(), Status> {
     query.integer("timeoutSeconds")?;
     query.integer("limit")?;
     let mut errors = FieldErrors::new();
     match of {
-        Of::List => of_list(query, &mut errors),
-        Of::Watch { may_list } => of_watch(query, may_list, &mut errors),
+        Operation::List => check_list(query, &mut errors),
+        Operation::Watch { may_list } => check_watch(query, may_list, &mut errors),
     }
     if errors.is_empty() {
         return Ok(());
@@ -35,12 +35,12 @@ pub fn check(query: &Query, of: Of) -> Result<(), Status> {
     Err(Status::invalid(&kind, "", &errors))
 }
 
-/// Whether the parameter says anything; an empty one is as good as none.
+/// Whether `sendInitialEvents` is set. An empty value counts as unset.
 fn initial_events(query: &Query) -> bool {
     query.get("sendInitialEvents").is_some_and(|v| !v.is_empty())
 }
 
-fn of_list(query: &Query, errors: &mut FieldErrors) {
+fn check_list(query: &Query, errors: &mut FieldErrors) {
     let path = FieldPath::new("resourceVersionMatch");
     let (matching, version) = (query.text("resourceVersionMatch"), query.text("resourceVersion"));
     if !matching.is_empty() {
@@ -62,7 +62,7 @@ fn of_list(query: &Query, errors: &mut FieldErrors) {
     }
 }
 
-fn of_watch(query: &Query, may_list: bool, errors: &mut FieldErrors) {
+fn check_watch(query: &Query, may_list: bool, errors: &mut FieldErrors) {
     let path = FieldPath::new("resourceVersionMatch");
     let matching = query.text("resourceVersionMatch");
     let initial = initial_events(query);
@@ -73,7 +73,7 @@ fn of_watch(query: &Query, may_list: bool, errors: &mut FieldErrors) {
         let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
         errors.forbidden(&FieldPath::new("sendInitialEvents"), why);
     }
-    // A watch that names no version begins with what there is, as if it had asked for that.
+    // Without a version, a watch begins with the current objects, as if it had asked for them.
     let begins = may_list && !initial && matching.is_empty() && matches!(query.text("resourceVersion"), "" | "0");
     if begins && !query.text("continue").is_empty() {
         errors.forbidden(&path, "resourceVersionMatch is forbidden when continue is provided");
@@ -96,7 +96,7 @@ fn of_watch(query: &Query, may_list: bool, errors: &mut FieldErrors) {
 mod tests {
     use super::*;
 
-    fn causes(query: &str, of: Of) -> String {
+    fn causes(query: &str, of: Operation) -> String {
         let Err(status) = check(&Query::parse(Some(query)), of) else { return String::new() };
         assert_eq!(status.code, 422);
         let causes = status.details.map(|d| d.causes).unwrap_or_default();
@@ -124,7 +124,7 @@ mod tests {
                  sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
             ),
         ] {
-            assert_eq!(causes(query, Of::List), expected, "{query}");
+            assert_eq!(causes(query, Operation::List), expected, "{query}");
         }
     }
 
@@ -151,15 +151,15 @@ mod tests {
                 "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided",
             ),
         ] {
-            assert_eq!(causes(query, Of::Watch { may_list: true }), expected, "{query}");
+            assert_eq!(causes(query, Operation::Watch { may_list: true }), expected, "{query}");
         }
     }
 
     #[test]
-    fn a_watch_begins_with_what_there_is_where_the_gate_says_so() {
+    fn initial_events_need_the_gate() {
         let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
         let why = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is \
                    enabled";
-        assert_eq!(causes(query, Of::Watch { may_list: false }), why);
+        assert_eq!(causes(query, Operation::Watch { may_list: false }), why);
     }
 }

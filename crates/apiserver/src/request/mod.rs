@@ -1,4 +1,4 @@
-//! One request as data: what its head, query and body say, and the bytes of an answer. Nothing here knows the server.
+//! One request as data: its head, query and body, and the bytes of an answer. Nothing here knows the server.
 pub mod answer;
 pub mod audit;
 pub mod body;
@@ -10,6 +10,6 @@ pub mod order;
 pub mod route;
 pub mod routes;
 pub mod selectors;
-pub mod upgraded;
+pub mod upgrade;
 pub mod version_param;
 pub mod view;

@@ -1,14 +1,14 @@
-//! Negotiate: which form of an answer the client accepts (`Accept`) and the kind can be written in, in upstream's way: clauses are
-//! tried by quality, and the first that can be served wins. Upstream: `endpoints/handlers/negotiation/negotiate.go`.
+//! Content negotiation: chooses the form of an answer from the `Accept` header and the forms that the kind has. As in upstream, clauses
+//! are tried by quality, and the first that can be served wins (`endpoints/handlers/negotiation/negotiate.go`).
 use http::HeaderMap;
 use kelson_codec::Encoding;
 use kelson_meta::url::Query;
 use kelson_meta::{Reason, Status};
 
-/// What is to be made of an object.
+/// The representation of an object in the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum View {
-    /// The object itself, all of it.
+    /// The whole object.
     #[default]
     Whole,
     /// `as=Table`, with its version.
@@ -17,7 +17,7 @@ pub enum View {
     Partial(&'static str),
 }
 
-/// The chosen form.
+/// The negotiated form of an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Accepted {
     pub encoding: Encoding,
@@ -43,7 +43,7 @@ impl Accepted {
 
 /// One clause of an `Accept` header.
 pub struct Clause<'a> {
-    /// `application/json`, lower case expected.
+    /// The media type, such as `application/json`; compared in lower case.
     pub media: &'a str,
     params: Vec<(&'a str, &'a str)>,
     quality: f32,
@@ -62,12 +62,12 @@ impl<'a> Clause<'a> {
         Some(clause)
     }
 
-    /// A parameter's value.
+    /// The value of a parameter.
     pub fn param(&self, name: &str) -> Option<&str> {
         self.params.iter().find(|(k, _)| k.eq_ignore_ascii_case(name)).map(|(_, v)| *v)
     }
 
-    /// Whether it is asked before `other`: by quality, then the one that names a type before the one that does not.
+    /// Whether it is tried before `other`: a higher quality first, then a specific type before a wildcard.
     fn precedes(&self, other: &Self) -> bool {
         let any_type = |c: &Self| c.media.starts_with("*/");
         let any_subtype = |c: &Self| c.media.ends_with("/*");
@@ -77,11 +77,11 @@ impl<'a> Clause<'a> {
     }
 }
 
-/// Clauses considered of one request.
+/// Limit of clauses considered per request.
 const CLAUSES_MAX: usize = 32;
 
-/// The clauses of the first `Accept` header, the preferred first; none means anything is accepted. `Clause::precedes` is no total
-/// order, so the result depends on the way of sorting: insertion, as upstream's library sorts headers of this length.
+/// The clauses of the first `Accept` header in the order in which they are tried; empty accepts anything. `Clause::precedes` is not a
+/// total order, so the result depends on the sorting algorithm: insertion sort, like upstream's library for headers of this length.
 pub fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     let header = headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
     let mut out: Vec<Clause<'_>> = header.split(',').take(CLAUSES_MAX).filter_map(Clause::parse).collect();
@@ -95,12 +95,12 @@ pub fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     out
 }
 
-/// Media types an object can be had in.
+/// Media types of objects.
 pub const OFFERED: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
-/// Media types a watch can be had in.
-const WATCHED: [&str; 2] = ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+/// Media types of watches.
+const OFFERED_WATCH: [&str; 2] = ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
-/// How many objects an answer is about.
+/// Number of objects in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
     One,
@@ -108,25 +108,25 @@ pub enum Extent {
     Watch,
 }
 
-/// What the answers to a request can be written as. Upstream: `handlers.RequestScope.AllowsMediaTypeTransform`.
+/// The forms in which a request can be answered. Upstream: `handlers.RequestScope.AllowsMediaTypeTransform`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// Objects have a protobuf form. Those of custom kinds have none, though their metadata and errors do.
+    /// Objects have a protobuf form. Custom resources have none, although their metadata and errors do.
     pub protobuf: bool,
-    /// Objects can be shown as rows of a table.
+    /// Objects can be shown as table rows.
     pub tables: bool,
-    /// The metadata of objects can be shown alone.
+    /// Objects can be shown as their metadata only.
     pub metadata: bool,
     pub extent: Extent,
 }
 
 impl Offer {
-    /// Of documents that are no objects, and of errors.
+    /// Forms of errors and of documents that are not objects.
     pub const PLAIN: Self = Self { protobuf: true, tables: false, metadata: false, extent: Extent::One };
 
-    /// The view that a clause asks for, where it can be had in `encoding`.
+    /// The view that a clause asks for, if it exists in `encoding`.
     fn view(self, clause: &Clause<'_>, encoding: Encoding) -> Option<View> {
-        // A parameter without a value asks for nothing.
+        // A parameter without a value counts as unset.
         let param = |name: &str| clause.param(name).filter(|v| !v.is_empty());
         if param("stream").is_some_and(|stream| stream != "watch" || encoding == Encoding::Yaml)
             || param("sv").is_some_and(|version| version != "v1")
@@ -149,32 +149,32 @@ impl Offer {
         }
     }
 
-    /// Whether the kind that a clause names is that of the answer.
+    /// Checks that the kind in a clause fits the answer's extent.
     fn fits(self, clause: &Clause<'_>, accepted: Accepted) -> Result<Accepted, Unacceptable> {
         match (clause.param("as"), self.extent) {
             (_, Extent::Watch) if accepted.encoding == Encoding::Yaml => Err(Unacceptable::Stream),
             (Some("PartialObjectMetadata"), Extent::List) => Err(Unacceptable::IsList),
-            (Some("PartialObjectMetadataList"), Extent::One) => Err(Unacceptable::IsNoList),
+            (Some("PartialObjectMetadataList"), Extent::One) => Err(Unacceptable::IsNotList),
             _ => Ok(accepted),
         }
     }
 }
 
-/// Why an answer cannot be had in any accepted form.
+/// Reason why an answer has no acceptable form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unacceptable {
-    /// No clause names a form that there is.
+    /// No clause matches an existing form.
     Form,
-    /// The form that comes first is none of a watch.
+    /// The first matching form does not exist for watches.
     Stream,
-    /// Metadata of one object was asked for, and the answer is a list.
+    /// The client asked for the metadata of one object, and the answer is a list.
     IsList,
-    /// A list of metadata was asked for, and the answer is one object.
-    IsNoList,
+    /// The client asked for a list of metadata, and the answer is one object.
+    IsNotList,
 }
 
 impl Unacceptable {
-    /// The refusal, in upstream's words.
+    /// The error in upstream's words.
     pub fn status(self) -> Status {
         let shape = |asked: &str, is: &str| {
             let message = format!("you requested {asked}, but the requested object is {is}");
@@ -182,14 +182,14 @@ impl Unacceptable {
         };
         match self {
             Self::Form => Status::not_acceptable(&OFFERED),
-            Self::Stream => Status::not_acceptable(&WATCHED),
+            Self::Stream => Status::not_acceptable(&OFFERED_WATCH),
             Self::IsList => shape("PartialObjectMetadata", "a list"),
-            Self::IsNoList => shape("PartialObjectMetadataList", "not a list"),
+            Self::IsNotList => shape("PartialObjectMetadataList", "not a list"),
         }
     }
 }
 
-/// The encodings that a media type stands for, in the order in which they are tried.
+/// The encodings of a media type in the order in which they are tried.
 fn encodings(media: &str) -> &'static [Encoding] {
     match media {
         "application/json" => &[Encoding::Json],
@@ -200,7 +200,7 @@ fn encodings(media: &str) -> &'static [Encoding] {
     }
 }
 
-/// What a request accepts.
+/// The parsed `Accept` header and the wish for indented JSON.
 pub struct Accepts<'a> {
     clauses: Vec<Clause<'a>>,
     pretty: bool,
@@ -211,10 +211,10 @@ impl<'a> Accepts<'a> {
         Self { clauses: clauses(headers), pretty: pretty(headers, query) }
     }
 
-    /// The form of an answer: that of the first clause that can be had.
+    /// Chooses the form of an answer: that of the first clause that can be served.
     ///
     /// # Errors
-    /// Why there is none.
+    /// No clause can be served.
     pub fn choose(&self, offer: Offer) -> Result<Accepted, Unacceptable> {
         if self.clauses.is_empty() {
             return Ok(Accepted { pretty: self.pretty, ..Accepted::JSON });
@@ -230,13 +230,13 @@ impl<'a> Accepts<'a> {
         Err(Unacceptable::Form)
     }
 
-    /// The form of an error, which is never shown in another way than whole: indented JSON where nothing that there is was asked for.
+    /// The form of errors, which are always shown whole. If no clause can be served, it is indented JSON.
     pub fn of_errors(&self) -> Accepted {
         self.choose(Offer::PLAIN).unwrap_or(Accepted { pretty: true, ..Accepted::JSON })
     }
 }
 
-/// Whether a route that names what it gives would answer at all: it knows whole names and `*/*`, and looks at no parameter.
+/// Whether upstream's router for built-in kinds lets the request pass. It knows full media types and `*/*`, and ignores parameters.
 fn is_routed(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(http::header::ACCEPT).iter().peekable();
     let known = |clause: &str| {
@@ -246,12 +246,12 @@ fn is_routed(headers: &HeaderMap) -> bool {
     values.peek().is_none() || values.any(|v| v.to_str().is_ok_and(|v| v.is_empty() || v.split(',').any(known)))
 }
 
-/// The form that was chosen, where the route lets the request pass: those of what is compiled in name what they give, and lists
-/// can be had as watches too.
+/// The negotiated form, if the router lets the request pass. Routes of built-in kinds list their media types; lists can also be had as
+/// watches.
 ///
 /// # Errors
-/// 406, in the words of whoever refuses.
-pub fn settled(
+/// 406, with the message of the router or of the negotiation.
+pub fn settle(
     headers: &HeaderMap,
     accepted: Result<Accepted, Unacceptable>,
     list: bool,
@@ -260,15 +260,15 @@ pub fn settled(
     if is_routed(headers) || !compiled_in() {
         return accepted.map_err(Unacceptable::status);
     }
-    let watched = if list { &WATCHED[..] } else { &[] };
+    let watched = if list { &OFFERED_WATCH[..] } else { &[] };
     let given = [&OFFERED[..], watched].concat().join(", ");
     let message = format!("406: Not Acceptable\n\nAvailable representations: {given}");
     Err(Status { details: Some(Box::default()), ..Status::failure(406, Reason::NotAcceptable, message) })
 }
 
-/// Whether to indent: asked for, or a person's client with nothing asked.
+/// Whether to indent JSON: on request, or for a client that people use interactively if the request does not say.
 fn pretty(headers: &HeaderMap, query: &Query) -> bool {
-    // Any other word for yes is none here.
+    // Other spellings of true are false here, as in upstream.
     if let Some(asked) = query.get("pretty").filter(|asked| !asked.is_empty()) {
         return matches!(asked, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
@@ -337,7 +337,7 @@ mod tests {
         }
         for (accept_header, offer, expected) in [
             ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", one(CUSTOM), "Json Partial(\"v1\")"),
-            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", one(BUILT_IN), "406 IsNoList"),
+            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", one(BUILT_IN), "406 IsNotList"),
             ("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1", watch(BUILT_IN), "Json Partial(\"v1\")"),
             ("application/json;as=Table;v=v1;g=meta.k8s.io", Offer::PLAIN, "406 Form"),
             (PROTO, watch(CUSTOM), "406 Form"),

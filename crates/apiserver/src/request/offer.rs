@@ -1,11 +1,11 @@
-//! Offer: what the answers to a request can be written as, by the kind that it is about.
+//! Offer: the forms in which a request can be answered, by its kind.
 use crate::catalog::{Behaviour, Served};
 use crate::request::negotiate::{Extent, Offer};
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
 
-/// What may be asked for of a request's answer. Other servers negotiate for themselves.
-pub fn of(info: &RequestInfo, route: Option<&Route>) -> Offer {
+/// The offer for a request. Aggregated API servers negotiate themselves.
+pub fn offer_for(info: &RequestInfo, route: Option<&Route>) -> Offer {
     let Some(Route::Stored(served)) = route else { return Offer::PLAIN };
     let extent = match info.verb {
         "watch" => Extent::Watch,
@@ -21,7 +21,7 @@ pub fn of(info: &RequestInfo, route: Option<&Route>) -> Offer {
     Offer { protobuf, tables, metadata, extent }
 }
 
-/// Reviews and bindings are only created: what they answer has no other view.
+/// Whether the answer has other views. Reviews and bindings, which can only be created, have none.
 fn is_object(served: &Served) -> bool {
     served.has_objects() || served.has_verb("list")
 }

@@ -1,11 +1,11 @@
-//! The order of fields in documents that people and scripts read as text: trees are sorted by name, upstream's encoders
-//! write fields as its types declare them.
+//! The order of fields in documents that people and scripts read. Trees are sorted by name, while upstream's encoders write fields in
+//! the order of their Go types.
 use serde::ser::{Error as _, SerializeMap as _, SerializeSeq as _};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// For the objects below a key (that of the list they stand in; empty for the document): their fields in order.
+/// For each key, the field order of the objects below it (for items: the key of their list; empty: the document).
 pub type Order = &'static [(&'static str, &'static [&'static str])];
 
 const GROUP: &[&str] = &["kind", "apiVersion", "name", "versions", "preferredVersion", "serverAddressByClientCIDRs"];
@@ -47,24 +47,24 @@ const VERSION: Order = &[(
     ],
 )];
 const ROWS: &str = "rows";
-/// What a row of a table is about: an object that says of which type it is.
+/// The object of a table row; it contains its own kind.
 const OBJECT: &str = "object";
 const RESPONSE_KIND: (&str, &[&str]) = ("responseKind", &["group", "version", "kind"]);
 
-/// The order of a document of a kind that is no object of a store; `None` for others.
-pub fn of(document: &Value) -> Option<Order> {
+/// The order of fields of a document that is not a stored object; `None` for others.
+pub fn document_order(document: &Value) -> Option<Order> {
     let text = |member: &str| document[member].as_str();
-    // Which version a server is says no kind.
+    // The version document has no kind.
     let Some(kind) = text("kind") else { return document.get("gitVersion").map(|_| VERSION) };
     match kind {
-        // A name that users give their own kinds, too.
+        // Users may name their own kinds "Table".
         "Table" => text("apiVersion")?.starts_with("meta.k8s.io/").then_some(TABLE),
-        kind => of_kind(kind),
+        kind => kind_order(kind),
     }
 }
 
-/// The order of the kinds of discovery, and of statuses; `None` for others.
-pub fn of_kind(kind: &str) -> Option<Order> {
+/// The order of fields of discovery kinds and `Status`; `None` for others.
+pub fn kind_order(kind: &str) -> Option<Order> {
     Some(match kind {
         "APIVersions" => &[
             ("", &["kind", "versions", "serverAddressByClientCIDRs"]),
@@ -106,7 +106,7 @@ pub fn of_kind(kind: &str) -> Option<Order> {
     })
 }
 
-/// A tree that is written with its fields in order; what the order does not name comes last, by name.
+/// Serializes a tree with its fields in order. Fields that the order does not contain come last, sorted by name.
 pub struct Ordered<'a> {
     value: &'a Value,
     below: &'a str,
@@ -114,7 +114,7 @@ pub struct Ordered<'a> {
 }
 
 impl<'a> Ordered<'a> {
-    /// A document whose fields are to be written in this order.
+    /// A document with this order of fields.
     pub fn new(value: &'a Value, order: Order) -> Self {
         Self { value, below: "", order }
     }
@@ -160,10 +160,10 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_stand_as_declared() {
+    fn fields_are_in_declared_order() {
         let list = json!({"apiVersion": "v1", "groupVersion": "apps/v1", "kind": "APIResourceList", "zz": {"b": 1, "a": 2},
             "resources": [{"kind": "Deployment", "name": "deployments", "verbs": ["get"], "namespaced": true}]});
-        let order = of_kind("APIResourceList").unwrap_or_default();
+        let order = kind_order("APIResourceList").unwrap_or_default();
         let text = serde_json::to_string(&Ordered::new(&list, order)).expect("text");
         assert_eq!(
             text,
@@ -172,18 +172,21 @@ mod tests {
     }
 
     #[test]
-    fn tables_stand_as_declared_with_the_objects_of_their_rows() {
+    fn tables_and_the_objects_of_their_rows_are_in_declared_order() {
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "spec": {"nodeName": "x", "containers": []}, "metadata": {"uid": "u", "name": "a"}});
         let condition = json!({"message": "m", "reason": "r", "status": "True", "type": "Completed"});
         let table = json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"continue": "c", "resourceVersion": "1"},
             "columnDefinitions": [{"name": "n", "type": "string", "format": "", "description": "", "priority": 0}],
             "rows": [{"cells": ["a", 1], "conditions": [condition], "object": pod}]});
-        let order = of(&table).expect("known");
+        let order = document_order(&table).expect("known");
         let text = serde_json::to_string(&Ordered::new(&table, order)).expect("text");
         let row = r#"{"cells":["a",1],"conditions":[{"type":"Completed","status":"True","reason":"r","message":"m"}],"object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","uid":"u"},"spec":{"containers":[],"nodeName":"x"}}}"#;
         assert_eq!(serde_json::to_string(&Ordered::row(&table["rows"][0])).expect("text"), row);
         let head = r#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"1","continue":"c"},"columnDefinitions":[{"name":"n","type":"string","format":"","description":"","priority":0}],"rows":["#;
         assert_eq!(text, [head, row, "]}"].concat());
-        assert!(of(&json!({"kind": "Table", "apiVersion": "furniture.example.com/v1"})).is_none(), "a user's own kind");
+        assert!(
+            document_order(&json!({"kind": "Table", "apiVersion": "furniture.example.com/v1"})).is_none(),
+            "a user's own kind"
+        );
     }
 }

@@ -1,11 +1,13 @@
-//! Route: what a request's method, path and query ask for, before anybody is asked whether it may. Follows upstream's
-//! `endpoints/request/requestinfo.go`; whether the resource exists is the catalog's answer, later.
+//! Route: parses a request's method, path and query, before authorization. Follows upstream's `endpoints/request/requestinfo.go`.
+//! Whether the resource exists is decided later, by the catalog.
 use http::Method;
 use kelson_meta::url::{Query, decode};
 
 use crate::request::selectors::ParsedSelectors;
 
-/// What is asked, as authorization and audit see it.
+/// The parsed request, as authorization and audit use it. It is made from the method, the path and the query only: an existing
+/// resource is not required. For a path such as `/api/v1/namespaces/a/pods/b/log` it contains the verb, group, version, namespace,
+/// resource, name and subresource; for any other path, only the verb, which is the lower-case method.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestInfo {
     /// Whether the path names a resource.
@@ -26,16 +28,16 @@ pub struct RequestInfo {
     pub subresource: String,
     /// Object name; empty for collections.
     pub name: String,
-    /// Whether the name is that of a field selector: the path names a collection.
+    /// Whether the name comes from a field selector; the path then names a collection.
     pub selected: bool,
-    /// What follows the subresource (proxy paths), each segment decoded.
+    /// The path after the subresource (proxy paths), each segment decoded.
     pub tail: Vec<String>,
     /// A legacy `/watch/` path.
     pub watch_path: bool,
 }
 
 impl RequestInfo {
-    /// What a request asks for, by its method and its path with the query.
+    /// Parses a method and a path with its query.
     pub fn of(method: &Method, path_and_query: &str) -> Self {
         let (path, query) = path_and_query.split_once('?').unzip();
         let query = Query::parse(query);
@@ -43,7 +45,7 @@ impl RequestInfo {
     }
 }
 
-/// Reads a request's path. A path with broken escapes is no resource.
+/// Parses a request's path. A path with invalid escapes is not a resource path.
 pub fn route(method: &Method, path: &str, query: &Query, selectors: &ParsedSelectors) -> RequestInfo {
     let other = || RequestInfo { verb: lower(method), ..RequestInfo::default() };
     let Some(segments) = path.split('/').filter(|s| !s.is_empty()).map(decode).collect::<Option<Vec<_>>>() else {
@@ -84,7 +86,7 @@ pub fn route(method: &Method, path: &str, query: &Query, selectors: &ParsedSelec
     info.name = parts.next().unwrap_or_default();
     info.subresource = parts.next().unwrap_or_default();
     info.tail = parts.collect();
-    // The legacy prefix is one of reads: it must not make a watch of what does something else.
+    // The legacy prefix is for reads only; it must not turn another request into a watch.
     if info.watch_path && !(*method == Method::GET && info.subresource.is_empty()) {
         return other();
     }
@@ -121,7 +123,7 @@ fn verb(method: &Method) -> &'static str {
     }
 }
 
-/// The verb of a path that is no resource.
+/// The verb of a path that is not a resource path.
 fn lower(method: &Method) -> &'static str {
     match *method {
         Method::GET => "get",

@@ -1,5 +1,5 @@
-//! Routes: where a request for a resource ends. Most end at what the catalog serves and the store keeps; a whole group
-//! version may be somebody else's.
+//! Routes: which handler serves a resource request. Most requests are for kinds in the catalog, whose objects are in the store. An
+//! aggregated API server may serve a whole group version.
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,63 +15,63 @@ use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::request::route::RequestInfo;
 
-/// An authorized request on its way to somebody else.
+/// An authorized request that is passed on to another server.
 pub struct RemoteRequest<'a> {
-    /// As the client sent it.
+    /// The client's method.
     pub method: &'a Method,
-    /// Path and query as they came.
+    /// Path and query as they arrived.
     pub uri: &'a Uri,
-    /// Headers as they came, the client's credentials among them: they are not the backend's to see.
+    /// Headers as they arrived. They may contain the client's credentials, which the backend must not see.
     pub headers: &'a HeaderMap,
-    /// What is asked.
+    /// The parsed path.
     pub info: &'a RequestInfo,
-    /// The sender, proven and after impersonation.
+    /// The authenticated user, after impersonation.
     pub user: &'a UserInfo,
     /// The pending upgrade of the connection.
     pub upgrade: &'a Mutex<Option<hyper::upgrade::OnUpgrade>>,
-    /// A place among the connections to other servers: kept until the answer was sent, or its stream ended.
-    pub place: Arc<dyn Any + Send + Sync>,
-    /// Read whole: the limits of bodies hold for them as for all others.
+    /// A reservation among the connections to other servers, held until the answer was sent or its stream ended.
+    pub reservation: Arc<dyn Any + Send + Sync>,
+    /// The request's body, already read, so that the limits of bodies apply.
     pub body: RequestBody,
 }
 
-/// Answers every request for one group version, discovery of its resources included.
+/// Answers all requests for one group version, including discovery of its resources.
 pub trait RemoteHandler: Send + Sync {
     /// Answers an authorized request.
     fn serve<'a>(&'a self, request: RemoteRequest<'a>) -> BoxFuture<'a, Result<Answer, Status>>;
 }
 
-/// Where a request ends.
+/// The target of a request.
 #[derive(Clone)]
 pub enum Route {
-    /// At a resource of the catalog.
+    /// A kind in the catalog, whose objects are in the store.
     Stored(Arc<Served>),
-    /// At somebody else's, as for an aggregated API.
+    /// Another server, such as an aggregated API server.
     Remote(Arc<dyn RemoteHandler>),
 }
 
-/// Where the requests for each group version end.
+/// The target of the requests for each group version.
 pub struct Routes {
     catalog: Arc<Catalog>,
     remotes: RwLock<HashMap<String, HashMap<String, Arc<dyn RemoteHandler>>>>,
 }
 
 impl Routes {
-    /// To the catalog alone.
+    /// All group versions go to the catalog.
     pub fn new(catalog: Arc<Catalog>) -> Self {
         Self { catalog, remotes: RwLock::default() }
     }
-    /// Sends a group version elsewhere from now on, also what the catalog serves of it.
+    /// Sends a group version to `handler` from now on, also if the catalog serves it.
     pub fn insert(&self, group: &str, version: &str, handler: Arc<dyn RemoteHandler>) {
         self.remotes.write().entry(group.to_owned()).or_default().insert(version.to_owned(), handler);
     }
-    /// Takes a group version back.
+    /// Removes the handler of a group version.
     pub fn remove(&self, group: &str, version: &str) {
         if let Some(versions) = self.remotes.write().get_mut(group) {
             versions.remove(version);
         }
     }
-    /// Where a request ends; `None` for paths that are the server's own, and for what nobody serves.
+    /// The target of a request; `None` for the server's own paths, and for group versions or resources that are not served.
     pub fn find(&self, info: &RequestInfo, path: &str) -> Option<Route> {
         if !info.is_resource {
             let mut segments = path.split('/').filter(|s| !s.is_empty());
@@ -82,7 +82,7 @@ impl Routes {
             };
             return self.remote(group, version).map(Route::Remote);
         }
-        // The legacy group alone lies under `/api`.
+        // Only the legacy group is below `/api`.
         if (info.prefix == "api") != info.group.is_empty() {
             return None;
         }

@@ -1,4 +1,4 @@
-//! `resourceVersion`, `resourceVersionMatch` and `continue`: what point in time a read is of.
+//! `resourceVersion`, `resourceVersionMatch` and `continue`: the revision that a read sees.
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
@@ -9,29 +9,29 @@ use kelson_store::{ListView, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::Served;
-use crate::request::list_options::{self, Of};
+use crate::request::list_options::{self, Operation};
 
-/// As Go reads such texts, which does not look at the bits that are left over behind the last byte.
-const TOKENS: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
+/// Like Go's decoder, it ignores the bits that are left over after the last byte.
+const TOKEN_ENCODING: GeneralPurpose = GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
-/// How a `resourceVersion` is meant (`resourceVersionMatch`).
+/// The meaning of a `resourceVersion` (`resourceVersionMatch`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Match {
-    /// The parameter is absent; what holds then depends on the others.
+    /// The parameter is absent; the meaning depends on other parameters.
     Unset,
     NotOlderThan,
     Exact,
 }
 
-/// Reads a `resourceVersion`; absent and empty are `None`.
+/// Parses a `resourceVersion`; `None` if it is absent or empty.
 ///
 /// # Errors
-/// 500 when it is no number: upstream's storage is the first to read it, and nobody there gives the fault a reason.
+/// 500 if it is not a number. Upstream parses it first in its storage, where the error gets no reason.
 pub fn parse(text: &str) -> Result<Option<u64>, Status> {
     if text.is_empty() {
         return Ok(None);
     }
-    // The sign that this language reads as well is none to upstream.
+    // Rust accepts a leading plus sign, upstream does not.
     let digits = if text.starts_with('+') { "+" } else { text };
     digits.parse().map(Some).map_err(|e| {
         let why = format!("resourceVersion: Invalid value: {text:?}: {}", unread_number("ParseUint", text, &e));
@@ -39,24 +39,24 @@ pub fn parse(text: &str) -> Result<Option<u64>, Status> {
     })
 }
 
-/// Age at which a position in a paged list is over, as the reference's is when it compacts its history (every five
-/// minutes), whether or not anything changed since: clients are told to start anew or to take an inconsistent rest.
+/// Seconds after which a position in a paged list expires, whether or not anything changed. Upstream's expires when etcd compacts its
+/// history, every five minutes. Clients can then start a new list or read an inconsistent remainder.
 const CONTINUE_AGE_MAX_S: i64 = 300;
 
-/// Position in a paged list. Opaque to clients, and upstream's but for the time, so that a list which one server began another one
-/// on the same storage goes on with, whichever of them is the reference's.
+/// Position in a paged list. Clients treat it as opaque. Except for the time, it is upstream's format, so that another server on the
+/// same storage, Kelson's or upstream's, can continue a list.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Continue {
     #[serde(rename = "v")]
     api_version: String,
-    /// Revision the pages are of; -1 once that revision is gone and the client agreed to an inconsistent rest.
+    /// Revision of all pages; -1 once that revision is compacted and the client chose an inconsistent remainder.
     #[serde(rename = "rv")]
     pub revision: i64,
-    /// The first key that the next page may begin with, below what is listed: `namespace/name` of the last object sent, or its `name`
-    /// in the list of one namespace and where there are none, and the byte 0.
+    /// The first key of the next page, relative to what is listed: the last object that was sent as `namespace/name` (or `name` in a
+    /// list of one namespace or of a cluster-scoped kind), followed by a 0 byte.
     #[serde(rename = "start")]
     start: String,
-    /// When the list began, in seconds since the epoch; 0: another server began it and does not say.
+    /// Time when the list began, in seconds since the epoch; 0 if another server began it.
     #[serde(rename = "t", default, skip_serializing_if = "is_zero")]
     pub begun_s: i64,
 }
@@ -66,8 +66,8 @@ fn is_zero(n: &i64) -> bool {
     *n == 0
 }
 
-/// Why bytes are no token, in Go's words, which reads them byte by byte.
-fn unread(json: &[u8], error: &serde_json::Error) -> String {
+/// The error for bytes that are not a token, in the words of Go's decoder.
+fn decode_error(json: &[u8], error: &serde_json::Error) -> String {
     match json.first() {
         Some(byte @ 0x80..0xa0) => format!("invalid character '\\u{byte:04x}' looking for beginning of value"),
         Some(byte @ 0xa0..) => format!("invalid character '{}' looking for beginning of value", char::from(*byte)),
@@ -79,31 +79,33 @@ fn unread(json: &[u8], error: &serde_json::Error) -> String {
 }
 
 impl Continue {
-    /// A position after an object, in a list that began then. `namespace` is the object's where the list is of all of them, else empty.
+    /// A position after an object. `namespace` is the object's namespace in a list of all namespaces, else empty; `begun_s` is the time
+    /// when
+    /// the list began.
     pub fn after(revision: i64, namespace: &str, name: &str, begun_s: i64) -> Self {
         let start = if namespace.is_empty() { format!("{name}\0") } else { format!("{namespace}/{name}\0") };
         Self { api_version: "meta.k8s.io/v1".into(), revision, start, begun_s }
     }
     pub fn token(&self) -> String {
-        TOKENS.encode(serde_json::to_vec(self).unwrap_or_default())
+        TOKEN_ENCODING.encode(serde_json::to_vec(self).unwrap_or_default())
     }
-    /// Reads a token.
+    /// Parses a token.
     ///
     /// # Errors
-    /// 400 for what we did not make.
+    /// 400 for an invalid token.
     pub fn parse(token: &str) -> Result<Self, Status> {
         let bad = |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
-        let bytes = TOKENS.decode(token).map_err(|e| {
+        let bytes = TOKEN_ENCODING.decode(token).map_err(|e| {
             use base64::DecodeError::{InvalidByte, InvalidLastSymbol, InvalidLength, InvalidPadding};
             let at = match e {
                 InvalidByte(at, _) | InvalidLastSymbol(at, _) => at,
-                // Where the last group of characters begins, which is not whole.
+                // The beginning of the last, incomplete group of characters.
                 InvalidLength(_) => token.len() - token.len() % 4,
                 InvalidPadding => token.len(),
             };
             bad(&format!("illegal base64 data at input byte {at}"))
         })?;
-        let token: Self = serde_json::from_slice(&bytes).map_err(|e| bad(&unread(&bytes, &e)))?;
+        let token: Self = serde_json::from_slice(&bytes).map_err(|e| bad(&decode_error(&bytes, &e)))?;
         if token.api_version != "meta.k8s.io/v1" {
             return Err(bad(&format!("server does not recognize this encoded version {}", token.api_version)));
         }
@@ -113,15 +115,15 @@ impl Continue {
         if token.start.is_empty() {
             return Err(bad("encoded start key empty (version meta.k8s.io/v1)"));
         }
-        // A path that leads elsewhere. One may begin with a slash, and then begins behind it.
+        // Reject path traversal. A key may begin with one slash, which is skipped.
         let start = token.start.strip_prefix('/').unwrap_or(&token.start);
         if start.split('/').any(|part| ["", ".", ".."].contains(&part)) {
             return Err(bad(&token.start));
         }
         Ok(token)
     }
-    /// Namespace and name of the object behind which to go on. `listed` is the namespace of a list of one.
-    pub fn place<'a>(&'a self, listed: Option<&'a str>) -> (&'a str, &'a str) {
+    /// Namespace and name of the object after which the list continues. `listed` is the namespace of a list of one namespace.
+    pub fn start_after<'a>(&'a self, listed: Option<&'a str>) -> (&'a str, &'a str) {
         let start = self.start.strip_prefix('/').unwrap_or(&self.start);
         let last = start.strip_suffix('\0').unwrap_or(start);
         match listed {
@@ -129,30 +131,30 @@ impl Continue {
             None => last.split_once('/').unwrap_or(("", last)),
         }
     }
-    /// The same place at whatever is newest.
+    /// The same position at the newest revision.
     fn inconsistent(&self) -> Self {
         Self { api_version: self.api_version.clone(), revision: -1, start: self.start.clone(), begun_s: 0 }
     }
 }
 
-/// What a list was asked for.
-pub struct ListAt {
-    /// At most so many; 0: all.
+/// The parameters of a list.
+pub struct ListParams {
+    /// Page size; 0 means all.
     pub limit: usize,
-    /// Where to go on.
+    /// Position at which the list continues.
     pub position: Option<Continue>,
     now_s: i64,
     revision: Option<u64>,
     matching: Match,
 }
 
-impl ListAt {
-    /// Reads and checks the parameters of a request that came at `now`.
+impl ListParams {
+    /// Parses and checks the parameters of a request that arrived at `now`.
     ///
     /// # Errors
     /// 400 and 422 as upstream.
     pub fn new(query: &Query, now: Timestamp) -> Result<Self, Status> {
-        list_options::check(query, Of::List)?;
+        list_options::check(query, Operation::List)?;
         let matching = match query.text("resourceVersionMatch") {
             "NotOlderThan" => Match::NotOlderThan,
             "Exact" => Match::Exact,
@@ -171,29 +173,29 @@ impl ListAt {
         Ok(Self { limit, position, now_s: now.as_second(), revision, matching })
     }
 
-    /// When the list began that this request begins or goes on with; an inconsistent rest is a list of its own.
+    /// When the list began, in seconds since the epoch. An inconsistent remainder counts as a new list.
     pub fn begun_s(&self) -> i64 {
         self.position.as_ref().filter(|p| p.revision >= 0).map_or(self.now_s, |p| p.begun_s)
     }
 
-    /// The view to list from; waits a little for a revision that is not here yet.
+    /// The view to list from. Waits a limited time for a revision that this server has not reached yet.
     ///
     /// # Errors
-    /// 410 for what is gone, 504 for what has not happened.
+    /// 410 for a compacted revision, 504 for a future one.
     pub async fn view(&self, store: &Store, served: &Served, namespace: Option<&str>) -> Result<ListView, Status> {
         if let Some(position) = &self.position {
-            let after = Some(position.place(namespace));
+            let after = Some(position.start_after(namespace));
             let Ok(revision) = u64::try_from(position.revision) else {
                 return Ok(store.list(served.store, namespace, after, None));
             };
             if position.begun_s != 0 && self.now_s - position.begun_s > CONTINUE_AGE_MAX_S {
                 return Err(expired_page(position));
             }
-            // The page before may be another server's.
-            wait(store, revision).await?;
+            // Another server may have sent the page before.
+            wait_for_revision(store, revision).await?;
             return store.list_at(revision, served.store, namespace, after, None).map_err(|e| match e {
                 StoreError::Compacted { .. } => expired_page(position),
-                other => of_store(&other),
+                other => store_error(&other),
             });
         }
         match self.revision {
@@ -201,16 +203,16 @@ impl ListAt {
                 if revision != 0
                     && (self.matching == Match::Exact || (self.matching == Match::Unset && self.limit > 0)) =>
             {
-                wait(store, revision).await?;
+                wait_for_revision(store, revision).await?;
                 store.list_at(revision, served.store, namespace, None, None).map_err(|e| match e {
                     StoreError::Compacted { .. } => {
                         Status::expired("The resourceVersion for the provided list is too old.")
                     }
-                    other => of_store(&other),
+                    other => store_error(&other),
                 })
             }
             Some(revision) if revision != 0 => {
-                wait(store, revision).await?;
+                wait_for_revision(store, revision).await?;
                 Ok(store.list(served.store, namespace, None, None))
             }
             _ => Ok(store.list(served.store, namespace, None, None)),
@@ -218,20 +220,20 @@ impl ListAt {
     }
 }
 
-/// How long a read waits for a revision that is not here yet (upstream's cacher waits as long).
+/// How long a read waits for a revision that this server has not reached yet (as upstream's cacher).
 const FRESH_WAIT: std::time::Duration = std::time::Duration::from_secs(3);
 
-/// Waits for a revision.
+/// Waits until the store reaches a revision.
 ///
 /// # Errors
-/// 504 with upstream's words when it does not come.
-pub async fn wait(store: &Store, revision: u64) -> Result<(), Status> {
+/// 504 with upstream's message if it does not in time.
+pub async fn wait_for_revision(store: &Store, revision: u64) -> Result<(), Status> {
     if store.current_revision() >= revision {
         return Ok(());
     }
     match tokio::time::timeout(FRESH_WAIT, store.wait_for_revision(revision)).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(e)) => Err(of_store(&e)),
+        Ok(Err(e)) => Err(store_error(&e)),
         Err(_) => Err(too_large(revision, store.current_revision())),
     }
 }
@@ -248,8 +250,8 @@ fn too_large(wanted: u64, current: u64) -> Status {
     status
 }
 
-/// Faults of reads as the client sees them.
-pub fn of_store(error: &StoreError) -> Status {
+/// The client's error for an error of the store.
+pub fn store_error(error: &StoreError) -> Status {
     match error {
         StoreError::Compacted { requested, oldest } => {
             Status::expired(format!("too old resource version: {requested} ({oldest})"))
@@ -258,10 +260,12 @@ pub fn of_store(error: &StoreError) -> Status {
         StoreError::Closed => Status::unavailable("the server is shutting down"),
         StoreError::TooLarge { limit, .. } => Status::too_large(*limit),
         StoreError::Sealed(why) => Status::internal(why),
-        StoreError::Full { .. } => Status::failure(507, Reason::Unknown, error.to_string()),
+        StoreError::Full { .. } | StoreError::NamespaceFull { .. } => {
+            Status::failure(507, Reason::Unknown, error.to_string())
+        }
         StoreError::Elsewhere(why) => Status::failure(500, Reason::Unknown, why.clone()),
         other => {
-            tracing::error!(error = %other, "store fault");
+            tracing::error!(error = %other, "storage error; the request fails");
             Status::internal("the storage is not available")
         }
     }
@@ -274,7 +278,7 @@ fn expired_page(position: &Continue) -> Status {
          results. Continuing with the provided token results in an inconsistent list - objects that were created, \
          modified, or deleted between the time the first chunk was returned and now may show up in the list.",
     );
-    // The shared type has no `metadata.continue`: the encoder moves the token there from this cause.
+    // The Status type has no `metadata.continue`: the encoder moves the token there from this cause.
     status.details.get_or_insert_default().causes.push(kelson_meta::StatusCause {
         reason: CONTINUE_CAUSE.into(),
         message: position.inconsistent().token(),
@@ -283,7 +287,7 @@ fn expired_page(position: &Continue) -> Status {
     status
 }
 
-/// Marks the cause that is really `metadata.continue`.
+/// Reason of the cause that the encoder moves to `metadata.continue`.
 pub const CONTINUE_CAUSE: &str = "kelson/continue";
 
 #[cfg(test)]
@@ -296,18 +300,18 @@ mod tests {
     fn tokens_round_trip() {
         let c = Continue::after(7, "a", "b", 11);
         assert_eq!(Continue::parse(&c.token()).unwrap(), c);
-        assert_eq!(c.place(None), ("a", "b"));
-        assert_eq!(Continue::after(7, "", "b", 11).place(Some("a")), ("a", "b"));
-        assert_eq!(Continue::after(7, "", "b", 11).place(None), ("", "b"));
+        assert_eq!(c.start_after(None), ("a", "b"));
+        assert_eq!(Continue::after(7, "", "b", 11).start_after(Some("a")), ("a", "b"));
+        assert_eq!(Continue::after(7, "", "b", 11).start_after(None), ("", "b"));
         assert_eq!(Continue::parse("!!").unwrap_err().code, 400);
     }
 
     #[test]
-    fn a_token_of_the_reference_is_read_and_ours_is_as_it_makes_them() {
-        let token = |text: &str| TOKENS.encode(text);
+    fn tokens_are_compatible_with_upstream() {
+        let token = |text: &str| TOKEN_ENCODING.encode(text);
         let theirs = r#"{"v":"meta.k8s.io/v1","rv":7,"start":"default/b\u0000"}"#;
         let read = Continue::parse(&token(theirs)).unwrap();
-        assert_eq!((read.place(None), read.revision, read.begun_s), (("default", "b"), 7, 0));
+        assert_eq!((read.start_after(None), read.revision, read.begun_s), (("default", "b"), 7, 0));
         assert_eq!(read.token(), token(theirs));
         assert_eq!(Continue::after(7, "default", "b", 0).token(), token(theirs));
         for (garbage, why) in [
@@ -332,7 +336,7 @@ mod tests {
         let served = crate::catalog::Catalog::builtin().find("", "v1", "configmaps").unwrap();
         let view = async |token: &str, now_s: i64| {
             let query = Query::parse(Some(&format!("limit=2&continue={token}")));
-            let at = ListAt::new(&query, Timestamp::from_second(now_s).unwrap()).unwrap();
+            let at = ListParams::new(&query, Timestamp::from_second(now_s).unwrap()).unwrap();
             at.view(&store, &served, None).await.map(|_| at.begun_s())
         };
         let token = Continue::after(store.current_revision().cast_signed(), "a", "b", 1000).token();
@@ -340,9 +344,9 @@ mod tests {
         let gone = view(&token, 1301).await.unwrap_err();
         assert_eq!(gone.code, 410);
         let rest = gone.details.unwrap().causes[0].message.clone();
-        assert_eq!(view(&rest, 9999).await.unwrap(), 9999, "the rest is a list of its own");
+        assert_eq!(view(&rest, 9999).await.unwrap(), 9999, "the remainder is a new list");
         let timeless = Continue::after(store.current_revision().cast_signed(), "a", "b", 0).token();
-        assert!(view(&timeless, 9999).await.is_ok(), "another server's list ends when its revision is forgotten");
+        assert!(view(&timeless, 9999).await.is_ok(), "another server's list expires when its revision is compacted");
     }
 
     #[test]
@@ -356,7 +360,7 @@ mod tests {
             ("continue=x&resourceVersion=7", 400),
         ] {
             assert_eq!(
-                ListAt::new(&Query::parse(Some(query)), Timestamp::UNIX_EPOCH).err().map(|s| s.code),
+                ListParams::new(&Query::parse(Some(query)), Timestamp::UNIX_EPOCH).err().map(|s| s.code),
                 Some(code),
                 "{query}"
             );

@@ -1,31 +1,31 @@
-//! What a client chooses of tables.
+//! Options of the Table view.
 use jiff::Timestamp;
 use kelson_meta::Status;
 use kelson_meta::url::Query;
 
-/// What each row of a table carries of its object (`includeObject`).
+/// How much of its object each table row contains (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Include {
     None,
     Metadata,
-    /// All of it.
+    /// The whole object.
     Object,
 }
 
-/// Choices for tables.
+/// Options for tables.
 #[derive(Debug, Clone, Copy)]
 pub struct ViewOptions {
-    /// How much of each object a Table's rows carry.
+    /// How much of its object each row contains.
     pub include: Include,
-    /// The server's clock, for ages.
+    /// The current time, for ages.
     pub now: Timestamp,
 }
 
 impl ViewOptions {
-    /// From the query.
+    /// Parses the query.
     ///
     /// # Errors
-    /// 400 for an unknown word.
+    /// 400 for an unknown value.
     pub fn new(query: &Query, now: Timestamp) -> Result<Self, Status> {
         let include = match query.text("includeObject") {
             "" | "Metadata" => Include::Metadata,

@@ -1,22 +1,22 @@
-//! What is wrong with a review of access (upstream `pkg/apis/authorization/validation`).
+//! Validation of access reviews (upstream `pkg/apis/authorization/validation`).
 use kelson_meta::{FieldErrors, FieldPath, is_label_value, is_qualified_name};
 use kelson_schema::Schema;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// Of whom a review asks.
+/// The user of an access review.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
-    /// Of who sends it.
+pub enum ReviewSubject {
+    /// The client that sends it.
     Requester,
-    /// Of whom it names.
+    /// The user in its spec.
     Named,
-    /// Of whom it names, in the namespace of its path.
+    /// The user in its spec, within the namespace in the path.
     NamedHere,
 }
 
-/// Finds the faults of a review.
-pub fn access(review: &Value, whose: Whose, namespace: &str) -> FieldErrors {
+/// Returns the validation errors of a review.
+pub fn access(review: &Value, subject: ReviewSubject, namespace: &str) -> FieldErrors {
     let mut e = FieldErrors::new();
     let spec = &review["spec"];
     let path = |name: &str| FieldPath::new("spec").child(name);
@@ -38,7 +38,7 @@ pub fn access(review: &Value, whose: Whose, namespace: &str) -> FieldErrors {
         _ => {}
     }
     let is_empty = |key: &str| spec[key].as_str().unwrap_or("").is_empty();
-    if whose != Whose::Requester && is_empty("user") && spec["groups"].as_array().is_none_or(Vec::is_empty) {
+    if subject != ReviewSubject::Requester && is_empty("user") && spec["groups"].as_array().is_none_or(Vec::is_empty) {
         e.invalid(&path("user"), "", "at least one of user or group must be specified");
     }
     for (key, of_labels) in [("fieldSelector", false), ("labelSelector", true)] {
@@ -46,8 +46,8 @@ pub fn access(review: &Value, whose: Whose, namespace: &str) -> FieldErrors {
             selector(&resource[key], &path("resourceAttributes").child(key), of_labels, &mut e);
         }
     }
-    metadata(&review["metadata"], whose, &mut e);
-    if whose == Whose::NamedHere {
+    metadata(&review["metadata"], subject, &mut e);
+    if subject == ReviewSubject::NamedHere {
         let named = resource["namespace"].as_str().unwrap_or("");
         if resource.is_object() && named != namespace {
             e.invalid(&path("resourceAttributes").child("namespace"), named, "must match metadata.namespace");
@@ -59,8 +59,8 @@ pub fn access(review: &Value, whose: Whose, namespace: &str) -> FieldErrors {
     e
 }
 
-fn metadata(metadata: &Value, whose: Whose, e: &mut FieldErrors) {
-    let here = whose == Whose::NamedHere;
+fn metadata(metadata: &Value, subject: ReviewSubject, e: &mut FieldErrors) {
+    let here = subject == ReviewSubject::NamedHere;
     let is_nothing = |value: &Value| value.is_null() || *value == "" || *value == json!({}) || *value == json!([]);
     let may_be = |key: &str| key == "managedFields" || (here && key == "namespace");
     let odd = metadata.as_object().is_some_and(|all| all.iter().any(|(k, v)| !may_be(k) && !is_nothing(v)));
@@ -70,7 +70,7 @@ fn metadata(metadata: &Value, whose: Whose, e: &mut FieldErrors) {
     }
 }
 
-/// Metadata as they are shown, fields in the order of their declaration.
+/// Metadata for an error message, with fields in declared order.
 fn declared(metadata: &Value) -> Box<RawValue> {
     let mut text = Vec::new();
     match Schema::builtin().by_name("k8s.io/apimachinery/pkg/apis/meta/v1", "ObjectMeta") {
@@ -98,7 +98,7 @@ fn selector(selector: &Value, p: &FieldPath, of_labels: bool, e: &mut FieldError
     }
 }
 
-/// Operators that are not known are those of newer clients.
+/// Validates one requirement. Unknown operators are accepted, because newer clients may send them.
 fn requirement(one: &Value, p: &FieldPath, of_labels: bool, e: &mut FieldErrors) {
     let key = one["key"].as_str().unwrap_or("");
     let values: Vec<&str> = one["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -128,50 +128,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_are_upstreams() {
-        let sound = json!({"user": "u", "resourceAttributes": {"namespace": "n"}});
+    fn errors_are_upstreams() {
+        let valid = json!({"user": "u", "resourceAttributes": {"namespace": "n"}});
         let with = |key: &str, value: Value| {
-            let mut spec = sound.clone();
+            let mut spec = valid.clone();
             spec["resourceAttributes"][key] = value;
             spec
         };
         let rows = [
-            (sound.clone(), json!({}), Whose::NamedHere, "<none>"),
+            (valid.clone(), json!({}), ReviewSubject::NamedHere, "<none>"),
             (
-                sound.clone(),
+                valid.clone(),
                 json!({"name": "x"}),
-                Whose::Named,
+                ReviewSubject::Named,
                 "metadata: Invalid value: {\"name\":\"x\"}: must be empty",
             ),
-            (sound.clone(), json!({"namespace": "n", "managedFields": [{}]}), Whose::NamedHere, "<none>"),
+            (valid.clone(), json!({"namespace": "n", "managedFields": [{}]}), ReviewSubject::NamedHere, "<none>"),
             (
                 with("namespace", json!("x")),
                 json!({}),
-                Whose::NamedHere,
+                ReviewSubject::NamedHere,
                 "spec.resourceAttributes.namespace: Invalid value: \"x\": must match metadata.namespace",
             ),
             (
                 json!({"resourceAttributes": {}, "nonResourceAttributes": {"verb": "get"}}),
                 json!({}),
-                Whose::Requester,
+                ReviewSubject::Requester,
                 "spec.nonResourceAttributes: Invalid value: {\"Path\":\"\",\"Verb\":\"get\"}: cannot be specified in combination with resourceAttributes",
             ),
             (
                 with("fieldSelector", json!({})),
                 json!({}),
-                Whose::Named,
+                ReviewSubject::Named,
                 "spec.resourceAttributes.fieldSelector.requirements: Required value: when spec.resourceAttributes.fieldSelector is specified, requirements or rawSelector is required",
             ),
             (
                 with("fieldSelector", json!({"requirements": [{"key": "a", "operator": "In"}]})),
                 json!({}),
-                Whose::Named,
+                ReviewSubject::Named,
                 "spec.resourceAttributes.fieldSelector.requirements[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'",
             ),
             (
                 with("labelSelector", json!({"requirements": [{"key": "a", "operator": "Newer"}]})),
                 json!({}),
-                Whose::Named,
+                ReviewSubject::Named,
                 "<none>",
             ),
             (
@@ -180,12 +180,12 @@ mod tests {
                     json!({"rawSelector": "a", "requirements": [{"key": "a", "operator": "Exists", "values": ["b"]}]}),
                 ),
                 json!({}),
-                Whose::Named,
+                ReviewSubject::Named,
                 "[spec.resourceAttributes.labelSelector.rawSelector: Invalid value: \"a\": may not specified at the same time as requirements, spec.resourceAttributes.labelSelector.requirements[0].values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist']",
             ),
         ];
-        for (spec, metadata, whose, want) in rows {
-            let found = access(&json!({"metadata": metadata, "spec": spec}), whose, "n");
+        for (spec, metadata, subject, want) in rows {
+            let found = access(&json!({"metadata": metadata, "spec": spec}), subject, "n");
             let found = if found.is_empty() { "<none>".to_owned() } else { found.to_string() };
             assert_eq!(found, want, "{spec}");
         }

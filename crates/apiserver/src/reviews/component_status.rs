@@ -1,4 +1,4 @@
-//! Component statuses: what the parts of the control plane say of themselves when somebody asks.
+//! Component statuses: the health of control plane components, checked on request.
 use http::StatusCode;
 use kelson_meta::Status;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::request::negotiate::View;
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
 
-/// The names that clients know; the store stands where they look for etcd.
+/// The names that clients expect; `etcd-0` is the store.
 const NAMES: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
 
 /// Serves one component status, or all of them.

@@ -1,4 +1,4 @@
-//! Resources that are answered, not stored: access and token reviews, bindings, component statuses.
+//! Resources that are answered and not stored: access and token reviews, bindings, component statuses.
 mod check;
 pub mod component_status;
 
@@ -8,7 +8,7 @@ use kelson_meta::{FieldSelector, LabelSelector, LabelSelectorSpec, Status, forma
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use self::check::Whose;
+use self::check::ReviewSubject;
 use crate::catalog::Served;
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
@@ -17,7 +17,7 @@ use crate::shared::context::RequestContext;
 use crate::subresources::binding;
 use crate::write::{decode, fields, prepare};
 
-/// Serves them.
+/// Serves a review or another resource that is not stored.
 ///
 /// # Errors
 /// 400, 404, 422.
@@ -33,17 +33,17 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
         review["metadata"] = json!({});
     }
     forget_system_fields(&mut review["metadata"], served.namespaced);
-    fields::note(cx, served, None, &mut review, "").await?;
+    fields::track_fields(cx, served, None, &mut review, "").await?;
     match served.gvk.kind.as_str() {
-        "SelfSubjectAccessReview" => access(cx, &mut review, Whose::Requester).await?,
-        "SubjectAccessReview" => access(cx, &mut review, Whose::Named).await?,
+        "SelfSubjectAccessReview" => access(cx, &mut review, ReviewSubject::Requester).await?,
+        "SubjectAccessReview" => access(cx, &mut review, ReviewSubject::Named).await?,
         "LocalSubjectAccessReview" => {
             prepare::set_namespace(cx, served, &mut review)?;
-            access(cx, &mut review, Whose::NamedHere).await?;
+            access(cx, &mut review, ReviewSubject::NamedHere).await?;
         }
         "SelfSubjectRulesReview" => {
             let status = rules(cx, &review)?;
-            // The answer is another object, which says nothing of what was asked.
+            // The answer is another object, without the request's spec.
             review = json!({"apiVersion": served.api_version, "kind": served.gvk.kind, "metadata": {}, "spec": {}, "status": status});
         }
         "TokenReview" => token(cx, &mut review).await?,
@@ -56,7 +56,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     answer::tree(StatusCode::CREATED, &accepted, &served.schema, review)
 }
 
-/// What the server alone says of an object is no part of a question (upstream `rest.WipeObjectMetaSystemFields`).
+/// Removes metadata that only the server sets (upstream `rest.WipeObjectMetaSystemFields`).
 fn forget_system_fields(metadata: &mut Value, namespaced: bool) {
     let Some(metadata) = metadata.as_object_mut() else { return };
     for field in ["creationTimestamp", "uid", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
@@ -110,17 +110,17 @@ struct NonResourceAttributes {
     verb: String,
 }
 
-async fn access(cx: &RequestContext, review: &mut Value, whose: Whose) -> Result<(), Status> {
+async fn access(cx: &RequestContext, review: &mut Value, subject: ReviewSubject) -> Result<(), Status> {
     let spec: AccessSpec =
         serde_json::from_value(review["spec"].clone()).map_err(|e| Status::bad_request(e.to_string()))?;
-    let faults = check::access(review, whose, &cx.info.namespace);
+    let faults = check::access(review, subject, &cx.info.namespace);
     if !faults.is_empty() {
-        // Upstream has forgotten its kind by then.
+        // Upstream's error has no kind here.
         let kind = kelson_meta::GroupKind { group: "authorization.k8s.io".into(), kind: String::new() };
         return Err(Status::invalid(&kind, "", &faults));
     }
-    let user = match whose {
-        Whose::Requester => cx.user.as_ref().clone(),
+    let user = match subject {
+        ReviewSubject::Requester => cx.user.as_ref().clone(),
         _ => {
             let extra = spec.extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect();
             UserInfo { name: spec.user, uid: spec.uid, groups: spec.groups, extra }
@@ -160,7 +160,7 @@ async fn access(cx: &RequestContext, review: &mut Value, whose: Whose) -> Result
     Ok(())
 }
 
-/// A selector of a review. What cannot be parsed is ignored, which makes the question wider, and is reported.
+/// A parsed selector of a review. Invalid parts are ignored and reported; the review is then for a wider selection.
 struct Read<T> {
     selector: Option<T>,
     /// Which part was ignored.
@@ -188,9 +188,9 @@ fn labels(selector: &Selector) -> Read<LabelSelector> {
         return Read::of(read, faulty);
     }
     let of = |requirements| LabelSelectorSpec { match_expressions: requirements, ..Default::default() }.selector().ok();
-    let sound: Vec<_> = selector.requirements.iter().filter(|r| of(vec![(*r).clone()]).is_some()).cloned().collect();
-    let faulty = sound.len() < selector.requirements.len();
-    Read::of(if sound.is_empty() { None } else { of(sound) }, faulty)
+    let valid: Vec<_> = selector.requirements.iter().filter(|r| of(vec![(*r).clone()]).is_some()).cloned().collect();
+    let faulty = valid.len() < selector.requirements.len();
+    Read::of(if valid.is_empty() { None } else { of(valid) }, faulty)
 }
 
 fn fields(selector: &Selector) -> Read<FieldSelector> {
@@ -208,9 +208,9 @@ fn fields(selector: &Selector) -> Read<FieldSelector> {
         };
         Some(kelson_meta::FieldRequirement { field: r.key.clone(), value: value.clone(), negated })
     };
-    let sound: Vec<_> = selector.requirements.iter().filter_map(one).collect();
-    let faulty = sound.len() < selector.requirements.len();
-    Read::of(if sound.is_empty() { None } else { Some(FieldSelector(sound)) }, faulty)
+    let valid: Vec<_> = selector.requirements.iter().filter_map(one).collect();
+    let faulty = valid.len() < selector.requirements.len();
+    Read::of(if valid.is_empty() { None } else { Some(FieldSelector(valid)) }, faulty)
 }
 
 fn rules(cx: &RequestContext, review: &Value) -> Result<Value, Status> {
@@ -260,7 +260,7 @@ async fn token(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
                 user.groups.push(kelson_auth::user::AUTHENTICATED.into());
             }
             status.insert("user".into(), user_value(&user));
-            // A method that knows no audiences is only good for the server's own.
+            // An authenticator without audiences is valid only for the server's own.
             if found.audiences.is_empty() && !audiences.is_empty() {
                 let own = cx.server.auth.issuer.as_ref().map(|i| i.options().audiences.clone()).unwrap_or_default();
                 let shared: Vec<&String> = audiences.iter().filter(|a| own.contains(a)).collect();
@@ -274,7 +274,7 @@ async fn token(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
                 status.insert("audiences".into(), json!(*found.audiences));
             }
         }
-        // What a request with this token would be answered.
+        // The error that a request with this token would get.
         unproven => {
             const UNPROVEN: &str = "invalid bearer token";
             let why = unproven.map_or_else(|why| format!("[{UNPROVEN}, {why}]"), |_| UNPROVEN.to_owned());

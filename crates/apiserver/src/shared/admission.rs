@@ -18,7 +18,7 @@ use crate::catalog::{Catalog, ObjectSchema, Served};
 use crate::config::{Config, StartError};
 use crate::shared::identity::Auth;
 
-/// The catalog as admission asks it.
+/// The catalog, as the admission crate reads it.
 pub struct Kinds(pub Arc<Catalog>);
 
 impl KindMapper for Kinds {
@@ -30,8 +30,8 @@ impl KindMapper for Kinds {
 }
 
 impl Kinds {
-    /// The resource of a request and the one in whose form its object is wanted; `None` where the object is of a kind that
-    /// only a subresource takes.
+    /// The resource of a request and the resource in whose version its object is wanted; `None` if the object's kind exists only for a
+    /// subresource.
     fn pair(&self, of: &Gvr, wanted: &Gvr, kind: &Gvk) -> Option<(Arc<Served>, Arc<Served>)> {
         let find = |gvr: &Gvr| self.0.find(&gvr.group, &gvr.version, &gvr.resource);
         let wanted = find(wanted).filter(|served| served.gvk == *kind)?;
@@ -45,7 +45,7 @@ impl Versions for Kinds {
         let Some(served) = self.0.find(&resource.group, &resource.version, &resource.resource) else {
             return Vec::new();
         };
-        let others = self.0.of_store(served.store).into_iter().filter(|other| other.gvr != *resource);
+        let others = self.0.resources_in_store(served.store).into_iter().filter(|other| other.gvr != *resource);
         let kind = |other: &Served| match subresource {
             "" => Some(other.gvk.clone()),
             name => other.sub(name).map(|sub| sub.gvk.clone()),
@@ -81,7 +81,7 @@ impl Versions for Kinds {
         };
         let shape = schema.shape();
         let mut atomic = Vec::new();
-        atomics(&shape, fields, &mut String::new(), &mut atomic);
+        find_atomic(&shape, fields, &mut String::new(), &mut atomic);
         if !atomic.is_empty() {
             let why = format!("may not mutate atomic arrays, maps or structs: {}", atomic.join(", "));
             return Err(format!("invalid ApplyConfiguration: {why}"));
@@ -121,8 +121,8 @@ impl Versions for Kinds {
     }
 }
 
-/// The paths of lists and maps in `value` that can only be replaced as a whole.
-fn atomics(shape: &Shape, value: &Value, path: &mut String, found: &mut Vec<String>) {
+/// Collects the paths of lists and maps in `value` that can only be replaced as a whole.
+fn find_atomic(shape: &Shape, value: &Value, path: &mut String, found: &mut Vec<String>) {
     let whole = match value {
         Value::Object(_) => shape.is_atomic(),
         Value::Array(_) => shape.list_type() == ListType::Atomic,
@@ -138,7 +138,7 @@ fn atomics(shape: &Shape, value: &Value, path: &mut String, found: &mut Vec<Stri
                 let Some(child) = shape.child(key) else { continue };
                 path.push('.');
                 path.push_str(key);
-                atomics(&child, value, path, found);
+                find_atomic(&child, value, path, found);
                 path.truncate(length);
             }
         }
@@ -146,7 +146,7 @@ fn atomics(shape: &Shape, value: &Value, path: &mut String, found: &mut Vec<Stri
             let element = shape.element();
             for (i, item) in items.iter().enumerate() {
                 path.push_str(&format!("[{i}]"));
-                atomics(&element, item, path, found);
+                find_atomic(&element, item, path, found);
                 path.truncate(length);
             }
         }
@@ -154,11 +154,11 @@ fn atomics(shape: &Shape, value: &Value, path: &mut String, found: &mut Vec<Stri
     }
 }
 
-/// Services as webhooks are reached through them: at a ready endpoint, since the server's machine need not be part of the
-/// service network (upstream `k8s.io/apiserver/pkg/util/proxy`).
-pub struct Endpoints(pub Arc<dyn Objects>);
+/// Resolves services of webhooks to a ready endpoint, because the server's machine need not be part of the service network (upstream
+/// `k8s.io/apiserver/pkg/util/proxy`).
+pub struct EndpointResolver(pub Arc<dyn Objects>);
 
-impl ServiceResolver for Endpoints {
+impl ServiceResolver for EndpointResolver {
     fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<Backend, String> {
         let service = self.0.tree("", "services", namespace, name);
         let service = service.ok_or_else(|| format!("service {name:?} not found"))?;
@@ -176,7 +176,7 @@ impl ServiceResolver for Endpoints {
         let mut slices = self.0.trees("discovery.k8s.io", "endpointslices", namespace);
         slices.retain(|slice| slice["metadata"]["labels"]["kubernetes.io/service-name"] == name);
         let family = spec["ipFamilies"][0].as_str().unwrap_or("IPv4");
-        // Of the service's first family, if it has endpoints there; `false` comes first.
+        // The service's first family is preferred if it has endpoints; `false` sorts first.
         slices.sort_by_key(|slice| slice["addressType"] != family);
         let of = |slice: &Value| endpoints(slice, port_name);
         let mut by_family = slices.chunk_by(|a, b| a["addressType"] == b["addressType"]);
@@ -203,13 +203,13 @@ fn endpoints(slice: &Value, port_name: &str) -> Vec<SocketAddr> {
     addresses.filter_map(|a| Some(SocketAddr::new(a.parse::<IpAddr>().ok()?, port?))).collect()
 }
 
-/// The ways back from admission to the server that it is a part of.
-pub struct Ways {
+/// What admission needs of the server that it is part of.
+pub struct AdmissionLinks {
     /// Charges of quotas.
     pub charges: Arc<dyn QuotaCharges>,
     /// Creates namespaces with the server's own rights, for NamespaceAutoProvision.
     pub namespaces: Arc<dyn NamespaceMaker>,
-    /// The server, where it is a webhook's.
+    /// The server itself, for webhooks that point to it.
     pub own: Arc<dyn OwnServer>,
 }
 
@@ -223,7 +223,7 @@ pub fn chain(
     auth: &Auth,
     catalog: &Arc<Catalog>,
     metrics: Metrics,
-    ways: Ways,
+    links: AdmissionLinks,
 ) -> Result<Chain, StartError> {
     let kinds = Arc::new(Kinds(Arc::clone(catalog)));
     let dependencies = Dependencies {
@@ -231,20 +231,20 @@ pub fn chain(
         authorizer: Arc::clone(&auth.authorizer) as _,
         kinds: Arc::clone(&kinds) as Arc<dyn KindMapper>,
         versions: kinds,
-        services: Arc::new(Endpoints(Arc::clone(objects))),
-        quotas: ways.charges,
-        namespaces: ways.namespaces,
-        own: ways.own,
+        services: Arc::new(EndpointResolver(Arc::clone(objects))),
+        quotas: links.charges,
+        namespaces: links.namespaces,
+        own: links.own,
         gates: Arc::clone(&config.feature_gates),
         metrics: Arc::new(metrics),
     };
     kelson_admission::build(&config.admission, &dependencies).map_err(|e| StartError::Config(e.to_string()))
 }
 
-/// How often files that configure admission are looked at (upstream's).
+/// How often files that configure admission are read again (as upstream).
 const RELOAD_EVERY: Duration = Duration::from_secs(60);
 
-/// Has the chain's plugins read their files again and again.
+/// Reloads the plugins' files periodically.
 pub async fn follow_files(chain: Chain) {
     loop {
         tokio::time::sleep(RELOAD_EVERY).await;
@@ -282,7 +282,7 @@ mod tests {
         };
         let at = |ip: &str, ready: Value| json!({"addresses": [ip], "conditions": {"ready": ready}});
         let resolve = |service: Value, slices: Vec<Value>, name: &str, port: u16| {
-            let found = Endpoints(Arc::new(World(service, slices))).resolve("n", name, port);
+            let found = EndpointResolver(Arc::new(World(service, slices))).resolve("n", name, port);
             found.map(|a| a.to_string())
         };
         let plain = || service(&|_| {});

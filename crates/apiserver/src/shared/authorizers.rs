@@ -1,4 +1,4 @@
-//! Authorizers as they are configured: built, counted, and replaced while the server runs where a file says who they are.
+//! The configured authorizers: they are built, counted, and replaced when their configuration file changes.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use kelson_metrics::{HistogramVec, IntCounter, IntCounterVec, Registry};
 use parking_lot::RwLock;
 
 use crate::config::{AuthorizationMode, Config};
-use crate::shared::elsewhere::{Asked, Reviews};
+use crate::shared::identity_webhooks::{ReviewOutcome, ReviewWebhook};
 
-/// Upper bounds of how long webhooks take, seconds (Prometheus' defaults, as upstream).
+/// Upper bounds of the webhook duration histogram in seconds (Prometheus' defaults, as upstream).
 const BUCKETS_S: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Upper bounds of how long match conditions take, seconds (as upstream).
+/// Upper bounds of the match condition histogram in seconds (as upstream).
 const CONDITION_BUCKETS_S: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
 
-/// What is counted of authorization, under upstream's names.
+/// Metrics of authorization under upstream's names.
 #[derive(Clone)]
 struct Counters {
     decisions: IntCounterVec,
@@ -41,23 +41,23 @@ impl Counters {
         Self {
             decisions: registry.counters(
                 "apiserver_authorization_decisions_total",
-                "Requests that an authorizer allowed or denied for good.",
+                "Decisions made by an authorizer, by type, name and decision (allowed or denied).",
                 &["type", "name", "decision"],
             ),
             evaluations: registry.counters(
                 "apiserver_authorization_webhook_evaluations_total",
-                "Requests put to authorization webhooks.",
+                "Round-trips to authorization webhooks, by name and result.",
                 &["name", "result"],
             ),
             durations: registry.histograms(
                 "apiserver_authorization_webhook_duration_seconds",
-                "How long authorization webhooks took to answer.",
+                "Duration of round-trips to authorization webhooks in seconds.",
                 &["name", "result"],
                 &BUCKETS_S,
             ),
             fail_open: registry.counters(
                 "apiserver_authorization_webhook_evaluations_fail_open_total",
-                "Requests on which a webhook counted as having no opinion because it failed.",
+                "Requests on which a failed webhook was treated as having no opinion (fail open), by name and result.",
                 &["name", "result"],
             ),
             condition_errors: registry.counters(
@@ -67,20 +67,20 @@ impl Counters {
             ),
             condition_exclusions: registry.counters(
                 &of_conditions("exclusions_total"),
-                "Requests that an authorizer was not asked about because a match condition is false of them.",
+                "Requests that skipped an authorizer because a match condition is false.",
                 &["type", "name"],
             ),
             condition_durations: registry.histograms(
                 &of_conditions("evaluation_seconds"),
-                "How long the match conditions of an authorizer took for one request.",
+                "Duration of evaluating an authorizer's match conditions for one request in seconds.",
                 &["type", "name"],
                 &CONDITION_BUCKETS_S,
             ),
         }
     }
 
-    /// Counts what the match conditions of one webhook say.
-    fn conditions(&self, name: &str) -> ConditionsTold {
+    /// A callback that counts the results of one webhook's match conditions.
+    fn condition_counter(&self, name: &str) -> ConditionsTold {
         let labels = ["Webhook", name];
         let took_s = self.condition_durations.with_label_values(&labels);
         let errors = self.condition_errors.with_label_values(&labels);
@@ -95,21 +95,25 @@ impl Counters {
         })
     }
 
-    /// Counts the questions to one webhook.
-    fn asked(&self, name: &str, policy: FailurePolicy) -> impl Fn(Asked, Duration) + Send + Sync + 'static {
+    /// A callback that counts the reviews by one webhook.
+    fn review_counter(
+        &self,
+        name: &str,
+        policy: FailurePolicy,
+    ) -> impl Fn(ReviewOutcome, Duration) + Send + Sync + 'static {
         let (counters, name) = (self.clone(), name.to_owned());
         move |asked, took| {
-            let result = asked.word();
+            let result = asked.label();
             counters.evaluations.with_label_values(&[&name, result]).inc();
             counters.durations.with_label_values(&[&name, result]).observe(took.as_secs_f64());
-            if asked != Asked::Answered && policy == FailurePolicy::NoOpinion {
+            if asked != ReviewOutcome::Answered && policy == FailurePolicy::NoOpinion {
                 counters.fail_open.with_label_values(&[&name, result]).inc();
             }
         }
     }
 }
 
-/// An authorizer whose decisions are counted; having no opinion is none.
+/// An authorizer whose decisions are counted. "No opinion" is not a decision.
 struct CountedAuthorizer {
     inner: Arc<dyn Authorizer>,
     allowed: IntCounter,
@@ -146,23 +150,23 @@ impl AsyncAuthorizer for CountedAuthorizer {
     }
 }
 
-/// All authorizers of the server in their order.
+/// The server's authorizers in configured order. They can be replaced at runtime, as one chain.
 pub struct Authorizers {
     chain: RwLock<Arc<AuthorizerChain>>,
-    /// Whether others may come while the server runs.
+    /// Whether the authorizers may be replaced while the server runs.
     replaceable: bool,
     rbac: Arc<Rbac>,
-    /// `None`: the graph is not kept, as nobody wanted it at start.
+    /// `None` if Node was not configured at start; then the graph is not maintained.
     graph: Option<Arc<NodeGraph>>,
     clock: Arc<dyn Clock>,
     counters: Counters,
 }
 
 impl Authorizers {
-    /// Those of the configuration.
+    /// Builds the configured authorizers.
     ///
     /// # Errors
-    /// What is wrong with one of them.
+    /// An authorizer's configuration is invalid.
     pub fn new(config: &Config, rbac: &Arc<Rbac>, graph: &Arc<NodeGraph>, metrics: &Registry) -> Result<Self, String> {
         let authorizers = Self {
             chain: RwLock::default(),
@@ -176,32 +180,35 @@ impl Authorizers {
         Ok(authorizers)
     }
 
-    /// Has others decide from the next request on. What webhooks have answered is forgotten.
+    /// Replaces the authorizers from the next request on. Cached answers of webhooks are dropped.
     ///
     /// # Errors
-    /// What is wrong with one of them; nothing changes then.
+    /// An authorizer's configuration is invalid. Nothing changes then.
     pub fn replace(&self, modes: &[AuthorizationMode], webhooks: &[WebhookConfig]) -> Result<(), String> {
         let mut members: Vec<Arc<dyn Authorizer>> = vec![Arc::new(PrivilegedGroup)];
         for mode in modes {
             members.push(match mode {
-                AuthorizationMode::AlwaysAllow => self.counted("AlwaysAllow", "alwaysallow", Arc::new(AlwaysAllow)),
-                AuthorizationMode::AlwaysDeny => self.counted("AlwaysDeny", "alwaysdeny", Arc::new(AlwaysDeny)),
+                AuthorizationMode::AlwaysAllow => {
+                    self.count_decisions("AlwaysAllow", "alwaysallow", Arc::new(AlwaysAllow))
+                }
+                AuthorizationMode::AlwaysDeny => self.count_decisions("AlwaysDeny", "alwaysdeny", Arc::new(AlwaysDeny)),
                 AuthorizationMode::Node => {
                     let graph = self
                         .graph
                         .clone()
                         .ok_or("authorizer type Node is not allowed if it was not enabled at initial server startup")?;
-                    self.counted("Node", "node", Arc::new(NodeAuthorizer::new(graph)))
+                    self.count_decisions("Node", "node", Arc::new(NodeAuthorizer::new(graph)))
                 }
-                AuthorizationMode::Rbac => self.counted("RBAC", "rbac", Arc::clone(&self.rbac) as _),
+                AuthorizationMode::Rbac => self.count_decisions("RBAC", "rbac", Arc::clone(&self.rbac) as _),
                 AuthorizationMode::Webhook(at) => {
-                    let webhook = webhooks.get(*at).ok_or("an authorization webhook is not described")?;
+                    let webhook = webhooks.get(*at).ok_or("no configuration for an authorization webhook")?;
                     let name = webhook.options.name.clone();
-                    let asked = self.counters.asked(&name, webhook.options.failure_policy);
-                    let ask = Reviews::of_kubeconfig(&webhook.kubeconfig, webhook.timeout)?.telling(asked);
+                    let count_review = self.counters.review_counter(&name, webhook.options.failure_policy);
+                    let ask =
+                        ReviewWebhook::of_kubeconfig(&webhook.kubeconfig, webhook.timeout)?.observed_by(count_review);
                     let made = WebhookAuthorizer::new(Arc::new(ask), Arc::clone(&self.clock), webhook.options.clone())?;
-                    let made = made.telling(self.counters.conditions(&name));
-                    self.counted("Webhook", &name, Arc::new(made))
+                    let made = made.telling(self.counters.condition_counter(&name));
+                    self.count_decisions("Webhook", &name, Arc::new(made))
                 }
             });
         }
@@ -209,7 +216,7 @@ impl Authorizers {
         Ok(())
     }
 
-    fn counted(&self, kind: &str, name: &str, inner: Arc<dyn Authorizer>) -> Arc<dyn Authorizer> {
+    fn count_decisions(&self, kind: &str, name: &str, inner: Arc<dyn Authorizer>) -> Arc<dyn Authorizer> {
         let counter = |decision: &str| self.counters.decisions.with_label_values(&[kind, name, decision]);
         Arc::new(CountedAuthorizer { inner, allowed: counter("allowed"), denied: counter("denied") })
     }
@@ -227,8 +234,8 @@ impl Authorizer for Authorizers {
         self.current().authorize(attributes)
     }
     fn as_async(&self, attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
-        // Whether to wait and the decision must come from the same chain: where it may be replaced between the two, both are
-        // left to `decide_later`.
+        // Whether to wait and the decision must come from the same chain. If the chain may be replaced between the two, `decide_later`
+        // does both.
         (self.replaceable || self.current().as_async(attributes).is_some()).then_some(self)
     }
 }
@@ -249,7 +256,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn others_decide_after_a_replacement_and_each_decision_is_counted() {
+    async fn replaced_authorizers_decide_and_each_decision_is_counted() {
         let mut config = Config::new(Store::in_memory(StoreOptions::default()));
         config.authorization = vec![AuthorizationMode::AlwaysAllow];
         config.authorization_may_change = true;
@@ -263,7 +270,7 @@ mod tests {
         assert!(matches!(shown.decide(&path).await, Decision::NoOpinion(_)));
         let refused = authorizers.replace(&[AuthorizationMode::AlwaysAllow, AuthorizationMode::Node], &[]).unwrap_err();
         assert!(refused.contains("was not enabled at initial server startup"), "{refused}");
-        assert!(!shown.decide(&path).await.is_allow(), "what is no good replaces nothing");
+        assert!(!shown.decide(&path).await.is_allow(), "an invalid configuration replaces nothing");
         let text = registry.text();
         let counted =
             "apiserver_authorization_decisions_total{decision=\"allowed\",name=\"alwaysallow\",type=\"AlwaysAllow\"} 1";
@@ -271,12 +278,12 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_that_fails_is_counted_as_its_policy_says() {
+    fn a_failed_webhook_is_counted_according_to_its_policy() {
         let registry = Registry::new();
         let counters = Counters::new(&registry);
-        counters.asked("open", FailurePolicy::NoOpinion)(Asked::TimedOut, Duration::from_secs(3));
-        counters.asked("shut", FailurePolicy::Deny)(Asked::Failed, Duration::from_secs(3));
-        counters.asked("open", FailurePolicy::NoOpinion)(Asked::Answered, Duration::from_millis(3));
+        counters.review_counter("open", FailurePolicy::NoOpinion)(ReviewOutcome::TimedOut, Duration::from_secs(3));
+        counters.review_counter("shut", FailurePolicy::Deny)(ReviewOutcome::Failed, Duration::from_secs(3));
+        counters.review_counter("open", FailurePolicy::NoOpinion)(ReviewOutcome::Answered, Duration::from_millis(3));
         let text = registry.text();
         for row in [
             "apiserver_authorization_webhook_evaluations_total{name=\"open\",result=\"timeout\"} 1",
@@ -291,11 +298,11 @@ mod tests {
     }
 
     #[test]
-    fn what_match_conditions_say_is_counted() {
+    fn results_of_match_conditions_are_counted() {
         let registry = Registry::new();
-        let told = Counters::new(&registry).conditions("w");
+        let count = Counters::new(&registry).condition_counter("w");
         for matched in [Matched::Asked, Matched::Excluded, Matched::Excluded, Matched::Failed] {
-            told(matched, Duration::from_millis(2));
+            count(matched, Duration::from_millis(2));
         }
         let text = registry.text();
         for row in [

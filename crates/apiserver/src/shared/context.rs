@@ -1,5 +1,4 @@
-//! What the steps of one request share: the request without its body, who asks, what for, and what to tell them beside
-//! the answer.
+//! The context of one request: its head without the body, its user, and what is sent or recorded besides the answer.
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -31,62 +30,65 @@ use crate::shared::flow::Permit;
 const WARNINGS_MAX: usize = 40;
 const WARNING_BYTES_MAX: usize = 4096;
 
-/// Say how a request was sorted.
+/// Response headers with the classification of the request.
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
-/// One request past authorization.
+/// The context of one authenticated request, which the filters and the handler share: the parsed head, the user after impersonation,
+/// and the server. The fields with a `Mutex` are filled by one step and read by a later one, such as warnings for the answer's headers
+/// and notes for the audit event. Work on behalf of another request gets a context by [`RequestContext::derive`].
 pub struct RequestContext {
     /// The parts that all requests share.
     pub server: Arc<Server>,
     /// The method of the request's head.
     pub method: Method,
-    /// Path and query as they came.
+    /// Path and query as they arrived.
     pub uri: Uri,
     /// The headers of the request.
     pub headers: HeaderMap,
-    /// The query, decoded once per request.
+    /// The query, decoded once.
     pub query: Query,
-    /// What is asked.
+    /// The parsed path and verb.
     pub info: RequestInfo,
-    /// Where it ends; `None` for the server's own paths and for what nobody serves.
+    /// The target; `None` for the server's own paths and for paths that are not served.
     pub route: Option<Route>,
     /// `labelSelector` and `fieldSelector`.
     pub selectors: ParsedSelectors,
-    /// The form of the answer, or why the client accepts none that there is.
+    /// The negotiated form of the answer, or why there is none.
     pub accepted: Result<Accepted, Unacceptable>,
-    /// Names the request in logs on both sides.
+    /// The ID that identifies the request in the logs of client and server.
     pub audit_id: HeaderValue,
-    /// The span of the request, for those who work on its behalf.
+    /// The request's span, the parent of spans of work on its behalf.
     pub trace: Current,
-    /// The version of HTTP.
+    /// The HTTP version.
     pub version: Version,
     /// The other end of the connection.
     pub peer: IpAddr,
-    /// When the request must be over; one that lasts (a watch, a stream) has its beginning done by then.
+    /// Deadline of the request; for a watch or stream, of its beginning.
     pub deadline: Instant,
-    /// Something of the request is written to an audit log.
+    /// Whether an audit event is recorded for the request.
     pub audited: bool,
-    /// Who asks, after impersonation.
+    /// The user, after impersonation.
     pub user: Arc<UserInfo>,
-    /// A watcher of this process that reads objects instead of frames.
+    /// Set by a watcher in this process that reads objects instead of encoded frames.
     pub takes_objects: Option<TakesObjects>,
     /// The pending upgrade of the connection, for streaming subresources.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
-    /// UIDs of the flow schema and of the priority level that the request was sorted into.
-    pub sorted: Mutex<Option<[HeaderValue; 2]>>,
-    /// What lets a watch begin; it gives that back when it has.
-    pub beginning: Mutex<Option<Permit>>,
-    /// The span of whoever makes the answer; who is not done with it when the answer begins takes it.
+    /// UIDs of the flow schema and the priority level of the request.
+    pub classification: Mutex<Option<[HeaderValue; 2]>>,
+    /// The permit under which a watch begins. It is released when the watch has begun.
+    pub watch_permit: Mutex<Option<Permit>>,
+    /// The handler's span. A handler that continues after the answer has begun takes it.
     pub handler_span: Mutex<Option<Span>>,
-    /// Texts for `Warning` headers.
+    /// Values of `Warning` headers.
     pub warnings: Mutex<Vec<String>>,
-    /// What authorization and admission left behind for the audit event: annotations, who refused, who changed the object.
+    /// Notes of authorization and admission for the audit event: annotations, the plugin that rejected, plugins that changed the
+    /// object.
     pub notes: Mutex<Notes>,
 }
 
 impl RequestContext {
-    /// Adds a warning once.
+    /// Adds a warning, unless it is a duplicate or exceeds the limits.
     pub fn warn(&self, text: impl Into<String>) {
         let text = text.into();
         let mut warnings = self.warnings.lock();
@@ -99,7 +101,7 @@ impl RequestContext {
             warnings.push(text);
         }
     }
-    /// Puts the warnings into an answer's headers.
+    /// Moves the warnings into an answer's headers.
     pub fn put_warnings(&self, headers: &mut HeaderMap) {
         for text in self.warnings.lock().drain(..) {
             if let Some(value) = warning(&text) {
@@ -107,34 +109,34 @@ impl RequestContext {
             }
         }
     }
-    /// Says in an answer's headers how the request was sorted.
-    pub fn put_sorted(&self, headers: &mut HeaderMap) {
-        if let Some([schema, level]) = self.sorted.lock().take() {
+    /// Adds the request's classification to an answer's headers.
+    pub fn put_classification(&self, headers: &mut HeaderMap) {
+        if let Some([schema, level]) = self.classification.lock().take() {
             headers.insert(FLOW_SCHEMA_UID, schema);
             headers.insert(PRIORITY_LEVEL_UID, level);
         }
     }
-    /// The form of the answer.
+    /// The negotiated form of the answer.
     ///
     /// # Errors
-    /// 406.
+    /// 406 if the client accepts no existing form.
     pub fn accept(&self) -> Result<Accepted, Status> {
         let list = matches!(self.info.verb, "list" | "watch");
         let (group, version) = (&self.info.group, &self.info.version);
         let compiled_in = || resource::group_versions().iter().any(|gv| gv.group == group && gv.version == version);
-        negotiate::settled(&self.headers, self.accepted, list, compiled_in)
+        negotiate::settle(&self.headers, self.accepted, list, compiled_in)
     }
-    /// Choices for tables.
+    /// The options for tables.
     ///
     /// # Errors
-    /// 400.
+    /// 400 for an unknown value.
     pub fn view(&self) -> Result<ViewOptions, Status> {
         ViewOptions::new(&self.query, self.server.clock.now())
     }
-    /// Whether nothing is to be stored. The first that every write asks, so the other options are judged here too.
+    /// Whether nothing is stored (`dryRun`). Every write calls this first, so it also validates the other options.
     ///
     /// # Errors
-    /// 422 for a `dryRun` that is not `All`, a `fieldManager` that is long or cannot be printed, and an unknown `fieldValidation`.
+    /// 422 for a `dryRun` other than `All`, a `fieldManager` that is too long or not printable, and an unknown `fieldValidation`.
     pub fn dry_run(&self) -> Result<bool, Status> {
         let mut errors = check_manager(self.query.text("fieldManager")).err().unwrap_or_default();
         let asked: Vec<&str> = self.query.all("dryRun").collect();
@@ -149,21 +151,21 @@ impl RequestContext {
             false => Err(bad_options(self.verb_options(), &errors)),
         }
     }
-    /// Notes something for the audit log, if it hears of this request.
+    /// Adds an audit annotation if the request is audited.
     pub fn annotate(&self, key: &'static str, value: impl FnOnce() -> String) {
         if self.audited {
             self.notes.lock().annotate(key, value());
         }
     }
-    /// Passes on what is to be told of the credentials.
-    pub fn remark(&self, remarks: &Remarks) {
+    /// Adds the warnings and annotations about the credentials.
+    pub fn add_remarks(&self, remarks: &Remarks) {
         remarks.warnings.iter().for_each(|text| self.warn(*text));
         remarks.annotations.iter().for_each(|(key, value)| self.annotate(key, || value.clone()));
     }
-    /// A stored object in the request's namespace.
+    /// Reads a stored object in the request's namespace.
     ///
     /// # Errors
-    /// 404.
+    /// 404 if it does not exist.
     pub fn stored(&self, served: &Served, name: &str) -> Result<Arc<Record>, Status> {
         let found = self.server.store.get(served.store, self.namespace(served), name);
         found.ok_or_else(|| Status::not_found(&served.gr, name))
@@ -176,7 +178,7 @@ impl RequestContext {
             _ => "DeleteOptions",
         }
     }
-    /// Who owns the fields that a write sets: `fieldManager`, or the first word of the user agent.
+    /// The owner of the fields that a write sets: `fieldManager`, or the beginning of the user agent.
     pub fn manager(&self) -> String {
         let given = self.query.text("fieldManager");
         if !given.is_empty() {
@@ -189,31 +191,31 @@ impl RequestContext {
         }
         if name.is_empty() { "unknown".to_owned() } else { name }
     }
-    /// What spans of the store's work say of it.
-    pub fn traced_storage(&self, served: &Served) -> Vec<KeyValue> {
+    /// Attributes of the store's spans.
+    pub fn storage_attributes(&self, served: &Served) -> Vec<KeyValue> {
         let audit_id = KeyValue::text("audit-id", self.audit_id.to_str().unwrap_or(""));
         vec![audit_id, KeyValue::text("type", served.gr.to_string())]
     }
-    /// The namespace as the store keys it.
+    /// The namespace in the store's key; empty for cluster-scoped kinds.
     pub fn namespace<'a>(&'a self, served: &Served) -> &'a str {
         if served.namespaced { &self.info.namespace } else { "" }
     }
-    /// The requester as strategies see it.
+    /// The user in the form that strategies take.
     pub fn strategy_user(&self) -> kelson_resources::User<'_> {
         let u = &self.user;
         kelson_resources::User { name: &u.name, uid: &u.uid, groups: &u.groups, extra: &u.extra }
     }
-    /// What a strategy's hooks run in.
+    /// The context of a strategy's hooks.
     pub fn strategy_cx(&self) -> kelson_resources::Context<'_> {
         kelson_resources::Context { now: self.server.clock.now(), user: Some(self.strategy_user()) }
     }
-    /// Takes over what work done on its behalf has to say: its warnings, and its notes for the audit log.
+    /// Takes over the warnings and audit notes of a derived context.
     pub fn absorb(&self, other: &Self) {
         std::mem::take(&mut *other.warnings.lock()).into_iter().for_each(|w| self.warn(w));
         let notes = std::mem::take(&mut *other.notes.lock());
         self.notes.lock().absorb(notes);
     }
-    /// The same request under another `RequestInfo`, for work done on its behalf (eviction deletes a pod); see
+    /// A context for work on behalf of this request with another `RequestInfo`: eviction deletes a pod, for example. See
     /// [`RequestContext::absorb`].
     pub fn derive(&self, info: RequestInfo) -> Self {
         Self {
@@ -235,8 +237,8 @@ impl RequestContext {
             user: Arc::clone(&self.user),
             takes_objects: None,
             upgrade: Mutex::new(None),
-            sorted: Mutex::default(),
-            beginning: Mutex::default(),
+            classification: Mutex::default(),
+            watch_permit: Mutex::default(),
             handler_span: Mutex::default(),
             warnings: Mutex::default(),
             notes: Mutex::default(),
@@ -257,7 +259,7 @@ fn bad_options(options: &str, errors: &FieldErrors) -> Status {
     Status::invalid(&kelson_meta::GroupKind { group: "meta.k8s.io".into(), kind: options.into() }, "", errors)
 }
 
-/// Bytes of a manager's name, which every object it writes keeps (apimachinery `ValidateFieldManager`).
+/// Limit of the bytes of a field manager's name, which every object that it writes stores (apimachinery `ValidateFieldManager`).
 const MANAGER_BYTES_MAX: usize = 128;
 
 fn check_manager(name: &str) -> Result<(), FieldErrors> {
@@ -271,12 +273,12 @@ fn check_manager(name: &str) -> Result<(), FieldErrors> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
-/// Whether a character can be seen, or is a space: what is neither a letter, mark, number, punctuation nor symbol is escaped.
+/// Whether a character is printable as in Go: a letter, mark, number, punctuation, symbol or space.
 fn is_print(c: char) -> bool {
     if c.is_ascii() {
         return !c.is_ascii_control();
     }
-    // Marks are escaped where nothing is before them.
+    // Marks are escaped unless a letter precedes them.
     let mut behind_a_letter = String::from("a");
     behind_a_letter.push(c);
     behind_a_letter.escape_debug().count() == 2
@@ -287,14 +289,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_field_managers_are_short_and_printable() {
+    fn field_manager_names_are_short_and_printable() {
         let said = |name: &str| check_manager(name).err().map(|errors| errors.0[0].to_string());
         assert_eq!(said(""), None);
         assert_eq!(said(&"m".repeat(128)), None);
         assert_eq!(said("kubectl client-side é"), None);
         let long = said(&"m".repeat(129));
         assert_eq!(long.as_deref(), Some("fieldManager: Too long: may not be more than 128 bytes"));
-        let line = said("a\nb").expect("refused");
+        let line = said("a\nb").expect("rejected");
         assert!(line.ends_with("invalid character U+000A (at position 1)"), "{line}");
         for odd in ['\u{feff}', '\u{200b}', '\u{a0}', '\u{2028}', '\u{ad}', '\u{e000}', '\t', '\u{7f}'] {
             assert!(said(&format!("a{odd}")).is_some(), "{odd:?}");

@@ -1,4 +1,4 @@
-//! Conversion webhooks of custom resources, called as other webhooks are.
+//! Conversion webhooks of custom resources, called like other webhooks.
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use crate::custom::convert::CallWebhook;
 
-/// How long a conversion may take (upstream gives its REST clients as long).
+/// Timeout of one conversion (as upstream's REST clients).
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest answer: a list's piece in another version.
+/// Largest answer in bytes: a chunk of a list in another version.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// Calls conversion webhooks.

@@ -1,4 +1,4 @@
-//! How kubelets are reached: the server's own client certificate, and what a kubelet must show to be believed.
+//! How the server connects to kubelets: its client certificate, and which kubelet certificates it trusts.
 use std::sync::Arc;
 
 use kelson_auth::user;
@@ -9,28 +9,28 @@ use tokio_rustls::TlsConnector;
 
 use crate::config::{KubeletConfig, KubeletTrust, StartError};
 
-/// `--kubelet-preferred-address-types`, by default.
+/// Default of `--kubelet-preferred-address-types`.
 const ADDRESS_TYPES: [&str; 5] = ["Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"];
-/// What the name of a node as a user begins with.
+/// Prefix of the user name of a node.
 const NODE_USER: &str = "system:node:";
 
-/// How kubelets are reached.
+/// Makes TLS connections to kubelets.
 pub struct KubeletDialer {
     verified: TlsConnector,
     unverified: TlsConnector,
-    /// Knows certificates of the cluster's own authority, which must name their node; `None`: nobody's does.
+    /// Verifies certificates of the cluster's CA, which must name their node; `None` if any name is accepted.
     own: Option<ServerChains>,
-    /// The types of a node's addresses, the preferred one first.
+    /// The types of a node's addresses in order of preference.
     pub address_types: Vec<String>,
-    /// The node of this machine.
+    /// The node on this machine.
     pub local_node: Option<String>,
 }
 
 impl KubeletDialer {
-    /// From the configuration.
+    /// Builds the connectors from the configuration.
     ///
     /// # Errors
-    /// [`StartError::Tls`].
+    /// [`StartError::Tls`] if a CA bundle cannot be parsed.
     pub fn new(config: &KubeletConfig) -> Result<Self, StartError> {
         let fault = |e: &dyn std::fmt::Display| StartError::Tls(format!("kubelet client: {e}"));
         let of = |pem: &str| ServerChains::new(pem).map_err(|e| fault(&e));
@@ -49,7 +49,7 @@ impl KubeletDialer {
         let connector = |checks| -> Result<TlsConnector, StartError> {
             let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
             let builder = builder.map_err(|e| fault(&e))?.dangerous();
-            // HTTP/1.1 alone: upgrades need it.
+            // Only HTTP/1.1, because upgrades need it.
             let tls = builder.with_custom_certificate_verifier(checks);
             Ok(TlsConnector::from(Arc::new(tls.with_client_cert_resolver(Arc::clone(&config.client) as _))))
         };
@@ -65,25 +65,24 @@ impl KubeletDialer {
         })
     }
 
-    /// Another bundle is the cluster's own authority for connections from now on.
+    /// Replaces the cluster's CA for new connections.
     ///
     /// # Errors
-    /// When it cannot be read; what was trusted stays so.
+    /// The bundle cannot be parsed. Nothing changes then.
     pub fn trust(&self, own_pem: &str) -> Result<(), PkiError> {
         self.own.as_ref().map_or(Ok(()), |own| own.replace(own_pem))
     }
 
-    /// Shows the server's own certificate and, where that is wished, checks the kubelet's.
+    /// A connector with the server's client certificate. If `verified`, it verifies the kubelet's certificate.
     pub fn connector(&self, verified: bool) -> &TlsConnector {
         if verified { &self.verified } else { &self.unverified }
     }
 
-    /// Whether a chain that the handshake took is good for this node. One that leads to the cluster's own authority must
-    /// name the node: that authority signs for every kubelet, so its word alone says nothing of which one answers. Other
-    /// authorities vouch for the address, which the handshake has looked at.
+    /// Checks the verified certificate chain of a node's kubelet. A certificate of the cluster's CA must name the node, because that CA
+    /// signs the certificates of all kubelets. For other CAs, the handshake has already checked the address.
     ///
     /// # Errors
-    /// Whose certificate it is instead.
+    /// The certificate belongs to another node or component.
     pub fn check(&self, chain: &[CertificateDer<'_>], host: &ServerName<'_>, node: &str) -> Result<(), String> {
         let Some(own) = &self.own else { return Ok(()) };
         let (leaf, between) = chain.split_first().ok_or("the kubelet showed no certificate")?;
@@ -99,7 +98,7 @@ impl KubeletDialer {
     }
 }
 
-/// Believes the cluster's own authority, and another one beside it.
+/// Trusts the cluster's CA and another CA.
 #[derive(Debug)]
 struct Either {
     own: ServerChains,
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubelets_are_believed_as_go_believes_them() {
+    fn kubelet_certificates_are_verified_as_in_go() {
         let now = jiff::Timestamp::now();
         let ca = Authority::create("ca", now).expect("an authority");
         let lifetime = std::time::Duration::from_secs(3600);

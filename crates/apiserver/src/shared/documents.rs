@@ -1,21 +1,21 @@
-//! Documents made from the catalog (aggregated discovery, OpenAPI), kept until the catalog changes.
+//! Cache of documents that are built from the catalog (aggregated discovery, OpenAPI), valid until the catalog changes.
 use bytes::Bytes;
 use http::HeaderValue;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-/// Documents kept of those made; the rest is made again when asked for.
+/// Number of cached documents; others are built again on request.
 const KEPT_MAX: usize = 4;
 
-/// Documents made so far, the last made at the end, each with its name and the catalog's generation it is of.
+/// The cached documents with their names and the catalog's generation, the newest last.
 #[derive(Default)]
 pub struct Documents {
     kept: Mutex<Vec<(String, u64, Document)>>,
-    /// Held while a document is made, by its name: whoever asks for it too waits, and no thread with them.
+    /// Locks held while a document is built, by a hash of its name. A second request for it waits without blocking a thread.
     making: [tokio::sync::Mutex<()>; 8],
 }
 
-/// A document and the tag of its content.
+/// A document and its `ETag`.
 #[derive(Clone)]
 pub struct Document {
     pub body: Bytes,
@@ -24,11 +24,11 @@ pub struct Document {
 }
 
 impl Documents {
-    /// The document of this name and generation, if it was made.
+    /// The cached document of this name and generation.
     pub fn find(&self, name: &str, generation: u64) -> Option<Document> {
-        among(&self.kept.lock(), name, generation)
+        find_document(&self.kept.lock(), name, generation)
     }
-    /// The document of this name and generation, made by `make` unless it is there; `None` when `make` gives none.
+    /// The document of this name and generation, built by `make` if it is not cached; `None` when `make` returns `None`.
     pub async fn get(&self, name: &str, generation: u64, make: impl FnOnce() -> Option<Bytes>) -> Option<Document> {
         if let Some(document) = self.find(name, generation) {
             return Some(document);
@@ -52,6 +52,6 @@ impl Documents {
     }
 }
 
-fn among(kept: &[(String, u64, Document)], name: &str, generation: u64) -> Option<Document> {
+fn find_document(kept: &[(String, u64, Document)], name: &str, generation: u64) -> Option<Document> {
     kept.iter().find(|(n, g, _)| n == name && *g == generation).map(|(.., document)| document.clone())
 }

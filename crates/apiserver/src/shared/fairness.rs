@@ -1,4 +1,4 @@
-//! Priority and fairness: joins `kelson-flowcontrol` with what it must know of a request and of the store.
+//! Priority and fairness: connects `kelson-flowcontrol` with the request and the store.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,27 +15,27 @@ use crate::request::routes::Route;
 use crate::shared::flow::{Admittance, Busy, Decision, Flow, FlowRequest, Permit};
 use crate::shared::watches::Watches;
 
-/// Objects that are looked at to know how large those of a resource are.
+/// Objects that are sampled to estimate the size of a resource's objects.
 const SAMPLES: usize = 16;
-/// The longest wait for a turn.
+/// Longest wait for a seat.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// How many requests wait, or run, and which part that is of those that may, over time.
-struct Kind {
+/// The number of requests that wait or run, and their share of the capacity over time.
+struct RequestCount {
     labels: [(&'static str, &'static str); 2],
     requests: AtomicUsize,
     over_time: Mutex<Utilization>,
 }
 
-impl Kind {
+impl RequestCount {
     fn new(phase: &'static str, kind: &'static str) -> Self {
         let over_time = Mutex::new(Utilization::of_kinds(Duration::ZERO));
         Self { labels: [("phase", phase), ("request_kind", kind)], requests: AtomicUsize::new(0), over_time }
     }
 
-    /// One more, or one less.
-    fn step(&self, since: Instant, more: bool) {
-        // Counted under the lock, so that what is shown goes the way of the count.
+    /// Adds or removes one request.
+    fn change_by_one(&self, since: Instant, more: bool) {
+        // Counted under the lock, so that the metric follows the count in order.
         let mut over_time = self.over_time.lock();
         let before = self.requests.load(Ordering::Relaxed);
         let now = if more { before + 1 } else { before.saturating_sub(1) };
@@ -44,24 +44,24 @@ impl Kind {
     }
 }
 
-/// Requests under way, by what they do and whether they wait.
-struct UnderWay {
+/// Requests in progress by kind and phase.
+struct RequestCounts {
     since: Instant,
-    /// Waiting and running reads, waiting and running writes.
-    kinds: [Kind; 4],
+    /// Waiting and executing reads, then waiting and executing writes.
+    kinds: [RequestCount; 4],
 }
 
-impl UnderWay {
+impl RequestCounts {
     fn new() -> Self {
         let kinds =
             [("waiting", "readOnly"), ("executing", "readOnly"), ("waiting", "mutating"), ("executing", "mutating")];
-        Self { since: Instant::now(), kinds: kinds.map(|(phase, kind)| Kind::new(phase, kind)) }
+        Self { since: Instant::now(), kinds: kinds.map(|(phase, kind)| RequestCount::new(phase, kind)) }
     }
 
     fn count(self: &Arc<Self>, read: bool, runs: bool) -> CountedRequest {
         let kind = if read { 0 } else { 2 } + usize::from(runs);
-        self.kinds[kind].step(self.since, true);
-        CountedRequest { under_way: Arc::clone(self), kind }
+        self.kinds[kind].change_by_one(self.since, true);
+        CountedRequest { in_flight: Arc::clone(self), kind }
     }
 
     fn running(&self) -> (usize, usize) {
@@ -69,7 +69,7 @@ impl UnderWay {
     }
 
     fn scrape(&self, capacity: (usize, u32), families: &mut Families) {
-        let help = "Requests that wait or run, as a part of those that may, for each nanosecond.";
+        let help = "Requests that wait or execute, as a fraction of the capacity, observed for each nanosecond.";
         let mut family = families.histogram("apiserver_flowcontrol_read_vs_write_current_requests", help);
         for (at, kind) in self.kinds.iter().enumerate() {
             let (mut over_time, now) = (kind.over_time.lock(), self.since.elapsed());
@@ -80,29 +80,30 @@ impl UnderWay {
     }
 }
 
-/// One request under way.
+/// One counted request in progress.
 struct CountedRequest {
-    under_way: Arc<UnderWay>,
+    in_flight: Arc<RequestCounts>,
     kind: usize,
 }
 
 impl Drop for CountedRequest {
     fn drop(&mut self) {
-        self.under_way.kinds[self.kind].step(self.under_way.since, false);
+        self.in_flight.kinds[self.kind].change_by_one(self.in_flight.since, false);
     }
 }
 
-/// Sorts requests by flow schemas, and lets them wait for seats of their priority level.
+/// Classifies requests by flow schemas, and queues them for seats of their priority level. It estimates the work of a request: lists
+/// take seats by the number and size of their objects, writes by the number of watchers.
 pub struct Fairness {
     control: Arc<FlowControl>,
     store: Store,
     watches: Arc<Watches>,
     wait_max: Duration,
-    under_way: Arc<UnderWay>,
+    in_flight: Arc<RequestCounts>,
 }
 
 impl Fairness {
-    /// Requests wait for a quarter of the time that they may take in all. How many wait and run is read whenever `registry` is.
+    /// A request waits for at most a quarter of `request_timeout`. `registry` shows the numbers of waiting and executing requests.
     pub fn new(
         control: Arc<FlowControl>,
         store: Store,
@@ -111,14 +112,14 @@ impl Fairness {
         registry: &Registry,
     ) -> Self {
         let wait_max = (request_timeout / 4).min(WAIT_MAX);
-        let under_way = Arc::new(UnderWay::new());
-        let (shown, levels) = (Arc::clone(&under_way), Arc::downgrade(&control));
+        let in_flight = Arc::new(RequestCounts::new());
+        let (shown, levels) = (Arc::clone(&in_flight), Arc::downgrade(&control));
         registry.on_scrape(move |families| {
             if let Some(control) = levels.upgrade() {
                 shown.scrape(control.capacity(), families);
             }
         });
-        Self { control, store, watches, wait_max, under_way }
+        Self { control, store, watches, wait_max, in_flight }
     }
 
     fn work(&self, request: &FlowRequest<'_>, class: &Classified) -> Work {
@@ -132,7 +133,7 @@ impl Fairness {
                 if from_state { self.list_work(request, class, served.store) } else { Work::ONE }
             }
             "create" | "update" | "patch" | "delete" if served.options().stored && info.subresource != "token" => {
-                let watches = self.watches.of(served.store, &info.namespace, &info.name);
+                let watches = self.watches.count(served.store, &info.namespace, &info.name);
                 class.observe_watches(watches);
                 Work::of_write(watches, class.request_seats_max())
             }
@@ -152,7 +153,7 @@ impl Fairness {
         Work::of_list(&list, class.request_seats_max())
     }
 
-    /// How many objects there are of a resource, and how large they are about.
+    /// The number of objects of a resource, and their estimated average size in bytes.
     fn sizes(&self, resource: Resource) -> (u64, u64) {
         let view = self.store.list(resource, None, None, None);
         let count = view.len();
@@ -163,7 +164,7 @@ impl Fairness {
     }
 }
 
-/// What a flow waits with, for people who look.
+/// Details of a waiting request for the debug endpoints.
 fn details(request: &FlowRequest<'_>) -> [String; 8] {
     let i = request.info;
     let version = if i.group.is_empty() { i.version.clone() } else { format!("{}/{}", i.group, i.version) };
@@ -183,34 +184,34 @@ impl Flow for Fairness {
     fn admit(&self, request: &FlowRequest<'_>) -> Admittance {
         let attributes = request.attributes();
         let Some(class) = self.control.classify(&attributes) else {
-            return Admittance { decision: Decision::Run(Permit::uncounted()), sorted: None };
+            return Admittance { decision: Decision::Run(Permit::uncounted()), classification: None };
         };
         let header = |uid: &str| HeaderValue::from_str(uid).unwrap_or(HeaderValue::from_static(""));
-        let sorted = Some([header(class.flow_schema_uid()), header(class.priority_level_uid())]);
+        let classification = Some([header(class.flow_schema_uid()), header(class.priority_level_uid())]);
         let work = self.work(request, &class);
         let watch = request.info.verb == "watch";
         let seated = move |seats: Seats| if watch { seats.of_watch() } else { seats };
         let busy = |after: u64| Busy { retry_after_s: i32::try_from(after).unwrap_or(RETRY_AFTER_S) };
         let decision = match self.control.start(&class, &attributes, work, || details(request)) {
             Admission::Run(seats) => {
-                Decision::Run(Permit::holding((seated(seats), self.under_way.count(request.read, true))))
+                Decision::Run(Permit::hold((seated(seats), self.in_flight.count(request.read, true))))
             }
             Admission::Refused(refused) => Decision::Full(busy(refused.retry_after_s)),
             Admission::Wait(turn) => {
                 let until = Instant::now() + self.wait_max;
-                let (under_way, read) = (Arc::clone(&self.under_way), request.read);
-                let waits = under_way.count(read, false);
+                let (in_flight, read) = (Arc::clone(&self.in_flight), request.read);
+                let waits = in_flight.count(read, false);
                 Decision::Wait(Box::pin(async move {
                     let seats = turn.come(until).await.map_err(|refused| busy(refused.retry_after_s))?;
                     drop(waits);
-                    Ok(Permit::holding((seated(seats), under_way.count(read, true))))
+                    Ok(Permit::hold((seated(seats), in_flight.count(read, true))))
                 }))
             }
         };
-        Admittance { decision, sorted }
+        Admittance { decision, classification }
     }
 
-    fn under_way(&self) -> (usize, usize) {
-        self.under_way.running()
+    fn in_flight(&self) -> (usize, usize) {
+        self.in_flight.running()
     }
 }

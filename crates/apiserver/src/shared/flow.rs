@@ -1,5 +1,5 @@
-//! Flow control: how many requests run at once, and who waits. Two rules stand behind one trait: [`InFlight`], fixed limits of
-//! reads and writes, and `fairness`, priority and fairness as objects of the API say.
+//! Flow control: how many requests run at once, and which wait. The trait has two implementations: [`InFlight`], with fixed limits of
+//! reads and writes, and `fairness`, priority and fairness as API objects configure it.
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,28 +14,28 @@ use tokio::sync::oneshot;
 use crate::request::body::RETRY_AFTER_S;
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
-use crate::shared::room::{Class, Room};
+use crate::shared::pool::{Class, Pool};
 
-/// What flow control sees of a request.
+/// The properties of a request that flow control uses.
 pub struct FlowRequest<'a> {
-    /// Whether it only reads.
+    /// Whether the request only reads.
     pub read: bool,
-    /// Its sender, after impersonation, by which it is sorted.
+    /// The user after impersonation.
     pub user: &'a Arc<UserInfo>,
-    /// What part of the room is open to them.
+    /// The class that determines the user's share.
     pub class: Class,
-    /// What is asked.
+    /// The parsed path and verb.
     pub info: &'a RequestInfo,
-    /// The path as it came.
+    /// The path as it arrived.
     pub path: &'a str,
-    /// The request's parameters, which tell a list from a watch.
+    /// The query, which distinguishes a list from a watch.
     pub query: &'a Query,
-    /// Where it ends.
+    /// The target of the request.
     pub route: Option<&'a Route>,
 }
 
 impl FlowRequest<'_> {
-    /// As authorization sees it.
+    /// The attributes by which flow schemas match.
     pub fn attributes(&self) -> Attributes<'_> {
         let i = self.info;
         Attributes {
@@ -48,97 +48,97 @@ impl FlowRequest<'_> {
     }
 }
 
-/// Lets one request run for as long as it is kept.
+/// Permission for one request to run, until it is dropped.
 pub struct Permit(#[allow(dead_code, reason = "is only dropped")] Option<Box<dyn Any + Send>>);
 
 impl Permit {
-    /// Takes something up that is given back when the request is over.
-    pub fn holding(held: impl Any + Send) -> Self {
+    /// Keeps `held`, such as seats, until the permit is dropped.
+    pub fn hold(held: impl Any + Send) -> Self {
         Self(Some(Box::new(held)))
     }
-    /// For requests that are not counted.
+    /// A permit for a request that is not counted.
     pub fn uncounted() -> Self {
         Self(None)
     }
 }
 
-/// Keeps a permit that was lent for as long as the answer is being made.
-pub struct Lent(#[allow(dead_code, reason = "is only dropped")] oneshot::Sender<()>);
+/// Returns a lent permit when it is dropped.
+pub struct LentPermit(#[allow(dead_code, reason = "is only dropped")] oneshot::Sender<()>);
 
 impl Permit {
-    /// Lends it until the handle is dropped, but for no longer than `limit`: one that reads an answer slowly must not hold seats
-    /// for as long as it likes.
-    pub fn lend(self, tasks: &Tasks, limit: Duration) -> Lent {
+    /// Lends the permit until the returned handle is dropped, but at most for `limit`, so that a slow reader of an answer cannot hold
+    /// seats as long as it likes.
+    pub fn lend(self, tasks: &Tasks, limit: Duration) -> LentPermit {
         let (held, over) = oneshot::channel();
         tasks.spawn("flow-answer", OnPanic::Contain, async move {
             let _ = tokio::time::timeout(limit, over).await;
             drop(self);
         });
-        Lent(held)
+        LentPermit(held)
     }
 }
 
-/// There is no room for a request.
+/// The request is rejected because there is no capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Busy {
-    /// Seconds after which it may come again.
+    /// Seconds after which the client may retry.
     pub retry_after_s: i32,
 }
 
 /// Whether a request may run.
 pub enum Decision {
-    /// It runs now, and holds its place as long as the permit lives.
+    /// It runs now, as long as the permit exists.
     Run(Permit),
-    /// When its turn comes, unless that is too late.
+    /// It waits; the future resolves when it may run, or when it has waited too long.
     Wait(BoxFuture<'static, Result<Permit, Busy>>),
-    /// There is no room.
+    /// It is rejected.
     Full(Busy),
 }
 
-/// What became of a request, and what its answer says of it.
+/// The decision about a request, and its classification.
 pub struct Admittance {
     /// Whether it may run.
     pub decision: Decision,
-    /// UIDs of the flow schema and of the priority level that it was sorted into.
-    pub sorted: Option<[HeaderValue; 2]>,
+    /// UIDs of the flow schema and the priority level.
+    pub classification: Option<[HeaderValue; 2]>,
 }
 
 /// Decides when requests run.
 pub trait Flow: Send + Sync {
-    /// Judges one request. Of those that last, only watches are asked about: they hold their permit until they have begun.
+    /// Decides about one request. Of long-running requests only watches are passed here; they hold their permit until they have begun.
     fn admit(&self, request: &FlowRequest<'_>) -> Admittance;
-    /// Reads and writes under way.
-    fn under_way(&self) -> (usize, usize);
+    /// The numbers of reads and writes in progress.
+    fn in_flight(&self) -> (usize, usize);
 }
 
-/// Fixed limits of reads and writes (`--max-requests-inflight`, `--max-mutating-requests-inflight`). Nobody waits, and
-/// nobody may hold all of the room: see [`Room`].
+/// Fixed limits of reads and writes (`--max-requests-inflight`, `--max-mutating-requests-inflight`). Requests never wait, and one user
+/// cannot use the whole limit: see [`Pool`].
 pub struct InFlight {
-    reads: Arc<Room>,
-    writes: Arc<Room>,
+    reads: Arc<Pool>,
+    writes: Arc<Pool>,
 }
 
 impl InFlight {
-    /// With these limits.
+    /// Limits of this size.
     pub fn new(reads_max: usize, writes_max: usize) -> Self {
-        Self { reads: Room::new(reads_max), writes: Room::new(writes_max) }
+        Self { reads: Pool::new(reads_max), writes: Pool::new(writes_max) }
     }
 }
 
 impl Flow for InFlight {
     fn admit(&self, request: &FlowRequest<'_>) -> Admittance {
         if request.info.verb == "watch" {
-            return Admittance { decision: Decision::Run(Permit::uncounted()), sorted: None };
+            return Admittance { decision: Decision::Run(Permit::uncounted()), classification: None };
         }
-        let room = if request.read { &self.reads } else { &self.writes };
-        let mut place = room.enter(Arc::clone(request.user), request.class);
+        let pool = if request.read { &self.reads } else { &self.writes };
+        let mut place = pool.share(Arc::clone(request.user), request.class);
         let decision = match place.take(1) {
-            true => Decision::Run(Permit::holding(place)),
+            true => Decision::Run(Permit::hold(place)),
             false => Decision::Full(Busy { retry_after_s: RETRY_AFTER_S }),
         };
-        Admittance { decision, sorted: None }
+        Admittance { decision, classification: None }
     }
-    fn under_way(&self) -> (usize, usize) {
+    fn in_flight(&self) -> (usize, usize) {
         (self.reads.held(), self.writes.held())
     }
 }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_run_than_there_is_room_but_for_operators() {
+    fn limits_hold_except_for_masters() {
         let flow = InFlight::new(2, 0);
         let (user, other, info) =
             (Arc::new(UserInfo::new("a", ["g"])), Arc::new(UserInfo::new("b", ["g"])), RequestInfo::default());
@@ -162,7 +162,7 @@ mod tests {
         assert!(matches!(ask(&user, true, Class::System), Decision::Full(_)));
         assert!(matches!(ask(&user, false, Class::System), Decision::Full(_)));
         assert!(matches!(ask(&user, false, Class::Master), Decision::Run(_)));
-        assert_eq!(flow.under_way(), (2, 0));
+        assert_eq!(flow.in_flight(), (2, 0));
         drop(one);
         assert!(matches!(ask(&user, true, Class::System), Decision::Run(_)));
     }

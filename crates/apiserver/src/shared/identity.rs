@@ -1,5 +1,4 @@
-//! Identity: authentication and authorization built from the configuration, and the tasks that feed their indexes from
-//! the store's log.
+//! Authentication and authorization, built from the configuration, and the tasks that update their indexes from the store's log.
 #![allow(clippy::disallowed_methods, reason = "blocking: read at start, before anything is served")]
 
 use std::collections::HashSet;
@@ -26,39 +25,41 @@ use crate::config::{AuthorizationMode, Config, StartError};
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::shared::authorizers::Authorizers;
-use crate::shared::elsewhere::{IssuerDocuments, Reviews};
-use crate::shared::identity_metrics::{graph_action_words, graph_actions, lives};
+use crate::shared::identity_metrics::{graph_action_labels, graph_actions, observe_expiration};
+use crate::shared::identity_webhooks::{IssuerDocuments, ReviewWebhook};
 use crate::shared::issuer_uses::{IssuerCounts, show_certificate_faults};
 use crate::shared::token_uses::{CacheCounts, CountedUses};
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Who may ask, and who may do what.
+/// Authentication and authorization of a server: who sends a request, and whether it is allowed. [`auth`] builds it from the
+/// configuration; [`Auth::follow`] then keeps the RBAC index and the node graph up to date with the stored objects. Issuers and
+/// authorizers can be replaced at runtime.
 pub struct Auth {
-    /// Proves who asks.
+    /// Authenticates requests.
     pub authenticator: RequestAuthenticator,
     pub authorizer: Arc<Authorizers>,
-    /// Who issues tokens beside the cluster; `None`: nobody, for good.
+    /// Configured OIDC issuers; `None` if there are none and none can be added.
     issuers: Option<Arc<Issuers>>,
-    /// Of the cluster's own tokens.
+    /// Issuers of service account tokens.
     own_issuers: Vec<String>,
-    /// Bearer tokens, for TokenReview.
+    /// Authenticates bearer tokens, for TokenReview.
     pub tokens: Arc<dyn TokenAuthenticator>,
     /// The RBAC index, for rules reviews and escalation checks.
     pub rbac: Arc<Rbac>,
-    /// The uses of service account tokens.
+    /// Uses of service account tokens.
     pub uses: Arc<CountedUses>,
-    /// Makes service account tokens.
+    /// Issues service account tokens.
     pub issuer: Option<TokenIssuer>,
     graph: Arc<NodeGraph>,
     graph_actions: HistogramVec,
     uses_graph: bool,
     keys: Vec<PublicKey>,
-    rbac_at: Arc<RbacAt>,
+    rbac_progress: Arc<RbacProgress>,
 }
 
-/// How far each of the RBAC followers is.
-struct RbacAt {
+/// The revision that each RBAC index has applied.
+struct RbacProgress {
     applied: [AtomicU64; 4],
     changed: watch::Sender<()>,
 }
@@ -80,7 +81,7 @@ const GRAPH_RESOURCES: [(&str, &str); 5] = [
 /// Builds authentication and authorization.
 ///
 /// # Errors
-/// [`StartError::Config`].
+/// [`StartError::Config`] if a setting is invalid.
 pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> Result<Auth, StartError> {
     let wrong = |e: &dyn std::fmt::Display| StartError::Config(e.to_string());
     let clock = &config.clock;
@@ -94,7 +95,8 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> 
     let certificates = match config.client_ca_pem.as_str() {
         "" => None,
         pem => {
-            let certificates = ClientCertificates::new(chains(pem)?, Arc::clone(clock)).counting(lives(metrics));
+            let certificates =
+                ClientCertificates::new(chains(pem)?, Arc::clone(clock)).counting(observe_expiration(metrics));
             Some(Arc::new(match config.node_return {
                 Some(grace) => certificates.returning(grace, Arc::clone(objects)),
                 None => certificates,
@@ -113,7 +115,7 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> 
             certificates,
             tokens: Arc::clone(&tokens),
             anonymous: match (&config.anonymous, config.anonymous_auth) {
-                (Some(told), _) => told.clone(),
+                (Some(configured), _) => configured.clone(),
                 (None, true) => Anonymous::Enabled,
                 (None, false) => Anonymous::Disabled,
             },
@@ -129,11 +131,11 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> 
         graph_actions: graph_actions(metrics),
         uses_graph: config.authorization.contains(&AuthorizationMode::Node),
         keys,
-        rbac_at: Arc::new(RbacAt { applied: Default::default(), changed: watch::Sender::new(()) }),
+        rbac_progress: Arc::new(RbacProgress { applied: Default::default(), changed: watch::Sender::new(()) }),
     })
 }
 
-/// The kinds of bearer tokens, in the order in which they are asked, and who makes the cluster's own.
+/// The token authenticators in the order in which they are tried, and the issuer of service account tokens.
 struct Tokens {
     members: Vec<Arc<dyn TokenAuthenticator>>,
     issuer: Option<TokenIssuer>,
@@ -173,7 +175,7 @@ fn token_kinds(
     }
     let own = config.service_accounts.iter();
     let own_issuers: Vec<String> = own.flat_map(|a| a.issuers_before.iter().chain([&a.issuer])).cloned().collect();
-    not_own(&config.issuers, &own_issuers).map_err(StartError::Config)?;
+    reject_own_issuers(&config.issuers, &own_issuers).map_err(StartError::Config)?;
     let mut issuers = None;
     if !config.issuers.is_empty() || config.issuers_may_change {
         let known = Issuers::new(config.issuers.clone(), Arc::new(IssuerDocuments), Arc::clone(clock));
@@ -182,7 +184,7 @@ fn token_kinds(
         issuers = Some(known);
     }
     if let Some(webhook) = &config.token_webhook {
-        let ask = Reviews::of_kubeconfig(&webhook.kubeconfig, webhook.timeout).map_err(|e| wrong(&e))?;
+        let ask = ReviewWebhook::of_kubeconfig(&webhook.kubeconfig, webhook.timeout).map_err(|e| wrong(&e))?;
         let audiences = issuer.as_ref().map(|i: &TokenIssuer| i.options().audiences.clone()).unwrap_or_default();
         let clock = Arc::clone(clock);
         members.push(Arc::new(WebhookTokens::new(Arc::new(ask), webhook.version, audiences, webhook.kept_for, clock)));
@@ -190,8 +192,8 @@ fn token_kinds(
     Ok(Tokens { members, issuer, keys, issuers, own_issuers })
 }
 
-/// Tokens of the cluster itself are nobody else's to issue.
-fn not_own(issuers: &[Arc<Issuer>], own: &[String]) -> Result<(), String> {
+/// Rejects OIDC issuers that have the name of the cluster's own issuer.
+fn reject_own_issuers(issuers: &[Arc<Issuer>], own: &[String]) -> Result<(), String> {
     match issuers.iter().find(|issuer| own.contains(&issuer.url)) {
         Some(issuer) => Err(format!("issuer {:?} is the cluster's own", issuer.url)),
         None => Ok(()),
@@ -199,48 +201,49 @@ fn not_own(issuers: &[Arc<Issuer>], own: &[String]) -> Result<(), String> {
 }
 
 impl Auth {
-    /// Believes tokens of these issuers and no others, once their keys are known.
+    /// Replaces the trusted token issuers, once the keys of all new ones are known.
     ///
     /// # Errors
-    /// An issuer that cannot be asked for its keys, or that is the cluster's own; nothing changes then.
+    /// The keys of an issuer cannot be fetched, or an issuer is the cluster's own. Nothing changes then.
     pub async fn replace_issuers(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), String> {
-        not_own(&issuers, &self.own_issuers)?;
+        reject_own_issuers(&issuers, &self.own_issuers)?;
         match &self.issuers {
             Some(known) => known.replace(issuers).await,
-            None => Err("the server was not started with a file of issuers".into()),
+            None => Err("the server was not started with an authentication configuration file".into()),
         }
     }
 
-    /// Fills the indexes and starts following the store's log.
+    /// Fills the indexes and starts to follow the store's log.
     pub fn follow(&self, store: &Store, tasks: &Tasks) {
         for (i, (plural, resource)) in RBAC_RESOURCES.into_iter().enumerate() {
-            let index = RbacIndex { rbac: Arc::clone(&self.rbac), resource, at: Arc::clone(&self.rbac_at), place: i };
+            let index =
+                RbacIndex { rbac: Arc::clone(&self.rbac), resource, at: Arc::clone(&self.rbac_progress), place: i };
             follow(store, tasks, Resource::new(RBAC_GROUP, plural), index);
         }
         for (group, plural) in GRAPH_RESOURCES.into_iter().filter(|_| self.uses_graph) {
             let Some(resource) = NodeResource::parse(group, plural) else { continue };
-            let actions = graph_action_words(resource).map(|word| self.graph_actions.with_label_values(&[word]));
+            let actions = graph_action_labels(resource).map(|word| self.graph_actions.with_label_values(&[word]));
             let index = GraphIndex { graph: Arc::clone(&self.graph), resource, actions };
             follow(store, tasks, Resource::new(group, plural), index);
         }
     }
 
-    /// Waits until a write of a role or binding shows in decisions.
-    pub async fn settled(&self, record: &Record) {
+    /// Waits until a write of a role or binding is effective.
+    pub async fn wait_until_applied(&self, record: &Record) {
         let key = record.key();
         if key.resource.group() != RBAC_GROUP {
             return;
         }
         let Some(i) = RBAC_RESOURCES.iter().position(|(plural, _)| *plural == key.resource.plural()) else { return };
-        let mut changed = self.rbac_at.changed.subscribe();
-        while self.rbac_at.applied[i].load(Ordering::Acquire) < record.revision() {
+        let mut changed = self.rbac_progress.changed.subscribe();
+        while self.rbac_progress.applied[i].load(Ordering::Acquire) < record.revision() {
             if changed.changed().await.is_err() {
                 return;
             }
         }
     }
 
-    /// The token issuer's discovery documents.
+    /// The discovery documents of the token issuer.
     pub fn issuer_document(&self, path: &str) -> Option<Answer> {
         let issuer = self.issuer.as_ref()?.options();
         let (content_type, value) = match path {
@@ -256,23 +259,23 @@ impl Auth {
     }
 }
 
-/// What is kept of the objects of one resource, fed from the store's log.
+/// An index of the objects of one resource, updated from the store's log.
 trait Index: Send + 'static {
-    /// An object was made or changed.
+    /// Adds or replaces an object.
     fn put(&self, record: &Record);
-    /// An object is gone.
+    /// Removes an object.
     fn remove(&self, namespace: &str, name: &str);
-    /// What it holds, by namespace and name.
+    /// Namespace and name of all objects in the index.
     fn names(&self) -> Vec<(String, String)>;
-    /// All changes up to this revision are in it.
-    fn seen(&self, _revision: u64) {}
+    /// Notes that all changes up to this revision are applied.
+    fn set_applied(&self, _revision: u64) {}
 }
 
 struct RbacIndex {
     rbac: Arc<Rbac>,
     resource: RbacResource,
-    at: Arc<RbacAt>,
-    /// Its place among the followers.
+    at: Arc<RbacProgress>,
+    /// Index in [`RBAC_RESOURCES`].
     place: usize,
 }
 
@@ -287,7 +290,7 @@ impl Index for RbacIndex {
     fn names(&self) -> Vec<(String, String)> {
         self.rbac.names(self.resource)
     }
-    fn seen(&self, revision: u64) {
+    fn set_applied(&self, revision: u64) {
         self.at.applied[self.place].store(revision, Ordering::Release);
         self.at.changed.send_replace(());
     }
@@ -296,13 +299,13 @@ impl Index for RbacIndex {
 struct GraphIndex {
     graph: Arc<NodeGraph>,
     resource: NodeResource,
-    /// How long it took to put an object in, and to take one out.
+    /// Durations of adding and removing an object.
     actions: [Histogram; 2],
 }
 
 impl Index for GraphIndex {
     fn put(&self, record: &Record) {
-        // Pods without a node connect nothing: skip the decoding.
+        // Pods without a node connect nothing, so their decoding is skipped.
         let unbound = self.resource == NodeResource::Pods && record.meta().fields.get("spec.nodeName") == Some("");
         if !unbound {
             let _timer = self.actions[0].start_timer();
@@ -319,11 +322,11 @@ impl Index for GraphIndex {
     }
 }
 
-/// Applies what is there now, then every change, in a task.
+/// Applies the current objects, then every change, in a task.
 fn follow(store: &Store, tasks: &Tasks, resource: Resource, index: impl Index) {
     let Some(mut cursor) = refill(store, resource, &index) else { return };
     let store = store.clone();
-    // Decisions made from an index that no longer follows would be wrong, some of them for ever.
+    // Decisions from an index that no longer follows the log would be wrong, some of them permanently.
     tasks.spawn("auth-index", OnPanic::EndProcess, async move {
         loop {
             match cursor.next().await {
@@ -338,12 +341,12 @@ fn follow(store: &Store, tasks: &Tasks, resource: Resource, index: impl Index) {
                         }
                     }
                     if let Some(last) = batch.last() {
-                        index.seen(last.revision);
+                        index.set_applied(last.revision);
                     }
                 }
                 Err(StoreError::Closed) => return,
                 Err(error) => {
-                    tracing::warn!(%resource, %error, "an index fell behind the log and starts over");
+                    tracing::warn!(%resource, %error, "authorization index fell behind the store's log; rebuilding it");
                     let Some(fresh) = refill(&store, resource, &index) else { return };
                     cursor = fresh;
                 }
@@ -352,8 +355,8 @@ fn follow(store: &Store, tasks: &Tasks, resource: Resource, index: impl Index) {
     });
 }
 
-/// Brings an index to what the store holds now. What it holds and the store does not was deleted while it did not follow:
-/// a binding that stayed would go on granting.
+/// Brings an index to the store's current state. Objects that are only in the index were deleted while it did not follow the log; a
+/// deleted binding must not grant anything any longer.
 fn refill(store: &Store, resource: Resource, index: &impl Index) -> Option<Cursor> {
     let view = store.list(resource, None, None, None);
     let names = index.names();
@@ -366,11 +369,11 @@ fn refill(store: &Store, resource: Resource, index: &impl Index) -> Option<Curso
     for record in view.iter() {
         index.put(record);
     }
-    index.seen(view.revision());
+    index.set_applied(view.revision());
     match store.watch(resource, view.revision()) {
         Ok(cursor) => Some(cursor),
         Err(error) => {
-            tracing::error!(%resource, %error, "an index cannot follow the log");
+            tracing::error!(%resource, %error, "authorization index cannot follow the store's log");
             None
         }
     }
@@ -397,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_index_that_starts_over_forgets_what_was_deleted_meanwhile() {
+    async fn a_rebuilt_index_drops_deleted_objects() {
         let store = Store::in_memory(kelson_store::StoreOptions::default());
         let index = Arc::new(Names::default());
         index.0.lock().insert("deleted".into());
@@ -406,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_binding_grants_nothing() {
+    fn a_deleted_binding_grants_nothing() {
         let rbac = Arc::new(Rbac::new());
         let role = br#"{"metadata":{"name":"r"},"rules":[{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}]}"#;
         let binding = br#"{"metadata":{"name":"b"},"roleRef":{"kind":"ClusterRole","name":"r"},
@@ -415,7 +418,7 @@ mod tests {
         rbac.apply(RbacResource::ClusterRoleBindings, "", "b", Change::Put(binding));
         let jane = UserInfo::new("jane", ["g"]);
         assert_eq!(rbac.rules_for(&jane, "").rules.len(), 1);
-        let at = RbacAt { applied: Default::default(), changed: watch::Sender::new(()) };
+        let at = RbacProgress { applied: Default::default(), changed: watch::Sender::new(()) };
         let resource = RbacResource::ClusterRoleBindings;
         let index = RbacIndex { rbac: Arc::clone(&rbac), resource, at: Arc::new(at), place: 3 };
         assert_eq!(index.names(), [(String::new(), "b".to_owned())]);

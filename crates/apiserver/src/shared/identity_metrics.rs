@@ -1,4 +1,4 @@
-//! What is counted of who asks and of whether they may, under upstream's names.
+//! Metrics of authentication and authorization under upstream's names.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use kelson_metrics::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registr
 const BOUNDS_S: [f64; 15] =
     [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 
-/// Upper bounds of what certificates have yet to live, in seconds: half an hour to a year, as upstream.
+/// Upper bounds of the remaining lifetime of certificates in seconds: half an hour to a year, as upstream.
 const LIVES_S: [f64; 14] = [
     0.0,
     1_800.0,
@@ -29,24 +29,24 @@ const LIVES_S: [f64; 14] = [
     31_104_000.0,
 ];
 
-/// Counts how long clients' certificates have yet to live when they are shown.
-pub fn lives(r: &Registry) -> Lives {
-    let help = "Seconds that the certificates have yet to live by which requests are authenticated.";
+/// Observes the remaining lifetime of client certificates when they are used.
+pub fn observe_expiration(r: &Registry) -> Lives {
+    let help = "Remaining lifetime in seconds of the certificate used to authenticate a request.";
     let lives = r.histogram("apiserver_client_certificate_expiration_seconds", help, &LIVES_S);
     Arc::new(move |seconds| lives.observe(seconds))
 }
 
-/// How long changes of the node authorizer's graph take.
+/// Durations of changes to the node authorizer's graph.
 pub fn graph_actions(r: &Registry) -> HistogramVec {
     /// A tenth of a millisecond, doubled eleven times.
     const BOUNDS_S: [f64; 12] =
         [0.0001, 0.0002, 0.0004, 0.0008, 0.0016, 0.0032, 0.0064, 0.0128, 0.0256, 0.0512, 0.1024, 0.2048];
-    let help = "How long it took to change the node authorizer's graph, by what was changed.";
+    let help = "Duration of changes to the node authorizer's graph in seconds, by operation.";
     r.histograms("node_authorizer_graph_actions_duration_seconds", help, &["operation"], &BOUNDS_S)
 }
 
-/// Upstream's words for putting an object of a resource into the graph, and for taking it out.
-pub fn graph_action_words(resource: NodeResource) -> [&'static str; 2] {
+/// Upstream's `operation` labels for adding an object of a resource to the graph and for removing it.
+pub fn graph_action_labels(resource: NodeResource) -> [&'static str; 2] {
     match resource {
         NodeResource::Pods => ["AddPod", "DeletePod"],
         NodeResource::PersistentVolumes => ["AddPV", "DeletePV"],
@@ -56,18 +56,18 @@ pub fn graph_action_words(resource: NodeResource) -> [&'static str; 2] {
     }
 }
 
-/// What came of credentials.
+/// Result of authenticating a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// They are somebody's.
+pub enum AuthenticationResult {
+    /// The credentials are valid.
     Success,
-    /// There were none, and nobody is served without.
+    /// There are no credentials, and anonymous requests are not allowed.
     Failure,
-    /// They are no good.
+    /// The credentials are invalid.
     Error,
 }
 
-/// How often, and how long it took, by result.
+/// Counts and durations by result.
 struct Results<const N: usize> {
     counts: [IntCounter; N],
     seconds: [Histogram; N],
@@ -87,42 +87,41 @@ impl<const N: usize> Results<N> {
     }
 }
 
-/// Counts of one server.
+/// Authentication and authorization metrics of one server.
 pub struct IdentityMetrics {
-    proofs: Results<3>,
+    authentications: Results<3>,
     users: IntCounterVec,
     decisions: Results<3>,
 }
 
 impl IdentityMetrics {
-    /// Nothing counted yet; shown by `r`, once.
+    /// Registers the metrics; called once per registry.
     pub fn new(r: &Registry) -> Self {
-        let attempts =
-            r.counters("authentication_attempts", "Requests whose sender was looked for, by result.", &["result"]);
-        let help = "How long it took to find out who sent a request, by result.";
+        let attempts = r.counters("authentication_attempts", "Authenticated requests, by result.", &["result"]);
+        let help = "Authentication duration in seconds, by result.";
         let proving = r.histograms("authentication_duration_seconds", help, &["result"], &BOUNDS_S);
-        let help = "Requests of senders who are known, by a kind of user's name.";
+        let help = "Authenticated requests, by class of user name.";
         let users = r.counters("authenticated_user_requests", help, &["username"]);
-        let asked = r.counters("authorization_attempts_total", "Requests that were judged, by result.", &["result"]);
-        let help = "How long it took to judge a request, by result.";
+        let asked = r.counters("authorization_attempts_total", "Authorized requests, by result.", &["result"]);
+        let help = "Authorization duration in seconds, by result.";
         let judging = r.histograms("authorization_duration_seconds", help, &["result"], &BOUNDS_S);
         Self {
-            proofs: Results::new(&attempts, &proving, ["success", "failure", "error"]),
+            authentications: Results::new(&attempts, &proving, ["success", "failure", "error"]),
             users,
             decisions: Results::new(&asked, &judging, ["allowed", "denied", "no-opinion"]),
         }
     }
 
-    /// Credentials were looked at; `user` is whose they are.
-    pub fn proven(&self, proof: Proof, user: Option<&UserInfo>, took: Duration) {
-        self.proofs.count(proof as usize, took);
+    /// Counts an authentication; `user` is the authenticated user, if any.
+    pub fn count_authentication(&self, proof: AuthenticationResult, user: Option<&UserInfo>, took: Duration) {
+        self.authentications.count(proof as usize, took);
         if let Some(user) = user {
-            self.users.with_label_values(&[kind_of(&user.name)]).inc();
+            self.users.with_label_values(&[user_class(&user.name)]).inc();
         }
     }
 
-    /// A request was judged.
-    pub fn decided(&self, decision: &Decision, took: Duration) {
+    /// Counts an authorization.
+    pub fn count_decision(&self, decision: &Decision, took: Duration) {
         let result = match decision {
             Decision::Allow(_) => 0,
             Decision::Deny(_) => 1,
@@ -132,8 +131,8 @@ impl IdentityMetrics {
     }
 }
 
-/// Names are not told, and do not make series: upstream's few kinds of them.
-fn kind_of(name: &str) -> &str {
+/// The `username` label: upstream's few classes, because user names must not become series.
+fn user_class(name: &str) -> &str {
     match name {
         "admin" | "client" | "kube_proxy" | "kubelet" | "system:serviceaccount:kube-system:default" => name,
         _ if name.contains('@') => "email_id",
@@ -146,14 +145,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_users_make_no_series() {
+    fn user_names_are_not_labels() {
         let registry = Registry::new();
         let metrics = IdentityMetrics::new(&registry);
         for name in ["admin", "a@b.c", "d@e.f", "jane", "system:node:n1"] {
-            metrics.proven(Proof::Success, Some(&UserInfo::new(name, [""; 0])), Duration::ZERO);
+            metrics.count_authentication(
+                AuthenticationResult::Success,
+                Some(&UserInfo::new(name, [""; 0])),
+                Duration::ZERO,
+            );
         }
-        metrics.proven(Proof::Error, None, Duration::ZERO);
-        metrics.decided(&Decision::NoOpinion(String::new()), Duration::ZERO);
+        metrics.count_authentication(AuthenticationResult::Error, None, Duration::ZERO);
+        metrics.count_decision(&Decision::NoOpinion(String::new()), Duration::ZERO);
         let text = registry.text();
         for row in [
             "authentication_attempts{result=\"success\"} 5",

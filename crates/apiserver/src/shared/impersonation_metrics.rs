@@ -1,4 +1,4 @@
-//! What is counted of requests that ask to act as somebody else, under upstream's names (KEP-5284).
+//! Metrics of impersonation under upstream's names (KEP-5284).
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,19 +11,19 @@ use tokio::time::Instant;
 const BOUNDS_S: [f64; 15] =
     [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 
-/// Counts of one server.
+/// Impersonation metrics of one server.
 pub struct ImpersonationMetrics {
-    attempts: Counts,
-    checks: Counts,
+    attempts: ModeCounts,
+    checks: ModeCounts,
 }
 
-/// How often, and how long each took, by mode and decision.
-struct Counts {
+/// Counts and durations by mode and decision.
+struct ModeCounts {
     total: IntCounterVec,
     seconds: HistogramVec,
 }
 
-impl Counts {
+impl ModeCounts {
     fn new(r: &Registry, names: [&str; 2], help: [&str; 2]) -> Self {
         const LABELS: [&str; 2] = ["mode", "decision"];
         Self {
@@ -40,33 +40,33 @@ impl Counts {
 }
 
 impl ImpersonationMetrics {
-    /// Nothing counted yet; shown by `r`, once.
+    /// Registers the metrics; called once per registry.
     pub fn new(r: &Registry) -> Self {
         Self {
-            attempts: Counts::new(
+            attempts: ModeCounts::new(
                 r,
                 ["apiserver_impersonation_attempts_total", "apiserver_impersonation_attempts_duration_seconds"],
                 [
-                    "Requests that asked to act as somebody else, by the mode that allowed it and the decision.",
-                    "How long it took to decide whether a request may act as somebody else.",
+                    "Impersonation attempts, by the mode that allowed it and the decision.",
+                    "Duration of impersonation attempts in seconds.",
                 ],
             ),
-            checks: Counts::new(
+            checks: ModeCounts::new(
                 r,
                 [
                     "apiserver_impersonation_authorization_attempts_total",
                     "apiserver_impersonation_authorization_attempts_duration_seconds",
                 ],
                 [
-                    "Questions to the authorizers for requests that asked to act as somebody else, by mode and decision.",
-                    "How long those questions took.",
+                    "Authorization checks for impersonation, by mode and decision.",
+                    "Duration of authorization checks for impersonation in seconds.",
                 ],
             ),
         }
     }
 
-    /// A request was allowed to act as somebody else in the way of this verb (empty: the old way), or was not.
-    pub fn attempted(&self, constraint: Option<&str>, took: Duration) {
+    /// Counts an attempt. `constraint` is the verb that allowed it (empty: unconstrained), `None` if it was denied.
+    pub fn count_attempt(&self, constraint: Option<&str>, took: Duration) {
         let mode = match constraint {
             None => "",
             Some("") => "legacy",
@@ -75,19 +75,19 @@ impl ImpersonationMetrics {
         self.attempts.count(mode, constraint.is_some(), took);
     }
 
-    /// The same authorizer, whose decisions are counted.
-    pub fn over<'a>(&'a self, authorizer: &'a dyn Authorizer) -> impl Authorizer + 'a {
-        Counted { authorizer, counts: &self.checks }
+    /// An authorizer that delegates to `authorizer` and counts its decisions.
+    pub fn counting<'a>(&'a self, authorizer: &'a dyn Authorizer) -> impl Authorizer + 'a {
+        CountedAuthorizerRef { authorizer, counts: &self.checks }
     }
 }
 
-struct Counted<'a> {
+struct CountedAuthorizerRef<'a> {
     authorizer: &'a dyn Authorizer,
-    counts: &'a Counts,
+    counts: &'a ModeCounts,
 }
 
-impl Counted<'_> {
-    fn counted(&self, attributes: &Attributes<'_>, since: Instant, decision: Decision) -> Decision {
+impl CountedAuthorizerRef<'_> {
+    fn count_decision(&self, attributes: &Attributes<'_>, since: Instant, decision: Decision) -> Decision {
         let mode = match impersonation_mode(attributes.verb) {
             "" => "unknown",
             mode => mode,
@@ -97,10 +97,10 @@ impl Counted<'_> {
     }
 }
 
-impl Authorizer for Counted<'_> {
+impl Authorizer for CountedAuthorizerRef<'_> {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         let since = Instant::now();
-        self.counted(attributes, since, self.authorizer.authorize(attributes))
+        self.count_decision(attributes, since, self.authorizer.authorize(attributes))
     }
 
     fn as_async(&self, attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
@@ -109,9 +109,9 @@ impl Authorizer for Counted<'_> {
 }
 
 #[async_trait]
-impl AsyncAuthorizer for Counted<'_> {
+impl AsyncAuthorizer for CountedAuthorizerRef<'_> {
     async fn decide_later(&self, attributes: &Attributes<'_>) -> Decision {
         let since = Instant::now();
-        self.counted(attributes, since, self.authorizer.decide(attributes).await)
+        self.count_decision(attributes, since, self.authorizer.decide(attributes).await)
     }
 }

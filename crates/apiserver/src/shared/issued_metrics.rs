@@ -1,4 +1,4 @@
-//! Certificates that were issued to requests which said how long they should live, and whether they do, under upstream's names.
+//! Metrics of certificates that were issued to requests with `expirationSeconds`, and whether it was honored, under upstream's names.
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::SignedDuration;
@@ -6,34 +6,34 @@ use kelson_metrics::{IntCounterVec, Registry};
 use kelson_pki::CertInfo;
 use serde_json::Value;
 
-/// How much a certificate's life may differ from what was asked, beside a twentieth of that: signers date back.
+/// Allowed difference between requested and issued lifetime, besides 5 %: signers backdate certificates.
 const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
 
-/// Counts of one server.
+/// Issued-certificate metrics of one server.
 pub struct IssuedMetrics {
     requested: IntCounterVec,
     honored: IntCounterVec,
 }
 
-/// A certificate that a write issues.
+/// A certificate that a write adds to a CertificateSigningRequest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IssuedLife {
+pub struct IssuedCertificate {
     signer: String,
     honored: bool,
 }
 
 impl IssuedMetrics {
-    /// Nothing counted yet; shown by `r`, once.
+    /// Registers the metrics; called once per registry.
     pub fn new(r: &Registry) -> Self {
         let name = |name: &str| format!("apiserver_certificates_registry_csr_{name}_duration_total");
-        let help = "Certificates issued to requests that said how long they should live, by signer.";
+        let help = "Issued certificates whose request has spec.expirationSeconds, by signer.";
         let requested = r.counters(&name("requested"), help, &["signerName"]);
-        let help = "Those of them that live about as long, by signer.";
+        let help = "Issued certificates that honored spec.expirationSeconds, by signer.";
         Self { requested, honored: r.counters(&name("honored"), help, &["signerName"]) }
     }
 
-    /// What was issued is stored.
-    pub fn count(&self, issued: &IssuedLife) {
+    /// Counts a certificate after the write was stored.
+    pub fn count(&self, issued: &IssuedCertificate) {
         self.requested.with_label_values(&[&issued.signer]).inc();
         if issued.honored {
             self.honored.with_label_values(&[&issued.signer]).inc();
@@ -41,14 +41,14 @@ impl IssuedMetrics {
     }
 }
 
-impl IssuedLife {
-    /// What a write of a request issues: nothing where there was a certificate before, or no life was asked for.
+impl IssuedCertificate {
+    /// The certificate that a write adds; `None` if there was one before, or the request has no `expirationSeconds`.
     pub fn of(old: &Value, new: &Value) -> Option<Self> {
         let certificate =
             |csr: &Value| csr["status"]["certificate"].as_str().map(str::to_owned).filter(|c| !c.is_empty());
         let wanted = SignedDuration::from_secs(old["spec"]["expirationSeconds"].as_i64()?);
         let issued = certificate(new).filter(|_| certificate(old).is_none())?;
-        // Other signers' names are anybody's choice, and would make series.
+        // Other signers' names are free text and would make series.
         let signer = old["spec"]["signerName"].as_str().filter(|name| name.starts_with("kubernetes.io/"));
         let info =
             STANDARD.decode(issued).ok().and_then(|pem| CertInfo::from_pem(std::str::from_utf8(&pem).ok()?).ok());
@@ -68,7 +68,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn what_is_issued_is_counted_once_and_by_how_long_it_lives() {
+    fn issued_certificates_are_counted_once_by_lifetime() {
         let ca = Authority::create("ca", jiff::Timestamp::now()).unwrap();
         let lifetime = Duration::from_secs(7_200);
         let leaf = LeafSpec { common_name: "x", organizations: &[], sans: &[], purpose: Purpose::Client, lifetime };
@@ -87,11 +87,15 @@ mod tests {
             (own, None, false, false),
             (own, Some(7_200), true, false),
         ] {
-            let issued = IssuedLife::of(&csr(signer, asked, before), &csr(signer, asked, true));
+            let issued = IssuedCertificate::of(&csr(signer, asked, before), &csr(signer, asked, true));
             assert_eq!(issued.is_some(), counts, "{signer} {asked:?} {before}");
             issued.iter().for_each(|issued| metrics.count(issued));
         }
-        assert_eq!(IssuedLife::of(&csr(own, Some(7_200), false), &csr(own, Some(7_200), false)), None, "not yet");
+        assert_eq!(
+            IssuedCertificate::of(&csr(own, Some(7_200), false), &csr(own, Some(7_200), false)),
+            None,
+            "not yet"
+        );
         let text = registry.text();
         let row = |name: &str, signer: &str, count: u32| {
             format!("apiserver_certificates_registry_csr_{name}_duration_total{{signerName=\"{signer}\"}} {count}")

@@ -1,5 +1,5 @@
-//! Tokens of configured issuers, and their keys, counted under upstream's names (`apiserver_authentication_jwt_authenticator_…`), and
-//! servers whose certificates are refused for what was good enough once.
+//! Metrics of configured token issuers and their keys under upstream's names (`apiserver_authentication_jwt_authenticator_…`), and of
+//! connections rejected for deprecated properties of a server's certificate.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use kelson_webhook::CertificateFaults;
 use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
-/// Upper bounds of how long a token takes to be judged, seconds (as upstream).
+/// Upper bounds of the duration histogram in seconds (as upstream).
 const BUCKETS_S: [f64; 12] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
-/// Issuers whose keys are shown. A file has at most 64 at a time, and others may come while the server runs.
+/// Limit of issuers in metrics. A configuration file has at most 64, and it may be replaced while the server runs.
 const ISSUERS_MAX: usize = 256;
 
-/// What is counted. Issuers and servers are labels by their digests alone, as upstream.
+/// Metrics of token issuers. Label values are digests of issuer and server, as upstream.
 pub struct IssuerCounts {
     latency: HistogramVec,
     fetched_at: GaugeVec,
     server: String,
-    /// The digest of the last good key set, by the issuer's.
+    /// Digest of the last valid key set by the issuer's digest.
     key_sets: Arc<Mutex<BTreeMap<String, String>>>,
 }
 
@@ -31,7 +31,7 @@ fn digest(data: &[u8]) -> String {
 }
 
 impl IssuerCounts {
-    /// Showing the counts in `registry`.
+    /// Registers the metrics in `registry`.
     pub fn new(registry: &Registry) -> Arc<Self> {
         let name = |name: &str| format!("apiserver_authentication_jwt_authenticator_{name}");
         let server = digest(kelson_platform::process::host_name().as_bytes());
@@ -42,7 +42,7 @@ impl IssuerCounts {
             if shown.is_empty() {
                 return;
             }
-            let mut family = families.gauge(&info, "Which keys an issuer of tokens has, by their digest.");
+            let mut family = families.gauge(&info, "Digest of the keys that a token issuer has.");
             for (issuer, hash) in shown {
                 family.sample(&[("jwt_issuer_hash", &issuer), ("apiserver_id_hash", &id), ("hash", &hash)], 1.0);
             }
@@ -50,13 +50,13 @@ impl IssuerCounts {
         Arc::new(Self {
             latency: registry.histograms(
                 &name("latency_seconds"),
-                "How long tokens of configured issuers took to be judged.",
+                "Duration of validating tokens of configured issuers in seconds, by result.",
                 &["result", "jwt_issuer_hash"],
                 &BUCKETS_S,
             ),
             fetched_at: registry.float_gauges(
                 &name("jwks_fetch_last_timestamp_seconds"),
-                "Seconds since 1970 at the last fetch of an issuer's keys, by outcome.",
+                "Unix time in seconds of the last fetch of an issuer's keys, by result.",
                 &["result", "jwt_issuer_hash", "apiserver_id_hash"],
             ),
             server,
@@ -88,7 +88,7 @@ impl IssuerUse for IssuerCounts {
     }
 }
 
-/// Shows in `registry` how many servers were refused for their certificate's sake.
+/// Shows in `registry` the connections that were rejected for a server's certificate.
 pub fn show_certificate_faults(registry: &Registry) {
     let of = [
         ("apiserver_webhooks", CertificateFaults::of_webhooks()),
@@ -99,12 +99,12 @@ pub fn show_certificate_faults(registry: &Registry) {
             for (name, help, count) in [
                 (
                     "x509_missing_san_total",
-                    "Connections to servers refused because their certificate names them by its subject alone.",
+                    "Connections rejected because the server's certificate has no subject alternative name.",
                     faults.missing_san(),
                 ),
                 (
                     "x509_insecure_sha1_total",
-                    "Connections to servers refused because of a signature over SHA-1 in their certificates.",
+                    "Connections rejected because the server's certificate chain has a SHA-1 signature.",
                     faults.insecure_sha1(),
                 ),
             ] {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_certificates_are_shown_from_the_start() {
+    fn rejected_certificates_are_shown_from_the_start() {
         let registry = Registry::new();
         show_certificate_faults(&registry);
         let text = registry.text();

@@ -1,15 +1,14 @@
-//! A bound on lines of the log that anybody can cause without credentials: so many a second, and the number of those that
-//! were left out with the next one.
+//! Rate limit for log lines that clients can cause without credentials. Each written line has the number of suppressed ones.
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Lines a second.
+/// Lines per window.
 const LINES_MAX: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Says which lines are written.
+/// Limits the rate of log lines.
 #[derive(Default)]
 pub struct LogLimit(Mutex<Option<Window>>);
 
@@ -20,7 +19,7 @@ struct Window {
 }
 
 impl LogLimit {
-    /// How many lines were left out before this one, if it may be written.
+    /// The number of lines suppressed since the last one, if a line may be written now.
     pub fn allow(&self) -> Option<u64> {
         let now = Instant::now();
         let mut window = self.0.lock();
@@ -42,7 +41,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_flood_is_counted_and_not_written() {
+    async fn a_flood_is_suppressed_and_counted() {
         let limit = LogLimit::default();
         let written = (0..1000).filter_map(|_| limit.allow()).count();
         assert_eq!(written, LINES_MAX as usize);

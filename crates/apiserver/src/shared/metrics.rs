@@ -1,5 +1,5 @@
-//! Metrics of the API server: requests, watches, refusals, and what the store has done. Label values come from the catalog
-//! and from fixed words, so that no client can make new series.
+//! Metrics of the API server: requests, watches, rejections, and the store. Label values come from the catalog and from fixed strings,
+//! so that clients cannot create series.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,28 +18,28 @@ use crate::shared::impersonation_metrics::ImpersonationMetrics;
 use crate::shared::issued_metrics::IssuedMetrics;
 use crate::shared::stream_metrics::StreamMetrics;
 
-/// Upper bounds of the duration histogram, seconds (upstream's, thinned).
+/// Upper bounds of the duration histogram in seconds (fewer than upstream's).
 const BUCKETS_S: [f64; 14] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
-/// Stands where a request names something that is not served.
+/// Label value of a resource or verb that is not served.
 const OTHER: &str = "other";
 
-/// What a request is counted under.
+/// The labels of a request.
 pub struct Labels {
     verb: &'static str,
     target: RequestTarget,
 }
 
 enum RequestTarget {
-    /// A path that is no resource.
+    /// A path that is not a resource.
     Path,
-    /// A resource of the catalog, and whether the request is for its subresource of this position.
+    /// A resource of the catalog, and the index of the requested subresource.
     Served(Arc<Served>, Option<usize>),
-    /// No resource of the catalog: discovery, health, or somebody else's group.
+    /// Not a resource of the catalog: discovery, health, or an aggregated API.
     Other,
 }
 
 impl Labels {
-    /// Of a request on its route.
+    /// The labels of a request with this target.
     pub fn new(info: &RequestInfo, route: Option<&Route>) -> Self {
         let verb = match info.verb {
             "get" => "GET",
@@ -81,10 +81,11 @@ impl Labels {
     }
 }
 
-/// What the server counts of requests, under upstream's names.
+/// The server's metrics, mostly under upstream's names; those of the store have the prefix `kelson_`. Other parts register their
+/// metrics in [`Metrics::registry`] once, at start. `/metrics` shows [`Metrics::text`], `/metrics/slis` [`Metrics::indicators`].
 pub struct Metrics {
     registry: Registry,
-    /// What `/metrics/slis` shows: outcomes of health checks, apart from the rest so that they can be read often.
+    /// Outcomes of health checks for `/metrics/slis`, in their own registry so that they can be scraped often.
     indicators: Registry,
     health_now: IntGaugeVec,
     health_checks: IntCounterVec,
@@ -98,7 +99,7 @@ pub struct Metrics {
     impersonation: ImpersonationMetrics,
 }
 
-/// Counts a watch for as long as it lives.
+/// Counts an open watch until it is dropped.
 pub struct WatchGuard(IntGauge);
 
 impl Drop for WatchGuard {
@@ -108,7 +109,7 @@ impl Drop for WatchGuard {
 }
 
 impl Metrics {
-    /// Nothing counted yet. What the store knows is read when somebody asks.
+    /// Registers the metrics. Values of the store are read at each scrape.
     pub fn new(store: Store, gates: Arc<FeatureGates>) -> Self {
         let registry = Registry::of_component();
         let labels = ["component", "group", "resource", "scope", "subresource", "verb", "version"];
@@ -124,26 +125,29 @@ impl Metrics {
         );
         let watches =
             registry.gauges("apiserver_longrunning_requests", "Open watches by resource.", &["resource", "verb"]);
-        let dropped =
-            registry.counters("apiserver_dropped_requests_total", "Requests turned away with 429.", &["request_kind"]);
+        let dropped = registry.counters(
+            "apiserver_dropped_requests_total",
+            "Requests rejected with code 429.",
+            &["request_kind"],
+        );
         let dropped = ["readOnly", "mutating"].map(|kind| dropped.with_label_values(&[kind]));
         let identity = IdentityMetrics::new(&registry);
         let issued = IssuedMetrics::new(&registry);
         let streams = StreamMetrics::new(&registry);
         let impersonation = ImpersonationMetrics::new(&registry);
         registry.on_scrape(move |families| {
-            stored(&store, families);
-            features(&gates, families);
+            show_storage(&store, families);
+            show_features(&gates, families);
         });
         let indicators = Registry::new();
         let health_now = indicators.gauges(
             "kubernetes_healthcheck",
-            "Whether a health check passed when it last ran, by name and endpoint.",
+            "Result of the last run of a health check (1: passed), by name and endpoint.",
             &["name", "type"],
         );
         let health_checks = indicators.counters(
             "kubernetes_healthchecks_total",
-            "Outcomes of health checks, by name, endpoint and outcome.",
+            "Runs of health checks, by name, endpoint and result.",
             &["name", "status", "type"],
         );
         Self {
@@ -161,89 +165,90 @@ impl Metrics {
             impersonation,
         }
     }
-    /// Counts a health check that ran for `endpoint` (`healthz`, `livez`, `readyz`).
-    pub fn health_checked(&self, name: &str, endpoint: &str, passed: bool) {
+    /// Counts a run of a health check for `endpoint` (`healthz`, `livez`, `readyz`).
+    pub fn count_health_check(&self, name: &str, endpoint: &str, passed: bool) {
         let status = if passed { "success" } else { "error" };
         self.health_now.with_label_values(&[name, endpoint]).set(i64::from(passed));
         self.health_checks.with_label_values(&[name, status, endpoint]).inc();
     }
-    /// The service level indicators, as text.
+    /// The service level indicators in Prometheus' text format.
     pub fn indicators(&self) -> String {
         self.indicators.text()
     }
-    /// Counts an answer.
-    pub fn done(&self, labels: &Labels, code: StatusCode, took: Duration) {
+    /// Counts an answered request.
+    pub fn count_request(&self, labels: &Labels, code: StatusCode, took: Duration) {
         let values = labels.values();
         let [component, group, resource, scope, subresource, verb, version] = values;
         let with_code = [code.as_str(), component, group, resource, scope, subresource, verb, version];
         self.requests.with_label_values(&with_code).inc();
-        // How long a watch lasts is its client's choice.
+        // The client decides how long a watch lasts.
         if verb != "WATCH" {
             self.durations.with_label_values(&values).observe(took.as_secs_f64());
         }
     }
-    /// Counts a watch.
+    /// Counts an open watch.
     pub fn watch_opened(&self, gr: &GroupResource) -> WatchGuard {
         let gauge = self.watches.with_label_values(&[gr.to_string().as_str(), "WATCH"]);
         gauge.inc();
         WatchGuard(gauge)
     }
-    /// Where certificates are counted that are issued.
+    /// The metrics of issued certificates.
     pub fn issued(&self) -> &IssuedMetrics {
         &self.issued
     }
-    /// Where it is counted who asks, and whether they may.
+    /// The metrics of authentication and authorization.
     pub fn identity(&self) -> &IdentityMetrics {
         &self.identity
     }
-    /// Where streams to kubelets are counted.
+    /// The metrics of streams to kubelets.
     pub fn streams(&self) -> &StreamMetrics {
         &self.streams
     }
-    /// Where requests are counted that ask to act as somebody else.
+    /// The metrics of impersonation.
     pub fn impersonation(&self) -> &ImpersonationMetrics {
         &self.impersonation
     }
-    /// Counts a request turned away for want of room.
-    pub fn turned_away(&self, read: bool) {
+    /// Counts a request that was rejected for lack of capacity.
+    pub fn count_rejected(&self, read: bool) {
         self.dropped[usize::from(!read)].inc();
     }
-    /// Where admission counts; called once, since families are registered once.
+    /// The metrics of admission. Called once, because metrics are registered once.
     pub fn admission(&self) -> kelson_admission::Metrics {
         kelson_admission::Metrics::new(&self.registry)
     }
-    /// Where other parts show what they count, each of them once, since families are registered once.
+    /// The registry for metrics of other parts. Each registers its metrics once.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
-    /// Shows how many requests are under way; asked when somebody wants to know. Called once.
+    /// Shows the requests in progress at each scrape. Called once.
     pub fn show_in_flight(&self, flow: Arc<dyn Flow>) {
-        self.registry.on_scrape(move |families| in_flight(flow.as_ref(), families));
+        self.registry.on_scrape(move |families| show_requests(flow.as_ref(), families));
     }
-    /// All of it, as text.
+    /// All metrics in Prometheus' text format.
     pub fn text(&self) -> String {
         self.registry.text()
     }
 }
 
-fn in_flight(flow: &dyn Flow, families: &mut Families) {
-    let (reads, writes) = flow.under_way();
+fn show_requests(flow: &dyn Flow, families: &mut Families) {
+    let (reads, writes) = flow.in_flight();
     families
-        .gauge("apiserver_current_inflight_requests", "Requests under way, by kind.")
+        .gauge("apiserver_current_inflight_requests", "Requests in progress, by kind.")
         .sample(&[("request_kind", "mutating")], writes as f64)
         .sample(&[("request_kind", "readOnly")], reads as f64);
 }
 
-/// Which features there are, and which are on.
-fn features(gates: &FeatureGates, families: &mut Families) {
-    let mut family = families.gauge("kubernetes_feature_enabled", "Whether a feature is on, by name and stage.");
+/// Shows the feature gates and whether they are enabled.
+fn show_features(gates: &FeatureGates, families: &mut Families) {
+    let mut family =
+        families.gauge("kubernetes_feature_enabled", "Whether a feature is enabled (1), by name and stage.");
     for (name, stage, on) in gates.all() {
         family.sample(&[("name", name), ("stage", stage.label())], f64::from(u8::from(on)));
     }
 }
 
-/// What the store holds and has done; the names of the latter are ours, as upstream's are etcd's.
-fn stored(store: &Store, families: &mut Families) {
+/// Shows the store's objects and counters. The counters have Kelson's names, because upstream's are those of etcd.
+fn show_storage(store: &Store, families: &mut Families) {
     let mut objects = families.gauge("apiserver_storage_objects", "Stored objects by resource.");
     for (resource, n) in store.counts() {
         let gr = GroupResource::new(resource.group(), resource.plural()).to_string();
@@ -251,9 +256,9 @@ fn stored(store: &Store, families: &mut Families) {
     }
     let stats = store.stats();
     for (name, help, n) in [
-        ("kelson_store_writes_total", "Writes committed.", stats.writes),
-        ("kelson_store_batches_total", "Batches the writes were committed in.", stats.batches),
-        ("kelson_store_syncs_total", "Times the store was synced to disk.", stats.syncs),
+        ("kelson_store_writes_total", "Committed writes.", stats.writes),
+        ("kelson_store_batches_total", "Batches in which writes were committed.", stats.batches),
+        ("kelson_store_syncs_total", "Syncs of the store to disk.", stats.syncs),
         ("kelson_store_written_bytes_total", "Bytes of committed objects.", stats.bytes),
     ] {
         families.counter(name, help).sample(&[], n as f64);
@@ -268,7 +273,7 @@ mod tests {
     use crate::catalog::Catalog;
 
     #[test]
-    fn what_a_client_makes_up_is_no_label() {
+    fn values_that_clients_invent_are_not_labels() {
         let metrics = Metrics::new(Store::in_memory(StoreOptions::default()), Default::default());
         let pods = Catalog::builtin().find("", "v1", "pods").map(Route::Stored);
         let info = |resource: &str, subresource: &str| RequestInfo {
@@ -284,7 +289,7 @@ mod tests {
             (info("pods", "evil\"\n"), pods.as_ref()),
             (info("evil\"\n", ""), None),
         ] {
-            metrics.done(&Labels::new(&info, route), StatusCode::OK, Duration::from_millis(1));
+            metrics.count_request(&Labels::new(&info, route), StatusCode::OK, Duration::from_millis(1));
         }
         let text = metrics.text();
         let counted: Vec<&str> = text.lines().filter(|l| l.starts_with("apiserver_request_total{")).collect();

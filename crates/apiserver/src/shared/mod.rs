@@ -1,4 +1,4 @@
-//! What all requests share, and what the steps of one request share. Parts are made by `start` and read from everywhere above.
+//! What all requests share, and the context of one request. `start` builds the parts; the rooms above read them.
 pub mod admission;
 pub mod allocations;
 pub mod authorizers;
@@ -6,19 +6,19 @@ pub mod context;
 pub mod conversion;
 pub mod dialer;
 pub mod documents;
-pub mod elsewhere;
 pub mod fairness;
 pub mod flow;
 pub mod identity;
 pub mod identity_metrics;
+pub mod identity_webhooks;
 pub mod impersonation_metrics;
 pub mod issued_metrics;
 pub mod issuer_uses;
 pub mod log_limit;
 pub mod metrics;
 pub mod objects;
+pub mod pool;
 pub mod readiness;
-pub mod room;
 pub mod stream_metrics;
 pub mod token_uses;
 pub mod watches;
@@ -42,8 +42,8 @@ use flow::Flow;
 use identity::Auth;
 use log_limit::LogLimit;
 use metrics::Metrics;
+use pool::Pool;
 use readiness::Readiness;
-use room::Room;
 use watches::Watches;
 
 use crate::aggregate::registry::Aggregation;
@@ -52,74 +52,76 @@ use crate::config::Config;
 use crate::custom::registrar::Definitions;
 use crate::request::routes::Routes;
 
-/// Bytes from which on a request's body or a stored object is large: what is done with it takes a core for so long that it is done off
-/// the runtime's threads.
+/// A request body or a stored object of this size (bytes) or more is large: processing it takes a core for so long that it must not
+/// happen on a runtime thread.
 pub const HEAVY_BYTES_MIN: usize = 64 * 1024;
 
-/// Everything requests share.
+/// The parts that all requests of a server share, from its configuration to its limits. `start` builds it once; handlers reach it
+/// through the request's context, background tasks through an `Arc`. Parts that change at runtime have their own locks, so the struct
+/// itself never changes.
 pub struct Server {
-    /// What the server was told.
+    /// The server's configuration.
     pub config: Config,
-    /// Where objects are kept.
+    /// The storage of all objects.
     pub store: Store,
-    /// What is served, changed by definitions of kinds.
+    /// The served kinds; custom resource definitions change it.
     pub catalog: Arc<Catalog>,
-    /// Kinds that users define.
+    /// Custom resource definitions.
     pub definitions: Definitions,
-    /// Group versions that other servers answer for.
+    /// Group versions that aggregated API servers serve.
     pub aggregation: Aggregation,
-    /// Where requests for resources end.
+    /// The targets of resource requests.
     pub routes: Arc<Routes>,
-    /// The store as others read it.
+    /// The store, as authentication, authorization and admission read it.
     pub objects: Arc<dyn Objects>,
-    /// Fields of features that are off.
+    /// Fields of disabled features.
     pub gated: GatedFields,
-    /// The chain that each write passes.
+    /// The admission chain that every write passes.
     pub admission: Chain,
-    /// Decides what a user may do.
+    /// Decides whether requests are allowed.
     pub authorizer: Arc<dyn Authorizer>,
-    /// What authentication and authorization are built of, for reviews and token requests.
+    /// The parts of authentication and authorization, for reviews and token requests.
     pub auth: Auth,
     /// The wall clock of timestamps and expiry.
     pub clock: Arc<dyn Clock>,
-    /// When it was started.
+    /// Time of the start.
     pub started_at: Timestamp,
-    /// Cluster IPs and node ports.
+    /// Allocates cluster IPs and node ports.
     pub services: Services,
-    /// The way to kubelets.
+    /// Connects to kubelets; `None` if it is not configured.
     pub kubelets: Option<KubeletDialer>,
-    /// What `/metrics` tells.
+    /// The metrics of `/metrics`.
     pub metrics: Metrics,
-    /// What `/readyz` and `/livez` tell.
+    /// The state of `/readyz` and `/livez`.
     pub health: Readiness,
-    /// Discovery's documents, made anew when the catalog changes.
+    /// Cached discovery documents.
     pub discovery: Documents,
-    /// OpenAPI's documents, made anew when the catalog changes.
+    /// Cached OpenAPI documents.
     pub openapi: Documents,
-    /// Who may run when.
+    /// Flow control.
     pub flow: Arc<dyn Flow>,
-    /// Priority and fairness, where requests are sorted by it.
+    /// Priority and fairness, if it is enabled.
     pub fairness: Option<Arc<FlowControl>>,
-    /// What clients watch.
+    /// Numbers of open watches.
     pub watches: Arc<Watches>,
-    /// Bytes of requests' bodies.
-    pub bodies: Arc<Room>,
-    /// Bytes of answers that are there whole and are being sent.
-    pub answers: Arc<Room>,
-    /// The threads of requests that compute for long.
+    /// Limit of the bytes of request bodies.
+    pub bodies: Arc<Pool>,
+    /// Limit of the bytes of complete answers that are being sent.
+    pub answers: Arc<Pool>,
+    /// The threads for heavy requests.
     pub heavy: Arc<FairLane>,
-    /// Connections to kubelets, pods and services.
-    pub backends: Arc<Room>,
-    /// How often rejected credentials are told in the log.
+    /// Limit of connections to kubelets, pods and services.
+    pub backends: Arc<Pool>,
+    /// Rate limit of log lines about rejected credentials and connections.
     pub rejections: LogLimit,
     /// Background work, connections and streams.
     pub tasks: Tasks,
-    /// Where it listens, once it does.
+    /// The bound address, once the server listens.
     pub listens_at: OnceLock<SocketAddr>,
 }
 
 impl Server {
-    /// The port at which others reach it: as told, else the one that it was given.
+    /// The port under which other servers and clients reach this one: the advertised port, else the bound one.
     pub fn port(&self) -> u16 {
         const DEFAULT: u16 = 6443;
         match self.config.advertise_port {
@@ -128,11 +130,11 @@ impl Server {
         }
     }
 
-    /// Where clients from elsewhere reach it: host and port.
+    /// Host and port under which clients outside the cluster reach the server.
     pub fn external_address(&self) -> String {
         let host = self.config.external_host.as_deref().filter(|host| !host.is_empty());
         match (host, self.config.advertise_address) {
-            // One that names a port is taken as it is.
+            // A host with a port is used unchanged.
             (Some(host), _) if host.rsplit_once(':').is_some_and(|(host, port)| names_a_port(host, port)) => {
                 host.to_owned()
             }
@@ -144,7 +146,7 @@ impl Server {
     }
 }
 
-/// Whether what stands before and behind a colon are a host and a port.
+/// Whether the strings before and after a colon are a host and a port.
 fn names_a_port(host: &str, port: &str) -> bool {
     port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
 }

@@ -1,4 +1,4 @@
-//! The store as authentication, authorization and admission see it.
+//! The store, as authentication, authorization and admission read it.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use kelson_store::{Record, Resource, Store};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// Trees kept, and the bytes of JSON beyond which a record's tree is not: together some ten megabytes at most.
+/// Limits of the cached trees: their number, and the JSON bytes of a record that is cached. Together at most some ten megabytes.
 const TREES_MAX: usize = 512;
 const TREE_JSON_BYTES_MAX: usize = 8 * 1024;
 
-/// Reads straight from the store's current state.
+/// Reads the store's current state.
 pub struct StoreObjects {
     store: Store,
-    /// Trees of namespaces, accounts and classes, which every write of a pod looks at, by the revision of their record:
-    /// it is that record's alone, so that a changed object is never found under its old tree.
+    /// Trees of namespaces, accounts and classes, which every write of a pod reads, by the revision of their record. A revision
+    /// belongs to one record, so a changed object never has an outdated tree.
     trees: Mutex<BTreeMap<u64, Arc<Value>>>,
 }
 
 impl StoreObjects {
-    /// Over a store.
+    /// Reads from `store`.
     pub fn new(store: Store) -> Self {
         Self { store, trees: Mutex::default() }
     }
@@ -50,6 +50,9 @@ impl Objects for StoreObjects {
         let namespace = Some(namespace).filter(|n| !n.is_empty());
         let view = self.store.list(Resource::new(group, resource), namespace, None, None);
         view.iter().map(|r| r.bytes()).collect()
+    }
+    fn unreadable(&self, group: &str, resource: &str) -> Option<String> {
+        self.store.locked(Resource::new(group, resource)).map(|reason| reason.to_string())
     }
     fn version(&self, group: &str, resource: &str) -> Option<u64> {
         Some(self.store.version(Resource::new(group, resource)))

@@ -1,14 +1,14 @@
-//! Whether the server has started whole, whether it is going down, and what its parts say of themselves.
+//! Readiness of the server, whether it is shutting down, and the health of components in this process.
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-/// Asks a component of this process whether it works; the error is for the operator.
+/// Checks a component of this process. The error is the reason why it is unhealthy.
 pub type ComponentCheck = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// Readiness of the server.
+/// Readiness of the server and its components.
 pub struct Readiness {
     ready: watch::Sender<bool>,
     stopping: AtomicBool,
@@ -22,19 +22,19 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// Everything that must be there at start is there.
+    /// Marks the server as ready, when everything needed at start exists.
     pub fn set_ready(&self) {
         self.ready.send_replace(true);
     }
-    /// The server is going down: it is alive, but not ready any more.
+    /// Marks the server as shutting down: it is alive, but no longer ready.
     pub fn set_stopping(&self) {
         self.stopping.store(true, Ordering::Release);
     }
-    /// Whether everything that must be there at start is there.
+    /// Whether [`Readiness::set_ready`] was called.
     pub fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
-    /// Tells every change of readiness as a whole.
+    /// A receiver of changes of readiness.
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.ready.subscribe()
     }
@@ -42,14 +42,14 @@ impl Readiness {
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
-    /// Has `check` speak for a component of this process from now on.
+    /// Registers the check of a component of this process.
     pub fn register(&self, name: &'static str, check: ComponentCheck) {
         self.components.write().insert(name, check);
     }
-    /// What a component says of itself.
+    /// Runs the check of a component.
     ///
     /// # Errors
-    /// Its fault, or that no such component runs in this process.
+    /// The component is unhealthy, or does not run in this process.
     pub fn component(&self, name: &str) -> Result<(), String> {
         match self.components.read().get(name) {
             Some(check) => check(),

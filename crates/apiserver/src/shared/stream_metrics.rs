@@ -1,17 +1,17 @@
-//! What is counted of streams that this server carries to kubelets, under upstream's names.
+//! Metrics of streams to kubelets under upstream's names.
 use http::StatusCode;
 use kelson_metrics::{IntCounterVec, Registry};
 
-/// Who makes what a WebSocket's client says into what the runtime understands.
+/// What translates a WebSocket into the runtime's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TranslatedBy {
     /// This server, which speaks SPDY to the kubelet.
     Server,
-    /// The kubelet, or the runtime behind it: bytes pass through here as they are.
+    /// The kubelet or its runtime; this server passes the bytes through.
     Kubelet,
 }
 
-/// Counters of one server, shared by all of its streams.
+/// Stream metrics of one server.
 #[derive(Clone, Debug)]
 pub struct StreamMetrics {
     translated: IntCounterVec,
@@ -20,28 +20,28 @@ pub struct StreamMetrics {
 }
 
 impl StreamMetrics {
-    /// Nothing counted yet; shown by `r`, once.
+    /// Registers the metrics; called once per registry.
     pub fn new(r: &Registry) -> Self {
         Self {
             translated: r.counters(
                 "apiserver_stream_translator_requests_total",
-                "WebSockets of exec and attach that were translated to SPDY here, by how they ended.",
+                "WebSockets of exec and attach that this server translated to SPDY, by resulting status code.",
                 &["code"],
             ),
             tunnelled: r.counters(
                 "apiserver_stream_tunnel_requests_total",
-                "WebSockets of port-forwards in which SPDY was carried, by the answer to them.",
+                "WebSockets of port-forward that tunnel SPDY, by status code of the answer.",
                 &["code"],
             ),
             websockets: r.counters(
                 "apiserver_websocket_streaming_requests_total",
-                "WebSockets of exec, attach and port-forward, by who translates them.",
+                "WebSockets of exec, attach and port-forward, by where they are translated.",
                 &["subresource", "proxy_type"],
             ),
         }
     }
 
-    /// A client asked for `subresource` (`exec`, `attach`, `portforward`) over a WebSocket.
+    /// Counts a request for `subresource` (`exec`, `attach`, `portforward`) over a WebSocket.
     pub fn websocket(&self, subresource: &str, by: TranslatedBy) {
         let by = match by {
             TranslatedBy::Server => "translated_at_apiserver",
@@ -50,12 +50,12 @@ impl StreamMetrics {
         self.websockets.with_label_values(&[subresource, by]).inc();
     }
 
-    /// An exec or attach that was translated has ended, or was refused, so. A command that failed by itself was carried well.
+    /// Counts the end of a translated exec or attach. A command that failed counts as 200.
     pub fn translated(&self, code: StatusCode) {
         self.translated.with_label_values(&[code.as_str()]).inc();
     }
 
-    /// A port-forward was answered so.
+    /// Counts the answer to a port-forward.
     pub fn tunnelled(&self, code: StatusCode) {
         self.tunnelled.with_label_values(&[code.as_str()]).inc();
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn under_upstreams_names() {
+    fn metrics_have_upstreams_names() {
         let registry = Registry::new();
         let metrics = StreamMetrics::new(&registry);
         metrics.websocket("exec", TranslatedBy::Server);

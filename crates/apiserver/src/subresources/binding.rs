@@ -1,4 +1,4 @@
-//! Binding: puts a pod on a node (`POST pods/NAME/binding`, or `POST bindings`).
+//! Binding: assigns a pod to a node (`POST pods/NAME/binding`, or `POST bindings`).
 use http::StatusCode;
 use kelson_admission::Operation;
 use kelson_meta::{FieldErrors, FieldPath, Gvk, Reason, Status, format_seconds};
@@ -43,10 +43,10 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     };
     retry::modify(cx, &pods, &name, bind).await?;
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    answer::done(StatusCode::CREATED, &accepted, status)
+    answer::success(StatusCode::CREATED, &accepted, status)
 }
 
-/// What is wrong with where the pod is to be: told without a reason, as upstream's storage tells what it does not expect.
+/// Validates the target. As in upstream's storage, the error has no reason.
 fn check(binding: &Value) -> Result<(), Status> {
     let mut errors = FieldErrors::new();
     let target = FieldPath::new("target");
@@ -93,8 +93,7 @@ fn assign(pods: &Served, name: &str, pod: &mut Value, binding: &Value, now: jiff
             }
         }
     }
-    // A hint of before would be counted twice by who counts nominated pods (feature
-    // ClearingNominatedNodeNameAfterBinding).
+    // An old nomination would be counted twice (feature ClearingNominatedNodeNameAfterBinding).
     if let Some(status) = pod["status"].as_object_mut() {
         status.remove("nominatedNodeName");
     }
@@ -102,7 +101,7 @@ fn assign(pods: &Served, name: &str, pod: &mut Value, binding: &Value, now: jiff
     Ok(())
 }
 
-/// Sets a pod's condition to `True`, for the pod's generation (KEP-5067).
+/// Sets a condition of a pod to `True`, with the pod's generation (KEP-5067).
 pub fn set_condition(pod: &mut Value, kind: &str, reason: &str, message: &str, now: jiff::Timestamp) {
     if !pod["status"].is_object() {
         pod["status"] = json!({});

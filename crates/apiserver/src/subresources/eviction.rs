@@ -1,4 +1,4 @@
-//! Eviction: deletes a pod unless its disruption budget forbids it (upstream `registry/core/pod/storage/eviction.go`).
+//! Eviction: deletes a pod unless its disruption budget prevents that (upstream `registry/core/pod/storage/eviction.go`).
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,11 +17,11 @@ use crate::subresources::binding::set_condition;
 use crate::write::admit::Admission;
 use crate::write::commit::Committer;
 use crate::write::decode;
-use crate::write::delete::{self, Admitted, DeleteOptions};
+use crate::write::delete::{self, DeleteAdmission, DeleteOptions};
 use crate::write::prepare;
 use crate::write::retry::{self, Changed};
 
-/// Pods that a budget may note as disrupted at once.
+/// Limit of disrupted pods in a budget's status.
 const DISRUPTED_PODS_MAX: usize = 2000;
 const RETRY_AFTER_S: i32 = 10;
 
@@ -33,7 +33,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let accepted = cx.accept()?;
     let gvk = Gvk::new("policy", "v1", "Eviction");
     let schema = ObjectSchema::builtin("policy", "v1", "Eviction");
-    // Upstream takes the older version as well, for clients that know no other.
+    // Upstream accepts the older version too, for clients that know no other.
     let eviction = decode::object_or_older(cx, &gvk, "policy/v1beta1", &schema, &body.read().await?)?;
     let name = cx.info.name.as_str();
     prepare::check_namespace(cx, served, &eviction)?;
@@ -62,15 +62,15 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     admission.validate(object, None).await?;
     evict(cx, served, name, &options).await?;
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    answer::done(StatusCode::CREATED, &accepted, status)
+    answer::success(StatusCode::CREATED, &accepted, status)
 }
 
-/// What a pod's budget says.
+/// What a pod's budget allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Allowed {
-    /// The pod may go: it has no budget, or one disruption was taken from it.
+    /// The pod may be evicted: it has no budget, or a disruption was taken from it.
     Free,
-    /// It may go as long as it is not ready.
+    /// The pod may be evicted as long as it is not ready.
     WhileUnready,
 }
 
@@ -83,7 +83,7 @@ async fn evict(cx: &RequestContext, served: &Served, name: &str, options: &Delet
         let ends = matches!(phase, "Succeeded" | "Failed") || pod["metadata"]["deletionTimestamp"].is_string();
         let guarded = !ends && phase != "Pending";
         let allowed = if guarded { budget(cx, &pod, name, options.is_dry_run()).await? } else { Allowed::Free };
-        // A pod that is not asked for because of what it is now must still be that when it goes.
+        // A pod that is evicted because of its current state must still be in that state when it is deleted.
         let as_seen = !ends && (!guarded || allowed == Allowed::WhileUnready);
         let mut options = options.clone();
         if as_seen && !tied {
@@ -92,7 +92,7 @@ async fn evict(cx: &RequestContext, served: &Served, name: &str, options: &Delet
         match mark_and_delete(cx, served, name, options).await {
             Err(status) if status.code == 409 && as_seen && !tied => {
                 if guarded {
-                    // The client tries again, and by then the budget knows of the pod as it is.
+                    // The client retries; until then the budget has processed the pod's new state.
                     return Err(refused(still_processed(&budget_of(cx, &pod)?.unwrap_or_default()), RETRY_AFTER_S));
                 }
                 if attempt == retry::RETRIES_MAX {
@@ -105,7 +105,7 @@ async fn evict(cx: &RequestContext, served: &Served, name: &str, options: &Delet
     Err(Status::conflict(&served.gr, name, Status::MODIFIED))
 }
 
-/// The name of the one budget that selects a pod.
+/// The name of the only budget that selects a pod.
 fn budget_of(cx: &RequestContext, pod: &Value) -> Result<Option<String>, Status> {
     let resource = Resource::new("policy", "poddisruptionbudgets");
     let labels: std::collections::BTreeMap<String, String> =
@@ -129,7 +129,7 @@ fn budget_of(cx: &RequestContext, pod: &Value) -> Result<Option<String>, Status>
     Ok(matching)
 }
 
-/// Asks the pod's budget and takes one disruption from it.
+/// Checks the pod's budget and takes one disruption from it.
 async fn budget(cx: &RequestContext, pod: &Value, name: &str, dry_run: bool) -> Result<Allowed, Status> {
     let Some(budget_name) = budget_of(cx, pod)? else { return Ok(Allowed::Free) };
     let budgets = cx.server.catalog.any("policy", "poddisruptionbudgets").ok_or_else(Status::no_such_path)?;
@@ -144,7 +144,7 @@ async fn budget(cx: &RequestContext, pod: &Value, name: &str, dry_run: bool) -> 
         Ok(if dry_run { Changed::No } else { Changed::Yes })
     };
     match retry::modify(cx, &budgets, &budget_name, disrupt).await {
-        // The budget went in between: nothing guards the pod any more.
+        // The budget was deleted in between: nothing protects the pod any more.
         Err(status) if status.code == 404 => Ok(Allowed::Free),
         Err(status) if status.code == 409 => Err(Status::timeout(
             format!("couldn't update PodDisruptionBudget {budget_name:?} due to conflicts"),
@@ -156,7 +156,7 @@ async fn budget(cx: &RequestContext, pod: &Value, name: &str, dry_run: bool) -> 
     }
 }
 
-/// Whether a pod that is not ready may go without asking.
+/// Whether an unready pod may be evicted without a disruption.
 fn unguarded(pod: &Value, budget: &Value) -> bool {
     let conditions = pod["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     if conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True") {
@@ -190,8 +190,8 @@ fn take(cx: &RequestContext, budget: &mut Value, budget_name: &str, pod: &str) -
         ));
     }
     if allowed == 0 {
-        // Without a hint when to try again: nobody knows when a pod will be healthy.
-        return Err(refused(why_not(budget_name, status), 0));
+        // Without Retry-After, because it is unknown when a pod becomes healthy.
+        return Err(refused(explain_denial(budget_name, status), 0));
     }
     let now = format_seconds(cx.server.clock.now());
     let status = &mut budget["status"];
@@ -206,8 +206,8 @@ fn take(cx: &RequestContext, budget: &mut Value, budget_name: &str, pod: &str) -
     Ok(())
 }
 
-/// Why a budget that allows none to go does not.
-fn why_not(budget: &str, status: &Value) -> String {
+/// The reason why a budget allows no disruption.
+fn explain_denial(budget: &str, status: &Value) -> String {
     let number = |f: &str| status[f].as_i64().unwrap_or(0);
     let condition = status["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == "DisruptionAllowed");
     let said = condition.filter(|c| c["status"] == "False").and_then(|c| {
@@ -231,7 +231,7 @@ fn why_not(budget: &str, status: &Value) -> String {
     }
 }
 
-/// The condition of a budget whose last disruption was taken.
+/// Sets the condition of a budget whose last disruption was taken.
 fn note_exhausted(status: &mut Value, now: &str) {
     let observed = status["observedGeneration"].clone();
     let mut condition = json!({"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods",
@@ -266,7 +266,7 @@ fn refused(why: String, retry_after: i32) -> Status {
     status
 }
 
-/// Notes on the pod why it goes, and deletes it, if it is what the options want it to be.
+/// Sets the pod's disruption condition and deletes the pod if it meets the preconditions.
 async fn mark_and_delete(
     cx: &RequestContext,
     served: &Served,
@@ -275,12 +275,12 @@ async fn mark_and_delete(
 ) -> Result<(), Status> {
     if !options.is_dry_run() {
         let marked = mark(cx, served, name, &options).await?;
-        // Noting it made a new version, which is the one to be deleted.
+        // The condition created a new version, which is the one to delete.
         if let Some(version) = options.preconditions.as_mut().and_then(|p| p.resource_version.as_mut()) {
             *version = marked.revision().to_string();
         }
     }
-    delete::run(cx, served, name, &options, Admitted::Already).await.map(|_| ())
+    delete::run(cx, served, name, &options, DeleteAdmission::Done).await.map(|_| ())
 }
 
 async fn mark(
@@ -295,7 +295,7 @@ async fn mark(
             let mut pod = served.one_working(&record).await?;
             let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
             set_condition(&mut pod, "DisruptionTarget", reason, message, cx.server.clock.now());
-            Committer::of(&cx.server).update(served, &record, pod).await
+            Committer::new(&cx.server).update(served, &record, pod).await
         })
     })
     .await
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_nothing_may_go() {
+    fn messages_explain_why_no_pod_may_be_evicted() {
         let condition = |reason: &str, message: &str| json!([{"type": "DisruptionAllowed", "status": "False", "reason": reason, "message": message}]);
         let none = "The disruption budget b does not allow evicting pods currently";
         let rows = [
@@ -329,12 +329,12 @@ mod tests {
             ),
         ];
         for (status, want) in rows {
-            assert_eq!(why_not("b", &status), want, "{status}");
+            assert_eq!(explain_denial("b", &status), want, "{status}");
         }
     }
 
     #[test]
-    fn an_exhausted_budget_says_so_at_once() {
+    fn an_exhausted_budget_gets_the_condition_at_once() {
         let mut status = json!({"observedGeneration": 2, "conditions": [{"type": "DisruptionAllowed", "status": "True",
             "reason": "SufficientPods", "message": "", "lastTransitionTime": "then"}]});
         note_exhausted(&mut status, "now");

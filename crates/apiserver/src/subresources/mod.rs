@@ -20,15 +20,15 @@ use crate::write::update;
 /// Serves a subresource.
 ///
 /// # Errors
-/// 404, 405, and whatever the handler refuses.
+/// 404, 405, and the handler's errors.
 pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
     let i = &cx.info;
     let sub = served.sub(&i.subresource).ok_or_else(|| match served.strategy {
         Behaviour::Builtin(_) => Status::no_such_path(),
-        // Kinds that users define look for the object first.
+        // For custom resources, the object is looked up first.
         Behaviour::Dynamic(_) => Status::not_found(&served.gr, &i.name),
     })?;
-    // A backend may be asked by any method, also by one that is no verb of the API (OPTIONS): it answers for itself.
+    // The proxy accepts any method, also those that are not API verbs (OPTIONS).
     let any_method = i.subresource == "proxy" && cx.method != http::Method::TRACE && cx.method != http::Method::CONNECT;
     if !(any_method || sub.verbs.iter().any(|v| v == i.verb))
         || (served.namespaced && i.namespace.is_empty())
@@ -48,7 +48,7 @@ pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody)
         "eviction" => eviction::serve(cx, served, body).await,
         "token" => token::serve(cx, served, body).await,
         "log" | "exec" | "attach" | "portforward" | "proxy" => Box::pin(connect::serve(cx, served, body)).await,
-        // What is left are views of the object by the strategy.
+        // The rest are views of the object that the strategy defines.
         name => match i.verb {
             "get" => get::get(cx, served).await,
             "update" => update::put(cx, served, name, body).await,

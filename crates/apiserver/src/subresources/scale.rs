@@ -1,8 +1,9 @@
-//! Scale: the `autoscaling/v1 Scale` view of workloads, by the paths their strategies name.
+//! Scale: the `autoscaling/v1` Scale of workloads, at the paths that their strategies define.
 use http::StatusCode;
 use kelson_meta::{FieldPath, GroupKind, Gvk, LabelSelectorSpec, Reason, Status, format_seconds};
+use kelson_patch::apply::EntriesError;
 use kelson_patch::apply::scale::{self, ReplicaPaths};
-use kelson_patch::{FieldManager, FieldSet};
+use kelson_patch::{ApplyError, FieldManager, FieldSet};
 use kelson_resources::{ScalePaths, Text, table as cells};
 use serde_json::{Value, json};
 
@@ -27,10 +28,10 @@ fn gvk() -> Gvk {
     Gvk::new("autoscaling", "v1", "Scale")
 }
 
-/// Serves `scale`.
+/// Serves the `scale` subresource.
 ///
 /// # Errors
-/// Whatever the steps refuse.
+/// Errors of the steps.
 pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let options = cx.view()?;
@@ -58,13 +59,13 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     }
 }
 
-/// A scale as a table of one row.
+/// A scale as a table with one row.
 fn table(version: &str, options: &ViewOptions, scale: Value) -> Value {
     let columns = [
-        ("Name", "string", "name", "Name of the object that is scaled."),
-        ("Desired", "integer", "", "Count that is wanted."),
-        ("Available", "integer", "", "Count that is there."),
-        ("Age", "string", "", "Time since the object was made."),
+        ("Name", "string", "name", "Name of the scaled object."),
+        ("Desired", "integer", "", "Desired number of replicas."),
+        ("Available", "integer", "", "Observed number of replicas."),
+        ("Age", "string", "", "Time since the object was created."),
     ];
     let columns = columns.map(|(name, kind, format, description)| {
         json!({"name": name, "type": kind, "format": format, "description": description, "priority": 0})
@@ -86,15 +87,15 @@ fn at<'a>(value: &'a Value, path: &[Text]) -> &'a Value {
     path.iter().fold(value, |v, k| &v[&**k])
 }
 
-/// Stands for the count of a custom resource that has none, until a patch says one (upstream's way, too).
+/// Placeholder for the replicas of a custom resource that has none, until a patch sets them (as in upstream).
 const NO_REPLICAS: i64 = i32::MIN as i64;
 
-/// Custom resources need not have the field that their definition says the count is in.
+/// Whether a custom resource lacks the replicas field of its definition.
 fn lacks_replicas(served: &Served, paths: &ScalePaths, object: &Value) -> bool {
     matches!(served.strategy, Behaviour::Dynamic(_)) && at(object, &paths.spec_replicas).is_null()
 }
 
-/// A path as definitions write it: `.spec.replicas`.
+/// A path as in definitions: `.spec.replicas`.
 fn written(path: &[Text]) -> String {
     path.iter().map(|key| format!(".{key}")).collect()
 }
@@ -122,7 +123,7 @@ fn view(paths: &ScalePaths, object: &Value) -> Value {
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status})
 }
 
-/// The selector as text, which custom resources hold already and built-in workloads as an object or a map of labels.
+/// The selector as a string. Custom resources store a string, built-in workloads an object or a map of labels.
 fn selector(value: &Value) -> String {
     if let Value::String(text) = value {
         return text.clone();
@@ -136,28 +137,28 @@ fn selector(value: &Value) -> String {
     spec.and_then(|s| s.selector().ok()).map(|s| s.to_string()).unwrap_or_default()
 }
 
-/// What a write brings.
-enum Wanted {
+/// The content of a write.
+enum ScaleWrite {
     By(Patch),
     Whole(Value),
 }
 
-/// Who owns the count: a `Scale` has entries of its own, made of the object's and put back among them.
-struct Owners {
+/// Field managers of the replicas. A `Scale` has its own `managedFields`, which are derived from the object's and merged back.
+struct ReplicasManager {
     manager: FieldManager,
     paths: ReplicaPaths,
     api_version: String,
 }
 
-impl Owners {
+impl ReplicasManager {
     fn new(cx: &RequestContext, served: &Served) -> Self {
-        let versions = cx.server.catalog.of_store(served.store).into_iter().map(|one| {
+        let versions = cx.server.catalog.resources_in_store(served.store).into_iter().map(|one| {
             let path =
                 one.options().scale.as_ref().map(|scale| scale.spec_replicas.iter().map(Text::to_string).collect());
             (one.api_version.clone(), path)
         });
         let mut paths: ReplicaPaths = versions.collect();
-        // Objects of former servers have entries of versions that are long gone.
+        // Old objects may have entries of removed versions.
         if served.gvr.group == "apps" {
             let usual = vec!["spec".to_owned(), "replicas".to_owned()];
             paths.extend(["apps/v1beta1", "apps/v1beta2"].map(|gone| (gone.to_owned(), Some(usual.clone()))));
@@ -166,7 +167,7 @@ impl Owners {
         Self { manager, paths, api_version: served.api_version.clone() }
     }
     fn show(&self, object: &Value, scale: &mut Value) -> Result<(), Status> {
-        scale::to_scale(object, &self.paths, scale).map_err(|e| undecoded(&e))
+        scale::to_scale(object, &self.paths, scale).map_err(undecoded)
     }
     fn note(&self, cx: &RequestContext, before: &Value, mut wanted: Value) -> Value {
         self.manager.update(Some(before), &mut wanted, &cx.manager(), &format_seconds(cx.server.clock.now()));
@@ -175,15 +176,15 @@ impl Owners {
     fn apply(&self, cx: &RequestContext, before: &Value, config: &Value) -> Result<Value, Status> {
         let (manager, force) = (cx.query.text("fieldManager"), cx.query.flag("force"));
         let now = format_seconds(cx.server.clock.now());
-        self.manager.apply(Some(before), config, manager, force, &now).map_err(fields::refused)
+        self.manager.apply(Some(before), config, manager, force, &now).map_err(fields::apply_error)
     }
     fn take_over(&self, old: &Value, scale: &Value, new: &mut Value) -> Result<(), Status> {
-        scale::to_parent(old, scale, &self.paths, &self.api_version, new).map_err(|e| undecoded(&e))
+        scale::to_parent(old, scale, &self.paths, &self.api_version, new).map_err(undecoded)
     }
 }
 
-fn undecoded(error: &str) -> Status {
-    Status::failure(500, Reason::Unknown, format!("failed to decode managed fields: {error}"))
+fn undecoded(error: EntriesError) -> Status {
+    Status::failure(500, Reason::Unknown, ApplyError::from(error).to_string())
 }
 
 async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: RequestBody) -> Result<Value, Status> {
@@ -192,11 +193,11 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
     let gvk = gvk();
     let schema = schema();
     let wanted = if cx.info.verb == "patch" {
-        Wanted::By(Patch::new(cx, served, &bytes)?)
+        ScaleWrite::By(Patch::new(cx, served, &bytes)?)
     } else {
         let scale = decode::object(cx, &gvk, &schema, &bytes)?;
         prepare::check_namespace(cx, served, &scale)?;
-        Wanted::Whole(scale)
+        ScaleWrite::Whole(scale)
     };
     let seen = ScaleView { cx, served, paths };
     let change = Change {
@@ -206,14 +207,16 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
         admission_view: Some(&seen),
         dry_run,
         ownership: Ownership::Merged,
-        // A `Scale` without a version is written to whatever version is stored.
+        // A `Scale` without a version is written to any stored version.
         basis: match &wanted {
-            Wanted::Whole(scale) if !matches!(prepare::meta_text(scale, "resourceVersion"), "" | "0") => Basis::Sent,
+            ScaleWrite::Whole(scale) if !matches!(prepare::meta_text(scale, "resourceVersion"), "" | "0") => {
+                Basis::Sent
+            }
             _ => Basis::Stored,
         },
         form: Form::Working,
     };
-    let owners = Owners::new(cx, served);
+    let owners = ReplicasManager::new(cx, served);
     let make = |old: &Value| -> Result<Value, Status> {
         let mut before = view(paths, old);
         if lacks_replicas(served, paths, old) {
@@ -221,14 +224,14 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
         }
         owners.show(old, &mut before)?;
         let scale = match &wanted {
-            Wanted::By(patch) if patch.is_apply() => {
+            ScaleWrite::By(patch) if patch.is_apply() => {
                 prepare::check_namespace(cx, served, &patch.config().fields)?;
                 let applied = owners.apply(cx, &before, &patch.config().fields)?;
                 patch.config().check_repeated(cx)?;
                 applied
             }
-            Wanted::By(patch) => owners.note(cx, &before, patch.apply(cx, &schema, &before)?),
-            Wanted::Whole(wanted) => owners.note(cx, &before, wanted.clone()),
+            ScaleWrite::By(patch) => owners.note(cx, &before, patch.apply(cx, &schema, &before)?),
+            ScaleWrite::Whole(wanted) => owners.note(cx, &before, wanted.clone()),
         };
         prepare::check_namespace(cx, served, &scale)?;
         let (wanted_uid, uid) = (prepare::meta_text(&scale, "uid"), prepare::meta_text(old, "uid"));
@@ -247,7 +250,7 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
     }
 }
 
-/// Admission sees a `Scale` where it is told of one, as its kind says.
+/// Admission sees the `Scale`, whose kind the request has.
 struct ScaleView<'a> {
     cx: &'a RequestContext,
     served: &'a Served,
@@ -266,7 +269,7 @@ impl AdmissionView for ScaleView<'_> {
     }
 }
 
-/// Takes a `Scale` over into the object whose view it is.
+/// Copies a `Scale` into its object.
 fn merge(
     cx: &RequestContext,
     served: &Served,
@@ -281,7 +284,7 @@ fn merge(
         return Err(Status::bad_request(format!("the spec replicas field {path:?} cannot be empty")));
     }
     let mut errors = kelson_resources::metadata::check_view(&scale["metadata"]);
-    // The count of a custom resource is checked with the object.
+    // The replicas of a custom resource are validated with the object.
     if replicas < 0 && matches!(served.strategy, Behaviour::Builtin(_)) {
         let path = FieldPath::new("spec").child("replicas");
         errors.invalid(&path, replicas, "must be greater than or equal to 0");
@@ -295,7 +298,7 @@ fn merge(
         place = &mut place[&**key];
     }
     *place = replicas.into();
-    // Without a version it is that of the stored object.
+    // Without a version, the stored object's is kept.
     if let Some(version) = scale["metadata"]["resourceVersion"].as_str().filter(|s| !matches!(*s, "" | "0")) {
         new["metadata"]["resourceVersion"] = version.into();
     }

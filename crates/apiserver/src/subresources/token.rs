@@ -11,15 +11,15 @@ use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
 use crate::write::decode;
 
-/// Audit annotation: the ID of the credential that was issued, as those who show it later have it in their user's extra.
+/// Audit annotation: the ID of the issued credential, which its later users have in their extra fields.
 const ISSUED_CREDENTIAL_ID: &str = "authentication.kubernetes.io/issued-credential-id";
-/// How long a token is good for whose request does not say.
+/// Default lifetime of a token in seconds.
 const EXPIRATION_DEFAULT_SECONDS: i64 = 3600;
 
 /// Serves a token request.
 ///
 /// # Errors
-/// 400, 404, 409, 422; 404 for the path when no tokens are issued.
+/// 400, 404, 409, 422; 404 for the path if the server issues no tokens.
 pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let issuer = cx.server.auth.issuer.as_ref().ok_or_else(Status::no_such_path)?;
@@ -32,7 +32,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     }
     let manager = FieldManager::new(schema.shape(), &gvk.api_version(), &gvk.kind, "token", FieldSet::default());
     manager.update(None, &mut request, &cx.manager(), &format_seconds(now));
-    // NodeRestriction above all: which tokens a node may ask for is its to say.
+    // Needed for NodeRestriction, which decides which tokens a node may request.
     let (name, dry_run) = (&cx.info.name, cx.dry_run()?);
     let admission = Admission { cx, served, kind: &gvk, operation: Operation::Create, name, dry_run, options: None };
     let request = admission.mutate(Some(request), None).await?;

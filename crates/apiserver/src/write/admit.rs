@@ -1,4 +1,4 @@
-//! Admit: the admission chain around a write. Plugins that do not handle the operation cost nothing.
+//! Admit: runs the admission chain for a write. Plugins that do not handle the operation cost nothing.
 use kelson_admission::{Attributes, Notes, Operation, OperationOptions};
 use kelson_auth::authorize::rbac::RbacResource;
 use kelson_meta::{Gvk, Status};
@@ -8,22 +8,21 @@ use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 use crate::write::draft::Draft;
 
-/// The parameter with which a dry run (`dryRun=All`) asks what admission did; the answer comes as warnings
-/// (`docs/admission.md`).
+/// Query parameter of a dry run (`dryRun=All`) that asks what admission did. The answer comes as warnings (`docs/admission.md`).
 const EXPLAIN: &str = "explainAdmission";
 
-/// What a write shows to admission, apart from the object itself.
+/// What a write passes to admission, besides the object itself.
 pub struct Admission<'a> {
     pub cx: &'a RequestContext,
     pub served: &'a Served,
-    /// Kind of the object (a subresource's own, where it has one).
+    /// Kind of the object; that of the subresource if it has its own.
     pub kind: &'a Gvk,
     pub operation: Operation,
     /// Name; empty on create with `generateName`.
     pub name: &'a str,
-    /// Nothing will be stored.
+    /// Whether nothing is stored.
     pub dry_run: bool,
-    /// Makes the operation's options where the request's body holds them; otherwise they are in its query.
+    /// Builds the operation's options if they are in the request's body; otherwise they are in the query.
     pub options: Option<&'a (dyn Fn() -> Value + Send + Sync)>,
 }
 
@@ -46,27 +45,27 @@ impl Admission<'_> {
             old_object,
             user: &self.cx.user,
             dry_run: self.dry_run,
-            explained: self.explained() || self.cx.audited,
+            explained: self.wants_explanation() || self.cx.audited,
             options,
             rounds: Default::default(),
             deadline: Some(self.cx.deadline),
         }
     }
-    /// Whether the client of a dry run wants to be told what admission did.
-    fn explained(&self) -> bool {
+    /// Whether the client of a dry run asked what admission did.
+    fn wants_explanation(&self) -> bool {
         self.dry_run && self.cx.query.get(EXPLAIN).is_some_and(|v| matches!(v, "" | "true" | "1"))
     }
-    fn done(&self, mut notes: Notes) {
+    fn record_notes(&self, mut notes: Notes) {
         std::mem::take(&mut notes.warnings).into_iter().for_each(|w| self.cx.warn(w));
-        if self.explained() {
-            notes.explanations().for_each(|told| self.cx.warn(format!("admission: {told}")));
+        if self.wants_explanation() {
+            notes.explanations().for_each(|text| self.cx.warn(format!("admission: {text}")));
         }
         if let Some(plugin) = notes.refused_by {
-            tracing::debug!(plugin, resource = %self.served.gr.resource, name = self.name, "admission refused a request");
+            tracing::debug!(plugin, resource = %self.served.gr.resource, name = self.name, "admission rejected a request");
         }
         self.cx.notes.lock().absorb(notes);
     }
-    /// The options as upstream's handlers give them to admission.
+    /// The options in the form in which upstream's handlers pass them to admission.
     fn options(&self) -> Value {
         if let Some(make) = self.options {
             return make();
@@ -91,36 +90,36 @@ impl Admission<'_> {
         options
     }
 
-    /// The mutating pass; gives the object back, perhaps changed.
+    /// Runs the mutating plugins and returns the object, possibly changed.
     ///
     /// # Errors
-    /// The refusal of a plugin.
+    /// A plugin rejects the request.
     pub async fn mutate(&self, object: Option<Value>, old: Option<&Value>) -> Result<Option<Value>, Status> {
         let (object, _) = self.pass(Pass::Admit, (object, None), old).await?;
         Ok(object)
     }
 
-    /// The mutating pass of a new object.
+    /// Runs the mutating plugins on a new object.
     ///
     /// # Errors
-    /// The refusal of a plugin.
+    /// A plugin rejects the request.
     pub async fn mutate_draft(&self, draft: Draft) -> Result<Draft, Status> {
         self.pass_draft(Pass::Admit, draft).await
     }
 
-    /// The validating pass; gives the object back.
+    /// Runs the validating plugins and returns the object.
     ///
     /// # Errors
-    /// The refusal of a plugin.
+    /// A plugin rejects the request.
     pub async fn validate(&self, object: Option<Value>, old: Option<&Value>) -> Result<Option<Value>, Status> {
         let (object, _) = self.pass(Pass::Validate, (object, None), old).await?;
         Ok(object)
     }
 
-    /// The validating pass of a new object.
+    /// Runs the validating plugins on a new object.
     ///
     /// # Errors
-    /// The refusal of a plugin.
+    /// A plugin rejects the request.
     pub async fn validate_draft(&self, draft: Draft) -> Result<Draft, Status> {
         self.pass_draft(Pass::Validate, draft).await
     }
@@ -130,7 +129,7 @@ impl Admission<'_> {
         Ok(Draft { value: value.unwrap_or_default(), managed_fields })
     }
 
-    /// One pass over an object and the entries beside it.
+    /// Runs one phase on an object and its separate `managedFields`.
     async fn pass(
         &self,
         pass: Pass,
@@ -155,25 +154,30 @@ impl Admission<'_> {
         };
         let given_back = (attributes.object.take(), attributes.managed_fields.take());
         drop(attributes);
-        self.done(notes);
+        self.record_notes(notes);
         outcome.map(|()| given_back)
     }
 }
 
-/// The passes of admission.
+/// The phases of admission.
 #[derive(Clone, Copy)]
 enum Pass {
     /// Plugins may change the object.
     Admit,
-    /// They judge it.
+    /// Plugins may only reject it.
     Validate,
 }
 
-/// Nobody grants by a role or a binding what they do not hold.
+/// Checks that a role or binding grants nothing that its writer does not have (privilege escalation).
 ///
 /// # Errors
-/// 403.
-pub fn escalation(cx: &RequestContext, served: &Served, object: &Value, old: Option<&Value>) -> Result<(), Status> {
+/// 403 if it does.
+pub fn check_escalation(
+    cx: &RequestContext,
+    served: &Served,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<(), Status> {
     if !served.options().grants_permissions {
         return Ok(());
     }
@@ -182,10 +186,10 @@ pub fn escalation(cx: &RequestContext, served: &Served, object: &Value, old: Opt
     server.auth.rbac.check_escalation(server.authorizer.as_ref(), &cx.user, resource, cx.namespace(served), object, old)
 }
 
-/// CONNECT's admission, with the options as its object.
+/// Admission of CONNECT requests, with the options as the object.
 ///
 /// # Errors
-/// The refusal of a plugin.
+/// A plugin rejects the request.
 pub async fn connect(cx: &RequestContext, served: &Served, kind: &str, mut options: Value) -> Result<(), Status> {
     let gvk = Gvk::new("", "v1", kind);
     options["kind"] = kind.into();

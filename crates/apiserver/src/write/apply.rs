@@ -1,4 +1,4 @@
-//! Apply: a configuration merged into the newest object, or made into a new one.
+//! Server-side apply: merges a configuration into the newest object, or creates a new one.
 use futures::future::BoxFuture;
 use kelson_codec::{DecodeError, FieldValidation, Limits};
 use kelson_meta::{Reason, Status};
@@ -11,21 +11,21 @@ use crate::write::prepare::{self, meta_text};
 use crate::write::update::{self, Change, Make};
 use crate::write::{create, fields};
 
-/// What an apply brings.
+/// The configuration of an apply request.
 #[derive(Default)]
 pub struct Configuration {
     /// The fields that are applied.
     pub fields: Value,
-    /// Keys that the YAML has twice, of which the last one counts.
+    /// Errors for keys that the YAML contains twice; the last one counts.
     repeated: Vec<String>,
     validation: FieldValidation,
 }
 
 impl Configuration {
-    /// Reads the body of an apply; nothing at all is a configuration without fields.
+    /// Parses the body of an apply. An empty body is a configuration without fields.
     ///
     /// # Errors
-    /// 400 for what is no object.
+    /// 400 if it is not an object.
     pub fn read(validation: FieldValidation, body: &[u8]) -> Result<Self, Status> {
         let undecoded = |why: String| Status::bad_request(format!("error decoding YAML: {why}"));
         let read = kelson_codec::yaml::to_value_within(body, Limits::PATCH);
@@ -46,7 +46,7 @@ impl Configuration {
         Ok(Self { fields, repeated, validation })
     }
 
-    /// Keys that the configuration has twice are refused or told. Upstream looks at them when the merge is made.
+    /// Rejects duplicate keys or returns a warning, depending on `fieldValidation`. Upstream checks them during the merge.
     ///
     /// # Errors
     /// 400 under `Strict`.
@@ -65,7 +65,7 @@ impl Configuration {
         }
     }
 
-    /// The configuration must be of this object. What its fields are is the merge's to check.
+    /// Checks that the configuration is for the object of the request. The merge checks its fields.
     fn check(&self, cx: &RequestContext, served: &Served) -> Result<(), Status> {
         let config = &self.fields;
         let text = |key: &str| config[key].as_str().unwrap_or("");
@@ -92,14 +92,14 @@ impl Apply<'_> {
         let Self { cx, served, config, subresource } = self;
         let merged = fields::apply(cx, served, live, &config.fields, subresource, cx.query.flag("force")).await?;
         config.check_repeated(cx)?;
-        // A merged object without its name, or with another one, is not the object of the path.
+        // The merged object must have the name in the path.
         prepare::same_name(cx, meta_text(&merged, "name"))?;
         let mut merged = served.schema.normalize_applied(merged).map_err(|e| self.unfit(&e))?.value;
         prepare::set_namespace(cx, served, &mut merged)?;
         Ok(merged)
     }
 
-    /// Why a merged object is not one of the kind. Upstream converts it to the type before anything else looks at it.
+    /// The error for a merged object that is not valid for the kind. Upstream converts it to the type before any other check.
     fn unfit(&self, error: &DecodeError) -> Status {
         match self.served.schema {
             ObjectSchema::Builtin(_) if !matches!(error, DecodeError::TooLarge | DecodeError::OverBudget(_)) => {
@@ -130,10 +130,10 @@ impl Make for Apply<'_> {
     }
 }
 
-/// Applies a configuration; says whether the object is new.
+/// Applies a configuration. The boolean says whether the object was created.
 ///
 /// # Errors
-/// Whatever the steps refuse.
+/// Errors of the steps.
 pub async fn apply(
     cx: &RequestContext,
     served: &Served,
@@ -144,7 +144,7 @@ pub async fn apply(
     config.check(cx, served)?;
     let wanted_uid = meta_text(&config.fields, "uid");
     let apply = Apply { cx, served, config, subresource: change.subresource };
-    // At most once somebody else makes the object in between, and once it goes again.
+    // Try again once if another client creates the object in between; it may be deleted again.
     for _ in 0..2 {
         if cx.stored(served, name).is_ok() {
             return Ok((update::run(cx, served, name, change, &apply).await?, false));
@@ -159,7 +159,7 @@ pub async fn apply(
             return Err(Status::conflict(&served.gr, name, &why));
         }
         let mut merged = apply.merged(None).await?;
-        update::forget_version(&mut merged)?;
+        update::clear_version(&mut merged)?;
         let new = prepare::to_working(served, merged).await?;
         match create::insert_applied(cx, served, new, change.dry_run).await {
             Err(status) if status.is(Reason::AlreadyExists) => {}

@@ -1,5 +1,5 @@
-//! Commit: from a tree in the stored form to the store's committer, with what selectors need beside the bytes; and the
-//! store's refusals as the client reads them.
+//! Commit: encodes an object for storage together with its selector values, and passes it to the store's committer. Errors of the store
+//! become errors for the client.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,42 +19,43 @@ use crate::custom::registrar::Definitions;
 use crate::request::version_param;
 use crate::shared::Server;
 use crate::shared::identity::Auth;
-use crate::shared::issued_metrics::{IssuedLife, IssuedMetrics};
+use crate::shared::issued_metrics::{IssuedCertificate, IssuedMetrics};
 use crate::write::draft::Draft;
 
-/// What a commit uses of the server.
+/// Writes objects of one server to the store: converts them to the stored version, encodes them, commits, and informs the parts that
+/// follow certain kinds (RBAC index, custom resources, aggregated APIs) before the client gets its answer.
 pub struct Committer<'a> {
     store: &'a Store,
     clock: &'a dyn Clock,
-    /// How long events are kept; zero keeps them.
+    /// How long events are kept; zero keeps them forever.
     event_ttl: Duration,
-    /// Is waited for where a write changes who may do what.
+    /// A write of a role or binding waits until it is effective.
     auth: &'a Auth,
-    /// Is told of definitions of kinds before their writer is.
+    /// Informed of custom resource definitions before the client is answered.
     definitions: &'a Definitions,
-    /// Is told which group versions other servers answer for.
+    /// Informed of APIService objects before the client is answered.
     aggregation: &'a Aggregation,
-    /// Where certificates are counted that are issued.
+    /// Metrics of issued certificates.
     issued: &'a IssuedMetrics,
 }
 
 const GUESS_BYTES: usize = 4096;
 
-/// What is stored of a tree: fields in the order in which they are answered, that of their type; sorted for kinds made at run time.
-/// `managed_fields` stand where the tree has null.
-fn stored(schema: &ObjectSchema, value: &Value, managed_fields: Option<&str>) -> Result<Body, StoreError> {
+/// Encodes a tree for storage: fields in the order of their Go type, which answers have too; sorted for custom resources.
+/// `managed_fields` replaces a null in the tree.
+fn encode_stored(schema: &ObjectSchema, value: &Value, managed_fields: Option<&str>) -> Result<Body, StoreError> {
     let Some(ty) = schema.type_id() else {
-        let (bytes, at) = sorted(value);
+        let (bytes, at) = encode_sorted(value);
         return Body::new(bytes, at);
     };
     let mut out = Vec::with_capacity(GUESS_BYTES);
     json::write_declared_with(ty, value, managed_fields, &mut out);
-    // Metadata comes early, and the revision early in it.
+    // Metadata is near the beginning, and the revision near its beginning.
     Body::locate(out)
 }
 
-/// The bytes of a tree, and where in them the revision is to stand.
-fn sorted(value: &Value) -> (Vec<u8>, usize) {
+/// The JSON of a tree with sorted keys, and the offset at which the revision is inserted.
+fn encode_sorted(value: &Value) -> (Vec<u8>, usize) {
     let mut out = Vec::with_capacity(GUESS_BYTES);
     let mut at = 0;
     object(value, &mut out, |key, value, out| {
@@ -62,7 +63,7 @@ fn sorted(value: &Value) -> (Vec<u8>, usize) {
             object(value, out, |key, value, out| {
                 json::write(value, out);
                 if key == "resourceVersion" {
-                    // Behind the opening quote of the empty text.
+                    // After the opening quote of the empty string.
                     at = out.len() - 1;
                 }
             });
@@ -73,7 +74,7 @@ fn sorted(value: &Value) -> (Vec<u8>, usize) {
     (out, at)
 }
 
-/// Writes an object's members in their order, the canonical one; `member` writes each value.
+/// Writes an object's members in their order, which is the canonical one. `member` writes each value.
 fn object(value: &Value, out: &mut Vec<u8>, mut member: impl FnMut(&str, &Value, &mut Vec<u8>)) {
     out.push(b'{');
     for (i, (key, value)) in value.as_object().into_iter().flatten().enumerate() {
@@ -88,8 +89,8 @@ fn object(value: &Value, out: &mut Vec<u8>, mut member: impl FnMut(&str, &Value,
 }
 
 impl<'a> Committer<'a> {
-    /// Of a server.
-    pub fn of(server: &'a Server) -> Self {
+    /// Writes to the store of `server`.
+    pub fn new(server: &'a Server) -> Self {
         Self {
             store: &server.store,
             clock: server.clock.as_ref(),
@@ -101,7 +102,7 @@ impl<'a> Committer<'a> {
         }
     }
 
-    /// The bytes and selector values of a tree. Its `resourceVersion` is emptied for the store to fill in.
+    /// The stored form and the selector values of a tree. Its `resourceVersion` is emptied; the store fills it in.
     fn body(&self, served: &Served, draft: &mut Draft) -> Result<(Body, RecordMeta), Status> {
         let Draft { value, managed_fields } = draft;
         let fields: Vec<String> = served.field_names.iter().map(|f| served.strategy.field_value(value, f)).collect();
@@ -121,15 +122,15 @@ impl<'a> Committer<'a> {
             deleting: meta.get("deletionTimestamp").is_some_and(|v| !v.is_null()),
             expires_at_s: self.expiry(served),
         };
-        let body = stored(&served.storage_schema, value, managed_fields.as_deref()).map_err(|e| match e {
+        let body = encode_stored(&served.storage_schema, value, managed_fields.as_deref()).map_err(|e| match e {
             StoreError::TooLarge { limit, .. } => Status::too_large(limit),
             other => Status::internal(other),
         })?;
         Ok((body, record_meta))
     }
 
-    /// [`Self::body`], as a step of the span of a write.
-    fn encoded(&self, span: &Span, served: &Served, draft: &mut Draft) -> Result<(Body, RecordMeta), Status> {
+    /// Calls [`Self::body`] as a step of a write's span.
+    fn encode(&self, span: &Span, served: &Served, draft: &mut Draft) -> Result<(Body, RecordMeta), Status> {
         span.event("About to Encode", Vec::new);
         let encoded = self.body(served, draft);
         match &encoded {
@@ -147,14 +148,14 @@ impl<'a> Committer<'a> {
         now_s + self.event_ttl.as_secs()
     }
 
-    async fn commit(&self, served: &Served, mut write: Write) -> Result<Arc<Record>, Refused> {
+    async fn commit(&self, served: &Served, mut write: Write) -> Result<Arc<Record>, WriteError> {
         write.durability = match served.options().durability {
             kelson_resources::Durability::Synced => Durability::Synced,
             kelson_resources::Durability::Relaxed => Durability::Relaxed,
         };
         let deletes = matches!(write.action, kelson_store::Action::Delete { .. });
         let record = self.store.commit(write).await?.record;
-        self.auth.settled(&record).await;
+        self.auth.wait_until_applied(&record).await;
         match served.options().observer {
             Observer::CustomResources if deletes => self.definitions.deleted(&record),
             Observer::CustomResources => self.definitions.committed(&record),
@@ -165,8 +166,8 @@ impl<'a> Committer<'a> {
         Ok(record)
     }
 
-    /// The turn of whoever writes a kind of which one may be written at a time, until it is dropped; completes the object.
-    async fn turn(&self, served: &Served, value: Option<&mut Value>) -> Option<impl Drop + use<'a>> {
+    /// Serializes writes of kinds of which only one may be written at a time, until the guard is dropped. Completes the object.
+    async fn lock_kind(&self, served: &Served, value: Option<&mut Value>) -> Option<impl Drop + use<'a>> {
         match served.options().observer {
             Observer::CustomResources => Some(self.definitions.prepare(value, self.clock.now()).await),
             Observer::None | Observer::Aggregation => None,
@@ -176,19 +177,19 @@ impl<'a> Committer<'a> {
     /// Stores a new object.
     ///
     /// # Errors
-    /// See [`Refused`].
+    /// See [`WriteError`].
     pub async fn create(
         &self,
         served: &Served,
         namespace: &str,
         name: &str,
         mut draft: Draft,
-    ) -> Result<Arc<Record>, Refused> {
+    ) -> Result<Arc<Record>, WriteError> {
         let span = child("Create etcd3", || attributes(served, namespace, name));
         draft.value = served.working_to_stored(draft.value).await?;
-        let _turn = self.turn(served, Some(&mut draft.value)).await;
+        let _lock = self.lock_kind(served, Some(&mut draft.value)).await;
         let mark = served.mark(&draft.value);
-        let (body, meta) = self.encoded(&span, served, &mut draft)?;
+        let (body, meta) = self.encode(&span, served, &mut draft)?;
         let mut write = Write::create(Key::new(served.store, namespace, name), body, meta);
         write.mark = mark;
         let stored = self.commit(served, write).await;
@@ -196,26 +197,26 @@ impl<'a> Committer<'a> {
         stored
     }
 
-    /// Replaces an object; writing what is there already is left out, unless it is to be encrypted anew.
+    /// Replaces an object. If nothing changed, nothing is written, unless the object must be encrypted with a new key.
     ///
     /// # Errors
-    /// See [`Refused`].
-    pub async fn update(&self, served: &Served, old: &Arc<Record>, value: Value) -> Result<Arc<Record>, Refused> {
+    /// See [`WriteError`].
+    pub async fn update(&self, served: &Served, old: &Arc<Record>, value: Value) -> Result<Arc<Record>, WriteError> {
         let span = child("GuaranteedUpdate etcd3", || attributes(served, &old.key().namespace, &old.key().name));
         let mut value = served.working_to_stored(value).await?;
-        let _turn = self.turn(served, Some(&mut value)).await;
+        let _lock = self.lock_kind(served, Some(&mut value)).await;
         let requests = served.gr.resource == "certificatesigningrequests" && served.gr.group == "certificates.k8s.io";
-        let issued = requests.then(|| IssuedLife::of(&parse(old), &value)).flatten();
+        let issued = requests.then(|| IssuedCertificate::of(&parse(old), &value)).flatten();
         let mark = served.mark(&value);
-        let (body, meta) = self.encoded(&span, served, &mut value.into())?;
-        // Writing the same again is worth it where the disk holds it under another key than is used now.
+        let (body, meta) = self.encode(&span, served, &mut value.into())?;
+        // Writing the same object again is useful if the stored one is encrypted with an old key.
         if old.same_but_revision(&body) && !self.store.is_stale(old) {
-            // The same bytes at another revision than expected are a conflict all the same.
+            // The same bytes at an unexpected revision are a conflict nevertheless.
             let key = old.key();
             return match self.store.get(key.resource, &key.namespace, &key.name) {
                 Some(now) if now.revision() == old.revision() => Ok(now),
-                Some(_) => Err(Refused::Conflict),
-                None => Err(Refused::Gone),
+                Some(_) => Err(WriteError::Conflict),
+                None => Err(WriteError::Gone),
             };
         }
         let mut write = Write::update(old.key().clone(), old.revision(), body, meta);
@@ -228,18 +229,18 @@ impl<'a> Committer<'a> {
         Ok(stored)
     }
 
-    /// Removes an object that is still as it was read. `last` is its last state when that differs from what is stored.
+    /// Deletes an object that has not changed since it was read. `last` is its last state if that differs from the stored one.
     ///
     /// # Errors
-    /// See [`Refused`].
+    /// See [`WriteError`].
     pub async fn delete(
         &self,
         served: &Served,
         old: &Arc<Record>,
         last: Option<Value>,
-    ) -> Result<Arc<Record>, Refused> {
+    ) -> Result<Arc<Record>, WriteError> {
         let mut write = Write::delete(old.key().clone(), Precondition::AtRevision(old.revision()));
-        let _turn = self.turn(served, None).await;
+        let _lock = self.lock_kind(served, None).await;
         if let Some(value) = last {
             let value = served.working_to_stored(value).await?;
             let (body, _) = self.body(served, &mut value.into())?;
@@ -249,7 +250,7 @@ impl<'a> Committer<'a> {
     }
 }
 
-/// What a span says of a write.
+/// Attributes of a write's span.
 fn attributes(served: &Served, namespace: &str, name: &str) -> Vec<KeyValue> {
     let path = [served.gr.group.as_str(), served.gr.resource.as_str(), namespace, name];
     let key: String = path.iter().filter(|part| !part.is_empty()).flat_map(|part| ["/", *part]).collect();
@@ -261,37 +262,37 @@ fn attributes(served: &Served, namespace: &str, name: &str) -> Vec<KeyValue> {
     ]
 }
 
-/// Why a write did not happen.
-pub enum Refused {
-    /// Somebody else wrote in between.
+/// Reason why a write failed.
+pub enum WriteError {
+    /// Another write changed the object in between.
     Conflict,
-    /// The name is taken.
+    /// The name exists already.
     Exists,
     /// The object was deleted in between.
     Gone,
-    /// What any other failure answers.
+    /// Any other error.
     Status(Status),
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for WriteError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::AlreadyExists { .. } => Self::Exists,
             StoreError::Conflict { .. } | StoreError::UidMismatch { .. } => Self::Conflict,
             StoreError::NotFound => Self::Gone,
-            other => Self::Status(version_param::of_store(&other)),
+            other => Self::Status(version_param::store_error(&other)),
         }
     }
 }
 
-impl From<Status> for Refused {
+impl From<Status> for WriteError {
     fn from(status: Status) -> Self {
         Self::Status(status)
     }
 }
 
-impl Refused {
-    /// The client's view.
+impl WriteError {
+    /// The error for the client.
     pub fn status(self, served: &Served, name: &str) -> Status {
         match self {
             Self::Conflict => Status::conflict(&served.gr, name, Status::MODIFIED),
@@ -309,13 +310,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_place_of_the_revision_is_known_without_reading_the_bytes() {
+    fn the_offset_of_the_revision_matches_the_encoded_bytes() {
         for object in [
             json!({"metadata": {"resourceVersion": ""}}),
             json!({"a": {"resourceVersion": ""}, "metadata": {"name": "resourceVersion\":\"", "resourceVersion": ""}}),
             json!({"kind": "K", "metadata": {"labels": {"resourceVersion": ""}, "resourceVersion": "", "uid": "u"}, "spec": [1]}),
         ] {
-            let (bytes, at) = sorted(&object);
+            let (bytes, at) = encode_sorted(&object);
             assert_eq!(bytes, kelson_codec::canonical_json(&object));
             let located = Body::locate(bytes.clone()).expect("a body");
             let known = Body::new(bytes, at).expect("a body");

@@ -1,5 +1,4 @@
-//! Decode: a request's body to the canonical tree of the kind the path asks for, in any encoding, with strictness as the
-//! request wants it.
+//! Decode: parses a request's body in any encoding into the canonical tree of the expected kind, with the requested field validation.
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use kelson_codec::{DecodeError, Encoding, FieldValidation, Limits};
@@ -10,19 +9,19 @@ use crate::catalog::ObjectSchema;
 use crate::shared::context::RequestContext;
 use crate::write::prepare;
 
-/// Media types a body can be in, as upstream names them in a refusal.
+/// Media types of bodies, in the order of upstream's error message.
 pub const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
-/// The media type of a body, lower case, without parameters.
+/// The lower-case media type of a body without parameters.
 pub fn media_type(headers: &HeaderMap) -> String {
     let text = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
     text.split(';').next().unwrap_or("").trim().to_ascii_lowercase()
 }
 
-/// The encoding of an object's body; absent means JSON.
+/// The encoding of a body; JSON without a `Content-Type`.
 ///
 /// # Errors
-/// 415.
+/// 415 for another media type.
 pub fn encoding(headers: &HeaderMap) -> Result<Encoding, Status> {
     match media_type(headers).as_str() {
         "" | "application/json" | "*/*" => Ok(Encoding::Json),
@@ -32,7 +31,7 @@ pub fn encoding(headers: &HeaderMap) -> Result<Encoding, Status> {
     }
 }
 
-/// Kinds that every group has, and the place where upstream's decoder of options knows them.
+/// Kinds that every group has, and the name of the scheme in which upstream registers them.
 const META_KINDS: [&str; 8] = [
     "ListOptions",
     "GetOptions",
@@ -45,10 +44,10 @@ const META_KINDS: [&str; 8] = [
 ];
 const META_SCHEME: &str = "pkg/apis/meta/internalversion/scheme/register.go:27";
 
-/// How strict this write is.
+/// The field validation of this write.
 ///
 /// # Errors
-/// 422 for an unknown word.
+/// 422 for an unknown value.
 pub fn validation(cx: &RequestContext) -> Result<FieldValidation, Status> {
     FieldValidation::parse(cx.query.text("fieldValidation")).ok_or_else(|| {
         let mut errors = kelson_meta::FieldErrors::new();
@@ -66,12 +65,12 @@ pub fn validation(cx: &RequestContext) -> Result<FieldValidation, Status> {
 /// Decodes an object of the expected kind.
 ///
 /// # Errors
-/// 400 in upstream's words, 415.
+/// 400 with upstream's message, 415.
 pub fn object(cx: &RequestContext, expected: &Gvk, schema: &ObjectSchema, body: &[u8]) -> Result<Value, Status> {
     object_or_older(cx, expected, "", schema, body)
 }
 
-/// As [`object`], of a kind that has the same form in an older version that is not served any more, such as `policy/v1beta1`.
+/// As [`object`], for a kind that has the same schema in an older version that is no longer served, such as `policy/v1beta1`.
 ///
 /// # Errors
 /// As [`object`].
@@ -85,7 +84,7 @@ pub fn object_or_older(
     let encoding = encoding(&cx.headers)?;
     let validation = validation(cx)?;
     let strict = validation != FieldValidation::Ignore;
-    let decoded = schema.decode(encoding, body, strict).map_err(|e| refused(encoding, expected, body, &e))?;
+    let decoded = schema.decode(encoding, body, strict).map_err(|e| decode_failure(encoding, expected, body, &e))?;
     let mut value = decoded.value;
     let is_dynamic = matches!(schema, ObjectSchema::Dynamic(_));
     if value.is_null() && is_dynamic {
@@ -97,7 +96,7 @@ pub fn object_or_older(
     if let Some(odd) = value["apiVersion"].as_str().filter(|version| version.matches('/').count() > 1) {
         return Err(unrecognized(expected, &format!("unexpected GroupVersion string: {odd}"), body));
     }
-    // `/v1` is how programs spell the core group that join a group and a version.
+    // Clients that join an empty group and a version write `/v1` for the core group.
     let said = value["apiVersion"].as_str().map(|version| version.strip_prefix('/').unwrap_or(version));
     let same = said.is_some_and(|said| !older.is_empty() && said == older || *said == expected.api_version());
     if same {
@@ -107,17 +106,17 @@ pub fn object_or_older(
         if value.get("kind").and_then(Value::as_str).unwrap_or("").is_empty() {
             return Err(unrecognized(expected, &kind_missing(body), body));
         }
-        strictness(cx, validation, expected, &decoded.strict)?;
-        check_named(&value, expected)?;
+        report_strict_errors(cx, validation, expected, &decoded.strict)?;
+        check_dynamic_kind(&value, expected)?;
     } else {
         check_kind(&value, expected)?;
-        strictness(cx, validation, expected, &decoded.strict)?;
+        report_strict_errors(cx, validation, expected, &decoded.strict)?;
     }
     if resets_managed_fields(cx, encoding, &value, body) {
         prepare::empty_managed_fields(&mut value);
     }
     if let Some(o) = value.as_object_mut() {
-        // Bodies may leave these out where the path says them.
+        // A body may omit kind and version, because the path implies them.
         if o.get("apiVersion").and_then(Value::as_str).unwrap_or("").is_empty() {
             o.insert("apiVersion".into(), expected.api_version().into());
         }
@@ -129,7 +128,7 @@ pub fn object_or_older(
     Err(Status::bad_request(format!("the body is not an object of kind {}", expected.kind)))
 }
 
-/// Whether an update says that the object has no `managedFields`, which its canonical form does not say. Protobuf cannot say so.
+/// Whether an update explicitly sets empty `managedFields`, which the canonical tree does not show. Protobuf cannot express it.
 fn resets_managed_fields(cx: &RequestContext, encoding: Encoding, value: &Value, body: &[u8]) -> bool {
     if cx.info.verb != "update" || !cx.info.subresource.is_empty() || encoding == Encoding::Protobuf {
         return false;
@@ -145,11 +144,11 @@ fn resets_managed_fields(cx: &RequestContext, encoding: Encoding, value: &Value,
     read.is_ok_and(|sent| prepare::empties_managed_fields(&sent))
 }
 
-/// Strict findings: refused, told, or neither.
+/// Handles errors of strict decoding: an error, warnings or nothing, depending on `fieldValidation`.
 ///
 /// # Errors
 /// 400 under `Strict`.
-pub fn strictness(
+pub fn report_strict_errors(
     cx: &RequestContext,
     validation: FieldValidation,
     expected: &Gvk,
@@ -168,8 +167,8 @@ pub fn strictness(
     }
 }
 
-/// Objects of kinds that users define say themselves what they are.
-fn check_named(value: &Value, expected: &Gvk) -> Result<(), Status> {
+/// Custom resources must contain their version and kind.
+fn check_dynamic_kind(value: &Value, expected: &Gvk) -> Result<(), Status> {
     let text = |k: &str| value.get(k).and_then(Value::as_str).unwrap_or("");
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     if api_version != expected.api_version() {
@@ -195,9 +194,9 @@ fn other_version(given: &str, expected: &Gvk) -> Status {
     ))
 }
 
-/// Groups whose kinds upstream keeps apart from the others, under names that tell nothing.
-const KEPT_APART: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
-/// What upstream calls the list of all other built-in kinds.
+/// Groups whose kinds upstream registers in other schemes, with unspecific names.
+const SEPARATE_SCHEMES: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
+/// The name of upstream's scheme for all other built-in kinds.
 const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
 
 fn check_kind(value: &Value, expected: &Gvk) -> Result<(), Status> {
@@ -208,7 +207,7 @@ fn check_kind(value: &Value, expected: &Gvk) -> Result<(), Status> {
     let named = if kind.is_empty() { expected.kind.as_str() } else { kind };
     let known = is_known(version, named);
     let group = version.split_once('/').map_or("", |(group, _)| group);
-    if (!known || group != expected.group) && !KEPT_APART.contains(&expected.group.as_str()) {
+    if (!known || group != expected.group) && !SEPARATE_SCHEMES.contains(&expected.group.as_str()) {
         let short = version.rsplit('/').next().unwrap_or_default();
         let why = other_kind(version, named, expected);
         let expected = &expected.kind;
@@ -233,9 +232,9 @@ fn is_known(api_version: &str, kind: &str) -> bool {
     kelson_schema::Schema::builtin().by_api_version(api_version, kind).is_some()
 }
 
-/// Why an object of one kind is none of another, built-in one.
+/// Error text for an object of another kind than the expected built-in one.
 pub fn other_kind(api_version: &str, kind: &str, expected: &Gvk) -> String {
-    if !is_known(api_version, kind) && !KEPT_APART.contains(&expected.group.as_str()) {
+    if !is_known(api_version, kind) && !SEPARATE_SCHEMES.contains(&expected.group.as_str()) {
         return format!("no kind {kind:?} is registered for version {api_version:?} in scheme {SCHEME:?}");
     }
     let version = api_version.rsplit('/').next().unwrap_or_default();
@@ -246,7 +245,7 @@ fn group_word(gvk: &Gvk) -> &str {
     if gvk.group.is_empty() { "core" } else { gvk.group.split('.').next().unwrap_or("") }
 }
 
-/// The answer to a document of which nothing more can be said than that it does not read.
+/// The error for a document that cannot be decoded.
 pub fn unreadable(error: &DecodeError) -> Status {
     match error {
         DecodeError::TooLarge => Status::too_large(crate::request::body::REQUEST_BODY_BYTES_MAX),
@@ -255,12 +254,12 @@ pub fn unreadable(error: &DecodeError) -> Status {
     }
 }
 
-fn refused(encoding: Encoding, expected: &Gvk, body: &[u8], error: &DecodeError) -> Status {
+fn decode_failure(encoding: Encoding, expected: &Gvk, body: &[u8], error: &DecodeError) -> Status {
     if matches!(error, DecodeError::TooLarge | DecodeError::OverBudget(_)) {
         return unreadable(error);
     }
     match kelson_codec::peek(encoding, body) {
-        // The document reads, its content does not fit.
+        // The document can be parsed, but its content does not fit the kind.
         Ok(meta) => {
             let version = meta.api_version.rsplit('/').next().filter(|v| !v.is_empty()).unwrap_or(&expected.version);
             let kind = if meta.kind.is_empty() { &expected.kind } else { &meta.kind };
@@ -278,7 +277,7 @@ fn unrecognized(expected: &Gvk, why: &str, body: &[u8]) -> Status {
     Status::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why} ({})", dump(body)))
 }
 
-/// Why nobody can tell what a document is: what it is in the way of a document's version and kind, or that it does not read.
+/// Error text for a document without version and kind: a wrong type of these fields, or a syntax error.
 fn no_kind(encoding: Encoding, body: &[u8], unread: &str) -> String {
     let json = match encoding {
         Encoding::Json => Ok(body.to_vec()),
@@ -307,7 +306,7 @@ fn no_kind(encoding: Encoding, body: &[u8], unread: &str) -> String {
     format!("couldn't get version/kind; json parse error: {why}")
 }
 
-/// The beginning of a body that cannot be read: text where it looks like JSON, else hexadecimal.
+/// The beginning of an undecodable body: as a string if it looks like JSON, else in hexadecimal.
 fn dump(body: &[u8]) -> String {
     const SHOWN_MAX: usize = 30;
     if body.is_empty() {
@@ -324,8 +323,8 @@ fn dump(body: &[u8]) -> String {
     out
 }
 
-/// Decodes options (`DeleteOptions`) that may come in the body; empty bodies give `None`. Unknown versions are read as
-/// `meta/v1`, which every group's options are.
+/// Decodes options (`DeleteOptions`) from the body; `None` if it is empty. Unknown versions are read as `meta/v1`, because all groups
+/// use that.
 ///
 /// # Errors
 /// 400, 415.

@@ -1,6 +1,6 @@
-//! Device claims: what a write of a ResourceClaim or its template needs beside the permission for its verb. Access as an
-//! administrator needs a label of the namespace (KEP-5018); each part of a claim's status needs a permission of its own
-//! (KEP-4817, `DRAResourceClaimGranularStatusAuthorization`; upstream `pkg/registry/resource/utils.go`).
+//! Device claims: permissions that a write of a ResourceClaim or its template needs besides its verb. Admin access requires a label on
+//! the namespace (KEP-5018). Each part of a claim's status requires a permission (KEP-4817,
+//! `DRAResourceClaimGranularStatusAuthorization`; upstream `pkg/registry/resource/utils.go`).
 use std::collections::{BTreeMap, BTreeSet};
 
 use kelson_auth::{Attributes, UserInfo, user};
@@ -15,12 +15,12 @@ use crate::write::permission;
 const GROUP: &str = "resource.k8s.io";
 const ADMIN_NAMESPACE: &str = "resource.kubernetes.io/admin-access";
 const GRANULAR: &str = "DRAResourceClaimGranularStatusAuthorization";
-/// Verb prefixes of `resourceclaims/driver`: of a service account on the node that the devices are on, and of any other user.
+/// Verb prefixes of `resourceclaims/driver`: for a service account on the node of the devices, and for any other user.
 const ASSOCIATED: &str = "associated-node:";
 const ARBITRARY: &str = "arbitrary-node:";
 
-/// The faults of a new claim or template.
-pub fn of_creation(cx: &RequestContext, served: &Served, object: &Value) -> FieldErrors {
+/// The errors of a new claim or template.
+pub fn check_create(cx: &RequestContext, served: &Served, object: &Value) -> FieldErrors {
     let spec = match (served.gr.group.as_str(), served.gr.resource.as_str()) {
         (GROUP, "resourceclaims") => &object["spec"],
         (GROUP, "resourceclaimtemplates") => &object["spec"]["spec"],
@@ -32,8 +32,8 @@ pub fn of_creation(cx: &RequestContext, served: &Served, object: &Value) -> Fiel
     asked.map(|i| admin(cx, &path.index(i))).unwrap_or_default()
 }
 
-/// The faults of a changed status.
-pub async fn of_update(
+/// The errors of a changed status.
+pub async fn check_status_update(
     cx: &RequestContext,
     served: &Served,
     subresource: &str,
@@ -62,7 +62,7 @@ pub async fn of_update(
     errors
 }
 
-/// Administrators' access is for namespaces that are labelled for it.
+/// Checks that the namespace has the label for admin access.
 fn admin(cx: &RequestContext, at: &FieldPath) -> FieldErrors {
     let namespace = cx.server.objects.tree("", "namespaces", "", &cx.info.namespace);
     let label = namespace.as_ref().map_or("", |namespace| text(&namespace["metadata"]["labels"][ADMIN_NAMESPACE]));
@@ -75,13 +75,13 @@ fn admin(cx: &RequestContext, at: &FieldPath) -> FieldErrors {
     errors
 }
 
-/// `status.allocation` and `status.reservedFor` belong to those who may write `resourceclaims/binding` of all claims.
+/// Changing `status.allocation` or `status.reservedFor` requires permission for `resourceclaims/binding` of all claims.
 async fn binding(cx: &RequestContext, new: &Value, old: &Value) -> FieldErrors {
     let mut errors = FieldErrors::new();
     if same(&new["allocation"], &old["allocation"]) && same(&new["reservedFor"], &old["reservedFor"]) {
         return errors;
     }
-    let asked = permission::of_request(cx);
+    let asked = permission::request_attributes(cx);
     let attributes = Attributes { subresource: "binding", namespace: "", name: "", ..asked };
     if let Some(why) = permission::refusal(cx, &attributes).await {
         let verb = asked.verb;
@@ -94,14 +94,14 @@ async fn binding(cx: &RequestContext, new: &Value, old: &Value) -> FieldErrors {
     errors
 }
 
-/// The entries of a driver in `status.devices` belong to those who may write `resourceclaims/driver` of that name.
+/// Changing a driver's entries in `status.devices` requires permission for `resourceclaims/driver` of that name.
 async fn drivers(cx: &RequestContext, new: &Value, old: &Value) -> FieldErrors {
     let mut errors = FieldErrors::new();
     let changed = changed_drivers(&new["devices"], &old["devices"]);
     if changed.is_empty() {
         return errors;
     }
-    let asked = permission::of_request(cx);
+    let asked = permission::request_attributes(cx);
     let on_its_node = is_on_node(&cx.user, node_of(&new["allocation"]["nodeSelector"]));
     let prefixes: &[&str] = if on_its_node { &[ASSOCIATED, ARBITRARY] } else { &[ARBITRARY] };
     let verbs: Vec<String> = prefixes.iter().map(|prefix| format!("{prefix}{}", asked.verb)).collect();
@@ -127,7 +127,7 @@ async fn drivers(cx: &RequestContext, new: &Value, old: &Value) -> FieldErrors {
     errors
 }
 
-/// The drivers of which an entry was added, changed or removed.
+/// The drivers with an added, changed or removed entry.
 fn changed_drivers<'a>(new: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
     let key = |device: &'a Value| ["driver", "pool", "device", "shareID"].map(|field| text(&device[field]));
     let mut before: BTreeMap<_, &Value> = items(old).iter().map(|device| (key(device), device)).collect();
@@ -141,7 +141,7 @@ fn changed_drivers<'a>(new: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
     drivers
 }
 
-/// The node that a selector names, where it names a single one.
+/// The node that a selector matches by name; empty if it may match several.
 fn node_of(selector: &Value) -> &str {
     let [term] = items(&selector["nodeSelectorTerms"]) else { return "" };
     let ([field], []) = (items(&term["matchFields"]), items(&term["matchExpressions"])) else { return "" };
@@ -151,7 +151,7 @@ fn node_of(selector: &Value) -> &str {
     }
 }
 
-/// Whether a user is a service account whose token is of a pod on this node.
+/// Whether a user is a service account whose token belongs to a pod on this node.
 fn is_on_node(account: &UserInfo, node: &str) -> bool {
     !node.is_empty()
         && user::split_service_account(&account.name).is_some()

@@ -1,16 +1,16 @@
-//! Draft: a new object on its way to the store. Its `managedFields` may stand beside it as the JSON that is stored: they are half of
-//! many an object, hardly a step looks at them, and so they need not become a tree.
+//! Draft: a new object on its way to the store. Its `managedFields` may be separate, as the JSON that is stored. They are often half of
+//! the object and few steps read them, so that decoding them into a tree is avoided.
 use serde_json::Value;
 
-/// An object that is to be stored.
+/// An object to be stored.
 #[derive(Clone, Default)]
 pub struct Draft {
     pub value: Value,
-    /// `metadata.managedFields` where they are not in the object.
+    /// The JSON of `metadata.managedFields`, if they are not in `value`.
     pub managed_fields: Option<String>,
 }
 
-/// All of it is in the tree.
+/// A draft whose tree contains all fields.
 impl From<Value> for Draft {
     fn from(value: Value) -> Self {
         Self { value, managed_fields: None }

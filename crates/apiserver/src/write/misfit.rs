@@ -1,17 +1,17 @@
-//! Why a tree that a strategic merge made is no object of its type, in the words of upstream's converter
+//! Error texts for a tree after a strategic merge patch that does not fit its type, in the words of upstream's converter
 //! (apimachinery `pkg/runtime/converter.go`).
 use kelson_schema::{Kind, TypeId};
 use serde_json::Value;
 
-/// Objects and lists within each other that are looked at.
+/// Depth of nested objects and lists that is checked.
 const DEPTH_MAX: usize = 64;
 
-/// The first place that does not fit; `None` where the converter would have other words (times, quantities).
-pub fn of_type(ty: TypeId, value: &Value) -> Option<String> {
+/// The error for the first value that does not fit; `None` if upstream's text comes from elsewhere (times, quantities).
+pub fn explain(ty: TypeId, value: &Value) -> Option<String> {
     any(Kind::Struct(ty), value, 0)
 }
 
-/// A value's type as Go's reflection names it.
+/// The kind of a value in Go's reflection.
 fn name(value: &Value) -> &'static str {
     match value {
         Value::Null => "nil",
@@ -24,7 +24,7 @@ fn name(value: &Value) -> &'static str {
     }
 }
 
-/// Whether a number is none of the whole ones.
+/// Whether a number has a fraction.
 fn is_broken(n: &serde_json::Number) -> bool {
     n.as_f64().is_some_and(|n| n.fract() != 0.0)
 }
@@ -48,7 +48,7 @@ fn any(kind: Kind, value: &Value, depth: usize) -> Option<String> {
         (Kind::Bytes, Value::String(_)) => None,
         (Kind::Bytes, _) => Some(format!("cannot restore slice from {found}")),
         (Kind::Bool, Value::Bool(_)) | (Kind::String, Value::String(_)) => None,
-        // What Go would convert, but JSON would not, has words of its own.
+        // Conversions that Go accepts but JSON decoding does not have other messages.
         (Kind::String, Value::Number(n)) if !n.is_f64() => Some("cannot convert int64 to string".to_owned()),
         (Kind::Int32, Value::Number(n)) if is_broken(n) => Some("cannot convert float64 to int32".to_owned()),
         (Kind::Int64, Value::Number(n)) if is_broken(n) => Some("cannot convert float64 to int64".to_owned()),
@@ -69,10 +69,10 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_words_are_the_converters() {
+    fn messages_are_those_of_upstreams_converter() {
         let pod = Schema::builtin().by_gvk("", "v1", "Pod").expect("pods");
         let check = |object: Value, expected: &str| {
-            assert_eq!(of_type(pod, &object).as_deref().unwrap_or(""), expected, "{object}");
+            assert_eq!(explain(pod, &object).as_deref().unwrap_or(""), expected, "{object}");
         };
         check(json!({"metadata": {"labels": "x"}}), "cannot restore map from string");
         check(json!({"metadata": {"labels": {"a": 1}}}), "cannot convert int64 to string");

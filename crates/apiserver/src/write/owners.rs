@@ -1,18 +1,17 @@
-//! Owner references that an object has twice: one goes, and the client is told, as upstream's handlers do before and after
-//! mutating admission.
+//! Removes duplicate owner references and warns the client, as upstream's handlers do before and after mutating admission.
 use serde_json::Value;
 
-/// When repeated references are looked for.
+/// When duplicates are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum When {
-    /// In what the client sent.
+pub enum DedupStage {
+    /// In the object that the client sent.
     Sent,
-    /// In what admission made of it.
+    /// After mutating admission.
     Admitted,
 }
 
-/// Takes repeated references out; the warning, when there were any.
-pub fn once_each(object: &mut Value, when: When) -> Option<String> {
+/// Removes duplicate references. Returns a warning if there were any.
+pub fn deduplicate(object: &mut Value, when: DedupStage) -> Option<String> {
     let list = object.get_mut("metadata")?.get_mut("ownerReferences")?.as_array_mut()?;
     if list.len() < 2 {
         return None;
@@ -30,7 +29,7 @@ pub fn once_each(object: &mut Value, when: When) -> Option<String> {
     if repeated.is_empty() {
         return None;
     }
-    let after = if when == When::Admitted { " after mutating admission happens" } else { "" };
+    let after = if when == DedupStage::Admitted { " after mutating admission happens" } else { "" };
     Some(format!(
         ".metadata.ownerReferences contains duplicate entries{after}; API server dedups owner references in 1.20+, and may \
          reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
@@ -44,17 +43,17 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_first_of_each_stays() {
+    fn the_first_of_equal_references_stays() {
         let one = json!({"uid": "u", "kind": "A", "name": "a"});
         let other = json!({"uid": "u", "kind": "B", "name": "a"});
         let mut object = json!({"metadata": {"ownerReferences": [one, other, one]}});
-        let warning = once_each(&mut object, When::Sent).expect("a warning");
+        let warning = deduplicate(&mut object, DedupStage::Sent).expect("a warning");
         assert!(warning.ends_with("please fix your requests; duplicate UID(s) observed: u"), "{warning}");
         assert_eq!(object["metadata"]["ownerReferences"], json!([one, other]));
-        assert_eq!(once_each(&mut object, When::Admitted), None);
+        assert_eq!(deduplicate(&mut object, DedupStage::Admitted), None);
         let mut object = json!({"metadata": {"ownerReferences": [one, one]}});
-        let warning = once_each(&mut object, When::Admitted).expect("a warning");
+        let warning = deduplicate(&mut object, DedupStage::Admitted).expect("a warning");
         assert!(warning.contains("duplicate entries after mutating admission happens;"), "{warning}");
-        assert_eq!(once_each(&mut json!({"metadata": {}}), When::Sent), None);
+        assert_eq!(deduplicate(&mut json!({"metadata": {}}), DedupStage::Sent), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Patch: JSON patch, merge patch and strategic merge patch, each made into an update of the newest object; an apply is `apply`'s.
+//! Patch: JSON patch, merge patch and strategic merge patch, each turned into an update of the newest object. `apply` handles applies.
 use bytes::Bytes;
 use http::StatusCode;
 use kelson_codec::{DecodeError, FieldValidation, StrictErrors};
@@ -14,7 +14,7 @@ use crate::shared::context::RequestContext;
 use crate::write::apply::{self, Configuration};
 use crate::write::prepare::{self, meta_text};
 use crate::write::update::{self, Basis, Change, Form, Ownership};
-use crate::write::{decode, misfit, shown, steps};
+use crate::write::{decode, misfit, patched_json, steps};
 
 const ACCEPTED: [&str; 4] = [
     "application/json-patch+json",
@@ -22,7 +22,7 @@ const ACCEPTED: [&str; 4] = [
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
-/// Of kinds that are not built in: what a strategic merge would go by is known of built-in types alone.
+/// Patch types of custom resources. Only built-in types have the merge keys of a strategic merge.
 const ACCEPTED_OF_DYNAMIC: [&str; 3] =
     ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 
@@ -33,15 +33,15 @@ pub struct Patch {
     body: Value,
     config: Configuration,
     validation: FieldValidation,
-    /// What is repeated in the body, or unknown in an operation of it.
+    /// Errors of strict decoding: duplicate keys, and unknown fields of operations.
     found: StrictErrors,
 }
 
 impl Patch {
-    /// The type of the request's patch. It is looked at before anything else of the request.
+    /// The type of the request's patch. It is checked before anything else in the request.
     ///
     /// # Errors
-    /// 415 for a content type that is not a patch.
+    /// 415 for a content type that is not a patch type.
     pub fn kind(cx: &RequestContext, served: &Served) -> Result<PatchType, Status> {
         let accepted = match &served.schema {
             ObjectSchema::Builtin(_) => &ACCEPTED[..],
@@ -50,13 +50,13 @@ impl Patch {
         let media_type = decode::media_type(&cx.headers);
         let known = PatchType::of(&media_type).filter(|_| accepted.contains(&media_type.as_str()));
         known.ok_or_else(|| match &served.schema {
-            // Upstream's routes of built-in kinds name the media types themselves.
+            // Upstream's routes of built-in kinds list the media types themselves.
             ObjectSchema::Builtin(_) => Status::unsupported_by_route(),
             ObjectSchema::Dynamic(_) | ObjectSchema::Open => Status::unsupported_media_type(accepted),
         })
     }
 
-    /// Reads the body of a PATCH.
+    /// Parses the body of a PATCH.
     ///
     /// # Errors
     /// 400, 413, 415, 422.
@@ -69,7 +69,7 @@ impl Patch {
             let config = Configuration::read(validation, body)?;
             return Ok(Self { kind, body: Value::Null, config, validation, found: StrictErrors::default() });
         }
-        // What there is not cannot be changed, whatever the patch says.
+        // A missing object is reported before errors in the patch.
         cx.stored(served, &cx.info.name)?;
         let decoded = match kind {
             PatchType::StrategicMerge => kelson_codec::decode_patch(body, strict),
@@ -87,27 +87,27 @@ impl Patch {
         Ok(Self { kind, body, config: Configuration::default(), validation, found })
     }
 
-    /// The tree after the patch, canonical, in the form the request is in. `old` is the tree before.
+    /// Applies the patch to `old`. Both trees are canonical and in the request's version.
     ///
     /// # Errors
     /// 400, 413, 422.
     pub fn apply(&self, cx: &RequestContext, schema: &ObjectSchema, old: &Value) -> Result<Value, Status> {
         let strict = self.validation != FieldValidation::Ignore;
-        let patched = self.patched(schema, old)?;
+        let patched = self.apply_unchecked(schema, old)?;
         let reset = prepare::empties_managed_fields(&patched);
-        let decoded = schema.normalize(patched, strict).map_err(|e| self.misfit(schema, old, &e))?;
+        let decoded = schema.normalize(patched, strict).map_err(|e| self.misfit_error(schema, old, &e))?;
         let mut found = self.found.clone();
         found.0.extend(decoded.strict.0);
         match self.validation {
             FieldValidation::Strict if !found.is_empty() => {
-                return Err(self.invalid(schema, &self.patched(schema, old)?, &found.to_string()));
+                return Err(self.invalid(schema, &self.apply_unchecked(schema, old)?, &found.to_string()));
             }
             FieldValidation::Warn => found.0.into_iter().for_each(|text| cx.warn(text)),
             FieldValidation::Strict | FieldValidation::Ignore => {}
         }
         let mut value = match schema {
             ObjectSchema::Builtin(_) => self.keep_type(cx, schema, old, decoded.value)?,
-            // Their strategy says what they must be.
+            // Their strategy validates kind and version.
             ObjectSchema::Dynamic(_) | ObjectSchema::Open => decoded.value,
         };
         if reset {
@@ -116,7 +116,7 @@ impl Patch {
         Ok(value)
     }
 
-    /// A patch makes no other kind of an object: a strategic merge cannot say so, the others may not.
+    /// Checks that a patch does not change the kind or version. A strategic merge ignores them.
     fn keep_type(
         &self,
         cx: &RequestContext,
@@ -125,7 +125,7 @@ impl Patch {
         mut value: Value,
     ) -> Result<Value, Status> {
         if self.kind != PatchType::StrategicMerge && value["apiVersion"].as_str().is_none_or(str::is_empty) {
-            // Upstream decodes such an object as one of no type, which has no name.
+            // Upstream decodes such an object as one without a type, which has no name.
             return Err(prepare::nameless(&cx.info.name));
         }
         let differs = |field: &str| value.get(field).is_some_and(|given| *given != "" && *given != old[field]);
@@ -134,22 +134,22 @@ impl Patch {
             let stored = |field: &str| old[field].as_str().unwrap_or_default();
             let (group, version) = stored("apiVersion").split_once('/').unwrap_or(("", stored("apiVersion")));
             let why = decode::other_kind(text("apiVersion"), text("kind"), &Gvk::new(group, version, stored("kind")));
-            return Err(self.invalid(schema, &self.patched(schema, old)?, &why));
+            return Err(self.invalid(schema, &self.apply_unchecked(schema, old)?, &why));
         }
         for field in ["apiVersion", "kind"] {
             value[field] = old[field].clone();
         }
         Ok(value)
     }
-    /// What the patch makes of the tree, whatever it is.
-    fn patched(&self, schema: &ObjectSchema, old: &Value) -> Result<Value, Status> {
+    /// The tree after the patch, before validation.
+    fn apply_unchecked(&self, schema: &ObjectSchema, old: &Value) -> Result<Value, Status> {
         let mut value = old.clone();
         match self.kind {
-            PatchType::Json => kelson_patch::json_patch(&mut value, &self.body).map_err(refused)?,
+            PatchType::Json => kelson_patch::json_patch(&mut value, &self.body).map_err(patch_error)?,
             PatchType::Merge => kelson_patch::merge_patch(&mut value, self.body.clone()),
             PatchType::StrategicMerge => {
-                value =
-                    kelson_patch::strategic_merge_patch(value, self.body.clone(), &schema.shape()).map_err(refused)?;
+                value = kelson_patch::strategic_merge_patch(value, self.body.clone(), &schema.shape())
+                    .map_err(patch_error)?;
             }
             PatchType::Apply => return Err(Status::unsupported_media_type(&ACCEPTED)),
         }
@@ -158,41 +158,41 @@ impl Patch {
         }
         Ok(value)
     }
-    /// Why what the patch made is no object of the kind.
-    fn misfit(&self, schema: &ObjectSchema, old: &Value, error: &DecodeError) -> Status {
+    /// The error for a patched tree that is not an object of the kind.
+    fn misfit_error(&self, schema: &ObjectSchema, old: &Value, error: &DecodeError) -> Status {
         if matches!(error, DecodeError::TooLarge | DecodeError::OverBudget(_)) {
             return decode::unreadable(error);
         }
-        // Made again: a patch that fits need not keep what it made.
-        let patched = match self.patched(schema, old) {
+        // The patch is applied again, so that valid patches do not have to keep the tree.
+        let patched = match self.apply_unchecked(schema, old) {
             Ok(patched) => patched,
             Err(status) => return status,
         };
         let strategic = schema.type_id().filter(|_| self.kind == PatchType::StrategicMerge);
-        let why = strategic.and_then(|ty| misfit::of_type(ty, &patched));
+        let why = strategic.and_then(|ty| misfit::explain(ty, &patched));
         self.invalid(schema, &patched, &why.unwrap_or_else(|| error.to_string()))
     }
-    /// The refusal of a patch whose result is no object: what is shown is the patch of a strategic merge, else the result.
+    /// The error for an invalid result. It contains the patch for a strategic merge, otherwise the result.
     fn invalid(&self, schema: &ObjectSchema, patched: &Value, why: &str) -> Status {
         let shown = match self.kind {
             PatchType::StrategicMerge => kelson_patch::printed(&self.body),
-            kind => shown::patched(kind, &self.body, schema.type_id(), patched),
+            kind => patched_json::render(kind, &self.body, schema.type_id(), patched),
         };
         let mut errors = FieldErrors::new();
         errors.invalid(&FieldPath::new("patch"), shown, why);
         Status::invalid(&GroupKind::default(), "", &errors)
     }
-    /// Whether it is an apply.
+    /// Whether it is a server-side apply.
     pub fn is_apply(&self) -> bool {
         self.kind == PatchType::Apply
     }
-    /// The configuration that an apply brings.
+    /// The configuration of a server-side apply.
     pub fn config(&self) -> &Configuration {
         &self.config
     }
 }
 
-/// A body that is no JSON; upstream says what it was doing where it looks for repeated keys.
+/// The error for a body that is not JSON. Strict decoding has another prefix in upstream.
 fn unreadable(kind: PatchType, strict: bool, error: &DecodeError) -> Status {
     match error {
         DecodeError::TooLarge | DecodeError::OverBudget(_) => decode::unreadable(error),
@@ -203,9 +203,9 @@ fn unreadable(kind: PatchType, strict: bool, error: &DecodeError) -> Status {
     }
 }
 
-/// A JSON patch is a list of operations, the others are objects.
+/// Checks that a JSON patch is a list of operations and another patch an object.
 fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status> {
-    // Nothing at all: an empty list of operations, an object without fields.
+    // Null is an empty list or object.
     if body.is_null() {
         return Ok(());
     }
@@ -213,13 +213,14 @@ fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status>
     let (wanted, ty) = match (kind, strict) {
         (PatchType::Json, true) => ("array", "[]handlers.jsonPatchOp"),
         (PatchType::Json, false) => ("array", "jsonpatch.Patch"),
-        // The library takes a list for the new document.
+        // Upstream's library takes a list as the new document.
         (PatchType::Merge, false) if body.is_array() => return Ok(()),
         _ => ("object", "map[string]interface {}"),
     };
     let why = if found != wanted {
         format!("json: cannot unmarshal {found} into Go value of type {ty}")
-    } else if let Some(why) = body.as_array().filter(|_| strict).and_then(|all| all.iter().find_map(no_operation)) {
+    } else if let Some(why) = body.as_array().filter(|_| strict).and_then(|all| all.iter().find_map(invalid_operation))
+    {
         why
     } else {
         return Ok(());
@@ -227,8 +228,8 @@ fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status>
     Err(unreadable(kind, strict, &DecodeError::Json(why)))
 }
 
-/// Why an element of a JSON patch is no operation.
-fn no_operation(element: &Value) -> Option<String> {
+/// Error text for an element of a JSON patch that is not an operation.
+fn invalid_operation(element: &Value) -> Option<String> {
     let Some(fields) = element.as_object() else {
         let found = Some(kelson_codec::go_kind(element, "null")).filter(|_| !element.is_null())?;
         return Some(format!("json: cannot unmarshal {found} into Go value of type handlers.jsonPatchOp"));
@@ -239,7 +240,7 @@ fn no_operation(element: &Value) -> Option<String> {
     Some(format!("json: cannot unmarshal {found} into Go struct field jsonPatchOp.{key} of type string"))
 }
 
-/// What is repeated, and what operations of a JSON patch have that no operation has.
+/// The errors of strict decoding: duplicate keys, and unknown fields of JSON patch operations.
 fn findings(kind: PatchType, body: &Value, repeated: StrictErrors) -> StrictErrors {
     if kind != PatchType::Json {
         return repeated;
@@ -253,14 +254,14 @@ fn findings(kind: PatchType, body: &Value, repeated: StrictErrors) -> StrictErro
     StrictErrors(all.map(|text| format!("json patch {text}")).collect())
 }
 
-fn refused(error: PatchError) -> Status {
+fn patch_error(error: PatchError) -> Status {
     match error {
         PatchError::BadRequest(text) => Status::bad_request(text),
         PatchError::Unprocessable(text) => {
             let mut status =
                 Status::failure(422, Reason::Invalid, "the server rejected our request due to an error in our request");
             status.details = Some(Box::default());
-            tracing::debug!(text, "patch does not apply");
+            tracing::debug!(text, "patch cannot be applied");
             status
         }
         PatchError::Internal(text) => Status::failure(500, Reason::Unknown, text),
@@ -286,7 +287,7 @@ fn check_options(cx: &RequestContext, kind: PatchType) -> Result<(), Status> {
 /// Serves PATCH of an object or one of its views.
 ///
 /// # Errors
-/// Whatever the steps refuse.
+/// Errors of the steps.
 pub async fn patch(
     cx: &RequestContext,
     served: &Served,
@@ -298,10 +299,10 @@ pub async fn patch(
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
-    steps::body_read(bytes.len());
+    steps::record_body(bytes.len());
     let patch = Patch::new(cx, served, &bytes)?;
     drop(bytes);
-    steps::at("About to apply patch");
+    steps::record("About to apply patch");
     let name = &cx.info.name;
     let change = Change {
         subresource,
@@ -315,18 +316,18 @@ pub async fn patch(
     };
     if patch.is_apply() {
         let (object, created) = apply::apply(cx, served, patch.config(), &change).await?;
-        steps::at("Object stored in database");
+        steps::record("Object stored in database");
         let code = if created { StatusCode::CREATED } else { StatusCode::OK };
         return encode::object(code, &accepted, served, &view, object).await;
     }
     let make = |old: &Value| -> Result<Value, Status> {
         let mut new = patch.apply(cx, &served.schema, old)?;
-        // A patch cannot rename, or move.
+        // A patch cannot change name or namespace.
         prepare::same_name(cx, meta_text(&new, "name"))?;
         prepare::set_namespace(cx, served, &mut new)?;
         Ok(new)
     };
     let object = update::run(cx, served, name, &change, &make).await?;
-    steps::at("Object stored in database");
+    steps::record("Object stored in database");
     encode::object(StatusCode::OK, &accepted, served, &view, object).await
 }

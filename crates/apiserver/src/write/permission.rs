@@ -1,4 +1,4 @@
-//! Permission: what a write needs beside the verb that its request was authorized for.
+//! Permissions that a write needs besides its request's verb.
 use kelson_auth::authorize::forbidden;
 use kelson_auth::{Attributes, Decision};
 use kelson_meta::Status;
@@ -6,8 +6,8 @@ use kelson_meta::Status;
 use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 
-/// The facts of the request, for authorizers; callers change what they ask about.
-pub fn of_request(cx: &RequestContext) -> Attributes<'_> {
+/// The authorization attributes of the request. Callers replace some of them.
+pub fn request_attributes(cx: &RequestContext) -> Attributes<'_> {
     let i = &cx.info;
     Attributes {
         version: &i.version,
@@ -17,20 +17,20 @@ pub fn of_request(cx: &RequestContext) -> Attributes<'_> {
     }
 }
 
-/// Refuses a request of another verb (PUT, apply) that makes an object unless its user may `create` it (upstream
-/// `handlers.withAuthorization`). A POST was authorized for `create` before.
+/// Checks the permission to `create` for a PUT or apply that creates an object (upstream `handlers.withAuthorization`). A POST was
+/// authorized for `create` before.
 ///
 /// # Errors
 /// 403.
-pub async fn to_create(cx: &RequestContext, served: &Served) -> Result<(), Status> {
+pub async fn check_create(cx: &RequestContext, served: &Served) -> Result<(), Status> {
     if cx.info.verb == "create" {
         return Ok(());
     }
-    let attributes = Attributes { verb: "create", namespace: cx.namespace(served), ..of_request(cx) };
+    let attributes = Attributes { verb: "create", namespace: cx.namespace(served), ..request_attributes(cx) };
     cx.server.authorizer.check(&attributes).await
 }
 
-/// Why the user may not do this, in the words of a 403; `None` where it is allowed.
+/// The message of a 403 if the user may not do this; `None` if it is allowed.
 pub async fn refusal(cx: &RequestContext, attributes: &Attributes<'_>) -> Option<String> {
     match cx.server.authorizer.decide(attributes).await {
         Decision::Allow(_) => None,

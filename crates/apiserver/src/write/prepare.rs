@@ -1,19 +1,19 @@
-//! Prepare: what every written object goes through between its decoding and its admission, whatever the verb.
+//! Prepare: steps of every write between decoding and admission.
 use kelson_meta::Status;
 use serde_json::Value;
 
 use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 
-/// A text of an object's metadata; empty where there is none.
+/// A string in an object's metadata; empty if it is missing.
 pub fn meta_text<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"][field].as_str().unwrap_or("")
 }
 
-/// A decoded object with the defaults of the served version, in the form that is worked on.
+/// Applies the defaults of the served version and converts the object to the working version.
 ///
 /// # Errors
-/// 400 for what has no stored form; what a kind made at run time refuses.
+/// 400 if there is no stored version; errors of a custom resource's conversion.
 pub async fn to_working(served: &Served, mut object: Value) -> Result<Value, Status> {
     if let Some(o) = object.as_object_mut()
         && !o.get("metadata").is_some_and(Value::is_object)
@@ -24,10 +24,10 @@ pub async fn to_working(served: &Served, mut object: Value) -> Result<Value, Sta
     served.served_to_working(object).await
 }
 
-/// The namespace of the path goes into the object; one that the object names must be the same.
+/// Sets the namespace in the path on the object. A namespace in the object must be the same.
 ///
 /// # Errors
-/// 400.
+/// 400 if it differs.
 pub fn set_namespace(cx: &RequestContext, served: &Served, object: &mut Value) -> Result<(), Status> {
     check_namespace(cx, served, object)?;
     if served.namespaced {
@@ -38,10 +38,10 @@ pub fn set_namespace(cx: &RequestContext, served: &Served, object: &mut Value) -
     Ok(())
 }
 
-/// An object of a namespaced kind that names a namespace must name the one of the path.
+/// Checks that a namespace in the object is the one in the path.
 ///
 /// # Errors
-/// 400.
+/// 400 if it differs.
 pub fn check_namespace(cx: &RequestContext, served: &Served, object: &Value) -> Result<(), Status> {
     let given = meta_text(object, "namespace");
     if served.namespaced && !given.is_empty() && given != cx.info.namespace {
@@ -51,10 +51,10 @@ pub fn check_namespace(cx: &RequestContext, served: &Served, object: &Value) -> 
     Ok(())
 }
 
-/// An object that names itself must have the name of the path.
+/// Checks that a name in the object is the one in the path.
 ///
 /// # Errors
-/// 400.
+/// 400 if it differs.
 pub fn check_name(cx: &RequestContext, object: &Value) -> Result<(), Status> {
     match meta_text(object, "name") {
         "" => Ok(()),
@@ -62,16 +62,16 @@ pub fn check_name(cx: &RequestContext, object: &Value) -> Result<(), Status> {
     }
 }
 
-/// 400 for an object that must say its name and does not.
+/// The error for an object without a name (upstream's text).
 pub fn nameless(asked: &str) -> Status {
     let why = format!("the name of the object ({asked} based on URL) was undeterminable: name must be provided");
     Status::bad_request(why)
 }
 
-/// A name must be the one of the path.
+/// Checks that a name is the one in the path.
 ///
 /// # Errors
-/// 400.
+/// 400 if it is empty or differs.
 pub fn same_name(cx: &RequestContext, given: &str) -> Result<(), Status> {
     let asked = &cx.info.name;
     if given == asked {
@@ -84,12 +84,12 @@ pub fn same_name(cx: &RequestContext, given: &str) -> Result<(), Status> {
     Err(Status::bad_request(why))
 }
 
-/// Whether the object says explicitly that it has no `managedFields`, which resets them. Its canonical form does not say so.
+/// Whether `managedFields` are explicitly empty, which resets them. The canonical tree does not show this.
 pub fn empties_managed_fields(object: &Value) -> bool {
     object["metadata"]["managedFields"].as_array().is_some_and(Vec::is_empty)
 }
 
-/// Makes a canonical object say that it has no `managedFields`.
+/// Sets explicitly empty `managedFields` in a canonical tree.
 pub fn empty_managed_fields(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.insert("managedFields".into(), Value::Array(Vec::new()));

@@ -1,5 +1,5 @@
-//! `--allow-privileged=false`: no pod, and no template of pods, has a privileged container (upstream
-//! `pkg/capabilities`, judged in the validation of security contexts).
+//! `--allow-privileged=false`: rejects pods and pod templates with privileged containers (upstream `pkg/capabilities`, checked in the
+//! validation of security contexts).
 use kelson_admission::containers::containers;
 use kelson_meta::{FieldErrors, FieldPath};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 
-/// Where the spec of pods is in an object of this kind; `None`: there is none.
+/// The path of the pod spec in an object of this kind; `None` if it has none.
 fn pods_of(kind: &str) -> Option<&'static [&'static str]> {
     match kind {
         "Pod" => Some(&["spec"]),
@@ -20,17 +20,17 @@ fn pods_of(kind: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// What is wrong with an object where the server was told to have no privileged containers.
-pub fn refused(cx: &RequestContext, served: &Served, object: &Value) -> FieldErrors {
+/// The privileged containers of an object as errors, if the server does not allow them.
+pub fn check(cx: &RequestContext, served: &Served, object: &Value) -> FieldErrors {
     // Groups without a dot are built in.
     if cx.server.config.allow_privileged || served.gvk.group.contains('.') {
         return FieldErrors::new();
     }
-    faults(&served.gvk.kind, object)
+    privileged_containers(&served.gvk.kind, object)
 }
 
-/// The privileged containers of an object of this built-in kind, each as a fault.
-pub fn faults(kind: &str, object: &Value) -> FieldErrors {
+/// The privileged containers of an object of this built-in kind, each as an error.
+pub fn privileged_containers(kind: &str, object: &Value) -> FieldErrors {
     let mut faults = FieldErrors::new();
     let Some((first, rest)) = pods_of(kind).and_then(<[_]>::split_first) else { return faults };
     let path = rest.iter().fold(FieldPath::new(first), |path, name| path.child(name));
@@ -50,12 +50,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_privileged_container_is_named_by_its_place() {
+    fn each_privileged_container_is_reported_with_its_path() {
         let privileged = json!({"name": "p", "securityContext": {"privileged": true}});
         let plain = json!({"name": "q", "securityContext": {"privileged": false}});
         let spec =
             json!({"containers": [plain, privileged], "initContainers": [privileged], "ephemeralContainers": [plain]});
-        let said = |kind: &str, object: Value| faults(kind, &object).to_string();
+        let said = |kind: &str, object: Value| privileged_containers(kind, &object).to_string();
         let pod = said("Pod", json!({"spec": spec}));
         for place in ["spec.initContainers[0]", "spec.containers[1]"] {
             let wanted = format!("{place}.securityContext.privileged: Forbidden: disallowed by cluster policy");

@@ -1,4 +1,4 @@
-//! Charges of ResourceQuotas: the one write that admission makes. It is made only on the version that was judged.
+//! Updates the usage of ResourceQuotas, the only write that admission makes. It is made only on the revision that was checked.
 use std::sync::{Arc, OnceLock, Weak};
 
 use async_trait::async_trait;
@@ -8,16 +8,16 @@ use kelson_store::Resource;
 use serde_json::Value;
 
 use crate::shared::Server;
-use crate::write::commit::{Committer, Refused};
+use crate::write::commit::{Committer, WriteError};
 
-/// The way from the admission chain, which is built first, to the server that it is a part of.
+/// Connects the admission chain, which is built first, with its server.
 #[derive(Default)]
 pub struct Charges(OnceLock<Weak<Server>>);
 
 impl Charges {
-    /// From now on charges are written to this server's store.
+    /// Sets the server whose store is written.
     pub fn connect(&self, server: &Arc<Server>) {
-        // A second server would need a chain of its own: the first one stays.
+        // The first server stays: a second one would have its own chain.
         let _ = self.0.set(Arc::downgrade(server));
     }
 }
@@ -26,7 +26,7 @@ impl Charges {
 impl QuotaCharges for Charges {
     async fn charge(&self, namespace: &str, name: &str, seen: &str, used: &Value) -> Result<bool, Status> {
         let server = self.0.get().and_then(Weak::upgrade);
-        let server = server.ok_or_else(|| Status::internal("the server is not there to charge quotas"))?;
+        let server = server.ok_or_else(|| Status::internal("cannot charge quotas: the server is not running"))?;
         let served = server.catalog.any("", "resourcequotas");
         let served = served.ok_or_else(|| Status::internal("resourcequotas are not served"))?;
         let Some(record) = server.store.get(Resource::new("", "resourcequotas"), namespace, name) else {
@@ -37,9 +37,9 @@ impl QuotaCharges for Charges {
         }
         let mut value = served.one_working(&record).await?;
         value["status"]["used"] = used.clone();
-        match Committer::of(&server).update(&served, &record, value).await {
+        match Committer::new(&server).update(&served, &record, value).await {
             Ok(_) => Ok(true),
-            Err(Refused::Conflict | Refused::Gone) => Ok(false),
+            Err(WriteError::Conflict | WriteError::Gone) => Ok(false),
             Err(refused) => Err(refused.status(&served, name)),
         }
     }

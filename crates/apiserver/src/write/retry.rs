@@ -1,5 +1,4 @@
-//! Read, change, commit: the one loop of everything that changes a stored object. When somebody else wrote in between,
-//! the change is made again on the newest object.
+//! Read, change, commit: the loop of all changes of a stored object. After a conflict the change is made again on the newest object.
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -9,24 +8,24 @@ use serde_json::Value;
 
 use crate::catalog::Served;
 use crate::shared::context::RequestContext;
-use crate::write::commit::{Committer, Refused};
+use crate::write::commit::{Committer, WriteError};
 
-/// Times a change is made again after a conflict.
+/// Retries after a conflict.
 pub const RETRIES_MAX: usize = 10;
 
-/// Calls `attempt` with the newest record of an object until it succeeds or is refused for another reason than a conflict.
+/// Calls `attempt` with the newest record of an object until it succeeds or fails for another reason than a conflict.
 ///
 /// # Errors
-/// 404 when there is no such object, 409 when others were always faster, and what `attempt` refuses.
+/// 404 without such an object, 409 after too many conflicts, and the errors of `attempt`.
 pub async fn on_newest<'a, T>(
     cx: &'a RequestContext,
     served: &'a Served,
     name: &'a str,
-    attempt: impl Fn(Arc<Record>) -> BoxFuture<'a, Result<T, Refused>>,
+    attempt: impl Fn(Arc<Record>) -> BoxFuture<'a, Result<T, WriteError>>,
 ) -> Result<T, Status> {
     for _ in 0..=RETRIES_MAX {
         match attempt(cx.stored(served, name)?).await {
-            Err(Refused::Conflict) => {}
+            Err(WriteError::Conflict) => {}
             Err(refused) => return Err(refused.status(served, name)),
             Ok(done) => return Ok(done),
         }
@@ -34,18 +33,18 @@ pub async fn on_newest<'a, T>(
     Err(Status::conflict(&served.gr, name, Status::MODIFIED))
 }
 
-/// What a change made of a tree.
+/// Whether a change needs to be stored.
 pub enum Changed {
-    /// It is to be stored.
+    /// The tree changed and is stored.
     Yes,
-    /// Nothing is to be stored: it is as it should be, or this is a dry run.
+    /// Nothing is stored: nothing changed, or it is a dry run.
     No,
 }
 
-/// Changes a stored object in place, without admission or validation: for what the server itself notes on objects.
+/// Changes a stored object without admission or validation, for fields that the server itself maintains.
 ///
 /// # Errors
-/// 404, 409, and what `change` refuses.
+/// 404, 409, and the errors of `change`.
 pub async fn modify(
     cx: &RequestContext,
     served: &Served,
@@ -58,7 +57,7 @@ pub async fn modify(
             let mut value = served.one_working(&record).await?;
             match change(&mut value)? {
                 Changed::No => Ok(()),
-                Changed::Yes => Committer::of(&cx.server).update(served, &record, value).await.map(drop),
+                Changed::Yes => Committer::new(&cx.server).update(served, &record, value).await.map(drop),
             }
         })
     })

@@ -1,14 +1,14 @@
-//! Steps of a write, as a trace tells them, under upstream's names (`endpoints/handlers`).
+//! Trace events of the steps of a write, under upstream's names (`endpoints/handlers`).
 use kelson_meta::Status;
 use kelson_traces::{KeyValue, event};
 
-/// The body was read.
-pub fn body_read(bytes: usize) {
+/// Records that the body was read.
+pub fn record_body(bytes: usize) {
     event("limitedReadBody succeeded", || vec![KeyValue::number("len", bytes)]);
 }
 
-/// What the request did in the store; `bytes` are those of its body.
-pub fn written<T>(bytes: usize, outcome: &Result<T, Status>) {
+/// Records the outcome of the write; `bytes` is the size of its body.
+pub fn record_write<T>(bytes: usize, outcome: &Result<T, Status>) {
     let len = || KeyValue::number("len", bytes);
     match outcome {
         Ok(_) => event("Write to database call succeeded", || vec![len()]),
@@ -16,7 +16,7 @@ pub fn written<T>(bytes: usize, outcome: &Result<T, Status>) {
     }
 }
 
-/// Something begins, or is over.
-pub fn at(step: &str) {
+/// Records a step.
+pub fn record(step: &str) {
     event(step, Vec::new);
 }

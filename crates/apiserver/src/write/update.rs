@@ -1,5 +1,5 @@
-//! Update: what PUT, PATCH, apply and the subresources that change an object share: read, change, check, admit,
-//! validate, commit, and try again where the client left room for it.
+//! Update: common to PUT, PATCH, apply and the subresources that change an object: read, change, check, admit, validate, commit, and
+//! retry after a conflict unless the client requires a version.
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -17,109 +17,109 @@ use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::admit::{self, Admission};
-use crate::write::commit::{Committer, Refused};
-use crate::write::owners::{self, When};
+use crate::write::commit::{Committer, WriteError};
+use crate::write::owners::{self, DedupStage};
 use crate::write::prepare::{self, meta_text};
 use crate::write::{create, decode, delete, device_claims, fields, privileged, retry, steps, warn};
 
-/// Whose word `managedFields` follow.
+/// How `managedFields` are maintained.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
-    /// What changed belongs to the request's field manager.
+    /// Changed fields belong to the request's field manager.
     Note,
-    /// The merge of an apply has said it already.
+    /// The merge of an apply has already updated them.
     Merged,
 }
 
-/// What a wanted tree was made of.
+/// What the new tree was made from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Basis {
-    /// The client sent it: a resourceVersion in it ties the write to that version.
+    /// The client sent it; a resourceVersion in it is a precondition.
     Sent,
-    /// The stored object was changed: that it names its version ties it to nothing.
+    /// The stored object was changed; its resourceVersion is not a precondition.
     Stored,
 }
 
-/// The form in which a change is made.
+/// The version of the trees in which a change is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// The one the request is in.
+    /// The request's version.
     Served,
-    /// The one that is worked on ([`Served::works_as_served`]).
+    /// The working version ([`Served::works_as_served`]).
     Working,
 }
 
-/// An object as admission is to see it, where that is not the object itself (`Scale`).
+/// Converts an object into the view that admission sees, if that is not the object itself (`Scale`).
 pub trait AdmissionView: Send + Sync {
-    /// What admission sees of an object that is worked on.
+    /// The view of an object in the working version.
     fn show(&self, object: &Value) -> Value;
-    /// Takes what admission changed in its view over into the object.
+    /// Copies what admission changed in the view to the object.
     ///
     /// # Errors
-    /// For a view that cannot be taken over.
+    /// The view cannot be converted back.
     fn take_over(&self, view: &Value, object: &mut Value) -> Result<(), Status>;
 }
 
-/// One change of a stored object.
+/// One change of a stored object: how it is made, validated and shown to admission.
 pub struct Change<'a> {
-    /// The view that the strategy judges by; empty for the object itself.
+    /// The subresource whose validation applies; empty for the object itself.
     pub subresource: &'a str,
-    /// The subresource that `managedFields` name.
+    /// The subresource in `managedFields`.
     pub manager: &'a str,
-    /// Kind that admission sees.
+    /// The kind that admission sees.
     pub kind: &'a Gvk,
-    /// What admission sees, unless it is the object.
+    /// The view that admission sees; `None` for the object.
     pub admission_view: Option<&'a dyn AdmissionView>,
-    /// Nothing is to be stored.
+    /// Whether nothing is stored.
     pub dry_run: bool,
-    /// Whose word `managedFields` follow.
+    /// How `managedFields` are maintained.
     pub ownership: Ownership,
-    /// What the wanted tree was made of.
+    /// What the new tree was made from.
     pub basis: Basis,
-    /// The form that the change is made in.
+    /// The version in which the change is made.
     pub form: Form,
 }
 
-/// Gives the tree that is wanted in place of a stored one, both in the change's form.
+/// Makes the new tree from the stored one, both in the change's version.
 pub trait Make: Send + Sync {
-    /// The wanted tree; asked again when somebody else wrote in between.
+    /// The new tree. It is called again after a conflict.
     fn make<'a>(&'a self, old: &'a Value) -> BoxFuture<'a, Result<Value, Status>>;
 }
 
-/// What need not wait is a function.
+/// A function that does not have to wait.
 impl<F: Fn(&Value) -> Result<Value, Status> + Send + Sync> Make for F {
     fn make<'a>(&'a self, old: &'a Value) -> BoxFuture<'a, Result<Value, Status>> {
         Box::pin(std::future::ready(self(old)))
     }
 }
 
-/// Serves PUT on an object or one of its views.
+/// Serves PUT of an object or a subresource.
 ///
 /// # Errors
-/// Whatever the steps refuse.
+/// Errors of the steps.
 pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
     let len = bytes.len();
-    steps::body_read(len);
-    steps::at("About to convert to expected version");
+    steps::record_body(len);
+    steps::record("About to convert to expected version");
     let value = decode::object(cx, &served.gvk, &served.schema, &bytes)?;
     drop(bytes);
     let mut value = prepare::to_working(served, value).await?;
-    steps::at("Conversion done");
+    steps::record("Conversion done");
     prepare::same_name(cx, meta_text(&value, "name"))?;
     value["metadata"]["name"] = cx.info.name.as_str().into();
     prepare::set_namespace(cx, served, &mut value)?;
-    steps::at("About to store object in database");
+    steps::record("About to store object in database");
     if subresource.is_empty() && served.options().allow_create_on_update && cx.stored(served, &cx.info.name).is_err() {
         match create_instead(cx, served, value.clone(), dry_run).await {
             Ok(object) => {
-                steps::written(len, &Ok(()));
+                steps::record_write(len, &Ok(()));
                 return encode::object(StatusCode::CREATED, &accepted, served, &view, object).await;
             }
-            // Somebody was faster: it is an update after all.
+            // Another client created it: update it after all.
             Err(status) if status.is(Reason::AlreadyExists) => {}
             Err(status) => return Err(status),
         }
@@ -134,7 +134,7 @@ pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: 
         basis: Basis::Sent,
         form: Form::Working,
     };
-    // A tree that names its version is wanted once, whatever comes of it: it need not be copied.
+    // A tree with a version is used for one attempt only, so it need not be cloned.
     let once = names_version(&value);
     let wanted = Mutex::new(value);
     let make = |_: &Value| -> Result<Value, Status> {
@@ -142,7 +142,7 @@ pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: 
         Ok(if once { std::mem::take(&mut *wanted) } else { wanted.clone() })
     };
     let object = run(cx, served, &cx.info.name, &change, &make).await;
-    steps::written(len, &object);
+    steps::record_write(len, &object);
     let object = object?;
     encode::object(StatusCode::OK, &accepted, served, &view, object).await
 }
@@ -151,20 +151,20 @@ fn names_version(object: &Value) -> bool {
     !matches!(meta_text(object, "resourceVersion"), "" | "0")
 }
 
-/// Takes the version out of an object that is made instead of changed. Upstream's store ignores it there, and reads it all the same.
+/// Removes the version from an object that is created instead of updated. Upstream's store ignores it, but parses it.
 ///
 /// # Errors
-/// 500 for a version that is no number.
-pub fn forget_version(object: &mut Value) -> Result<(), Status> {
+/// 500 for a version that is not a number.
+pub fn clear_version(object: &mut Value) -> Result<(), Status> {
     let version = meta_text(object, "resourceVersion");
     if !version.is_empty() && version.parse::<u64>().is_err() {
-        return Err(no_number(version));
+        return Err(invalid_version(version));
     }
     object["metadata"]["resourceVersion"] = "".into();
     Ok(())
 }
 
-fn no_number(version: &str) -> Status {
+fn invalid_version(version: &str) -> Status {
     let why = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
     Status::failure(500, Reason::Unknown, why)
 }
@@ -179,14 +179,14 @@ async fn create_instead(
     if !uid.is_empty() {
         return Err(Status::conflict(&served.gr, &cx.info.name, &uid_mismatch(uid, "")));
     }
-    forget_version(&mut value)?;
+    clear_version(&mut value)?;
     create::insert(cx, served, value, dry_run).await
 }
 
-/// Makes a change. `make` is called again when somebody else wrote in between and the change is not tied to a version.
+/// Makes a change. `make` is called again after a conflict, unless the change requires a version.
 ///
 /// # Errors
-/// Whatever the steps refuse.
+/// Errors of the steps.
 pub async fn run(
     cx: &RequestContext,
     served: &Served,
@@ -194,7 +194,7 @@ pub async fn run(
     change: &Change<'_>,
     make: &dyn Make,
 ) -> Result<Object, Status> {
-    let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Object, Refused>> {
+    let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Object, WriteError>> {
         Box::pin(async move {
             let old = served.one_working(&record).await?;
             let new = match change.form {
@@ -206,8 +206,8 @@ pub async fn run(
                 Form::Served => prepare::to_working(served, make.make(&old).await?).await?,
             };
             let tied = check_version(served, name, change.basis, &new, &record)? && change.basis == Basis::Sent;
-            match once(cx, served, name, change, &record, &old, new).await {
-                Err(Refused::Conflict) if tied => Err(Status::conflict(&served.gr, name, Status::MODIFIED).into()),
+            match try_update(cx, served, name, change, &record, &old, new).await {
+                Err(WriteError::Conflict) if tied => Err(Status::conflict(&served.gr, name, Status::MODIFIED).into()),
                 outcome => outcome,
             }
         })
@@ -215,12 +215,11 @@ pub async fn run(
     retry::on_newest(cx, served, name, attempt).await
 }
 
-/// Whether the wanted tree is tied to the version that was read.
+/// Checks UID and resourceVersion of the new tree. Returns whether the write requires the version that was read.
 fn check_version(served: &Served, name: &str, basis: Basis, new: &Value, record: &Record) -> Result<bool, Status> {
     let text = |f: &str| new["metadata"][f].as_str().unwrap_or("");
     let uid = text("uid");
-    // What is sent names the object it is meant for; a patch that changes the UID is refused as any change of a field is that
-    // cannot change.
+    // The UID that a client sends is a precondition; a patch that changes the UID is rejected like any change of an immutable field.
     if basis == Basis::Sent && !uid.is_empty() && kelson_store::Uid::new(uid) != record.meta().uid {
         let key = record.key();
         return Err(uid_conflict(served, (&*key.namespace, name), uid, &record.meta().uid.to_string()));
@@ -239,11 +238,11 @@ fn check_version(served: &Served, name: &str, basis: Basis, new: &Value, record:
     match version.parse::<u64>() {
         Ok(v) if v == record.revision() => Ok(true),
         Ok(_) => Err(Status::conflict(&served.gr, name, Status::MODIFIED)),
-        Err(_) => Err(no_number(version)),
+        Err(_) => Err(invalid_version(version)),
     }
 }
 
-/// 409 for a write that is meant for an object of another UID; upstream's storage is the one that notices.
+/// 409 for a write that requires another UID, in the words of upstream's storage.
 pub fn uid_conflict(served: &Served, (namespace, name): (&str, &str), wanted: &str, found: &str) -> Status {
     let why = uid_mismatch(wanted, found);
     let path = kelson_schema::storage::path(&served.gr.group, &served.gr.resource);
@@ -259,10 +258,15 @@ fn uid_mismatch(wanted: &str, found: &str) -> String {
     format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}")
 }
 
-/// What admission is shown in place of the object, and the stored object in that view.
-type Shown<'a> = Option<(&'a dyn AdmissionView, &'a Value)>;
+/// The view that admission sees instead of the object, and the stored object in that view.
+type ObjectView<'a> = Option<(&'a dyn AdmissionView, &'a Value)>;
 
-async fn mutated(admission: &Admission<'_>, shown: Shown<'_>, mut new: Value, old: &Value) -> Result<Value, Status> {
+async fn mutate(
+    admission: &Admission<'_>,
+    shown: ObjectView<'_>,
+    mut new: Value,
+    old: &Value,
+) -> Result<Value, Status> {
     let Some((view, old_view)) = shown else {
         return Ok(admission.mutate(Some(new), Some(old)).await?.unwrap_or_default());
     };
@@ -271,7 +275,7 @@ async fn mutated(admission: &Admission<'_>, shown: Shown<'_>, mut new: Value, ol
     Ok(new)
 }
 
-async fn validated(admission: &Admission<'_>, shown: Shown<'_>, new: Value, old: &Value) -> Result<Value, Status> {
+async fn validate(admission: &Admission<'_>, shown: ObjectView<'_>, new: Value, old: &Value) -> Result<Value, Status> {
     let Some((view, old_view)) = shown else {
         return Ok(admission.validate(Some(new), Some(old)).await?.unwrap_or_default());
     };
@@ -279,15 +283,21 @@ async fn validated(admission: &Admission<'_>, shown: Shown<'_>, new: Value, old:
     Ok(new)
 }
 
-/// What is wrong with the changed object, whatever the time is.
-async fn judged(cx: &RequestContext, served: &Served, subresource: &str, new: &Value, old: &Value) -> FieldErrors {
-    let mut errors = device_claims::of_update(cx, served, subresource, new, old).await;
+/// The validation errors of a change that do not depend on the time.
+async fn validate_change(
+    cx: &RequestContext,
+    served: &Served,
+    subresource: &str,
+    new: &Value,
+    old: &Value,
+) -> FieldErrors {
+    let mut errors = device_claims::check_status_update(cx, served, subresource, new, old).await;
     errors.extend(served.strategy.judge_update(subresource, new, old, &mut |warning| cx.warn(warning)));
-    errors.extend(privileged::refused(cx, served, new));
+    errors.extend(privileged::check(cx, served, new));
     errors
 }
 
-async fn once(
+async fn try_update(
     cx: &RequestContext,
     served: &Served,
     name: &str,
@@ -295,13 +305,13 @@ async fn once(
     record: &Arc<Record>,
     old: &Value,
     mut new: Value,
-) -> Result<Object, Refused> {
+) -> Result<Object, WriteError> {
     kelson_resources::metadata::keep_system_fields(&mut new, old);
     if change.basis == Basis::Sent {
-        owners::once_each(&mut new, When::Sent).into_iter().for_each(|w| cx.warn(w));
+        owners::deduplicate(&mut new, DedupStage::Sent).into_iter().for_each(|w| cx.warn(w));
     }
     if change.ownership == Ownership::Note {
-        fields::note(cx, served, Some(old), &mut new, change.manager).await?;
+        fields::track_fields(cx, served, Some(old), &mut new, change.manager).await?;
     }
     let admission = Admission {
         cx,
@@ -314,8 +324,8 @@ async fn once(
     };
     let old_view = change.admission_view.map(|view| view.show(old));
     let shown = change.admission_view.zip(old_view.as_ref());
-    new = mutated(&admission, shown, new, old).await?;
-    owners::once_each(&mut new, When::Admitted).into_iter().for_each(|w| cx.warn(w));
+    new = mutate(&admission, shown, new, old).await?;
+    owners::deduplicate(&mut new, DedupStage::Admitted).into_iter().for_each(|w| cx.warn(w));
     served.strategy.default(served.working_version(), &mut new)?;
     cx.server.gated.drop_from(&served.gr.group, &served.gr.resource, &mut new, Some(old));
     let strategy_cx = cx.strategy_cx();
@@ -326,9 +336,9 @@ async fn once(
         served.strategy.prepare_subresource_update(&strategy_cx, change.subresource, &mut new, old);
     }
     new["metadata"]["resourceVersion"] = record.revision().to_string().into();
-    admit::escalation(cx, served, &new, Some(old))?;
+    admit::check_escalation(cx, served, &new, Some(old))?;
     let reserved = cx.server.services.before_update(served, &mut new, old, change.dry_run).await?;
-    let mut errors = judged(cx, served, change.subresource, &new, old).await;
+    let mut errors = validate_change(cx, served, change.subresource, &new, old).await;
     if errors.is_empty() && !main {
         errors = served.strategy.judge_subresource_time(&strategy_cx, change.subresource, &new, old);
     }
@@ -339,20 +349,20 @@ async fn once(
     if main {
         warn::add(cx, served, &new, Some(old));
     }
-    new = validated(&admission, shown, new, old).await?;
+    new = validate(&admission, shown, new, old).await?;
     fields::keep_old_times(&mut new, old);
     if change.dry_run {
-        create::tried_form(served, &new).await?;
+        create::check_conversion(served, &new).await?;
         new["metadata"]["resourceVersion"] = record.revision().to_string().into();
         return Ok(Object::Tree(new));
     }
     if delete::ends_with_update(served, &new) {
         let last = new.clone();
-        Committer::of(&cx.server).delete(served, record, Some(new)).await?;
+        Committer::new(&cx.server).delete(served, record, Some(new)).await?;
         cx.server.services.after_delete(served, &last).await;
         return Ok(Object::Tree(last));
     }
-    let stored = Committer::of(&cx.server).update(served, record, new).await?;
-    reserved.keep().await;
+    let stored = Committer::new(&cx.server).update(served, record, new).await?;
+    reserved.confirm().await;
     Ok(Object::Record(stored))
 }

@@ -1,4 +1,4 @@
-//! What an answer says, in the form of the corpus, and how two answers differ.
+//! Converts an answer to the corpus's form, and compares two answers.
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -7,26 +7,26 @@ use serde_json::Value;
 use crate::edit;
 use crate::server::Answer;
 
-/// More causes than this are cut in the corpus.
+/// The corpus truncates longer lists of causes.
 const CAUSES_MAX: usize = 24;
-/// So many are left of those.
+/// The number of causes in a truncated list.
 const CAUSES_KEPT: usize = 12;
-/// What stands for values that the server chose.
+/// Placeholders for values that the server chose.
 const CHOSEN: [&str; 6] = ["<uuid>", "<now>", "<ip>", "<port>", "<x>", "<token>"];
 
-/// How Kelson's answer differs from the reference's.
+/// The difference of Kelson's answer from the reference's.
 pub struct Difference {
-    /// One line that cases with the same fault share.
+    /// One line that is the same for all cases with the same difference.
     pub cluster: String,
-    /// `422>201` and the like: the reference's code, then Kelson's; `causes` and `object` where the codes are equal.
+    /// `422>201` and similar: the reference's code, then Kelson's; `causes` and `object` if the codes are equal.
     pub verdict: String,
-    /// The fields of causes or of the object that differ, without positions in lists.
+    /// The differing fields of causes or of the object, without list indices.
     pub places: BTreeSet<String>,
-    /// Everything, to read.
+    /// All details.
     pub detail: String,
 }
 
-/// The difference between what the case expects and an answer; `None` where there is none.
+/// The difference between the case's expectation and an answer; `None` if there is none.
 pub fn difference(case: &Value, base: &Value, answer: &Answer) -> Option<Difference> {
     let theirs = case["c"].as_u64().expect("a code");
     let kind = base["kind"].as_str().expect("a kind");
@@ -55,7 +55,7 @@ pub fn difference(case: &Value, base: &Value, answer: &Answer) -> Option<Differe
     let mut got = answer.body.clone();
     without_system_fields(&mut got);
     if kind == "SelfSubjectRulesReview" {
-        // The order of rules says nothing.
+        // The order of rules is not significant.
         [&mut wanted, &mut got].into_iter().for_each(sorted_rules);
     }
     let mut found = Vec::new();
@@ -79,7 +79,7 @@ fn mode(case: &Value) -> String {
     }
 }
 
-/// The fields that a case edits, without positions in lists.
+/// The fields that a case edits, without list indices.
 pub fn field(case: &Value) -> String {
     let path = |edit: &Value| {
         let steps = edit[1].as_array().expect("a path").iter();
@@ -113,7 +113,7 @@ fn our_causes(body: &Value) -> BTreeSet<String> {
     out
 }
 
-/// A path or a cause without the positions in lists.
+/// A path or a cause without list indices.
 fn general(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -130,7 +130,7 @@ fn general(text: &str) -> String {
     out + rest
 }
 
-/// What the corpus leaves out of the metadata of an object and of the templates in it.
+/// Removes what the corpus omits from the metadata of an object and of its templates.
 fn without_system_fields(value: &mut Value) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(without_system_fields),
@@ -153,7 +153,7 @@ fn sorted_rules(review: &mut Value) {
     }
 }
 
-/// The reference is of a tree that adds a source to the volumes of service accounts.
+/// The reference was built from a tree that adds a source to the volumes of service accounts.
 fn without_source(value: &mut Value) {
     match value {
         Value::Array(list) => {

@@ -1,18 +1,18 @@
-//! The table of differences that stay, and how many others there may be.
+//! The table of accepted differences, and the limit of other differences.
 use serde_json::Value;
 
 use crate::compare::{Difference, field};
 
-/// No more rows than this.
+/// Limit of rows.
 const ROWS_MAX: usize = 40;
 
-/// A row: cases of a kind whose edited field is the pattern's and whose answers differ so.
+/// A row: cases of a kind whose edited field matches the pattern and whose answers differ in this way.
 #[derive(Debug)]
 struct Row {
     kind: String,
     field: String,
     verdict: String,
-    /// What all places that differ match, where the row says it.
+    /// Pattern that all differing paths match, if the row has one.
     place: String,
 }
 
@@ -31,12 +31,12 @@ impl Row {
     }
 }
 
-/// The table.
+/// The table of accepted differences.
 pub struct Table {
     rows: Vec<Row>,
-    /// How many differences outside the table all cases may have; only falls.
+    /// Limit of differences outside the table over all cases; it only falls.
     pub all_max: usize,
-    /// The same of a usual run's share.
+    /// The same limit for the share of a usual run.
     pub share_max: usize,
 }
 
@@ -59,7 +59,7 @@ impl Table {
         table
     }
 
-    /// Takes the differences that the table has out of a list, and gives the rows that nothing needed.
+    /// Removes accepted differences from a list, and returns the rows that matched none.
     pub fn take<'a>(
         &self,
         found: &mut Vec<(usize, Difference)>,
@@ -80,7 +80,7 @@ impl Table {
     }
 }
 
-/// Whether a text is of a pattern, in which `*` stands for anything and `|` parts alternatives.
+/// Whether a string matches a pattern with `*` for anything and `|` between alternatives.
 fn matches(pattern: &str, text: &str) -> bool {
     fn one(pattern: &str, text: &str) -> bool {
         match pattern.split_once('*') {

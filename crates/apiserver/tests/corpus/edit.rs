@@ -1,7 +1,7 @@
-//! Edits of objects in the notation of the corpus, and the text that is sent.
+//! Edits of objects in the corpus's notation, and the JSON that is sent.
 use serde_json::{Map, Value};
 
-/// Marks the second of two equal keys, which a tree cannot hold, until the tree is text.
+/// Marks the second of two equal keys, which a tree cannot contain, until the tree is written as JSON.
 const TWIN: char = '\u{1}';
 /// The string fields that `repd` makes distinct.
 const TEXTS: [&str; 12] = [
@@ -57,7 +57,7 @@ pub fn apply(object: &mut Value, edit: &Value) {
     }
 }
 
-/// The text of an object whose second keys are marked.
+/// The JSON of an object whose second keys are marked.
 pub fn text(object: &Value) -> String {
     object.to_string().replace("\\u0001\":", "\":")
 }
@@ -67,12 +67,12 @@ fn unknown(mut object: Value) -> Value {
     object
 }
 
-/// What is there one step on.
+/// The value one step further.
 fn step<'a>(value: &'a Value, step: &Value) -> Option<&'a Value> {
     step.as_str().map_or_else(|| value.get(position(step)), |key| value.get(key))
 }
 
-/// The value at a path; objects that are missing on the way are made.
+/// The value at a path. Missing objects on the way are created.
 fn at<'a>(value: &'a mut Value, path: &[Value]) -> &'a mut Value {
     path.iter().fold(value, |value, step| match step {
         Value::String(key) => {

@@ -1,12 +1,15 @@
-//! A process of its own: only a test harness of its own can print *ignored* where the published cases are not there.
+//! A separate process, because only its own test harness can print *ignored* if the published cases are missing.
 //!
-//! Requests that are not right in one field each, and what kube-apiserver 1.36.2 answered: the published corpus, sent to a server in
-//! memory. Code, reason, causes and, where given, the object must be the same but for what `deliberate.txt` lists.
+//! Requests with one invalid field each, and the answers of kube-apiserver 1.36.2: the published corpus, sent to a server in memory.
+//! Code,
+//! reason, causes and, if given, the object must be the same, except for what `deliberate.txt` lists.
 //!
-//! A run takes a share of the cases, chosen by a hash of each; `KELSON_CORPUS=all` takes all of them and is asked for before a change of
-//! `resources` lands, `KELSON_CORPUS=KIND` those of one kind. `KELSON_CORPUS_REPORT=FILE` writes every difference there, a JSON object
-//! a line, and prints them by cluster.
-// Helpers of a test fail by panicking, as the test itself does.
+//! A run takes a share of the cases, chosen by a hash. `KELSON_CORPUS=all` takes all of them, as required before a change of
+//! `resources` is
+//! merged; `KELSON_CORPUS=KIND` takes those of one kind. `KELSON_CORPUS_REPORT=FILE` writes every difference to a file, one JSON object
+//! per
+//! line, and prints them by cluster.
+// Helpers of a test panic on errors, like the test itself.
 #![allow(clippy::unwrap_used)]
 #[path = "../suite/common/mod.rs"]
 mod common;
@@ -28,10 +31,10 @@ use serde_json::{Value, json};
 use server::{CONFLICTS_MAX, State, Subject, name};
 
 const NAME: &str = "the_reference_answers_the_same";
-/// One case of so many is in the share of a usual run.
+/// A usual run takes one of this number of cases.
 const SHARE: u64 = 24;
 
-/// The corpus: bases by name, and cases.
+/// The corpus: named bases, and cases.
 struct Corpus {
     bases: Vec<Value>,
     by_name: BTreeMap<String, usize>,
@@ -39,7 +42,7 @@ struct Corpus {
 }
 
 impl Corpus {
-    /// Where the published cases are; `None` where tests do without them.
+    /// The directory of the published cases; `None` if tests run without them.
     fn place() -> Option<PathBuf> {
         let shared = std::env::var("KELSON_SHARED")
             .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").to_owned());
@@ -71,7 +74,7 @@ impl Corpus {
     }
 }
 
-/// The state that a case starts from.
+/// The initial state of a case.
 fn state(case: &Value) -> State {
     match case["m"].as_str().expect("a mode") {
         "create" | "strict" | "pairs" => State::Empty,
@@ -80,7 +83,7 @@ fn state(case: &Value) -> State {
     }
 }
 
-/// The request of a case: method, path with query, object before the edits, and the path of the object whose revision it names.
+/// The request of a case: method, path with query, object before the edits, and the path of the object whose revision it contains.
 fn request(case: &Value, base: &Value, subject: &Subject) -> (String, String, Value, Option<String>) {
     let collection = base["path"].as_str().expect("a path");
     let mode = case["m"].as_str().expect("a mode");
@@ -111,7 +114,7 @@ fn request(case: &Value, base: &Value, subject: &Subject) -> (String, String, Va
     }
 }
 
-/// An object with the members of another one's members.
+/// Merges another object into an object.
 fn merged(mut object: Value, other: &Value) -> Value {
     for (key, value) in other.as_object().expect("an object") {
         match value {
@@ -139,7 +142,7 @@ async fn judge(case: &Value, base: &Value, subject: &Subject) -> Option<Differen
     panic!("{method} {uri} conflicts again and again");
 }
 
-/// The differences of all cases, by several threads, each with servers of its own.
+/// The differences of all cases, found by several threads, each with its own servers.
 fn differences(corpus: &Corpus) -> Vec<(usize, Difference)> {
     let found = Mutex::new(Vec::new());
     for state in [State::Empty, State::Stored, State::Status] {
@@ -165,7 +168,7 @@ fn differences(corpus: &Corpus) -> Vec<(usize, Difference)> {
     found
 }
 
-/// Writes the differences down and prints them by cluster, the largest first.
+/// Writes the differences to a file and prints them by cluster, the largest first.
 fn report(corpus: &Corpus, found: &[(usize, Difference)], file: &str) {
     let mut clusters: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     let mut lines = String::new();
@@ -208,12 +211,17 @@ fn the_reference_answers_the_same(path: &PathBuf) {
         "" => table.share_max,
         _ => table.all_max,
     };
-    let told: Vec<&str> = found.iter().take(20).map(|(_, d)| d.cluster.as_str()).collect();
-    assert!(found.len() <= limit, "{} cases differ, {limit} may; among them\n{}", found.len(), told.join("\n"));
-    assert!(asked != "all" || stale.is_empty(), "rows of the table that nothing needs: {stale:?}");
+    let sample: Vec<&str> = found.iter().take(20).map(|(_, d)| d.cluster.as_str()).collect();
+    assert!(
+        found.len() <= limit,
+        "{} cases differ, the limit is {limit}; among them\n{}",
+        found.len(),
+        sample.join("\n")
+    );
+    assert!(asked != "all" || stale.is_empty(), "rows of the table that matched nothing: {stale:?}");
 }
 
-/// A harness of its own, because only that can say *ignored* when it runs.
+/// A custom test harness, because only that can report *ignored* at runtime.
 fn main() {
     if std::env::args().any(|a| a == "--list") {
         println!("{NAME}: test");

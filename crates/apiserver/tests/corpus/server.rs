@@ -1,4 +1,4 @@
-//! Servers as the reference was set up, each with a state that cases start from.
+//! Servers that are configured like the reference, each with an initial state for cases.
 use std::collections::BTreeMap;
 
 use http_body_util::BodyExt as _;
@@ -8,27 +8,27 @@ use serde_json::{Value, json};
 
 use crate::common::{Api, admin};
 
-/// How often a request is sent again whose object was written by the server itself meanwhile.
+/// Retries of a request whose object the server itself wrote meanwhile.
 pub const CONFLICTS_MAX: usize = 5;
 
-/// What is stored before the cases are sent.
+/// The objects that are stored before the cases are sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// No base: what creates start from.
+    /// No base, for creates.
     Empty,
-    /// Every base: what updates, status writes and other subresources start from.
+    /// All bases, for updates, status writes and other subresources.
     Stored,
-    /// Every base, with its status written.
+    /// All bases with their status.
     Status,
 }
 
-/// A server and its bases as they are stored, by name.
+/// A server and its stored bases by name.
 pub struct Subject {
     api: Api,
     stored: BTreeMap<String, Value>,
 }
 
-/// An answer.
+/// The server's answer.
 pub struct Answer {
     pub code: u64,
     pub body: Value,
@@ -98,7 +98,7 @@ impl Subject {
         }
     }
 
-    /// Reads the bases once all are stored.
+    /// Reads the bases after all are stored.
     async fn settle(&mut self, bases: &[Value]) {
         for base in bases.iter().filter(|base| base.get("stored").is_some()) {
             let path = base["path"].as_str().expect("a path");
@@ -108,7 +108,7 @@ impl Subject {
         }
     }
 
-    /// A base as it is stored.
+    /// A stored base.
     pub fn stored(&self, base: &str) -> &Value {
         self.stored.get(base).unwrap_or_else(|| panic!("{base} is not stored"))
     }
@@ -133,7 +133,7 @@ impl Subject {
             .body(text.into())
             .expect("a request");
         let mut user = admin();
-        // The reference knew its requester by a certificate.
+        // The reference authenticated its client by certificate.
         let digest = "X509SHA256=36ba74fca9c161cb00face9394f3edbae0d9e2ef3cffe3cf94b1f4ffe5bbacdc";
         user.extra.insert("authentication.kubernetes.io/credential-id".into(), vec![digest.into()]);
         let answer = self.api.send(user, request).await;
@@ -145,7 +145,7 @@ impl Subject {
     }
 }
 
-/// The name under which a base is stored.
+/// The name of a stored base.
 pub fn name(base: &Value) -> &str {
     base["stored"]["metadata"]["name"].as_str().expect("a name")
 }

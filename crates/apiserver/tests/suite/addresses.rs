@@ -1,4 +1,4 @@
-//! Addresses of Services as objects: there before the Service is, gone with it, and the way in which two servers take none twice.
+//! IPAddress objects of Services: created before the Service, deleted after it, and unique between two servers.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use crate::common::Api;
@@ -13,7 +13,7 @@ fn service(name: &str, spec: Value) -> Value {
     service
 }
 
-/// Whose addresses there are, without the server's own.
+/// The owners of IPAddress objects, without the server's own.
 async fn owners(api: &Api) -> Vec<(String, String)> {
     let list = api.get(ADDRESSES).await;
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
@@ -21,7 +21,7 @@ async fn owners(api: &Api) -> Vec<(String, String)> {
     list["items"].as_array().unwrap().iter().map(of).filter(|(_, parent)| parent != "kubernetes").collect()
 }
 
-/// Until the addresses are these; what is done later takes a moment.
+/// Waits until the IPAddress objects are these; some are deleted in the background.
 async fn until(api: &Api, wanted: &[(String, String)]) {
     let is_so = async {
         while owners(api).await != wanted {
@@ -37,7 +37,7 @@ fn owned(ip: &str, name: &str) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn an_address_is_an_object_for_as_long_as_a_service_has_it() {
+async fn an_ip_address_object_exists_as_long_as_its_service() {
     let api = Api::start().await;
     let kubernetes = api.get(&format!("{SERVICES}/kubernetes")).await;
     let first = kubernetes["spec"]["clusterIP"].as_str().unwrap().to_owned();
@@ -51,7 +51,7 @@ async fn an_address_is_an_object_for_as_long_as_a_service_has_it() {
         object["metadata"]["labels"],
         json!({"ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"})
     );
-    // No address, none tried, none of one that is refused.
+    // Rejected services, dry runs and headless services have no address.
     api.create(SERVICES, service("headless", json!({"clusterIP": "None"}))).await;
     let (code, _) = api.call("POST", &format!("{SERVICES}?dryRun=All"), service("dry", json!({}))).await;
     assert_eq!(code, 201);
@@ -60,7 +60,7 @@ async fn an_address_is_an_object_for_as_long_as_a_service_has_it() {
     until(&api, &owned(&ip, "s")).await;
     let (code, refused) = api.call("POST", SERVICES, service("t", json!({"clusterIP": ip}))).await;
     assert_eq!((code, refused["message"].as_str().unwrap().contains("provided IP is already allocated")), (422, true));
-    // Given up, taken again, gone.
+    // Released, allocated again, deleted.
     let path = format!("{SERVICES}/s");
     let (code, _) = api.call("DELETE", &path, Value::Null).await;
     assert_eq!((code, owners(&api).await), (200, vec![]));
@@ -73,7 +73,7 @@ async fn an_address_is_an_object_for_as_long_as_a_service_has_it() {
 }
 
 #[tokio::test]
-async fn what_is_deleted_comes_back_and_what_was_left_is_taken_over() {
+async fn deleted_address_objects_are_created_again_and_leftovers_replaced() {
     let api = Api::start().await;
     let s = api.create(SERVICES, service("s", json!({}))).await;
     let ip = s["spec"]["clusterIP"].as_str().unwrap().to_owned();
@@ -87,13 +87,13 @@ async fn what_is_deleted_comes_back_and_what_was_left_is_taken_over() {
             "metadata": {"name": ip, "labels": {"ipaddress.kubernetes.io/managed-by": by}},
             "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "default", "name": "gone"}}})
     };
-    // A service that was never stored left it behind.
+    // A leftover of a service that was never stored.
     api.create(ADDRESSES, object("ipallocator.k8s.io")).await;
     api.create(SERVICES, service("next", json!({"clusterIP": ip}))).await;
     assert_eq!(owners(&api).await, owned(&ip, "next"));
     let (code, _) = api.call("DELETE", &format!("{SERVICES}/next"), Value::Null).await;
     assert_eq!(code, 200);
-    // Somebody's own keeps the address from all services.
+    // An address with an object created by a user is not allocated.
     api.create(ADDRESSES, object("me")).await;
     let (code, _) = api.call("POST", SERVICES, service("next", json!({"clusterIP": ip}))).await;
     assert_eq!(code, 422);

@@ -1,4 +1,4 @@
-//! Admission along the whole way of a request: how it is configured, what it explains, what the server does for it.
+//! Admission in the whole request path: its configuration, its explanations, and calls to the server itself.
 
 use crate::common::Api;
 use base64::Engine as _;
@@ -32,29 +32,29 @@ async fn warned(api: &Api, method: &str, uri: &str, body: Value) -> (u16, Vec<St
 }
 
 #[tokio::test]
-async fn a_dry_run_is_told_what_admission_did() {
+async fn a_dry_run_explains_admission() {
     let api = Api::with(|c| c.admission.enable = vec!["AlwaysPullImages".into()]).await;
     let uri = |query: &str| format!("{PODS}?{query}");
-    let (code, told) = warned(&api, "POST", &uri("dryRun=All&explainAdmission=true"), pod("a")).await;
+    let (code, reply) = warned(&api, "POST", &uri("dryRun=All&explainAdmission=true"), pod("a")).await;
     assert_eq!(code, 201);
     assert!(
-        told.contains(&"admission: AlwaysPullImages changed spec.containers[0].imagePullPolicy".to_owned()),
-        "{told:?}"
+        reply.contains(&"admission: AlwaysPullImages changed spec.containers[0].imagePullPolicy".to_owned()),
+        "{reply:?}"
     );
-    assert!(told.contains(&"admission: DefaultTolerationSeconds changed spec.tolerations".to_owned()), "{told:?}");
+    assert!(reply.contains(&"admission: DefaultTolerationSeconds changed spec.tolerations".to_owned()), "{reply:?}");
     for quiet in ["dryRun=All", "explainAdmission=true", "dryRun=All&explainAdmission=false"] {
-        let (code, told) = warned(&api, "POST", &uri(quiet), pod(&format!("q{}", quiet.len()))).await;
-        assert_eq!((code, told), (201, vec![]), "{quiet}");
+        let (code, reply) = warned(&api, "POST", &uri(quiet), pod(&format!("q{}", quiet.len()))).await;
+        assert_eq!((code, reply), (201, vec![]), "{quiet}");
     }
     let labels = json!({"pod-security.kubernetes.io/enforce": "restricted"});
     api.call("PATCH", "/api/v1/namespaces/default", json!({"metadata": {"labels": labels}})).await;
-    let (code, told) = warned(&api, "POST", &uri("dryRun=All&explainAdmission=true"), pod("b")).await;
+    let (code, reply) = warned(&api, "POST", &uri("dryRun=All&explainAdmission=true"), pod("b")).await;
     assert_eq!(code, 403);
-    assert_eq!(told.last().unwrap(), "admission: PodSecurity refused the request");
+    assert_eq!(reply.last().unwrap(), "admission: PodSecurity denied the request");
 }
 
 #[tokio::test]
-async fn the_default_priority_is_the_one_of_the_moment() {
+async fn the_default_priority_is_the_current_one() {
     const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
     let api = Api::start().await;
     let priority = async |name: &str| {
@@ -71,7 +71,7 @@ async fn the_default_priority_is_the_one_of_the_moment() {
 }
 
 #[tokio::test]
-async fn plugins_are_configured_by_their_parts() {
+async fn plugins_are_configured_by_their_sections() {
     let part = json!({"apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
         "defaults": {"enforce": "restricted"}, "exemptions": {"namespaces": ["kube-system"]}});
     let api = Api::with(|c| {
@@ -87,14 +87,14 @@ async fn plugins_are_configured_by_their_parts() {
     assert_eq!(made["spec"]["tolerations"][0]["tolerationSeconds"], 7);
     api.create("/api/v1/namespaces/new/configmaps", json!({"metadata": {"name": "m"}})).await;
     let namespace = api.get("/api/v1/namespaces/new").await;
-    assert_eq!(namespace["metadata"]["labels"]["kubernetes.io/metadata.name"], "new", "made as any other");
+    assert_eq!(namespace["metadata"]["labels"]["kubernetes.io/metadata.name"], "new", "created like any other");
     let (code, refused) =
         api.call("POST", "/api/v1/namespaces/UPPER/configmaps", json!({"metadata": {"name": "m"}})).await;
     assert_eq!(code, 403, "{refused}");
 }
 
 #[tokio::test]
-async fn every_object_of_a_collection_has_its_say() {
+async fn every_object_of_a_collection_delete_adds_its_warning() {
     let api = Api::start().await;
     for name in ["a", "b"] {
         api.create(MAPS, json!({"metadata": {"name": name}})).await;
@@ -106,14 +106,14 @@ async fn every_object_of_a_collection_has_its_say() {
     api.create(&format!("{GROUP}/validatingadmissionpolicies"), policy).await;
     let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Warn"]}});
     api.create(&format!("{GROUP}/validatingadmissionpolicybindings"), binding).await;
-    let (code, told) = warned(&api, "DELETE", MAPS, Value::Null).await;
+    let (code, reply) = warned(&api, "DELETE", MAPS, Value::Null).await;
     assert_eq!(code, 200);
-    let ends: Vec<&str> = told.iter().filter_map(|t| t.rsplit(": ").next()).collect();
-    assert_eq!(ends, ["a", "b"], "{told:?}");
+    let ends: Vec<&str> = reply.iter().filter_map(|t| t.rsplit(": ").next()).collect();
+    assert_eq!(ends, ["a", "b"], "{reply:?}");
 }
 
 #[tokio::test]
-async fn a_webhook_of_the_server_itself_is_asked_in_the_process() {
+async fn a_webhook_on_the_server_itself_is_called_in_process() {
     let api = Api::start().await;
     let hook = json!({"name": "own.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
         "clientConfig": {"service": {"namespace": "default", "name": "kubernetes", "path": MAPS}},
@@ -122,14 +122,14 @@ async fn a_webhook_of_the_server_itself_is_asked_in_the_process() {
     api.create(&format!("{GROUP}/validatingwebhookconfigurations"), configuration).await;
     let secret = json!({"metadata": {"name": "s"}});
     let (code, refused) = api.call("POST", "/api/v1/namespaces/default/secrets", secret).await;
-    // No review is served at this path: its refusal shows that the server itself was asked, by somebody who may.
+    // No review is served at this path. The error shows that the server itself was called with sufficient rights.
     assert_eq!(code, 500);
     let message = refused["message"].as_str().unwrap();
     assert!(message.contains("AdmissionReview in version \"v1\" cannot be handled as a ConfigMap"), "{message}");
 }
 
 #[tokio::test]
-async fn a_webhook_that_would_stop_its_own_pods_is_warned_of() {
+async fn a_webhook_that_would_block_its_own_pods_gets_a_warning() {
     let api = Api::start().await;
     let service =
         json!({"metadata": {"name": "hook"}, "spec": {"selector": {"app": "hook"}, "ports": [{"port": 443}]}});
@@ -144,14 +144,14 @@ async fn a_webhook_that_would_stop_its_own_pods_is_warned_of() {
         "values": ["default"]}]});
     for kind in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
         let path = format!("{GROUP}/{kind}?dryRun=All");
-        let (code, told) = warned(&api, "POST", &path, configuration("a", json!({}))).await;
-        assert_eq!((code, told.len()), (201, 1), "{kind}: {told:?}");
-        assert!(told[0].starts_with("webhook \"h.example.com\" is asked about pods of its own service default/hook"));
+        let (code, reply) = warned(&api, "POST", &path, configuration("a", json!({}))).await;
+        assert_eq!((code, reply.len()), (201, 1), "{kind}: {reply:?}");
+        assert!(reply[0].starts_with("webhook \"h.example.com\" matches pods of its service default/hook"));
         assert_eq!(warned(&api, "POST", &path, configuration("b", not_here.clone())).await, (201, vec![]));
     }
 }
 
-/// The answer of a webhook that puts a proxy beside a pod's containers, as service meshes' do.
+/// The answer of a webhook that injects a proxy container, like those of service meshes.
 fn inject(seen: &Seen) -> Behaviour {
     let review: Value = serde_json::from_slice(&seen.body).expect("JSON");
     let pod = &review["request"]["object"];
@@ -170,11 +170,11 @@ fn inject(seen: &Seen) -> Behaviour {
 }
 
 #[tokio::test]
-async fn a_sidecar_injector_whose_authority_is_patched_in_live() {
+async fn a_sidecar_injector_works_after_its_ca_bundle_is_patched_in() {
     let api = Api::start().await;
     let server = TestServer::start(&["injector.mesh.svc"], inject).await;
     let url = format!("https://127.0.0.1:{}/inject", server.address.port());
-    // As installed: no bundle yet, selected namespaces and pods, called again when another changes the pod.
+    // As installed: without CA bundle, with selectors for namespaces and pods, and reinvoked when another webhook changes the pod.
     let hook = json!({"name": "sidecar.mesh.io", "sideEffects": "None", "admissionReviewVersions": ["v1beta1", "v1"],
         "clientConfig": {"url": url}, "reinvocationPolicy": "IfNeeded", "failurePolicy": "Fail",
         "namespaceSelector": {"matchLabels": {"mesh-injection": "enabled"}},
@@ -186,7 +186,7 @@ async fn a_sidecar_injector_whose_authority_is_patched_in_live() {
     let labels = json!({"metadata": {"labels": {"mesh-injection": "enabled"}}});
     api.call("PATCH", "/api/v1/namespaces/default", labels).await;
     let (code, failed) = api.call("POST", PODS, pod("early")).await;
-    assert_eq!(code, 500, "nobody vouches for the injector yet: {failed}");
+    assert_eq!(code, 500, "without a CA bundle the injector is not trusted: {failed}");
     let bundle =
         json!([{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": STANDARD.encode(server.ca())}]);
     let patched = api.typed("PATCH", &format!("{path}/mesh"), "application/json-patch+json", bundle).await;
@@ -195,7 +195,7 @@ async fn a_sidecar_injector_whose_authority_is_patched_in_live() {
     let names = |list: &Value| list.as_array().unwrap().iter().map(|c| c["name"].clone()).collect::<Vec<_>>();
     assert_eq!(names(&made["spec"]["containers"]), ["c", "proxy"]);
     assert_eq!(names(&made["spec"]["initContainers"]), ["init"]);
-    assert_eq!(made["spec"]["containers"][1]["imagePullPolicy"], "Always", "what is injected has defaults, too");
+    assert_eq!(made["spec"]["containers"][1]["imagePullPolicy"], "Always", "injected containers get defaults");
     assert_eq!(made["metadata"]["annotations"]["mesh/status"], "injected");
     let mut out = pod("out");
     out["metadata"]["labels"] = json!({"mesh/inject": "false"});
@@ -208,7 +208,7 @@ async fn a_sidecar_injector_whose_authority_is_patched_in_live() {
 }
 
 #[tokio::test]
-async fn policies_as_policy_engines_have_them() {
+async fn policies_as_policy_engines_write_them() {
     let api = Api::start().await;
     let on = |group: &str, resource: &str| {
         json!({"resourceRules": [{"operations": ["CREATE", "UPDATE"],
@@ -291,14 +291,14 @@ async fn policies_as_policy_engines_have_them() {
 }
 
 #[tokio::test]
-async fn a_quota_holds_against_64_writers_of_the_api() {
+async fn a_quota_holds_against_64_concurrent_writers() {
     let api = Arc::new(Api::start().await);
     const LIMIT: usize = 10;
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": LIMIT.to_string()}}});
     api.create("/api/v1/namespaces/default/resourcequotas", quota).await;
-    let mut told = api.get("/api/v1/namespaces/default/resourcequotas/q").await;
-    told["status"] = json!({"hard": {"count/configmaps": LIMIT.to_string()}, "used": {"count/configmaps": "0"}});
-    assert_eq!(api.call("PUT", "/api/v1/namespaces/default/resourcequotas/q/status", told).await.0, 200);
+    let mut reply = api.get("/api/v1/namespaces/default/resourcequotas/q").await;
+    reply["status"] = json!({"hard": {"count/configmaps": LIMIT.to_string()}, "used": {"count/configmaps": "0"}});
+    assert_eq!(api.call("PUT", "/api/v1/namespaces/default/resourcequotas/q/status", reply).await.0, 200);
     let made = Arc::new(Mutex::new(0));
     let writers = (0..64).map(|i| {
         let (api, made) = (Arc::clone(&api), Arc::clone(&made));
@@ -332,7 +332,7 @@ fn static_policy(name: &str, expression: &str) -> String {
 }
 
 #[tokio::test]
-async fn policies_from_files_judge_even_the_configurations_of_admission() {
+async fn policies_from_files_also_apply_to_admission_configurations() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("policy.yaml");
     std::fs::write(&file, static_policy("names", "object.metadata.name != 'bad'")).unwrap();
@@ -349,13 +349,13 @@ async fn policies_from_files_judge_even_the_configurations_of_admission() {
     assert!(message.contains("ValidatingAdmissionPolicy 'names.static.k8s.io' with binding"), "{message}");
     assert_eq!(post("good").await.0, 201);
     let listed = api.get(&format!("{GROUP}/validatingadmissionpolicies")).await;
-    assert_eq!(listed["items"], json!([]), "the API knows nothing of it");
+    assert_eq!(listed["items"], json!([]), "static policies are not API objects");
     std::fs::write(&file, static_policy("names", "object.metadata.name != 'worse'")).unwrap();
     api.running.server().admission.reload().await;
     assert_eq!((post("bad").await.0, post("worse").await.0), (201, 422));
     std::fs::write(&file, static_policy("names", "object.name(").replace("spec", "spek")).unwrap();
     api.running.server().admission.reload().await;
-    assert_eq!(post("worse").await.0, 422, "what was read before stays");
+    assert_eq!(post("worse").await.0, 422, "the policy that was loaded before stays in force");
     let mut config = Config::new(Store::in_memory(StoreOptions::default()));
     (config.admission.configuration, config.feature_gates) = (parts(), gates);
     let why = ApiServer::start(config).await.err().expect("does not start").to_string();

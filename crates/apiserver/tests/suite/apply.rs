@@ -1,5 +1,5 @@
-//! Server-side apply: what does not fit the schema is refused to the last level, what others own stays theirs, and nulls are of the type
-//! of their place.
+//! Server-side apply: unknown fields are rejected at any depth, fields of other managers are kept, and nulls follow the type of their
+//! field.
 
 use crate::common::Api;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ fn config_map(data: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": data})
 }
 
-/// The managers of an object's entries and the fields of theirs below a path, sorted.
+/// The managers of an object's entries and their fields below a path, sorted.
 fn owners(object: &Value, path: &[&str]) -> Vec<String> {
     let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
     let owned = entries.iter().filter_map(|entry| {
@@ -26,14 +26,14 @@ fn owners(object: &Value, path: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn unknown_fields_below_atomic_places_are_refused() {
+async fn unknown_fields_below_atomic_fields_are_rejected() {
     let api = Api::start().await;
     let check = async |uri: &str, config: Value, want: &str| {
         for validation in ["Strict", "Ignore"] {
             let uri = format!("{uri}/x?fieldManager=a&fieldValidation={validation}");
-            let (code, told) = api.typed("PATCH", &uri, APPLY, config.clone()).await;
-            let message = told["message"].as_str().unwrap_or("");
-            assert_eq!((code, message.ends_with(want)), (500, true), "{config}: {told}");
+            let (code, reply) = api.typed("PATCH", &uri, APPLY, config.clone()).await;
+            let message = reply["message"].as_str().unwrap_or("");
+            assert_eq!((code, message.ends_with(want)), (500, true), "{config}: {reply}");
         }
         let (code, _) = api.call("GET", &format!("{uri}/x"), Value::Null).await;
         assert_eq!(code, 404, "{config}");
@@ -53,18 +53,18 @@ async fn unknown_fields_below_atomic_places_are_refused() {
 }
 
 #[tokio::test]
-async fn a_text_in_place_of_a_map_changes_nothing() {
+async fn a_string_instead_of_a_map_changes_nothing() {
     let api = Api::start().await;
     let uri = format!("{MAPS}/x?fieldManager=a");
     let (code, made) = api.typed("PATCH", &uri, APPLY, config_map(json!({"a": "1"}))).await;
     assert_eq!(code, 201, "{made}");
-    let (code, told) = api.typed("PATCH", &uri, APPLY, config_map(json!("x"))).await;
-    assert_eq!(code, 500, "{told}");
+    let (code, reply) = api.typed("PATCH", &uri, APPLY, config_map(json!("x"))).await;
+    assert_eq!(code, 500, "{reply}");
     assert_eq!(api.get(&format!("{MAPS}/x")).await, made);
 }
 
 #[tokio::test]
-async fn kubectl_takes_over_what_it_applied_itself_and_no_more() {
+async fn kubectl_takes_over_only_what_it_applied_itself() {
     let api = Api::start().await;
     let applied = |kind: &str, data: Value| {
         let last = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "x"}, "data": data});
@@ -83,18 +83,18 @@ async fn kubectl_takes_over_what_it_applied_itself_and_no_more() {
     start("ConfigMap").await;
     let (code, taken) = apply(json!({"x": "2", "y": "5"})).await;
     assert_eq!((code, &taken["data"]), (200, &json!({"x": "2", "y": "5"})), "{taken}");
-    // Another one has changed a field since.
+    // Another manager has changed a field since.
     start("ConfigMap").await;
     let (code, _) = api.call("PATCH", &format!("{MAPS}/x?fieldManager=hand"), json!({"data": {"x": "9"}})).await;
     assert_eq!(code, 200);
-    let (code, told) = apply(json!({"x": "2", "y": "5"})).await;
+    let (code, reply) = apply(json!({"x": "2", "y": "5"})).await;
     let why = "Apply failed with 1 conflict: conflict with \"hand\" using v1: .data.x";
-    assert_eq!((code, &told["message"]), (409, &json!(why)), "{told}");
+    assert_eq!((code, &reply["message"]), (409, &json!(why)), "{reply}");
     assert_eq!(owners(&api.get(&format!("{MAPS}/x")).await, &["data"]), ["hand f:x", "kubectl-client-side-apply f:y"]);
-    // An annotation of another kind says nothing of this object.
+    // The annotation of another kind does not apply to this object.
     start("Secret").await;
-    let (code, told) = apply(json!({"x": "2"})).await;
-    assert_eq!(code, 409, "{told}");
+    let (code, reply) = apply(json!({"x": "2"})).await;
+    assert_eq!(code, 409, "{reply}");
 }
 
 async fn with_widgets() -> Api {
@@ -111,13 +111,17 @@ async fn with_widgets() -> Api {
             "atom": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {"name": text}},
             "port": {"x-kubernetes-int-or-string": true}}},
         "status": {"type": "object", "properties": {"conditions": keyed}}}});
+    define(&api, schema).await;
+    api
+}
+
+async fn define(api: &Api, schema: Value) {
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "widgets.example.com"},
         "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "widgets", "kind": "Widget"},
             "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
                 "schema": {"openAPIV3Schema": schema}}]}});
     api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await;
-    api
 }
 
 fn widget(spec: Value) -> Value {
@@ -125,13 +129,13 @@ fn widget(spec: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_null_takes_nothing_from_others() {
+async fn a_null_removes_nothing_of_other_managers() {
     let api = with_widgets().await;
     let apply = async |manager: &str, spec: Value| {
-        let (code, told) =
+        let (code, reply) =
             api.typed("PATCH", &format!("{WIDGETS}/w?fieldManager={manager}"), APPLY, widget(spec)).await;
-        assert!(matches!(code, 200 | 201), "{told}");
-        told
+        assert!(matches!(code, 200 | 201), "{reply}");
+        reply
     };
     for (field, first, second) in [
         ("gran", json!({"a": "1"}), json!({"b": "1"})),
@@ -151,15 +155,15 @@ async fn a_null_takes_nothing_from_others() {
             assert_eq!(mine(&after), mine(&before), "{field} {nothing}");
         }
     }
-    // A null for what somebody else has brought is no conflict.
+    // A null for a field of another manager is not a conflict.
     let after = apply("three", json!({"keyed": null})).await;
     assert_eq!(after["spec"]["keyed"], json!([{"name": "b", "value": "1"}]));
     let status = async |manager: &str, conditions: Value| {
         let config = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "status": {"conditions": conditions}});
-        let (code, told) =
+        let (code, reply) =
             api.typed("PATCH", &format!("{WIDGETS}/w/status?fieldManager={manager}"), APPLY, config).await;
-        assert_eq!(code, 200, "{told}");
-        told
+        assert_eq!(code, 200, "{reply}");
+        reply
     };
     status("one", json!([{"name": "a"}])).await;
     status("two", json!([{"name": "b"}])).await;
@@ -167,7 +171,7 @@ async fn a_null_takes_nothing_from_others() {
 }
 
 #[tokio::test]
-async fn a_null_is_no_text_number_or_atomic_value() {
+async fn a_null_is_not_a_string_number_or_atomic_value() {
     let api = with_widgets().await;
     for (spec, field, code) in [
         (json!({"plain": null}), "spec.plain", 422),
@@ -183,11 +187,12 @@ async fn a_null_is_no_text_number_or_atomic_value() {
         (json!({"port": []}), "", 500),
         (json!({"port": "http"}), "", 201),
     ] {
-        let (got, told) = api.typed("PATCH", &format!("{WIDGETS}/w?fieldManager=a"), APPLY, widget(spec.clone())).await;
-        assert_eq!(got, code, "{spec}: {told}");
-        assert_eq!(told["details"]["causes"][0]["field"].as_str().unwrap_or(""), field, "{spec}: {told}");
+        let (got, reply) =
+            api.typed("PATCH", &format!("{WIDGETS}/w?fieldManager=a"), APPLY, widget(spec.clone())).await;
+        assert_eq!(got, code, "{spec}: {reply}");
+        assert_eq!(reply["details"]["causes"][0]["field"].as_str().unwrap_or(""), field, "{spec}: {reply}");
     }
-    // Other writes take such a null for nothing.
+    // Other writes ignore such a null.
     let (code, _) = api.call("PATCH", &format!("{WIDGETS}/w"), json!({"spec": {"plain": "a"}})).await;
     assert_eq!(code, 200);
     let patch = json!([{"op": "replace", "path": "/spec/plain", "value": null}]);
@@ -196,7 +201,7 @@ async fn a_null_is_no_text_number_or_atomic_value() {
 }
 
 #[tokio::test]
-async fn an_apply_fills_in_the_namespace_and_needs_the_name() {
+async fn an_apply_sets_the_namespace_and_requires_the_name() {
     let api = Api::start().await;
     let uri = format!("{MAPS}/x?fieldManager=a");
     let with =
@@ -210,17 +215,17 @@ async fn an_apply_fills_in_the_namespace_and_needs_the_name() {
         (json!({"name": "y"}), 400),
         (json!({}), 200),
     ] {
-        let (got, told) = api.typed("PATCH", &uri, APPLY, with(metadata.clone())).await;
-        assert_eq!(got, code, "{metadata}: {told}");
-        assert!(got >= 400 || told["metadata"]["namespace"] == "default", "{metadata}: {told}");
+        let (got, reply) = api.typed("PATCH", &uri, APPLY, with(metadata.clone())).await;
+        assert_eq!(got, code, "{metadata}: {reply}");
+        assert!(got >= 400 || reply["metadata"]["namespace"] == "default", "{metadata}: {reply}");
     }
-    // A version means nothing to an object that is not there, as long as it is one.
+    // A valid version is ignored if the object does not exist.
     let with = |name: &str, version: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "resourceVersion": version}});
     let apply = async |name: &str, version: &str| {
         api.typed("PATCH", &format!("{MAPS}/{name}?fieldManager=a"), APPLY, with(name, version)).await.0
     };
     assert_eq!((apply("new", "5").await, apply("odd", "x").await), (201, 500));
-    // Keys that the YAML has twice are looked at when the merge is made.
+    // Duplicate keys in the YAML are checked during the merge.
     let (code, _) = api.call("PATCH", &format!("{MAPS}/x?fieldManager=b"), json!({"data": {"a": "2"}})).await;
     assert_eq!(code, 200);
     let twice = "{apiVersion: v1, kind: ConfigMap, metadata: {name: x}, data: {a: '3', a: '4'}}";
@@ -231,4 +236,89 @@ async fn an_apply_fills_in_the_namespace_and_needs_the_name() {
     assert_eq!(put("a").await, 409);
     let (code, _) = api.call("PATCH", &format!("{MAPS}/x"), json!({"data": {"a": null}})).await;
     assert_eq!((code, put("a").await), (200, 400));
+}
+
+const AUTOSCALER: &str = "namespaces/default/horizontalpodautoscalers/x?fieldManager=a";
+
+fn autoscaler(version: &str, more: Value) -> Value {
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"});
+    let mut object = json!({"apiVersion": version, "kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"},
+        "spec": {"maxReplicas": 3, "scaleTargetRef": target}});
+    for (key, value) in more.as_object().into_iter().flatten() {
+        object["spec"][key] = value.clone();
+    }
+    object
+}
+
+/// The version that a manager goes on in has a default for what it does not name any more, so the value stays as it was.
+#[tokio::test]
+async fn a_metric_that_a_manager_names_in_v1_alone_is_kept_in_v2() {
+    for next in ["autoscaling/v2", "autoscaling/v1"] {
+        let api = Api::start().await;
+        let first = autoscaler("autoscaling/v1", json!({"targetCPUUtilizationPercentage": 50}));
+        let (code, made) = api.typed("PATCH", &format!("/apis/autoscaling/v1/{AUTOSCALER}"), APPLY, first).await;
+        assert_eq!(code, 201, "{made}");
+        let (code, now) =
+            api.typed("PATCH", &format!("/apis/{next}/{AUTOSCALER}"), APPLY, autoscaler(next, json!({}))).await;
+        assert_eq!(code, 200, "{now}");
+        let now = api.get("/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers/x").await;
+        assert_eq!(now["spec"]["targetCPUUtilizationPercentage"], 50, "{next}: {now}");
+    }
+}
+
+/// What was applied is pruned with what it is in, and a map that is not there has no defaults, as with the reference.
+#[tokio::test]
+async fn a_null_for_all_that_was_applied_takes_the_map_around_it() {
+    let api = Api::start().await;
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "size": {"type": "integer", "default": 3},
+        "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}}}}});
+    define(&api, schema).await;
+    let widget = |tags: Value| {
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "x"},
+        "spec": {"tags": tags}})
+    };
+    let uri = format!("{WIDGETS}/x?fieldManager=a");
+    let (code, made) = api.typed("PATCH", &uri, APPLY, widget(json!(["a"]))).await;
+    assert_eq!(code, 201, "{made}");
+    let (code, now) = api.typed("PATCH", &uri, APPLY, widget(Value::Null)).await;
+    assert_eq!((code, now.get("spec")), (200, None), "{now}");
+    let more = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "x"}, "spec": {}});
+    let (code, now) = api.typed("PATCH", &uri, APPLY, more).await;
+    assert_eq!((code, &now["spec"]["size"]), (200, &json!(3)), "{now}");
+}
+
+#[tokio::test]
+async fn nobody_owns_what_a_service_loses_as_an_alias() {
+    let api = Api::start().await;
+    let uri = "/api/v1/namespaces/default/services/x";
+    for kind in ["NodePort", "ClusterIP"] {
+        let spec = json!({"type": kind, "ports": [{"port": 80}]});
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": spec});
+        let (code, told) = api.typed("PATCH", &format!("{uri}?fieldManager=a"), APPLY, service).await;
+        assert!(code < 300, "{told}");
+    }
+    let patch = json!({"spec": {"type": "ExternalName", "externalName": "example.com"}});
+    let merge = "application/merge-patch+json";
+    let (code, now) = api.typed("PATCH", &format!("{uri}?fieldManager=b"), merge, patch).await;
+    assert_eq!(code, 200, "{now}");
+    let b = owners(&now, &["spec"]).into_iter().find(|owned| owned.starts_with("b "));
+    assert_eq!(b.as_deref(), Some("b f:externalName,f:type"), "{now}");
+}
+
+/// The time is the server's, and the patch changes nothing. The reference gives it to who sent the patch.
+#[tokio::test]
+async fn nobody_owns_a_deletion_time() {
+    let api = Api::start().await;
+    let mut held = config_map(json!({"a": "1"}));
+    held["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    api.create(MAPS, held).await;
+    let (code, going) = api.call("DELETE", &format!("{MAPS}/x"), Value::Null).await;
+    assert_eq!(code, 200, "{going}");
+    let patch = json!({"metadata": {"deletionTimestamp": "2020-01-01T00:00:00Z"}});
+    let merge = "application/merge-patch+json";
+    let (code, now) = api.typed("PATCH", &format!("{MAPS}/x?fieldManager=b"), merge, patch).await;
+    assert_eq!(code, 200, "{now}");
+    assert_eq!(owners(&now, &["metadata"]), ["test f:finalizers"], "{now}");
+    assert_ne!(now["metadata"]["deletionTimestamp"], "2020-01-01T00:00:00Z");
 }

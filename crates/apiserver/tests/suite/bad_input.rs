@@ -1,5 +1,5 @@
-//! What every verb answers to input that is wrong: code, reason and message are what clients and people read, word for word
-//! as upstream's handlers write them.
+//! Answers of each verb to invalid input: code, reason and message, which clients and people read, word for word as upstream's handlers
+//! write them.
 
 use crate::common::Api;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const JSON_PATCH: &str = "application/json-patch+json";
 
-/// One request and what is answered: method, URI, type of the body, body, code, reason, message.
+/// One request and its answer: method, URI, type of the body, body, code, reason, message.
 type Row = (&'static str, &'static str, &'static str, &'static str, u16, &'static str, &'static str);
 
 async fn check(api: &Api, rows: &[Row]) {
@@ -75,9 +75,9 @@ async fn patches() {
     ]).await;
 }
 
-/// The result of a patch is shown whole where it does not fit; what is wrong stands at the end.
+/// An invalid result of a patch is shown in the message, before the error.
 #[tokio::test]
-async fn results_of_patches_that_do_not_fit() {
+async fn invalid_results_of_patches() {
     let api = with_a_map().await;
     let strict = format!("{MAPS}/a?fieldValidation=Strict");
     for (kind, uri, patch, ends) in [
@@ -105,7 +105,7 @@ async fn results_of_patches_that_do_not_fit() {
 }
 
 #[tokio::test]
-async fn what_a_patch_repeats_is_told() {
+async fn duplicate_keys_in_patches_are_reported() {
     let api = with_a_map().await;
     let headers = [("content-type", MERGE)];
     let body = r#"{"data":{"x":"1","x":"2"},"spec":1}"#;
@@ -161,9 +161,9 @@ async fn creates_updates_and_deletes() {
     ]).await;
 }
 
-/// A dry run stores nothing, so that a version does not matter; what is stored has none yet.
+/// A version is accepted in a dry run, which stores nothing, and rejected otherwise.
 #[tokio::test]
-async fn a_version_in_what_is_created() {
+async fn a_version_in_a_created_object() {
     let api = Api::start().await;
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b", "resourceVersion": "7"}});
     let (code, status) = api.call("POST", MAPS, map.clone()).await;
@@ -217,7 +217,7 @@ async fn a_scale_without_its_field() {
 }
 
 #[tokio::test]
-async fn privileged_pods_where_none_are_allowed() {
+async fn privileged_pods_if_they_are_not_allowed() {
     let api = Api::with(|config| config.allow_privileged = false).await;
     let spec = |privileged: bool| json!({"containers": [{"name": "c", "image": "i", "securityContext": {"privileged": privileged}}]});
     let pods = "/api/v1/namespaces/default/pods";
@@ -234,13 +234,13 @@ async fn privileged_pods_where_none_are_allowed() {
     assert_eq!(api.call("POST", deployments, deployment(true)).await.0, 422);
     api.create(deployments, deployment(false)).await;
     let (code, said) = api.call("PUT", &format!("{deployments}/d"), deployment(true)).await;
-    assert_eq!(code, 422, "an update as well: {said}");
+    assert_eq!(code, 422, "also in an update: {said}");
     let everything = Api::start().await;
     everything.create(pods, json!({"metadata": {"name": "p"}, "spec": spec(true)})).await;
 }
 
 #[tokio::test]
-async fn words_of_kinds() {
+async fn messages_of_kinds() {
     let api = with_a_map().await;
     const POD: &str = r#"{"metadata":{"name":"p"FINALIZERS},"spec":{"containers":[{"name":"c","image":"i"ENV}]}}"#;
     let with_finalizer = POD.replace("FINALIZERS", r#","finalizers":["example.com/a","x"]"#).replace("ENV", "");
@@ -287,7 +287,7 @@ async fn words_of_kinds() {
 }
 
 #[tokio::test]
-async fn configurations_that_cannot_be_applied() {
+async fn invalid_apply_configurations() {
     const A: &str = "/api/v1/namespaces/default/configmaps/a?fieldManager=m";
     const APPLY: &str = "application/apply-patch+yaml";
     check(&with_a_map().await, &[
@@ -333,7 +333,7 @@ async fn bodies_and_options_of_writes() {
 }
 
 #[tokio::test]
-async fn a_delete_that_asks_for_orphans_in_any_words_makes_them() {
+async fn a_delete_orphans_dependents_with_either_option() {
     let api = with_a_map().await;
     let uri = format!("{MAPS}/a?orphanDependents=maybe");
     assert_eq!(api.raw("DELETE", &uri, &[], "").await.status(), 200);

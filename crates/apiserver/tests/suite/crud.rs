@@ -1,4 +1,4 @@
-//! API concepts: create, read, update, patch, delete, and what their refusals say.
+//! API concepts: create, read, update, patch, delete, and their errors.
 
 use crate::common::Api;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ async fn an_object_from_create_to_delete() {
 }
 
 #[tokio::test]
-async fn a_write_that_changes_nothing_writes_nothing() {
+async fn a_write_without_changes_writes_nothing() {
     let api = Api::start().await;
     let made = api.create(MAPS, map("x")).await;
     let before = api.store.current_revision();
@@ -166,7 +166,7 @@ async fn patches() {
     assert_eq!(now["metadata"]["generation"], 2);
     let labels = json!([{"op": "add", "path": "/metadata/labels", "value": {"x": "y"}}]);
     let (code, now) = api.typed("PATCH", &uri, "application/json-patch+json", labels).await;
-    assert_eq!((code, now["metadata"]["generation"].as_i64()), (200, Some(2)), "labels are no new generation");
+    assert_eq!((code, now["metadata"]["generation"].as_i64()), (200, Some(2)), "labels do not change the generation");
     let test = json!([{"op": "test", "path": "/spec/replicas", "value": 7}]);
     let (code, _) = api.typed("PATCH", &uri, "application/json-patch+json", test).await;
     assert_eq!(code, 422);
@@ -202,21 +202,25 @@ async fn apply() {
     let (code, now) = apply("two", "&force=true", json!({"a": "2"})).await;
     assert_eq!((code, &now["data"]), (200, &json!({"a": "2", "b": "1"})));
     let (code, now) = apply("one", "", json!({})).await;
-    assert_eq!((code, &now["data"]), (200, &json!({"a": "2"})), "what one no longer applies goes, what two owns stays");
+    assert_eq!(
+        (code, &now["data"]),
+        (200, &json!({"a": "2"})),
+        "fields that one no longer applies are removed, two's stay"
+    );
     let (code, _) = api.typed("PATCH", &format!("{MAPS}/x"), "application/apply-patch+yaml", map("x")).await;
     assert_eq!(code, 422, "a manager is required");
-    // What no schema knows nobody can own, however lenient the request is.
+    // Nobody can own a field outside the schema, however lenient the request is.
     let unknown = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "datx": {}});
     for lenience in ["Strict", "Warn", "Ignore"] {
         let uri = format!("{MAPS}/x?fieldManager=one&fieldValidation={lenience}");
-        let (code, told) = api.typed("PATCH", &uri, "application/apply-patch+yaml", unknown.clone()).await;
+        let (code, reply) = api.typed("PATCH", &uri, "application/apply-patch+yaml", unknown.clone()).await;
         let text = "failed to create typed patch object (/x; /v1, Kind=ConfigMap): .datx: field not declared in schema";
-        assert_eq!((code, told["message"].as_str()), (500, Some(text)));
+        assert_eq!((code, reply["message"].as_str()), (500, Some(text)));
     }
 }
 
 #[tokio::test]
-async fn finalizers_hold_and_let_go() {
+async fn finalizers_delay_the_deletion() {
     let api = Api::start().await;
     let mut body = map("x");
     body["metadata"]["finalizers"] = json!(["example.com/hold"]);
@@ -237,13 +241,17 @@ async fn finalizers_hold_and_let_go() {
 }
 
 #[tokio::test]
-async fn pods_go_with_grace() {
+async fn pods_are_deleted_with_grace() {
     let api = Api::start().await;
     let pods = "/api/v1/namespaces/default/pods";
     api.create(pods, pod("free", "")).await;
     let (code, _) = api.call("DELETE", &format!("{pods}/free"), Value::Null).await;
     assert_eq!(code, 200);
-    assert_eq!(api.call("GET", &format!("{pods}/free"), Value::Null).await.0, 404, "no node, no grace");
+    assert_eq!(
+        api.call("GET", &format!("{pods}/free"), Value::Null).await.0,
+        404,
+        "without a node there is no grace period"
+    );
 
     api.create(pods, pod("bound", "n1")).await;
     let (_, marked) = api.call("DELETE", &format!("{pods}/bound"), Value::Null).await;
@@ -295,7 +303,7 @@ async fn bindings_and_evictions() {
     assert_eq!(bound["spec"]["nodeName"], "n1");
     assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
     assert_eq!(bound["status"]["conditions"][0]["observedGeneration"], bound["metadata"]["generation"]);
-    assert_eq!(bound["status"]["nominatedNodeName"], Value::Null, "it has its node");
+    assert_eq!(bound["status"]["nominatedNodeName"], Value::Null, "the nomination is cleared");
     let (code, twice) = api.call("POST", &format!("{pods}/p/binding"), binding).await;
     assert_eq!(code, 409);
     assert!(twice["message"].as_str().unwrap().contains("already assigned to node \"n1\""));
@@ -318,7 +326,7 @@ async fn bindings_and_evictions() {
 }
 
 #[tokio::test]
-async fn paths_that_lead_nowhere() {
+async fn paths_that_are_not_served() {
     let api = Api::start().await;
     const NOT_ALLOWED: &str = "the server does not allow this method on the requested resource";
     const NOT_FOUND: &str = "the server could not find the requested resource";
@@ -345,7 +353,7 @@ async fn paths_that_lead_nowhere() {
         assert_eq!((got, &status["message"]), (code, &json!(message)), "{method} {uri}: {status}");
         assert_eq!((&status["kind"], &status["details"]), (&json!("Status"), &json!({})), "{method} {uri}");
     }
-    // Beside the API there is nothing that could say so in its form.
+    // Outside the API, errors are not Status objects.
     for uri in ["/nope", "/apis/nope/v1/things", "/apis/nope", "/healthz/nope", "/debug"] {
         let (got, text) = api.call("GET", uri, Value::Null).await;
         assert_eq!((got, text), (404, json!("404 page not found\n")), "{uri}");
@@ -354,7 +362,7 @@ async fn paths_that_lead_nowhere() {
 }
 
 #[tokio::test]
-async fn numbers_of_a_query_are_read_as_upstream_does() {
+async fn numbers_in_a_query_are_parsed_as_upstream_does() {
     let api = Api::start().await;
     let uri = "/api/v1/namespaces/default/configmaps";
     for (query, code, message) in [
@@ -397,9 +405,9 @@ async fn a_job_with_a_generated_name_is_labelled_with_it() {
     assert_eq!(job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]);
 }
 
-/// Only kinds that count what they are asked for have a generation of the server's; with others it is the client's, as upstream has it.
+/// Only kinds that count spec changes have a server-side generation; otherwise the client sets it, as in upstream.
 #[tokio::test]
-async fn a_generation_is_the_servers_where_a_kind_counts_it() {
+async fn the_server_sets_the_generation_of_kinds_that_count_it() {
     let api = Api::start().await;
     let map = |generation: i64| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "g", "generation": generation}});
     let (code, refused) = api.call("POST", MAPS, map(-1)).await;
@@ -417,7 +425,7 @@ async fn a_generation_is_the_servers_where_a_kind_counts_it() {
 }
 
 #[tokio::test]
-async fn who_deletes_a_job_and_says_nothing_of_its_pods_leaves_them() {
+async fn deleting_a_job_without_propagation_policy_orphans_its_pods() {
     const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
     let api = Api::start().await;
     let spec = json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}});
@@ -437,7 +445,7 @@ async fn who_deletes_a_job_and_says_nothing_of_its_pods_leaves_them() {
 }
 
 #[tokio::test]
-async fn a_status_may_stand_alone() {
+async fn a_status_without_a_spec_is_accepted() {
     const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
     let api = Api::start().await;
     let spec = json!({"attacher": "a.example", "nodeName": "n", "source": {"persistentVolumeName": "v"}});
@@ -448,7 +456,7 @@ async fn a_status_may_stand_alone() {
 }
 
 #[tokio::test]
-async fn a_network_policy_that_no_node_enforces_gets_a_warning() {
+async fn a_network_policy_that_is_not_enforced_gets_a_warning() {
     let uri = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
     let policy = json!({"metadata": {"name": "p"}, "spec": {"podSelector": {}}});
     for (enforced, expected) in [(true, 0), (false, 1)] {
@@ -458,6 +466,15 @@ async fn a_network_policy_that_no_node_enforces_gets_a_warning() {
         assert_eq!((answer.status().as_u16(), warnings.len()), (201, expected), "{warnings:?}");
         assert!(warnings.iter().all(|w| w.contains("do not enforce network policies")), "{warnings:?}");
     }
+    let blocks = json!([{"ipBlock": {"cidr": "192.0.2.0/24"}}, {"ipBlock": {"cidr": "fd00::/8"}}]);
+    let policy = json!({"metadata": {"name": "p"}, "spec": {"podSelector": {}, "egress": [{"to": blocks}]}});
+    let api = Api::start().await;
+    let answer = api.raw("POST", uri, &[("content-type", "application/json")], policy.to_string()).await;
+    let warnings: Vec<&str> = answer.headers().get_all("warning").iter().filter_map(|w| w.to_str().ok()).collect();
+    assert!(
+        matches!(warnings[..], [w] if w.contains("spec.egress[0].to[1].ipBlock.cidr: fd00::/8 has no effect")),
+        "{warnings:?}"
+    );
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
-//! What extends the API: a definition serves its kinds when the POST is answered, takes names that are free, and takes its
-//! objects along when it goes; other servers answer for group versions.
+//! Extensions of the API: a definition serves its kinds as soon as the POST is answered, gets names that are free, and is deleted with
+//! its
+//! objects; aggregated API servers serve group versions.
 
 use crate::common::{Api, Lines};
 use base64::Engine as _;
@@ -45,7 +46,7 @@ fn condition(definition: &Value, kind: &str) -> String {
     found.map_or("none".into(), |c| format!("{} {}", text(&c["status"]), text(&c["reason"])))
 }
 
-/// Waits for an object to be as wanted, by its watch.
+/// Waits by a watch until an object meets a condition.
 async fn until(api: &Api, uri: &str, name: &str, wanted: impl Fn(&str, &Value) -> bool) -> Value {
     let watch = format!("{uri}?watch=1&fieldSelector=metadata.name%3D{name}");
     let mut lines = Lines::new(api.raw("GET", &watch, &[], "").await);
@@ -66,7 +67,7 @@ async fn a_kind_is_served_when_its_definition_is_answered() {
     assert_eq!(made["status"]["acceptedNames"], made["spec"]["names"]);
     assert_eq!(made["status"]["storedVersions"], json!(["v1"]));
     let entries = made["metadata"]["managedFields"].as_array().unwrap();
-    let of_server = entries.iter().find(|e| e["manager"] == "kube-apiserver").expect("the server's own entry");
+    let of_server = entries.iter().find(|e| e["manager"] == "kube-apiserver").expect("the server's entry");
     assert_eq!((&of_server["subresource"], entries.len()), (&json!("status"), 2));
     assert!(of_server["fieldsV1"]["f:status"]["f:acceptedNames"].is_object(), "{of_server}");
     let created = api.create(&path("v1", "widgets"), object("v1", "Widget", "a")).await;
@@ -109,7 +110,7 @@ async fn a_name_belongs_to_one_definition_of_its_group() {
 }
 
 #[tokio::test]
-async fn a_definition_takes_its_objects_along() {
+async fn a_definition_is_deleted_with_its_objects() {
     let api = Api::start().await;
     api.create(DEFINITIONS, definition("widgets", "Widget", one_version())).await;
     api.create(&path("v1", "widgets"), object("v1", "Widget", "a")).await;
@@ -136,12 +137,12 @@ async fn a_definition_takes_its_objects_along() {
     let (code, _) = api.call("GET", &path("v1", "widgets"), Value::Null).await;
     assert_eq!(code, 404);
     let (code, _) = api.call("GET", "/apis/example.com", Value::Null).await;
-    assert_eq!(code, 404, "the group went with its last kind");
+    assert_eq!(code, 404, "the group is removed with its last kind");
     assert_eq!(api.store.count(Resource::new("example.com", "widgets")), 0);
 }
 
 #[tokio::test]
-async fn versions_come_and_go_with_updates_of_the_definition() {
+async fn updates_of_the_definition_add_and_remove_versions() {
     let api = Api::start().await;
     api.create(DEFINITIONS, definition("widgets", "Widget", one_version())).await;
     api.create(&path("v1", "widgets"), object("v1", "Widget", "a")).await;
@@ -157,7 +158,7 @@ async fn versions_come_and_go_with_updates_of_the_definition() {
     let old = api.raw("GET", &format!("{}/a", path("v1", "widgets")), &[], "").await;
     let warning = old.headers().get("warning").and_then(|w| w.to_str().ok());
     assert_eq!(warning, Some("299 - \"example.com/v1 Widget is deprecated; use example.com/v2 Widget\""));
-    // A write stores the object in the version that is stored now, and watchers of both versions see it in theirs.
+    // A write stores the object in the current storage version, and watchers of both versions see it in theirs.
     let mut watch = Lines::new(api.raw("GET", &format!("{}?watch=1", path("v1", "widgets")), &[], "").await);
     assert_eq!(watch.next().await.expect("an event")["object"]["apiVersion"], "example.com/v1");
     let (code, _) = api.call("PATCH", &format!("{}/a", path("v2", "widgets")), json!({"spec": {"n": 2}})).await;
@@ -210,18 +211,18 @@ async fn objects_are_pruned_defaulted_and_validated_by_their_schema() {
     );
     let (code, _) = api.call("PATCH", &format!("{path}/a/status"), json!({"status": {"ready": "no"}})).await;
     assert_eq!(code, 422);
-    // Nobody can own a field that the schema neither declares nor leaves room for.
+    // Nobody can own a field that the schema neither declares nor preserves.
     for (field, wanted) in [("odd", 500), ("size", 200)] {
         let mut applied =
             json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {}});
         applied["spec"][field] = 2.into();
         let uri = format!("{path}/a?fieldManager=one&force=true&fieldValidation=Ignore");
-        let (code, told) = api.typed("PATCH", &uri, "application/apply-patch+yaml", applied).await;
-        assert_eq!(code, wanted, "{told}");
+        let (code, reply) = api.typed("PATCH", &uri, "application/apply-patch+yaml", applied).await;
+        assert_eq!(code, wanted, "{reply}");
         let text = "failed to create typed patch object (/a; example.com/v1, Kind=Widget): .spec.odd: field not declared in schema";
-        assert!(code == 200 || told["message"] == text, "{told}");
+        assert!(code == 200 || reply["message"] == text, "{reply}");
     }
-    // A default that comes later is seen in what is stored already.
+    // A default that is added later applies to stored objects.
     let later = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "size": {"type": "integer"}, "unit": {"type": "string", "default": "m"}}}}});
     let versions = json!({"spec": {"versions": [with_schema("v1", true, later)]}});
@@ -246,7 +247,7 @@ async fn tables_have_the_columns_of_the_version_with_their_cells() {
     let api = Api::start().await;
     let mut own = version("v1", true);
     own["additionalPrinterColumns"] = json!([
-        {"name": "Phase", "type": "string", "jsonPath": ".spec.phase", "description": "Where it stands."},
+        {"name": "Phase", "type": "string", "jsonPath": ".spec.phase", "description": "The current phase."},
         {"name": "Count", "type": "integer", "format": "int32", "jsonPath": ".spec.n"},
         {"name": "Since", "type": "date", "jsonPath": ".spec.since"},
         {"name": "Node", "type": "string", "jsonPath": ".spec.node", "priority": 1},
@@ -263,7 +264,7 @@ async fn tables_have_the_columns_of_the_version_with_their_cells() {
     }
     let shown = table(&api, &path("v1", "widgets")).await;
     let columns = shown["columnDefinitions"].as_array().expect("columns");
-    let told: Vec<_> = columns.iter().map(|c| json!([c["name"], c["type"], c["format"], c["priority"]])).collect();
+    let reply: Vec<_> = columns.iter().map(|c| json!([c["name"], c["type"], c["format"], c["priority"]])).collect();
     let want = json!([
         ["Name", "string", "name", 0],
         ["Phase", "string", "", 0],
@@ -271,8 +272,8 @@ async fn tables_have_the_columns_of_the_version_with_their_cells() {
         ["Since", "date", "", 0],
         ["Node", "string", "", 1],
     ]);
-    assert_eq!(json!(told), want);
-    assert_eq!(columns[1]["description"], "Where it stands.");
+    assert_eq!(json!(reply), want);
+    assert_eq!(columns[1]["description"], "The current phase.");
     assert_eq!(columns[2]["description"], "Custom resource definition column (in JSONPath format): .spec.n");
     let since = shown["rows"][0]["cells"][3].as_str().unwrap_or("").to_owned();
     assert!(since.ends_with('y'), "{since} is an age in years");
@@ -283,7 +284,7 @@ async fn tables_have_the_columns_of_the_version_with_their_cells() {
         ["c", null, null, "<unknown>", null],
     ]);
     assert_eq!(json!(cells), want);
-    // A version that declares none has the age.
+    // A version without columns shows the age.
     let shown = table(&api, &format!("{}/a", path("v2", "widgets"))).await;
     let names: Vec<&Value> =
         shown["columnDefinitions"].as_array().expect("columns").iter().map(|c| &c["name"]).collect();
@@ -293,7 +294,7 @@ async fn tables_have_the_columns_of_the_version_with_their_cells() {
 }
 
 #[tokio::test]
-async fn the_selector_of_a_scale_is_the_text_at_its_path() {
+async fn the_selector_of_a_scale_is_the_string_at_its_path() {
     let api = Api::start().await;
     let scaled = |selector: Option<&str>| {
         let mut scaled = version("v1", true);
@@ -320,8 +321,8 @@ async fn the_selector_of_a_scale_is_the_text_at_its_path() {
         api.call("PATCH", &format!("{}/a/scale", path("v1", "widgets")), json!({"spec": {"replicas": 4}})).await;
     assert_eq!((code, &scale["spec"]["replicas"], &scale["status"]["selector"]), (200, &json!(4), &json!(selector)));
     let scale = api.get(&format!("{}/a/scale", path("v1", "gadgets"))).await;
-    assert_eq!(scale["status"], json!({"replicas": 2}), "a kind without a path for it has no selector");
-    // Without a version a scale is written to whatever version there is; with an older one it is refused.
+    assert_eq!(scale["status"], json!({"replicas": 2}), "without a selector path there is no selector");
+    // A scale without a version is written to any version; one with an outdated version is rejected.
     let put = |metadata: Value, n: i64| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": metadata, "spec": {"replicas": n}});
     let uri = format!("{}/a/scale", path("v1", "gadgets"));
     for (metadata, n, wanted) in [
@@ -329,15 +330,15 @@ async fn the_selector_of_a_scale_is_the_text_at_its_path() {
         (json!({"name": "a", "namespace": "default", "resourceVersion": "1"}), 6, 409),
         (json!({"name": "a", "namespace": "other"}), 6, 400),
     ] {
-        let (code, told) = api.call("PUT", &uri, put(metadata.clone(), n)).await;
-        assert_eq!(code, wanted, "{metadata}: {told}");
+        let (code, reply) = api.call("PUT", &uri, put(metadata.clone(), n)).await;
+        assert_eq!(code, wanted, "{metadata}: {reply}");
     }
-    let (code, told) = api.call("PUT", &uri, put(json!({"name": "a"}), -1)).await;
-    assert_eq!((code, &told["details"]["causes"][0]["field"]), (422, &json!(".spec.n")), "{told}");
+    let (code, reply) = api.call("PUT", &uri, put(json!({"name": "a"}), -1)).await;
+    assert_eq!((code, &reply["details"]["causes"][0]["field"]), (422, &json!(".spec.n")), "{reply}");
 }
 
 #[tokio::test]
-async fn a_rule_that_fails_for_what_did_not_change_is_a_warning() {
+async fn a_failing_rule_for_an_unchanged_field_is_a_warning() {
     let api = Api::start().await;
     let schema = |rules: Value| {
         let number = json!({"type": "integer"});
@@ -363,17 +364,17 @@ async fn a_rule_that_fails_for_what_did_not_change_is_a_warning() {
     ] {
         let answer = api.raw("PATCH", &uri, &merge, patch.to_string()).await;
         let warnings: Vec<&str> = answer.headers().get_all("warning").iter().filter_map(|w| w.to_str().ok()).collect();
-        let told =
+        let reply =
             warnings.iter().any(|w| w.contains("spec.range: ") && w.contains("failed rule: self.min <= self.max"));
         assert_eq!(
-            (answer.status().as_u16(), warnings.len(), told),
+            (answer.status().as_u16(), warnings.len(), reply),
             (200, usize::from(want), want),
             "{patch} {warnings:?}"
         );
     }
 }
 
-/// Has a service lead to a server of this test. Its address, the loopback, may not be written through the API.
+/// Makes a service resolve to a server of this test. Its loopback address cannot be written through the API.
 async fn lead(api: &Api, server: &TestServer) {
     let service = json!({"metadata": {"name": "far"}, "spec": {"ports": [{"port": 443, "protocol": "TCP"}]}});
     api.create("/api/v1/namespaces/default/services", service).await;
@@ -397,7 +398,7 @@ fn bundle(server: &TestServer) -> String {
 }
 
 #[tokio::test]
-async fn a_webhook_converts_and_is_held_to_what_it_was_sent() {
+async fn a_webhook_converts_and_must_not_change_the_object() {
     let server = TestServer::start(&["localhost"], |seen| {
         let review: Value = serde_json::from_slice(&seen.body).expect("a review");
         let wanted = review["request"]["desiredAPIVersion"].clone();
@@ -427,9 +428,9 @@ async fn a_webhook_converts_and_is_held_to_what_it_was_sent() {
     let list = api.get(&path("v2", "widgets")).await;
     assert_eq!(list["items"][1]["spec"]["converted"], "example.com/v2");
     assert_eq!(list["items"][1]["metadata"]["labels"], json!({"by": "webhook"}));
-    assert_eq!(server.seen().len(), 1, "many objects go in one question");
-    assert!(!server.seen()[0].headers.contains_key("traceparent"), "nobody asked for a trace");
-    // What was converted is kept, so that a list asks for what is new alone.
+    assert_eq!(server.seen().len(), 1, "many objects are converted in one call");
+    assert!(!server.seen()[0].headers.contains_key("traceparent"), "no trace was requested");
+    // Conversions are cached, so that a list converts only new objects.
     api.create(&path("v1", "widgets"), object("v1", "Widget", "c")).await;
     const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let traced = api.raw("GET", &path("v2", "widgets"), &[("traceparent", TRACE)], "").await;
@@ -441,7 +442,7 @@ async fn a_webhook_converts_and_is_held_to_what_it_was_sent() {
 }
 
 #[tokio::test]
-async fn who_owns_a_field_is_known_in_every_version() {
+async fn managed_fields_are_known_in_every_version() {
     const APPLY: &str = "application/apply-patch+yaml";
     let api = Api::start().await;
     api.create(DEFINITIONS, definition("widgets", "Widget", json!([version("v1", true), version("v2", false)]))).await;
@@ -455,7 +456,7 @@ async fn who_owns_a_field_is_known_in_every_version() {
     assert_eq!(code, 201, "{made}");
     let (code, status) = api.typed("PATCH", &at("v2", "two"), APPLY, config("v2", json!({"n": 2}))).await;
     assert_eq!((code, &status["details"]["causes"][0]["field"]), (409, &json!(".spec.n")), "{status}");
-    // Another manager in another version owns what it applies; a plain write takes from both.
+    // A manager in another version owns what it applies; an update takes fields from both.
     let (code, _) = api.typed("PATCH", &at("v2", "two"), APPLY, config("v2", json!({"k": 2}))).await;
     assert_eq!(code, 200);
     let (code, now) = api.call("PATCH", &at("v2", "three"), json!({"spec": {"n": 3, "k": 3}})).await;
@@ -468,13 +469,13 @@ async fn who_owns_a_field_is_known_in_every_version() {
     };
     let owned = ["one", "two", "three"].map(|manager| owns(&now, manager).unwrap_or_default());
     assert_eq!(owned, ["f:m", "", "f:k f:n"]);
-    // What is applied no more goes, though it was applied in another version.
+    // Fields that are no longer applied are removed, although they were applied in another version.
     let (code, now) = api.typed("PATCH", &at("v2", "one"), APPLY, config("v2", json!({"x": 1}))).await;
     assert_eq!((code, &now["spec"]), (200, &json!({"k": 3, "n": 3, "x": 1})), "{now}");
 }
 
 #[tokio::test]
-async fn another_server_answers_for_a_group_version() {
+async fn an_aggregated_server_serves_a_group_version() {
     const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
     let server = TestServer::start(&["far.default.svc"], |seen| {
         let answer = match seen.path.as_str() {
@@ -504,8 +505,8 @@ async fn another_server_answers_for_a_group_version() {
     let groups = api.get("/apis").await;
     let last = groups["groups"].as_array().and_then(|g| g.last()).cloned().unwrap_or_default();
     assert_eq!(last["name"], "far.example.com");
-    let told = api.get("/apis/far.example.com/v1/namespaces/a/things/b?x=1").await;
-    assert_eq!(told["path"], "/apis/far.example.com/v1/namespaces/a/things/b?x=1");
+    let reply = api.get("/apis/far.example.com/v1/namespaces/a/things/b?x=1").await;
+    assert_eq!(reply["path"], "/apis/far.example.com/v1/namespaces/a/things/b?x=1");
     let seen = server.seen();
     let headers = &seen.last().expect("a request").headers;
     let all = |name: &str| headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).collect::<Vec<_>>().join(",");
@@ -514,8 +515,8 @@ async fn another_server_answers_for_a_group_version() {
         ("admin", "system:masters,system:authenticated")
     );
     let document = api.get("/openapi/v2").await;
-    assert!(document["paths"].get("/apis/far.example.com/v1/things").is_some(), "its document is part of ours");
-    assert!(document["paths"].get("/api/v1/pods").is_some_and(|p| p != &json!({})), "and ours stays");
+    assert!(document["paths"].get("/apis/far.example.com/v1/things").is_some(), "its document is merged into ours");
+    assert!(document["paths"].get("/api/v1/pods").is_some_and(|p| p != &json!({})), "our paths stay");
     let (code, _) = api.call("DELETE", &format!("{SERVICES}/v1.far.example.com"), Value::Null).await;
     assert_eq!(code, 200);
     let (code, _) = api.call("GET", "/apis/far.example.com/v1/things", Value::Null).await;
@@ -523,7 +524,7 @@ async fn another_server_answers_for_a_group_version() {
 }
 
 #[tokio::test]
-async fn a_definition_adds_nothing_to_a_version_that_is_compiled_in() {
+async fn a_definition_adds_nothing_to_a_built_in_version() {
     let api = Api::start().await;
     let version = |name: &str| json!({"name": name, "served": true, "storage": name == "v7", "schema": {"openAPIV3Schema": {"type": "object"}}});
     let definition = json!({
@@ -543,5 +544,5 @@ async fn a_definition_adds_nothing_to_a_version_that_is_compiled_in() {
     assert!(!served("/apis/networking.k8s.io/v1").await);
     let foos = "/apis/networking.k8s.io/v1/namespaces/default/foos";
     assert_eq!(api.call("GET", foos, Value::Null).await.0, 404);
-    assert!(served("/apis/networking.k8s.io/v7").await, "another version is the definition's");
+    assert!(served("/apis/networking.k8s.io/v7").await, "another version is served from the definition");
 }

@@ -1,4 +1,4 @@
-//! A kind that is made while the server runs takes the very path of the built-in ones.
+//! A kind that is registered at runtime takes the same path as built-in ones.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use kelson_structural::publish::openapi::Dialect;
 use kelson_structural::{Structural, publish};
 use serde_json::{Value, json};
 
-/// A small stand-in for a custom resource's behaviour: defaults, a rule, columns by the base.
+/// A small strategy like a custom resource's: defaults, a rule, default columns.
 struct Crontabs(Options);
 
 impl Crontabs {
@@ -50,7 +50,7 @@ impl Strategy for Crontabs {
     }
 }
 
-/// Keeps what it knows of `spec`; reports the rest.
+/// Keeps known fields of `spec` and reports others.
 struct Schema(Structural);
 
 fn openapi() -> Value {
@@ -138,7 +138,7 @@ async fn it_is_created_read_listed_watched_and_deleted() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_refused() {
+async fn invalid_objects_are_rejected() {
     let api = start().await;
     let (code, why) =
         api.call("POST", &format!("{PATH}?fieldValidation=Strict"), crontab("a", json!({"odd": 1}))).await;
@@ -152,7 +152,7 @@ async fn what_does_not_fit_is_refused() {
 }
 
 #[tokio::test]
-async fn it_takes_all_patches_but_the_strategic_one() {
+async fn it_takes_all_patches_but_strategic_merge() {
     let api = start().await;
     api.create(PATH, crontab("a", json!({"image": "x", "ports": [{"name": "web", "port": 1}]}))).await;
     let path = format!("{PATH}/a");
@@ -203,7 +203,7 @@ async fn its_status_scale_table_and_documents_are_served() {
     assert!(schemas["com.example.stable.v1.CronTabList"].is_object());
 }
 
-/// Names the version it converted to; refuses objects of one name.
+/// Sets the target version; rejects objects with a certain name.
 struct Marking;
 
 impl Marking {
@@ -231,7 +231,7 @@ impl Converter for Marking {
 }
 
 #[tokio::test]
-async fn another_version_is_converted_by_somebody_who_waits() {
+async fn another_version_is_converted_by_a_converter_that_waits() {
     let api = start().await;
     let (gvr, gvk) = names("v2");
     let mut served = Served::dynamic(gvr, gvk, Arc::new(Crontabs::new()), ObjectSchema::Open);
@@ -250,7 +250,7 @@ async fn another_version_is_converted_by_somebody_who_waits() {
     let watch = api.raw("GET", &format!("{v2}?watch=1"), &[], "").await;
     let mut watch = Lines::new(watch);
     assert_eq!(watch.next().await.expect("an event")["object"]["apiVersion"], "stable.example.com/v2");
-    // A list that cannot be converted is refused, and a watch says so: neither leaves an object out.
+    // A list that cannot be converted fails, and a watch reports an error: neither omits an object.
     api.create(PATH, crontab("broken", json!({}))).await;
     let (code, why) = api.call("GET", &v2, Value::Null).await;
     assert_eq!((code, &why["kind"]), (500, &json!("Status")));

@@ -1,4 +1,4 @@
-//! Priority and fairness through the whole path: the objects every cluster has, live configuration, headers, refusals, dumps.
+//! Priority and fairness in the whole request path: default objects, live configuration, headers, rejections, dumps.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use kelson_auth::{UserInfo, user};
 use serde_json::{Value, json};
 
 const GROUP: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
-/// A test that waits longer has failed.
+/// A test that takes longer fails.
 const LIMIT: Duration = Duration::from_secs(20);
 
 async fn started(change: impl FnOnce(&mut Config)) -> Api {
@@ -41,7 +41,7 @@ fn schema(name: &str, level: &str, user: &str) -> Value {
 async fn steady(api: &Api, schema: &str, status: &str) -> Value {
     let read = async {
         loop {
-            // One that was deleted may not be there yet.
+            // A deleted schema may not exist yet.
             let object = api.call("GET", &format!("{GROUP}/flowschemas/{schema}"), Value::Null).await.1;
             if object["status"]["conditions"][0]["status"] == status {
                 return object;
@@ -63,7 +63,7 @@ fn header(answer: &http::Response<kelson_transport::Body>, of: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_cluster_has_its_levels_and_schemas_and_keeps_them() {
+async fn a_cluster_has_and_maintains_its_levels_and_schemas() {
     let api = started(|_| {}).await;
     let schemas = api.get(&format!("{GROUP}/flowschemas")).await;
     let levels = api.get(&format!("{GROUP}/prioritylevelconfigurations")).await;
@@ -71,7 +71,7 @@ async fn a_cluster_has_its_levels_and_schemas_and_keeps_them() {
     assert_eq!((count(&schemas), count(&levels)), (Some(11), Some(8)));
     let found = |i: &Value| i["status"]["conditions"][0]["reason"] == "Found";
     assert!(schemas["items"].as_array().expect("items").iter().all(found), "{schemas}");
-    // One that somebody changed and does not own is put back, one that somebody took over is not.
+    // A changed object that the server manages is restored; one that a user has taken over is not.
     let system = format!("{GROUP}/prioritylevelconfigurations/system");
     let changed = json!({"spec": {"limited": {"nominalConcurrencyShares": 7}}});
     assert_eq!(api.call("PATCH", &system, changed.clone()).await.0, 200);
@@ -80,7 +80,7 @@ async fn a_cluster_has_its_levels_and_schemas_and_keeps_them() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LIMIT, shares(30)).await.expect("put back");
+    tokio::time::timeout(LIMIT, shares(30)).await.expect("restored");
     let mut taken = changed;
     taken["metadata"] = json!({"annotations": {"apf.kubernetes.io/autoupdate-spec": "false"}});
     assert_eq!(api.call("PATCH", &system, taken).await.0, 200);
@@ -90,7 +90,7 @@ async fn a_cluster_has_its_levels_and_schemas_and_keeps_them() {
 }
 
 #[tokio::test]
-async fn objects_sort_requests_at_once() {
+async fn objects_classify_requests_at_once() {
     let api = started(|_| {}).await;
     let own = level("own", 10, Some(json!({"queues": 4, "handSize": 2, "queueLengthLimit": 5})));
     let schema_made = api.create(&format!("{GROUP}/flowschemas"), schema("own", "own", "noxu")).await;
@@ -120,7 +120,7 @@ async fn objects_sort_requests_at_once() {
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// So many bytes of config maps that a list of them is sent in pieces.
+/// Creates config maps until a list of them is sent in pieces.
 async fn fill(api: &Api) {
     for i in 0..10 {
         let map = json!({"metadata": {"name": format!("m{i}")}, "data": {"k": "x".repeat(100_000)}});
@@ -130,15 +130,15 @@ async fn fill(api: &Api) {
 
 async fn idle(api: &Api) {
     let over = async {
-        while api.running.server().flow.under_way() != (0, 0) {
+        while api.running.server().flow.in_flight() != (0, 0) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LIMIT, over).await.expect("all seats are given back");
+    tokio::time::timeout(LIMIT, over).await.expect("all seats are released");
 }
 
 #[tokio::test]
-async fn a_flow_without_room_is_refused_and_others_are_not() {
+async fn a_flow_without_seats_is_rejected_and_others_are_not() {
     let api = started(|config| config.authorization = vec![AuthorizationMode::AlwaysAllow]).await;
     fill(&api).await;
     // Without a share of the seats it serves one request at a time.
@@ -147,10 +147,10 @@ async fn a_flow_without_room_is_refused_and_others_are_not() {
     steady(&api, "none", "False").await;
     let listing = ask(&api, "noxu", MAPS).await;
     assert_eq!(listing.status(), 200);
-    assert_eq!(api.running.server().flow.under_way().0, 1, "its answer is being sent");
+    assert_eq!(api.running.server().flow.in_flight().0, 1, "its answer is being sent");
     let answer = ask(&api, "noxu", "/version").await;
     assert_eq!((answer.status().as_u16(), answer.headers()["retry-after"].to_str().ok()), (429, Some("1")));
-    assert!(!header(&answer, "flowschema").is_empty(), "also a refusal says why");
+    assert!(!header(&answer, "flowschema").is_empty(), "rejections have the headers too");
     let body = answer.into_body().collect().await.expect("a body").to_bytes();
     assert!(String::from_utf8_lossy(&body).contains("Too many requests, please try again later."));
     assert_eq!(ask(&api, "foo", "/version").await.status(), 200);
@@ -166,12 +166,12 @@ async fn a_watch_holds_seats_until_it_has_begun() {
     fill(&api).await;
     let answer = ask(&api, "foo", &format!("{MAPS}?watch=1")).await;
     assert!(!header(&answer, "prioritylevel").is_empty());
-    assert_eq!(api.running.server().flow.under_way().0, 1, "it reads what there is");
+    assert_eq!(api.running.server().flow.in_flight().0, 1, "it sends the initial events");
     let mut lines = Lines::new(answer);
     for _ in 0..10 {
         assert!(lines.event().await.starts_with("ADDED "));
     }
-    // What happens from now on is no part of its beginning.
+    // Later events are not part of its beginning.
     let map = json!({"metadata": {"name": "late"}});
     let (made, late) = tokio::join!(api.create(MAPS, map), lines.event());
     assert_eq!((made["metadata"]["name"].as_str(), late.as_str()), (Some("late"), "ADDED late"));

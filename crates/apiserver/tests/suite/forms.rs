@@ -1,4 +1,4 @@
-//! In which form answers come: clauses of `Accept` by class of kind and verb, and pieces of bounded size in every form.
+//! Content negotiation: clauses of `Accept` by class of kind and verb, and pieces of bounded size in every encoding.
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ async fn started() -> Api {
     let api = Api::start().await;
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     for (plural, scope) in [("things", "Namespaced"), ("places", "Cluster")] {
-        let kind = if plural == "things" { "Thing" } else { "Place" };
+        let kind = if plural == "things" { "Thing" } else { "PoolShare" };
         let names = json!({"plural": plural, "kind": kind});
         let version = json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": open}});
         let definition = json!({"metadata": {"name": format!("{plural}.example.com")},
@@ -38,7 +38,7 @@ async fn asked(api: &Api, method: &str, uri: &str, accept: &str, body: Value) ->
 }
 
 #[tokio::test]
-async fn a_write_is_done_in_a_form_that_the_kind_has_or_not_at_all() {
+async fn a_write_in_an_unsupported_form_is_not_done() {
     let api = started().await;
     let json = "application/json".to_owned();
     for (collection, first) in [(MAPS, PROTOBUF.to_owned()), (CUSTOM, json.clone())] {
@@ -61,7 +61,7 @@ async fn a_write_is_done_in_a_form_that_the_kind_has_or_not_at_all() {
             }
         }
     }
-    // Alone, a form that the kind does not have is refused before anything is done, and the refusal has it.
+    // A single unsupported form is rejected before anything is done, and the error is in the client's form.
     let refused = (406, PROTOBUF.to_owned());
     assert_eq!(asked(&api, "POST", CUSTOM, PROTOBUF, object(CUSTOM, "never")).await, refused);
     assert_eq!(api.call("GET", &format!("{CUSTOM}/never"), Value::Null).await.0, 404);
@@ -80,7 +80,7 @@ async fn a_write_is_done_in_a_form_that_the_kind_has_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn watches_come_in_a_form_of_the_kind() {
+async fn watches_have_a_form_of_the_kind() {
     let api = started().await;
     api.create(CUSTOM, object(CUSTOM, "a")).await;
     let watch = format!("{CUSTOM}?watch=1");
@@ -119,7 +119,11 @@ async fn only_reads_go_across_namespaces() {
         assert_eq!((code, text), (404, json!("404 page not found\n")), "{method} {uri}");
     }
     assert_eq!(api.call("GET", across, Value::Null).await.0, 200);
-    assert_eq!(api.call("DELETE", "/api/v1/configmaps", Value::Null).await.0, 405, "built-in kinds name the method");
+    assert_eq!(
+        api.call("DELETE", "/api/v1/configmaps", Value::Null).await.0,
+        405,
+        "routes of built-in kinds have methods"
+    );
 }
 
 /// The pieces of an answer.
@@ -184,7 +188,7 @@ async fn no_list_is_held_whole() {
         assert_eq!((&shown["metadata"], &message["metadata"]), (&object["metadata"], &object["metadata"]));
     }
     let deleted = read(&whole[8]);
-    assert_eq!((items(&deleted), deleted["kind"].as_str()), (items(&list), Some("ConfigMapList")), "as they were");
+    assert_eq!((items(&deleted), deleted["kind"].as_str()), (items(&list), Some("ConfigMapList")), "the last state");
     for accept in ["application/yaml", PROTOBUF] {
         let empty = pieces(&api, "GET", MAPS, accept).await.concat();
         match accept {
@@ -195,7 +199,7 @@ async fn no_list_is_held_whole() {
 }
 
 #[tokio::test]
-async fn a_watcher_that_comes_late_is_told_piece_by_piece() {
+async fn initial_events_are_sent_in_pieces() {
     let api = started().await;
     let begun = api.get(MAPS).await["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
     for i in 0..100 {

@@ -1,4 +1,4 @@
-//! The Leases by which API servers are known to be there.
+//! The Leases of API server identities.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 use crate::common::Api;
@@ -7,10 +7,10 @@ use kelson_store::{Store, StoreOptions};
 use serde_json::{Value, json};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
-/// What the reference calls the server of a machine named `vm`.
+/// The upstream name for the server of a host named `vm`.
 const NAME: &str = "apiserver-wlv32tlttr4jl3gtroqexyxapa";
 
-/// The Lease of a name once it is as wanted.
+/// Waits until the Lease meets a condition.
 async fn until(api: &Api, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let found = |list: &Value| {
         let leases = list["items"].as_array().unwrap();
@@ -27,7 +27,7 @@ async fn names(api: &Api) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_keeps_a_lease_of_its_own_renews_it_and_takes_it_along() {
+async fn a_server_renews_its_lease_and_deletes_it_at_the_end() {
     let store = Store::in_memory(StoreOptions::default());
     let path = format!("{LEASES}/{NAME}");
     let on = |store: &Store| Api::on(store.clone(), |config| config.identity_host = Some("vm".into()));
@@ -41,13 +41,13 @@ async fn a_server_keeps_a_lease_of_its_own_renews_it_and_takes_it_along() {
     let renewed = |lease: &Value, before: &Value| lease["spec"]["renewTime"] != before["spec"]["renewTime"];
     let after = until(&api, NAME, |now| renewed(now, &lease)).await;
     assert_eq!(after["spec"]["holderIdentity"], *holder);
-    // Somebody else's change is kept, and what is taken away comes back.
+    // Changes by others are kept, and a deleted Lease is created again.
     api.typed("PATCH", &path, "application/merge-patch+json", json!({"metadata": {"labels": {"a": "b"}}})).await;
     let after = until(&api, NAME, |now| renewed(now, &after)).await;
     assert_eq!(after["metadata"]["labels"]["a"], "b");
     api.call("DELETE", &path, Value::Null).await;
     until(&api, NAME, |now| now["metadata"]["uid"] != after["metadata"]["uid"]).await;
-    // A process that died left it behind: the next one begins with one of its own.
+    // A leftover of a process that died is replaced.
     let next = on(&store).await;
     let wanted = |now: &Value| now["spec"]["holderIdentity"] != *holder;
     until(&next, NAME, wanted).await;
@@ -58,7 +58,7 @@ async fn a_server_keeps_a_lease_of_its_own_renews_it_and_takes_it_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_without_a_machine_or_with_the_gate_shut_keeps_none() {
+async fn a_server_without_host_name_or_gate_has_no_lease() {
     let shut = |config: &mut kelson_apiserver::Config| {
         config.identity_host = Some("vm".into());
         config.feature_gates =
@@ -71,7 +71,7 @@ async fn a_server_without_a_machine_or_with_the_gate_shut_keeps_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn leases_of_servers_that_are_gone_go_and_no_others() {
+async fn only_expired_leases_of_servers_are_deleted() {
     let store = Store::in_memory(StoreOptions::default());
     let before = Api::over(store.clone()).await;
     let lease = |name: &str, label: &str, renewed: &str| {

@@ -1,13 +1,13 @@
-//! Definitions as large as operators publish them: hundreds of kilobytes of schema, deep, with descriptions at every field.
+//! Definitions of the size that operators publish: hundreds of kilobytes of schema, deeply nested, with descriptions of all fields.
 
 use crate::common::Api;
 use serde_json::{Map, Value, json};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const ALL: &str = "/apis/monitoring.example.com/v1/namespaces/default/monitors";
-/// About what the largest published definitions have.
+/// About the size of the largest published definitions, in bytes.
 const SCHEMA_BYTES: usize = 700 * 1024;
-/// Objects within each other in a part.
+/// Depth of nested objects in a part.
 const DEPTH: usize = 12;
 
 fn described(mut schema: Value, what: &str) -> Value {
@@ -15,7 +15,7 @@ fn described(mut schema: Value, what: &str) -> Value {
     schema
 }
 
-/// A part as pod templates are: lists by key, maps, quantities, and more parts below.
+/// A part similar to a pod template: lists by key, maps, quantities, and nested parts.
 fn part(depth: usize) -> Value {
     let mut fields = Map::new();
     for i in 0..6 {
@@ -65,7 +65,7 @@ fn definition() -> Value {
         "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}})
 }
 
-/// Something at the bottom of the first part.
+/// A value at the bottom of the first part.
 fn below(value: Value) -> Value {
     (0..DEPTH).fold(value, |value, _| json!({"below": value}))
 }
@@ -81,7 +81,11 @@ async fn a_definition_of_an_operators_size_is_served() {
     let made = api.create(ALL, monitor("a", json!({"text0": "x", "ports": [{"name": "web", "port": 80}]}))).await;
     let at = format!("/spec/part0{}", "/below".repeat(DEPTH));
     let bottom = made.pointer(&at).expect("the bottom");
-    assert_eq!((&bottom["count"], &bottom["ports"][0]["protocol"]), (&json!(1), &json!("TCP")), "defaults reach down");
+    assert_eq!(
+        (&bottom["count"], &bottom["ports"][0]["protocol"]),
+        (&json!(1), &json!("TCP")),
+        "defaults apply at any depth"
+    );
     let path = format!("spec.part0{}", ".below".repeat(DEPTH));
     let (code, status) = api.call("POST", ALL, monitor("b", json!({"ports": [{"name": "web", "port": 0}]}))).await;
     let message = status["message"].as_str().unwrap_or("");
@@ -97,7 +101,7 @@ async fn a_definition_of_an_operators_size_is_served() {
     let document = api.get("/openapi/v3/apis/monitoring.example.com/v1").await;
     let schema = &document["components"]["schemas"]["com.example.monitoring.v1.Monitor"];
     let explained = "/properties/spec/properties/part0/properties/below/properties/ports/description";
-    assert!(schema.pointer(explained).is_some_and(Value::is_string), "what kubectl explains is there");
+    assert!(schema.pointer(explained).is_some_and(Value::is_string), "descriptions for kubectl explain are published");
     assert_eq!(api.get(ALL).await["items"].as_array().map(Vec::len), Some(1));
     assert_eq!(api.get(DEFINITIONS).await["items"].as_array().map(Vec::len), Some(1));
 }

@@ -1,5 +1,5 @@
-//! API concepts: lists in parts, selectors, tables, and watches; the order of fields in what is answered.
-// Helpers of a test fail by panicking, as the test itself does.
+//! API concepts: paged lists, selectors, tables and watches; the order of fields in answers.
+// Helpers of a test panic on errors, like the test itself.
 #![allow(clippy::unwrap_used)]
 
 use crate::common::{Api, Lines, admin};
@@ -23,7 +23,7 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn pages_are_of_one_moment() {
+async fn all_pages_have_the_same_revision() {
     let api = Api::start().await;
     fill(&api, &[("a", "r"), ("b", "g"), ("c", "r"), ("d", "g")]).await;
     let first = api.get(&format!("{MAPS}?limit=2")).await;
@@ -58,7 +58,7 @@ async fn selectors() {
     ] {
         assert_eq!(names(&api.get(&format!("{MAPS}?{query}")).await), expected, "{query}");
     }
-    // A selector of one name narrows the collection of all namespaces; it makes no path of an object of it.
+    // A selector of one name narrows the collection of all namespaces; the path does not become that of an object.
     assert_eq!(names(&api.get("/api/v1/configmaps?fieldSelector=metadata.name%3Db").await), ["b"]);
     assert_eq!(api.call("GET", "/api/v1/configmaps/b?fieldSelector=metadata.name%3Db", Value::Null).await.0, 404);
     let (code, refused) = api.call("GET", &format!("{MAPS}?fieldSelector=data.x%3D1"), Value::Null).await;
@@ -72,7 +72,7 @@ async fn selectors() {
 }
 
 #[tokio::test]
-async fn big_lists_stream_whole() {
+async fn large_lists_are_streamed_completely() {
     let api = Api::start().await;
     let text = "x".repeat(9000);
     for i in 0..40 {
@@ -128,7 +128,7 @@ async fn versions_of_one_kind() {
 }
 
 #[tokio::test]
-async fn each_group_selects_events_that_came_by_the_other() {
+async fn events_can_be_selected_in_either_group() {
     let api = Api::start().await;
     let about = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": "default"});
     let core = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "core"}, "reason": "R", "type": "Normal",
@@ -148,18 +148,18 @@ async fn each_group_selects_events_that_came_by_the_other() {
             let items = list["items"].as_array().unwrap().iter();
             items.map(|i| i["metadata"]["name"].as_str().unwrap().to_owned()).collect()
         };
-        // What `kubectl describe` and `kubectl events --for` ask.
+        // The queries of `kubectl describe` and `kubectl events --for`.
         let both = format!("{about}.kind=Pod,{about}.apiVersion=v1,{about}.name=p,{about}.namespace=default");
         assert_eq!(names(both).await, ["core", "newer"], "{group}");
         assert_eq!(names(format!("{about}.name=q")).await, [""; 0], "{group}");
         assert_eq!(names(format!("{reporter}=c")).await, ["newer"], "{group}");
     }
     let foreign = api.raw("GET", "/api/v1/events?fieldSelector=regarding.name%3Dp", &[], "").await;
-    assert_eq!(foreign.status(), 400, "each group has its own names");
+    assert_eq!(foreign.status(), 400, "each group has its own field names");
 }
 
 #[tokio::test]
-async fn watches_see_through_selectors() {
+async fn watches_apply_selectors() {
     let api = Api::start().await;
     fill(&api, &[("a", "r")]).await;
     let list = api.get(MAPS).await;
@@ -177,7 +177,7 @@ async fn watches_see_through_selectors() {
     }
     let out = watch.next().await.unwrap();
     assert_eq!(out["type"], "DELETED");
-    assert_eq!(out["object"]["metadata"]["labels"]["color"], "r", "as it was while it matched");
+    assert_eq!(out["object"]["metadata"]["labels"]["color"], "r", "the state while it matched");
     assert_eq!(out["object"]["metadata"]["resourceVersion"], left["metadata"]["resourceVersion"]);
     assert_eq!(watch.event().await, "DELETED c");
 }
@@ -202,7 +202,7 @@ async fn watch_list_ends_with_its_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_bookmark_and_end_in_time() {
+async fn watches_send_bookmarks_and_end_in_time() {
     let api = Api::start().await;
     fill(&api, &[("a", "r")]).await;
     let uri = format!("{MAPS}?watch=1&allowWatchBookmarks=true&timeoutSeconds=100&resourceVersion=1");
@@ -217,7 +217,7 @@ async fn watches_bookmark_and_end_in_time() {
     assert!((98..=101).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
 }
 
-/// The next `count` events of a watcher of this process, as frames would have them.
+/// The next `count` events of a watcher in this process in the form of frames.
 async fn objects(items: &WatchItems, count: usize) -> Vec<Value> {
     let mut stream = items.take().unwrap();
     let mut found = Vec::new();
@@ -237,10 +237,10 @@ async fn objects(items: &WatchItems, count: usize) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn watchers_of_the_process_see_what_frames_say() {
+async fn watchers_in_the_process_get_the_same_as_frames() {
     let api = Api::start().await;
     fill(&api, &[("a", "r")]).await;
-    // A body that is larger than all that is kept of trees: its readers decode the bytes.
+    // A record that is larger than the cache's limit, so that readers decode the bytes.
     let large = json!({"metadata": {"name": "large", "labels": {"color": "r"}}, "data": {"x": "x".repeat(300_000)}});
     let partial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
     let from_now = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
@@ -270,8 +270,8 @@ async fn watchers_of_the_process_see_what_frames_say() {
         let mut found = objects(&items, expected.len()).await;
         let entries = |event: &mut Value| event["object"]["metadata"].as_object_mut()?.remove("managedFields");
         if !managed_fields {
-            assert!(expected.iter_mut().filter_map(entries).count() > 3, "they are there for others");
-            // One that is no longer selected is made for its watcher with all that it has.
+            assert!(expected.iter_mut().filter_map(entries).count() > 3, "other watchers get managedFields");
+            // An object that is no longer selected is built for its watcher with all its fields.
             let given = found.iter_mut().filter_map(|e| entries(e).map(|_| e["type"].clone()));
             assert!(given.into_iter().all(|kind| kind == "DELETED"));
         }
@@ -280,14 +280,14 @@ async fn watchers_of_the_process_see_what_frames_say() {
 }
 
 #[tokio::test]
-async fn who_does_not_ask_for_objects_gets_frames() {
+async fn watchers_get_frames_unless_they_ask_for_objects() {
     let api = Api::start().await;
     let answer = api.raw("GET", &format!("{MAPS}?watch=1"), &[], "").await;
     assert!(answer.extensions().get::<WatchItems>().is_none());
 }
 
 #[tokio::test]
-async fn objects_are_answered_in_the_order_in_which_their_types_are_declared() {
+async fn objects_have_the_declared_order_of_fields() {
     let api = Api::start().await;
     let pods = "/api/v1/namespaces/default/pods";
     api.create(
@@ -310,7 +310,7 @@ async fn objects_are_answered_in_the_order_in_which_their_types_are_declared() {
         listed.starts_with(head) && listed.contains(r#""items":[{"metadata":{"name":"a","namespace":"#),
         "{listed}"
     );
-    // A person's form has the same order, and so has another version of a kind.
+    // Indented JSON and other versions of a kind have the same order.
     let pretty = plain(format!("{pods}?pretty=true")).await;
     let compact: String = pretty.lines().map(|line| line.trim_start().replacen("\": ", "\":", 1)).collect();
     assert_eq!(compact, listed.trim_end());
@@ -332,7 +332,7 @@ async fn objects_are_answered_in_the_order_in_which_their_types_are_declared() {
 }
 
 #[tokio::test]
-async fn an_indented_list_is_the_list_indented() {
+async fn an_indented_list_equals_the_list_indented() {
     let api = Api::start().await;
     let definition = json!({"metadata": {"name": "widgets.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
         "names": {"plural": "widgets", "kind": "Widget"}, "versions": [{"name": "v1", "served": true, "storage": true,
@@ -381,7 +381,7 @@ async fn an_indented_list_is_the_list_indented() {
             r#"],"rows":[]}
 "#,
         ),
-        // What has no type here is sorted, upstream as well.
+        // Kinds without a type are sorted, as in upstream.
         (
             widgets,
             "",
@@ -400,7 +400,7 @@ async fn an_indented_list_is_the_list_indented() {
     }
 }
 
-/// A text without the ages in the cells of its rows: time goes on between two answers.
+/// Removes ages in table cells, because time passes between two answers.
 fn ageless(text: &str) -> String {
     let is_age = |part: &str| part.strip_suffix('s').is_some_and(|n| n.parse::<u32>().is_ok());
     let parts: Vec<&str> = text.split('"').map(|part| if is_age(part) { "AGE" } else { part }).collect();

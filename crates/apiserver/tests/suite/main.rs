@@ -1,8 +1,9 @@
-//! Tests of the API server from outside, along the whole path of a request.
+//! Tests of the API server from outside, through the whole request path.
 
 mod addresses;
 mod admission;
 mod apply;
+mod audit_events;
 mod bad_input;
 mod common;
 mod crud;
@@ -25,6 +26,5 @@ mod reads;
 mod refused;
 mod selectable;
 mod served;
-mod told;
 mod traces;
 mod webhooks;

@@ -1,5 +1,6 @@
-//! What a node's identity must not do: a hundred attempts, written from the documented rules of the Node authorizer and of
-//! NodeRestriction, all refused; and what it needs, which is not.
+//! What a node's identity must not do: a hundred requests, written from the documented rules of the Node authorizer and
+//! NodeRestriction,
+//! which are all rejected; and requests that a node needs, which are not.
 
 use crate::common::Api;
 use http_body_util::BodyExt as _;
@@ -13,7 +14,7 @@ fn node() -> UserInfo {
     UserInfo::new("system:node:n1", [user::NODES, user::AUTHENTICATED])
 }
 
-/// Two nodes, and on each a pod `pN` with an account, a secret, a config map and a claim of its own; what nobody uses is `free`.
+/// Two nodes, each with a pod `pN` and its account, secret, config map and claim; unused objects are named `free`.
 async fn world() -> Api {
     let key = kelson_pki::Key::generate().expect("a key");
     let accounts = ServiceAccountConfig {
@@ -56,7 +57,7 @@ async fn world() -> Api {
             "containers": [{"name": "c", "image": "x"}]});
         api.create("/api/v1/namespaces/a/pods", json!({"metadata": {"name": format!("p{n}")}, "spec": spec})).await;
     }
-    // What a node may reach follows its pods a moment later.
+    // The rights of a node follow its pods with a delay.
     let known = async {
         while attempt(&api, "GET ~secrets/s1", &Value::Null).await != 200 {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -82,7 +83,7 @@ async fn attempt(api: &Api, row: &str, body: &Value) -> u16 {
     let bytes = if body.is_null() { String::new() } else { body.to_string() };
     let answer = api.send(node(), request.body(bytes.into()).expect("a request")).await;
     let code = answer.status().as_u16();
-    // A watch that was let in has no end.
+    // A watch that was accepted does not end.
     if code >= 400 {
         let body = answer.into_body().collect().await.expect("a body").to_bytes();
         assert!(!body.is_empty(), "{row}: refused without a word");
@@ -90,9 +91,9 @@ async fn attempt(api: &Api, row: &str, body: &Value) -> u16 {
     code
 }
 
-/// Rows with nothing to send.
+/// Requests without a body.
 const PLAIN: &[&str] = &[
-    // Secrets and config maps: those of its own pods, by name, to read.
+    // Secrets and config maps: only those of its own pods, by name, read-only.
     "GET ~secrets/s2",
     "GET ~secrets/sfree",
     "GET ~secrets",
@@ -110,7 +111,7 @@ const PLAIN: &[&str] = &[
     "GET ~configmaps?fieldSelector=metadata.name%3Dc2",
     "DELETE ~configmaps/c1",
     "DELETE ~configmaps",
-    // Accounts: none but those of its pods.
+    // Service accounts: only those of its pods.
     "GET ~serviceaccounts/sa2",
     "GET ~serviceaccounts",
     "GET /api/v1/serviceaccounts?watch=true",
@@ -143,7 +144,7 @@ const PLAIN: &[&str] = &[
     "POST ~pods/p2/attach",
     "POST ~pods/p2/portforward",
     "GET ~pods/p2/proxy/",
-    // Claims and volumes: those of its pods, by name, to read.
+    // Claims and volumes: those of its pods, by name, read-only.
     "GET ~persistentvolumeclaims/v2",
     "GET ~persistentvolumeclaims/vfree",
     "GET ~persistentvolumeclaims",
@@ -162,13 +163,13 @@ const PLAIN: &[&str] = &[
     "DELETE /apis/storage.k8s.io/v1/csinodes/n2",
     "GET /apis/storage.k8s.io/v1/volumeattachments",
     "GET /apis/storage.k8s.io/v1/volumeattachments/x",
-    // Devices: slices of its own.
+    // Devices: its own slices.
     "GET /apis/resource.k8s.io/v1/resourceslices",
     "GET /apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Dn2",
     "DELETE /apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3Dn2",
     "GET /apis/resource.k8s.io/v1/namespaces/a/resourceclaims",
     "GET /apis/resource.k8s.io/v1/namespaces/a/resourceclaims/x",
-    // Everything that is no node's business.
+    // Resources that nodes have no access to.
     "GET /apis/rbac.authorization.k8s.io/v1/clusterroles",
     "GET /apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
     "DELETE /apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin",
@@ -182,13 +183,13 @@ const PLAIN: &[&str] = &[
     "DELETE /apis/certificates.k8s.io/v1/certificatesigningrequests",
     "GET /metrics",
     "GET /debug/pprof/",
-    // Nobody else.
+    // Impersonation.
     "GET /api/v1/secrets impersonate-user=admin",
     "GET /api/v1/secrets impersonate-user=system:node:n2 impersonate-group=system:nodes",
     "GET ~pods impersonate-user=system:serviceaccount:a:sa2",
 ];
 
-/// Rows with what is sent.
+/// Requests with a body.
 fn writes() -> Vec<(&'static str, Value)> {
     let named = |name: &str| json!({"metadata": {"name": name}});
     let spec = |node: &str| json!({"nodeName": node, "containers": [{"name": "c", "image": "x"}]});
@@ -269,7 +270,7 @@ fn writes() -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test]
-async fn a_hundred_things_a_node_must_not_do() {
+async fn a_node_must_not_do_a_hundred_things() {
     let api = world().await;
     let rows: Vec<(&str, Value)> = PLAIN.iter().map(|row| (*row, Value::Null)).chain(writes()).collect();
     assert!(rows.len() >= 100, "{}", rows.len());
@@ -284,7 +285,7 @@ async fn a_hundred_things_a_node_must_not_do() {
 }
 
 #[tokio::test]
-async fn what_a_node_needs_it_may() {
+async fn a_node_may_do_what_it_needs() {
     let api = world().await;
     let lease = json!({"spec": {"holderIdentity": "n1"}});
     for (row, body, code) in [

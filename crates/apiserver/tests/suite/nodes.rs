@@ -1,4 +1,4 @@
-//! The way to kubelets: over real sockets, since what is checked is who answers there.
+//! Connections to kubelets over real sockets, because the peer's certificate is tested.
 
 use std::sync::Arc;
 
@@ -44,9 +44,9 @@ impl Cluster {
         Self { api, pki, _dir: dir }
     }
 
-    /// A server on loopback with this certificate; it answers every request with the subject of the client's certificate
-    /// and what it was sent.
-    async fn kubelet(&self, user: &str, authority: &kelson_pki::Authority) -> u16 {
+    /// A server on loopback with a certificate of this user and CA. It answers every request with the subject of the client's certificate
+    /// and the request.
+    async fn kubelet(&self, user: &str, ca: &kelson_pki::Authority) -> u16 {
         let organizations = ["system:nodes".to_owned()];
         let sans = [San::Ip("127.0.0.1".parse().expect("an address"))];
         let spec = LeafSpec {
@@ -56,7 +56,7 @@ impl Cluster {
             purpose: Purpose::Server,
             lifetime: DAY,
         };
-        let issued = authority.issue(&spec, jiff::Timestamp::now()).expect("a certificate");
+        let issued = ca.issue(&spec, jiff::Timestamp::now()).expect("a certificate");
         let mut roots = rustls::RootCertStore::empty();
         let client_ca = kelson_pki::certificates_from_pem(self.pki.ca.cert_pem()).expect("the CA");
         roots.add(client_ca[0].clone()).expect("a root");
@@ -74,7 +74,7 @@ impl Cluster {
             while let Ok((tcp, _)) = listener.accept().await {
                 let Ok(mut tls) = acceptor.accept(tcp).await else { continue };
                 let mut head = [0; 4096];
-                // A client that does not like the certificate sends nothing.
+                // A client that rejects the certificate sends nothing.
                 let length = match tls.read(&mut head).await {
                     Ok(length) if length > 0 => length,
                     _ => continue,
@@ -92,7 +92,7 @@ impl Cluster {
         port
     }
 
-    /// Asks through the proxy of a node that says its kubelet is at `address` and `port`.
+    /// Sends a request through the proxy of a node whose kubelet is at `address` and `port`.
     async fn ask(&self, node: &str, address: (&str, &str), port: u16) -> (u16, String) {
         let nodes = "/api/v1/nodes";
         let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
@@ -114,7 +114,7 @@ async fn a_kubelet_proves_which_node_it_is() {
     let (code, text) = cluster.ask("n1", ("InternalIP", "127.0.0.1"), own).await;
     assert_eq!(code, 200, "{text}");
     let subject = format!("kube-apiserver-kubelet-client [{KUBELET_CLIENTS:?}]");
-    assert_eq!(text.lines().next(), Some(subject.as_str()), "the server is no master there");
+    assert_eq!(text.lines().next(), Some(subject.as_str()), "the server is not in system:masters there");
 
     let cluster = Cluster::start(Some("n2")).await;
     let serving = cluster.pki.kubelet_serving_ca.clone();
@@ -122,7 +122,7 @@ async fn a_kubelet_proves_which_node_it_is() {
     let (code, why) = cluster.ask("n2", ("InternalIP", "127.0.0.1"), other).await;
     assert!(code == 503 && why.contains("not of the kubelet of node \"n2\""), "{code} {why}");
 
-    // The API server's own certificate leads to an authority that kubelets once had.
+    // The API server's certificate was issued by a CA that was trusted for kubelets before.
     let cluster = Cluster::start(Some("n3")).await;
     let ca = cluster.pki.ca.clone();
     let server = cluster.kubelet("kube-apiserver", &ca).await;
@@ -131,7 +131,7 @@ async fn a_kubelet_proves_which_node_it_is() {
 }
 
 #[tokio::test]
-async fn one_user_does_not_have_all_connections_to_backends() {
+async fn one_user_cannot_take_all_connections_to_backends() {
     let cluster = Cluster::with(Some("n1"), |config| {
         config.authorization = vec![kelson_apiserver::AuthorizationMode::AlwaysAllow];
         config.backends_max = 4;
@@ -144,22 +144,23 @@ async fn one_user_does_not_have_all_connections_to_backends() {
         let request = http::Request::builder().uri(uri).body(Default::default()).expect("a request");
         cluster.api.send(kelson_auth::UserInfo::new(user, ["system:authenticated"]), request).await
     };
-    // Of four places three are for ordinary users, and half of those for one of them. An answer that nobody reads holds its place.
+    // Of four connections, three are for ordinary users, and half of those for one user. An answer that is not read holds its
+    // connection.
     let held = ask("jane").await;
     assert_eq!(held.status(), 200);
     assert_eq!(ask("jane").await.status(), 429);
-    assert_eq!(ask("joe").await.status(), 200, "others have theirs");
+    assert_eq!(ask("joe").await.status(), 200, "other users have their share");
     drop(held);
     let again = async {
         while ask("jane").await.status() != 200 {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(30), again).await.expect("a place that was given back");
+    tokio::time::timeout(std::time::Duration::from_secs(30), again).await.expect("a released connection");
 }
 
 #[tokio::test]
-async fn no_node_is_at_the_servers_loopback_address() {
+async fn a_remote_node_cannot_have_a_loopback_address() {
     for (name, address) in [("a", ("InternalIP", "127.0.0.1")), ("b", ("Hostname", "localhost"))] {
         let cluster = Cluster::start(Some("server")).await;
         let serving = cluster.pki.kubelet_serving_ca.clone();
@@ -170,7 +171,7 @@ async fn no_node_is_at_the_servers_loopback_address() {
 }
 
 #[tokio::test]
-async fn credentials_end_at_the_server() {
+async fn credentials_are_not_passed_to_backends() {
     let cluster = Cluster::start(Some("n1")).await;
     let serving = cluster.pki.kubelet_serving_ca.clone();
     let port = cluster.kubelet("system:node:n1", &serving).await;
@@ -194,7 +195,7 @@ async fn credentials_end_at_the_server() {
 }
 
 #[tokio::test]
-async fn paths_to_kubelets_are_in_normal_form() {
+async fn paths_to_kubelets_must_be_normalized() {
     let cluster = Cluster::start(Some("n1")).await;
     let serving = cluster.pki.kubelet_serving_ca.clone();
     let port = cluster.kubelet("system:node:n1", &serving).await;
@@ -211,12 +212,12 @@ async fn paths_to_kubelets_are_in_normal_form() {
     }
 }
 
-/// A cluster whose server is told whom to believe, with an authority that is not its own.
-async fn told(trust: impl FnOnce(&str, &str) -> KubeletTrust) -> (Cluster, kelson_pki::Authority) {
+/// A cluster with this kubelet trust, and a CA that is not the cluster's.
+async fn trusting(trust: impl FnOnce(&str, &str) -> KubeletTrust) -> (Cluster, kelson_pki::Authority) {
     let other = kelson_pki::Authority::create("elsewhere", jiff::Timestamp::now()).expect("an authority");
     let cluster = Cluster::with(Some("n1"), |config| {
         let kubelet = config.kubelet.as_mut().expect("configured");
-        let KubeletTrust::Cluster(own) = &kubelet.trust else { panic!("the cluster's own authority") };
+        let KubeletTrust::Cluster(own) = &kubelet.trust else { panic!("the cluster's CA") };
         kubelet.trust = trust(own, other.cert_pem());
     })
     .await;
@@ -224,9 +225,9 @@ async fn told(trust: impl FnOnce(&str, &str) -> KubeletTrust) -> (Cluster, kelso
 }
 
 #[tokio::test]
-async fn kubelets_with_certificates_from_elsewhere_are_believed_only_when_the_server_is_told_to() {
+async fn foreign_kubelet_certificates_are_trusted_only_if_configured() {
     let here = ("InternalIP", "127.0.0.1");
-    // Whom the server believes; who signs the kubelet's certificate, and for whom; whether it is spoken to.
+    // Trust of the server; issuer and user of the kubelet's certificate; whether the connection succeeds.
     let own = |own: &str, _: &str| KubeletTrust::Cluster(own.to_owned());
     let both = |own: &str, given: &str| KubeletTrust::Authority { own: own.to_owned(), given: given.to_owned() };
     let all = |_: &str, _: &str| KubeletTrust::Anyone;
@@ -237,9 +238,9 @@ async fn kubelets_with_certificates_from_elsewhere_are_believed_only_when_the_se
         (both, false, "system:node:n2", Err("not of the kubelet of node \"n1\"")),
         (all, true, "anybody", Ok(())),
     ] {
-        let (cluster, other) = told(trust).await;
-        let authority = if elsewhere { other } else { cluster.pki.kubelet_serving_ca.clone() };
-        let port = cluster.kubelet(user, &authority).await;
+        let (cluster, other) = trusting(trust).await;
+        let ca = if elsewhere { other } else { cluster.pki.kubelet_serving_ca.clone() };
+        let port = cluster.kubelet(user, &ca).await;
         let (code, text) = cluster.ask("n1", here, port).await;
         match want {
             Ok(()) => assert_eq!(code, 200, "{user}: {text}"),
@@ -249,8 +250,8 @@ async fn kubelets_with_certificates_from_elsewhere_are_believed_only_when_the_se
 }
 
 #[tokio::test]
-async fn a_log_is_read_unverified_only_where_the_request_says_so() {
-    let (cluster, other) = told(|own, _| KubeletTrust::Cluster(own.to_owned())).await;
+async fn a_log_is_read_unverified_only_on_request() {
+    let (cluster, other) = trusting(|own, _| KubeletTrust::Cluster(own.to_owned())).await;
     let port = cluster.kubelet("anybody", &other).await;
     assert_eq!(cluster.ask("n1", ("InternalIP", "127.0.0.1"), port).await.0, 503);
     let pods = "/api/v1/namespaces/default/pods";

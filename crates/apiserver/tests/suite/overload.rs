@@ -1,4 +1,4 @@
-//! What clients can hold of a server, over real sockets: the clients of these tests are slow or silent on purpose.
+//! What clients can hold of a server, over real sockets; the clients of these tests are slow or silent on purpose.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 const WRITES_MAX: usize = 8;
-/// A test that waits longer has failed.
+/// A test that takes longer fails.
 const LIMIT: Duration = Duration::from_secs(20);
 const REVIEW: &str = r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"nonResourceAttributes":{"path":"/x","verb":"get"}}}"#;
 
@@ -51,7 +51,7 @@ impl Server {
         TlsConnector::from(Arc::new(tls)).connect(name, tcp).await.expect("a handshake")
     }
 
-    /// Joe begins a review of which `sent` bytes come at once.
+    /// Joe sends a review, at first only `sent` bytes of it.
     async fn review(&self, sent: usize) -> TlsStream<TcpStream> {
         let mut connection = self.connect().await;
         let head = format!(
@@ -69,13 +69,13 @@ impl Server {
 async fn answer(connection: &mut TlsStream<TcpStream>) -> String {
     let mut text = vec![0; 4096];
     let read = tokio::time::timeout(LIMIT, connection.read(&mut text)).await.expect("answered or closed");
-    // A server that is not spoken to in HTTP closes without a word.
+    // If the client does not speak HTTP, the server closes without an answer.
     let length = read.unwrap_or(0);
     String::from_utf8_lossy(&text[..length]).lines().next().unwrap_or_default().to_owned()
 }
 
 #[tokio::test]
-async fn a_slow_body_holds_no_place() {
+async fn a_slow_body_holds_no_seat() {
     for fairness in [true, false] {
         slow_bodies(fairness).await;
     }
@@ -87,24 +87,24 @@ async fn slow_bodies(fairness: bool) {
     for _ in 0..WRITES_MAX * 3 {
         slow.push(server.review(REVIEW.len() - 1).await);
     }
-    // All of them are read by now: their bytes are counted, and no place is taken.
+    // Their bytes are counted, but no seat is taken.
     let all = WRITES_MAX * 3 * (REVIEW.len() - 1);
     let counted = async {
         while server.api.running.server().bodies.held() < all {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(LIMIT, counted).await.expect("the bodies come");
-    assert_eq!(server.api.running.server().flow.under_way().1, 0);
+    tokio::time::timeout(LIMIT, counted).await.expect("the bodies arrive");
+    assert_eq!(server.api.running.server().flow.in_flight().1, 0);
     assert_eq!(answer(&mut server.review(REVIEW.len()).await).await, "HTTP/1.1 201 Created");
-    // And they are served when they are whole.
+    // They are served when they are complete.
     let mut first = slow.swap_remove(0);
     first.write_all(&REVIEW.as_bytes()[REVIEW.len() - 1..]).await.expect("writes");
     assert_eq!(answer(&mut first).await, "HTTP/1.1 201 Created");
 }
 
 #[tokio::test]
-async fn who_is_refused_before_the_body_was_read_reads_why() {
+async fn a_client_rejected_before_its_body_was_read_gets_the_error() {
     let server = Server::start(true).await;
     for (token, path, expected) in [
         ("wrong", "/api/v1/namespaces/default/configmaps", "HTTP/1.1 401 Unauthorized"),
@@ -118,29 +118,29 @@ async fn who_is_refused_before_the_body_was_read_reads_why() {
             body.len()
         );
         connection.write_all(head.as_bytes()).await.expect("writes");
-        connection.write_all(&body).await.expect("all of the body is taken");
+        connection.write_all(&body).await.expect("the whole body is accepted");
         connection.flush().await.expect("writes");
         assert_eq!(answer(&mut connection).await, expected);
     }
 }
 
 #[tokio::test]
-async fn the_version_of_http_is_the_one_agreed_with_tls() {
+async fn the_http_version_is_the_one_negotiated_with_tls() {
     let server = Server::start(true).await;
-    // Without an agreement it is HTTP/1.1, whatever the first bytes look like.
+    // Without negotiation it is HTTP/1.1, whatever the first bytes look like.
     let mut connection = server.connect().await;
     connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("writes");
     let first = answer(&mut connection).await;
     assert!(first.is_empty() || first.starts_with("HTTP/1.1 4") || first.starts_with("HTTP/1.1 505"), "{first}");
 }
 
-/// Requests that were served on threads of their own so far.
+/// The number of heavy requests so far.
 fn heavy(api: &Api) -> u64 {
     api.running.server().heavy.begun()
 }
 
 #[tokio::test]
-async fn large_bodies_leave_the_threads_of_the_runtime() {
+async fn large_bodies_are_processed_off_the_runtime() {
     let api = Api::start().await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let map = |name: &str, bytes: usize| serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "x".repeat(bytes)}});
@@ -153,7 +153,7 @@ async fn large_bodies_leave_the_threads_of_the_runtime() {
     let (code, answer) = api.call("PATCH", &format!("{maps}/large"), patch).await;
     assert_eq!((code, answer["data"]["k"].as_str().map(str::len)), (200, Some(100_000)));
     assert_eq!(heavy(&api), before + 2);
-    // A list in pieces lets others have their turn.
+    // A list in pieces yields to other tasks.
     assert_eq!(api.raw("GET", maps, &[], "").await.status(), 200);
     assert_eq!(heavy(&api), before + 2);
 }
@@ -178,7 +178,7 @@ async fn a_patch_that_grows_beyond_bounds_is_too_large() {
 }
 
 #[tokio::test]
-async fn what_costs_much_leaves_the_threads_of_the_runtime() {
+async fn expensive_requests_are_processed_off_the_runtime() {
     let api = Api::start().await;
     let maps = "/api/v1/namespaces/default/configmaps";
     let map =
@@ -189,7 +189,7 @@ async fn what_costs_much_leaves_the_threads_of_the_runtime() {
         let before = heavy(&api);
         let answer = api.raw(method, uri, headers, body.to_owned()).await;
         assert!(answer.status().is_success(), "{method} {uri}: {}", answer.status());
-        // A list is made while it is read.
+        // A list is built while it is read.
         http_body_util::BodyExt::collect(answer.into_body()).await.expect("a body");
         heavy(&api) - before
     };
@@ -221,7 +221,7 @@ async fn what_costs_much_leaves_the_threads_of_the_runtime() {
 }
 
 #[tokio::test]
-async fn patterns_of_one_object_are_no_more_than_one_large_pattern() {
+async fn the_patterns_of_one_object_share_one_budget() {
     let api = Api::start().await;
     let selectors: Vec<_> = (0..32)
         .map(|i| {

@@ -1,4 +1,4 @@
-//! What patches may not make of an object, the apply of a scale, and fields of features that are off.
+//! Limits of patches, server-side apply of a scale, and fields of disabled features.
 
 use crate::common::Api;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const APPLY: &str = "application/apply-patch+yaml";
 
 #[tokio::test]
-async fn no_patch_makes_another_kind_of_an_object() {
+async fn a_patch_cannot_change_the_kind() {
     let api = Api::start().await;
     api.create(MAPS, json!({"metadata": {"name": "x"}})).await;
     let uri = format!("{MAPS}/x?fieldManager=m");
@@ -37,11 +37,11 @@ async fn no_patch_makes_another_kind_of_an_object() {
     }
     let nameless = json!({"apiVersion": "v1", "kind": "ConfigMap"});
     let (code, _) = api.typed("PATCH", &format!("{MAPS}/new?fieldManager=m"), APPLY, nameless).await;
-    assert_eq!(code, 400, "what apply makes says its name");
+    assert_eq!(code, 400, "an apply must contain the name");
 }
 
 #[tokio::test]
-async fn a_scale_is_applied_by_who_owns_the_count() {
+async fn a_scale_is_applied_by_the_owner_of_the_replicas() {
     let api = Api::start().await;
     let uri = "/apis/apps/v1/namespaces/default/deployments/d";
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -68,8 +68,8 @@ async fn a_scale_is_applied_by_who_owns_the_count() {
     };
     assert_eq!(owner(&api.get(uri).await, "scale"), "scaler");
     let (code, _) = api.typed("PATCH", &format!("{uri}?fieldManager=owner"), APPLY, config).await;
-    assert_eq!(code, 409, "the count is the scaler's now");
-    // A plain write takes it over, and a configuration of another version or name is refused.
+    assert_eq!(code, 409, "the scaler owns the replicas");
+    // An update takes it over; a configuration with another version or name is rejected.
     let (code, _) = api.call("PATCH", &format!("{uri}/scale"), json!({"spec": {"replicas": 5}})).await;
     assert_eq!((code, owner(&api.get(uri).await, "scale").as_str()), (200, "test"));
     let mut wrong = scale(1);
@@ -81,7 +81,7 @@ async fn a_scale_is_applied_by_who_owns_the_count() {
 }
 
 #[tokio::test]
-async fn fields_of_features_that_are_off_are_dropped_unless_they_are_in_use() {
+async fn fields_of_disabled_features_are_dropped_unless_in_use() {
     let pods = "/api/v1/namespaces/default/pods";
     let pod = |signal: &str| {
         json!({"metadata": {"name": "a"}, "spec": {"os": {"name": "linux"}, "containers": [
@@ -95,7 +95,7 @@ async fn fields_of_features_that_are_off_are_dropped_unless_they_are_in_use() {
     .await;
     assert_eq!(signal(&api.create(pods, pod("SIGUSR1")).await), "SIGUSR1");
 
-    // The server is started again without the feature: what has the field keeps it through updates, what is new does not get it.
+    // The server restarts without the feature: objects with the field keep it through updates, new objects do not get it.
     let api = Api::over(api.store.clone()).await;
     let (code, kept) = api.call("PATCH", &format!("{pods}/a"), json!({"metadata": {"labels": {"x": "y"}}})).await;
     assert_eq!((code, signal(&kept)), (200, json!("SIGUSR1")), "{kept}");
@@ -119,9 +119,9 @@ async fn with_deployment() -> Api {
     api
 }
 
-/// Codes as kube-apiserver 1.36.2 gives them.
+/// Status codes of kube-apiserver 1.36.2.
 #[tokio::test]
-async fn patches_are_answered_as_upstream_answers_them() {
+async fn patches_have_upstreams_status_codes() {
     let api = with_deployment().await;
     let replace = |path: &str, value: Value| json!([{"op": "replace", "path": path, "value": value}]);
     let test = |path: &str, value: Value| json!([{"op": "test", "path": path, "value": value}]);
@@ -131,14 +131,14 @@ async fn patches_are_answered_as_upstream_answers_them() {
         json!({"spec": {"template": {"spec": pod}}})
     };
     for (kind, patch, code) in [
-        // What leaves the namespace empty.
+        // Patches that empty the namespace.
         (MERGE, json!({"metadata": {"namespace": null}}), 200),
         (STRATEGIC, json!({"metadata": {"namespace": ""}}), 200),
         (JSON, replace("/metadata", json!({"name": "d"})), 200),
         (STRATEGIC, json!({"metadata": {"$retainKeys": ["name"], "name": "d"}}), 200),
         (STRATEGIC, json!({"metadata": {"$patch": "replace", "name": "d"}}), 200),
         (MERGE, json!({"metadata": {"namespace": "other"}}), 400),
-        // Members that are missing.
+        // Missing members.
         (JSON, replace("/spec/template/spec/tolerations", json!([])), 200),
         (JSON, replace("/metadata/annotations", json!({"a": "b"})), 200),
         (JSON, replace("/nope", json!(1)), 200),
@@ -149,18 +149,22 @@ async fn patches_are_answered_as_upstream_answers_them() {
         (JSON, test("/spec/replicas", json!(1)), 200),
         (JSON, test("/spec/replicas", json!(1.0)), 422),
         (JSON, json!([{"op": "add", "path": "/metadata/labels/n"}]), 200),
-        // Floats are no integers where the object is decoded as it is spelled.
+        // Floats are not integers where the object is decoded as it is spelled.
         (MERGE, json!({"spec": {"replicas": 2.0}}), 422),
         (JSON, replace("/spec/replicas", json!(2.0)), 422),
         (STRATEGIC, json!({"spec": {"replicas": 2.0}}), 200),
         (MERGE, json!({"spec": {"replicas": 1}}), 200),
-        // An object of no type.
+        // A number that the field does not hold. The reference takes it in a strategic merge, for a field that the server sets.
+        (STRATEGIC, json!({"metadata": {"generation": 9_223_372_036_854_775_808_u64}}), 422),
+        (MERGE, json!({"metadata": {"generation": 9_223_372_036_854_775_808_u64}}), 422),
+        (STRATEGIC, json!({"spec": {"replicas": 9_223_372_036_854_775_808_u64}}), 422),
+        // An object without a type.
         (MERGE, json!({"apiVersion": ""}), 400),
         (MERGE, json!({"apiVersion": null, "kind": null}), 400),
         (JSON, replace("/apiVersion", json!("")), 400),
         (MERGE, json!({"kind": ""}), 200),
         (STRATEGIC, json!({"apiVersion": ""}), 200),
-        // Orders of lists that are not there, or of elements without their key.
+        // Orders of missing lists, or of elements without their key.
         (STRATEGIC, order("zzz", json!([])), 500),
         (STRATEGIC, order("containers/x", json!([])), 500),
         (STRATEGIC, order("containers", json!(["a"])), 500),
@@ -168,20 +172,36 @@ async fn patches_are_answered_as_upstream_answers_them() {
         (STRATEGIC, order("containers", json!([{"name": "c"}])), 200),
     ] {
         let uri = format!("{DEPLOYMENT}?dryRun=All");
-        let (got, told) = api.typed("PATCH", &uri, kind, patch.clone()).await;
-        assert_eq!(got, code, "{kind} {patch}: {told}");
-        assert!(got != 200 || told["metadata"]["namespace"] == "default", "{patch}: {told}");
+        let (got, reply) = api.typed("PATCH", &uri, kind, patch.clone()).await;
+        assert_eq!(got, code, "{kind} {patch}: {reply}");
+        assert!(got != 200 || reply["metadata"]["namespace"] == "default", "{patch}: {reply}");
     }
     let uri = format!("{DEPLOYMENT}?fieldValidation=Ignore");
-    assert_eq!(api.typed("PATCH", &uri, MERGE, json!([{"a": 1}])).await.0, 422, "a list is no object");
+    assert_eq!(api.typed("PATCH", &uri, MERGE, json!([{"a": 1}])).await.0, 422, "a list is not an object");
     assert_eq!(api.typed("PATCH", &uri, MERGE, json!("text")).await.0, 400);
-    // Where there are no namespaces, one that is named is cleared.
+    // For cluster-scoped kinds, a namespace is cleared.
     api.create("/api/v1/nodes", json!({"metadata": {"name": "n"}})).await;
     let (code, node) = api.call("PATCH", "/api/v1/nodes/n", json!({"metadata": {"namespace": "other"}})).await;
     assert_eq!((code, node["metadata"].get("namespace")), (200, None), "{node}");
     let cordon = replace("/spec/unschedulable", json!(true));
     let (code, node) = api.typed("PATCH", "/api/v1/nodes/n", JSON, cordon).await;
     assert_eq!((code, &node["spec"]["unschedulable"]), (200, &json!(true)), "{node}");
+}
+
+/// Media types are compared without regard to case (RFC 9110, 8.3.1), and may have space around them; the reference answers 415.
+#[tokio::test]
+async fn patch_types_are_media_types() {
+    let api = with_deployment().await;
+    let uri = format!("{DEPLOYMENT}?dryRun=All");
+    for (kind, code) in [
+        ("APPLICATION/MERGE-PATCH+JSON", 200),
+        (" application/merge-patch+json ;x=y", 200),
+        ("application/merge-patch", 415),
+        ("", 415),
+    ] {
+        let (got, told) = api.typed("PATCH", &uri, kind, json!({"spec": {"replicas": 2}})).await;
+        assert_eq!(got, code, "{kind:?}: {told}");
+    }
 }
 
 #[tokio::test]
@@ -216,7 +236,7 @@ async fn empty_managed_fields_reset_them() {
         let response = api.raw("PUT", &uri, &yaml, wanted.to_string()).await;
         assert_eq!(response.status(), 200);
         assert_eq!(managers(&api.get(&format!("{MAPS}/x")).await), Vec::<String>::new(), "{empty}");
-        // Whoever is not told that they are gone keeps them.
+        // A patch that does not empty them keeps them.
         let (_, now) = api.call("PUT", &uri, made_again(&made)).await;
         assert_eq!(managers(&now), ["first"], "{now}");
     }
@@ -227,7 +247,7 @@ async fn empty_managed_fields_reset_them() {
         let (code, now) = api.typed("PATCH", &format!("{uri}&dryRun=All"), kind, patch.clone()).await;
         assert_eq!((code, managers(&now)), (200, Vec::<String>::new()), "{patch}: {now}");
     }
-    // Entries of versions that there are not are of nobody.
+    // Entries of unknown versions are dropped.
     let entry = |version: &str| json!({"manager": version, "operation": "Update", "apiVersion": version, "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {"f:z": {}}}});
     let object = json!({"metadata": {"name": "y", "managedFields": [entry("v9"), entry("v1")]}, "data": {"a": "1"}});
     let made = api.create(&format!("{MAPS}?fieldManager=first"), object).await;
@@ -241,7 +261,7 @@ fn made_again(made: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_scale_is_written_to_the_object_of_its_path_alone() {
+async fn a_scale_is_written_only_to_the_object_in_its_path() {
     let api = with_deployment().await;
     let scale = |metadata: Value| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": metadata, "spec": {"replicas": 3}});
     let uri = format!("{DEPLOYMENT}/scale");
@@ -251,8 +271,8 @@ async fn a_scale_is_written_to_the_object_of_its_path_alone() {
         (json!({"name": "d", "resourceVersion": "1"}), 409),
         (json!({"name": "d", "namespace": "default"}), 200),
     ] {
-        let (got, told) = api.call("PUT", &uri, scale(metadata.clone())).await;
-        assert_eq!(got, code, "{metadata}: {told}");
+        let (got, reply) = api.call("PUT", &uri, scale(metadata.clone())).await;
+        assert_eq!(got, code, "{metadata}: {reply}");
     }
     let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
     let response = api.raw("GET", &uri, &accept, "").await;
@@ -263,25 +283,25 @@ async fn a_scale_is_written_to_the_object_of_its_path_alone() {
     let cells = &table["rows"][0]["cells"];
     assert_eq!((&cells[0], &cells[1], &cells[2]), (&json!("d"), &json!(3), &json!(0)));
     assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
-    let (code, told) = api.call("PATCH", &uri, json!({"metadata": {"uid": "other"}})).await;
-    assert_eq!(code, 409, "{told}");
-    let (code, told) = api.call("PATCH", &uri, json!({"spec": {"replicas": -1}})).await;
-    assert_eq!((code, &told["details"]["causes"][0]["field"]), (422, &json!("spec.replicas")), "{told}");
+    let (code, reply) = api.call("PATCH", &uri, json!({"metadata": {"uid": "other"}})).await;
+    assert_eq!(code, 409, "{reply}");
+    let (code, reply) = api.call("PATCH", &uri, json!({"spec": {"replicas": -1}})).await;
+    assert_eq!((code, &reply["details"]["causes"][0]["field"]), (422, &json!("spec.replicas")), "{reply}");
 }
 
 #[tokio::test]
-async fn an_object_that_is_gone_is_made_again_by_a_put_of_its_last_version() {
+async fn a_deleted_object_is_created_again_by_a_put_of_its_last_version() {
     let api = Api::start().await;
     let uri = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l";
     let lease = |version: &str| json!({"metadata": {"name": "l", "resourceVersion": version}, "spec": {}});
-    let (code, told) = api.call("PUT", uri, lease("x")).await;
-    assert_eq!(code, 500, "{told}");
+    let (code, reply) = api.call("PUT", uri, lease("x")).await;
+    assert_eq!(code, 500, "{reply}");
     let (code, made) = api.call("PUT", uri, lease("999999")).await;
     assert_eq!(code, 201, "{made}");
 }
 
 #[tokio::test]
-async fn older_spellings_of_a_version_are_understood() {
+async fn older_versions_of_an_eviction_are_accepted() {
     let api = Api::start().await;
     let map = json!({"apiVersion": "/v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
     assert_eq!(api.create(MAPS, map).await["apiVersion"], "v1");
@@ -292,7 +312,7 @@ async fn older_spellings_of_a_version_are_understood() {
     api.create(pods, json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})).await;
     let eviction = |version: &str| json!({"apiVersion": version, "kind": "Eviction", "metadata": {"name": "p"}});
     for (version, code) in [("policy/v1beta2", 400), ("policy/v1beta1", 201)] {
-        let (got, told) = api.call("POST", &format!("{pods}/p/eviction"), eviction(version)).await;
-        assert_eq!(got, code, "{version}: {told}");
+        let (got, reply) = api.call("POST", &format!("{pods}/p/eviction"), eviction(version)).await;
+        assert_eq!(got, code, "{version}: {reply}");
     }
 }

@@ -1,5 +1,5 @@
-//! What a write needs beside the verb that its request is authorized for: `create` where it makes an object, a permission for each part
-//! of a resource claim's status, and a labelled namespace for access to devices as an administrator.
+//! Permissions that a write needs besides its verb: `create` if it creates an object, a permission for each part of a resource claim's
+//! status, and a labelled namespace for admin access to devices.
 use crate::common::Api;
 use http_body_util::BodyExt as _;
 use kelson_auth::{UserInfo, user};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
 
-/// Lets a user do this, in all namespaces, and waits until it counts.
+/// Grants a user a permission in all namespaces, and waits until it is effective.
 async fn grant(api: &Api, name: &str, verbs: &[&str], group: &str, resource: &str) {
     let rules = json!([{"apiGroups": [group], "resources": [resource], "verbs": verbs}]);
     let role = format!("{name}-{}", verbs.join("-").replace(':', "."));
@@ -29,7 +29,7 @@ async fn grant(api: &Api, name: &str, verbs: &[&str], group: &str, resource: &st
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(20), counts).await.expect("the role counts");
+    tokio::time::timeout(std::time::Duration::from_secs(20), counts).await.expect("the role is effective");
 }
 
 async fn send(api: &Api, who: UserInfo, method: &str, uri: &str, kind: &str, body: &Value) -> (u16, Value) {
@@ -45,7 +45,7 @@ fn named(name: &str) -> UserInfo {
 }
 
 #[tokio::test]
-async fn a_request_that_makes_an_object_by_another_verb_needs_create_too() {
+async fn creating_an_object_by_another_verb_requires_create() {
     let api = Api::start().await;
     let apply = "application/apply-patch+yaml";
     let json = "application/json";
@@ -109,7 +109,7 @@ async fn a_request_that_makes_an_object_by_another_verb_needs_create_too() {
         let uri = format!("{collection}/{object_name}?fieldManager=m");
         let (code, made) = send(&api, named(&name), method, &uri, kind, &object).await;
         assert_eq!(code, 201, "{method} {uri}: {made}");
-        // What is there needs no more than the verb.
+        // If the object exists, the verb is enough.
         let only = format!("only-{verb}-{resource}");
         grant(&api, &only, &[verb], group, resource).await;
         let mut object = object;
@@ -136,7 +136,7 @@ fn devices(data: &str) -> Value {
     json!([{"driver": "d.example.com", "pool": "p", "device": "x", "data": {"is": data}}])
 }
 
-/// A service account, perhaps with a token of a pod on a node.
+/// A service account, optionally with a token of a pod on a node.
 fn account(name: &str, node: Option<&str>) -> UserInfo {
     let mut account = UserInfo::service_account("default", name, "");
     account.groups.push(user::AUTHENTICATED.to_owned());
@@ -147,7 +147,7 @@ fn account(name: &str, node: Option<&str>) -> UserInfo {
 }
 
 #[tokio::test]
-async fn each_part_of_a_claims_status_has_a_permission_of_its_own() {
+async fn each_part_of_a_claims_status_requires_a_permission() {
     let api = Api::start().await;
     let group = "resource.k8s.io";
     let merge = "application/merge-patch+json";
@@ -200,8 +200,8 @@ async fn each_part_of_a_claims_status_has_a_permission_of_its_own() {
         let shown = format!("{who:?}");
         assert_eq!(ask(who, change(&shown)).await.0, code, "{shown}");
     }
-    assert_eq!(ask(account("other", Some("n1")), json!({"devices": null})).await.0, 422, "taking an entry away");
-    // The claim's own verb is not enough to write any of it by PUT.
+    assert_eq!(ask(account("other", Some("n1")), json!({"devices": null})).await.0, 422, "removing an entry");
+    // The permission for the claim's status alone is not enough for a PUT.
     let stored = api.get(&format!("{CLAIMS}/rc")).await;
     grant(&api, &of("putter"), &["update"], group, "resourceclaims/status").await;
     let mut freed = stored.clone();
@@ -211,7 +211,7 @@ async fn each_part_of_a_claims_status_has_a_permission_of_its_own() {
 }
 
 #[tokio::test]
-async fn the_gate_of_granular_permissions_turns_them_off() {
+async fn without_the_gate_granular_permissions_are_not_required() {
     let api = Api::with(|config| {
         let gates = ["DRAResourceClaimGranularStatusAuthorization=false"];
         config.feature_gates = std::sync::Arc::new(kelson_meta::gates::FeatureGates::parse(gates).expect("gates"));
@@ -226,7 +226,7 @@ async fn the_gate_of_granular_permissions_turns_them_off() {
 }
 
 #[tokio::test]
-async fn access_as_an_administrator_needs_a_labelled_namespace() {
+async fn admin_access_requires_a_labelled_namespace() {
     let api = Api::start().await;
     let why = "Forbidden: admin access to devices requires the `resource.kubernetes.io/admin-access: true` label on the \
                containing namespace";
@@ -263,7 +263,7 @@ async fn access_as_an_administrator_needs_a_labelled_namespace() {
 }
 
 #[tokio::test]
-async fn a_list_of_rules_says_that_it_is_not_whole() {
+async fn a_rules_review_reports_that_it_is_incomplete() {
     let api = Api::start().await;
     let uri = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
     let node = UserInfo::new("system:node:n1", [user::NODES, user::AUTHENTICATED]);

@@ -44,7 +44,7 @@ async fn post(api: &Api, name: &str, data: Value) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn a_failed_validation_refuses_with_its_message_and_reason() {
+async fn a_failed_validation_rejects_with_its_message_and_reason() {
     let api = Api::start().await;
     let spec = json!({
         "variables": [{"name": "size", "expression": "object.data.size()"}],
@@ -75,13 +75,13 @@ async fn a_failed_validation_refuses_with_its_message_and_reason() {
         let cause = format!("ValidatingAdmissionPolicy 'limits' with binding 'limits-binding' denied request: {why}");
         assert_eq!(status["details"]["causes"], json!([{"message": cause}]));
     }
-    // It is in force no more the moment it is gone.
+    // A deleted policy is no longer in force.
     api.call("DELETE", &format!("{GROUP}/validatingadmissionpolicybindings/limits-binding"), Value::Null).await;
     assert_eq!(post(&api, "m", json!({"plain": ""})).await.0, 201);
 }
 
 #[tokio::test]
-async fn what_cannot_be_evaluated_follows_the_failure_policy() {
+async fn evaluation_errors_follow_the_failure_policy() {
     let api = Api::start().await;
     let spec =
         |policy: &str| json!({"failurePolicy": policy, "validations": [{"expression": "object.data.missing == 'x'"}]});
@@ -104,14 +104,14 @@ async fn what_cannot_be_evaluated_follows_the_failure_policy() {
     let why = "composited variable \"b\" fails to evaluate: composited variable \"a\" fails to evaluate: type conversion error";
     assert!(message.contains(why), "{message}");
     api.call("DELETE", &format!("{GROUP}/validatingadmissionpolicies/variables"), Value::Null).await;
-    // A binding without the parameters it needs is a failure of the policy, too.
+    // A binding without required parameters is an error of the policy.
     let with_params = json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
         "matchConditions": [{"name": "named", "expression": "object.metadata.name == 'c'"}],
         "validations": [{"expression": "true"}]});
     let reference = json!({"validationActions": ["Deny"],
         "paramRef": {"name": "none", "namespace": "default", "parameterNotFoundAction": "Deny"}});
     validating(&api, "params", with_params, reference).await;
-    // Conditions are asked about each of the parameters; without any they are not asked.
+    // Match conditions are evaluated for each parameter object; without one they are not evaluated.
     let (_, status) = post(&api, "d", json!({"a": "b"})).await;
     let message = status["message"].as_str().unwrap_or_default();
     assert!(
@@ -123,9 +123,9 @@ async fn what_cannot_be_evaluated_follows_the_failure_policy() {
 }
 
 #[tokio::test]
-async fn a_policy_that_nothing_binds_refuses_nothing() {
+async fn a_policy_without_binding_rejects_nothing() {
     let api = Api::start().await;
-    // Its parameters are of a kind that there is not: bound, it refuses what it is for.
+    // Its parameter kind does not exist: with a binding it rejects matching requests.
     let spec = json!({"paramKind": {"apiVersion": "example.com/v1", "kind": "Limit"}, "matchConstraints": constraints(),
         "validations": [{"expression": "false"}]});
     let policy = json!({"metadata": {"name": "unbound"}, "spec": spec});
@@ -163,8 +163,8 @@ async fn parameters_warnings_and_conditions() {
     let warning = "299 - \"Validation failed for ValidatingAdmissionPolicy 'params' with binding 'params-binding': more than 1 in default\"";
     assert_eq!(response.headers()["warning"], warning);
     let response = api.raw("POST", MAPS, &[], body("free")).await;
-    assert!(response.headers().get("warning").is_none(), "a condition left it out");
-    // The parameters are those of the moment.
+    assert!(response.headers().get("warning").is_none(), "a match condition excludes it");
+    // The current parameters apply.
     let more = json!({"data": {"max": "2"}});
     api.call("PATCH", &format!("{MAPS}/limit"), more).await;
     let response = api.raw("POST", MAPS, &[], body("fits")).await;
@@ -172,7 +172,7 @@ async fn parameters_warnings_and_conditions() {
 }
 
 #[tokio::test]
-async fn an_expression_that_costs_too_much_is_stopped() {
+async fn an_expression_that_exceeds_its_budget_is_stopped() {
     let api = Api::start().await;
     let costly = "object.data.all(a, object.data.all(b, object.data.all(c, object.data.all(d, a + b + c + d != ''))))";
     validating(&api, "costly", json!({"validations": [{"expression": costly}]}), deny()).await;
@@ -207,7 +207,7 @@ async fn mutating_policies_merge_and_patch_in_order() {
 }
 
 #[tokio::test]
-async fn policies_judge_configurations_of_webhooks_and_not_those_of_policies() {
+async fn policies_apply_to_webhook_configurations_but_not_to_policies() {
     let api = Api::start().await;
     let rules = json!({"resourceRules": [{"operations": ["*"], "apiGroups": ["admissionregistration.k8s.io"],
         "apiVersions": ["*"], "resources": ["*"]}]});
@@ -218,7 +218,7 @@ async fn policies_judge_configurations_of_webhooks_and_not_those_of_policies() {
         let said = status["message"].as_str().unwrap_or_default();
         assert_eq!((code, said.ends_with("denied request: closed")), (422, true), "{resource}: {status}");
     }
-    // What is wrong with a policy can always be repaired.
+    // An invalid policy can always be repaired.
     for path in ["validatingadmissionpolicybindings/closed-binding", "validatingadmissionpolicies/closed"] {
         assert_eq!(api.call("DELETE", &format!("{GROUP}/{path}"), Value::Null).await.0, 200, "{path}");
     }

@@ -1,13 +1,14 @@
-//! What the server derives of an object and what it drops before the object is stored: one row for each such step of upstream's
-//! strategies (`PrepareForCreate`, `PrepareForUpdate` in `pkg/registry/*/*/strategy.go`) and conversions (`pkg/apis/core/v1/conversion.go`).
-//! Fields behind feature gates are in `crates/resources/src/gated`; addresses and ports of services are in `addresses.rs`.
+//! Fields that the server sets and drops before an object is stored: one row for each such step of upstream's strategies
+//! (`PrepareForCreate`, `PrepareForUpdate` in `pkg/registry/*/*/strategy.go`) and conversions (`pkg/apis/core/v1/conversion.go`).
+//! Fields
+//! behind feature gates are in `crates/resources/src/gated`; addresses and ports of services are in `addresses.rs`.
 
 use crate::common::Api;
 use serde_json::{Value, json};
 
-/// A write, and what the answer has at some places; null where there is to be nothing.
+/// A write, and expected values in the answer by path; null means absent.
 struct Step {
-    /// What upstream's step is about.
+    /// The subject of upstream's step.
     what: &'static str,
     method: &'static str,
     uri: &'static str,
@@ -15,7 +16,7 @@ struct Step {
     has: Vec<(&'static str, Value)>,
 }
 
-/// Stands for any time.
+/// Placeholder for any time.
 const SOME_TIME: &str = "<time>";
 
 fn step(
@@ -65,8 +66,9 @@ fn once() -> Value {
     template
 }
 
-/// A new object of each kind that counts the changes of its spec is of generation 1, one whose spec changes of the next, and one whose
-/// labels change of the same. What is sent as status is dropped where status is a view of its own.
+/// For each kind that counts spec changes: a new object has generation 1, a changed spec increments it, a changed label does not. A
+/// status
+/// in the request is dropped if status is a subresource.
 #[tokio::test]
 async fn generations_and_status() {
     let selector = json!({"matchLabels": {"a": "b"}});
@@ -269,7 +271,7 @@ async fn generations_and_status() {
     for (path, mut object, change, [made, then]) in rows {
         object["metadata"] = json!({"name": "x"});
         let (path, uri) = (format!("/{path}"), format!("/{path}/x"));
-        // Labels of a slice say whose endpoints they are.
+        // Labels of a slice are part of its content.
         let by_labels = i64::from(path.ends_with("endpointslices"));
         let labels = json!({"metadata": {"labels": {"l": "1"}}});
         let labelled = made.map(|n| n + by_labels);

@@ -1,5 +1,6 @@
-//! Custom resources as they are read: completed by the schema of the version that is asked for, whoever wrote them and when; and
-//! converted once per change, whatever the number of readers.
+//! Reads of custom resources: defaulted by the schema of the requested version, whoever wrote them and when; and converted once per
+//! change
+//! for all readers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ fn object(version: &str, name: &str) -> Value {
     json!({"apiVersion": format!("example.com/{version}"), "kind": "Def", "metadata": {"name": name}, "spec": {"a": "x"}})
 }
 
-/// An object as every kind of read shows it.
+/// An object in the answers of all kinds of reads, which must be the same.
 async fn seen(api: &Api, version: &str, name: &str) -> Value {
     let uri = path(version);
     let got = api.get(&format!("{uri}/{name}")).await;
@@ -54,7 +55,7 @@ async fn seen(api: &Api, version: &str, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_default_of_the_status_is_there_from_the_first_read() {
+async fn a_default_in_the_status_is_visible_from_the_first_read() {
     let api = Api::start().await;
     api.create(DEFINITIONS, definition(json!([version("v1", true, json!({"a": {"type": "string"}}))]))).await;
     let made = api.create(&path("v1"), object("v1", "d")).await;
@@ -69,7 +70,7 @@ async fn a_default_of_the_status_is_there_from_the_first_read() {
 }
 
 #[tokio::test]
-async fn what_was_written_through_another_version_is_completed() {
+async fn objects_written_in_another_version_are_defaulted() {
     let api = Api::start().await;
     let text = json!({"type": "string"});
     let default = |value: &str| json!({"type": "string", "default": value});
@@ -81,11 +82,11 @@ async fn what_was_written_through_another_version_is_completed() {
     assert_eq!(seen(&api, "v2", "d").await["spec"], json!({"a": "x", "b": "fromv1"}));
     api.create(&path("v1"), object("v1", "e")).await;
     assert_eq!(seen(&api, "v1", "e").await["spec"], json!({"a": "x", "b": "fromv1"}));
-    // A schema that comes later completes what is stored, and what was completed by the one before is as it is.
+    // A later schema defaults stored objects again.
     let v1 = version("v1", true, json!({"b": text, "n": default("added")}));
-    let (code, told) =
+    let (code, reply) =
         api.call("PATCH", &format!("{DEFINITIONS}/defs.example.com"), json!({"spec": {"versions": [v1]}})).await;
-    assert_eq!(code, 200, "{told}");
+    assert_eq!(code, 200, "{reply}");
     assert_eq!(seen(&api, "v1", "e").await["spec"], json!({"b": "fromv1", "n": "added"}));
     assert_eq!(seen(&api, "v1", "d").await["spec"], json!({"n": "added"}));
 }
@@ -94,9 +95,9 @@ fn bundle(server: &TestServer) -> String {
     base64::engine::general_purpose::STANDARD.encode(server.ca())
 }
 
-/// The webhook holds a thread until the schema has changed.
+/// The webhook blocks until the schema has changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_schema_that_changes_during_a_write_is_the_one_that_counts() {
+async fn a_schema_change_during_a_write_takes_effect() {
     let (asked, mut was_asked) = tokio::sync::mpsc::channel::<()>(1);
     let (go, may_go) = std::sync::mpsc::sync_channel::<()>(1);
     let may_go = std::sync::Mutex::new(may_go);
@@ -120,11 +121,11 @@ async fn a_schema_that_changes_during_a_write_is_the_one_that_counts() {
     let hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
     api.create(hooks, json!({"metadata": {"name": "slow"}, "webhooks": [hook]})).await;
     let change = async {
-        was_asked.recv().await.expect("the webhook is asked");
+        was_asked.recv().await.expect("the webhook is called");
         let v1 = version("v1", true, json!({"b": text, "n": {"type": "string", "default": "added"}}));
         let uri = format!("{DEFINITIONS}/defs.example.com");
-        let (code, told) = api.call("PATCH", &uri, json!({"spec": {"versions": [v1]}})).await;
-        assert_eq!(code, 200, "{told}");
+        let (code, reply) = api.call("PATCH", &uri, json!({"spec": {"versions": [v1]}})).await;
+        assert_eq!(code, 200, "{reply}");
         go.send(()).expect("the webhook waits");
     };
     let uri = path("v1");
@@ -167,13 +168,13 @@ async fn objects_are_converted_once_for_all_readers() {
         assert_eq!(list["items"][0]["apiVersion"], "example.com/v2");
         assert_eq!(list["items"][0]["status"], json!({"phase": "New"}));
     }
-    assert_eq!(calls(), 1, "three objects in one question for five lists");
+    assert_eq!(calls(), 1, "three objects in one call for five lists");
     // Ten watchers and one change.
     let mut watchers = Vec::new();
     for _ in 0..10 {
         let mut lines = Lines::new(api.raw("GET", &format!("{}?watch=1", path("v2")), &[], "").await);
         for _ in 0..3 {
-            lines.next().await.expect("what is there");
+            lines.next().await.expect("the initial event");
         }
         watchers.push(lines);
     }
@@ -187,7 +188,7 @@ async fn objects_are_converted_once_for_all_readers() {
         assert_eq!(event["object"]["apiVersion"], "example.com/v2");
     }
     assert_eq!(calls(), 2);
-    // Who is there is seen while the webhook is away; who was never converted is not.
+    // Converted objects can be read while the webhook is down; others cannot.
     away.store(true, Ordering::Release);
     assert_eq!(api.get(&path("v2")).await["items"].as_array().map(Vec::len), Some(3));
     assert_eq!(api.get(&format!("{}/b", path("v2"))).await["spec"]["a"], "y");

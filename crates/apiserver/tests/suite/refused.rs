@@ -1,4 +1,4 @@
-//! Objects that must not be stored, by what is wrong with them: the code, and the field and reason of every cause.
+//! Objects that are rejected, by their error: the code, and the field and reason of every cause.
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
@@ -9,14 +9,14 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
-/// The fields and reasons of a refusal's causes.
+/// The fields and reasons of an error's causes.
 fn causes(answer: &Value) -> BTreeSet<(String, String)> {
     let list = answer["details"]["causes"].as_array().into_iter().flatten();
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     list.map(|cause| (text(&cause["field"]), text(&cause["reason"]).replace("FieldValue", ""))).collect()
 }
 
-/// Sends objects, each with the causes that its refusal has: `FIELD REASON`, separated by commas.
+/// Sends objects, each with the expected causes: `FIELD REASON`, separated by commas.
 async fn refused(api: &Api, method: &str, rows: &[(&str, Value, &str)]) {
     let mut wrong = Vec::new();
     for (path, object, wanted) in rows {
@@ -155,7 +155,7 @@ async fn addresses() {
     .await;
 }
 
-/// A status says what the cluster acts on, and is validated like a spec. Times of deletion are the server's alone.
+/// Controllers act on the status, so it is validated like a spec. Only the server sets deletion times.
 #[tokio::test]
 async fn updates() {
     let api = Api::start().await;

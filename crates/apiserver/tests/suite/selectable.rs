@@ -1,5 +1,6 @@
-//! Selectable fields of custom resources: each version selects by its own fields, whatever version objects are stored in and
-//! however long they lay there before the definition named the fields.
+//! Selectable fields of custom resources: each version selects by its own fields, whatever version objects are stored in and even if
+//! they
+//! were stored before the definition had the fields.
 
 use crate::common::{Api, Lines};
 use base64::Engine as _;
@@ -11,7 +12,7 @@ const V1: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const V2: &str = "/apis/example.com/v2/namespaces/default/widgets";
 
 fn version(name: &str, storage: bool, fields: &[&str]) -> Value {
-    // The schemas differ: definitions whose versions share one may not name fields for each.
+    // The schemas differ, because versions that share a schema cannot have selectable fields of their own.
     let known: &[&str] = if name == "v1" { &["hostPort"] } else { &["host", "port"] };
     let properties: serde_json::Map<String, Value> =
         known.iter().map(|f| ((*f).to_owned(), json!({"type": "string"}))).collect();
@@ -36,7 +37,7 @@ async fn names(api: &Api, uri: &str) -> Vec<String> {
     items.iter().map(|i| i["metadata"]["name"].as_str().unwrap_or("").to_owned()).collect()
 }
 
-/// Takes `hostPort` apart on the way to v2, and puts it together on the way back.
+/// Splits `hostPort` for v2 and joins it for v1.
 fn split(review: &Value) -> Value {
     let wanted = review["request"]["desiredAPIVersion"].clone();
     let mut objects = review["request"]["objects"].as_array().expect("objects").clone();
@@ -86,7 +87,7 @@ async fn each_version_selects_by_its_own_fields() {
     let token = first["metadata"]["continue"].as_str().expect("more");
     assert_eq!(names(&api, &format!("{V2}?fieldSelector=port%3D80&limit=1&continue={token}")).await, ["c"]);
     let (code, why) = api.call("GET", &format!("{V1}?fieldSelector=host%3Dhost1"), Value::Null).await;
-    assert_eq!(code, 400, "v1 does not select by a field of v2: {why}");
+    assert_eq!(code, 400, "v1 cannot select by a field of v2: {why}");
     assert_eq!([watch.event().await, watch.event().await], ["ADDED a", "ADDED b"]);
     let (code, why) = api.call("PATCH", &format!("{V1}/a"), json!({"hostPort": "host3:80"})).await;
     assert_eq!(code, 200, "{why}");
@@ -100,7 +101,7 @@ async fn each_version_selects_by_its_own_fields() {
 }
 
 #[tokio::test]
-async fn what_was_stored_before_the_fields_were_named_is_found() {
+async fn objects_stored_before_the_fields_were_selectable_are_found() {
     let api = Api::start().await;
     api.create(DEFINITIONS, definition(json!([version("v1", true, &[])]))).await;
     api.create(V1, widget("a", "host1:80")).await;

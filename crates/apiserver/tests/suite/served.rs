@@ -1,11 +1,11 @@
-//! What a server says of itself: discovery, health, reviews, and who may do what.
+//! Information about the server itself: discovery, health, reviews, and authorization.
 
 use crate::common::{Api, admin, features};
 use kelson_apiserver::RuntimeConfig;
 use kelson_auth::{UserInfo, user};
 use serde_json::{Value, json};
 
-/// The published facts that `cargo xtask facts` wrote down, a line each.
+/// The published facts that `cargo xtask facts` extracted, one per line.
 fn facts() -> Vec<Value> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../facts/discovery.jsonl");
     let text = std::fs::read_to_string(path).expect(path);
@@ -38,7 +38,7 @@ async fn discovery_is_the_published_one() {
 }
 
 #[tokio::test]
-async fn only_what_is_stable_is_served_unless_asked_for() {
+async fn only_stable_versions_are_served_by_default() {
     let with = async |values: &'static [&'static str]| {
         let config = RuntimeConfig::parse(values).expect("a configuration");
         Api::with(|c| c.runtime_config = std::sync::Arc::new(config)).await
@@ -66,14 +66,14 @@ async fn only_what_is_stable_is_served_unless_asked_for() {
             .all(|a| !a["metadata"]["name"].as_str().unwrap().contains("beta"))
     );
 
-    // What an earlier start served is not registered any more.
+    // APIServices of an earlier start are deleted.
     let more = Api::start().await;
     let beta = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.networking.k8s.io";
     assert_eq!(more.raw("GET", beta, &[], "").await.status(), 200);
     let less = Api::on(more.store.clone(), |c| c.runtime_config = std::sync::Arc::default()).await;
     assert_eq!(less.raw("GET", beta, &[], "").await.status(), 404);
 
-    // Nothing but the core group: what would be made of the others is not.
+    // Only the core group: bootstrap objects of other groups are not created.
     let api = with(&["api/all=false,v1=true"]).await;
     assert_eq!(api.raw("GET", "/api/v1/namespaces/default", &[], "").await.status(), 200);
     assert_eq!(api.get("/apis").await["groups"].as_array().map(Vec::len), Some(0));
@@ -84,7 +84,7 @@ async fn only_what_is_stable_is_served_unless_asked_for() {
     assert_eq!(api.raw("GET", "/apis/apps/v1/daemonsets", &[], "").await.status(), 404);
     assert_eq!(api.raw("GET", "/apis/apps/v1/deployments", &[], "").await.status(), 200);
 
-    // A kind of a feature that is off is not there, whatever is asked for.
+    // A kind with a disabled feature gate is not served, whatever the configuration says.
     let api = Api::with(|c| c.feature_gates = std::sync::Arc::default()).await;
     assert_eq!(api.raw("GET", "/apis/certificates.k8s.io/v1beta1", &[], "").await.status(), 404);
     assert_eq!(api.raw("GET", "/apis/storagemigration.k8s.io/v1beta1", &[], "").await.status(), 404);
@@ -92,7 +92,7 @@ async fn only_what_is_stable_is_served_unless_asked_for() {
 }
 
 #[tokio::test]
-async fn how_much_is_logged_may_be_changed() {
+async fn the_log_verbosity_can_be_changed() {
     let set = |text: &str| if text == "4" { Ok(format!("set to {text}")) } else { Err("no number".to_owned()) };
     let api = Api::with(|c| c.verbosity = Some(set)).await;
     let ask = async |method: &str, uri: &str, body: &'static str| {
@@ -109,7 +109,7 @@ async fn how_much_is_logged_may_be_changed() {
     assert_eq!(Api::start().await.raw("GET", "/debug/flags/v", &[], "").await.status(), 404);
 }
 
-/// The published aggregated discovery; `None` where tests do without the published documents.
+/// The published aggregated discovery; `None` if tests run without the published documents.
 fn published_aggregate() -> Option<Value> {
     let shared = std::env::var("KELSON_SHARED")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").to_owned());
@@ -144,9 +144,9 @@ async fn aggregated_discovery_is_the_published_one() {
     assert_eq!(ours, published);
 }
 
-/// Scripts compare the text: its fields stand in upstream's order.
+/// Scripts compare the JSON, so its fields are in upstream's order.
 #[tokio::test]
-async fn discovery_is_written_in_the_order_of_upstream() {
+async fn discovery_has_upstreams_order_of_fields() {
     let api = Api::start().await;
     let any = ("accept", "*/*");
     for (uri, header, begin) in [
@@ -192,7 +192,7 @@ async fn discovery_is_written_in_the_order_of_upstream() {
 }
 
 #[tokio::test]
-async fn a_proxied_backend_may_be_asked_by_any_method() {
+async fn the_proxy_accepts_any_method() {
     let api = Api::start().await;
     for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
         for what in ["pods/none:80", "services/none"] {
@@ -205,7 +205,7 @@ async fn a_proxied_backend_may_be_asked_by_any_method() {
 }
 
 #[tokio::test]
-async fn the_range_of_services_is_an_object_that_is_ready() {
+async fn the_service_cidr_object_is_ready() {
     let api = Api::start().await;
     let range = api.get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes").await;
     let address = api.get("/api/v1/namespaces/default/services/kubernetes").await["spec"]["clusterIP"].clone();
@@ -231,7 +231,7 @@ async fn aggregated_discovery_has_an_etag() {
 }
 
 #[tokio::test]
-async fn health_texts() {
+async fn health_checks_have_upstreams_format() {
     let api = Api::start().await;
     let text = async |uri: &str| api.call("GET", uri, Value::Null).await;
     assert_eq!(text("/readyz").await, (200, "ok".into()));
@@ -250,7 +250,7 @@ async fn health_texts() {
 }
 
 #[tokio::test]
-async fn indicators_and_features_are_measured() {
+async fn indicators_and_features_are_exported() {
     let api = Api::start().await;
     let text = async |uri: &str| api.call("GET", uri, Value::Null).await;
     assert_eq!(text("/readyz/ping").await.0, 200);
@@ -276,7 +276,7 @@ async fn indicators_and_features_are_measured() {
 }
 
 #[tokio::test]
-async fn roles_decide_at_once() {
+async fn roles_are_effective_at_once() {
     let api = Api::start().await;
     let jane = || UserInfo::new("jane", [user::AUTHENTICATED]);
     let list = || http::Request::builder().uri("/api/v1/namespaces/default/pods").body(Default::default()).unwrap();
@@ -318,7 +318,7 @@ async fn exec_needs_create_whatever_the_method() {
     assert_eq!(api.send(jane, request).await.status(), 403);
 }
 
-/// Lets jane do this with nodes/proxy; gives what she is answered.
+/// Grants jane these verbs on nodes/proxy and returns the code of her request.
 async fn through_nodes(verbs: &[&str], method: &str, uri: &str) -> u16 {
     let api = Api::start().await;
     let group = "rbac.authorization.k8s.io";
@@ -349,18 +349,18 @@ async fn running_commands_through_a_node_is_create() {
         let uri = format!("/api/v1/nodes/n/proxy/{path}");
         assert_eq!(through_nodes(&monitoring, "GET", &uri).await, 403, "{path}");
     }
-    // Past authorization: there is no such node.
+    // 404 after authorization, because the node does not exist.
     assert_eq!(through_nodes(&monitoring, "GET", "/api/v1/nodes/n/proxy/metrics").await, 404);
     assert_eq!(through_nodes(&["create"], "GET", "/api/v1/nodes/n/proxy/exec/ns/pod/c").await, 404);
 }
 
 #[tokio::test]
-async fn the_watch_prefix_is_of_reads_alone() {
+async fn the_watch_prefix_is_for_reads_only() {
     for (method, path) in
         [("POST", "nodes/n/proxy/run/a/b/c"), ("GET", "nodes/n/proxy/exec/a/b/c"), ("DELETE", "nodes/n")]
     {
         let uri = format!("/api/v1/watch/{path}");
-        // Everybody may read what is below /api, but nothing is there.
+        // All users may read below /api, but nothing exists there.
         let answered = through_nodes(&["get", "list", "watch"], method, &uri).await;
         assert_eq!(answered, if method == "GET" { 404 } else { 403 }, "{method} {path}");
         let api = Api::start().await;
@@ -370,7 +370,7 @@ async fn the_watch_prefix_is_of_reads_alone() {
 }
 
 #[tokio::test]
-async fn clients_make_no_series_of_metrics() {
+async fn clients_cannot_create_metric_series() {
     let api = Api::start().await;
     let headers = [("impersonate-group", "g")];
     for path in ["/api/v1/invented%22up", "/apis/x/y/z", "/api/v1/namespaces/a/pods/b/invented-up", "/api/v1/pods"] {
@@ -383,7 +383,7 @@ async fn clients_make_no_series_of_metrics() {
 }
 
 #[tokio::test]
-async fn nobody_grants_what_they_do_not_hold() {
+async fn users_cannot_grant_permissions_they_do_not_have() {
     let api = Api::start().await;
     let group = "rbac.authorization.k8s.io";
     let base = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
@@ -438,7 +438,7 @@ async fn a_second_start_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_the_server_is_and_since_when() {
+async fn statusz_shows_version_and_uptime() {
     let api = Api::start().await;
     let plain = text(&api, "/statusz", ("accept", "*/*")).await;
     assert!(
@@ -446,10 +446,10 @@ async fn what_the_server_is_and_since_when() {
         "{plain}"
     );
     let kind = "application/json;g=config.k8s.io;v=v1beta1;as=Statusz";
-    let told: Value = serde_json::from_str(&text(&api, "/statusz", ("accept", kind)).await).unwrap();
-    assert_eq!((&told["kind"], &told["apiVersion"]), (&json!("Statusz"), &json!("config.k8s.io/v1beta1")));
-    assert_eq!(told["binaryVersion"], "1.36.2");
-    assert!(told["startTime"].is_string() && told["uptimeSeconds"].is_u64(), "{told}");
+    let reply: Value = serde_json::from_str(&text(&api, "/statusz", ("accept", kind)).await).unwrap();
+    assert_eq!((&reply["kind"], &reply["apiVersion"]), (&json!("Statusz"), &json!("config.k8s.io/v1beta1")));
+    assert_eq!(reply["binaryVersion"], "1.36.2");
+    assert!(reply["startTime"].is_string() && reply["uptimeSeconds"].is_u64(), "{reply}");
     for (accept, code) in [(kind, 200), ("application/json", 406), ("text/html", 406), ("text/html, text/plain", 200)] {
         let answer = api.raw("GET", "/statusz", &[("accept", accept)], "").await;
         assert_eq!(answer.status().as_u16(), code, "{accept}");
@@ -457,7 +457,7 @@ async fn what_the_server_is_and_since_when() {
 }
 
 #[tokio::test]
-async fn flags_and_the_values_that_hold() {
+async fn flagz_shows_the_effective_flags() {
     let flags = [("audit-log-path", ""), ("secure-port", "6443")].map(|(n, v)| (n.to_owned(), v.to_owned()));
     let api = Api::with(|config| config.flags = flags.to_vec()).await;
     let plain = text(&api, "/flagz", ("accept", "*/*")).await;
@@ -465,9 +465,9 @@ async fn flags_and_the_values_that_hold() {
     assert!(plain.ends_with("purposes only.\naudit-log-path=\nsecure-port=6443\n"), "{plain}");
     for (version, warned) in [("v1beta1", false), ("v1alpha1", true)] {
         let kind = format!("application/json;g=config.k8s.io;v={version};as=Flagz");
-        let told: Value = serde_json::from_str(&text(&api, "/flagz", ("accept", &kind)).await).unwrap();
-        assert_eq!(told["apiVersion"], format!("config.k8s.io/{version}"));
-        assert_eq!(told["flags"], json!({"audit-log-path": "", "secure-port": "6443"}));
+        let reply: Value = serde_json::from_str(&text(&api, "/flagz", ("accept", &kind)).await).unwrap();
+        assert_eq!(reply["apiVersion"], format!("config.k8s.io/{version}"));
+        assert_eq!(reply["flags"], json!({"audit-log-path": "", "secure-port": "6443"}));
         let answer = api.raw("GET", "/flagz", &[("accept", &kind)], "").await;
         assert_eq!(answer.headers().contains_key("warning"), warned, "{version}");
     }
@@ -476,7 +476,7 @@ async fn flags_and_the_values_that_hold() {
 }
 
 #[tokio::test]
-async fn what_a_shut_gate_takes_away() {
+async fn a_disabled_gate_removes_its_features() {
     let hashes = async |api: &Api| api.get("/api/v1").await["resources"].to_string().contains("storageVersionHash");
     let initial = "/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1";
     for (gates, status, with_hashes, watch) in

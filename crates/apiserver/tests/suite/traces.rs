@@ -1,5 +1,5 @@
-//! What a collector is told of requests that are sampled, and what goes on to the servers that are asked on their behalf.
-// Helpers of a test fail by panicking, as the test itself does.
+//! Traces of sampled requests, and trace context in requests to other servers.
+// Helpers of a test panic on errors, like the test itself.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 const UNSAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
-/// A server that records what others record: no trace begins here.
+/// A server that only continues sampled traces.
 async fn traced(collector: &Collector) -> Api {
     let options = ExporterOptions {
         configuration: TracingConfiguration {
@@ -45,14 +45,14 @@ async fn ask(api: &Api, method: &str, uri: &str, trace: &str, body: Value) -> u1
     code
 }
 
-/// A span's name and, within parentheses, those below it in the order in which they ended.
+/// The name of a span with its children in parentheses, in the order in which they ended.
 fn tree(spans: &[Collected], of: &Collected) -> String {
     let below: Vec<String> = spans.iter().filter(|s| s.parent == of.span).map(|s| tree(spans, s)).collect();
     if below.is_empty() { of.name.clone() } else { format!("{} ({})", of.name, below.join(", ")) }
 }
 
 #[tokio::test]
-async fn a_sampled_request_tells_where_its_time_goes() {
+async fn a_sampled_request_has_spans_of_its_steps() {
     let collector = Collector::start().await;
     let api = traced(&collector).await;
     let map = json!({"metadata": {"name": "a"}});
@@ -65,17 +65,17 @@ async fn a_sampled_request_tells_where_its_time_goes() {
     assert_eq!(ask(&api, "GET", MAPS, SAMPLED, Value::Null).await, 200);
     assert_eq!(ask(&api, "DELETE", &format!("{MAPS}/a"), SAMPLED, Value::Null).await, 200);
     assert_eq!(ask(&api, "GET", "/version", SAMPLED, Value::Null).await, 200);
-    // Neither is recorded: the one's trace is not, and the other's word about it does not count.
+    // Neither is recorded: one is not sampled, and the other's client is not trusted.
     assert_eq!(ask(&api, "GET", MAPS, UNSAMPLED, Value::Null).await, 200);
     let request = http::Request::get(MAPS).header("traceparent", SAMPLED).body(bytes::Bytes::new()).unwrap();
     assert_eq!(api.send(UserInfo::new("jane", ["dev"]), request).await.status(), 403);
     api.running.shutdown().await;
     let spans = collector.spans();
     let roots: Vec<&Collected> = spans.iter().filter(|s| s.parent == "00f067aa0ba902b7").collect();
-    let told: Vec<String> = roots.iter().map(|root| tree(&spans, root)).collect();
+    let reply: Vec<String> = roots.iter().map(|root| tree(&spans, root)).collect();
     let own = "/api/v1/namespaces/{:namespace}/configmaps";
     assert_eq!(
-        told,
+        reply,
         [
             format!("POST {own} (authorization, priorityandfairness, Create (Create etcd3, SerializeObject))"),
             format!(
@@ -111,7 +111,7 @@ async fn a_sampled_request_tells_where_its_time_goes() {
 }
 
 #[tokio::test]
-async fn spans_name_their_steps() {
+async fn spans_have_events_of_their_steps() {
     let collector = Collector::start().await;
     let api = traced(&collector).await;
     let one = format!("{MAPS}/a");
@@ -159,20 +159,20 @@ async fn spans_name_their_steps() {
 }
 
 #[tokio::test]
-async fn a_list_by_watch_ends_with_its_bookmark_and_not_with_the_watch() {
+async fn the_span_of_a_watch_list_ends_with_its_bookmark() {
     let collector = Collector::start().await;
     let api = traced(&collector).await;
     let listing = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1";
     assert_eq!(ask(&api, "GET", &format!("{MAPS}?watch=1&{listing}"), SAMPLED, Value::Null).await, 200);
-    // A watch without a list has no span but the store's.
+    // A watch without initial events has only the store's span.
     assert_eq!(ask(&api, "GET", &format!("{MAPS}?watch=1&timeoutSeconds=1"), SAMPLED, Value::Null).await, 200);
     api.running.shutdown().await;
     let spans = collector.spans();
     let roots = spans.iter().filter(|s| s.parent == "00f067aa0ba902b7");
-    let told: Vec<String> = roots.map(|root| tree(&spans, root)).collect();
+    let reply: Vec<String> = roots.map(|root| tree(&spans, root)).collect();
     let own = "GET /api/v1/namespaces/{:namespace}/configmaps (authorization";
     assert_eq!(
-        told,
+        reply,
         [format!("{own}, WatchList (cacher.Watch, WatchServer.HandleHTTP))"), format!("{own}, cacher.Watch)")]
     );
     let sent = spans.iter().find(|s| s.name == "WatchServer.HandleHTTP").unwrap();
@@ -181,7 +181,7 @@ async fn a_list_by_watch_ends_with_its_bookmark_and_not_with_the_watch() {
 }
 
 #[tokio::test]
-async fn webhooks_are_told_of_the_span_that_calls_them() {
+async fn webhooks_get_the_trace_context_of_the_calling_span() {
     let allow = |seen: &Seen| {
         let review: Value = serde_json::from_slice(&seen.body).unwrap();
         let response = json!({"uid": review["request"]["uid"], "allowed": true});
@@ -212,5 +212,5 @@ async fn webhooks_are_told_of_the_span_that_calls_them() {
     assert_eq!(heard(0), format!("00-{}-{}-01", sent.trace, sent.span));
     let other = heard(1);
     assert!(other.starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-") && other.ends_with("-00"), "{other}");
-    assert!(!other.contains("00f067aa0ba902b7"), "this server is between them: {other}");
+    assert!(!other.contains("00f067aa0ba902b7"), "the parent is a span of this server: {other}");
 }

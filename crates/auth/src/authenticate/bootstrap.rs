@@ -67,7 +67,7 @@ impl TokenAuthenticator for BootstrapTokens {
             }
             Err(why) => {
                 // Like upstream, such a token is unknown rather than bad: another authenticator may know it.
-                tracing::debug!(secret = %name, why, "bootstrap token refused");
+                tracing::debug!(secret = %name, why, "rejected a bootstrap token");
                 Ok(None)
             }
         }
@@ -77,12 +77,12 @@ impl TokenAuthenticator for BootstrapTokens {
 /// The token's groups, or why it does not count.
 fn judge(stored: &SecretView, id: &str, secret: &str, now: Timestamp) -> Result<Vec<String>, &'static str> {
     if stored.metadata.deletion_timestamp.is_some() {
-        return Err("it is deleted and awaiting removal");
+        return Err("is being deleted");
     }
     if stored.kind != "bootstrap.kubernetes.io/token" {
-        return Err("its type is not bootstrap.kubernetes.io/token");
+        return Err("type is not bootstrap.kubernetes.io/token");
     }
-    let data = stored.data.as_ref().ok_or("it has no data")?;
+    let data = stored.data.as_ref().ok_or("has no data")?;
     let value = |key: &str| {
         data.get(key).and_then(|v| STANDARD.decode(v).ok()).and_then(|v| String::from_utf8(v).ok()).unwrap_or_default()
     };
@@ -94,10 +94,10 @@ fn judge(stored: &SecretView, id: &str, secret: &str, now: Timestamp) -> Result<
     }
     let expiration = value("expiration");
     if !expiration.is_empty() && expiration.parse::<Timestamp>().map_or(true, |end| now >= end) {
-        return Err("it has expired");
+        return Err("has expired");
     }
     if value("usage-bootstrap-authentication") != "true" {
-        return Err("it is not marked usage-bootstrap-authentication=true");
+        return Err("is not marked usage-bootstrap-authentication=true");
     }
     let mut groups = vec![BOOTSTRAPPERS.to_owned()];
     let extra = value("auth-extra-groups");

@@ -61,7 +61,7 @@ pub async fn impersonate(
         }
     }
     // The last way applies to everybody.
-    Err(refused.unwrap_or_else(|| Status::bad_request("nobody can be impersonated")))
+    Err(refused.unwrap_or_else(|| Status::bad_request("impersonation is disabled")))
 }
 
 /// Reads the headers; `None` when they ask for nobody.

@@ -63,7 +63,7 @@ impl WebhookTokens {
 
     fn judge(&self, answer: &[u8], audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
         let review: TokenReview = serde_json::from_slice(answer)
-            .map_err(|_| Rejected::because("webhook authenticator: its answer is no TokenReview"))?;
+            .map_err(|_| Rejected::because("webhook authenticator: the response is not a TokenReview"))?;
         let status = review.status;
         if !status.authenticated {
             return if status.error.is_empty() { Ok(None) } else { Err(Rejected(status.error)) };
@@ -158,7 +158,7 @@ mod tests {
             ("of-others", Ok(None), 1),
             ("faulty", Err("it is faulty".to_owned()), 1),
             ("down", Err("webhook authenticator: connection refused".to_owned()), 3),
-            ("garbage", Err("webhook authenticator: its answer is no TokenReview".to_owned()), 1),
+            ("garbage", Err("webhook authenticator: the response is not a TokenReview".to_owned()), 1),
         ] {
             let before = server.0.lock().len();
             for _ in 0..3 {

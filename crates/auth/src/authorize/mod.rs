@@ -135,7 +135,7 @@ impl Authorizer for AuthorizerChain {
         let mut undecided = Undecided::default();
         for member in &self.members {
             if member.as_async(attributes).is_some() {
-                return Decision::Deny("an authorizer cannot answer without waiting".into());
+                return Decision::Deny("an authorizer cannot decide without waiting".into());
             }
             if let Some(decided) = undecided.hear(member.authorize(attributes)) {
                 return decided;

@@ -128,7 +128,7 @@ impl WebhookAuthorizer {
             }
         }
         let Some(e) = fault else { return Matched::Asked };
-        tracing::warn!(webhook = self.options.name, error = %e, "a match condition failed");
+        tracing::warn!(webhook = self.options.name, error = %e, "evaluating a match condition failed");
         Matched::Failed
     }
 
@@ -222,7 +222,7 @@ fn labels(selector: &LabelSelector) -> Vec<Value> {
 impl Authorizer for WebhookAuthorizer {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         // Only asked for what `as_async` does not want.
-        self.known(attributes, true).unwrap_or_else(|_| self.failed("an authorizer cannot answer without waiting"))
+        self.known(attributes, true).unwrap_or_else(|_| self.failed("an authorizer cannot decide without waiting"))
     }
 
     fn unlisted(&self, _user: &UserInfo) -> Vec<&'static str> {
@@ -253,11 +253,15 @@ impl AsyncAuthorizer for WebhookAuthorizer {
         let status = match self.ask.post(review.into()).await {
             Ok(answer) => serde_json::from_slice::<SubjectAccessReview>(&answer).ok().and_then(|review| review.status),
             Err(why) => {
-                tracing::warn!(webhook = self.options.name, why, "an authorization webhook was not asked");
+                tracing::warn!(
+                    webhook = self.options.name,
+                    why,
+                    "the authorization webhook is unavailable; not calling it"
+                );
                 None
             }
         };
-        let Some(status) = status else { return self.failed("an authorization webhook did not answer") };
+        let Some(status) = status else { return self.failed("an authorization webhook did not respond") };
         let (decision, kept) = match (status.allowed, status.denied) {
             (true, true) => {
                 tracing::warn!(webhook = self.options.name, "an authorization webhook allowed and denied one request");

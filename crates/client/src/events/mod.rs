@@ -90,7 +90,7 @@ impl EventRecorder {
 
     fn send(&self, pending: Pending) {
         if self.sender.try_send(pending).is_err() {
-            tracing::debug!("event dropped: too many pending");
+            tracing::debug!("too many pending events; dropping an event");
         }
     }
 }
@@ -136,7 +136,7 @@ impl Worker {
                 () = ended => self.end().await,
             };
             if let Err(e) = done {
-                tracing::debug!(error = %e, "event not recorded");
+                tracing::debug!(error = %e, "recording an event failed");
             }
         }
     }

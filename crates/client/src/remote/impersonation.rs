@@ -2,16 +2,24 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use kelson_pki::kubeconfig::Impersonation;
 
+/// A value of a kubeconfig that no header may hold.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {value:?} is not valid in a header")]
+pub(super) struct ImpersonationError {
+    field: &'static str,
+    value: String,
+}
+
 /// The headers of every request.
 ///
 /// # Errors
 /// For what no header may hold, named by its field.
-pub(super) fn headers(of: Option<&Impersonation>) -> Result<HeaderMap, String> {
+pub(super) fn headers(of: Option<&Impersonation>) -> Result<HeaderMap, ImpersonationError> {
     let mut headers = HeaderMap::new();
     let Some(of) = of else { return Ok(headers) };
-    let mut put = |field: &str, name: HeaderName, value: &str| -> Result<(), String> {
-        let value =
-            HeaderValue::from_str(value).map_err(|_| format!("{field}: {value:?} cannot be sent in a header"))?;
+    let unfit = |field, value: &str| ImpersonationError { field, value: value.to_owned() };
+    let mut put = |field, name: HeaderName, value: &str| {
+        let value = HeaderValue::from_str(value).map_err(|_| unfit(field, value))?;
         headers.append(name, value);
         Ok(())
     };
@@ -24,8 +32,7 @@ pub(super) fn headers(of: Option<&Impersonation>) -> Result<HeaderMap, String> {
     }
     for (key, values) in &of.extra {
         let name = format!("impersonate-extra-{}", escaped(key));
-        let name =
-            HeaderName::try_from(name).map_err(|_| format!("as-user-extra: {key:?} cannot be sent in a header"))?;
+        let name = HeaderName::try_from(name).map_err(|_| unfit("as-user-extra", key))?;
         for value in values {
             put("as-user-extra", name.clone(), value)?;
         }
@@ -58,6 +65,7 @@ mod tests {
         assert_eq!(all("impersonate-extra-example.com%2fk%25"), ["v", "w"]);
         assert!(super::headers(None).unwrap().is_empty());
         let bad = Impersonation { user: "a\nb".into(), ..Impersonation::default() };
-        assert!(super::headers(Some(&bad)).unwrap_err().starts_with("as: "));
+        let error = super::headers(Some(&bad)).unwrap_err();
+        assert_eq!(error.to_string(), "as: \"a\\nb\" is not valid in a header");
     }
 }

@@ -23,12 +23,37 @@ pub(super) enum Way {
     Socks(SocksV5<HttpConnector>),
 }
 
+/// A proxy that cannot be used, named by its field or variable.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{of}: {fault}")]
+pub(super) struct ProxyError {
+    /// `proxy-url` or `HTTPS_PROXY`.
+    of: &'static str,
+    fault: ProxyFault,
+}
+
+/// What is wrong with the URL of a proxy.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ProxyFault {
+    #[error("must be a URL, got {0:?}")]
+    NoUrl(String),
+    #[error("{scheme}://{host:?} has no valid host")]
+    NoServer { scheme: String, host: String },
+    /// Name and password do not fit into a header.
+    #[error("failed to parse header value")]
+    Credentials,
+    #[error("https proxies are not supported; use http or socks5")]
+    Https,
+    #[error("unsupported scheme {0:?}, must be http or socks5")]
+    Scheme(String),
+}
+
 impl Way {
     /// The way to the server at `base`.
     ///
     /// # Errors
     /// For a proxy that cannot be used, named by its field or variable.
-    pub(super) fn to(base: &Uri, proxy: &Proxy, tcp: HttpConnector) -> Result<Self, String> {
+    pub(super) fn to(base: &Uri, proxy: &Proxy, tcp: HttpConnector) -> Result<Self, ProxyError> {
         Self::by(base, proxy, tcp, |name| std::env::var(name).ok())
     }
 
@@ -37,10 +62,11 @@ impl Way {
         proxy: &Proxy,
         tcp: HttpConnector,
         variable: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ProxyError> {
+        let named = |of| move |fault| ProxyError { of, fault };
         match proxy {
             Proxy::None => Ok(Self::Direct(tcp)),
-            Proxy::Url(url) => Self::through(url, tcp).map_err(|why| format!("proxy-url: {why}")),
+            Proxy::Url(url) => Self::through(url, tcp).map_err(named("proxy-url")),
             Proxy::Environment => {
                 let of = |upper: &str, lower: &str| {
                     [upper, lower].into_iter().filter_map(&variable).find(|value| !value.is_empty())
@@ -49,7 +75,7 @@ impl Way {
                     Some(url) if !is_direct(base, &of("NO_PROXY", "no_proxy").unwrap_or_default()) => {
                         // Without a scheme it is of HTTP, as Go reads it.
                         let url = if url.contains("://") { url } else { format!("http://{url}") };
-                        Self::through(&url, tcp).map_err(|why| format!("HTTPS_PROXY: {why}"))
+                        Self::through(&url, tcp).map_err(named("HTTPS_PROXY"))
                     }
                     _ => Ok(Self::Direct(tcp)),
                 }
@@ -57,15 +83,15 @@ impl Way {
         }
     }
 
-    fn through(url: &str, tcp: HttpConnector) -> Result<Self, String> {
-        let (scheme, rest) = url.split_once("://").ok_or_else(|| format!("{url:?} is no URL"))?;
+    fn through(url: &str, tcp: HttpConnector) -> Result<Self, ProxyFault> {
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| ProxyFault::NoUrl(url.to_owned()))?;
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (user, host) = match authority.rsplit_once('@') {
             Some((user, host)) => (Some(user), host),
             None => (None, authority),
         };
-        let to = |usual: u16| -> Result<Uri, String> {
-            let fault = || format!("{scheme}://{host:?} names no server");
+        let to = |usual: u16| -> Result<Uri, ProxyFault> {
+            let fault = || ProxyFault::NoServer { scheme: scheme.to_owned(), host: host.to_owned() };
             let to: Uri = format!("http://{host}").parse().map_err(|_| fault())?;
             let name = to.host().filter(|name| !name.is_empty()).ok_or_else(fault)?;
             let port = to.port_u16().unwrap_or(usual);
@@ -80,7 +106,7 @@ impl Way {
                 let tunnel = Tunnel::new(to(80)?, tcp);
                 let Some((name, password)) = user else { return Ok(Self::Tunnel(tunnel)) };
                 let basic = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(format!("{name}:{password}"))));
-                Ok(Self::Tunnel(tunnel.with_auth(basic.map_err(|e| e.to_string())?)))
+                Ok(Self::Tunnel(tunnel.with_auth(basic.map_err(|_| ProxyFault::Credentials)?)))
             }
             "socks5" | "socks5h" => {
                 let socks = SocksV5::new(to(1080)?, tcp);
@@ -89,8 +115,8 @@ impl Way {
                     None => socks,
                 }))
             }
-            "https" => Err("proxies that are reached by https are not supported; use http or socks5".into()),
-            other => Err(format!("unsupported scheme {other:?}, must be http or socks5")),
+            "https" => Err(ProxyFault::Https),
+            other => Err(ProxyFault::Scheme(other.to_owned())),
         }
     }
 
@@ -235,9 +261,9 @@ mod tests {
         let here = way("https://127.0.0.1:1", Proxy::Url("http://p:1".into()), &[]);
         assert_eq!(here, Ok("tunnel"), "what a file names counts for every server");
         for bad in ["https://p:1", "ftp://p:1", "http://[", ""] {
-            assert!(url(bad).unwrap_err().starts_with("proxy-url: "), "{bad}");
+            assert!(url(bad).unwrap_err().to_string().starts_with("proxy-url: "), "{bad}");
         }
-        let named = way(api, Proxy::Environment, &[("HTTPS_PROXY", "https://p:1")]).unwrap_err();
+        let named = way(api, Proxy::Environment, &[("HTTPS_PROXY", "https://p:1")]).unwrap_err().to_string();
         assert!(named.starts_with("HTTPS_PROXY: "), "{named}");
     }
 }

@@ -222,7 +222,7 @@ fn faults_that_show_later_name_the_file() {
         Remote::new(Config::load(&file).expect("a kubeconfig")).err().map(|e| e.0).expect("a fault")
     };
     for (cluster, part) in [
-        ("{server: 'http://h:1'}", "only https is spoken"),
+        ("{server: 'http://h:1'}", "must be an https URL"),
         ("{server: 'https://h:1', proxy-url: 'ftp://p'}", "proxy-url: "),
         ("{server: 'https://h:1', certificate-authority-data: eA==}", "certificate authority"),
     ] {

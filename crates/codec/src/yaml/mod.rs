@@ -172,7 +172,7 @@ impl<'a> Loader<'a> {
         let event = self.parser.next_event();
         if self.ahead.ends() {
             return Err(DecodeError::Yaml(format!(
-                "yaml: a flow collection, or a text in quotes, has more than {INDICATORS_MAX} indicators; send it as JSON"
+                "yaml: a flow collection or quoted string has more than {INDICATORS_MAX} indicators; send it as JSON"
             )));
         }
         let (event, line) = match event {

@@ -1,5 +1,5 @@
-//! Approves the client certificates of nodes, as upstream does, and their serving certificates when every name and
-//! address asked for is the node's own, which upstream leaves to somebody else (kubernetes#73356).
+//! Approves the client certificates of nodes, as upstream does. It also approves serving certificates whose names and
+//! addresses all belong to the node, which upstream leaves to other controllers (kubernetes#73356).
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,21 +22,21 @@ use crate::views::{CsrView, NodeView};
 const REVIEWS: ResourceType =
     ResourceType::cluster("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview");
 const NODE_USER: &str = "system:node:";
-/// Group of nodes that come back with a certificate that has ended.
+/// The group of nodes that authenticate with an expired certificate.
 const RETURNING_NODES: &str = "kelson:returning-nodes";
 
-/// Why a request may be approved.
+/// The kind of a request that can be approved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recognized {
-    /// A node renews its own client certificate.
+    /// A node renews its client certificate.
     SelfNodeClient,
-    /// Somebody (a bootstrap token) asks for a node's first client certificate.
+    /// Another user, such as a bootstrap token, requests a node's first client certificate.
     NodeClient,
-    /// A node asks for its serving certificate.
+    /// A node requests its serving certificate.
     NodeServing,
 }
 
-/// What a request is, by its signer, its content and who asks.
+/// Returns the kind of a request, from its signer, content and user.
 pub fn recognize(csr: &CsrView, request: &CertificateRequest) -> Option<Recognized> {
     let usages = &csr.spec.usages;
     match csr.spec.signer_name.as_str() {
@@ -73,7 +73,7 @@ struct Approver {
     nodes: SharedInformer<NodeView>,
     config: Arc<Config>,
     recorder: EventRecorder,
-    /// Set once the log says that the cluster lets this controller approve nothing.
+    /// Whether the missing permission to approve has been logged.
     forbidden: AtomicBool,
 }
 
@@ -91,7 +91,7 @@ pub fn start(ctx: &Arc<Context>) {
         forbidden: AtomicBool::new(false),
     });
     me.csrs.on_change(crate::shared::context::enqueue_self(&queue));
-    // A node that learns its addresses may make its waiting request good; one that falls silent may be set up anew.
+    // New addresses of a node may make a pending request valid, and a node without heartbeats may be set up again.
     let (q, csrs) = (queue.clone(), me.csrs.clone());
     me.nodes.on_change(move |change| {
         let node = change.object();
@@ -119,7 +119,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// Whether a node of this name reports: the node life cycle controller takes the condition back when it falls silent.
+/// Whether the node is up. The node lifecycle controller resets the condition when heartbeats stop.
 fn is_up(node: &NodeView) -> bool {
     node.status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True")
 }
@@ -129,13 +129,13 @@ fn is_open(csr: &CsrView) -> bool {
 }
 
 impl Approver {
-    /// Refuses a certificate for a node that is up: with it, the holder of a join token or of an old disk could act as that node. The
-    /// back-off tries again: a node that was set up again is not ready after a minute.
+    /// Returns an error for a node that is up, since with the certificate the holder of a join token or of an old disk
+    /// could act as that node. The back-off retries: a node that is set up again is not ready after a minute.
     fn must_be_down(&self, csr: &CsrView, request: &CertificateRequest) -> Result<(), SyncError> {
         let name = request.common_name.strip_prefix(NODE_USER).unwrap_or_default();
         match self.nodes.get(&ObjectKey::new("", name)).is_some_and(|node| is_up(&node)) {
             true => Err(SyncError::Other(format!(
-                "node {name:?} is up under a certificate of its own: {:?} is not given its name",
+                "node {name:?} is up with another certificate; denying its name to {:?}",
                 csr.spec.username
             ))),
             false => Ok(()),
@@ -147,12 +147,13 @@ impl Approver {
         let Ok(request) = csr.request() else { return Ok(()) };
         let Some(what) = recognize(&csr, request) else { return Ok(()) };
         let message = match what {
-            // Whoever may have any node's certificate may have its own.
+            // A user who may have any node's certificate may also have its own.
             Recognized::SelfNodeClient => {
                 if !self.may(&csr, "selfnodeclient").await? && !self.may(&csr, "nodeclient").await? {
                     return self.refused(key, "selfnodeclient");
                 }
-                // A disk or a backup of a node that runs elsewhere, whose certificate has ended, does not become that node.
+                // A disk or backup with the expired certificate of a node that runs elsewhere does not become that
+                // node.
                 if csr.spec.groups.iter().any(|group| group == RETURNING_NODES) {
                     self.must_be_down(&csr, request)?;
                 }
@@ -177,18 +178,19 @@ impl Approver {
                     self.recorder.event(&about, EventType::Warning, "ServingCertificateNotApproved", message);
                     return Ok(());
                 }
-                "Auto approving kubelet serving certificate: every name and address is the node's own."
+                "Auto approving kubelet serving certificate: all names and addresses belong to the node."
             }
         };
         self.approve(&csr, message).await.map_err(|error| self.told(error))
     }
 
-    /// A cluster whose roles are somebody else's may forbid it, of every request and at every turn alike: the log says so once.
+    /// Maps an error to one that is logged once if the cluster's roles forbid approvals, since it then applies to every
+    /// request.
     fn told(&self, error: SyncError) -> SyncError {
         match error {
             SyncError::Client(e) if e.is(Reason::Forbidden) => {
                 if !self.forbidden.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(error = %e, "certificates of nodes are not approved here: the cluster's roles forbid it");
+                    tracing::warn!(error = %e, "the cluster's roles do not allow the approval of node certificates; not approving any");
                 }
                 SyncError::Logged(e.to_string())
             }
@@ -197,14 +199,14 @@ impl Approver {
     }
 
     fn refused(&self, key: &ObjectKey, permission: &str) -> Result<(), SyncError> {
-        // Permissions may be granted later: the back-off tries again.
+        // Permissions may be granted later, so the back-off retries.
         Err(SyncError::Other(format!(
             "recognized csr {:?} as [{permission}] but subject access review was not approved",
             key.name
         )))
     }
 
-    /// Whether who asks may have such certificates without anybody's approval.
+    /// Whether the requesting user may have such certificates without manual approval.
     async fn may(&self, csr: &CsrView, subresource: &str) -> Result<bool, ClientError> {
         let s = &csr.spec;
         let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
@@ -279,7 +281,7 @@ mod tests {
         }
     }
 
-    /// Upstream's roles let nobody approve serving certificates; a cluster whose controller does grants it.
+    /// Grants the approval of serving certificates, which upstream's roles do not grant to any controller.
     async fn may_approve(api: &Api) {
         let rbac = |plural: &str| format!("rbac.authorization.k8s.io/v1/{plural}");
         let rule = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "verbs": ["approve"],
@@ -315,12 +317,12 @@ mod tests {
         let kind = "certificates.k8s.io/v1/certificatesigningrequests";
         let asked = csr(KUBE_APISERVER_CLIENT_KUBELET, "system:bootstrap:x", &[], "client auth");
         api.acting_as("system:bootstrap:x").create(kind, asked).await;
-        // Until the pauses between attempts are as long as they get.
+        // Until the back-off is at its maximum.
         tokio::time::sleep(std::time::Duration::from_secs(4_000)).await;
         api.settle().await;
         assert!(api.get(kind, "", "r").await.unwrap()["status"]["conditions"].is_null(), "n1 is up");
         api.change("v1/nodes", "", "n1", ready("Unknown")).await;
-        // The node's silence is the sign, and not the next attempt.
+        // The end of heartbeats triggers the next sync, not the back-off.
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
         let conditions = api.get(kind, "", "r").await.unwrap()["status"]["conditions"].clone();
         assert_eq!(conditions[0]["type"], "Approved", "a node that is down may join anew");
@@ -373,7 +375,7 @@ mod tests {
         let kind = "certificates.k8s.io/v1/certificatesigningrequests";
         may_approve(&api).await;
         api.create("v1/nodes", json!({"metadata": {"name": "n1"}})).await;
-        // The server writes down who asked.
+        // The server records the requesting user.
         let node = api.acting_as(NODE);
         node.create(kind, csr(KUBELET_SERVING, NODE, &[San::Ip("10.0.0.5".parse().unwrap())], "server auth")).await;
         api.settle().await;

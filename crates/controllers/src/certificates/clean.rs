@@ -1,4 +1,4 @@
-//! Clears away requests that nobody needs any more. Upstream `pkg/controller/certificates/cleaner`.
+//! Deletes old certificate signing requests. Upstream `pkg/controller/certificates/cleaner`.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::shared::context::{Context, SyncError};
 use crate::views::CsrView;
 use crate::views::condition;
 
-/// A request that was denied, that failed, or whose certificate is there, is kept for so long.
+/// The time for which denied, failed and issued requests are kept.
 const DECIDED: Duration = Duration::from_secs(3600);
-/// A request nobody decided, or whose signer is slow, is kept for so long.
+/// The time for which undecided or unsigned requests are kept.
 const PENDING: Duration = Duration::from_secs(24 * 3600);
 
-/// When a request goes: the first of all that ends it.
+/// Returns when a request must be deleted.
 pub fn expires(csr: &CsrView) -> Option<Timestamp> {
     let at = |kind: &str| {
         let c = condition::find(&csr.status.conditions, kind)?;
@@ -39,14 +39,14 @@ pub fn expires(csr: &CsrView) -> Option<Timestamp> {
     .min()
 }
 
-/// When an issued certificate ends.
+/// Returns the expiry of an issued certificate.
 fn ended(certificate: &str) -> Option<Timestamp> {
     let pem = base64::engine::general_purpose::STANDARD.decode(certificate).ok()?;
     let info = kelson_pki::CertInfo::from_pem(std::str::from_utf8(&pem).ok()?).ok()?;
     info.not_after.checked_add(Duration::from_secs(1)).ok()
 }
 
-/// Starts the cleaner: each request is looked at once, when its time is over.
+/// Starts the cleaner. Each request is checked once, when it expires.
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let csrs = ctx.informers.csrs.reader();

@@ -1,4 +1,4 @@
-//! Requests that somebody made up, of whom some may ask for certificates: none is approved, and none that a person approved by
+//! Forged requests, some from users who may request certificates: none is approved, and none that was approved by
 //! mistake is signed.
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ const RBAC: &str = "rbac.authorization.k8s.io/v1";
 const JOINS: &str = "system:bootstrap:x";
 const NODE: &str = "system:node:n1";
 
-/// A request's text: its subject and names.
+/// A request with this subject and these names as PEM.
 fn request(name: &str, groups: &[&str], sans: &[San]) -> String {
     let groups: Vec<String> = groups.iter().map(|g| (*g).to_owned()).collect();
     create_request(&Key::generate().unwrap(), name, &groups, sans).unwrap()
 }
 
-/// The same with a byte of its content changed, so that its signature is of another request.
+/// The same with one changed byte, so that the signature does not match.
 fn forged(pem: &str) -> String {
     let body: String = pem.lines().filter(|l| !l.starts_with('-')).collect();
     let mut der = STANDARD.decode(body).unwrap();
@@ -31,7 +31,7 @@ fn forged(pem: &str) -> String {
     format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", STANDARD.encode(der))
 }
 
-/// Lets this user ask, and have any node's certificate approved.
+/// Lets this user request certificates, and have any node's certificate approved.
 async fn may_join(api: &Api, user: &str, name: &str) {
     let rule = json!({"apiGroups": ["certificates.k8s.io"], "verbs": ["create", "get", "list", "watch"],
         "resources": ["certificatesigningrequests/nodeclient", "certificatesigningrequests/selfnodeclient",
@@ -43,7 +43,7 @@ async fn may_join(api: &Api, user: &str, name: &str) {
     api.create(&format!("{RBAC}/clusterrolebindings"), binding).await;
 }
 
-/// What is wrong, who asks whom, the text, and for which uses.
+/// What is wrong, the user, the signer, the request, and the usages.
 type Row = (&'static str, &'static str, &'static str, String, &'static [&'static str]);
 
 fn made_up() -> [Row; 16] {
@@ -111,7 +111,7 @@ async fn made_up_requests_are_neither_approved_nor_signed() {
         let status = api.get(CSRS, "", &format!("r{i}")).await.unwrap()["status"].clone();
         assert!(status["conditions"].is_null() && status["certificate"].is_null(), "{what}: {status}");
     }
-    // A person approves them all by mistake: the signers keep to their own rules.
+    // All are approved by mistake, and the signers still apply their own rules.
     for (i, (what, ..)) in rows.iter().enumerate().take(10) {
         let approved = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "R", "message": "m"}]});
         api.patch(CSRS, "", &format!("r{i}"), "approval", json!({"status": approved})).await;
@@ -119,7 +119,7 @@ async fn made_up_requests_are_neither_approved_nor_signed() {
         let status = api.get(CSRS, "", &format!("r{i}")).await.unwrap()["status"].clone();
         assert!(status["certificate"].is_null(), "{what}: signed");
     }
-    // And a good one is approved and signed, so that nothing above was refused for another reason.
+    // A valid request is approved and signed, so nothing above was rejected for another reason.
     let good = STANDARD.encode(request("system:node:n3", &["system:nodes"], &[]));
     let spec = json!({"request": good, "signerName": KUBE_APISERVER_CLIENT_KUBELET,
         "usages": ["digital signature", "client auth"]});

@@ -1,5 +1,5 @@
-//! Certificate signing requests: approving those of nodes (`approve`), signing what is approved (`sign`), clearing away
-//! old ones (`clean`). What each signer accepts is known to `kelson-pki`. Upstream `pkg/controller/certificates`.
+//! Certificate signing requests: approval of those of nodes (`approve`), signing of approved ones (`sign`), deletion of
+//! old ones (`clean`). `kelson-pki` has the rules of each signer. Upstream `pkg/controller/certificates`.
 pub mod approve;
 pub mod clean;
 #[cfg(test)]

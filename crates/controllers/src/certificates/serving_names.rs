@@ -1,5 +1,5 @@
-//! Which names and addresses the serving certificate of a node's kubelet may carry without a person's approval. What a node
-//! says of itself in its status is not enough: it might say that it is the API server, a service, or another node.
+//! The names and addresses for which a kubelet serving certificate is approved automatically. A node's status is not
+//! sufficient proof, as a node could claim to be the API server, a service or another node.
 use std::net::IpAddr;
 
 use kelson_pki::{CertificateRequest, San};
@@ -7,7 +7,7 @@ use kelson_pki::{CertificateRequest, San};
 use crate::shared::config::ReservedNames;
 use crate::views::NodeView;
 
-/// The first name or address asked for that the node may not have, and why.
+/// Returns the first requested name or address that the node may not have, with the reason.
 pub fn refused<'a>(
     request: &CertificateRequest,
     node: &NodeView,
@@ -36,10 +36,10 @@ fn why_refused<'a>(
         _ => false,
     };
     if !is_own {
-        return Some("is not the node's own name or address");
+        return Some("is not a name or address of the node");
     }
     let on_server = node.metadata.name == reserved.server_node;
-    // A machine without a route has no other address, and many a small one has no other name.
+    // A machine without a route has no other address, and many small ones have no other name.
     let alone = on_server
         && match san {
             San::Ip(ip) => ip.to_canonical().is_loopback(),
@@ -48,22 +48,22 @@ fn why_refused<'a>(
         };
     let is_in = |names: &[San]| names.iter().any(|name| same(name, san));
     if is_in(&reserved.control_plane) && !alone || is_in(&reserved.server) && !on_server {
-        return Some("is the API server's");
+        return Some("belongs to the API server");
     }
     if let San::Ip(ip) = san {
         let ip = ip.to_canonical();
         if reserved.service_cidrs.iter().any(|range| range.contains(&ip)) {
-            return Some("is in a range of service addresses");
+            return Some("is in a service address range");
         }
         if is_special(ip) && !alone {
-            return Some("is no address that other machines reach");
+            return Some("is not reachable from other machines");
         }
     }
     let taken = |other: &NodeView| {
         other.metadata.name != node.metadata.name
             && (declares(other, san) || matches!(san, San::Dns(name) if *name == other.metadata.name))
     };
-    others.any(taken).then_some("is declared by another node too")
+    others.any(taken).then_some("is also declared by another node")
 }
 
 /// Whether a node's status lists the name or address.
@@ -86,7 +86,7 @@ fn same(a: &San, b: &San) -> bool {
     }
 }
 
-/// Loopback, link-local, multicast, or no address at all.
+/// Whether the address is loopback, link-local, multicast or unspecified.
 fn is_special(ip: IpAddr) -> bool {
     let link_local = match ip {
         IpAddr::V4(a) => a.is_link_local() || a.is_broadcast(),
@@ -132,13 +132,13 @@ mod tests {
     fn the_nodes_own_names_alone() {
         let n1 = node("n1", &[("InternalIP", "10.0.0.5"), ("Hostname", "n1"), ("InternalDNS", "n1.local")]);
         check(&n1, &[], &[ip("10.0.0.5"), dns("n1"), dns("N1.local")], None);
-        check(&n1, &[], &[ip("10.0.0.6")], Some("10.0.0.6 is not the node's own name or address"));
-        check(&n1, &[], &[dns("web")], Some("web is not the node's own name or address"));
+        check(&n1, &[], &[ip("10.0.0.6")], Some("10.0.0.6 is not a name or address of the node"));
+        check(&n1, &[], &[dns("web")], Some("web is not a name or address of the node"));
         check(
             &n1,
             &[],
             &[ip("10.0.0.5"), San::Email("n1".into())],
-            Some("Email(\"n1\") is not the node's own name or address"),
+            Some("Email(\"n1\") is not a name or address of the node"),
         );
     }
 
@@ -171,8 +171,8 @@ mod tests {
             };
             assert!(refused(&request, &rogue, std::iter::empty(), &reserved).is_some(), "{address}");
         }
-        // A bootstrap token may choose the node's name.
-        check(&node("localhost", &[]), &[], &[dns("localhost")], Some("localhost is the API server's"));
+        // The holder of a bootstrap token may choose the node's name.
+        check(&node("localhost", &[]), &[], &[dns("localhost")], Some("localhost belongs to the API server"));
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
         check(&own, &[], &[ip("10.0.0.1"), dns("server")], None);
         let alone = node("server", &[("InternalIP", "127.0.0.1"), ("InternalIP", "10.43.0.1")]);
         check(&alone, &[], &[ip("127.0.0.1")], None);
-        check(&alone, &[], &[ip("10.43.0.1")], Some("10.43.0.1 is the API server's"));
+        check(&alone, &[], &[ip("10.43.0.1")], Some("10.43.0.1 belongs to the API server"));
         let named = node("server", &[("Hostname", "localhost")]);
         check(&named, &[], &[dns("localhost")], None);
     }
@@ -191,9 +191,9 @@ mod tests {
         let (n1, n2) = (node("n1", &[("InternalIP", "10.0.0.5")]), node("n2", &[("ExternalIP", "10.0.0.5")]));
         let both = [n1.clone(), n2.clone()];
         for own in [&n1, &n2] {
-            check(own, &both, &[ip("10.0.0.5")], Some("10.0.0.5 is declared by another node too"));
+            check(own, &both, &[ip("10.0.0.5")], Some("10.0.0.5 is also declared by another node"));
         }
         let rogue = node("rogue", &[("Hostname", "n1")]);
-        check(&rogue, &both, &[dns("n1")], Some("n1 is declared by another node too"));
+        check(&rogue, &both, &[dns("n1")], Some("n1 is also declared by another node"));
     }
 }

@@ -21,7 +21,7 @@ struct Signer {
     config: Arc<Config>,
 }
 
-/// Starts the signing controller; without an authority nothing is signed.
+/// Starts the signing controller. Without a CA it signs nothing.
 pub fn start(ctx: &Arc<Context>) {
     if ctx.config.authorities.borrow().signs_nothing() {
         return;

@@ -1,5 +1,5 @@
-//! Cron jobs: one job for each time of a schedule. `schedule` decides which run is due; this file looks after the jobs that
-//! were made, starts the next, and writes the status (upstream `cronjob_controllerv2.go`).
+//! The cron job controller: one job for each time of a schedule. `schedule` decides which run is due. This file manages
+//! the existing jobs, creates the next one, and updates the status (upstream `cronjob_controllerv2.go`).
 mod schedule;
 
 use std::collections::HashSet;
@@ -22,9 +22,9 @@ use crate::shared::informers::SharedInformer;
 use crate::shared::ownership::{controller_key, controller_ref};
 use crate::views::{CronJobStatus, CronJobView, IndexKey, JobView, uid_number};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "cronjob-controller";
-/// Of a job: its time in the schedule, in the schedule's zone.
+/// The annotation of a job with its scheduled time in the schedule's time zone.
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
 struct CronJobController {
@@ -50,7 +50,11 @@ pub fn start(ctx: &Arc<Context>) {
         client,
         crons: ctx.informers.cron_jobs.reader(),
         jobs: ctx.informers.jobs.reader(),
-        skew: ctx.config.metrics.histogram(skew, "Time between when a job was to be made and when it was.", &bounds),
+        skew: ctx.config.metrics.histogram(
+            skew,
+            "Time in seconds between the scheduled and the actual creation of a job.",
+            &bounds,
+        ),
         queue: queue.clone(),
     });
     me.crons.on_change(enqueue_self(&queue));
@@ -74,7 +78,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// One look at a cron job.
+/// One sync of a cron job.
 struct Visit<'a> {
     me: &'a CronJobController,
     cron: Arc<CronJobView>,
@@ -116,7 +120,7 @@ impl Visit<'_> {
         self.event(EventType::Warning, reason, message);
     }
 
-    /// Deletes the oldest jobs that ended, beyond those to be kept.
+    /// Deletes the oldest finished jobs above the history limits.
     async fn forget_old(&mut self, jobs: &[Arc<JobView>]) {
         let spec = &self.cron.spec;
         let limits = [("Complete", spec.successful_jobs_history_limit), ("Failed", spec.failed_jobs_history_limit)];
@@ -150,7 +154,7 @@ impl Visit<'_> {
         }
     }
 
-    /// Brings the status to what the jobs are, and starts the run that is due. Gives when to look again.
+    /// Updates the status from the jobs and creates the job that is due. Returns the delay of the next sync.
     async fn run(&mut self, jobs: &[Arc<JobView>]) -> Result<Option<Duration>, SyncError> {
         for job in jobs {
             self.note(job).await?;
@@ -181,13 +185,13 @@ impl Visit<'_> {
                 }
             }
         }
-        // By the status as it will be: the run that was just started is behind it.
+        // With the new status, in which the job that was just created is the last one.
         let mut after = (*self.cron).clone();
         after.status = self.status.clone();
         Ok(Some(runs.wait(&after, self.now)))
     }
 
-    /// What one job says of the status.
+    /// Updates the status for one job.
     async fn note(&mut self, job: &JobView) -> Result<(), SyncError> {
         let Some(end) = job.status.finished() else {
             if self.status.runs(job.uid()) {
@@ -196,7 +200,7 @@ impl Visit<'_> {
             // The cache may be older than the status that has it.
             let fresh: CronJobView = self.me.client.get(self.cron.namespace(), self.cron.name()).await?;
             if fresh.status.runs(job.uid()) {
-                return Err(SyncError::Other("the cached status is old".to_owned()));
+                return Err(SyncError::Other("the cached status is outdated".to_owned()));
             }
             let text = format!("Saw a job that the controller did not create or forgot: {}", job.name());
             self.warn("UnexpectedJob", text);
@@ -213,7 +217,7 @@ impl Visit<'_> {
         Ok(())
     }
 
-    /// Takes out of the status what runs no more because it is gone.
+    /// Removes deleted jobs from the status.
     async fn find_missing(&mut self, jobs: &[Arc<JobView>]) -> Result<(), SyncError> {
         let there: HashSet<&str> = jobs.iter().map(|j| j.uid()).collect();
         let missing: Vec<ObjectRef> =
@@ -257,7 +261,7 @@ impl Visit<'_> {
         format!("{}-{}", self.cron.name(), at.as_second().div_euclid(60))
     }
 
-    /// Whether a due run is neither too late, nor begun, nor forbidden by one that runs.
+    /// Whether a due job is not too late, not yet created, and not forbidden by a running one.
     fn may_start(&self, at: Timestamp) -> bool {
         let late = self.now.duration_since(at);
         if self.cron.spec.starting_deadline_seconds.is_some_and(|d| late > jiff::SignedDuration::from_secs(d)) {
@@ -293,7 +297,7 @@ impl Visit<'_> {
                 self.event(EventType::Normal, "SuccessfulCreate", format!("Created job {name}"));
                 made
             }
-            // Made before, by an earlier look whose status was not written: the name is the lock.
+            // The job was created by an earlier sync whose status update failed. The name prevents a duplicate.
             Err(e) if e.is_already_exists() => {
                 let there: JobView = self.me.client.get(self.cron.namespace(), &name).await?;
                 let ours = there.metadata.controller().is_some_and(|o| o.uid == self.cron.uid());
@@ -333,13 +337,13 @@ impl Visit<'_> {
     }
 }
 
-/// The jobs with this end beyond the `keep` that began last.
+/// Returns the jobs with this outcome except the `keep` that started last.
 fn oldest(jobs: &[Arc<JobView>], end: &str, keep: usize) -> Vec<Arc<JobView>> {
     let ended = |j: &&Arc<JobView>| j.status.finished().is_some_and(|c| c.r#type == end);
     let mut ended: Vec<Arc<JobView>> = jobs.iter().filter(ended).cloned().collect();
     ended.sort_by(|a, b| {
         let began = |j: &JobView| j.status.started();
-        // Those that never began come last.
+        // Jobs that never started come last.
         let unknown = |j: &JobView| began(j).is_none();
         unknown(a).cmp(&unknown(b)).then(began(a).cmp(&began(b))).then_with(|| a.name().cmp(b.name()))
     });

@@ -1,5 +1,5 @@
-//! How long to wait before a failed pod of a node is deleted again: a kubelet that refuses a pod would refuse the next one
-//! just as fast. Upstream `flowcontrol.Backoff` with one second to fifteen minutes.
+//! The back-off of deletions of failed daemon pods, since a kubelet that rejects a pod rejects its replacement as
+//! quickly. Upstream `flowcontrol.Backoff` with one second to fifteen minutes.
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(15 * 60);
-/// Entries below which none is looked at for being over.
+/// The number of entries from which expired ones are removed.
 const SWEEP_AT_MIN: usize = 256;
 
-/// A set's UID, the generation its status was of, and the node: a new template gets a new chance.
+/// The UID of the set, its observed generation and the node. A new template starts without back-off.
 pub type Key = (String, i64, String);
 
 #[derive(Clone, Copy)]
@@ -24,20 +24,20 @@ impl Entry {
     fn age(&self, now: Timestamp) -> Duration {
         now.duration_since(self.since).try_into().unwrap_or_default()
     }
-    /// After twice the longest delay without a failure the past is forgotten.
+    /// Whether the entry has expired: twice the maximum delay has passed without a failure.
     fn is_over(&self, now: Timestamp) -> bool {
         self.age(now) > 2 * LONGEST
     }
 }
 
-/// Back-offs of all nodes and sets.
+/// The back-off of all nodes and daemon sets.
 #[derive(Default)]
 pub struct FailedPods {
     entries: Mutex<(HashMap<Key, Entry>, usize)>,
 }
 
 impl FailedPods {
-    /// Whether a failed pod may be deleted now, which counts as one more failure; or how long it has to wait.
+    /// Returns `Ok` if a failed pod may be deleted now, which counts as another failure, or the remaining delay.
     pub fn may_delete(&self, key: &Key, now: Timestamp) -> Result<(), Duration> {
         let (entries, sweep_at) = &mut *self.entries.lock();
         let before = entries.get(key).copied().filter(|e| !e.is_over(now));

@@ -1,4 +1,4 @@
-//! What to do with the pods of one node: pure. Upstream `podsShouldBeOnNode`.
+//! The changes to the daemon pods of one node. Pure. Upstream `podsShouldBeOnNode`.
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -8,57 +8,57 @@ use crate::shared::history::HASH_LABEL;
 use crate::shared::pods::until_available;
 use crate::views::PodView;
 
-/// The label that the templates of `extensions/v1beta1` were counted by.
+/// The label with the template generation from `extensions/v1beta1`.
 pub const GENERATION_LABEL: &str = "pod-template-generation";
 
-/// What one sync knows of its daemon set.
+/// The template and the strategy of the daemon set in one sync.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct PodCriteria {
     /// Hash of the current template.
     pub hash: String,
-    /// How often the template changed, where the set says so.
+    /// The template generation, if the set has the annotation.
     pub template_generation: Option<i64>,
     pub min_ready: i32,
-    /// Whether a node may have a new pod beside an old one.
+    /// Whether a node may run a new pod in addition to an old one (`maxSurge`).
     pub surges: bool,
     pub now: Timestamp,
 }
 
-impl Wanted {
-    /// Whether a pod is of the current template.
+impl PodCriteria {
+    /// Whether a pod has the current template.
     pub fn is_updated(&self, pod: &PodView) -> bool {
         let labels = &pod.metadata.labels;
         let by_generation = self.template_generation.map(|g| g.to_string());
         (!self.hash.is_empty() && labels.get(HASH_LABEL) == Some(&self.hash))
             || by_generation.is_some_and(|g| labels.get(GENERATION_LABEL) == Some(&g))
     }
-    /// Whether a pod is ready for long enough.
+    /// Whether a pod is available.
     pub fn is_available(&self, pod: &PodView) -> bool {
         until_available(pod, self.min_ready, self.now).is_some_and(|d| d.is_zero())
     }
 }
 
-/// What to do on one node.
+/// The changes on one node.
 #[derive(Clone, Debug, Default)]
 pub struct NodePlan {
-    /// Make a pod.
+    /// Whether to create a pod.
     pub create: bool,
     pub delete: Vec<Arc<PodView>>,
-    /// These failed and go as well, when their back-off is over.
+    /// Failed pods, which are deleted after their back-off.
     pub failed: Vec<Arc<PodView>>,
-    /// These succeeded and go as well: a daemon does not end.
+    /// Succeeded pods, which are deleted, as daemons must not terminate.
     pub succeeded: Vec<Arc<PodView>>,
 }
 
-/// Bound pods first, then the oldest.
+/// Sorts scheduled pods first, then by age, the oldest first.
 pub fn sort(pods: &mut [Arc<PodView>]) {
     let key =
         |p: &PodView| (p.spec.node_name.is_empty(), p.metadata.creation_timestamp.clone(), p.metadata.name.clone());
     pods.sort_by_cached_key(|p| key(p));
 }
 
-/// Decides for one node. `pods` are the set's pods for it.
-pub fn on_node(fit: Fit, pods: &[Arc<PodView>], wanted: &Wanted) -> NodePlan {
+/// Returns the changes for one node. `pods` are the set's pods for it.
+pub fn on_node(fit: Fit, pods: &[Arc<PodView>], criteria: &PodCriteria) -> NodePlan {
     let mut plan = NodePlan::default();
     if fit.run && pods.is_empty() {
         plan.create = true;
@@ -78,23 +78,23 @@ pub fn on_node(fit: Fit, pods: &[Arc<PodView>], wanted: &Wanted) -> NodePlan {
         }
     }
     sort(&mut running);
-    if !wanted.surges {
+    if !criteria.surges {
         plan.delete = running.into_iter().skip(1).collect();
     } else if running.is_empty() {
-        // The old pod is on its way out: when surging nobody waits until it is gone.
+        // The old pod is being deleted. With surge the new pod does not wait for that.
         plan.create = fit.run;
     } else if running.len() > 1 {
-        plan.delete = surplus_of_surge(running, wanted);
+        plan.delete = surplus_of_surge(running, criteria);
     }
     plan
 }
 
-/// Of several running pods the oldest new one and the oldest old one may stay together, for as long as the old one is ready
-/// and the new one not yet available.
-fn surplus_of_surge(running: Vec<Arc<PodView>>, wanted: &Wanted) -> Vec<Arc<PodView>> {
+/// Returns the running pods to delete. The oldest new pod and the oldest old pod may run together while the old one is
+/// ready and the new one is not yet available.
+fn surplus_of_surge(running: Vec<Arc<PodView>>, criteria: &PodCriteria) -> Vec<Arc<PodView>> {
     let (mut new, mut old, mut delete) = (None, None, Vec::new());
     for pod in running {
-        let is_new = pod.metadata.labels.get(HASH_LABEL) == Some(&wanted.hash);
+        let is_new = pod.metadata.labels.get(HASH_LABEL) == Some(&criteria.hash);
         let slot = if is_new { &mut new } else { &mut old };
         match slot {
             None => *slot = Some(pod),
@@ -102,7 +102,7 @@ fn surplus_of_surge(running: Vec<Arc<PodView>>, wanted: &Wanted) -> Vec<Arc<PodV
         }
     }
     if let (Some(new), Some(old)) = (new, old)
-        && (!old.is_ready() || wanted.is_available(&new))
+        && (!old.is_ready() || criteria.is_available(&new))
     {
         delete.push(old);
     }
@@ -115,7 +115,7 @@ pub mod tests {
 
     use super::*;
 
-    /// `text` is `NAME[.TRAIT…]`: `new` is of the current hash, `ready`, `failed`, `done`, `going`, `unbound`.
+    /// `text` is `NAME[.TRAIT…]`: `new` has the current hash, `ready`, `failed`, `done`, `going`, `unbound`.
     pub fn pod(text: &str) -> Arc<PodView> {
         let has = |t: &str| text.split('.').skip(1).any(|x| x == t);
         let name = text.split('.').next().unwrap();
@@ -139,9 +139,9 @@ pub mod tests {
         Arc::new(serde_json::from_value(p).unwrap())
     }
 
-    pub fn wanted(surges: bool) -> Wanted {
+    pub fn criteria(surges: bool) -> PodCriteria {
         let now = "2026-01-01T01:00:00Z".parse().unwrap();
-        Wanted { hash: "new".into(), template_generation: Some(2), min_ready: 0, surges, now }
+        PodCriteria { hash: "new".into(), template_generation: Some(2), min_ready: 0, surges, now }
     }
 
     #[test]
@@ -171,7 +171,7 @@ pub mod tests {
         let names = |pods: &[Arc<PodView>]| pods.iter().map(|p| p.metadata.name.as_str()).collect::<Vec<_>>().join(" ");
         for (fit, surges, pods, create, delete, failed, succeeded) in rows {
             let all: Vec<_> = pods.split_whitespace().map(pod).collect();
-            let got = on_node(fit, &all, &wanted(surges));
+            let got = on_node(fit, &all, &criteria(surges));
             let got = (got.create, names(&got.delete), names(&got.failed), names(&got.succeeded));
             assert_eq!(got, (create, delete.into(), failed.into(), succeeded.into()), "{fit:?} {surges} {pods}");
         }
@@ -180,8 +180,8 @@ pub mod tests {
     #[test]
     fn updated_by_hash_or_by_generation() {
         let mut p = (*pod("a.old")).clone();
-        assert!(!wanted(false).is_updated(&p) && wanted(false).is_updated(&pod("a.new")));
+        assert!(!criteria(false).is_updated(&p) && criteria(false).is_updated(&pod("a.new")));
         p.metadata = serde_json::from_value(json!({"labels": {"pod-template-generation": "2"}})).unwrap();
-        assert!(wanted(false).is_updated(&p));
+        assert!(criteria(false).is_updated(&p));
     }
 }

@@ -1,6 +1,6 @@
-//! Daemon sets: one pod on every node that fits. This file watches and finds what a sync works on; `sync` carries out,
-//! `placement`, `manage`, `rolling`, `status` and `backoff` decide. Pods are made for their node by affinity and bound by the
-//! scheduler. Upstream `pkg/controller/daemon`.
+//! Daemon sets: one pod on every eligible node. This file has the informer handlers and collects the input of a sync.
+//! `placement`, `manage`, `rolling`, `status` and `backoff` decide, and `sync` carries out. Pods are created with an
+//! affinity to their node and bound by the scheduler. Upstream `pkg/controller/daemon`.
 mod backoff;
 mod manage;
 mod placement;
@@ -24,7 +24,7 @@ use crate::shared::ownership::{claim_all, controller_key, enqueue_owners};
 use crate::shared::pods::PodControl;
 use crate::views::{ControllerRevisionView, DaemonSetView, IndexKey, NodeView, PodView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "daemonset-controller";
 
 struct DaemonSetController {
@@ -64,7 +64,7 @@ pub fn start(ctx: &Arc<Context>) {
         let key = change.object().key();
         match change {
             Change::Deleted(_) => e.forget(&key),
-            // Deleted and created again under the same name: what the old one expected will never come.
+            // The set was deleted and created again with the same name, so expectations of the old one are void.
             Change::Updated { old, new } if old.uid() != new.uid() => e.forget(&key),
             _ => {}
         }
@@ -77,7 +77,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
     let (q, sets) = (queue.clone(), me.sets.clone());
     me.revisions.on_change(move |change| {
-        // One that comes with an owner was made by this controller, or by somebody who wants it to be there.
+        // A new revision with an owner was created by this controller or by a user on purpose.
         if !matches!(change, Change::Added(r) if r.metadata.controller().is_some()) {
             enqueue_owners(&sets, &q, change, |r| &r.metadata, |set, r| selector(set).matches(&r.labels));
         }
@@ -95,7 +95,7 @@ fn selector(set: &DaemonSetView) -> LabelSelector {
     parsed.filter(|s| !s.is_everything()).unwrap_or_else(LabelSelector::nothing)
 }
 
-/// Queues the sets for which a change of a node means something.
+/// Queues the daemon sets that are affected by a change of a node.
 fn on_node(
     sets: &SharedInformer<DaemonSetView>,
     pods: &SharedInformer<PodView>,
@@ -120,7 +120,7 @@ fn on_node(
             Change::Updated { old, .. } => fit(&set.spec.template.nodes, old).run,
             Change::Deleted(node) => fit(&set.spec.template.nodes, node).run,
         };
-        // A pod that stays on a node which is no longer fit is misscheduled, and no longer so once the node is fit again.
+        // A pod on a node that is no longer eligible is misscheduled until the node is eligible again.
         if now.run != before || (now.run && !has_pod) || (!now.stay && has_pod) {
             queue.add(key);
         }
@@ -128,14 +128,14 @@ fn on_node(
 }
 
 impl DaemonSetController {
-    /// The set's pods, adopted and released as the selector says.
+    /// Returns the set's pods after adoption and release.
     async fn pods_of(&self, set: &Arc<DaemonSetView>) -> Result<Vec<Arc<PodView>>, SyncError> {
         let candidates = self.pods.owned_or_orphaned(set.uid(), set.namespace());
         claim_all(&self.client, &**set, &set.metadata, &selector(set), candidates, |p| &p.metadata).await
     }
 
-    /// Every node that fits or has a pod of the set, with its pods. Pods that ended and are being deleted are nobody's
-    /// business any more.
+    /// Returns every node that is eligible or has a pod of the set, with its pods. Terminated pods that are being
+    /// deleted are ignored.
     fn nodes_of(&self, set: &DaemonSetView, pods: &[Arc<PodView>]) -> BTreeMap<String, NodePods> {
         let mut nodes: BTreeMap<String, NodePods> = BTreeMap::new();
         for node in self.nodes.list() {

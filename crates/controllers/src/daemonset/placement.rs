@@ -1,11 +1,12 @@
-//! On which nodes a daemon set's pods should run, and what their spec gets so that the scheduler puts each on its node: pure.
+//! Which nodes are eligible for a daemon set's pods, and the additions to a pod's spec with which the scheduler binds
+//! it to its node. Pure.
 use kelson_meta::tree::ensure;
 use serde_json::{Value, json};
 
 use crate::shared::toleration::tolerates;
 use crate::views::{DaemonNodesView, NodeView, Toleration};
 
-/// Taints that daemon pods tolerate whatever their template says: key and effect. The last one only with the node's network.
+/// Taints that all daemon pods tolerate: key and effect. The last one only applies to pods with the host network.
 const TOLERATED: &[(&str, &str)] = &[
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -20,16 +21,16 @@ fn tolerated(host_network: bool) -> &'static [(&'static str, &'static str)] {
     &TOLERATED[..TOLERATED.len() - usize::from(!host_network)]
 }
 
-/// What a node is to a daemon set.
+/// The eligibility of a node for a daemon set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// It should get a pod if it has none.
+    /// Whether the node should run a pod.
     pub run: bool,
-    /// A pod that is there may stay.
+    /// Whether an existing pod may stay.
     pub stay: bool,
 }
 
-/// Judges one node.
+/// Returns the eligibility of one node.
 pub fn fit(template: &DaemonNodesView, node: &NodeView) -> Fit {
     let labels = &node.metadata.labels;
     let named = template.node_name.is_empty() || template.node_name == node.metadata.name;
@@ -46,7 +47,7 @@ pub fn fit(template: &DaemonNodesView, node: &NodeView) -> Fit {
         let bad = node.spec.taints.iter().filter(|t| effects.contains(&t.effect.as_str()));
         bad.into_iter().any(|taint| !template.tolerations.iter().chain(&always).any(|t| tolerates(t, taint)))
     };
-    // A pod that is there leaves only for a taint that drives pods out.
+    // An existing pod is removed only because of a `NoExecute` taint.
     Fit { run: !untolerated(&["NoSchedule", "NoExecute"]), stay: !untolerated(&["NoExecute"]) }
 }
 
@@ -54,7 +55,7 @@ fn exists(key: &str, effect: &str) -> Toleration {
     Toleration { key: key.into(), operator: "Exists".into(), effect: effect.into(), ..Toleration::default() }
 }
 
-/// Adds to a pod spec the tolerations of daemon pods. One that is there for the same taint is replaced.
+/// Adds the tolerations of daemon pods to a pod spec. Existing tolerations of the same taints are replaced.
 pub fn add_tolerations(spec: &mut Value) {
     let host_network = spec["hostNetwork"] == true;
     let list = &mut spec["tolerations"];
@@ -77,8 +78,8 @@ pub fn add_tolerations(spec: &mut Value) {
     }
 }
 
-/// Binds a pod spec to one node by required node affinity on its name. The terms of the template have done their work: the
-/// node was chosen by them.
+/// Binds a pod spec to one node with required node affinity to its name. This replaces the template's terms, which were
+/// used to choose the node.
 pub fn pin(spec: &mut Value, node: &str) {
     let terms = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]);
     let required = ensure(spec, "affinity")

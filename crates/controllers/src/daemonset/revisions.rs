@@ -1,4 +1,5 @@
-//! The history of a daemon set: finds or makes the revision of its template, merges doubles, forgets the oldest.
+//! The history of a daemon set: finds or creates the revision of its template, merges duplicates, and deletes the
+//! oldest.
 use std::collections::BTreeMap;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::{DaemonSetController, selector};
 use crate::shared::context::{SyncError, update_value};
-use crate::shared::history::{self, HASH_LABEL, Made, NewRevision};
+use crate::shared::history::{self, HASH_LABEL, NewRevision, RevisionOutcome};
 use crate::shared::ownership::claim_all;
 use crate::views::{ControllerRevisionView, DaemonSetView, PodView};
 
-/// Revisions kept where the API gave no limit.
+/// The default number of old revisions to keep.
 const LIMIT_DEFAULT: i32 = 10;
 
 /// A set's revisions.
@@ -23,15 +24,15 @@ pub struct DaemonSetRevisions {
 }
 
 impl DaemonSetController {
-    /// Finds the set's revisions, and makes or renumbers the current one where that is due.
+    /// Returns the set's revisions. Creates or renumbers the current one if necessary.
     pub(super) async fn revisions_of(&self, set: &Arc<DaemonSetView>) -> Result<DaemonSetRevisions, SyncError> {
         let data = set.spec.template.raw.as_deref().and_then(history::data_of);
-        let data = data.ok_or_else(|| SyncError::Other("unreadable pod template".into()))?;
+        let data = data.ok_or_else(|| SyncError::Other("invalid pod template".into()))?;
         let candidates = self.revisions.owned_or_orphaned(set.uid(), set.namespace());
         let all = claim_all(&self.client, &**set, &set.metadata, &selector(set), candidates, |r| &r.metadata).await?;
         let (mut current, mut old) = (Vec::new(), Vec::new());
         for revision in all {
-            // Written by somebody who does not know the label: the name is as unique as a hash.
+            // The revision was created without the label. Its name is as unique as a hash.
             let revision = if revision.metadata.labels.contains_key(HASH_LABEL) {
                 revision
             } else {
@@ -69,8 +70,8 @@ impl DaemonSetController {
         let name = format!("{}-{hash}", set.metadata.name);
         let new = NewRevision { name: name.clone(), labels, annotations: &set.metadata.annotations, data, number };
         match history::create(&self.client, &**set, &new).await? {
-            Made::Revision(made) => Ok(Arc::from(made)),
-            Made::Collision => {
+            RevisionOutcome::Revision(made) => Ok(Arc::from(made)),
+            RevisionOutcome::Collision => {
                 let m = &set.metadata;
                 let count = set.status.collision_count.unwrap_or(0).saturating_add(1);
                 let write = |v: &mut Value| v["status"]["collisionCount"] = json!(count);
@@ -81,7 +82,7 @@ impl DaemonSetController {
         }
     }
 
-    /// Brings pods of equal revisions to the one that is kept, and deletes the others.
+    /// Relabels pods of duplicate revisions with the one that is kept, and deletes the others.
     async fn merge_revisions(
         &self,
         set: &Arc<DaemonSetView>,
@@ -104,7 +105,7 @@ impl DaemonSetController {
         Ok(())
     }
 
-    /// Deletes old revisions beyond the limit, oldest first, but none that a pod is still of.
+    /// Deletes old revisions above the limit, the oldest first, except those of existing pods.
     pub(super) async fn forget_revisions(
         &self,
         set: &DaemonSetView,

@@ -1,17 +1,17 @@
-//! Which old pods a rolling update replaces now: pure. Upstream `update.go`.
+//! The next step of a rolling update. Pure. Upstream `update.go`.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::manage::Wanted;
+use super::manage::PodCriteria;
 use super::placement::Fit;
 use crate::views::{DaemonSetStrategy, PodView};
 
-/// One node that has pods of the set or should have one.
+/// A node that has pods of the set or should have one.
 #[derive(Clone, Debug)]
 pub struct NodePods {
-    /// Whether there is such a node.
+    /// Whether the node exists.
     pub exists: bool,
-    /// What the node is to the set; a node that is gone is unfit.
+    /// The eligibility of the node; a deleted node is not eligible.
     pub fit: Fit,
     /// The set's pods for it.
     pub pods: Vec<Arc<PodView>>,
@@ -20,15 +20,15 @@ pub struct NodePods {
 /// The limits of a rolling update, resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Nodes that may be without an available pod.
+    /// The number of nodes that may be without an available pod.
     pub unavailable: usize,
-    /// Nodes that may have a new pod beside an available old one.
+    /// The number of nodes that may run a new pod in addition to an available old one.
     pub surge: usize,
 }
 
 impl Limits {
-    /// Resolves a strategy for so many desired nodes; both round up. With neither allowed nothing would ever move, so one
-    /// node may be without.
+    /// Resolves a strategy for this number of desired nodes, rounding up. If both are 0, one node may be unavailable,
+    /// since the update could not progress otherwise.
     pub fn of(strategy: &DaemonSetStrategy, desired: usize) -> Self {
         let desired = i32::try_from(desired).unwrap_or(i32::MAX);
         let rolling = strategy.rolling_update.as_ref().filter(|_| strategy.r#type == "RollingUpdate");
@@ -46,22 +46,22 @@ impl Limits {
     }
 }
 
-/// What to do now.
+/// The next step of an update.
 #[derive(Clone, Debug, Default)]
 pub struct Move {
-    /// Old pods that go.
+    /// Old pods to delete.
     pub delete: Vec<Arc<PodView>>,
-    /// Nodes that get a new pod beside the old one.
+    /// Nodes that get a new pod in addition to the old one.
     pub create: Vec<String>,
 }
 
-/// The new and the old pod of a node; `None` when there is more than one of a sort.
+/// The new and the old pod of a node, or `None` if there is more than one of either.
 type Pair = Option<(Option<Arc<PodView>>, Option<Arc<PodView>>)>;
 
-fn pair(pods: &[Arc<PodView>], wanted: &Wanted) -> Pair {
+fn pair(pods: &[Arc<PodView>], criteria: &PodCriteria) -> Pair {
     let (mut new, mut old) = (None, None);
     for pod in pods.iter().filter(|p| !p.metadata.is_deleting()) {
-        let slot = if wanted.is_updated(pod) { &mut new } else { &mut old };
+        let slot = if criteria.is_updated(pod) { &mut new } else { &mut old };
         if slot.replace(Arc::clone(pod)).is_some() {
             return None;
         }
@@ -69,19 +69,19 @@ fn pair(pods: &[Arc<PodView>], wanted: &Wanted) -> Pair {
     Some((new, old))
 }
 
-/// The next step. Nodes with more pods than belong there wait for the other part of the sync to clean up.
-pub fn next(nodes: &BTreeMap<String, NodePods>, limits: Limits, wanted: &Wanted) -> Move {
-    if limits.surge == 0 { replace(nodes, limits.unavailable, wanted) } else { surge(nodes, limits.surge, wanted) }
+/// Returns the next step. Nodes with surplus pods are skipped until the other part of the sync deletes these.
+pub fn next(nodes: &BTreeMap<String, NodePods>, limits: Limits, criteria: &PodCriteria) -> Move {
+    if limits.surge == 0 { replace(nodes, limits.unavailable, criteria) } else { surge(nodes, limits.surge, criteria) }
 }
 
-/// Deletes as many old pods as may be missing; the other part of the sync makes new ones in their place.
-fn replace(nodes: &BTreeMap<String, NodePods>, limit: usize, wanted: &Wanted) -> Move {
+/// Deletes as many old pods as may be unavailable. The other part of the sync creates the new ones.
+fn replace(nodes: &BTreeMap<String, NodePods>, limit: usize, criteria: &PodCriteria) -> Move {
     let (mut missing, mut at_once, mut candidates) = (0_usize, Vec::new(), Vec::new());
     for node in nodes.values() {
-        match pair(&node.pods, wanted) {
-            Some((Some(new), None)) => missing += usize::from(!wanted.is_available(&new)),
-            Some((None, Some(old))) if wanted.is_available(&old) => candidates.push(old),
-            // It serves nobody: its going makes nothing worse.
+        match pair(&node.pods, criteria) {
+            Some((Some(new), None)) => missing += usize::from(!criteria.is_available(&new)),
+            Some((None, Some(old))) if criteria.is_available(&old) => candidates.push(old),
+            // The pod is not available, so its deletion reduces no availability.
             Some((None, Some(old))) => {
                 at_once.push(old);
                 missing += 1;
@@ -93,30 +93,31 @@ fn replace(nodes: &BTreeMap<String, NodePods>, limit: usize, wanted: &Wanted) ->
     Move { delete: at_once, create: Vec::new() }
 }
 
-/// Makes new pods beside old ones, and deletes an old pod once its new one is available.
-fn surge(nodes: &BTreeMap<String, NodePods>, limit: usize, wanted: &Wanted) -> Move {
+/// Creates new pods in addition to old ones, and deletes an old pod once the new one is available.
+fn surge(nodes: &BTreeMap<String, NodePods>, limit: usize, criteria: &PodCriteria) -> Move {
     let mut out = Move::default();
     let (mut unfit, mut candidates) = (Vec::new(), Vec::new());
     let (mut surging, mut available) = (0_usize, 0_usize);
     for (name, node) in nodes {
-        let Some((new, old)) = pair(&node.pods, wanted) else {
+        let Some((new, old)) = pair(&node.pods, criteria) else {
             surging += 1;
             continue;
         };
-        available += usize::from(old.as_ref().or(new.as_ref()).is_some_and(|p| wanted.is_available(p)));
+        available += usize::from(old.as_ref().or(new.as_ref()).is_some_and(|p| criteria.is_available(p)));
         match (new, old) {
             (_, None) => {}
-            (None, Some(old)) => match (wanted.is_available(&old), node.fit.run) {
+            (None, Some(old)) => match (criteria.is_available(&old), node.fit.run) {
                 (false, false) => out.delete.push(old),
                 (false, true) => out.create.push(name.clone()),
                 (true, false) => unfit.push(old),
                 (true, true) => candidates.push(name.clone()),
             },
-            (Some(new), Some(_)) if !wanted.is_available(&new) => surging += 1,
+            (Some(new), Some(_)) if !criteria.is_available(&new) => surging += 1,
             (Some(_), Some(old)) => out.delete.push(old),
         }
     }
-    // Pods on nodes that the set left stay until as many are available elsewhere: surging promises that none is missing.
+    // Pods on nodes that are no longer eligible are kept until enough others are available, since surge never reduces
+    // availability.
     let desired = nodes.values().filter(|n| n.fit.run).count();
     out.delete.extend(unfit.into_iter().take(available.saturating_sub(desired)));
     out.create.extend(candidates.into_iter().take(limit.saturating_sub(surging)));
@@ -127,7 +128,7 @@ fn surge(nodes: &BTreeMap<String, NodePods>, limit: usize, wanted: &Wanted) -> M
 mod tests {
     use serde_json::json;
 
-    use super::super::manage::tests::{pod, wanted};
+    use super::super::manage::tests::{criteria, pod};
     use super::*;
 
     /// `NODE:POD,POD` separated by spaces; a node that begins with `x` is unfit.
@@ -168,7 +169,7 @@ mod tests {
             (surge, "a:p.new.ready b:q.new", "", ""),
         ];
         for (limits, text, delete, create) in rows {
-            let got = next(&nodes(text), limits, &wanted(limits.surge > 0));
+            let got = next(&nodes(text), limits, &criteria(limits.surge > 0));
             let deleted: Vec<_> = got.delete.iter().map(|p| p.metadata.name.as_str()).collect();
             assert_eq!((deleted.join(" "), got.create.join(" ")), (delete.into(), create.into()), "{limits:?} {text}");
         }

@@ -1,21 +1,21 @@
-//! The counts of a daemon set's status: pure.
+//! The counters of a daemon set's status. Pure.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::manage::{self, Wanted};
+use super::manage::{self, PodCriteria};
 use super::rolling::NodePods;
 use crate::shared::pods::until_available;
 use crate::views::DaemonSetStatus;
 use kelson_meta::tree::put_unless;
 
-/// The counts and, where pods will become available by time alone, when to look again. Of several pods of a node the first
-/// of [`manage::sort`] counts. What is not counted stays as in `old`.
+/// Returns the counters, and the delay of the next sync if pods become available by time. Of several pods of a node the
+/// first in the order of [`manage::sort`] counts. Other fields are those of `old`.
 pub fn status(
     old: DaemonSetStatus,
     nodes: &BTreeMap<String, NodePods>,
-    wanted: &Wanted,
+    criteria: &PodCriteria,
 ) -> (DaemonSetStatus, Option<Duration>) {
     let mut s = DaemonSetStatus {
         observed_generation: old.observed_generation,
@@ -36,8 +36,8 @@ pub fn status(
         }
         s.desired_number_scheduled += 1;
         s.current_number_scheduled += 1;
-        s.updated_number_scheduled += i32::from(wanted.is_updated(pod));
-        match until_available(pod, wanted.min_ready, wanted.now) {
+        s.updated_number_scheduled += i32::from(criteria.is_updated(pod));
+        match until_available(pod, criteria.min_ready, criteria.now) {
             None => {}
             Some(Duration::ZERO) => {
                 s.number_ready += 1;
@@ -53,7 +53,7 @@ pub fn status(
     (s, again)
 }
 
-/// Writes a status into a tree, leaving out what the API leaves out when it is zero.
+/// Writes a status into a tree. Zero values of optional fields are omitted, as in the API.
 pub fn put(tree: &mut Value, s: &DaemonSetStatus) {
     if !tree.is_object() {
         *tree = json!({});
@@ -76,7 +76,7 @@ pub fn put(tree: &mut Value, s: &DaemonSetStatus) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::manage::tests::{pod, wanted};
+    use super::super::manage::tests::{criteria, pod};
     use super::super::placement::Fit;
     use super::*;
 
@@ -97,7 +97,7 @@ mod tests {
             ("gone".to_owned(), NodePods { exists: false, ..node(false, "p.ready") }),
         ]);
         let old = DaemonSetStatus { observed_generation: 7, collision_count: Some(2), ..DaemonSetStatus::default() };
-        let mut w = wanted(false);
+        let mut w = criteria(false);
         let (s, again) = status(old, &nodes, &w);
         let want = DaemonSetStatus {
             current_number_scheduled: 3,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::DaemonSetController;
-use super::manage::{self, GENERATION_LABEL, NodePlan, Wanted};
+use super::manage::{self, GENERATION_LABEL, NodePlan, PodCriteria};
 use super::placement::{add_tolerations, pin};
 use super::revisions::DaemonSetRevisions;
 use super::rolling::{self, Limits, NodePods};
@@ -20,9 +20,9 @@ use crate::shared::history::HASH_LABEL;
 use crate::shared::pods::{Template, slow_start};
 use crate::views::{DaemonSetView, PodView};
 
-/// Pods made, and pods deleted, in one go at most.
+/// The maximum number of pods created, and of pods deleted, in one sync.
 const BURST_MAX: usize = 250;
-/// Where the API counts changes of the template.
+/// The annotation with the template generation.
 const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
 
 impl DaemonSetController {
@@ -37,17 +37,17 @@ impl DaemonSetController {
             self.recorder.event(&ObjectRef::of(&*set), EventType::Warning, "SelectingAll", text);
             return Ok(());
         }
-        // Its history may be gone before its pods are: nothing that is computed now would be true.
+        // The history may be deleted before the pods, so a computed status would be wrong.
         if set.metadata.is_deleting() {
             return Ok(());
         }
         let DaemonSetRevisions { hash, old } = self.revisions_of(&set).await?;
-        let wanted = wanted(&set, hash, self.ctx.clock.now());
+        let criteria = criteria(&set, hash, self.ctx.clock.now());
         if !self.expectations.satisfied(key) {
-            return self.write_status(key, &set, &wanted, false).await;
+            return self.write_status(key, &set, &criteria, false).await;
         }
-        let worked = self.work(key, &set, &wanted, old).await;
-        let written = self.write_status(key, &set, &wanted, true).await;
+        let worked = self.work(key, &set, &criteria, old).await;
+        let written = self.write_status(key, &set, &criteria, true).await;
         worked.and(written)
     }
 
@@ -55,48 +55,48 @@ impl DaemonSetController {
         &self,
         key: &ObjectKey,
         set: &Arc<DaemonSetView>,
-        wanted: &Wanted,
+        criteria: &PodCriteria,
         old: Vec<Arc<crate::views::ControllerRevisionView>>,
     ) -> Result<(), SyncError> {
         let pods = self.pods_of(set).await?;
         let nodes = self.nodes_of(set, &pods);
-        self.manage(key, set, wanted, &nodes).await?;
+        self.manage(key, set, criteria, &nodes).await?;
         if set.spec.update_strategy.r#type == "RollingUpdate" && self.expectations.satisfied(key) {
             let pods = self.pods_of(set).await?;
             let nodes = self.nodes_of(set, &pods);
             let desired = nodes.values().filter(|n| n.fit.run).count();
-            let step = rolling::next(&nodes, Limits::of(&set.spec.update_strategy, desired), wanted);
-            self.apply(key, set, wanted, step.create, step.delete).await?;
+            let step = rolling::next(&nodes, Limits::of(&set.spec.update_strategy, desired), criteria);
+            self.apply(key, set, criteria, step.create, step.delete).await?;
         }
         self.forget_revisions(set, old, &pods).await
     }
 
-    /// Makes the missing pods and deletes those that do not belong.
+    /// Creates missing pods and deletes surplus ones.
     async fn manage(
         &self,
         key: &ObjectKey,
         set: &Arc<DaemonSetView>,
-        wanted: &Wanted,
+        criteria: &PodCriteria,
         nodes: &BTreeMap<String, NodePods>,
     ) -> Result<(), SyncError> {
         let (mut create, mut delete) = (Vec::new(), Vec::new());
         for (name, node) in nodes {
             if !node.exists {
-                // Bound pods of a node that is gone are the pod garbage collector's; these it does not see.
+                // The pod garbage collector deletes scheduled pods of deleted nodes, but not these.
                 delete.extend(node.pods.iter().filter(|p| p.spec.node_name.is_empty()).cloned());
                 continue;
             }
-            let plan = manage::on_node(node.fit, &node.pods, wanted);
+            let plan = manage::on_node(node.fit, &node.pods, criteria);
             if plan.create {
                 create.push(name.clone());
             }
             delete.extend(self.ended(key, set, name, &plan));
             delete.extend(plan.delete);
         }
-        self.apply(key, set, wanted, create, delete).await
+        self.apply(key, set, criteria, create, delete).await
     }
 
-    /// The pods of a node that ended and may be deleted now, with an event for each.
+    /// Returns the terminated pods of a node that may be deleted now, and records an event for each.
     fn ended(&self, key: &ObjectKey, set: &DaemonSetView, node: &str, plan: &NodePlan) -> Vec<Arc<PodView>> {
         let (about, mut out) = (ObjectRef::of(set), Vec::new());
         let now = self.ctx.clock.now();
@@ -118,12 +118,12 @@ impl DaemonSetController {
         out
     }
 
-    /// Makes a pod for each of these nodes and deletes these pods, so many of each as one go allows.
+    /// Creates a pod for each of these nodes and deletes these pods, up to the limit of one sync.
     async fn apply(
         &self,
         key: &ObjectKey,
         set: &Arc<DaemonSetView>,
-        wanted: &Wanted,
+        criteria: &PodCriteria,
         mut create: Vec<String>,
         mut delete: Vec<Arc<PodView>>,
     ) -> Result<(), SyncError> {
@@ -133,7 +133,7 @@ impl DaemonSetController {
             return Ok(());
         }
         self.expectations.expect(key, create.len(), delete.iter().map(|p| p.metadata.uid.clone()));
-        let created = self.create(key, set, wanted, &create).await;
+        let created = self.create(key, set, criteria, &create).await;
         let results = join_all(delete.iter().map(|p| self.control.delete(&**set, p))).await;
         let mut error = created.err();
         for (result, pod) in results.into_iter().zip(&delete) {
@@ -151,17 +151,17 @@ impl DaemonSetController {
         &self,
         key: &ObjectKey,
         set: &Arc<DaemonSetView>,
-        wanted: &Wanted,
+        criteria: &PodCriteria,
         nodes: &[String],
     ) -> Result<(), SyncError> {
         if nodes.is_empty() {
             return Ok(());
         }
-        let templates = match templates(set, wanted, nodes) {
+        let templates = match templates(set, criteria, nodes) {
             Ok(templates) => templates,
             Err(e) => {
                 self.expectations.lower_creations(key, nodes.len());
-                return Err(SyncError::Other(format!("unreadable pod template: {e}")));
+                return Err(SyncError::Other(format!("invalid pod template: {e}")));
             }
         };
         let (made, error) = slow_start(nodes.len(), |i| self.control.create(&**set, &templates[i])).await;
@@ -172,16 +172,16 @@ impl DaemonSetController {
         }
     }
 
-    /// Writes what is seen now. `processed`: whether this sync did what the set's generation asks for.
+    /// Updates the status. `processed` is whether this sync completed for the set's generation.
     async fn write_status(
         &self,
         key: &ObjectKey,
         set: &Arc<DaemonSetView>,
-        wanted: &Wanted,
+        criteria: &PodCriteria,
         processed: bool,
     ) -> Result<(), SyncError> {
         let nodes = self.nodes_of(set, &self.pods_of(set).await?);
-        let (mut new, again) = status::status(set.status, &nodes, wanted);
+        let (mut new, again) = status::status(set.status, &nodes, criteria);
         if processed {
             new.observed_generation = set.metadata.generation;
         }
@@ -202,20 +202,24 @@ fn of(pod: &PodView) -> String {
     format!("{}/{}", pod.metadata.namespace, pod.metadata.name)
 }
 
-fn wanted(set: &DaemonSetView, hash: String, now: jiff::Timestamp) -> Wanted {
+fn criteria(set: &DaemonSetView, hash: String, now: jiff::Timestamp) -> PodCriteria {
     let template_generation = set.metadata.annotations.get(GENERATION_ANNOTATION).and_then(|g| g.parse().ok());
     let surges = Limits::of(&set.spec.update_strategy, 1).surge > 0;
-    Wanted { hash, template_generation, min_ready: set.spec.min_ready_seconds, surges, now }
+    PodCriteria { hash, template_generation, min_ready: set.spec.min_ready_seconds, surges, now }
 }
 
-/// The pod template for each of these nodes.
-fn templates(set: &DaemonSetView, wanted: &Wanted, nodes: &[String]) -> Result<Vec<Template>, serde_json::Error> {
+/// Returns the pod template for each of these nodes.
+fn templates(
+    set: &DaemonSetView,
+    criteria: &PodCriteria,
+    nodes: &[String],
+) -> Result<Vec<Template>, serde_json::Error> {
     let raw = set.spec.template.raw.as_deref().map_or("{}", RawValue::get);
     let Template { mut metadata, spec } = serde_json::from_str(raw)?;
-    if let Some(g) = wanted.template_generation {
+    if let Some(g) = criteria.template_generation {
         metadata.labels.insert(GENERATION_LABEL.to_owned(), g.to_string());
     }
-    metadata.labels.insert(HASH_LABEL.to_owned(), wanted.hash.clone());
+    metadata.labels.insert(HASH_LABEL.to_owned(), criteria.hash.clone());
     let mut spec: Value = serde_json::from_str(spec.get())?;
     add_tolerations(&mut spec);
     let on = |node: &String| {

@@ -151,7 +151,7 @@ async fn failed_pods_are_replaced_with_pauses() {
     api.create("apps/v1/daemonsets", set("v1", rolling(1, 0))).await;
     run_pods(&api, |_| false).await;
     let mut seen = std::collections::HashSet::new();
-    // A kubelet that refuses every pod, for two minutes.
+    // A kubelet that rejects every pod, for two minutes.
     for _ in 0..1200 {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         for pod in api.list("v1/pods").await {
@@ -203,7 +203,7 @@ async fn a_rollout_ends_whichever_write_fails() {
         api.create("apps/v1/daemonsets", set("v1", rolling(1, 0))).await;
         for image in ["v1", "v2"] {
             set_image(&api, image).await;
-            // Longer than what was expected of a write is waited for whose answer was lost (five minutes).
+            // Longer than the expectations of a write whose response was lost (five minutes).
             for _ in 0..3 {
                 tokio::time::sleep(std::time::Duration::from_secs(310)).await;
                 run_pods(&api, |_| false).await;

@@ -1,4 +1,4 @@
-//! What the steps of a deployment share: the caches, the client and the queue.
+//! The shared state of deployment syncs: caches, client and queue.
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::shared::context::Context;
 use crate::shared::informers::SharedInformer;
 use crate::views::{DeploymentView, IndexKey, PodView, ReplicaSetView, uid_number};
 
-/// What carrying out a deployment needs.
+/// The caches, the client and the queue of the deployment controller.
 pub(super) struct DeploymentController {
     pub(super) ctx: Arc<Context>,
     pub(super) client: Client,

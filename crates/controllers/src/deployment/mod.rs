@@ -18,7 +18,7 @@ use crate::shared::informers::SharedInformer;
 use crate::shared::ownership::{controller_key, enqueue_owners};
 use crate::views::{DeploymentView, PodView, ReplicaSetView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "deployment-controller";
 
 /// Starts the deployment controller.

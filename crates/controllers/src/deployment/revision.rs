@@ -64,7 +64,7 @@ pub fn annotations_for(
     let old = match old_text.map(|t| t.parse::<i64>()) {
         None => 0,
         Some(Ok(n)) => n,
-        // Somebody wrote nonsense: leave it to them.
+        // An invalid revision was written by another client; keep it.
         Some(Err(_)) => return out,
     };
     if old < new_revision {

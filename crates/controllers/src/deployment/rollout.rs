@@ -50,7 +50,7 @@ impl<'a> Rollout<'a> {
             a.creation_timestamp.cmp(&b.creation_timestamp).then_with(|| a.name.cmp(&b.name))
         });
         let template = d.spec.template.as_deref().and_then(revision::normalize);
-        let template = template.ok_or_else(|| SyncError::Other("unreadable pod template".into()))?;
+        let template = template.ok_or_else(|| SyncError::Other("invalid pod template".into()))?;
         let same =
             |s: &ReplicaSetView| s.spec.template.as_deref().and_then(revision::normalize).as_ref() == Some(&template);
         let new = sets.iter().position(same);

@@ -17,7 +17,7 @@ pub struct SetSize {
     pub created: String,
 }
 
-/// What the deployment asks for.
+/// The desired state of a deployment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
     /// `spec.replicas`.
@@ -33,7 +33,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// Reads and resolves a deployment's wishes: surge rounds up, unavailability down, and never are both zero.
+    /// Resolves a deployment's spec. Surge rounds up, unavailability rounds down, and both are never zero.
     pub fn of(d: &DeploymentView) -> Self {
         let replicas = d.spec.replicas.unwrap_or(1);
         let rolling = d.spec.strategy.r#type != "Recreate";

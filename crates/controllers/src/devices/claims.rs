@@ -1,5 +1,6 @@
-//! The claims of pods: made from templates under generated names, which the pod's status tells; reserved for pods that no
-//! scheduler placed; released, freed and deleted when pods are done. Upstream `pkg/controller/resourceclaim`.
+//! The resource claims of pods: created from templates with generated names, which are in the pod's status; reserved
+//! for pods that were not bound by a scheduler; released, deallocated and deleted when pods terminate. Upstream
+//! `pkg/controller/resourceclaim`.
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -18,14 +19,14 @@ use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::{IndexKey, PodDeviceClaim, PodView, ResourceClaimTemplateView, uid_number};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "resource_claim";
-/// Who owns the names of claims in the status of pods.
+/// The field manager of claim names in the status of pods.
 const FIELD_MANAGER: &str = "ResourceClaimController";
-/// Deleted pods that are remembered, so that the API need not be asked for each of them.
+/// The number of remembered deleted pods, for which no request is necessary.
 const GONE_MAX: usize = 500;
 
-/// What is worked on.
+/// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum DeviceWork {
     Pod(ObjectKey),
@@ -41,7 +42,7 @@ impl fmt::Display for DeviceWork {
     }
 }
 
-/// UIDs of pods that went, the newest [`GONE_MAX`] of them.
+/// The UIDs of the last [`GONE_MAX`] deleted pods.
 #[derive(Default)]
 struct Gone {
     order: VecDeque<String>,
@@ -69,7 +70,7 @@ struct DeviceClaimController {
     templates: SharedInformer<ResourceClaimTemplateView>,
     queue: WorkQueue<DeviceWork>,
     gone: Mutex<Gone>,
-    /// Claims that were made and that the cache does not show yet: by the pod's UID, the entry's name and the claim's.
+    /// Created claims that are not yet in the cache: by the pod's UID, the names of the entry and of the claim.
     made: Mutex<HashMap<String, Vec<(Box<str>, String)>>>,
     creates: IntCounterVec,
 }
@@ -77,7 +78,7 @@ struct DeviceClaimController {
 /// Starts the controller.
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
-    let (name, help) = ("resourceclaim_controller_creates_total", "Claims made, by whether that worked.");
+    let (name, help) = ("resourceclaim_controller_creates_total", "Created claims by status.");
     let me = Arc::new(DeviceClaimController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
@@ -156,7 +157,7 @@ fn follow(me: &Arc<DeviceClaimController>) {
     });
 }
 
-/// The labels of a claim in the metrics: allocated, admin access, source.
+/// Returns the metric labels of a claim: allocated, admin access, source.
 fn labels(claim: &ResourceClaimView) -> [&'static str; 3] {
     let word = |yes: bool| if yes { "true" } else { "false" };
     let annotation = |key: &str| claim.metadata.annotations.get(key).map_or("", String::as_str);
@@ -171,7 +172,7 @@ fn labels(claim: &ResourceClaimView) -> [&'static str; 3] {
 }
 
 impl DeviceClaimController {
-    /// Queues what a pod makes necessary.
+    /// Queues the work for a changed pod.
     fn look_at(&self, pod: &PodView, deleted: bool) {
         if !pod.spec.uses_devices(&pod.status) {
             return;
@@ -230,7 +231,7 @@ impl DeviceClaimController {
         Ok(())
     }
 
-    /// Makes the claim of an entry where it is missing; its name, where the pod's status does not tell it.
+    /// Creates the claim of an entry if it is missing. Returns its name if the pod's status does not have it.
     async fn ensure(&self, pod: &PodView, entry: &PodDeviceClaim) -> Result<Option<String>, SyncError> {
         let Some(template) = &entry.template else { return Ok(None) };
         match named(pod, entry) {
@@ -241,7 +242,7 @@ impl DeviceClaimController {
             }
             NamedClaim::As { .. } => {}
         }
-        // Made before, and then the pod's status could not be written.
+        // The claim was created before, and the update of the pod's status failed.
         if let Some(name) = self.made_before(pod, entry) {
             return Ok(Some(name));
         }
@@ -281,7 +282,7 @@ impl DeviceClaimController {
         })
     }
 
-    /// Writes the names of claims into the pod's status; those that are there already are kept.
+    /// Adds the names of claims to the pod's status. Existing names are kept.
     async fn tell(&self, pod: &PodView, new: &[(Box<str>, String)]) -> Result<(), SyncError> {
         let m = &pod.metadata;
         let known = pod.status.device_claims.iter().filter(|s| !new.iter().any(|(name, _)| *name == s.name));
@@ -310,7 +311,7 @@ impl DeviceClaimController {
         if left.len() < claim.status.reserved_for.len() {
             let all: Vec<Value> = left.iter().map(|c| self::consumer(c)).collect();
             let mut patch = json!({"status": {"reservedFor": all}});
-            // Whoever uses it next may have other devices, and until then others may have these.
+            // The next consumer may get other devices, and until then these are available to others.
             let frees = left.is_empty() && claim.is_protected();
             if frees {
                 patch["status"]["allocation"] = Value::Null;
@@ -338,12 +339,12 @@ impl DeviceClaimController {
         if let Some(keeps) = keeps(consumer, seen) {
             return Ok(keeps);
         }
-        // The cache may not know a pod yet that the scheduler works on.
+        // The pod may not be in the cache yet while the scheduler handles it.
         let fresh = self.client.get_opt::<PodView>(namespace, &consumer.name).await?;
         Ok(fresh.is_some_and(|p| p.metadata.uid == consumer.uid))
     }
 
-    /// Deletes a claim that was made for a pod which will not need it; of one that is gone the garbage collector knows.
+    /// Deletes a claim that was created for a terminated pod. The garbage collector deletes those of deleted pods.
     async fn delete_unused(&self, claim: &ResourceClaimView) -> Result<(), SyncError> {
         let m = &claim.metadata;
         let Some((name, uid)) = claim.owning_pod().filter(|_| !m.is_deleting()) else { return Ok(()) };
@@ -363,7 +364,7 @@ impl DeviceClaimController {
         self.patch(claim, "", json!({"metadata": {"finalizers": left}})).await.map(drop)
     }
 
-    /// Changes a claim that is still as it was seen.
+    /// Patches a claim unless it changed since it was read.
     async fn patch(
         &self,
         claim: &ResourceClaimView,
@@ -378,7 +379,7 @@ impl DeviceClaimController {
     }
 }
 
-/// A consumer as the API has it.
+/// Returns a consumer in the API's form.
 fn consumer(c: &Consumer) -> Value {
     let mut out = json!({"resource": c.resource, "name": c.name, "uid": c.uid});
     if !c.api_group.is_empty() {

@@ -1,5 +1,5 @@
-//! Claims for devices: made for pods from templates, released when pods no longer need them (`claims`), and pods that go
-//! because a device they use must not be used any more (`taints`). `plan` decides, purely.
+//! Claims for devices: creation from templates and release (`claims`), and eviction of pods because of device taints
+//! (`taints`). `plan` has the pure decisions.
 pub mod claims;
 pub mod plan;
 pub mod taints;

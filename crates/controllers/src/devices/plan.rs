@@ -1,24 +1,24 @@
-//! What is decided about pods and their claims for devices, as data (upstream `pkg/controller/resourceclaim`).
+//! Decisions about pods and their claims for devices. Pure (upstream `pkg/controller/resourceclaim`).
 use jiff::{SignedDuration, Timestamp};
 use kelson_devices::{Consumer, DeviceTaint, DeviceView, Granted, ResourceClaimView};
 
 use crate::views::{PodDeviceClaim, PodView};
 
-/// Longest name before the random part that the API adds.
+/// The maximum length of a name's prefix, to which the API adds a random part.
 const PREFIX_MAX: usize = 57;
 
-/// Which claim a pod's entry is about.
+/// The claim of an entry in a pod's spec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedClaim<'p> {
-    /// This one; `own`: it must be the pod's.
+    /// This claim. `own`: it must be owned by the pod.
     As { name: &'p str, own: bool },
-    /// None is needed.
+    /// No claim is needed.
     Nothing,
-    /// It is to be made.
+    /// The claim must be created.
     Missing,
 }
 
-/// Which claim an entry of a pod's spec is about; what was made from a template is named in the status.
+/// Returns the claim of an entry in a pod's spec. The name of a claim from a template is in the pod's status.
 pub fn named<'p>(pod: &'p PodView, entry: &'p PodDeviceClaim) -> NamedClaim<'p> {
     if let Some(name) = &entry.claim {
         return NamedClaim::As { name, own: false };
@@ -32,17 +32,17 @@ pub fn named<'p>(pod: &'p PodView, entry: &'p PodDeviceClaim) -> NamedClaim<'p> 
     }
 }
 
-/// Whether it is certain that no container of the pod runs or ever will.
+/// Whether no container of the pod runs or will run.
 pub fn is_done(pod: &PodView) -> bool {
     pod.is_terminal() || (pod.metadata.is_deleting() && pod.spec.node_name.is_empty())
 }
 
-/// Whether a claim was made for a pod.
+/// Whether a claim was created for the pod.
 pub fn is_for(claim: &ResourceClaimView, pod: &PodView) -> bool {
     claim.metadata.controller().is_some_and(|o| o.uid == pod.metadata.uid)
 }
 
-/// Whether there is anything to do for a pod: a claim to be made, or to be reserved for it where no scheduler did.
+/// Whether a claim must be created for the pod, or reserved because no scheduler did.
 pub fn needs_work<'c>(pod: &PodView, claim: impl Fn(&str) -> Option<&'c ResourceClaimView>) -> bool {
     if pod.metadata.is_deleting() || is_done(pod) {
         return false;
@@ -61,7 +61,8 @@ pub fn needs_work<'c>(pod: &PodView, claim: impl Fn(&str) -> Option<&'c Resource
     })
 }
 
-/// What the API makes the name of a claim from. Both parts are cut in proportion where they are too long together.
+/// Returns the prefix from which the API generates a claim's name. If both parts are too long together, they are
+/// truncated proportionally.
 pub fn name_prefix(pod: &str, entry: &str) -> String {
     let whole = pod.len() + entry.len() + 2;
     if whole <= PREFIX_MAX {
@@ -72,18 +73,18 @@ pub fn name_prefix(pod: &str, entry: &str) -> String {
     format!("{}-{}", cut(pod), cut(entry))
 }
 
-/// What is known of a pod that a claim is reserved for.
+/// The cached state of a pod for which a claim is reserved.
 #[derive(Clone, Copy, Debug)]
 pub enum SeenPod<'p> {
-    /// It was seen to go.
+    /// The pod's deletion was observed.
     Gone,
-    /// The pod of that name.
+    /// The cached pod with this name.
     As(&'p PodView),
-    /// Nobody told of it yet: the API must be asked.
+    /// The pod is not in the cache, so the API server must be asked.
     Unknown,
 }
 
-/// Whether a pod still holds its reservation; `None`: the API must be asked.
+/// Whether a pod still holds its reservation, or `None` if the API server must be asked.
 pub fn keeps(consumer: &Consumer, seen: SeenPod<'_>) -> Option<bool> {
     match seen {
         SeenPod::Gone => Some(false),
@@ -92,7 +93,7 @@ pub fn keeps(consumer: &Consumer, seen: SeenPod<'_>) -> Option<bool> {
     }
 }
 
-/// When a pod that uses these devices of a claim must go, by the taints of each; `None`: it may stay.
+/// Returns when a pod with these devices must be evicted because of their taints, or `None` if it may stay.
 pub fn evicted_at<'d>(
     granted: &[Granted],
     device: impl Fn(&Granted) -> Option<(&'d DeviceView, Timestamp)>,
@@ -105,7 +106,7 @@ pub fn evicted_at<'d>(
     granted.iter().filter_map(of_one).min()
 }
 
-/// When one taint makes users of a device go. `made`: since when there is the taint, where it does not say.
+/// Returns when a taint evicts the users of a device. `made` is the time of the taint if it has none.
 fn at(granted: &Granted, taint: &DeviceTaint, made: Timestamp) -> Option<Timestamp> {
     let added = taint.time_added.as_deref().and_then(|t| t.parse().ok()).unwrap_or(made);
     let tolerations = granted.tolerations.iter().filter(|t| t.effect == "NoExecute" && t.tolerates(taint));

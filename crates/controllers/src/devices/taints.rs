@@ -1,5 +1,5 @@
-//! Deletes pods that use devices with taints of the effect `NoExecute` which their claims do not tolerate, when their time
-//! is over (KEP-5055; taints that slices carry, since rules are behind a gate that is off). Upstream
+//! Evicts pods that use devices with `NoExecute` taints that their claims do not tolerate (KEP-5055). Only taints in
+//! ResourceSlices count, since taint rules need a feature gate that is off. Upstream
 //! `pkg/controller/devicetainteviction`.
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,9 +19,9 @@ use crate::shared::informers::SharedInformer;
 use crate::shared::pods::disruption_target;
 use crate::views::{IndexKey, PodView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "device-taint-eviction-controller";
-/// Seconds, from when a taint has its effect to the deletion of the pod.
+/// Buckets in seconds from a taint's effect to the deletion of the pod.
 const LATENCIES: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
 
 struct DeviceTaintController {
@@ -41,9 +41,10 @@ struct DeviceTaintController {
 pub fn start(ctx: &Arc<Context>) {
     let (client, metrics) = (ctx.client(), &ctx.config.metrics);
     let name = "device_taint_eviction_controller_pod_deletions_total";
-    let deletions = metrics.counter(name, "Pods deleted because of their devices' taints.");
+    let deletions = metrics.counter(name, "Pods deleted because of taints of their devices.");
     let name = "device_taint_eviction_controller_pod_deletion_duration_seconds";
-    let latency = metrics.histogram(name, "Time from a taint's effect to the deletion of a pod.", &LATENCIES);
+    let latency =
+        metrics.histogram(name, "Time in seconds from a taint's effect to the deletion of a pod.", &LATENCIES);
     let me = Arc::new(DeviceTaintController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
@@ -113,7 +114,7 @@ impl DeviceTaintController {
         }
     }
 
-    /// When a pod must go.
+    /// Returns when a pod must be evicted.
     fn eviction(&self, pod: &PodView) -> Option<Timestamp> {
         if pod.spec.node_name.is_empty() {
             return None;
@@ -164,14 +165,14 @@ impl DeviceTaintController {
         evicted.map(|_| ())
     }
 
-    /// Deletes a pod and says why; gives whether it was there.
+    /// Deletes a pod and sets its condition. Returns whether it existed.
     async fn evict(&self, key: &ObjectKey, pod: &PodView, now: Timestamp) -> Result<bool, SyncError> {
         let message = "Device Taint manager: deleting due to NoExecute taint";
         let patch = disruption_target(&pod.metadata, "DeletionByDeviceTaintManager", message, now);
         let (namespace, name, o) = (&key.namespace, &key.name, WriteOptions::default());
         let patched = self.client.patch::<PodView>(namespace, name, "status", PatchKind::Strategic, &patch, &o);
         match patched.await {
-            // Where it is another of its name, the next look finds that one.
+            // If another pod has the name now, the next sync handles that one.
             Err(e) if e.is_not_found() => return Ok(false),
             Err(e) => return Err(e.into()),
             Ok(()) => {}
@@ -185,7 +186,7 @@ impl DeviceTaintController {
     }
 }
 
-/// A device in the newest generation of its pool, and since when its slice is there.
+/// Returns a device in the newest generation of its pool, and the creation time of its slice.
 fn device<'s>(slices: &'s [Arc<ResourceSliceView>], granted: &Granted) -> Option<(&'s DeviceView, Timestamp)> {
     let of_pool = || slices.iter().filter(|s| s.spec.driver == granted.driver && s.spec.pool.name == granted.pool);
     let newest = of_pool().map(|s| s.spec.pool.generation).max()?;

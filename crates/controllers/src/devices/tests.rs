@@ -1,4 +1,4 @@
-//! Claims from the pod that needs one to the next that gets its devices, and pods that lose theirs, on the real API server.
+//! Claims from the first consumer to the next one, and evicted pods, on the real API server.
 use std::time::Duration;
 
 use kelson_simulation::{Api, DISTURBANCES, at_every_request};
@@ -119,7 +119,7 @@ async fn start(api: &Api, controller: &str) -> Running {
     run(api, &[controller], Config::default()).await
 }
 
-/// As the scheduler writes it: devices for a claim, and who uses it.
+/// Allocates devices and reserves a claim as the scheduler does.
 async fn give(api: &Api, claim: &str, pod: &Value, tolerations: Value) {
     let finalizers = json!({"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}});
     api.patch(CLAIMS, "n", claim, "", finalizers).await;
@@ -169,7 +169,7 @@ async fn a_shared_claim_is_freed_when_its_last_pod_goes() {
     let user = |name: &str| pod(name, json!([{"name": "gpu", "resourceClaimName": "shared"}]));
     let one = api.create("v1/pods", user("one")).await;
     give(&api, "shared", &one, json!([])).await;
-    // No scheduler placed this one: the controller reserves the claim for it.
+    // This pod was not bound by a scheduler, so the controller reserves the claim.
     let mut two = user("two");
     two["spec"]["nodeName"] = json!("node");
     api.create("v1/pods", two).await;
@@ -199,7 +199,7 @@ async fn whatever_fails_a_pod_has_one_claim_and_it_is_freed() {
         let pod = api.create("v1/pods", from_template("p")).await;
         let name = api.until("the claim's name", async |api| made_for(api, "p").await).await;
         api.settle().await;
-        // An answer that was lost may leave a claim that nobody names; it is the pod's, and goes with it.
+        // A lost response may leave an unreferenced claim, which is owned by the pod and deleted with it.
         let all = api.list(CLAIMS).await;
         assert!(all.iter().all(|c| c["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]));
         give(&api, &name, &pod, json!([])).await;

@@ -1,4 +1,4 @@
-//! What a disruption budget's status says, from its pods: no I/O here (upstream `pkg/controller/disruption`).
+//! The status of a disruption budget from its pods. No I/O here (upstream `pkg/controller/disruption`).
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::views::{BudgetSpecView, BudgetStatus, BudgetView, IntOrString, PodView, StandardCondition, put_condition};
 
-/// How long a pod whose eviction was allowed may take until it is seen to go.
+/// The time in which the deletion of a pod must be observed after its eviction was allowed.
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_secs(120);
-/// How long a pod may say that it is about to go without going.
+/// The time after which a `DisruptionTarget` condition without a deletion is removed.
 pub const STALE_TARGET_TIMEOUT: Duration = Duration::from_secs(120);
 const ALLOWED: &str = "DisruptionAllowed";
 
-/// Whether a budget counts pods against what their controllers ask for, not against the pods that are there.
+/// Whether a budget depends on the scale of the pods' controllers instead of the number of pods.
 pub fn needs_scale(spec: &BudgetSpecView) -> bool {
     match (&spec.max_unavailable, &spec.min_available) {
         (Some(_), _) => true,
@@ -22,7 +22,8 @@ pub fn needs_scale(spec: &BudgetSpecView) -> bool {
     }
 }
 
-/// How many pods are expected and how many of them must be healthy; `scale` is what the pods' controllers ask for.
+/// Returns the expected number of pods and the number that must be healthy. `scale` is the total scale of the pods'
+/// controllers.
 pub fn expected(spec: &BudgetSpecView, pods: usize, scale: i32) -> (i32, i32) {
     match (&spec.max_unavailable, &spec.min_available) {
         (Some(most), _) => (scale, scale.saturating_sub(most.scaled(scale, true)).max(0)),
@@ -32,18 +33,18 @@ pub fn expected(spec: &BudgetSpecView, pods: usize, scale: i32) -> (i32, i32) {
     }
 }
 
-/// Evictions that were allowed and that nothing is seen of yet.
+/// Evictions that were allowed and are not yet observed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Disrupted {
-    /// By pod, since when.
+    /// The time of the eviction by pod.
     pub pods: BTreeMap<String, String>,
-    /// Pods that have not gone in time: they count again.
+    /// Pods that were not deleted in time, which count again.
     pub not_deleted: Vec<String>,
-    /// When the next of them has had its time.
+    /// The time until the next eviction expires.
     pub recheck: Option<Duration>,
 }
 
-/// Which of the evictions noted in the status still count.
+/// Returns the evictions in the status that still count.
 pub fn disrupted(status: &BudgetStatus, pods: &[Arc<PodView>], now: Timestamp) -> Disrupted {
     let mut d = Disrupted::default();
     for pod in pods.iter().filter(|p| !p.metadata.is_deleting()) {
@@ -53,7 +54,7 @@ pub fn disrupted(status: &BudgetStatus, pods: &[Arc<PodView>], now: Timestamp) -
         match until.filter(|until| *until >= now) {
             None => d.not_deleted.push(name.clone()),
             Some(until) => {
-                // A little later, so that its time is over by then.
+                // Slightly later, so that the eviction has expired by then.
                 let wait = Duration::try_from(until.duration_since(now)).unwrap_or_default() + Duration::from_secs(1);
                 d.recheck = Some(d.recheck.map_or(wait, |r| r.min(wait)));
                 d.pods.insert(name.clone(), since.clone());
@@ -69,7 +70,7 @@ pub fn status(budget: &BudgetView, pods: &[Arc<PodView>], d: &Disrupted, scale: 
         |p: &&Arc<PodView>| !p.metadata.is_deleting() && !d.pods.contains_key(&p.metadata.name) && p.is_ready();
     let current = i32::try_from(pods.iter().filter(healthy).count()).unwrap_or(i32::MAX);
     let (expected, desired) = expected(&budget.spec, pods.len(), scale);
-    // A budget that expects no pods allows none to go: its first pods may be there before this is told of them.
+    // A budget without expected pods allows no eviction, as its first pods may not be in the cache yet.
     let allowed = if expected <= 0 { 0 } else { current.saturating_sub(desired).max(0) };
     let mut status = BudgetStatus {
         observed_generation: budget.metadata.generation,
@@ -85,7 +86,7 @@ pub fn status(budget: &BudgetView, pods: &[Arc<PodView>], d: &Disrupted, scale: 
     status
 }
 
-/// The status of a budget whose pods cannot be counted: nothing may go.
+/// Returns the status of a budget whose pods cannot be counted, which allows no eviction.
 pub fn failed(budget: &BudgetView, why: String, now: Timestamp) -> BudgetStatus {
     let mut status = budget.status.clone();
     status.disruptions_allowed = 0;
@@ -105,8 +106,8 @@ fn put(status: &mut BudgetStatus, holds: &str, reason: &str, message: String, no
     put_condition(&mut status.conditions, new, now);
 }
 
-/// How long until a pod that says it is about to be disrupted has said so for too long. The kubelet's own word is never
-/// too old, as it may take any time to end a pod.
+/// Returns the time until a pod's `DisruptionTarget` condition is stale. A condition that the kubelet set never is, as
+/// the termination of a pod may take any time.
 pub fn until_stale(pod: &PodView, now: Timestamp) -> Option<Duration> {
     let says = pod.condition("DisruptionTarget").filter(|c| c.status == "True")?;
     if pod.metadata.is_deleting() || pod.is_terminal() || says.reason.as_deref() == Some("TerminationByKubelet") {

@@ -1,5 +1,5 @@
-//! Disruption budgets: counts the pods that each protects, so that an eviction knows how many may go, and takes back what
-//! pods say of disruptions that never came. What a status says `budget` decides.
+//! The disruption controller. It counts the pods of each disruption budget, which limits evictions, and removes stale
+//! `DisruptionTarget` conditions from pods. `budget` computes the status.
 mod budget;
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::views::{
     BudgetStatus, BudgetView, DeploymentView, PodView, ReplicaSetView, ReplicationControllerView, go_form,
 };
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "controllermanager";
 
 struct DisruptionController {
@@ -31,7 +31,7 @@ struct DisruptionController {
     deployments: SharedInformer<DeploymentView>,
     replication: SharedInformer<ReplicationControllerView>,
     queue: WorkQueue<ObjectKey>,
-    /// Pods that say they are about to be disrupted.
+    /// Pods with a `DisruptionTarget` condition.
     targets: WorkQueue<ObjectKey>,
 }
 
@@ -73,7 +73,7 @@ impl DisruptionController {
         let mut names = Vec::new();
         for b in self.budgets.in_namespace(&pod.metadata.namespace) {
             let now = covers(&b, pod);
-            // A pod that left a budget's selector counts there no more.
+            // A pod whose labels changed may no longer match a budget.
             let before = matches!(change, Change::Updated { old, .. } if old.metadata.labels != pod.metadata.labels
                 && covers(&b, old));
             if now || before {
@@ -136,7 +136,8 @@ impl DisruptionController {
         Ok(())
     }
 
-    /// What the controllers of the pods ask for together, and whether a pod has none. The error is for the budget's user.
+    /// Returns the total scale of the pods' controllers, and whether a pod has none. The error is for the budget's
+    /// status.
     async fn scale(&self, b: &BudgetView, pods: &[Arc<PodView>]) -> Result<(i32, bool), String> {
         if !budget::needs_scale(&b.spec) {
             return Ok((0, false));
@@ -162,7 +163,7 @@ impl DisruptionController {
         Ok((scales.values().fold(0, |sum, n| sum.saturating_add(*n)), unmanaged))
     }
 
-    /// Of the kinds that are watched anyway: the owner's UID and what it asks for.
+    /// Returns the owner's UID and scale for kinds that are watched.
     fn known_scale(&self, pod: &PodView, owner: &OwnerReference) -> Option<(String, i32)> {
         if let Some(key) = controller_key::<ReplicationControllerView>(&pod.metadata) {
             let rc = self.replication.get(&key).filter(|rc| rc.metadata.uid == owner.uid)?;
@@ -171,7 +172,7 @@ impl DisruptionController {
         let key = controller_key::<ReplicaSetView>(&pod.metadata)?;
         let set = self.sets.get(&key).filter(|s| s.metadata.uid == owner.uid)?;
         match controller_key::<DeploymentView>(&set.metadata) {
-            // A deployment's sets come and go; what it asks for is one number.
+            // The replica sets of a deployment change, but its scale is one number.
             Some(key) => {
                 let d = self.deployments.get(&key)?;
                 let owns = set.metadata.controller().is_some_and(|o| o.uid == d.metadata.uid);
@@ -181,7 +182,7 @@ impl DisruptionController {
         }
     }
 
-    /// Of any other kind, through its scale.
+    /// Returns the scale of any other kind through its scale subresource.
     async fn any_scale(&self, namespace: &str, owner: &OwnerReference) -> Result<Option<(String, i32)>, String> {
         let (api_version, kind, name) = (owner.api_version.as_str(), owner.kind.as_str(), owner.name.as_str());
         if (api_version, kind) == ("apps/v1", "ReplicaSet") || (api_version, kind) == ("v1", "ReplicationController") {
@@ -198,13 +199,13 @@ impl DisruptionController {
         }
         let tree = serde_json::to_value(&status).map_err(|e| SyncError::Other(e.to_string()))?;
         let seen = b.resource_version();
-        // On what was seen: an eviction in between must not be written over.
+        // On the version that was read, so that a concurrent eviction is not overwritten.
         update_value::<BudgetView>(&self.client, &key.namespace, &key.name, "status", seen, |v| v["status"] = tree)
             .await?;
         Ok(())
     }
 
-    /// Takes back what a pod says of a disruption that never came.
+    /// Removes a stale `DisruptionTarget` condition.
     async fn sync_target(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(pod) = self.pods.get(key) else { return Ok(()) };
         let now = self.ctx.clock.now();

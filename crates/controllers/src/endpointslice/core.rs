@@ -1,4 +1,4 @@
-//! From a service and its pods to endpoints, and from endpoints to the fewest writes of slices: pure. Upstream
+//! Computes the endpoints of a service from its pods, and the fewest writes of slices. Pure. Upstream
 //! `staging/src/k8s.io/endpointslice`.
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use crate::views::{
     TargetRef,
 };
 
-/// Slices are split by this: one address family, one set of ports.
+/// Slices are grouped by address family and set of ports.
 pub type Group = (String, Vec<Port>);
 
-/// Whether a service has no address of its own.
+/// Whether a service is headless.
 pub fn is_headless(s: &ServiceView) -> bool {
     s.spec.cluster_ip == "None"
 }
 
-/// The port of a pod that a service's port leads to.
+/// Returns the port of a pod for a port of the service.
 pub fn find_port(pod: &PodView, port: &ServicePortView) -> Option<i32> {
     match &port.target_port {
         None | Some(IntOrString::Int(0)) => Some(port.port),
@@ -46,7 +46,7 @@ pub fn addresses(pod: &PodView, family: &str) -> Vec<String> {
     all.into_iter().map(str::to_owned).collect()
 }
 
-/// The families a service has slices for.
+/// Returns the address families for which a service has slices.
 pub fn families(s: &ServiceView) -> Vec<String> {
     if !s.spec.ip_families.is_empty() {
         return s.spec.ip_families.clone();
@@ -60,8 +60,8 @@ pub fn hostname(s: &ServiceView, pod: &PodView) -> Option<String> {
     of_service.then(|| pod.spec.hostname.clone())
 }
 
-/// What the slices of a service should hold. `zone` gives a node's zone; `Err` where the node is not known: such a pod is
-/// left out (and the caller looks again) unless the service publishes what is not ready.
+/// Returns the desired endpoints of a service. `zone` returns a node's zone, or `Err` if the node is unknown. A pod of
+/// an unknown node is left out, and the caller retries, unless the service publishes unready addresses.
 pub fn desired(
     s: &ServiceView,
     pods: &[Arc<PodView>],
@@ -123,24 +123,25 @@ fn ports_of(s: &ServiceView, pod: &PodView) -> Vec<Port> {
     ports
 }
 
-/// What to write.
+/// The writes of slices.
 #[derive(Debug, Default, PartialEq)]
 pub struct SlicePlan {
-    /// Endpoints of slices that are to be made.
+    /// The endpoints of slices to create.
     pub create: Vec<(Group, Vec<Endpoint>)>,
     /// Slices by name with their new endpoints.
     pub update: Vec<(String, Vec<Endpoint>)>,
     /// Slices to remove, by name.
     pub delete: Vec<String>,
-    /// Endpoints that come.
+    /// The number of added endpoints.
     pub added: usize,
-    /// Endpoints that go.
+    /// The number of removed endpoints.
     pub removed: usize,
 }
 
-/// The fewest writes that bring `existing` to `desired`: what is right stays where it is, new endpoints fill slices that
-/// change anyway, then the fullest that have room, then new ones. `outdated` tells slices whose metadata is not right.
-/// A service without endpoints keeps one empty slice per family. `most` go into one slice.
+/// Returns the fewest writes that change `existing` to `desired`. Correct endpoints stay in their slice. New endpoints
+/// fill slices that change anyway, then the fullest slices with room, then new slices. `outdated` returns whether a
+/// slice's metadata is wrong. A service without endpoints keeps one empty slice per family. `most` is the maximum
+/// number of endpoints per slice.
 pub fn plan(
     families: &[String],
     mut desired: BTreeMap<Group, Vec<Endpoint>>,
@@ -185,7 +186,7 @@ fn identity(e: &Endpoint) -> (&str, &str) {
     (uid, e.addresses.first().map_or("", String::as_str))
 }
 
-/// What makes an endpoint the same one in the slices that are there: its pod's UID and its address.
+/// Returns the identity of an endpoint in existing slices: its pod's UID and its address.
 pub fn key_of(e: &Endpoint) -> (String, String) {
     let (uid, address) = identity(e);
     (uid.to_owned(), address.to_owned())
@@ -344,7 +345,7 @@ mod tests {
         assert_eq!((p.update.len(), p.update[0].0.as_str()), (1, "a"), "the freed place is used");
         let p = plan(&four, want(0..100), std::slice::from_ref(&full), |_| true);
         assert_eq!(p.update.len(), 1, "metadata alone");
-        // No endpoints: one empty slice without ports takes the place of all others.
+        // Without endpoints, one empty slice without ports replaces all others.
         let p = plan(&four, BTreeMap::new(), &[full, part], right);
         assert_eq!((p.create.len(), p.delete.len()), (1, 2));
         let empty = slice("e", vec![], &[]);

@@ -9,32 +9,32 @@ use kelson_meta::Quantity;
 use crate::views::condition;
 use crate::views::{Endpoint, EndpointHints, NodeView, ServiceView};
 
-/// Label of a node that names its zone.
+/// The label of a node with its zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
-/// No endpoint may get this much more traffic than its share.
+/// The maximum overload of an endpoint relative to its share of traffic.
 const OVERLOAD_MAX: f64 = 0.2;
-/// Annotations that ask for hints by the processors of the zones; the deprecated one comes first.
+/// Annotations that enable hints in proportion to the CPUs of zones; the deprecated one takes precedence.
 const MODES: [&str; 2] = ["service.kubernetes.io/topology-aware-hints", "service.kubernetes.io/topology-mode"];
 /// Nodes with one of these labels do not count.
 const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
-/// Reason and message of the event that hints are there.
+/// The reason and message of the event for enabled hints.
 pub const ENABLED: (&str, &str) = ("TopologyAwareHintsEnabled", "Topology Aware Hints has been enabled");
-/// Reason and message of the event that there are none any more.
+/// The reason and message of the event for disabled hints.
 pub const DISABLED: (&str, &str) = ("TopologyAwareHintsDisabled", "Topology Aware Hints has been disabled");
 
-/// What a service asks for.
+/// The distribution that a service requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closeness {
-    /// Any endpoint will do.
+    /// Any endpoint may be used.
     Anywhere,
-    /// Those of the same zone; with `nodes` those of the same node.
+    /// Endpoints in the same zone, or on the same node with `nodes`.
     Near { nodes: bool },
-    /// Each zone gets as many endpoints as it has processors.
+    /// Each zone gets endpoints in proportion to its CPUs.
     Auto,
 }
 
-/// What a service asks for; the annotation comes before the field.
+/// Returns the requested distribution. The annotation takes precedence over the field.
 pub fn closeness(s: &ServiceView) -> Closeness {
     let mode = MODES.iter().find_map(|m| s.metadata.annotations.get(*m));
     if mode.is_some_and(|m| m == "Auto" || m == "auto") {
@@ -55,7 +55,7 @@ pub fn near<'e>(endpoints: impl Iterator<Item = &'e mut Endpoint>, nodes: bool) 
     }
 }
 
-/// What a node counts for: its zone and the thousandths of a processor that pods may have there. `None`: nothing.
+/// Returns a node's zone and allocatable CPU in millicores, or `None` if the node does not count.
 pub fn counted(node: &NodeView) -> Option<(Option<&str>, i128)> {
     let ready = condition::find(&node.status.conditions, "Ready").is_some_and(|c| c.status == "True");
     if !ready || CONTROL_PLANE.iter().any(|l| node.metadata.labels.contains_key(*l)) {
@@ -66,7 +66,7 @@ pub fn counted(node: &NodeView) -> Option<(Option<&str>, i128)> {
     Some((zone, i128::from(cpu)))
 }
 
-/// The share of the processors that each zone has; `None` where that is not known of every node, or there is one zone.
+/// Returns each zone's share of CPUs, or `None` if a node's zone or CPU is unknown or there is only one zone.
 pub fn shares(nodes: &[Arc<NodeView>]) -> Option<BTreeMap<String, f64>> {
     let mut by_zone: BTreeMap<String, i128> = BTreeMap::new();
     for (zone, cpu) in nodes.iter().filter_map(|n| counted(n)) {
@@ -103,14 +103,14 @@ fn allocations(total: usize, shares: &BTreeMap<String, f64>) -> Result<BTreeMap<
     Ok(shares.iter().map(|(zone, share)| (zone.as_str(), one(*share))).collect())
 }
 
-/// Where an endpoint was sent before, by UID and address.
+/// The previous zone hints, by UID and address.
 pub type Before = HashMap<(String, String), String>;
 
-/// Gives each zone its share of the ready endpoints of one address family. An endpoint keeps the zone that it had, if that
-/// is still possible, else gets its own; then zones with too many give to those with too few.
+/// Assigns each zone its share of the ready endpoints of one address family. An endpoint keeps its previous zone if
+/// possible, else it gets the zone of its node. Then endpoints move from zones with too many to zones with too few.
 ///
 /// # Errors
-/// Why that cannot be done, as the event says it. No endpoint has a hint then.
+/// The distribution is impossible; the error is the event's message. No endpoint has a hint then.
 pub fn share_out(
     endpoints: &mut [&mut Endpoint],
     before: &Before,
@@ -172,7 +172,7 @@ fn transfers<'z>(
     };
     let (mut giving, mut receiving) = (BTreeMap::new(), BTreeMap::new());
     while let (Some((from, give)), Some((to, get))) = (most(&too_many), most(&too_few)) {
-        // Half an endpoint more or less is not worth a longer way.
+        // A difference of half an endpoint does not justify traffic to another zone.
         if (give < 1.0 && get < 1.0) || give < 0.5 || get < 0.5 {
             break;
         }
@@ -217,7 +217,7 @@ mod tests {
         assert!(shares(&two[1..]).is_none(), "one zone");
     }
 
-    /// Endpoints in zones `a`, `b`, …; a capital letter stands for one that is not ready, a dot for one without a zone.
+    /// Endpoints in zones `a`, `b`, …; a capital letter is an unready endpoint, a dot one without a zone.
     fn endpoints(zones: &str) -> Vec<Endpoint> {
         let one = |(n, zone): (usize, char)| {
             let ready = zone.is_ascii_lowercase() || zone == '.';

@@ -1,4 +1,4 @@
-//! What is counted of slices, under upstream's names (`staging/src/k8s.io/endpointslice/metrics`).
+//! The metrics of the endpoint slice controller, with upstream's names (`staging/src/k8s.io/endpointslice/metrics`).
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use parking_lot::Mutex;
 use super::core::{Group, SlicePlan};
 use crate::views::{Endpoint, ServiceView};
 
-/// What a service should have.
+/// The desired sizes of one service.
 pub struct Sizes {
     endpoints: usize,
-    /// Slices with the best distribution of its endpoints.
+    /// The number of slices with an optimal distribution of endpoints.
     least_slices: usize,
 }
 
 impl Sizes {
-    /// Of these endpoints, of which one slice takes no more than `most`.
+    /// Returns the sizes for these endpoints with at most `most` endpoints per slice.
     pub fn of(desired: &BTreeMap<Group, Vec<Endpoint>>, most: usize) -> Self {
         let least: usize = desired.values().map(|endpoints| endpoints.len().div_ceil(most)).sum();
         // There is always one.
@@ -26,7 +26,7 @@ impl Sizes {
     }
 }
 
-/// What one service has.
+/// The sizes of one service.
 struct OfService {
     sizes: Sizes,
     slices: usize,
@@ -41,7 +41,7 @@ pub struct SliceMetrics {
 }
 
 impl SliceMetrics {
-    /// Registers them; a registry takes them once.
+    /// Registers the metrics; call this once per registry.
     pub fn new(registry: &Registry) -> Self {
         let bounds = exponential_buckets(2.0, 2.0, 15).unwrap_or_default();
         let name = |n: &str| format!("endpoint_slice_controller_{n}");
@@ -53,28 +53,26 @@ impl SliceMetrics {
                 let sum: usize = services.values().map(value).sum();
                 families.gauge(&name(n), help).sample(&[], sum as f64);
             };
-            gauge("endpoints_desired", "Endpoints that slices should have.", |s| s.sizes.endpoints);
-            gauge("num_endpoint_slices", "Slices that there are.", |s| s.slices);
-            gauge("desired_endpoint_slices", "Slices with the best distribution of endpoints.", |s| {
-                s.sizes.least_slices
-            });
+            gauge("endpoints_desired", "Number of desired endpoints.", |s| s.sizes.endpoints);
+            gauge("num_endpoint_slices", "Number of EndpointSlices.", |s| s.slices);
+            gauge(
+                "desired_endpoint_slices",
+                "Number of EndpointSlices with an optimal distribution of endpoints.",
+                |s| s.sizes.least_slices,
+            );
             let mut by_distribution: BTreeMap<&str, usize> = BTreeMap::new();
             for field in services.values().filter_map(|s| s.traffic_distribution.as_deref()) {
                 *by_distribution.entry(field).or_default() += 1;
             }
-            let help = "Services by what their field trafficDistribution says.";
+            let help = "Number of services by trafficDistribution.";
             let mut family = families.gauge(&name("services_count_by_traffic_distribution"), help);
             for (field, n) in by_distribution {
                 family.sample(&[("traffic_distribution", field)], n as f64);
             }
         });
         Self {
-            added: registry.histogram(&name("endpoints_added_per_sync"), "Endpoints that one sync added.", &bounds),
-            removed: registry.histogram(
-                &name("endpoints_removed_per_sync"),
-                "Endpoints that one sync removed.",
-                &bounds,
-            ),
+            added: registry.histogram(&name("endpoints_added_per_sync"), "Endpoints added per sync.", &bounds),
+            removed: registry.histogram(&name("endpoints_removed_per_sync"), "Endpoints removed per sync.", &bounds),
             services,
         }
     }
@@ -91,7 +89,7 @@ impl SliceMetrics {
         self.services.lock().insert(service.key(), of_service);
     }
 
-    /// A service is gone.
+    /// Removes a deleted service.
     pub fn forget(&self, service: &ObjectKey) {
         self.services.lock().remove(service);
     }

@@ -1,4 +1,4 @@
-//! Mirrors Endpoints that people keep by hand, for services without a selector, into slices. Upstream
+//! Mirrors manually maintained Endpoints of services without a selector into slices. Upstream
 //! `pkg/controller/endpointslicemirroring`.
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,28 +22,28 @@ const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
-/// Annotations that say something of the Endpoints alone.
+/// Annotations that concern only the Endpoints object.
 const NOT_MIRRORED: [&str; 2] =
     ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "endpoint-slice-mirroring-controller";
 
-/// What of some Endpoints goes into slices.
+/// The mirrored content of Endpoints.
 #[derive(Debug, Default)]
 struct Mirrored {
     groups: BTreeMap<Group, Vec<Endpoint>>,
-    /// Addresses that are none.
+    /// The number of invalid addresses.
     invalid: usize,
-    /// Addresses beyond the most.
+    /// The number of addresses above the maximum.
     surplus: usize,
 }
 
-/// Addresses by IP and the UID of what is there, and whether they are ready.
+/// Addresses by IP and target UID, and whether they are ready.
 type Readiness<'s> = BTreeMap<(&'s str, &'s str), bool>;
 
-/// The slices' content for these subsets, of each of which no more than `most` addresses are mirrored. The subsets are
-/// brought into their canonical form first: ports that the same addresses have in the same state stand together, and an
-/// address that is not ready somewhere is not ready.
+/// Returns the content of slices for these subsets, with at most `most` addresses per subset. The subsets are first
+/// normalized: ports with the same addresses in the same state are combined, and an address that is unready in one
+/// subset is unready.
 fn mirrored(subsets: &[Subset], most: usize) -> Mirrored {
     let mut addresses: BTreeMap<(&str, &str), &Address> = BTreeMap::new();
     let mut by_port: BTreeMap<Option<&SubsetPort>, Readiness<'_>> = BTreeMap::new();
@@ -105,7 +105,7 @@ fn endpoint(a: &Address, ready: bool) -> Endpoint {
     }
 }
 
-/// Whether Endpoints are to be mirrored at all.
+/// Whether the Endpoints are mirrored.
 fn is_mirrored(e: &EndpointsView, service: Option<&ServiceView>) -> bool {
     let skipped = e.metadata.labels.get(SKIP).is_some_and(|v| v == "true");
     let election = e.metadata.annotations.contains_key(LEADER);
@@ -113,7 +113,7 @@ fn is_mirrored(e: &EndpointsView, service: Option<&ServiceView>) -> bool {
 }
 
 struct EndpointSliceMirroringController {
-    /// Addresses mirrored of one subset at most, and endpoints in one slice.
+    /// The maximum number of addresses mirrored per subset, and of endpoints per slice.
     most: usize,
     client: Client,
     recorder: EventRecorder,
@@ -183,7 +183,7 @@ impl EndpointSliceMirroringController {
         let mirrored = mirrored(&source.subsets, self.most);
         self.tell(&source, &mirrored);
         let outdated = |s: &EndpointSliceView| s.metadata.labels != labels || s.metadata.annotations != annotations;
-        // No family needs an empty slice here: what is not there is not mirrored.
+        // Without addresses there are no slices, so no family needs an empty one.
         let plan = plan(&[], mirrored.groups, &existing, outdated, self.most);
         if !plan.create.is_empty() {
             self.expectations.expect_creations(key, plan.create.len());
@@ -217,7 +217,7 @@ impl EndpointSliceMirroringController {
         Ok(())
     }
 
-    /// Says which addresses are not mirrored.
+    /// Records events for addresses that are not mirrored.
     fn tell(&self, source: &EndpointsView, mirrored: &Mirrored) {
         let warn = |reason: &str, message: String| {
             self.recorder.event(&ObjectRef::of(source), EventType::Warning, reason, message);

@@ -23,19 +23,19 @@ use crate::shared::expectations::Expectations;
 use crate::shared::informers::SharedInformer;
 use crate::views::{Endpoint, EndpointSliceView, IndexKey, NodeView, PodView, SERVICE_NAME_LABEL, ServiceView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "endpoint-slice-controller";
-/// Label that says who keeps a slice.
+/// The label with the manager of a slice.
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// Our value of it.
+/// The label's value for this controller.
 pub const MANAGER: &str = "endpointslice-controller.k8s.io";
-/// Label of slices and endpoints of services without an address.
+/// The label of slices and Endpoints of headless services.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
-/// When a pod's node is not known yet, look again after this.
+/// The delay of the next sync if a pod's node is not in the cache.
 const NODE_WAIT: Duration = Duration::from_secs(15);
 
 struct EndpointSliceController {
-    /// Endpoints in one slice at most.
+    /// The maximum number of endpoints per slice.
     most: usize,
     client: Client,
     recorder: EventRecorder,
@@ -44,7 +44,7 @@ struct EndpointSliceController {
     nodes: SharedInformer<NodeView>,
     slices: SharedInformer<EndpointSliceView>,
     expectations: Arc<Expectations>,
-    /// Services with hints by the processors of zones.
+    /// Services with hints in proportion to the CPUs of zones.
     hinted: Mutex<HashSet<ObjectKey>>,
     metrics: SliceMetrics,
     queue: WorkQueue<ObjectKey>,
@@ -101,7 +101,7 @@ fn is_ours(s: &EndpointSliceView) -> bool {
     s.metadata.labels.get(MANAGED_BY).is_some_and(|m| m == MANAGER)
 }
 
-/// Queues the services whose endpoints a pod's change may concern, after a time in which more of them may come.
+/// Queues the services that may be affected by a change of a pod, after the batch period.
 pub(crate) fn enqueue_services_of_pods(ctx: &Arc<Context>, queue: &WorkQueue<ObjectKey>, wait: Duration) {
     let (services, queue) = (ctx.informers.services.reader(), queue.clone());
     ctx.informers.pods.on_change(move |change| {
@@ -139,7 +139,7 @@ fn endpoint_changed(a: &PodView, b: &PodView) -> bool {
     a.metadata.uid != b.metadata.uid || a.metadata.labels != b.metadata.labels || of(a) != of(b)
 }
 
-/// A node that comes, goes or moves to another zone concerns the services of its pods.
+/// Queues the services of a node's pods when the node is added, deleted, or moved to another zone.
 fn on_node(
     services: &SharedInformer<ServiceView>,
     pods: &SharedInformer<PodView>,
@@ -181,7 +181,8 @@ impl EndpointSliceController {
             return Ok(());
         }
         let Some(selector) = service.spec.selector.as_ref() else { return Ok(()) };
-        // Slices we made and do not see yet would be made twice; their arrival queues the service again.
+        // Created slices that are not in the cache yet would be created twice. Their watch events queue the service
+        // again.
         if !self.expectations.satisfied(key) {
             return Ok(());
         }
@@ -306,7 +307,7 @@ impl EndpointSliceController {
     }
 }
 
-/// The service's labels, and what ties the slice to it.
+/// Returns the labels of a slice: the service's labels, its name and the manager.
 fn slice_labels(s: &ServiceView) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::clone(&s.metadata.labels);
     labels.remove(HEADLESS);

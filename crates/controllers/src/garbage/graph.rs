@@ -1,4 +1,4 @@
-//! Who owns whom, over all kinds: pure bookkeeping, kept small since it knows every object of the cluster. Upstream
+//! The ownership graph over all kinds. Pure and compact, since it has every object of the cluster. Upstream
 //! `pkg/controller/garbagecollector/graph_builder.go`.
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -8,17 +8,18 @@ use kelson_meta::OwnerReference;
 
 use crate::views::uid_number;
 
-/// Finalizer of an object that goes after its dependents.
+/// The finalizer of an object that is deleted after its dependents.
 pub const FOREGROUND: &str = "foregroundDeletion";
-/// Finalizer of an object whose dependents stay.
+/// The finalizer of an object whose dependents are orphaned.
 pub const ORPHAN: &str = "orphan";
 
-/// Deleted objects that are remembered, so that their dependents need not ask for them one by one.
+/// The maximum number of remembered deleted objects. Dependents of these need no request to find that their owner is
+/// deleted.
 const GONE_MAX: usize = 10_000;
 
-/// Group, kind and name of an object as one number; equal ones are equal, and others all but surely differ.
+/// Returns a hash of an object's group, kind and name.
 pub fn coordinates(group: &str, kind: &str, name: &str) -> u64 {
-    // With fixed keys: two runs of a simulation must agree.
+    // With fixed keys, so that two runs of a simulation agree.
     let mut hasher = DefaultHasher::new();
     (group, kind, name).hash(&mut hasher);
     hasher.finish()
@@ -30,7 +31,7 @@ pub struct Owner {
     pub uid: u128,
     /// Whether it blocks the owner's foreground deletion.
     pub blocks: bool,
-    /// Where the reference says the owner is; see [`coordinates`].
+    /// The owner's [`coordinates`] according to the reference.
     pub coordinates: u64,
 }
 
@@ -44,34 +45,35 @@ impl Owner {
         }
     }
 
-    /// Whether the reference of an object in `namespace` means this object: the UID alone does not make a reference valid.
+    /// Whether the reference of a dependent in `namespace` is valid for this object. The UID alone does not make a
+    /// reference valid.
     fn means(&self, namespace: &str, object: &Node) -> bool {
         let in_reach = object.namespace.is_empty() || *object.namespace == *namespace;
         in_reach && self.coordinates == object.coordinates
     }
 }
 
-/// What is known of one object.
+/// An object of the graph.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Number of its resource.
+    /// The number of its resource.
     pub resource: u16,
-    /// The digest of namespace and name that [`coordinates`] makes.
+    /// Its hash, see [`coordinates`].
     pub coordinates: u64,
-    /// Namespace; empty for cluster-scoped objects.
+    /// The namespace, or empty for cluster-scoped objects.
     pub namespace: Box<str>,
     pub name: Box<str>,
     pub owners: Box<[Owner]>,
-    /// Deletion has begun.
+    /// Whether the object has a deletion timestamp.
     pub deleting: bool,
-    /// Waits for its dependents.
+    /// Whether its deletion waits for its dependents.
     pub foreground: bool,
-    /// Its dependents are to stay.
+    /// Whether its dependents must be orphaned.
     pub orphaning: bool,
 }
 
 impl Node {
-    /// From an object's metadata; `resource` is the number of its resource, `kind` its group and kind.
+    /// Returns the node for an object's metadata. `resource` is the number of its resource, `kind` its group and kind.
     pub fn new(
         resource: u16,
         kind: (&str, &str),
@@ -96,34 +98,38 @@ impl Node {
     fn blocks(&self, owner: u128) -> bool {
         self.owners.iter().any(|o| o.uid == owner && o.blocks)
     }
-    /// Whether every reference of this object to `uid` means `object`.
+    /// Whether every reference of this object to `uid` is valid for `object`.
     fn means(&self, uid: u128, object: &Node) -> bool {
         self.owners.iter().filter(|o| o.uid == uid).all(|o| o.means(&self.namespace, object))
     }
 }
 
-/// What to look at after a change.
+/// The objects to process after a change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Objects that may have to go.
+    /// Objects that may have to be deleted.
     pub delete: Vec<u128>,
-    /// Owners whose dependents are to be let go of.
+    /// Owners whose dependents must be orphaned.
     pub orphan: Vec<u128>,
 }
 
 /// All objects and their owners.
+///
+/// Monitors feed it with [`observe`](Self::observe), [`remove`](Self::remove) and [`forget`](Self::forget), and each
+/// call returns the objects that must be processed because of the change. The graph may be older than the API server,
+/// so a processor checks an object's live state before it acts.
 #[derive(Default)]
 pub struct Graph {
     nodes: HashMap<u128, Node>,
     dependents: HashMap<u128, HashSet<u128>>,
-    /// Objects that were seen to be deleted, the newest last. A UID is never given again.
+    /// Objects whose deletion was observed, the newest last. UIDs are never reused.
     gone: HashSet<u128>,
     gone_in_order: VecDeque<u128>,
 }
 
 impl Graph {
-    /// An object is there, as `node`. Whatever the order in which objects are seen, an object with a reference that may be
-    /// invalid is looked at: whether the owner is seen first, last or never.
+    /// Adds or updates an object. An object with a possibly invalid reference is always processed, whether its owner is
+    /// observed before it, after it or never.
     pub fn observe(&mut self, uid: u128, node: Node) -> Work {
         let mut work = Work::default();
         let old = self.nodes.get(&uid);
@@ -146,11 +152,11 @@ impl Graph {
                 self.recheck_foreground(owner.uid, &mut work);
             }
             match self.nodes.get(&owner.uid) {
-                // Not seen (yet): whether it exists must be asked.
+                // Not observed (yet), so the API server must be asked whether it exists.
                 None => work.delete.push(uid),
-                // It is elsewhere than the reference says.
+                // The reference has another name, kind or namespace.
                 Some(o) if !owner.means(&node.namespace, o) => work.delete.push(uid),
-                // It goes after its dependents, of which this is one.
+                // Its deletion waits for its dependents, of which this is one.
                 Some(o) if o.foreground && owner.uid != uid => work.delete.push(uid),
                 Some(_) => {}
             }
@@ -173,7 +179,7 @@ impl Graph {
         work
     }
 
-    /// An object was deleted.
+    /// Removes a deleted object.
     pub fn remove(&mut self, uid: u128) -> Work {
         if self.gone.insert(uid) {
             self.gone_in_order.push_back(uid);
@@ -186,7 +192,7 @@ impl Graph {
         self.forget(uid)
     }
 
-    /// An object is not seen any more, and may be there still.
+    /// Removes an object that is no longer watched and may still exist.
     pub fn forget(&mut self, uid: u128) -> Work {
         let mut work = Work::default();
         let Some(node) = self.nodes.remove(&uid) else { return work };
@@ -198,7 +204,7 @@ impl Graph {
         work
     }
 
-    /// Whether the object was seen to be deleted.
+    /// Whether the object's deletion was observed.
     pub fn is_gone(&self, uid: u128) -> bool {
         self.gone.contains(&uid)
     }
@@ -218,20 +224,20 @@ impl Graph {
         }
     }
 
-    /// The node of an object that is known or only referred to.
+    /// Returns the node of an object.
     pub fn get(&self, uid: u128) -> Option<&Node> {
         self.nodes.get(&uid)
     }
-    /// Whatever refers to `uid` as an owner.
+    /// Returns the objects with an owner reference to `uid`.
     pub fn dependents_of(&self, uid: u128) -> Vec<u128> {
         self.dependents.get(&uid).map(|s| s.iter().copied().collect()).unwrap_or_default()
     }
-    /// Dependents that an owner's foreground deletion waits for.
+    /// Returns the dependents for which an owner's foreground deletion waits.
     pub fn blocking(&self, owner: u128) -> Vec<u128> {
         let all = self.dependents_of(owner);
         all.into_iter().filter(|d| self.nodes.get(d).is_some_and(|n| n.blocks(owner))).collect()
     }
-    /// Every object of a resource.
+    /// Returns all objects of a resource.
     pub fn of_resource(&self, resource: u16) -> Vec<u128> {
         self.nodes.iter().filter(|(_, n)| n.resource == resource).map(|(u, _)| *u).collect()
     }
@@ -303,7 +309,7 @@ mod tests {
         assert!(g.is_gone(2 * GONE_MAX as u128 - 1) && !g.is_gone(0));
     }
 
-    /// Objects of few kinds, namespaces and names; references to them, most of which are wrong in some respect.
+    /// Objects of few kinds, namespaces and names, with references of which most are wrong in some respect.
     struct World {
         /// By UID: group and kind, namespace, name.
         places: Vec<((&'static str, &'static str), &'static str, String)>,
@@ -335,7 +341,7 @@ mod tests {
                     let references = random.random_range(0..3);
                     (0..references)
                         .map(|_| {
-                            // One UID beyond the last: of an object that never was.
+                            // One UID beyond the last is that of an object that never existed.
                             let uid = random.random_range(0..=count);
                             let (mut kind, _, mut name) =
                                 places.get(uid).cloned().unwrap_or((KINDS[0], "a", "n0".to_owned()));
@@ -366,7 +372,7 @@ mod tests {
             Node::new(0, *kind, namespace, name, &self.owners[uid], false, &[])
         }
 
-        /// Whether the API has, where the reference of an object says, the object with the UID.
+        /// Whether the API has the object with the UID where the reference says it is.
         fn is_there(&self, of: usize, reference: &OwnerReference) -> bool {
             let group = reference.api_version.split_once('/').map_or("", |(group, _)| group);
             let namespace = if reference.kind == "Node" { "" } else { self.places[of].1 };
@@ -378,7 +384,7 @@ mod tests {
             at.is_some_and(|uid| uid_text(uid) == reference.uid)
         }
 
-        /// Those that must go: all their owners are absent.
+        /// The objects that must be deleted, as all their owners are absent.
         fn condemned(&self) -> Vec<usize> {
             let all = 0..self.places.len();
             let absent = |uid: usize| !self.owners[uid].iter().any(|o| self.is_there(uid, o));
@@ -394,7 +400,7 @@ mod tests {
             let mut events: Vec<(usize, bool)> = (0..world.places.len()).map(|uid| (uid, true)).collect();
             for _ in 0..4 {
                 events.shuffle(&mut random);
-                // The events of one object come in their order, those of others wherever they may.
+                // Events of one object keep their order; events of different objects are interleaved.
                 let mut order = events.clone();
                 for uid in (0..world.places.len()).filter(|uid| world.deleted[*uid]) {
                     let seen = order.iter().position(|e| *e == (uid, true)).expect("each is seen");
@@ -408,7 +414,8 @@ mod tests {
                     let work = if *is_there { graph.observe(number, world.node(*uid)) } else { graph.remove(number) };
                     looked_at.extend(work.delete);
                 }
-                // What is looked at is judged by the API's state. So the verdict is the same if nothing is overlooked.
+                // Processed objects are checked against the API's state, so the result is the same if no object is
+                // missed.
                 for uid in world.condemned() {
                     let number = uid_number(&uid_text(uid));
                     assert!(looked_at.contains(&number), "seed {seed}, order {order:?}: {uid} is overlooked");

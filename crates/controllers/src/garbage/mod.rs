@@ -1,6 +1,6 @@
 //! Garbage collection by owner references: background, foreground and orphan. Upstream
-//! `pkg/controller/garbagecollector`. `graph` knows who owns whom, `monitors` feeds it; this file decides about one
-//! object at a time, always on its live state.
+//! `pkg/controller/garbagecollector`. `graph` has the ownership of all objects and `monitors` feeds it. This file
+//! decides about one object at a time, always on its live state.
 mod graph;
 mod monitors;
 mod objects;
@@ -19,30 +19,31 @@ use serde_json::{Value, json};
 
 use self::graph::{FOREGROUND, ORPHAN, Work, coordinates};
 use self::monitors::Monitors;
-use self::objects::{Found, Objects};
+use self::objects::{Lookup, Objects};
 use crate::shared::context::{Context, SyncError};
 use crate::shared::discovery::{ApiResource, discover};
 use crate::views::uid_number;
 
-/// Changes of definitions come in bursts; discovery is read once after this.
+/// The delay between a change of definitions and discovery, as changes come in bursts.
 const REFRESH_DELAY: Duration = Duration::from_secs(1);
-/// Discovery is tried again after this when it failed.
+/// The delay before failed discovery is retried.
 const DISCOVERY_RETRY: Duration = Duration::from_secs(10);
 
-/// The first reading of all kinds is waited for so long; kinds that cannot be listed then come later. As upstream.
+/// The maximum wait for the initial lists of all kinds. Kinds that cannot be listed by then are added later. As
+/// upstream.
 const INITIAL_SYNC_MAX: Duration = Duration::from_secs(30);
-/// Objects that are looked at at once (upstream's `--concurrent-gc-syncs`).
+/// The number of concurrent workers (upstream's `--concurrent-gc-syncs`).
 const GC_WORKERS: usize = 20;
 
-/// Kinds of owners that are not served, of which the log tells.
+/// The maximum number of unserved owner kinds that are logged.
 const UNKNOWN_KINDS_MAX: usize = 1000;
 
-/// One thing to look at.
+/// A key of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Task {
-    /// An object that may have to go.
+    /// An object that may have to be deleted.
     Delete(u128),
-    /// An owner whose dependents are to stay.
+    /// An owner whose dependents must be orphaned.
     Orphan(u128),
 }
 
@@ -62,9 +63,9 @@ struct GarbageCollector {
     recorder: EventRecorder,
     monitors: Monitors,
     queue: WorkQueue<Task>,
-    /// Versions and kinds of owners that are not served, of which the log tells.
+    /// Versions and kinds of owners that are not served and have been logged.
     unknown_kinds: Mutex<HashSet<(String, String)>>,
-    /// Workers have been started: once, after all kinds were read that can be.
+    /// Whether the workers have been started, which happens once after the initial lists.
     working: AtomicBool,
 }
 
@@ -99,13 +100,13 @@ impl GarbageCollector {
             let complete = match discover(&self.client).await {
                 Ok(found) => {
                     for (gv, why) in &found.failed {
-                        tracing::warn!(group_version = %gv, error = %why, "kinds not collected: discovery failed");
+                        tracing::warn!(group_version = %gv, error = %why, "discovery failed; not collecting garbage of this group version");
                     }
                     self.monitors.follow(&found);
                     found.failed.is_empty()
                 }
                 Err(e) => {
-                    tracing::warn!(error = %e, "discovery failed, will try again");
+                    tracing::warn!(error = %e, "discovery failed; retrying");
                     tokio::time::sleep(DISCOVERY_RETRY).await;
                     continue;
                 }
@@ -117,19 +118,19 @@ impl GarbageCollector {
             if complete {
                 refresh.await;
             } else {
-                // What could not be read is not watched yet, and nothing else would say that it can be read again.
+                // A group whose discovery failed is not watched, so nothing else reports that it is available again.
                 let _ = tokio::time::timeout(DISCOVERY_RETRY, refresh).await;
             }
             tokio::time::sleep(REFRESH_DELAY).await;
         }
     }
 
-    /// Starts the workers once all kinds were read, or those that can be. An owner that is not known is asked for, so
-    /// kinds that come later change no verdict.
+    /// Starts the workers after the initial lists of all kinds that can be listed. The API server is asked about
+    /// unknown owners, so kinds that are added later do not change decisions.
     async fn start_working(self: &Arc<Self>, ctx: &Arc<Context>) {
         if tokio::time::timeout(INITIAL_SYNC_MAX, self.monitors.synced()).await.is_err() {
             let kinds = self.monitors.unsynced();
-            tracing::warn!(?kinds, "these kinds cannot be listed; garbage of the others is collected meanwhile");
+            tracing::warn!(?kinds, "listing these kinds failed; collecting garbage of the others");
         }
         self.working.store(true, Ordering::Relaxed);
         let me = Arc::clone(self);
@@ -144,15 +145,15 @@ impl GarbageCollector {
         });
     }
 
-    /// The metadata of a known object as the API has it now; `None` where the object is gone.
+    /// Returns the live metadata of a known object, or `None` if it does not exist.
     async fn live(&self, place: &Location, uid: u128) -> Result<Option<ObjectMeta>, SyncError> {
         Ok(match self.objects.get(&place.resource, &place.namespace, &place.name).await? {
-            Found::Object(meta) if uid_number(&meta.uid) == uid => Some(*meta),
-            Found::Object(_) | Found::Absent | Found::Unserved => None,
+            Lookup::Object(meta) if uid_number(&meta.uid) == uid => Some(*meta),
+            Lookup::Object(_) | Lookup::Absent | Lookup::Unserved => None,
         })
     }
 
-    /// Where a known object is.
+    /// Returns the location of a known object.
     fn place(&self, uid: u128) -> Option<Location> {
         let (number, namespace, name) = {
             let g = self.monitors.graph.lock();
@@ -163,7 +164,7 @@ impl GarbageCollector {
         Some(Location { path: resource.object_path(&namespace, &name), resource, namespace, name })
     }
 
-    /// Deletes an object none of whose owners is left, or that its owner waits for.
+    /// Deletes an object if none of its owners exists, or if its owner's deletion waits for it.
     async fn consider(&self, uid: u128) -> Result<(), SyncError> {
         let Some(place) = self.place(uid) else { return Ok(()) };
         let Some(meta) = self.live(&place, uid).await? else { return Ok(()) };
@@ -201,8 +202,8 @@ impl GarbageCollector {
         self.delete(path, meta, policy).await
     }
 
-    /// A foreground deletion of an object whose dependents are going the same way could wait for itself for ever: then
-    /// it stops blocking its owners.
+    /// Stops an object from blocking its owners if its dependents are also in foreground deletion, since a cycle would
+    /// otherwise never end.
     async fn break_circle(&self, path: &str, meta: &ObjectMeta, dependents: &[u128]) -> Result<(), SyncError> {
         let circular = {
             let g = self.monitors.graph.lock();
@@ -234,9 +235,9 @@ impl GarbageCollector {
         Ok(())
     }
 
-    /// Whether an owner is there: the object with the reference's UID, of the group and kind and by the name that it gives, in
-    /// the dependent's namespace or in none. The graph's word is enough for yes, and for an owner that was seen to be
-    /// deleted; else the API is asked.
+    /// Returns whether an owner exists: the object with the reference's UID, group, kind and name, in the dependent's
+    /// namespace or cluster-scoped. The graph decides if it has the owner or observed its deletion; otherwise the API
+    /// server is asked.
     async fn judge(&self, owner: &OwnerReference, of: &ObjectMeta, place: &Location) -> Result<Verdict, SyncError> {
         let uid = uid_number(&owner.uid);
         if self.monitors.graph.lock().is_gone(uid) {
@@ -247,7 +248,8 @@ impl GarbageCollector {
             return Err(self.unknown_kind(owner, &place.path));
         };
         if resource.namespaced && of.namespace.is_empty() {
-            // Which namespace is meant nobody can say: such an object is never collected (kubernetes#92743).
+            // A cluster-scoped object with a namespaced owner has an unknown owner namespace, so it is never collected
+            // (kubernetes#92743).
             self.report_invalid(owner, of, &place.resource);
             return Ok(Verdict::Solid);
         }
@@ -265,25 +267,24 @@ impl GarbageCollector {
             Some((false, ..)) | None => {}
         }
         match self.objects.get(&resource, namespace, &owner.name).await? {
-            Found::Object(live) if live.uid == owner.uid => {
+            Lookup::Object(live) if live.uid == owner.uid => {
                 let waits = live.is_deleting() && live.finalizers.iter().any(|f| f == FOREGROUND);
                 Ok(if waits { Verdict::Waiting } else { Verdict::Solid })
             }
-            Found::Object(_) | Found::Absent => Ok(Verdict::Absent),
-            // The version may have gone, with the objects served in another one.
-            Found::Unserved if self.objects.is_served(&resource.group, &resource.kind).await? => {
+            Lookup::Object(_) | Lookup::Absent => Ok(Verdict::Absent),
+            // The version may have been removed while another one serves the objects.
+            Lookup::Unserved if self.objects.is_served(&resource.group, &resource.kind).await? => {
                 self.monitors.refresh.notify_one();
-                Err(SyncError::Logged(format!("{} is no longer served, its objects are", resource.path(""))))
+                Err(SyncError::Logged(format!("{} is no longer served, but its objects remain", resource.path(""))))
             }
-            Found::Unserved => Ok(Verdict::Absent),
+            Lookup::Unserved => Ok(Verdict::Absent),
         }
     }
 
-    /// An owner of a kind that is not served: its dependent is looked at again and again, and the log says so once for each
-    /// kind.
+    /// Handles an owner of a kind that is not served. The dependent is retried, and the log has one line per kind.
     fn unknown_kind(&self, owner: &OwnerReference, path: &str) -> SyncError {
         let (kind, version) = (&owner.kind, &owner.api_version);
-        let text = format!("no matches for kind {kind:?} in version {version:?}, which is to be an owner of {path}");
+        let text = format!("no matches for kind {kind:?} in version {version:?}, which {path} names as an owner");
         let mut known = self.unknown_kinds.lock();
         if known.len() < UNKNOWN_KINDS_MAX && known.insert((version.clone(), kind.clone())) {
             return SyncError::Other(text);
@@ -306,7 +307,7 @@ impl GarbageCollector {
         self.recorder.event(&about, EventType::Warning, "OwnerRefInvalidNamespace", message);
     }
 
-    /// Lets go of all dependents, then of the owner.
+    /// Removes the owner reference from all dependents, then the owner's finalizer.
     async fn orphan(&self, uid: u128) -> Result<(), SyncError> {
         let Some(place) = self.place(uid) else { return Ok(()) };
         let dependents = self.monitors.graph.lock().dependents_of(uid);
@@ -338,7 +339,7 @@ impl GarbageCollector {
         self.patch_meta(path, meta, json!({"finalizers": rest})).await
     }
 
-    /// Patches metadata, only as it was read: a conflict comes back as an error and is tried again on fresh state.
+    /// Patches metadata of the object as it was read. A conflict is an error and is retried with the live state.
     async fn patch_meta(&self, path: &str, meta: &ObjectMeta, mut change: Value) -> Result<(), SyncError> {
         change["uid"] = json!(meta.uid);
         change["resourceVersion"] = json!(meta.resource_version);
@@ -351,7 +352,7 @@ impl GarbageCollector {
 
     async fn delete(&self, path: &str, meta: &ObjectMeta, policy: PropagationPolicy) -> Result<(), SyncError> {
         let mut options = DeleteOptions::default().with_uid(&meta.uid).with_propagation(policy);
-        // The judgement holds for the owners as they were read.
+        // The decision is valid only for the owners as they were read.
         if let Some(p) = options.preconditions.as_mut() {
             p.resource_version = Some(meta.resource_version.clone());
         }
@@ -363,7 +364,7 @@ impl GarbageCollector {
     }
 }
 
-/// Where an object is.
+/// The location of an object.
 struct Location {
     path: String,
     resource: Arc<ApiResource>,
@@ -371,12 +372,12 @@ struct Location {
     name: Box<str>,
 }
 
-/// What an owner reference leads to.
+/// The state of a referenced owner.
 enum Verdict {
-    /// An object that stays.
+    /// The owner exists and is not waiting for its dependents.
     Solid,
     Absent,
-    /// An object that goes after its dependents.
+    /// The owner's deletion waits for its dependents.
     Waiting,
 }
 

@@ -1,5 +1,5 @@
-//! Watches every kind that can be deleted, as metadata alone, and keeps the graph up to date. Kinds that come and go with
-//! custom resource definitions are followed: a change of those calls for a new look at discovery.
+//! Watches the metadata of every kind that can be deleted and updates the graph. A change of custom resource
+//! definitions or API services triggers discovery, which adds and removes watches.
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use super::graph::{Graph, Node, Work};
 use crate::shared::discovery::{ApiResource, Discovered};
 use crate::views::uid_number;
 
-/// Kinds whose objects never own nor are owned, and are many.
+/// Kinds without ownership and with many objects.
 const IGNORED: &[(&str, &str)] = &[("", "events"), ("events.k8s.io", "events")];
-/// Kinds whose change means that other kinds come or go.
+/// Kinds whose changes add or remove other kinds.
 const DEFINITIONS: &[(&str, &str)] =
     &[("apiextensions.k8s.io", "customresourcedefinitions"), ("apiregistration.k8s.io", "apiservices")];
 
-/// Deleted definitions that are remembered.
+/// The maximum number of remembered deleted definitions.
 const UNDEFINED_MAX: usize = 10_000;
 
-/// Metadata of an object of any kind.
+/// The metadata of an object of any kind.
 #[derive(Deserialize)]
 pub struct MetaView {
     metadata: SlimMeta,
@@ -42,14 +42,14 @@ struct SlimMeta {
     finalizers: Vec<String>,
 }
 
-// Only for messages: the path comes from discovery.
+// The type is used only in messages; the path comes from discovery.
 slim_object!(MetaView, ResourceType::namespaced("meta.k8s.io", "v1", "partialobjectmetadata", "PartialObjectMetadata"));
 
-/// Resources by number; numbers are never used again.
+/// Resources by number. Numbers are never reused.
 #[derive(Default)]
 pub struct Resources {
     all: Vec<Arc<ApiResource>>,
-    /// Numbers of those that are served now.
+    /// Numbers of the resources that are served now.
     current: HashSet<u16>,
 }
 
@@ -61,18 +61,18 @@ impl Resources {
         });
         u16::try_from(at).unwrap_or(u16::MAX)
     }
-    /// The resource of a number.
+    /// Returns the resource with this number.
     pub fn get(&self, number: u16) -> Option<Arc<ApiResource>> {
         self.all.get(usize::from(number)).cloned()
     }
-    /// The served resource that an owner reference means, whatever version of the group it names.
+    /// Returns the served resource of an owner reference, in any version of its group.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<Arc<ApiResource>> {
         let group = api_version.split_once('/').map_or("", |(g, _)| g);
         let served = self.current.iter().filter_map(|n| self.all.get(usize::from(*n)));
         served.into_iter().find(|r| r.group == group && r.kind == kind).cloned()
     }
-    /// Takes what discovery found for what is served. Resources of a group version that could not be read stay as they
-    /// were: an owner that cannot be read is not gone.
+    /// Updates the served resources from discovery. Resources of a group version whose discovery failed are kept, since
+    /// an owner that cannot be read still exists.
     fn take(&mut self, found: &Discovered) {
         let unread = |r: &ApiResource| found.failed.iter().any(|(gv, _)| *gv == r.group_version());
         let old = std::mem::take(&mut self.current);
@@ -89,24 +89,24 @@ impl Resources {
     }
 }
 
-/// The graph and what feeds it.
+/// The graph and the watches that feed it.
 pub struct Monitors {
     client: Client,
     tasks: Tasks,
-    /// Who owns whom.
+    /// The ownership graph.
     pub graph: Arc<Mutex<Graph>>,
-    /// What is served, as discovery last said.
+    /// The served resources of the last discovery.
     pub resources: Mutex<Resources>,
     running: Mutex<HashMap<u16, InformerHandle<MetaView>>>,
-    /// Names of definitions of custom resources that were deleted: all their objects went before.
+    /// Names of deleted custom resource definitions, whose objects were all deleted before.
     undefined: Arc<Mutex<HashSet<String>>>,
-    /// Woken when discovery should be read again.
+    /// Notified when discovery should be read again.
     pub refresh: Arc<Notify>,
     on_work: Arc<dyn Fn(Work) + Send + Sync>,
 }
 
 impl Monitors {
-    /// None running yet. `on_work` is called for what a change of the graph calls for.
+    /// Returns monitors without watches. `on_work` receives the objects to process after each change of the graph.
     pub fn new(client: Client, tasks: Tasks, on_work: Arc<dyn Fn(Work) + Send + Sync>) -> Self {
         Self {
             client,
@@ -120,7 +120,7 @@ impl Monitors {
         }
     }
 
-    /// Starts watches of new kinds and ends those of kinds that are gone.
+    /// Starts watches of new kinds and stops those of removed kinds.
     pub fn follow(&self, found: &Discovered) {
         let keep: Vec<(u16, Arc<ApiResource>)> = {
             let mut resources = self.resources.lock();
@@ -147,7 +147,8 @@ impl Monitors {
         }
     }
 
-    /// The objects of a resource that is no longer served are not seen any more. They are gone if their definition is.
+    /// Removes the objects of a resource that is no longer served. They count as deleted if their definition was
+    /// deleted.
     fn forget(&self, number: u16) {
         let definition = self.resources.lock().get(number).map(|r| format!("{}.{}", r.plural, r.group));
         let gone = definition.is_some_and(|name| self.undefined.lock().contains(&name));
@@ -189,7 +190,7 @@ impl Monitors {
             .start_in(&self.tasks)
     }
 
-    /// Waits until every running watch has read its initial state.
+    /// Waits until every running watch has its initial list.
     pub async fn synced(&self) {
         let all: Vec<_> = self.running.lock().values().cloned().collect();
         for h in all {
@@ -197,7 +198,7 @@ impl Monitors {
         }
     }
 
-    /// The resources whose objects could not be listed yet, as `PLURAL.GROUP`.
+    /// Returns the resources without an initial list, as `PLURAL.GROUP`.
     pub fn unsynced(&self) -> Vec<String> {
         let running: Vec<_> = self.running.lock().iter().map(|(n, h)| (*n, h.clone())).collect();
         let waiting = running.into_iter().filter(|(_, h)| h.synced().now_or_never().is_none());
@@ -213,7 +214,7 @@ fn is_monitored(r: &ApiResource) -> bool {
     r.serves(&["delete", "list", "watch"]) && !IGNORED.contains(&(r.group.as_str(), r.plural.as_str()))
 }
 
-/// Remembers which definitions were deleted, as far as there is room.
+/// Records a deleted definition, up to the maximum number.
 fn note_definition(undefined: &mut HashSet<String>, change: &Change<MetaView>) {
     let name = &change.object().metadata.name;
     if !matches!(change, Change::Deleted(_)) {

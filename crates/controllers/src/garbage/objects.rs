@@ -1,5 +1,5 @@
-//! Reads single objects of any kind. A kind that fails (its conversion webhook is away, its server is down) is asked once in a
-//! while, so that it delays no objects of other kinds.
+//! Reads single objects of any kind. A kind whose requests fail, for example because its conversion webhook or
+//! extension server is unavailable, is retried rarely, so that it does not delay objects of other kinds.
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use tokio::time::Instant;
 use crate::shared::context::SyncError;
 use crate::shared::discovery::{ApiResource, discover};
 
-/// A kind that failed is asked again after this.
+/// The delay before a failing kind is read again.
 const FAILING_PAUSE: Duration = Duration::from_secs(5);
 
-/// One answer is waited for so long: as long as a conversion webhook may take.
+/// The timeout of one request, which is the maximum time of a conversion webhook.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// What is at the path of an object.
-pub enum Found {
+/// The result of reading an object.
+pub enum Lookup {
     Object(Box<ObjectMeta>),
-    /// The kind is served, and has no such object.
+    /// The kind is served, and the object does not exist.
     Absent,
-    /// Nothing is served there.
+    /// The version of the kind is not served.
     Unserved,
 }
 
@@ -34,10 +34,10 @@ struct Live {
     metadata: ObjectMeta,
 }
 
-/// Reads objects; see the module.
+/// Reads objects of any kind. See the module's documentation.
 pub struct Objects {
     client: Client,
-    /// When a collection that failed may be asked again, by its path. Bounded by the number of kinds.
+    /// When a failing collection may be read again, by its path. Bounded by the number of kinds.
     failing: Mutex<HashMap<String, Instant>>,
 }
 
@@ -46,19 +46,19 @@ impl Objects {
         Self { client, failing: Mutex::default() }
     }
 
-    /// The metadata of one object.
+    /// Returns the metadata of one object.
     ///
     /// # Errors
-    /// The request failed, or one of the kind failed a short time ago.
-    pub async fn get(&self, resource: &ApiResource, namespace: &str, name: &str) -> Result<Found, SyncError> {
+    /// The request failed, or a request for the same collection failed recently.
+    pub async fn get(&self, resource: &ApiResource, namespace: &str, name: &str) -> Result<Lookup, SyncError> {
         let collection = resource.path("");
         let now = Instant::now();
         if let Some(next) = self.failing.lock().get_mut(&collection) {
             if *next > now {
-                let text = format!("{collection} failed a short time ago and is not asked yet");
+                let text = format!("{collection} failed recently and is not queried yet");
                 return Err(SyncError::Logged(text));
             }
-            // The others wait for what comes of this one.
+            // Other requests for this collection wait for the result of this one.
             *next = now + ANSWER_MAX;
         }
         let path = resource.object_path(namespace, name);
@@ -66,10 +66,10 @@ impl Objects {
             Client::read(self.client.raw_accepting(Method::GET, &path, "", METADATA_ONLY, Bytes::new()).await?).await
         };
         let answer = tokio::time::timeout(ANSWER_MAX, asked).await;
-        let answer = answer.unwrap_or_else(|_| Err(TransportError(format!("no answer within {ANSWER_MAX:?}")).into()));
+        let answer = answer.unwrap_or_else(|_| Err(TransportError(format!("timed out after {ANSWER_MAX:?}")).into()));
         let fails = answer.as_ref().is_err_and(is_of_the_kind);
         if fails {
-            // The request may have waited for its answer until now.
+            // The request may have taken until now.
             self.failing.lock().insert(collection, Instant::now() + FAILING_PAUSE);
         } else {
             self.failing.lock().remove(&collection);
@@ -78,15 +78,15 @@ impl Objects {
             Ok(bytes) => {
                 let live: Live =
                     serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))?;
-                Ok(Found::Object(Box::new(live.metadata)))
+                Ok(Lookup::Object(Box::new(live.metadata)))
             }
-            Err(e) if e.is_unserved() => Ok(Found::Unserved),
-            Err(e) if e.is_not_found() => Ok(Found::Absent),
+            Err(e) if e.is_unserved() => Ok(Lookup::Unserved),
+            Err(e) if e.is_not_found() => Ok(Lookup::Absent),
             Err(e) => Err(e.into()),
         }
     }
 
-    /// Whether a kind is served now, in whatever version.
+    /// Returns whether a kind is served in any version.
     ///
     /// # Errors
     /// Discovery of its group failed.
@@ -100,7 +100,7 @@ impl Objects {
     }
 }
 
-/// Whether an error says something of the kind rather than of one object.
+/// Whether an error concerns the kind rather than one object.
 fn is_of_the_kind(e: &ClientError) -> bool {
     matches!(e, ClientError::Transport(_)) || e.status().is_some_and(|s| s.code >= 500)
 }

@@ -22,7 +22,7 @@ fn deployment(name: &str) -> Value {
         "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "c"}]}}}})
 }
 
-/// A deployment `d`, its replica set `r`, and that one's config map `c` (which goes at once, unlike a pod).
+/// A deployment `d`, its replica set `r`, and that one's config map `c`, which is deleted at once, unlike a pod.
 async fn family(api: &Api) {
     let d = api.create("apps/v1/deployments", deployment("d")).await;
     let r = api.create("apps/v1/replicasets", owned("r", "ReplicaSet", &d, "Deployment")).await;
@@ -225,7 +225,7 @@ async fn a_kind_that_cannot_be_read_delays_no_other() {
             api.until_within(limit, "what could not be read is collected as well", gone).await;
             assert!(api.get("v1/configmaps", "n", "waits0").await.is_some(), "its owner is there");
         } else {
-            // All workers may wait for a server that never answers, until each request has had its time.
+            // All workers may wait for a server that never responds, until each request times out.
             let within = std::time::Duration::from_secs(90);
             api.until_within(within, "the garbage of other kinds is collected", gone).await;
         }
@@ -248,7 +248,7 @@ const DEFINITIONS: &str = "apiextensions.k8s.io/v1/customresourcedefinitions";
 
 #[tokio::test(start_paused = true)]
 async fn dependents_of_custom_objects_go_with_their_definition() {
-    // Whether the end of the objects is seen or not: the watch of the kind may be over before.
+    // Whether or not the deletion of the objects is observed, as the kind's watch may end before.
     for sees_them_go in [true, false] {
         let (api, gate) = (Api::start().await, Gate::default());
         api.namespace("n").await;
@@ -280,7 +280,7 @@ async fn an_owner_whose_version_is_not_served_any_more_is_not_taken_for_gone() {
     api.create(DEFINITIONS, definition(&["v1", "v2"])).await;
     let thing = json!({"apiVersion": "example.com/v1", "kind": "Thing", "metadata": {"name": "t", "namespace": "n"}});
     let thing = api.create("example.com/v1/things", thing).await;
-    // The collector knows the kind and cannot see its objects; what it knows of the versions is of before.
+    // The collector has the kind and cannot list its objects, and its versions are outdated.
     gate.bar("/apis/example.com/v1/things", Barred::Unserved);
     gate.bar("/apis/example.com/v2/things", Barred::Unserved);
     gate.bar("/apis/example.com/v1/namespaces", Barred::Unserved);

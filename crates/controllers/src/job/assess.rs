@@ -1,5 +1,6 @@
-//! Where a job stands, from its pods, and whether it has come to its end: no I/O here. The order in which ends are looked
-//! for is upstream's (`job_controller.go`, syncJob): an end that was decided before, then failures, then successes.
+//! The assessment of a job: its counters and whether it is finished, computed from its pods without I/O. Reasons to
+//! finish are checked in upstream's order (`job_controller.go`, syncJob): an earlier decision, then failures, then
+//! successes.
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
@@ -12,65 +13,65 @@ use super::pods::{self, JobPod};
 use super::policies::{self, Failure};
 use crate::views::{JobCondition, JobStatus, JobView};
 
-/// Interim condition of a job that will succeed once its other pods are gone.
+/// The interim condition of a job that succeeds once its other pods are gone.
 pub const SUCCESS_CRITERIA_MET: &str = "SuccessCriteriaMet";
-/// Interim condition of a job that will fail once its pods are gone.
+/// The interim condition of a job that fails once its pods are gone.
 pub const FAILURE_TARGET: &str = "FailureTarget";
 
-/// What a job is judged by.
+/// The input of an assessment.
 pub struct Look<'a> {
     pub job: &'a JobView,
     pub pods: &'a [JobPod],
-    /// UIDs of pods whose finalizer this process has taken, but whose change has not been seen yet.
+    /// UIDs of pods whose finalizer this process removed and whose update is not yet in the cache.
     pub released: &'a HashSet<String>,
-    /// Failures known before.
+    /// Failures since the last success, from earlier syncs.
     pub failures: Failures,
-    /// Whether containers are restarted in their pods when they fail.
+    /// Whether failed containers are restarted in their pods (`restartPolicy: OnFailure`).
     pub restarts_in_place: bool,
     pub now: Timestamp,
 }
 
-/// Where an indexed job stands.
+/// The indexes of an indexed job.
 #[derive(Clone, Debug, Default)]
 pub struct IndexState {
-    /// How many indexes there are.
+    /// The number of indexes.
     pub completions: u32,
-    /// Those that the status says have succeeded.
+    /// Succeeded indexes according to the status.
     pub before: Indexes,
-    /// Those that have.
+    /// Succeeded indexes according to the status and the pods.
     pub succeeded: Indexes,
-    /// Those that have failed for good, where indexes have limits of their own.
+    /// Indexes that failed permanently. `None` if the job has no `backoffLimitPerIndex`.
     pub failed: Option<Indexes>,
-    /// Failed pods that stay until they are replaced.
+    /// Failed pods that are kept until their replacement is created, by index.
     pub to_replace: HashMap<u32, JobPod>,
 }
 
-/// Where a job stands.
+/// The result of an assessment.
 #[derive(Clone, Debug, Default)]
 pub struct Assessment {
-    /// The status so far; the counters change when pods are counted.
+    /// The new status. Its counters change when pods are counted.
     pub status: JobStatus,
-    /// Pods that run or will.
+    /// Pods that are pending or running and not being deleted.
     pub active: Vec<JobPod>,
-    /// Those of them that are ready.
+    /// The number of ready active pods.
     pub ready: i32,
-    /// Pods that go and have not ended.
+    /// The number of pods that are being deleted and have not terminated.
     pub terminating: i32,
-    /// Successes, counted or not.
+    /// The number of succeeded pods, whether or not they are counted in the status.
     pub succeeded: i32,
-    /// Failures, counted or not.
+    /// The number of failed pods, whether or not they are counted in the status.
     pub failed: i32,
-    /// Failures that replacements wait for.
+    /// Failures since the last success, which determine the back-off of replacements.
     pub failures: Failures,
-    /// The end the job is coming to, if any.
+    /// The condition with which the job finishes, if it does.
     pub target: Option<JobCondition>,
-    /// Of an indexed job.
+    /// The indexes, if the job is indexed.
     pub indexes: Option<IndexState>,
-    /// When the job's deadline is reached.
+    /// The time until `activeDeadlineSeconds` is reached.
     pub deadline_in: Option<Duration>,
 }
 
-/// Judges a job.
+/// Assesses a job.
 pub fn assess(seen: &Look<'_>) -> Assessment {
     let job = seen.job;
     let mut status = job.status.clone();
@@ -103,19 +104,19 @@ pub fn assess(seen: &Look<'_>) -> Assessment {
     a
 }
 
-/// Whether a pod's end is still to be counted: it is tracked, and has an index of the job where it must have one.
+/// Whether a terminated pod is not yet counted: it has the tracking finalizer and, in an indexed job, a valid index.
 fn is_uncounted(seen: &Look<'_>, pod: &JobPod) -> bool {
     pod.tracked
         && !seen.released.contains(pod.uid())
         && (!seen.job.is_indexed() || pod.index_below(completions(seen.job)).is_some())
 }
 
-/// How many indexes an indexed job has.
+/// Returns the number of indexes of an indexed job.
 pub fn completions(job: &JobView) -> u32 {
     job.spec.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }
 
-/// An end that was decided in an earlier look, or that the pod failure policy asks for.
+/// Returns the condition that an earlier sync or the pod failure policy decided.
 fn decided(status: &JobStatus, seen: &Look<'_>) -> Option<JobCondition> {
     if let Some(met) = status.holds(SUCCESS_CRITERIA_MET) {
         return Some(met.clone());
@@ -136,7 +137,7 @@ fn failure(seen: &Look<'_>, reason: &str, message: impl Into<String>) -> JobCond
     JobCondition::new(FAILURE_TARGET, "True", reason, message, seen.now)
 }
 
-/// Too many failures, or too long; notes when the deadline will be reached.
+/// Returns the condition of a job with too many failures or past its deadline. Sets `deadline_in` otherwise.
 fn limits(a: &mut Assessment, seen: &Look<'_>) -> Option<JobCondition> {
     let job = seen.job;
     if a.failed > job.spec.backoff_limit.unwrap_or(i32::MAX) || too_many_restarts(seen) {
@@ -155,7 +156,7 @@ fn limits(a: &mut Assessment, seen: &Look<'_>) -> Option<JobCondition> {
     None
 }
 
-/// Whether containers that are restarted in their pods have been so too often.
+/// Whether the restarts of containers in their pods exceed the back-off limit.
 fn too_many_restarts(seen: &Look<'_>) -> bool {
     if !seen.restarts_in_place {
         return false;
@@ -196,7 +197,7 @@ fn assess_indexes(a: &mut Assessment, seen: &Look<'_>, fresh: &[&JobPod]) {
     a.indexes = Some(state);
 }
 
-/// Too many failed indexes, or none left that could still succeed.
+/// Returns the condition of a job with too many failed indexes, or without an index that can still succeed.
 fn index_limits(seen: &Look<'_>, state: &IndexState, failed: &Indexes) -> Option<JobCondition> {
     let most = seen.job.spec.max_failed_indexes.map(|n| usize::try_from(n).unwrap_or(0));
     if most.is_some_and(|most| failed.len() > most) {
@@ -207,10 +208,10 @@ fn index_limits(seen: &Look<'_>, state: &IndexState, failed: &Indexes) -> Option
     (!failed.is_empty() && all_ended).then(|| failure(seen, "FailedIndexes", "Job has failed indexes"))
 }
 
-/// Whether all that was asked for has succeeded and nothing runs: the condition to come to.
+/// Returns the condition of a job that has all its successes and no active pod.
 pub fn completed(job: &JobView, succeeded: i32, active: i32, now: Timestamp) -> Option<JobCondition> {
     let enough = match job.spec.completions {
-        // Any success ends such a job; the pods that still run are waited for.
+        // Without completions one success is enough, and the job waits for its running pods.
         None => succeeded > 0,
         Some(n) => succeeded >= n,
     };
@@ -218,7 +219,8 @@ pub fn completed(job: &JobView, succeeded: i32, active: i32, now: Timestamp) -> 
     (enough && active == 0).then(|| JobCondition::new(SUCCESS_CRITERIA_MET, "True", "CompletionsReached", text, now))
 }
 
-/// A suspended or resumed job's condition and start time; the event's reason and message if that is new.
+/// Updates the condition and the start time of a suspended or resumed job. Returns the event's reason and message if
+/// that is a change.
 pub fn note_suspension(job: &JobView, status: &mut JobStatus, now: Timestamp) -> Option<(&'static str, &'static str)> {
     if job.is_suspended() {
         let condition = JobCondition::new("Suspended", "True", "JobSuspended", "Job suspended", now);
@@ -229,13 +231,13 @@ pub fn note_suspension(job: &JobView, status: &mut JobStatus, now: Timestamp) ->
     }
     let condition = JobCondition::new("Suspended", "False", "JobResumed", "Job resumed", now);
     status.put(condition).then(|| {
-        // The deadline counts from here: it is about the time a job is active without a break.
+        // The deadline starts here, since it applies to the time since the last resume.
         status.start_time = Some(format_seconds(now));
         ("Resumed", "Job resumed")
     })
 }
 
-/// A count as the API has it.
+/// Converts a count to the API's type.
 pub fn number(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }

@@ -1,5 +1,5 @@
-//! How long a failed pod's replacement waits: doubling from ten seconds to ten minutes with each failure since the last
-//! success (upstream `backoff_utils.go`).
+//! The back-off of replacements for failed pods: it doubles from ten seconds to ten minutes with each failure since the
+//! last success (upstream `backoff_utils.go`).
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,7 +10,8 @@ use crate::views::PodView;
 const FIRST: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Failures of a job since its last success. It lives in memory only: after a restart the first replacement comes at once.
+/// The failures of a job since its last success. They are kept in memory only, so the first replacement after a restart
+/// is immediate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
     count: u32,
@@ -18,7 +19,7 @@ pub struct Failures {
 }
 
 impl Failures {
-    /// With what ended since this was computed.
+    /// Returns the failures after these pods terminated.
     pub fn after(self, succeeded: &[&JobPod], failed: &[&JobPod]) -> Self {
         let times = failed.iter().filter_map(|p| finished(&p.pod));
         match succeeded.iter().filter_map(|p| finished(&p.pod)).max() {
@@ -34,7 +35,7 @@ impl Failures {
         }
     }
 
-    /// What is left of the wait at `now`.
+    /// Returns the remaining back-off at `now`.
     pub fn wait(self, now: Timestamp) -> Duration {
         match self.last {
             Some(last) => left(self.count, last, now),
@@ -43,7 +44,7 @@ impl Failures {
     }
 }
 
-/// What is left of an index's wait, whose last pod failed as one of `failures`.
+/// Returns the remaining back-off of an index whose last pod was the last of `failures`.
 pub fn wait_of_index(last_failed: &PodView, failures: u32, now: Timestamp) -> Duration {
     finished(last_failed).map_or(Duration::ZERO, |last| left(failures, last, now))
 }

@@ -1,7 +1,7 @@
-//! Counting pods that ended, so that none is lost or counted twice however often the controller is interrupted (KEP-2307).
-//! A pod has a finalizer until it is counted. Its UID is written into the status, then the finalizer is taken, and only
-//! then does the counter grow and the UID go: at every step the status and the finalizers together say the whole truth.
-//! No I/O here.
+//! Counting of terminated pods, so that each is counted exactly once even if the controller is interrupted (KEP-2307).
+//! A pod has a finalizer until it is counted. First its UID is written into the status, then the finalizer is removed,
+//! and then the counter grows and the UID is removed. At every step the status and the finalizers together are
+//! consistent. No I/O here.
 use std::collections::{BTreeSet, HashSet};
 
 use jiff::Timestamp;
@@ -11,30 +11,31 @@ use super::pods::JobPod;
 use super::policies;
 use crate::views::{JobCondition, JobStatus, JobView};
 
-/// Uncounted pods of a status at most, which keeps it below 20 KB.
+/// The maximum number of uncounted pods in a status, which keeps it below 20 KB.
 pub const UNCOUNTED_MAX: usize = 500;
 
-/// What is to be done after pods were noted in the status.
+/// The steps that follow once the status with the uncounted pods is written.
 #[derive(Debug, Default)]
 pub struct Counting {
-    /// Pods to take the finalizer of.
+    /// Pods whose finalizer must be removed.
     pub to_release: Vec<JobPod>,
-    /// UIDs of the pods that have it.
+    /// UIDs of the pods that have the finalizer.
     pub tracked: HashSet<String>,
-    /// Whether there are more than fit.
+    /// Whether there are more uncounted pods than fit into the status.
     pub more: bool,
-    /// Actions of the pod failure policy that were taken.
+    /// The actions of the pod failure policy that were applied, for the metric.
     pub actions: Vec<&'static str>,
 }
 
-/// Notes in the assessment's status which pods have ended, and the end the job comes to.
+/// Adds terminated pods to the uncounted lists of the assessment's status, and the interim condition of a finishing
+/// job.
 pub fn note(job: &JobView, all: &[JobPod], released: &HashSet<String>, a: &mut Assessment, now: Timestamp) -> Counting {
     let mut pods: Vec<&JobPod> = all.iter().filter(|p| p.tracked && !released.contains(p.uid())).collect();
     if a.indexes.is_some() {
         pods.sort_by_key(|p| p.index);
     }
     let mut c = Counting { tracked: pods.iter().map(|p| p.uid().to_owned()).collect(), ..Counting::default() };
-    // Who was noted before, by UID; what is counted now leaves these lists.
+    // Pods that were already listed, by UID. Those that are counted now are removed from the lists.
     let before = a.status.uncounted_terminated_pods.clone().unwrap_or_default();
     settle(&mut a.status, &c.tracked);
     let noted_failed: HashSet<&str> = before.failed.iter().map(String::as_str).collect();
@@ -53,7 +54,7 @@ pub fn note(job: &JobView, all: &[JobPod], released: &HashSet<String>, a: &mut A
         let uncounted = a.status.uncounted_terminated_pods.get_or_insert_default();
         if pod.succeeded() && !noted_failed.contains(pod.uid()) {
             match (&a.indexes, pod.index) {
-                // An index that has succeeded is not counted again: no need of the UID.
+                // An index that has succeeded is not counted again, so the UID is not needed.
                 (Some(state), Some(i)) if known_index && !state.before.has(i) => {
                     indexes.insert(i);
                 }
@@ -79,12 +80,13 @@ pub fn note(job: &JobView, all: &[JobPod], released: &HashSet<String>, a: &mut A
     c
 }
 
-/// When a job has failed, every pod that has not ended counts as failed.
+/// Whether the job failed, so that every pod that has not terminated counts as failed.
 fn ends_others(target: Option<&JobCondition>) -> bool {
     target.is_some_and(|t| t.r#type != SUCCESS_CRITERIA_MET)
 }
 
-/// Whether a pod's finalizer may go: it ended, or the job has. One that its replacement must take numbers from stays.
+/// Whether the pod's finalizer may be removed: the pod terminated or the job finished. A failed pod whose failure count
+/// its replacement needs keeps it.
 fn may_release(job: &JobView, a: &Assessment, pod: &JobPod, failed: bool) -> bool {
     if job.metadata.is_deleting() || a.target.is_some() || pod.succeeded() {
         return true;
@@ -101,7 +103,8 @@ fn note_indexes(a: &mut Assessment, fresh: BTreeSet<u32>) {
     a.status.failed_indexes = state.failed.as_ref().map(ToString::to_string);
 }
 
-/// An interim condition goes into the status before pods are let go; the job's end becomes the final one of it.
+/// Sets the interim condition, which must be in the status before finalizers are removed. The target becomes the final
+/// condition.
 fn note_target(a: &mut Assessment, now: Timestamp) {
     let Some(target) = a.target.take() else { return };
     let last = match target.r#type.as_str() {
@@ -118,7 +121,7 @@ fn note_target(a: &mut Assessment, now: Timestamp) {
     }
 }
 
-/// Moves into the counters which pods of the uncounted lists have lost their finalizer.
+/// Moves the pods without a finalizer from the uncounted lists into the counters.
 pub fn settle(status: &mut JobStatus, tracked: &HashSet<String>) {
     let Some(uncounted) = &mut status.uncounted_terminated_pods else { return };
     let take = |list: &mut Vec<String>| {
@@ -131,7 +134,7 @@ pub fn settle(status: &mut JobStatus, tracked: &HashSet<String>) {
     status.failed = status.failed.saturating_add(failed);
 }
 
-/// Puts the job's end into its status, unless pods are still to be counted or to go. Whether it was.
+/// Sets the final condition unless pods are uncounted or terminating. Returns whether it was set.
 pub fn finish(status: &mut JobStatus, target: Option<&JobCondition>, terminating: i32) -> bool {
     let Some(target) = target else { return false };
     let left = status.uncounted_terminated_pods.as_ref().map_or(0, |u| u.succeeded.len() + u.failed.len());
@@ -140,7 +143,7 @@ pub fn finish(status: &mut JobStatus, target: Option<&JobCondition>, terminating
     }
     status.put(target.clone());
     if target.r#type == "Complete" {
-        // The clock may have been set back meanwhile, and a job that ended before it began is refused for as long.
+        // The clock may have been set back, and validation rejects a completion time before the start time.
         status.completion_time = target.last_transition_time.clone().max(status.start_time.clone());
     }
     true
@@ -152,8 +155,8 @@ mod tests {
     use crate::job::sample::{job, look, now, pods, uids};
     use serde_json::{Value, json};
 
-    /// What one look writes: the lists and counters before finalizers are taken, who loses it, and the counters after all
-    /// of them have.
+    /// Checks what one sync writes: the lists and counters before finalizers are removed, the pods that lose theirs,
+    /// and the counters afterwards.
     fn check(spec: &Value, status: &Value, line: &str, want: [&str; 3]) {
         let (j, all) = (job(spec, status), pods(line));
         let mut a = look(&j, &all);
@@ -172,20 +175,20 @@ mod tests {
     fn nothing_is_lost_or_counted_twice() {
         let none = json!({});
         check(&none, &none, "a:Succeeded b:Failed c:Running", ["a|b 0/0", "ab", "| 1/1"]);
-        // Written down, but the finalizers were not taken yet: the same pods again.
+        // Listed, but the finalizers were not removed yet: the same pods again.
         let noted = json!({"uncountedTerminatedPods": {"succeeded": ["a"], "failed": ["b"]}});
         check(&none, &noted, "a:Succeeded b:Failed", ["a|b 0/0", "ab", "| 1/1"]);
-        // Taken, but not counted: the pods may even be gone.
+        // Finalizers removed, but not counted: the pods may even be deleted.
         check(&none, &noted, "a:Succeeded-", ["| 1/1", "", "| 1/1"]);
         check(&none, &noted, "a:Succeeded b:Failed-", ["a| 0/1", "a", "| 1/1"]);
-        // Counted and done with.
+        // Counted.
         check(&none, &json!({"succeeded": 1, "failed": 1}), "a:Succeeded- b:Failed-", ["| 1/1", "", "| 1/1"]);
-        // One that failed by being deleted, and then succeeded after all.
+        // A pod that counted as failed because of its deletion, and then succeeded.
         check(&none, &json!({"uncountedTerminatedPods": {"failed": ["a"]}}), "a:Succeeded", ["|a 0/0", "a", "| 0/1"]);
-        // A pod that goes counts as failed, unless the job waits for its end.
+        // A pod that is being deleted counts as failed, unless the job waits for its termination.
         check(&none, &none, "a:Running!", ["|a 0/0", "a", "| 0/1"]);
         check(&json!({"podReplacementPolicy": "Failed"}), &none, "a:Running!", ["| 0/0", "", "| 0/0"]);
-        // What is left of a failed job.
+        // Remaining pods of a failed job.
         let failing = json!({"conditions": [{"type": "FailureTarget", "status": "True"}]});
         check(&none, &failing, "a:Running! b:Succeeded", ["b|a 0/0", "ab", "| 1/1"]);
         let met = json!({"conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]});

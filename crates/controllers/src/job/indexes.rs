@@ -1,7 +1,8 @@
-//! Sets of completion indexes as sorted intervals, and their text form in a job's status and success policy: `1,3-5,7`.
+//! Sets of completion indexes as sorted intervals, with their string form in a job's status and success policy:
+//! `1,3-5,7`.
 use std::fmt;
 
-/// Indexes from the first to the last, both included.
+/// The first and the last index, inclusive.
 type Interval = (u32, u32);
 
 /// A set of indexes. Its intervals are sorted and neither touch nor overlap.
@@ -9,8 +10,8 @@ type Interval = (u32, u32);
 pub struct Indexes(Vec<Interval>);
 
 impl Indexes {
-    /// Reads the text form, and only what is below `completions`: what a scaled job has lost does not count any more.
-    /// A part that cannot be read is passed over.
+    /// Parses the string form. Indexes from `completions` on are dropped, since a job that was scaled down no longer
+    /// has them. Invalid parts are ignored.
     pub fn parse(text: &str, completions: u32) -> Self {
         let mut all = Self::default();
         for part in text.split(',') {
@@ -24,12 +25,12 @@ impl Indexes {
         all
     }
 
-    /// These and the indexes of `sorted`, which ascend.
+    /// Returns the union with `sorted`, which must be in ascending order.
     pub fn with(&self, sorted: impl IntoIterator<Item = u32>) -> Self {
         self.merged(&sorted.into_iter().map(|i| (i, i)).collect::<Vec<_>>())
     }
 
-    /// The union of two sets.
+    /// Returns the union of both sets.
     pub fn union(&self, other: &Self) -> Self {
         self.merged(&other.0)
     }
@@ -44,7 +45,7 @@ impl Indexes {
         union
     }
 
-    /// Adds an interval that begins at or behind the begin of the last one.
+    /// Adds an interval whose first index is at least that of the last interval.
     fn add(&mut self, (first, last): Interval) {
         if last < first {
             return;
@@ -59,18 +60,18 @@ impl Indexes {
         self.0.iter().map(|(first, last)| (last - first) as usize + 1).sum()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether this one is there.
+    /// Whether the set contains `index`.
     pub fn has(&self, index: u32) -> bool {
         let at = self.0.partition_point(|(_, last)| *last < index);
         self.0.get(at).is_some_and(|(first, _)| *first <= index)
     }
 
-    /// How many are in both.
+    /// Returns the number of indexes in both sets.
     pub fn common(&self, other: &Self) -> usize {
         let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
         let mut n = 0;
@@ -88,7 +89,7 @@ impl Indexes {
         n
     }
 
-    /// The first `count` indexes below `completions` that are not in the set.
+    /// Returns the first `count` indexes below `completions` that are not in the set.
     pub fn first_missing(&self, count: usize, completions: u32) -> Vec<u32> {
         let mut missing = Vec::new();
         let mut candidate = 0;

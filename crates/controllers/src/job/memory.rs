@@ -1,5 +1,5 @@
-//! What the controller remembers of jobs between two looks: finalizers it has taken and not yet seen gone, the status it
-//! wrote last, failures that replacements wait for. All of it can be lost: after a restart the caches are read anew.
+//! State of jobs that is kept between syncs: removed finalizers that are still in the cache, the last written status,
+//! and the failures for the back-off. All of it may be lost in a restart, since the caches are then read again.
 use std::collections::{HashMap, HashSet};
 
 use kelson_meta::ObjectKey;
@@ -10,70 +10,70 @@ use super::backoff::Failures;
 #[derive(Default)]
 struct Remembered {
     released: HashSet<String>,
-    /// UID and resource version of the job as it was written last.
+    /// The UID and resourceVersion of the last write of the job.
     written: Option<(String, u64)>,
     failures: Failures,
 }
 
-/// What is known of each job beyond the caches.
+/// State of all jobs, by key.
 #[derive(Default)]
 pub struct Memory {
     by_key: Mutex<HashMap<ObjectKey, Remembered>>,
 }
 
 impl Memory {
-    /// Finalizers of these pods are about to be taken. Those that were not by the time the answer is dropped are forgotten: a look
-    /// that is cut short, as at the controllers' end, has taken nothing that it knows of.
+    /// Records that the finalizers of these pods are about to be removed. When the returned value is dropped, those not
+    /// marked as removed are forgotten, so that an interrupted sync leaves no false record.
     pub fn expect_released<'a>(&'a self, key: &'a ObjectKey, uids: impl IntoIterator<Item = String>) -> Releasing<'a> {
         let open: HashSet<String> = uids.into_iter().collect();
         self.by_key.lock().entry(key.clone()).or_default().released.extend(open.iter().cloned());
         Releasing { memory: self, key, open }
     }
 
-    /// A pod was seen without its finalizer, or its finalizer was not taken after all.
+    /// Records that a pod was observed without its finalizer, or that the removal failed.
     pub fn release_observed(&self, key: &ObjectKey, uid: &str) {
         if let Some(r) = self.by_key.lock().get_mut(key) {
             r.released.remove(uid);
         }
     }
 
-    /// Pods whose finalizer was taken and that are still in the cache with it.
+    /// Returns the UIDs of pods whose finalizer was removed and is still in the cache.
     pub fn released(&self, key: &ObjectKey) -> HashSet<String> {
         self.by_key.lock().get(key).map(|r| r.released.clone()).unwrap_or_default()
     }
 
-    /// The job was written and has this version now.
+    /// Records the version of a job after a write.
     pub fn wrote(&self, key: &ObjectKey, uid: &str, version: &str) {
-        // A version that is no number cannot be compared; then there is no guard against an old cache.
+        // A version that is not a number cannot be compared, so it gives no protection against an outdated cache.
         let written = version.parse().ok().map(|v| (uid.to_owned(), v));
         self.by_key.lock().entry(key.clone()).or_default().written = written;
     }
 
-    /// Whether the cached job is older than what was written: its pods may show finalizers gone that its status does
-    /// not know to be counted.
+    /// Whether the cached job is older than the last write. Its pods may then be without finalizers although the cached
+    /// status does not count them.
     pub fn is_stale(&self, key: &ObjectKey, uid: &str, version: &str) -> bool {
         let held = self.by_key.lock();
         let written = held.get(key).and_then(|r| r.written.as_ref());
         written.is_some_and(|(of, at)| of == uid && version.parse::<u64>().is_ok_and(|v| v < *at))
     }
 
-    /// Failures so far.
+    /// Returns the failures since the last success.
     pub fn failures(&self, key: &ObjectKey) -> Failures {
         self.by_key.lock().get(key).map(|r| r.failures).unwrap_or_default()
     }
 
-    /// Failures are in the status now.
+    /// Records failures that are now in the status.
     pub fn note_failures(&self, key: &ObjectKey, failures: Failures) {
         self.by_key.lock().entry(key.clone()).or_default().failures = failures;
     }
 
-    /// The job is gone or at its end.
+    /// Removes the state of a deleted or finished job.
     pub fn forget(&self, key: &ObjectKey) {
         self.by_key.lock().remove(key);
     }
 }
 
-/// Finalizers that are being taken.
+/// Finalizers that are being removed.
 pub struct Releasing<'a> {
     memory: &'a Memory,
     key: &'a ObjectKey,
@@ -81,7 +81,7 @@ pub struct Releasing<'a> {
 }
 
 impl Releasing<'_> {
-    /// The finalizer of this pod was taken.
+    /// Records that the pod's finalizer was removed.
     pub fn taken(&mut self, uid: &str) {
         self.open.remove(uid);
     }

@@ -3,31 +3,31 @@ use kelson_metrics::{HistogramVec, IntCounterVec, Registry, exponential_buckets}
 
 use crate::views::{JobStatus, JobView};
 
-/// What is counted of jobs.
+/// The metrics of the job controller.
 #[derive(Clone)]
 pub struct JobMetrics {
-    /// Time of a sync by mode, result and what was done.
+    /// Duration of syncs by completion mode, result and action.
     pub sync_seconds: HistogramVec,
-    /// Syncs, by the same.
+    /// Syncs by completion mode, result and action.
     pub syncs: IntCounterVec,
-    /// Jobs that ended, by mode, result and reason.
+    /// Finished jobs by completion mode, result and reason.
     pub finished: IntCounterVec,
-    /// Pods counted, by mode and result.
+    /// Counted pods by completion mode and result.
     pub pods_finished: IntCounterVec,
-    /// Failed pods a policy has judged, by action.
+    /// Failed pods matched by a pod failure policy, by action.
     pub judged: IntCounterVec,
-    /// Ended pods that have, and no longer have, the finalizer.
+    /// Terminated pods that have the finalizer (`add`) and lost it (`delete`).
     pub tracked: IntCounterVec,
-    /// Pods made, by reason and whether it worked.
+    /// Created pods by reason and status.
     pub created: IntCounterVec,
-    /// Indexes that ended, by result and whether indexes have limits.
+    /// Finished indexes by status and kind of back-off limit.
     pub indexes: IntCounterVec,
-    /// Syncs that waited for the cache.
+    /// Syncs that were skipped because of an outdated cache.
     pub stale: IntCounterVec,
 }
 
 impl JobMetrics {
-    /// Registers the series with the component's registry.
+    /// Registers the metrics.
     pub fn new(registry: &Registry) -> Self {
         // 4 ms to 65 s, doubling.
         let bounds = exponential_buckets(0.004, 2.0, 15).unwrap_or_default();
@@ -37,38 +37,50 @@ impl JobMetrics {
         Self {
             sync_seconds: registry.histograms(
                 &name("job_sync_duration_seconds"),
-                "Time of one look at a job.",
+                "Duration in seconds of job syncs by completion mode, result and action.",
                 &sync,
                 &bounds,
             ),
-            syncs: counters("job_syncs_total", "Looks at jobs.", &sync),
-            finished: counters("jobs_finished_total", "Jobs that ended.", &["completion_mode", "result", "reason"]),
+            syncs: counters("job_syncs_total", "Job syncs by completion mode, result and action.", &sync),
+            finished: counters(
+                "jobs_finished_total",
+                "Finished jobs by completion mode, result and reason.",
+                &["completion_mode", "result", "reason"],
+            ),
             pods_finished: counters(
                 "job_pods_finished_total",
-                "Pods that are counted.",
+                "Finished pods counted in job statuses, by completion mode and result.",
                 &["completion_mode", "result"],
             ),
             judged: counters(
                 "pod_failures_handled_by_failure_policy_total",
-                "Failed pods that a pod failure policy has judged.",
+                "Failed pods matched by a pod failure policy, by action.",
                 &["action"],
             ),
             tracked: counters(
                 "terminated_pods_tracking_finalizer_total",
-                "Ended pods that got (add) and lost (delete) the tracking finalizer.",
+                "Terminated pods with the tracking finalizer, by event: add or delete.",
                 &["event"],
             ),
-            created: counters("job_pods_creation_total", "Pods made for jobs.", &["reason", "status"]),
-            indexes: counters("job_finished_indexes_total", "Indexes that ended.", &["status", "backoffLimit"]),
+            created: counters(
+                "job_pods_creation_total",
+                "Pods created for jobs, by reason and status.",
+                &["reason", "status"],
+            ),
+            indexes: counters(
+                "job_finished_indexes_total",
+                "Finished indexes of indexed jobs, by status and backoff limit.",
+                &["status", "backoffLimit"],
+            ),
             stale: counters(
                 "stale_sync_skips_total",
-                "Looks put off until the cache shows the controller's own writes.",
+                "Syncs skipped because the cache did not yet contain the controller's own writes.",
                 &["group", "resource"],
             ),
         }
     }
 
-    /// Counts what became of pods and indexes between two statuses.
+    /// Counts the pods and indexes that finished between two statuses.
     pub fn progress(&self, job: &JobView, before: &JobStatus, after: &JobStatus) {
         let mode = mode(job);
         let grown = |a: i32, b: i32| u64::try_from(b.saturating_sub(a)).unwrap_or(0);
@@ -86,7 +98,7 @@ impl JobMetrics {
     }
 }
 
-/// How a job counts completions, as a label.
+/// Returns the label value of a job's completion mode.
 pub fn mode(job: &JobView) -> &'static str {
     if job.is_indexed() { "Indexed" } else { "NonIndexed" }
 }

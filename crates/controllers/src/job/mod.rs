@@ -1,5 +1,5 @@
-//! Jobs: pods that run to their end, each counted exactly once. This file watches and dispatches; `sync` carries out what
-//! `assess` (where the job stands), `plan` (which pods) and `count` (what the status says) decide.
+//! The job controller. Pods run to completion, and each is counted exactly once. This file has the informer handlers;
+//! `sync` carries out the decisions of `assess` (state of the job), `plan` (number of pods) and `count` (status).
 mod assess;
 mod backoff;
 mod count;
@@ -31,12 +31,12 @@ use crate::shared::ownership::controller_key;
 use crate::shared::pods::PodControl;
 use crate::views::{JobView, PodView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "job-controller";
-/// How long changes of a job's pods are gathered before the job is looked at, so that its status is not written for each
-/// pod (upstream: a second).
+/// The time for which pod changes are collected before a sync, so that the status is not written for each pod
+/// (upstream: one second).
 const BATCH: Duration = Duration::from_millis(100);
-/// How long a failed look waits for the next (upstream's numbers).
+/// The back-off of failed syncs, as upstream's.
 const RETRIES: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60) };
 
 struct JobController {
@@ -81,13 +81,13 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// Whether a pod has ended and is still to be counted.
+/// Whether a pod is terminated and not yet counted.
 fn waits_for_count(pod: &PodView) -> bool {
     pod.is_terminal() && is_tracked(pod)
 }
 
 impl JobController {
-    /// The very job that an owner reference means.
+    /// Returns the job of an owner reference, by name and UID.
     fn resolve(&self, namespace: &str, owner: &OwnerReference) -> Option<Arc<JobView>> {
         let job = self.jobs.get(&ObjectKey::new(namespace, &owner.name))?;
         (job.metadata.uid == owner.uid).then_some(job)
@@ -105,7 +105,7 @@ impl JobController {
                 self.orphans.add(OrphanKey::OfJob(key.namespace.clone(), old.metadata.uid.clone()));
                 self.queue.add(key);
             }
-            // A job ends only when its pods have no finalizer; this is for what came to be in between.
+            // A job finishes only when its pods have no finalizer. This handles pods that were created in the meantime.
             Change::Updated { new, .. } if new.status.finished().is_some() => {
                 release();
                 self.queue.add(key);
@@ -160,7 +160,7 @@ impl JobController {
         }
     }
 
-    /// A pod that nobody controls: its finalizer goes, and a job that selects it may want it.
+    /// Handles a pod without a controller: its finalizer is removed, and a job that selects it may adopt it.
     fn on_orphan(&self, change: &Change<PodView>) {
         let pod = change.object();
         if is_tracked(pod) {
@@ -183,7 +183,7 @@ impl JobController {
         }
     }
 
-    /// A pod that is being deleted, or is gone (`gone`).
+    /// Handles a pod that is being deleted or was deleted (`gone`).
     fn on_going(&self, pod: &Arc<PodView>, gone: bool) {
         let tracked = is_tracked(pod);
         let owner = pod.metadata.controller();

@@ -1,14 +1,14 @@
-//! The keys of the queue that looks after pods whom no job counts.
+//! The keys of the queue for pods that no job counts.
 use std::fmt;
 
 use kelson_meta::ObjectKey;
 
-/// What to look through.
+/// The pods to check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OrphanKey {
     Pod(ObjectKey),
-    /// The pods of a job that is gone or at its end, by its namespace and UID, and those of the namespace that nobody
-    /// controls any more.
+    /// The pods of a deleted or finished job, by its namespace and UID, and the pods of the namespace without a
+    /// controller.
     OfJob(String, String),
 }
 

@@ -1,4 +1,4 @@
-//! Pods that have the tracking finalizer and no job that will count them: its finalizer is taken, so that they can go.
+//! Removal of the tracking finalizer from pods that no job will count, so that they can be deleted.
 use super::JobController;
 use super::orphan_key::OrphanKey;
 use super::pods::is_tracked;
@@ -31,7 +31,7 @@ impl JobController {
         }
         if let Some(owner) = pod.metadata.controller() {
             if controller_key::<JobView>(&pod.metadata).is_none() {
-                // What controls it now may have a use for the finalizer.
+                // Its current controller may need the finalizer.
                 return Ok(());
             }
             let job = self.resolve(&pod.metadata.namespace, owner);

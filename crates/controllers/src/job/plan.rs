@@ -1,4 +1,5 @@
-//! How many pods a job wants now, and which go or come: no I/O here (upstream `job_controller.go`, manageJob).
+//! The number of pods that a job needs now, and which are created or deleted. No I/O here (upstream
+//! `job_controller.go`, manageJob).
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,29 +10,29 @@ use super::pods::{self, JobPod};
 use super::policies;
 use crate::views::JobView;
 
-/// Pods made or deleted in one look at most.
+/// The maximum number of pods created or deleted in one sync.
 pub const BURST_MAX: usize = 500;
 
-/// A pod to be made.
+/// A pod to create.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewPod {
-    /// Its completion index.
+    /// The completion index in an indexed job.
     pub index: Option<u32>,
-    /// Failures of the index so far, counted and ignored, where indexes have limits of their own.
+    /// The failures of the index so far, counted and ignored. `None` without `backoffLimitPerIndex`.
     pub failures: Option<(u32, u32)>,
 }
 
-/// What to do about the number of pods.
+/// The changes to the job's pods.
 #[derive(Clone, Debug)]
 pub enum Plan {
     Hold,
     Delete(Vec<JobPod>),
     Create(Vec<NewPod>),
-    /// Replacements wait for so long.
+    /// Wait for the back-off of replacements.
     Wait(Duration),
 }
 
-/// Decides for a job that goes on.
+/// Returns the changes to the pods of an unfinished job.
 pub fn plan(job: &JobView, all: &[JobPod], a: &Assessment, now: Timestamp) -> Plan {
     let indexed = a.indexes.as_ref().map(|s| s.completions);
     if job.is_suspended() {
@@ -104,7 +105,7 @@ fn plan_indexes(
     }
 }
 
-/// How often an index has failed with this pod.
+/// Returns the failures of an index including this pod, counted and ignored.
 fn failures_after(job: &JobView, last: &JobPod) -> (u32, u32) {
     let (counted, ignored) = (last.failures_before(), last.ignored_before());
     if policies::judge(job.spec.pod_failure_policy.as_ref(), &last.pod).counts() {
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn replacements_wait() {
-        // The pods were made at midnight and say nothing of their end: that is when they failed.
+        // The pods were created at midnight and have no termination time, so they count as failed at midnight.
         let at = |s: i64| "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + jiff::SignedDuration::from_secs(s);
         let none = json!({});
         check(&none, &none, "a:Failed b:Failed", at(5), "wait 15");

@@ -1,4 +1,4 @@
-//! What a job sees in one of its pods: whether it is still to be counted, its completion index, how it ended.
+//! The view of a job on its pods: tracking finalizer, completion index and outcome.
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,27 +9,27 @@ use super::indexes::Indexes;
 use super::policies::{self, Failure};
 use crate::views::{JobView, PodView};
 
-/// On a pod until the job's status has it counted (KEP-2307).
+/// The finalizer of a pod that is not yet counted in the job's status (KEP-2307).
 pub const TRACKING_FINALIZER: &str = "batch.kubernetes.io/job-tracking";
-/// Annotation and label of a pod of an indexed job.
+/// The annotation and label with the completion index of a pod.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// How often pods of this index failed before this one.
+/// The annotation with the number of failures of the index before this pod.
 pub const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
-/// The same of failures that the pod failure policy ignores.
+/// The annotation with the number of failures of the index that the pod failure policy ignored.
 pub const INDEX_FAILURES_IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
 /// A pod of a job.
 #[derive(Clone, Debug)]
 pub struct JobPod {
     pub pod: Arc<PodView>,
-    /// Its completion index.
+    /// The completion index, if the pod has a valid one.
     pub index: Option<u32>,
-    /// Whether it has the tracking finalizer.
+    /// Whether the pod has the tracking finalizer.
     pub tracked: bool,
 }
 
 impl JobPod {
-    /// As it is in the cache.
+    /// Returns the view on a cached pod.
     pub fn new(pod: Arc<PodView>) -> Self {
         let text = pod.metadata.annotations.get(COMPLETION_INDEX);
         let index = text.and_then(|t| t.parse::<i32>().ok()).and_then(|n| u32::try_from(n).ok());
@@ -41,12 +41,13 @@ impl JobPod {
         &self.pod.metadata.uid
     }
 
-    /// Whether it has succeeded.
+    /// Whether the pod succeeded.
     pub fn succeeded(&self) -> bool {
         self.pod.status.phase == "Succeeded"
     }
 
-    /// Whether it counts as failed: one that goes before its end does too, unless the job waits for pods to fail.
+    /// Whether the pod counts as failed. A pod that is deleted before it terminates does, unless the job replaces only
+    /// failed pods.
     pub fn failed(&self, job: &JobView) -> bool {
         match self.pod.status.phase.as_str() {
             "Failed" => true,
@@ -55,27 +56,27 @@ impl JobPod {
         }
     }
 
-    /// Whether it is being deleted and has not ended.
+    /// Whether the pod is being deleted and has not terminated.
     pub fn is_terminating(&self) -> bool {
         self.pod.metadata.is_deleting() && !self.pod.is_terminal()
     }
 
-    /// The index, if the job still has it.
+    /// Returns the index if it is below `completions`.
     pub fn index_below(&self, completions: u32) -> Option<u32> {
         self.index.filter(|i| *i < completions)
     }
 
-    /// Counted failures of its index before it.
+    /// Returns the counted failures of the index before this pod.
     pub fn failures_before(&self) -> u32 {
         number(&self.pod, INDEX_FAILURES)
     }
 
-    /// Failures of its index before it that were ignored.
+    /// Returns the ignored failures of the index before this pod.
     pub fn ignored_before(&self) -> u32 {
         number(&self.pod, INDEX_FAILURES_IGNORED)
     }
 
-    /// Failures of its index before it, of both sorts.
+    /// Returns the counted and ignored failures of the index before this pod.
     pub fn all_before(&self) -> u32 {
         self.failures_before().saturating_add(self.ignored_before())
     }
@@ -91,14 +92,14 @@ fn number(pod: &PodView, annotation: &str) -> u32 {
     n.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }
 
-/// Which indexes have succeeded: those the status knows, and those with the pods that ended since.
+/// Returns the succeeded indexes: those in the status, and those of pods that succeeded since.
 pub fn succeeded_indexes(before: &Indexes, pods: &[JobPod], completions: u32) -> Indexes {
     let fresh = pods.iter().filter(|p| p.succeeded() && p.tracked);
     before.with(fresh.filter_map(|p| p.index_below(completions)).collect::<BTreeSet<_>>())
 }
 
-/// Which indexes have failed for good: those the status knows, and those whose last pod failed once too often or by a rule
-/// that ends the index.
+/// Returns the permanently failed indexes: those in the status, and those whose last pod exceeded the limit or matched
+/// a rule with `FailIndex`.
 pub fn failed_indexes(job: &JobView, limit: u32, pods: &[JobPod], completions: u32) -> Indexes {
     let before = Indexes::parse(job.status.failed_indexes.as_deref().unwrap_or_default(), completions);
     let exhausted = |p: &&JobPod| {
@@ -112,13 +113,13 @@ pub fn failed_indexes(job: &JobView, limit: u32, pods: &[JobPod], completions: u
     before.with(fresh.filter_map(|p| p.index_below(completions)).collect::<BTreeSet<_>>())
 }
 
-/// The indexes of some pods.
+/// Returns the indexes of the pods.
 pub fn indexes_of<'a>(pods: impl IntoIterator<Item = &'a JobPod>) -> BTreeSet<u32> {
     pods.into_iter().filter_map(|p| p.index).collect()
 }
 
-/// The last failed pod of each index that waits for a replacement: it stays until the replacement is made, which takes over
-/// the number of failures. `waiting` are the failed pods that are not counted yet, of indexes that are still wanted.
+/// Returns the last failed pod of each index that needs a replacement. It is kept until the replacement is created,
+/// which continues its failure count. `waiting` are the uncounted failed pods of unfinished indexes.
 pub fn last_failed<'a>(waiting: impl IntoIterator<Item = &'a JobPod>) -> HashMap<u32, JobPod> {
     let mut last: HashMap<u32, JobPod> = HashMap::new();
     for p in waiting {
@@ -133,8 +134,8 @@ pub fn last_failed<'a>(waiting: impl IntoIterator<Item = &'a JobPod>) -> HashMap
     last
 }
 
-/// Active pods that must go: those without an index of the job and all but one of each index where there are indexes,
-/// and then so many that `at_least` go, the ones that got least far first.
+/// Returns the active pods to delete. In an indexed job these are pods without a valid index and all but one of each
+/// index. More pods are added until there are `at_least`, those with the least progress first.
 pub fn surplus(active: &[JobPod], indexed: Option<u32>, at_least: usize) -> Vec<JobPod> {
     let mut sorted = active.to_vec();
     sorted.sort_by(|a, b| least_far_first(&a.pod, &b.pod));
@@ -142,7 +143,7 @@ pub fn surplus(active: &[JobPod], indexed: Option<u32>, at_least: usize) -> Vec<
     match indexed {
         None => rest = sorted,
         Some(completions) => {
-            // Of several with one index the one that got farthest stays: it is the last in this order.
+            // Of several pods with one index the one with the most progress is kept, which is last in this order.
             let mut held = BTreeSet::new();
             for p in sorted.into_iter().rev() {
                 match p.index_below(completions) {
@@ -159,7 +160,8 @@ pub fn surplus(active: &[JobPod], indexed: Option<u32>, at_least: usize) -> Vec<
     surplus
 }
 
-/// Pods on no node first, then pending ones, then those that are not ready or were made or ready last.
+/// Orders pods by progress: unscheduled pods first, then pending ones, then those that are not ready, and the newest
+/// before older ones.
 fn least_far_first(a: &PodView, b: &PodView) -> Ordering {
     let phase = |p: &PodView| match p.status.phase.as_str() {
         "Pending" | "" => 0,
@@ -177,8 +179,8 @@ fn least_far_first(a: &PodView, b: &PodView) -> Ordering {
         .then_with(|| b.created().cmp(&a.created()))
 }
 
-/// When a pod ended: when its last container did, else when it stopped to be ready, else when its deletion was asked for,
-/// else when it was made. Sidecars end after the other containers and count too.
+/// Returns when a pod terminated: when its last container did, else when it became unready, else when its deletion was
+/// requested, else when it was created. Sidecars count, although they terminate after the other containers.
 pub fn finished(pod: &PodView) -> Option<Timestamp> {
     let deleted = || {
         let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
@@ -189,7 +191,7 @@ pub fn finished(pod: &PodView) -> Option<Timestamp> {
     last_container(pod).or_else(unready).or_else(deleted).or_else(|| pod.created())
 }
 
-/// When the last container ended, if all of them have.
+/// Returns when the last container terminated, if all have.
 fn last_container(pod: &PodView) -> Option<Timestamp> {
     let mut last = None;
     for c in &pod.status.container_statuses {

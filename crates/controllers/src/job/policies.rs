@@ -1,28 +1,27 @@
-//! What a failed pod means by a job's pod failure policy (KEP-3329), and whether the successes so far are enough by its
-//! success policy (KEP-3998).
+//! The pod failure policy (KEP-3329) and the success policy (KEP-3998) of jobs.
 use super::indexes::Indexes;
 use crate::views::{ContainerStatusView, OnExitCodes, PodFailurePolicy, PodView, SuccessPolicy, TerminatedView};
 
-/// What the policy says of one failed pod.
+/// The effect of the policy on one failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It counts; a rule said so, or (`false`) none matched.
+    /// The failure counts, because of a rule (`true`) or because no rule matched (`false`).
     Count(bool),
-    /// It does not count.
+    /// The failure does not count.
     Ignore,
-    /// Its index has failed for good.
+    /// The pod's index failed permanently.
     FailIndex,
-    /// The job has failed, with this message.
+    /// The job failed with this message.
     FailJob(String),
 }
 
 impl Failure {
-    /// Whether the pod counts towards the back-off limits.
+    /// Whether the failure counts towards the back-off limits.
     pub fn counts(&self) -> bool {
         !matches!(self, Self::Ignore)
     }
 
-    /// The action of the rule that matched, as it is named in the API.
+    /// Returns the API name of the action, if a rule matched.
     pub fn action(&self) -> Option<&'static str> {
         match self {
             Self::Count(false) => None,
@@ -34,7 +33,7 @@ impl Failure {
     }
 }
 
-/// What the first rule that matches says of a failed pod.
+/// Returns the effect of the first rule that matches a failed pod.
 pub fn judge(policy: Option<&PodFailurePolicy>, pod: &PodView) -> Failure {
     for (i, rule) in policy.into_iter().flat_map(|p| p.rules.iter().enumerate()) {
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
@@ -57,14 +56,14 @@ pub fn judge(policy: Option<&PodFailurePolicy>, pod: &PodView) -> Failure {
             "FailIndex" => return Failure::FailIndex,
             "Count" => return Failure::Count(true),
             "FailJob" => return Failure::FailJob(format!("{what} matching FailJob rule at index {i}")),
-            // An action of a later version says nothing here.
+            // An action of a later API version is ignored.
             _ => {}
         }
     }
     Failure::Count(false)
 }
 
-/// The first container that failed with a code that the requirement names; init containers last.
+/// Returns the first container whose exit code matches the requirement. Init containers are checked last.
 fn exited<'a>(pod: &'a PodView, wanted: &OnExitCodes) -> Option<&'a TerminatedView> {
     let matches = |c: &'a ContainerStatusView| {
         let t = c.terminated.as_deref()?;
@@ -80,7 +79,7 @@ fn exited<'a>(pod: &'a PodView, wanted: &OnExitCodes) -> Option<&'a TerminatedVi
     pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses).find_map(matches)
 }
 
-/// The message of the first rule that the successes fulfil.
+/// Returns the message of the first success policy rule that is met.
 pub fn succeeded(policy: Option<&SuccessPolicy>, completions: u32, done: &Indexes) -> Option<String> {
     if done.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! Jobs and pods for tests of decisions, in short.
+//! Jobs and pods for tests, in a short notation.
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use super::backoff::Failures;
 use super::pods::{COMPLETION_INDEX, INDEX_FAILURES, JobPod, TRACKING_FINALIZER};
 use crate::views::JobView;
 
-/// When tests look: long after everything, so that nothing waits for a back-off.
+/// The time of tests, which is long after all events, so that nothing waits for a back-off.
 pub(super) fn now() -> Timestamp {
     "2026-01-01T01:00:00Z".parse().unwrap()
 }
 
-/// A job that began at midnight.
+/// Returns a job that started at midnight.
 pub(super) fn job(spec: &Value, status: &Value) -> JobView {
     let mut j = json!({"metadata": {"name": "j", "namespace": "n", "uid": "u", "generation": 1},
         "spec": {"backoffLimit": 6, "parallelism": 2}, "status": {"startTime": "2026-01-01T00:00:00Z"}});
@@ -62,18 +62,18 @@ fn pod(text: &str) -> JobPod {
     JobPod::new(Arc::new(serde_json::from_value(p).unwrap()))
 }
 
-/// What is seen of a job by a controller that remembers nothing.
+/// Assesses a job without state from earlier syncs.
 pub(super) fn look(job: &JobView, pods: &[JobPod]) -> Assessment {
     look_at(job, pods, now())
 }
 
-/// The same at another time.
+/// Like [`look`], at another time.
 pub(super) fn look_at(job: &JobView, pods: &[JobPod], now: Timestamp) -> Assessment {
     let (released, failures) = (HashSet::new(), Failures::default());
     assess(&Look { job, pods, released: &released, failures, restarts_in_place: false, now })
 }
 
-/// UIDs in one word, sorted.
+/// Returns the sorted UIDs as one string.
 pub(super) fn uids<'a>(all: impl IntoIterator<Item = &'a JobPod>) -> String {
     let mut uids: Vec<&str> = all.into_iter().map(JobPod::uid).collect();
     uids.sort_unstable();

@@ -1,4 +1,4 @@
-//! One look at a job: claim its pods, judge, make or delete pods, count those that ended, write the status.
+//! One sync of a job: claim its pods, assess them, create or delete pods, count terminated ones, and write the status.
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +21,15 @@ use crate::shared::ownership::claim_tracked;
 use crate::shared::pods::{Template, slow_start};
 use crate::views::{JobStatus, JobView, PodView};
 
-/// Requests about pods of one job in flight at once.
+/// The maximum number of concurrent requests for the pods of one job.
 const PARALLEL_MAX: usize = 64;
 
-/// What a look did about the number of pods.
+/// The result of a change of the number of pods.
 struct Done {
     active: i32,
     action: &'static str,
     error: Option<ClientError>,
-    /// When replacements may be made.
+    /// The remaining back-off of replacements.
     wait: Option<Duration>,
 }
 
@@ -48,7 +48,7 @@ impl JobController {
             return Ok(());
         }
         if self.memory.is_stale(key, job.uid(), job.resource_version()) {
-            // The change that is missing queues the job again.
+            // The missing update queues the job again.
             self.metrics.stale.with_label_values(&["batch", "jobs"]).inc();
             return Ok(());
         }
@@ -71,11 +71,12 @@ impl JobController {
 
     async fn reconcile(&self, key: &ObjectKey, job: &Arc<JobView>) -> (&'static str, Result<(), SyncError>) {
         const RECONCILING: &str = "reconciling";
-        // Asked before the pods are read: a pod that comes in between is then only waited for, never made twice.
+        // This must come before the pods are listed. A pod that is observed in between then only delays the next
+        // creation and is never created twice.
         let satisfied = self.expectations.satisfied(key);
         let template = match job.spec.template.as_ref().map(|t| serde_json::from_str::<Template>(t.get())) {
             Some(Ok(t)) => t,
-            Some(Err(e)) => return (RECONCILING, Err(SyncError::Other(format!("unreadable pod template: {e}")))),
+            Some(Err(e)) => return (RECONCILING, Err(SyncError::Other(format!("invalid pod template: {e}")))),
             None => return (RECONCILING, Ok(())),
         };
         let candidates = self.pods.owned_or_orphaned(job.uid(), &key.namespace);
@@ -116,7 +117,7 @@ impl JobController {
         (done.action, result.and_then(|()| done.error.map_or(Ok(()), |e| Err(e.into()))))
     }
 
-    /// Brings the number of pods to what is wanted, or ends what is left of a job at its end.
+    /// Creates or deletes pods according to the plan, or deletes the active pods of a finished job.
     async fn manage(
         &self,
         key: &ObjectKey,
@@ -133,7 +134,7 @@ impl JobController {
             let victims = a.active.clone();
             done.error = self.delete_all(job, &victims, a, &mut done.active, |_| {}, false).await;
             if done.active > 0 || !satisfied {
-                // There may be pods that are not seen yet: the end waits for them.
+                // There may be pods that are not yet in the cache, so the job does not finish yet.
                 a.target = None;
             }
             return done;
@@ -206,8 +207,8 @@ impl JobController {
         (number(made), error.filter(|e| !e.is_namespace_terminating()))
     }
 
-    /// Deletes pods and takes them out of the numbers. A pod that the job does not want any more (`forget`) is not counted
-    /// and loses its finalizer first; of a job at its end, pods keep it until they are counted.
+    /// Deletes pods and subtracts them from the counters. A pod that the job no longer needs (`forget`) is not counted
+    /// and first loses its finalizer. Pods of a finished job keep it until they are counted.
     async fn delete_all(
         &self,
         job: &Arc<JobView>,
@@ -243,7 +244,7 @@ impl JobController {
         error
     }
 
-    /// Takes the tracking finalizer of a pod. One that is gone, or is another of the same name, has lost it already.
+    /// Removes the tracking finalizer of a pod. Succeeds if the pod was deleted or replaced.
     pub(super) async fn take_finalizer(&self, pod: &PodView) -> Result<(), ClientError> {
         let m = &pod.metadata;
         let patch = json!({"metadata": {"uid": m.uid, "$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER]}});
@@ -255,7 +256,7 @@ impl JobController {
         }
     }
 
-    /// Writes the status with the pods that ended, takes their finalizers, and counts those that lost it.
+    /// Writes the status with the terminated pods, removes their finalizers, and counts those that lost it.
     async fn track(
         &self,
         key: &ObjectKey,
@@ -288,7 +289,7 @@ impl JobController {
         error.map_or(Ok(()), |e| Err(e.into()))
     }
 
-    /// Takes finalizers; those that were taken leave `tracked`.
+    /// Removes finalizers. Pods that lost theirs are removed from `tracked`.
     async fn release(&self, key: &ObjectKey, pods: &[JobPod], tracked: &mut HashSet<String>) -> Option<ClientError> {
         let mut error = None;
         for part in pods.chunks(PARALLEL_MAX) {

@@ -1,23 +1,23 @@
-//! The conditions of a namespace that is going, from what its deletion met: pure. Upstream
+//! The conditions of a terminating namespace. Pure. Upstream
 //! `pkg/controller/namespace/deletion/status_condition_utils.go`.
 use std::collections::BTreeMap;
 
 use crate::views::condition::{self, Condition};
 
-/// What one pass over the content met.
+/// The result of one pass over the content.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Group versions that discovery could not read, with why.
+    /// Group versions whose discovery failed, with the error.
     pub discovery: Vec<(String, String)>,
-    /// What failed while content was deleted, for people.
+    /// Errors of deletions of content.
     pub errors: Vec<String>,
-    /// Objects left by `resource.group`.
+    /// The number of remaining objects by `resource.group`.
     pub remaining: BTreeMap<String, usize>,
-    /// Objects left by the finalizer that holds them.
+    /// The number of remaining objects by finalizer.
     pub finalizers: BTreeMap<String, usize>,
 }
 
-/// Brings `conditions` up to date; the ones of an earlier failure turn good when it is over.
+/// Updates `conditions`. Conditions of earlier errors are reset when the error is resolved.
 pub fn apply(conditions: &mut Vec<Condition>, o: &Outcome, now: &str) {
     for (kind, problem, [bad, good, fine]) in rows(o) {
         let new = match problem {

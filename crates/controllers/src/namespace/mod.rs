@@ -1,5 +1,5 @@
-//! Namespaces that are going: their content is deleted by discovery, pods first and with their grace, then the
-//! `kubernetes` finalizer is taken off. Upstream `pkg/controller/namespace`.
+//! The namespace controller. It deletes the content of terminating namespaces, found by discovery, pods first and with
+//! their grace period, and then removes the finalizer `kubernetes`. Upstream `pkg/controller/namespace`.
 mod conditions;
 
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::shared::informers::SharedInformer;
 use crate::views::NamespaceView;
 
 const FINALIZER: &str = "kubernetes";
-/// How long finalizers of others are assumed to take, seconds.
+/// The assumed time in seconds of other controllers' finalizers.
 const FINALIZER_ESTIMATE: i64 = 15;
-/// Longest pause between two looks at content that does not go away.
+/// The maximum delay between two passes over remaining content.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 struct NamespaceController {
@@ -49,7 +49,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(ObjectKey::new("", &n.metadata.name));
         }
     });
-    // The last pod is what is usually waited for: look at once when one goes.
+    // Usually the last pod is what remains, so the deletion of a pod triggers a sync.
     let (q, namespaces) = (queue.clone(), me.namespaces.clone());
     ctx.informers.pods.on_change(move |change| {
         if let Change::Deleted(p) = change {
@@ -65,7 +65,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// An object of any kind, as far as its deletion needs.
+/// An object of any kind with the fields that its deletion needs.
 #[derive(Deserialize)]
 struct Left {
     metadata: ObjectMeta,
@@ -97,7 +97,7 @@ impl NamespaceController {
         let (outcome, estimate) = self.delete_content(&key.name).await?;
         self.write_conditions(&key.name, &outcome).await?;
         if !outcome.errors.is_empty() || !outcome.discovery.is_empty() {
-            return Err(SyncError::Other(format!("content of namespace {} could not all be deleted", key.name)));
+            return Err(SyncError::Other(format!("deleting the content of namespace {} is not complete", key.name)));
         }
         if estimate > 0 {
             let wait = Duration::from_secs(u64::try_from(estimate / 2 + 1).unwrap_or(1)).min(WAIT_MAX);
@@ -129,7 +129,8 @@ impl NamespaceController {
         }
     }
 
-    /// One pass: what was met, and how many seconds what is left may take (0: nothing is left).
+    /// Runs one pass. Returns its result and the estimated seconds until the remaining content is gone, 0 if nothing
+    /// remains.
     async fn delete_content(&self, ns: &str) -> Result<(Outcome, i64), SyncError> {
         let Discovered { resources, failed } = discover(&self.client).await?;
         let mut outcome = Outcome { discovery: failed, ..Outcome::default() };
@@ -166,7 +167,7 @@ impl NamespaceController {
         let options = DeleteOptions::default().with_propagation(PropagationPolicy::Background);
         let body = Bytes::from(serde_json::to_vec(&options).unwrap_or_default());
         if r.serves(&["deletecollection"]) {
-            // The answer lists all that was there.
+            // The response lists all deleted objects and is not read.
             self.client.call_unread(Method::DELETE, &r.path(ns), "application/json", body).await?;
         } else {
             for o in &left {

@@ -1,19 +1,19 @@
-//! Gives out equal parts of a network: pure. Upstream `pkg/controller/nodeipam/ipam/cidrset`.
+//! Allocates equal subnets of a network. Pure. Upstream `pkg/controller/nodeipam/ipam/cidrset`.
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Longest difference of prefix lengths: 65,536 parts (upstream's limit too).
+/// The maximum difference of prefix lengths: 65,536 subnets, as upstream.
 const DEPTH_MAX: u8 = 16;
 
-/// The parts of one network.
+/// The subnets of one network.
 #[derive(Debug)]
 pub struct CidrSet {
     net: IpNet,
     prefix: u8,
     used: BTreeSet<u32>,
-    /// Where to look next: a part given back is not given out again at once.
+    /// The next subnet to try, so that a released subnet is not reused at once.
     next: u32,
 }
 
@@ -25,7 +25,7 @@ fn number(ip: IpAddr) -> u128 {
 }
 
 impl CidrSet {
-    /// Parts of `prefix` length of `net`.
+    /// Returns the subnets of `net` with this prefix length.
     pub fn new(net: IpNet, prefix: u8) -> Result<Self, String> {
         let net = net.trunc();
         if prefix < net.prefix_len() || prefix > net.max_prefix_len() {
@@ -33,7 +33,7 @@ impl CidrSet {
         }
         if prefix - net.prefix_len() > DEPTH_MAX {
             return Err(format!(
-                "cluster CIDR {net} is too large for node masks of /{prefix}: at most {DEPTH_MAX} bits apart"
+                "cluster CIDR {net} is too large for node masks of /{prefix}: the difference must be at most {DEPTH_MAX} bits"
             ));
         }
         Ok(Self { net, prefix, used: BTreeSet::new(), next: 0 })
@@ -55,7 +55,7 @@ impl CidrSet {
         IpNet::new(ip, self.prefix).ok()
     }
 
-    /// The parts that `net` overlaps.
+    /// Returns the subnets that overlap `net`.
     fn range(&self, net: &IpNet) -> Option<std::ops::RangeInclusive<u32>> {
         if self.net.addr().is_ipv4() != net.addr().is_ipv4() {
             return None;
@@ -70,14 +70,14 @@ impl CidrSet {
         Some(index(from)?..=index(to)?)
     }
 
-    /// Marks whatever `net` overlaps as given out.
+    /// Marks the subnets that overlap `net` as allocated.
     pub fn occupy(&mut self, net: &IpNet) {
         if let Some(range) = self.range(net) {
             self.used.extend(range);
         }
     }
 
-    /// Takes back whatever `net` covers.
+    /// Releases the subnets that `net` covers.
     pub fn release(&mut self, net: &IpNet) {
         if let Some(range) = self.range(net) {
             for i in range {
@@ -86,7 +86,7 @@ impl CidrSet {
         }
     }
 
-    /// Takes back what was given out but never used: it is the first to be given out again.
+    /// Releases an allocated subnet that was never used. It is the next one to be allocated.
     pub fn undo(&mut self, net: &IpNet) {
         if let Some(range) = self.range(net) {
             self.next = *range.start();
@@ -94,7 +94,7 @@ impl CidrSet {
         self.release(net);
     }
 
-    /// Gives out a part; `None`: there is none left.
+    /// Allocates a subnet, or returns `None` if none is free.
     pub fn allocate(&mut self) -> Option<IpNet> {
         let count = self.count();
         if self.used.len() as u64 >= u64::from(count) {

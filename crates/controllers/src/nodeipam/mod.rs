@@ -1,4 +1,4 @@
-//! Gives every node its pod ranges, kept on the node itself (`spec.podCIDRs`), which is the only record of them. Upstream
+//! Allocates the pod CIDRs of nodes. The only record is the node's `spec.podCIDRs`. Upstream
 //! `pkg/controller/nodeipam/ipam/range_allocator.go`.
 mod cidrs;
 
@@ -24,11 +24,11 @@ struct Allocator {
 
 struct State {
     sets: Vec<CidrSet>,
-    /// Whether the ranges of the nodes that were there at start are taken in.
+    /// Whether the pod CIDRs of existing nodes have been marked as allocated.
     primed: bool,
 }
 
-/// Starts the allocator; without cluster ranges it has nothing to give.
+/// Starts the allocator, unless there is no cluster CIDR.
 pub fn start(ctx: &Arc<Context>) {
     let config = &ctx.config;
     let mut sets = Vec::new();
@@ -39,7 +39,7 @@ pub fn start(ctx: &Arc<Context>) {
                 config.service_cidr.iter().for_each(|s| set.occupy(s));
                 sets.push(set);
             }
-            Err(e) => tracing::error!(error = %e, "no pod ranges are given to nodes"),
+            Err(e) => tracing::error!(error = %e, "the pod CIDR allocator cannot start; nodes get no pod CIDRs"),
         }
     }
     if sets.is_empty() || sets.len() != config.cluster_cidrs.len() {
@@ -64,7 +64,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(ObjectKey::new("", &node.metadata.name));
         }
     });
-    // One worker: two nodes at once must not be given the same range.
+    // A single worker, so that two nodes never get the same pod CIDR.
     ctx.run_queue_of(me.nodes.clone(), &queue, 1, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
@@ -99,16 +99,17 @@ impl Allocator {
         let Some(nets) = self.allocate() else {
             let message = format!("Node {} status is now: CIDRNotAvailable", key.name);
             self.recorder.event(&ObjectRef::of(&*node), EventType::Normal, "CIDRNotAvailable", message);
-            return Err(SyncError::Other(format!("no pod range left for node {}", key.name)));
+            return Err(SyncError::Other(format!("no pod CIDR is left for node {}", key.name)));
         };
         let text: Vec<String> = nets.iter().map(ToString::to_string).collect();
-        // The node must be as it was seen: one that was given a range meanwhile keeps that.
+        // The resourceVersion must match: a node that got a pod CIDR meanwhile keeps it.
         let patch = json!({"metadata": {"resourceVersion": node.metadata.resource_version},
             "spec": {"podCIDR": text[0], "podCIDRs": text}});
         let options = WriteOptions::default();
         let sent = self.client.patch::<NodeView>("", &key.name, "", PatchKind::Strategic, &patch, &options).await;
         if let Err(e) = sent {
-            // A request without an answer may have succeeded: then the range stays taken, and the node tells.
+            // A request without a response may have succeeded. The subnet then stays allocated until the node's watch
+            // event.
             if e.status().is_some() {
                 let mut state = self.state.lock();
                 for net in &nets {
@@ -117,11 +118,11 @@ impl Allocator {
             }
             return if e.is_not_found() { Ok(()) } else { Err(e.into()) };
         }
-        tracing::info!(node = %key.name, pod_cidrs = %text.join(","), "node has its pod ranges");
+        tracing::info!(node = %key.name, pod_cidrs = %text.join(","), "allocated pod CIDRs to node");
         Ok(())
     }
 
-    /// Takes in the ranges of all known nodes before the first one is given out.
+    /// Marks the pod CIDRs of all nodes as allocated, before the first allocation.
     fn prime(&self) {
         let mut state = self.state.lock();
         if std::mem::replace(&mut state.primed, true) {
@@ -134,7 +135,7 @@ impl Allocator {
         }
     }
 
-    /// One part of each cluster range, or none at all.
+    /// Allocates a subnet of each cluster CIDR, or none.
     fn allocate(&self) -> Option<Vec<IpNet>> {
         let mut state = self.state.lock();
         let mut got = Vec::with_capacity(state.sets.len());

@@ -1,5 +1,5 @@
-//! Deletes pods that do not tolerate the `NoExecute` taints of their node, when their time is over. Upstream
-//! `pkg/controller/tainteviction`.
+//! Taint-based eviction: deletes pods that do not tolerate the `NoExecute` taints of their node, after the seconds that
+//! they tolerate them. Upstream `pkg/controller/tainteviction`.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,16 +21,16 @@ use crate::shared::pods::disruption_target;
 use crate::views::IndexKey;
 use crate::views::{NodeView, PodView, Taint};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "taint-eviction-controller";
 
-/// Of all its events.
+/// The reason of all events.
 const REASON: &str = "TaintManagerEviction";
 
-/// Of the condition that an evicted pod gets.
+/// The message of an evicted pod's condition.
 const EVICTION_MESSAGE: &str = "Taint manager: deleting due to NoExecute taint";
 
-/// Seconds, from when a taint has its effect to the deletion of the pod.
+/// Buckets in seconds from a taint's effect to the deletion of the pod.
 const LATENCIES: [f64; 12] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0];
 
 struct TaintEvictionController {
@@ -46,8 +46,8 @@ struct TaintEvictionController {
     latency: Histogram,
 }
 
-/// When the `NoExecute` taints of nodes were first seen, by node and key. API servers do not fill in `timeAdded`, so most
-/// taints do not say themselves when they were put.
+/// When `NoExecute` taints were first observed, by node and key. API servers do not set `timeAdded`, so most taints do
+/// not have the time of their addition.
 #[derive(Default)]
 struct SeenTaints(HashMap<String, HashMap<String, Instant>>);
 
@@ -75,7 +75,7 @@ impl SeenTaints {
         }
     }
 
-    /// Since when a node has a taint.
+    /// Returns since when a node has a taint.
     fn since(&self, node: &str, taint: &Taint, now: Timestamp) -> Timestamp {
         let said = taint.time_added.as_ref().and_then(|t| t.parse().ok());
         let seen = || self.0.get(node)?.get(&taint.key).map(Instant::elapsed);
@@ -87,21 +87,24 @@ fn executing(taints: &[Taint]) -> Vec<&Taint> {
     taints.iter().filter(|t| t.effect == "NoExecute").collect()
 }
 
-/// When a pod came to its node.
+/// Returns when a pod was bound to its node.
 fn bound_at(pod: &PodView) -> Option<Timestamp> {
     let scheduled = pod.condition("PodScheduled").filter(|c| c.status == "True");
     scheduled.and_then(|c| c.last_transition_time).or_else(|| pod.created())
 }
 
-/// Starts taint eviction.
+/// Starts the taint eviction controller.
 pub fn start(ctx: &Arc<Context>) {
     let (client, metrics) = (ctx.client(), &ctx.config.metrics);
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let name = "taint_eviction_controller_pod_deletions_total";
-    let deletions = metrics.counter(name, "Pods deleted because of the taints of their nodes.");
+    let deletions = metrics.counter(name, "Pods deleted because of taints of their nodes.");
     let name = "taint_eviction_controller_pod_deletion_duration_seconds";
-    let latency =
-        metrics.histogram(name, "Time from a taint's effect on a pod to the deletion of the pod.", &LATENCIES);
+    let latency = metrics.histogram(
+        name,
+        "Time in seconds from a taint's effect on a pod to the deletion of the pod.",
+        &LATENCIES,
+    );
     let me = Arc::new(TaintEvictionController {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
@@ -167,8 +170,8 @@ fn follow(me: &Arc<TaintEvictionController>) {
 }
 
 impl TaintEvictionController {
-    /// When a pod is to go. The seconds that it tolerates a taint count from the taint's own time, so that neither a second
-    /// look nor a restart of the controller begins them again; but for a pod that came later, from when it came.
+    /// Returns when a pod must be deleted. Toleration seconds count from the time of the taint, so that neither another
+    /// sync nor a restart of the controller extends them, or from the binding of a pod that was bound later.
     fn due(&self, pod: &PodView, now: Timestamp) -> Option<Timestamp> {
         let node = self.nodes.get(&ObjectKey::new("", &pod.spec.node_name))?;
         let seen = self.seen.lock();
@@ -183,7 +186,7 @@ impl TaintEvictionController {
         }
     }
 
-    /// Says that a pod will not go which was to.
+    /// Records the event of a cancelled deletion.
     fn cancelled(&self, key: &ObjectKey) {
         let (namespace, name) = (key.namespace.clone(), key.name.clone());
         let (api_version, kind) = ("v1".to_owned(), "Pod".to_owned());
@@ -204,7 +207,7 @@ impl TaintEvictionController {
         let left = now.duration_until(at);
         if left.is_positive() {
             self.evictions.schedule(&pod.metadata.uid);
-            // Should the taint go before, the timer finds nothing to do.
+            // If the taint is removed before, the timer finds nothing to do.
             self.queue.add_after(key.clone(), left.unsigned_abs() + Duration::from_millis(1));
             return Ok(());
         }
@@ -223,7 +226,7 @@ impl TaintEvictionController {
         evicted.map(|_| ())
     }
 
-    /// Deletes a pod and says why; gives whether it was there.
+    /// Deletes a pod and sets its condition. Returns whether it existed.
     async fn evict(&self, key: &ObjectKey, pod: &PodView, now: Timestamp) -> Result<bool, SyncError> {
         let message = format!("Marking for deletion Pod {key}");
         self.recorder.event(&ObjectRef::of(pod), EventType::Normal, REASON, message);
@@ -233,7 +236,7 @@ impl TaintEvictionController {
         let patched =
             self.client.patch::<PodView>(&key.namespace, &key.name, "status", PatchKind::Strategic, &patch, &o);
         match patched.await {
-            // Where it is another of its name, the next look finds that one.
+            // If another pod has the name now, the next sync handles that one.
             Err(e) if e.is_not_found() => return Ok(false),
             Err(e) => return Err(e.into()),
             Ok(_) => {}

@@ -1,5 +1,5 @@
-//! The old names of a node's labels for system and architecture follow the new ones (upstream `reconcileNodeLabels`), and the node of the
-//! control plane's machine has the label of that role, which no kubelet may set itself.
+//! Keeps the deprecated node labels for operating system and architecture equal to the current ones (upstream `reconcileNodeLabels`), and
+//! sets the role label on the node of the control plane's machine, which no kubelet may set itself.
 use std::collections::BTreeMap;
 
 use kelson_client::{PatchKind, WriteOptions};
@@ -9,14 +9,14 @@ use super::NodeLifecycleController;
 use crate::shared::context::SyncError;
 use crate::views::NodeView;
 
-/// The label that says so, and the one that follows it.
+/// The current label, and the deprecated one that follows it.
 const FOLLOWING: &[(&str, &str)] =
     &[("kubernetes.io/os", "beta.kubernetes.io/os"), ("kubernetes.io/arch", "beta.kubernetes.io/arch")];
 
 /// The label of a node's role, whose value is empty (kubeadm).
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
-/// Labels to be set.
+/// Returns the labels to set.
 fn missing(labels: &BTreeMap<String, String>, is_control_plane: bool) -> BTreeMap<&'static str, &str> {
     let of = |(new, old): &(&'static str, &'static str)| {
         let value = labels.get(*new)?;
@@ -27,7 +27,7 @@ fn missing(labels: &BTreeMap<String, String>, is_control_plane: bool) -> BTreeMa
 }
 
 impl NodeLifecycleController {
-    /// Sets the labels that are missing.
+    /// Sets the labels that differ.
     pub(super) async fn mend_labels(&self, node: &NodeView) -> Result<(), SyncError> {
         let labels = missing(&node.metadata.labels, node.metadata.name == self.control_plane_node);
         if labels.is_empty() {

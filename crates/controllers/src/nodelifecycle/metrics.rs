@@ -1,7 +1,7 @@
-//! What is counted of zones and of nodes that are not ready.
+//! The metrics of zones and of evictions.
 use kelson_metrics::{GaugeVec, IntCounterVec, Registry};
 
-/// What is counted of zones, under upstream's names.
+/// The metrics of zones, with upstream's names.
 pub struct ZoneMetrics {
     pub health: GaugeVec,
     pub size: GaugeVec,
@@ -10,16 +10,16 @@ pub struct ZoneMetrics {
 }
 
 impl ZoneMetrics {
-    /// Nothing counted yet; shown by `registry`, once.
+    /// Registers the metrics; call this once per registry.
     pub fn new(registry: &Registry) -> Self {
         let gauges = |name: &str, help: &str| registry.float_gauges(&format!("node_collector_{name}"), help, &["zone"]);
         Self {
-            health: gauges("zone_health", "Part of a zone's nodes that are ready, in percent."),
-            size: gauges("zone_size", "Nodes of a zone."),
-            unhealthy: gauges("unhealthy_nodes_in_zone", "Nodes of a zone that are not ready."),
+            health: gauges("zone_health", "Percentage of ready nodes per zone."),
+            size: gauges("zone_size", "Number of nodes per zone."),
+            unhealthy: gauges("unhealthy_nodes_in_zone", "Number of nodes per zone that are not ready."),
             evictions: registry.counters(
                 "node_collector_evictions_total",
-                "Nodes whose pods were told to leave.",
+                "Nodes whose pods were evicted, per zone.",
                 &["zone"],
             ),
         }

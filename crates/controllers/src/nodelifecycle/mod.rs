@@ -1,6 +1,7 @@
-//! The state of nodes as the cluster sees it: silent ones become `Unknown`, taints follow conditions, and the pods of a
-//! node that is not ready are no longer ready. Upstream `pkg/controller/nodelifecycle`; evicting is `eviction`'s, and how
-//! fast nodes may lose their pods is `zones`'s. Nothing polls: each node has one timer that fires when it would be overdue.
+//! The node lifecycle controller. Nodes without a heartbeat become `Unknown`, taints follow conditions, and the pods of
+//! a node that is not ready become unready. Upstream `pkg/controller/nodelifecycle`. `eviction` deletes pods, and
+//! `zones` limits the rate at which nodes lose their pods. Nothing polls: each node has one timer that fires when its
+//! heartbeat is overdue.
 pub mod eviction;
 mod labels;
 mod metrics;
@@ -28,18 +29,18 @@ use crate::views::IndexKey;
 use crate::views::condition;
 use crate::views::{LeaseView, NodeView, PodView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "node-controller";
-/// How long after a change of some node's readiness the zones are looked at: changes come together.
+/// The delay between a change of a node's readiness and the computation of zone states, as such changes come together.
 const ZONES_DELAY: Duration = Duration::from_millis(100);
 
-/// What is worked on.
+/// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum NodeWork {
     Node(String),
-    /// How many nodes of which zone are ready.
+    /// Computes the states of all zones.
     Zones,
-    /// The turn of the next node of a zone.
+    /// Taints the next node of a zone.
     Zone(String),
     /// Whether still no node is ready.
     AllLost,
@@ -62,10 +63,10 @@ struct NodeLifecycleController {
     clock: Arc<dyn Clock>,
     nodes: SharedInformer<NodeView>,
     pods: SharedInformer<PodView>,
-    /// When each node was last heard of, by our own clock: the nodes' clocks may be wrong.
+    /// The time of each node's last heartbeat by this process's clock, since the nodes' clocks may be wrong.
     heard: Arc<Mutex<HashMap<String, Instant>>>,
     zones: Mutex<Zones>,
-    /// Whether a node was ever seen ready.
+    /// Whether any node has been ready.
     any_was_ready: AtomicBool,
     /// Whether the log says that no node is ready.
     loss_is_logged: AtomicBool,
@@ -169,8 +170,8 @@ fn heartbeat(node: &NodeView) -> Option<&str> {
     condition::find(&node.status.conditions, "Ready")?.last_heartbeat_time.as_deref()
 }
 
-/// A renewed lease is a sign of life. It wakes nobody: the node's own timer asks when it fires. Only a node that counts
-/// as unknown is looked at again.
+/// Records a renewed lease as a heartbeat. It queues only nodes whose state is unknown; for others the node's timer
+/// reads the heartbeat when it fires.
 fn on_lease(
     nodes: &SharedInformer<NodeView>,
     heard: &Mutex<HashMap<String, Instant>>,
@@ -215,7 +216,7 @@ impl NodeLifecycleController {
         self.mend_labels(&node).await
     }
 
-    /// The pods of a node that is not ready are not ready either, whatever they last said.
+    /// Sets the pods of a node that is not ready to unready.
     async fn mark_pods(&self, node: &NodeView) -> Result<(), SyncError> {
         if ready(node) != "Unknown" {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Which taints a node should have by its conditions, and whether a pod tolerates them: pure. Upstream
+//! The taints that a node should have because of its conditions, and whether a pod tolerates them. Pure. Upstream
 //! `pkg/controller/nodelifecycle`, `component-helpers/scheduling/corev1`.
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use crate::shared::toleration::tolerates;
 use crate::views::condition;
 use crate::views::{NodeView, Taint, Toleration};
 
-/// Taint of a node that is not ready.
+/// The taint of a node that is not ready.
 pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// Taint of a node that is silent.
+/// The taint of a node without heartbeats.
 pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
-/// Taint of a node that somebody switched off for good.
+/// The taint with which an administrator marks a node as permanently shut down.
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// Condition, its status, and the taint that goes with it.
+/// A condition, its status, and the corresponding taint.
 const BY_CONDITION: &[(&str, &str, &str)] = &[
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
@@ -26,18 +26,18 @@ const BY_CONDITION: &[(&str, &str, &str)] = &[
     ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
 ];
 
-/// What becomes of the taint that makes pods leave a node that is not ready.
+/// What to do with the `NoExecute` taint of a node that is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoExecute {
-    /// A node that has one keeps one, and none is put.
+    /// Keep an existing taint and add none.
     AsItIs,
-    /// It is the node's turn to get one.
+    /// Add the taint.
     Put,
-    /// Nobody is to leave: no node of the cluster is ready.
+    /// Remove the taint, since no node of the cluster is ready.
     TakeBack,
 }
 
-/// The taint that drives pods away from a node in this state; empty for a ready one.
+/// Returns the key of the `NoExecute` taint for the node's state, or an empty string for a ready node.
 fn driving(node: &NodeView) -> &'static str {
     match ready(node) {
         "False" => NOT_READY,
@@ -54,12 +54,12 @@ fn drives(t: &Taint) -> bool {
     t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE)
 }
 
-/// Whether a node is not ready and its pods have not been told to leave.
+/// Whether a node is not ready and does not have the `NoExecute` taint yet.
 pub fn awaits_turn(node: &NodeView) -> bool {
     !driving(node).is_empty() && !node.spec.taints.iter().any(drives)
 }
 
-/// The node's taints as they should be; `None`: they are. Taints of others stay, in their order.
+/// Returns the node's desired taints, or `None` if nothing changes. Other taints are kept in their order.
 pub fn desired(node: &NodeView, execute: NoExecute, now: &str) -> Option<Vec<Taint>> {
     let status = |kind: &str| condition::find(&node.status.conditions, kind).map_or("", |c| c.status.as_str());
     let mut wanted: Vec<(&str, &str)> = Vec::new();
@@ -76,7 +76,7 @@ pub fn desired(node: &NodeView, execute: NoExecute, now: &str) -> Option<Vec<Tai
     if !driving.is_empty() && (execute == NoExecute::Put || execute == NoExecute::AsItIs && has) {
         wanted.push((driving, "NoExecute"));
     }
-    // A node that has not said anything yet keeps the taint it was registered with.
+    // A node that has not posted a status keeps the taint from its registration.
     if status("Ready").is_empty() && node.spec.taints.iter().any(|t| t.key == NOT_READY && t.effect == "NoSchedule") {
         wanted.push((NOT_READY, "NoSchedule"));
     }
@@ -99,15 +99,16 @@ pub fn desired(node: &NodeView, execute: NoExecute, now: &str) -> Option<Vec<Tai
     (out != node.spec.taints).then_some(out)
 }
 
-/// When a pod must leave a node.
+/// When a pod must be evicted from a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eviction {
     Never,
-    /// At this time, perhaps past.
+    /// At this time, which may be in the past.
     At(Timestamp),
 }
 
-/// What a node's `NoExecute` taints mean for a pod. `since` says from when the seconds that a pod tolerates a taint count.
+/// Returns when a node's `NoExecute` taints evict a pod. `since` returns the time from which toleration seconds of a
+/// taint count.
 pub fn eviction(
     taints: &[Taint],
     tolerations: &[Toleration],
@@ -122,7 +123,7 @@ pub fn eviction(
         }
         let seconds = used.filter_map(|t| t.toleration_seconds).min();
         if let Some(s) = seconds {
-            // Seconds beyond the end of time are as good as its end.
+            // Values beyond the maximum time are capped.
             let tolerated = Duration::from_secs(u64::try_from(s).unwrap_or(0));
             let when = Timestamp::checked_add(since(taint), tolerated).unwrap_or(Timestamp::MAX);
             at = Some(at.map_or(when, |a| a.min(when)));

@@ -1,4 +1,4 @@
-//! Nodes that fall silent and come back, on a paused clock.
+//! Nodes that stop and resume their heartbeats, on a paused clock.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ async fn start(nodes: &[&str]) -> (Api, Running) {
     (api, running)
 }
 
-/// Lets time go by while these nodes live.
+/// Advances time while these nodes send heartbeats.
 async fn pass(api: &Api, seconds: u64, alive: &[&str]) {
     for _ in 0..seconds / 10 {
         for name in alive {
@@ -53,7 +53,7 @@ async fn pass(api: &Api, seconds: u64, alive: &[&str]) {
     api.settle().await;
 }
 
-/// A pod on `n1` that tolerates an unreachable node for so many seconds; `None`: for ever.
+/// A pod on `n1` that tolerates an unreachable node for this many seconds, or without limit for `None`.
 async fn pod(api: &Api, name: &str, seconds: Option<u64>) {
     let toleration = match seconds {
         None => json!({"operator": "Exists"}),
@@ -119,7 +119,7 @@ async fn where_no_node_is_ready_no_pod_is_moved() {
         );
     }
     assert!(!is_going(&api, "stays").await, "its minute was not over when the last node fell silent");
-    // One comes back: the other's pods may be moved again.
+    // One node is back, so the other's pods may be evicted again.
     api.change("v1/nodes", "", "n2", |v| {
         v["status"]["conditions"] = ready("True");
         v["status"]["conditions"][0]["lastHeartbeatTime"] = json!("2026-01-01T00:30:00Z");
@@ -143,13 +143,13 @@ async fn nodes_lose_their_pods_one_after_the_other() {
         }
         count
     };
-    // Two of five have said their last word ten seconds ago; they are noticed after 50, and told in their turns.
+    // Two of five stopped ten seconds ago. They are detected after 50 seconds and tainted one after the other.
     pass(&api, 40, &names[2..]).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(driven(&api).await, 1);
     pass(&api, 10, &names[2..]).await;
     assert_eq!(driven(&api).await, 2);
-    // Four of five: too many for a zone so small.
+    // Four of five are too many for a small zone.
     pass(&api, 300, &names[4..]).await;
     assert_eq!(driven(&api).await, 2);
 }

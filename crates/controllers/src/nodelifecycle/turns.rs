@@ -1,4 +1,4 @@
-//! When nodes that are not ready get the taint that makes their pods leave: each in its turn, none while no node of the
+//! Adds `NoExecute` taints to nodes that are not ready, at the rate of their zone, and to none while no node of the
 //! cluster is ready.
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::views::NodeView;
 const LOSS_LOGGED_AFTER: Duration = Duration::from_secs(60);
 
 impl NodeLifecycleController {
-    /// Taints follow the node's conditions; the one that drives pods away waits for its turn.
+    /// Updates the taints that follow conditions. The `NoExecute` taint waits for the zone's rate limit.
     pub(super) async fn follow_conditions(&self, node: &NodeView) -> Result<(), SyncError> {
         let execute = if self.zones.lock().all_lost() { NoExecute::TakeBack } else { NoExecute::AsItIs };
         self.taint(node, execute).await?;
@@ -32,7 +32,7 @@ impl NodeLifecycleController {
         Ok(())
     }
 
-    /// Looks how many nodes of which zone are ready, and sets the clocks of the zones in which somebody waits.
+    /// Computes the states of all zones and schedules the next taint in each zone with waiting nodes.
     pub(super) fn look_at_zones(&self) {
         let nodes = self.nodes.list();
         let counts = zones::count(nodes.iter().map(|n| &**n));
@@ -54,14 +54,14 @@ impl NodeLifecycleController {
         drop(zones);
         match turn {
             Turn::Same => return,
-            // At the start of a cluster none can be ready yet.
+            // When a cluster starts, no node can be ready yet.
             Turn::AllLost if !self.any_was_ready.load(Ordering::Relaxed) => {}
             Turn::AllLost => self.queue.add_after(NodeWork::AllLost, LOSS_LOGGED_AFTER),
             Turn::SomeBack => {
                 if self.loss_is_logged.swap(false, Ordering::Relaxed) {
-                    tracing::info!("a node is ready again: pods of those that are not are moved again");
+                    tracing::info!("a node is ready again; resuming evictions");
                 }
-                // Whoever could not be heard while nobody could gets the whole time again.
+                // No heartbeat was possible meanwhile, so all nodes get the full grace period again.
                 let now = Instant::now();
                 self.heard.lock().values_mut().for_each(|heard| *heard = now);
             }
@@ -74,13 +74,13 @@ impl NodeLifecycleController {
     /// Logs that no node is ready, if that is so after a while.
     pub(super) fn log_loss(&self) {
         if self.zones.lock().all_lost() && !self.loss_is_logged.swap(true, Ordering::Relaxed) {
-            tracing::warn!("no node has been ready for {LOSS_LOGGED_AFTER:?}: no pod is moved until one is");
+            tracing::warn!("no node has been ready for {LOSS_LOGGED_AFTER:?}; evictions are suspended");
         }
     }
 
-    /// The turn of the node of a zone that has waited longest.
+    /// Taints the node of a zone that has waited longest.
     pub(super) async fn turn(&self, zone: &str) -> Result<(), SyncError> {
-        // What became of the others since the clock was set decides whether it is anybody's turn.
+        // Other nodes may have changed since the timer was set.
         self.look_at_zones();
         let Some(name) = self.zones.lock().take(zone, Instant::now()) else { return Ok(()) };
         if let Some(node) = self.nodes.get(&ObjectKey::new("", &name)).filter(|n| taints::awaits_turn(n)) {

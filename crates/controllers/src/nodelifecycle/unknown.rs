@@ -1,4 +1,4 @@
-//! What a silent node is no longer believed: its conditions become `Unknown`.
+//! Sets the conditions of nodes without heartbeats to `Unknown`.
 use kelson_client::{EventType, ObjectRef};
 use kelson_meta::format_seconds;
 use serde_json::{Value, json};
@@ -8,11 +8,11 @@ use crate::shared::context::{SyncError, update_value};
 use crate::views::NodeView;
 use crate::views::condition::Condition;
 
-/// The conditions a silent node is no longer believed. `NetworkUnavailable` is not the kubelet's to say.
+/// The conditions that become `Unknown`. `NetworkUnavailable` is not set by the kubelet.
 const KUBELET_CONDITIONS: &[&str] = &["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 impl NodeLifecycleController {
-    /// What follows is done on the event this write causes.
+    /// Sets the conditions to `Unknown`. The watch event of this write triggers the next steps.
     pub(super) async fn mark_unknown(&self, node: &NodeView) -> Result<(), SyncError> {
         let now = format_seconds(self.clock.now());
         let write = |v: &mut Value| {
@@ -31,7 +31,7 @@ impl NodeLifecycleController {
     }
 }
 
-/// Makes what the kubelet said unknown, or says that it never said anything.
+/// Sets the kubelet's conditions to `Unknown`, with the message for a kubelet that stopped or never posted a status.
 fn make_unknown(all: &mut Vec<Condition>, created: &str, now: &str) {
     for kind in KUBELET_CONDITIONS {
         match all.iter_mut().find(|c| c.r#type == *kind) {

@@ -1,8 +1,7 @@
-//! How fast nodes that are not ready may lose their pods, zone by zone: a node gets its `NoExecute` taint only in its turn. Where
-//! most of a zone is not ready, and above all where the whole cluster is not, it is rather the network or the control plane
-//! that is broken, and to move pods would do harm. Upstream `pkg/controller/nodelifecycle` (`ComputeZoneState`,
-//! `handleDisruption`), here without polling: the states are looked at when a node's readiness changes. Pure but for the
-//! monotonic clock that is handed in.
+//! The rate limits of `NoExecute` taints by zone. If most of a zone is not ready, or the whole cluster, the network or
+//! the control plane is the likely cause, and evictions would do harm. Upstream `pkg/controller/nodelifecycle`
+//! (`ComputeZoneState`, `handleDisruption`), here without polling: zone states are computed when a node's readiness
+//! changes. Pure except for the monotonic clock, which is a parameter.
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::Duration;
 
@@ -12,41 +11,42 @@ use crate::shared::config::EvictionRates;
 use crate::views::NodeView;
 use crate::views::condition;
 
-/// A node with this label does not count for the state of its zone.
+/// The label of nodes that do not count for the state of their zone.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
-/// So many nodes of a zone must be unhealthy before it can count as partially disrupted.
+/// The minimum number of unhealthy nodes of a partially disrupted zone.
 const PARTIAL_MIN: usize = 3;
 
-/// What is believed of a zone.
+/// The state of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneState {
-    /// Not looked at yet.
+    /// Not computed yet.
     Initial,
     /// Enough nodes are ready.
     Normal,
-    /// Many are not.
+    /// The share of unhealthy nodes exceeds the threshold.
     PartialDisruption,
     /// No node of the zone is ready.
     FullDisruption,
 }
 
-/// What a look at all zones came to.
+/// The result of an update of all zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// As before, or another rate somewhere.
+    /// No change, or only rates changed.
     Same,
-    /// No node of the cluster is ready any more: the taints that were put are to be taken back.
+    /// No node of the cluster is ready any more, so added taints must be removed.
     AllLost,
-    /// A first node is ready again: the others get their whole grace anew, as nobody could be heard meanwhile.
+    /// A first node is ready again. The others get their full grace period again, since no heartbeat was possible
+    /// meanwhile.
     SomeBack,
 }
 
-/// How many nodes a zone has, and how many of them are not ready.
+/// The number of nodes of a zone, and how many of them are not ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZoneCount {
-    /// All that count.
+    /// The number of nodes that count.
     pub nodes: usize,
-    /// Those not ready.
+    /// The number of nodes that are not ready.
     pub unhealthy: usize,
 }
 
@@ -54,11 +54,11 @@ pub struct ZoneCount {
 struct Zone {
     state: ZoneState,
     count: ZoneCount,
-    /// Nodes a second; zero: none.
+    /// Nodes per second; zero disables taints.
     rate: f64,
     /// When a node was last tainted.
     last: Option<Instant>,
-    /// Nodes that wait, the longest first.
+    /// Waiting nodes, the longest waiting first.
     waiting: VecDeque<String>,
 }
 
@@ -69,7 +69,7 @@ pub struct Zones {
     waiting: HashSet<String>,
 }
 
-/// The zone of a node: region and zone by its labels; empty where it has neither.
+/// Returns the zone of a node: region and zone of its labels, or an empty string without them.
 pub fn zone_of(node: &NodeView) -> String {
     let label = |old: &str, new: &str| {
         let labels = &node.metadata.labels;
@@ -80,7 +80,7 @@ pub fn zone_of(node: &NodeView) -> String {
     if zone.is_empty() && region.is_empty() { String::new() } else { format!("{region}:\0:{zone}") }
 }
 
-/// Counts the nodes of every zone.
+/// Counts the nodes of each zone.
 pub fn count<'a>(nodes: impl Iterator<Item = &'a NodeView>) -> BTreeMap<String, ZoneCount> {
     let mut zones: BTreeMap<String, ZoneCount> = BTreeMap::new();
     for node in nodes.filter(|n| !n.metadata.labels.contains_key(EXCLUDED)) {
@@ -93,7 +93,7 @@ pub fn count<'a>(nodes: impl Iterator<Item = &'a NodeView>) -> BTreeMap<String, 
 }
 
 impl EvictionRates {
-    /// What a zone of so many nodes is in.
+    /// Returns the state of a zone with these counts.
     pub fn state(&self, zone: ZoneCount) -> ZoneState {
         let part = || zone.unhealthy as f64 / zone.nodes as f64;
         if zone.unhealthy > 0 && zone.unhealthy == zone.nodes {
@@ -105,7 +105,7 @@ impl EvictionRates {
         }
     }
 
-    /// How many nodes a second are tainted in a zone of so many nodes.
+    /// Returns the rate of taints in nodes per second for a zone of this size.
     fn rate(&self, state: ZoneState, nodes: usize) -> f64 {
         match state {
             ZoneState::PartialDisruption if nodes > self.large_zone => self.disrupted,
@@ -121,25 +121,25 @@ impl Zone {
         Self { state, count, rate, last: None, waiting: VecDeque::new() }
     }
 
-    /// When the next node has its turn; `None`: not before the zone's state changes.
+    /// Returns when the next node may be tainted, or `None` if none may until the zone's state changes.
     fn next(&self, now: Instant) -> Option<Instant> {
         if self.rate <= 0.0 {
             return None;
         }
         let Some(last) = self.last else { return Some(now) };
-        // A rate so low that the time cannot be told is as good as none.
+        // A rate whose pause is not representable counts as zero.
         let pause = Duration::try_from_secs_f64(self.rate.recip()).ok()?;
         Some(last.checked_add(pause)?.max(now))
     }
 }
 
 impl Zones {
-    /// No zone is known.
+    /// Returns the state without zones.
     pub fn new(rates: EvictionRates) -> Self {
         Self { rates, zones: BTreeMap::new(), waiting: HashSet::new() }
     }
 
-    /// Takes the newest counts of all zones.
+    /// Updates the counts of all zones.
     pub fn update(&mut self, counts: &BTreeMap<String, ZoneCount>) -> Turn {
         let healthy = self.rates.healthy;
         self.zones.retain(|name, zone| counts.contains_key(name) || !zone.waiting.is_empty());
@@ -167,7 +167,7 @@ impl Zones {
         !self.zones.is_empty() && self.zones.values().all(|z| z.state == ZoneState::FullDisruption)
     }
 
-    /// A node that is not ready waits for its turn.
+    /// Adds a node that is not ready to the waiting nodes.
     pub fn wait(&mut self, zone: &str, node: &str) {
         if self.waiting.insert(node.to_owned()) {
             let healthy = self.rates.healthy;
@@ -176,14 +176,14 @@ impl Zones {
         }
     }
 
-    /// A node is ready again, gone, or has its taint.
+    /// Removes a node that is ready again, deleted, or tainted from the waiting nodes.
     pub fn leave(&mut self, node: &str) {
         if self.waiting.remove(node) {
             self.zones.values_mut().for_each(|z| z.waiting.retain(|n| n != node));
         }
     }
 
-    /// The node whose turn it is in a zone; it no longer waits.
+    /// Removes and returns the node of a zone that may be tainted now.
     pub fn take(&mut self, zone: &str, now: Instant) -> Option<String> {
         let zone = self.zones.get_mut(zone)?;
         if zone.next(now)? > now {
@@ -195,13 +195,13 @@ impl Zones {
         Some(node)
     }
 
-    /// Zones in which somebody waits who will have a turn, and how long until then.
+    /// Returns the zones in which a waiting node may be tainted, and the time until then.
     pub fn due(&self, now: Instant) -> Vec<(String, Duration)> {
         let waiting = self.zones.iter().filter(|(_, z)| !z.waiting.is_empty());
         waiting.filter_map(|(name, z)| Some((name.clone(), z.next(now)?.duration_since(now)))).collect()
     }
 
-    /// What is known of each zone, for metrics.
+    /// Returns the counts of each zone, for metrics.
     pub fn counts(&self) -> impl Iterator<Item = (&str, ZoneCount)> {
         self.zones.iter().map(|(name, z)| (name.as_str(), z.count))
     }

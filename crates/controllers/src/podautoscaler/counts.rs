@@ -1,9 +1,9 @@
-//! What is counted of autoscalers, under upstream's names (`pkg/controller/podautoscaler/monitor`).
+//! The metrics of the autoscaler controller, with upstream's names (`pkg/controller/podautoscaler/monitor`).
 use std::time::Duration;
 
 use kelson_metrics::{HistogramVec, IntCounterVec, Registry, exponential_buckets};
 
-/// What a look at an autoscaler, or one of its metrics, led to.
+/// The action of a sync or of one metric, as a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     ScaleUp,
@@ -12,7 +12,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// From the number of pods to that of those wanted.
+    /// Returns the action for the current and the desired number of pods.
     pub fn of(current: i32, desired: i32) -> Self {
         match desired.cmp(&current) {
             std::cmp::Ordering::Greater => Self::ScaleUp,
@@ -30,13 +30,13 @@ impl Action {
     }
 }
 
-/// What went wrong.
+/// The kind of an error, as a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorLabel {
     None,
-    /// The autoscaler asks for what cannot be.
+    /// The spec is invalid.
     Spec,
-    /// Something was not answered.
+    /// A request failed.
     Internal,
 }
 
@@ -59,7 +59,7 @@ pub struct AutoscalerCounts {
 }
 
 impl AutoscalerCounts {
-    /// Registers them; a registry takes them once.
+    /// Registers the metrics; call this once per registry.
     pub fn new(registry: &Registry) -> Self {
         // 1 ms to 16 s, doubling.
         let bounds = exponential_buckets(0.001, 2.0, 15).unwrap_or_default();
@@ -68,22 +68,30 @@ impl AutoscalerCounts {
         let counters = |n: &str, help: &str, labels: &[&str]| registry.counters(&name(n), help, labels);
         let histograms = |n: &str, help: &str, labels: &[&str]| registry.histograms(&name(n), help, labels, &bounds);
         Self {
-            reconciliations: counters("reconciliations_total", "Looks at autoscalers.", &look),
-            reconciliation_seconds: histograms(
-                "reconciliation_duration_seconds",
-                "Time of one look at an autoscaler.",
+            reconciliations: counters(
+                "reconciliations_total",
+                "HorizontalPodAutoscaler syncs by action and error.",
                 &look,
             ),
-            computations: counters("metric_computation_total", "Computations of metrics.", &metric),
+            reconciliation_seconds: histograms(
+                "reconciliation_duration_seconds",
+                "Duration in seconds of HorizontalPodAutoscaler syncs.",
+                &look,
+            ),
+            computations: counters(
+                "metric_computation_total",
+                "Metric computations by metric type, action and error.",
+                &metric,
+            ),
             computation_seconds: histograms(
                 "metric_computation_duration_seconds",
-                "Time to compute what one metric asks for.",
+                "Duration in seconds of metric computations.",
                 &metric,
             ),
         }
     }
 
-    /// Counts a look at an autoscaler.
+    /// Counts a sync of an autoscaler.
     pub fn reconciled(&self, action: Action, fault: ErrorLabel, took: Duration) {
         let labels = [action.label(), fault.label()];
         self.reconciliations.with_label_values(&labels).inc();

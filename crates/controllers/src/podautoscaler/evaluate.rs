@@ -1,4 +1,4 @@
-//! What each metric of an autoscaler asks for: the metric is read, compared with its target, and shown in the status.
+//! The evaluation of an autoscaler's metrics: each is read, compared with its target, and reported in the status.
 use serde_json::{Value, json};
 
 use super::metrics::MetricsClient;
@@ -7,33 +7,33 @@ use crate::shared::scale::Scales;
 use crate::views::{CustomSource, MetricSpec, ResourceSource, milli};
 use kelson_meta::Quantity;
 
-/// What one metric asks for.
+/// The result of one metric.
 pub struct Proposal {
     pub replicas: i32,
-    /// What the metric is called in conditions and events.
+    /// The metric's name in conditions and events.
     pub name: String,
-    /// Its entry in the status.
+    /// The metric's entry in the status.
     pub status: Value,
 }
 
-/// Why a metric says nothing: the reason of the event and the condition, and the text, with and without what it is of.
+/// The error of one metric: the reason of the event and condition, and the messages.
 pub struct MetricFailure {
     pub reason: &'static str,
-    /// For the condition.
+    /// The message of the condition.
     pub message: String,
-    /// For the event about all metrics.
+    /// The message of the event about all metrics.
     pub of_all: String,
 }
 
-/// What is needed to evaluate metrics.
+/// Evaluates the metrics of one autoscaler.
 pub struct Evaluator<'a> {
     /// The metrics APIs.
     pub metrics: &'a MetricsClient,
-    /// Where kinds are served.
+    /// Resolves the resources of kinds.
     pub scales: &'a Scales,
     /// The autoscaler's namespace.
     pub namespace: &'a str,
-    /// Selects the workload's pods, query form.
+    /// The selector of the workload's pods in query form.
     pub selector: &'a str,
     pub pods: Pods<'a>,
 }
@@ -42,7 +42,7 @@ impl Evaluator<'_> {
     /// Evaluates one metric.
     ///
     /// # Errors
-    /// Why it says nothing.
+    /// The metric is not available or the spec is invalid.
     pub async fn evaluate(&self, spec: &MetricSpec) -> Result<Proposal, MetricFailure> {
         let fail = |reason: &'static str, what: String| {
             move |fault: Fault| MetricFailure {
@@ -150,7 +150,7 @@ impl Evaluator<'_> {
             let text = "invalid external metric source: neither a value target nor an average value target was set";
             return Err(text.to_owned().into());
         }
-        // Of the two, a share comes first here, as upstream.
+        // An average value takes precedence over a total, as upstream.
         let total = total.filter(|_| share.is_none());
         let series = source.metric.series();
         let usage = self.metrics.external(self.namespace, &source.metric).await.map_err(|e| {
@@ -165,7 +165,7 @@ impl Evaluator<'_> {
         Ok(Proposal { replicas: need.replicas, name: shown, status })
     }
 
-    /// Compares a value with the target for all pods, or else for each.
+    /// Compares a value with the target for all pods, or with the average per pod.
     fn total_or_share(
         &self,
         usage: i64,
@@ -184,7 +184,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// Why a metric says nothing: what the condition and its event have of it, and what stands before that where all metrics are summed up.
+/// The message of an error in the condition and event, and its prefix in the summary of all metrics.
 struct Fault {
     of: String,
     message: String,
@@ -196,7 +196,7 @@ impl From<String> for Fault {
     }
 }
 
-/// Thousandths as a quantity; memory with binary suffixes.
+/// Formats a value in thousandths as a quantity, with binary suffixes for memory.
 fn quantity(resource: &str, milli: i64) -> String {
     if resource == "memory" {
         let bytes = milli.div_euclid(1000) + i64::from(milli.rem_euclid(1000) > 0);

@@ -1,4 +1,4 @@
-//! How fast an autoscaler may follow what it computed: stabilization windows, policies and bounds. No I/O here (upstream
+//! Limits of an autoscaler's changes: stabilization windows, policies and bounds. No I/O here (upstream
 //! `horizontal.go`, normalizeDesiredReplicas and normalizeDesiredReplicasWithBehaviors).
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::views::{Behavior, PodAutoscalerSpec, ScalingRules};
 
-/// The longest window the API allows: what is older is forgotten, unless a longer one is configured.
+/// The longest window that the API allows, in seconds. Older entries are dropped unless a longer window is configured.
 const LONGEST_SECONDS: i64 = 3600;
-/// Without a behavior: at most double, or to this many.
+/// Without `behavior`, one step at most doubles the number of pods or reaches this number.
 const FREE_UP_TO: i32 = 4;
 
-/// What an autoscaler remembers. It lives in memory only, as upstream's.
+/// The recommendations and changes of one autoscaler. They are kept in memory only, as upstream.
 #[derive(Clone, Debug)]
 pub struct Past {
-    /// How long a higher recommendation holds back a scale-down, where the spec does not say.
+    /// The default stabilization window for scaling down, in seconds.
     down_window: i64,
     recommendations: Vec<(Timestamp, i32)>,
-    /// Changes that were made: more, or fewer, pods.
+    /// Past changes: the time and the difference in pods.
     changes: Vec<(Timestamp, i32)>,
 }
 
-/// A decision within the limits, and what the conditions say of it.
+/// A decision within the limits, and its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limited {
-    /// How many pods are wanted after all limits.
+    /// The desired number of pods after all limits.
     pub replicas: i32,
     /// Reason and message of `AbleToScale`.
     pub able: (&'static str, &'static str),
-    /// Whether a limit holds.
+    /// Whether a limit applies.
     pub limited: bool,
     /// Reason and message of `ScalingLimited`.
     pub limit: (&'static str, &'static str),
@@ -56,20 +56,21 @@ fn seconds_before(now: Timestamp, seconds: i64) -> Timestamp {
 }
 
 impl Past {
-    /// Nothing is remembered yet.
+    /// Returns an empty history.
     pub fn new(down_window: Duration) -> Self {
         let down_window = i64::try_from(down_window.as_secs()).unwrap_or(i64::MAX);
         Self { down_window, recommendations: Vec::new(), changes: Vec::new() }
     }
 
-    /// What there was when the autoscaler was first seen: it does not scale down at once after a restart.
+    /// Records the current number of pods when the autoscaler is first synced, so that it does not scale down at once
+    /// after a restart.
     pub fn begin(&mut self, current: i32, now: Timestamp) {
         if self.recommendations.is_empty() {
             self.recommendations.push((now, current));
         }
     }
 
-    /// A change was made.
+    /// Records a change.
     pub fn changed(&mut self, from: i32, to: i32, now: Timestamp) {
         let cutoff = seconds_before(now, LONGEST_SECONDS);
         self.changes.retain(|(at, _)| *at >= cutoff);
@@ -88,13 +89,13 @@ impl Past {
         self.recommendations.iter().filter(move |(at, _)| *at > cutoff).map(|(_, n)| *n)
     }
 
-    /// How many there were a policy's period ago.
+    /// Returns the number of pods at the start of a policy's period.
     fn at_start(&self, seconds: i64, current: i32, now: Timestamp) -> i32 {
         let cutoff = seconds_before(now, seconds);
         self.changes.iter().filter(|(at, _)| *at > cutoff).fold(current, |n, (_, change)| n.saturating_sub(*change))
     }
 
-    /// Brings what was computed into the limits, and remembers it.
+    /// Applies the limits to a recommendation and records it.
     pub fn limit(&mut self, spec: &PodAutoscalerSpec, current: i32, desired: i32, now: Timestamp) -> Limited {
         let min = spec.min_replicas.unwrap_or(1);
         let held = match &spec.behavior {
@@ -116,7 +117,7 @@ impl Past {
         Limited { replicas, able, limited: replicas != held, limit }
     }
 
-    /// The change that all recommendations of the windows agree upon.
+    /// Returns the number of pods after the stabilization windows.
     fn stabilize(&self, b: &Behavior, current: i32, desired: i32, now: Timestamp) -> i32 {
         let up = self.recent(b.scale_up.stabilization_window_seconds.unwrap_or(0), now).fold(desired, i32::min);
         let down_window = b.scale_down.stabilization_window_seconds.unwrap_or(self.down_window);
@@ -148,13 +149,13 @@ impl Past {
         (desired, WITHIN)
     }
 
-    /// The most that the policies allow now.
+    /// Returns the maximum number of pods that the policies allow now.
     fn most(&self, rules: &ScalingRules, current: i32, now: Timestamp) -> i32 {
         let allowed = rules.policies.iter().map(|p| {
             let start = self.at_start(p.period_seconds, current, now);
             match p.r#type.as_str() {
                 "Pods" => start.saturating_add(p.value),
-                // Rounded up: a change of less than one pod would never come.
+                // Rounded up, since a change of less than one pod would never happen.
                 _ => percent(start, 100i64 + i64::from(p.value), true),
             }
         });
@@ -166,7 +167,7 @@ impl Past {
         .unwrap_or(current)
     }
 
-    /// The fewest that the policies allow now.
+    /// Returns the minimum number of pods that the policies allow now.
     fn fewest(&self, rules: &ScalingRules, current: i32, now: Timestamp) -> i32 {
         let allowed = rules.policies.iter().map(|p| {
             let start = self.at_start(p.period_seconds, current, now);
@@ -190,7 +191,7 @@ fn percent(n: i32, percent: i64, up: bool) -> i32 {
     i32::try_from(part).unwrap_or(i32::MAX)
 }
 
-/// Without a behavior: at most doubled in one step.
+/// Applies the limits without `behavior`: at most doubled in one step.
 fn by_default(current: i32, desired: i32, min: i32, max: i32) -> (i32, (&'static str, &'static str)) {
     let rate = current.saturating_mul(2).max(FREE_UP_TO);
     let (most, why) = if max > rate { (rate, UP_LIMIT) } else { (max, TOO_MANY) };

@@ -1,6 +1,6 @@
-//! What pods and other things measure, by the metrics APIs: `metrics.k8s.io` (usage of pods), `custom.metrics.k8s.io`
-//! (anything of objects) and `external.metrics.k8s.io` (anything). Their groups are served by extensions: without one, a
-//! request is answered as one for an unknown path.
+//! Clients of the metrics APIs: `metrics.k8s.io` (resource usage of pods), `custom.metrics.k8s.io` (metrics of objects)
+//! and `external.metrics.k8s.io`. Extension servers serve these groups. Without one, a request gets the response for an
+//! unknown path.
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use super::usage::{Sample, Samples};
 use crate::shared::scale::{Scales, Target};
 use crate::views::{MetricName, ObjectOf};
 
-/// Over which time a custom metric is, where it does not say.
+/// The default window of a custom metric.
 const WINDOW: Duration = Duration::from_secs(60);
 const CUSTOM: &str = "custom.metrics.k8s.io";
 
@@ -78,7 +78,7 @@ pub struct MetricsClient {
 }
 
 impl MetricsClient {
-    /// With this client's permissions.
+    /// Uses `client` for all requests.
     pub fn new(client: Client) -> Self {
         Self { client }
     }
@@ -88,10 +88,10 @@ impl MetricsClient {
         serde_json::from_slice(&bytes).map_err(|e| e.to_string())
     }
 
-    /// Usage of a resource by the pods that `selector` selects: of all containers, or of one.
+    /// Returns the usage of a resource by the pods that `selector` selects, of all containers or of one.
     ///
     /// # Errors
-    /// For the autoscaler's user.
+    /// The message for the autoscaler's status.
     pub async fn of_pods(
         &self,
         namespace: &str,
@@ -112,10 +112,10 @@ impl MetricsClient {
         Ok(items.iter().filter_map(|m| Some((m.metadata.name.clone(), sample(m, resource, container)?))).collect())
     }
 
-    /// A custom metric of each pod that `selector` selects.
+    /// Returns a custom metric of each pod that `selector` selects.
     ///
     /// # Errors
-    /// For the autoscaler's user.
+    /// The message for the autoscaler's status.
     pub async fn of_each_pod(&self, namespace: &str, selector: &str, metric: &MetricName) -> Result<Samples, String> {
         let series = metric.query()?;
         let query = query(&[("labelSelector", selector), ("metricLabelSelector", &series)]);
@@ -128,10 +128,10 @@ impl MetricsClient {
         Ok(items.into_iter().filter_map(one).collect())
     }
 
-    /// A custom metric of one object.
+    /// Returns a custom metric of one object.
     ///
     /// # Errors
-    /// For the autoscaler's user.
+    /// The message for the autoscaler's status.
     pub async fn of_object(
         &self,
         scales: &Scales,
@@ -143,7 +143,7 @@ impl MetricsClient {
         let query = query(&[("metricLabelSelector", &series)]);
         let name = encode(&metric.name);
         let rest = if object.kind == "Namespace" && matches!(object.api_version.as_str(), "v1" | "") {
-            // An autoscaler sees its own namespace and no other.
+            // An autoscaler may only read metrics of its namespace.
             format!("namespaces/{namespace}/metrics/{name}{query}")
         } else {
             let target = Target { api_version: &object.api_version, kind: &object.kind, namespace, name: &object.name };
@@ -179,10 +179,10 @@ impl MetricsClient {
         Ok(items)
     }
 
-    /// An external metric, summed over its series.
+    /// Returns an external metric, summed over its series.
     ///
     /// # Errors
-    /// For the autoscaler's user.
+    /// The message for the autoscaler's status.
     pub async fn external(&self, namespace: &str, metric: &MetricName) -> Result<i64, String> {
         let series = metric.query()?;
         let (name, query) = (encode(&metric.name), query(&[("labelSelector", &series)]));
@@ -198,7 +198,7 @@ impl MetricsClient {
     }
 }
 
-/// A failure as clients of the API write it: an answer that names nothing says what was asked for.
+/// Formats an error as upstream's client does. A response without details names the request.
 fn said(e: &ClientError, what: &str) -> String {
     match e.status() {
         Some(s) if s.code == 404 && s.details.as_ref().is_none_or(|d| d.name.is_empty()) => {
@@ -212,7 +212,7 @@ fn milli(text: &str) -> Option<i64> {
     text.parse::<Quantity>().ok().map(Quantity::milli_value)
 }
 
-/// What a pod uses; nothing when a container does not say.
+/// Returns the usage of a pod, or `None` if a container's usage is missing.
 fn sample(m: &PodMetrics, resource: &str, container: &str) -> Option<Sample> {
     let of = |c: &ContainerMetrics| milli(c.usage.get(resource)?);
     let value = if container.is_empty() {

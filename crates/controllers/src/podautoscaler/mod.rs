@@ -1,6 +1,6 @@
-//! Horizontal pod autoscalers: every fifteen seconds, as many pods as the metrics ask for. This file reads and writes scales
-//! and statuses; `evaluate` asks the metrics, `usage` says how many pods they need, `limits` how fast that may come, and
-//! `counts` keeps count of it all.
+//! The horizontal pod autoscaler controller. It adjusts the number of pods to the metrics every fifteen seconds. This
+//! file reads and updates scales and statuses. `evaluate` reads the metrics, `usage` computes the number of pods,
+//! `limits` applies stabilization and policies, and `counts` has the controller's metrics.
 mod counts;
 mod evaluate;
 mod limits;
@@ -28,9 +28,9 @@ use crate::shared::scale::{Scale, ScaleError, Scales, Target};
 use crate::views::condition::{self, Condition};
 use crate::views::{PodAutoscalerStatus, PodAutoscalerView, PodView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "horizontal-pod-autoscaler";
-/// Tries to change a scale that others change too.
+/// The number of attempts to update a scale with conflicts.
 const CONFLICTS_MAX: usize = 5;
 
 struct HorizontalPodAutoscalerController {
@@ -46,10 +46,10 @@ struct HorizontalPodAutoscalerController {
     queue: WorkQueue<ObjectKey>,
 }
 
-/// What is remembered of one autoscaler.
+/// The in-memory state of one autoscaler.
 struct AutoscalerMemory {
     past: Past,
-    /// Which pods it scaled last.
+    /// The selector of the pods that it scaled last.
     selector: Option<LabelSelector>,
 }
 
@@ -71,7 +71,7 @@ pub fn start(ctx: &Arc<Context>) {
     let (queue, period) = (me.queue.clone(), ctx.config.autoscaling.period);
     me.autoscalers.on_change(move |change| match change {
         Change::Added(_) | Change::Deleted(_) => queue.add(change.object().key()),
-        // Its own status is written at every look: only time brings the next.
+        // Each sync updates the status, so updates do not trigger a sync; the next one follows after the period.
         Change::Updated { .. } => queue.add_after(change.object().key(), period),
     });
     let queue = me.queue.clone();
@@ -81,14 +81,14 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// One look at an autoscaler: its status as it will be.
+/// One sync of an autoscaler with its new status.
 struct ScaleAssessment<'a> {
     me: &'a HorizontalPodAutoscalerController,
     key: &'a ObjectKey,
     hpa: Arc<PodAutoscalerView>,
     status: PodAutoscalerStatus,
     now: Timestamp,
-    /// What was done, and what went wrong first, for metrics.
+    /// The action and the first error, for metrics.
     action: Action,
     fault: ErrorLabel,
 }
@@ -99,7 +99,7 @@ impl HorizontalPodAutoscalerController {
             self.memory.lock().remove(key);
             return Ok(());
         };
-        // Failures are told in events and conditions; the next look comes in its time, not sooner.
+        // Errors are in events and conditions. The next sync follows after the period, not earlier.
         self.queue.add_after(key.clone(), self.ctx.config.autoscaling.period);
         let status = hpa.status.clone();
         let now = self.ctx.clock.now();
@@ -127,12 +127,12 @@ impl HorizontalPodAutoscalerController {
         }
     }
 
-    /// Of an autoscaler that nothing is remembered of.
+    /// Returns the state of an autoscaler at its first sync.
     fn unseen(&self) -> AutoscalerMemory {
         AutoscalerMemory { past: Past::new(self.ctx.config.autoscaling.down_window), selector: None }
     }
 
-    /// Other autoscalers of the namespace that scale one of these pods too.
+    /// Returns other autoscalers of the namespace that scale one of these pods.
     fn rivals(&self, key: &ObjectKey, selector: &LabelSelector, pods: &[Arc<PodView>]) -> Vec<ObjectKey> {
         let mut memory = self.memory.lock();
         memory.entry(key.clone()).or_insert_with(|| self.unseen()).selector = Some(selector.clone());
@@ -150,7 +150,7 @@ impl ScaleAssessment<'_> {
         self.me.recorder.event(&ObjectRef::of(&*self.hpa), kind, reason, message);
     }
 
-    /// The first of several faults counts.
+    /// Records an error; the first one counts.
     fn failed(&mut self, fault: ErrorLabel) {
         if self.fault == ErrorLabel::None {
             self.fault = fault;
@@ -245,7 +245,7 @@ impl ScaleAssessment<'_> {
         f(&mut memory.entry(self.key.clone()).or_insert_with(|| self.me.unseen()).past, self.now)
     }
 
-    /// Changes the scale; when others change the object at the same time, again on what they made of it.
+    /// Updates the scale. After a conflict it retries with the current object.
     async fn rescale(&self, target: Target<'_>, mut scale: Scale, desired: i32) -> Result<(), ScaleError> {
         for attempt in 1.. {
             match self.me.scales.set(target, &scale, desired).await {
@@ -260,7 +260,7 @@ impl ScaleAssessment<'_> {
         Ok(())
     }
 
-    /// The selector and the pods it selects, unless another autoscaler scales them too.
+    /// Returns the pods that the selector selects, unless another autoscaler scales them, too.
     fn pods(&mut self, selector: &str) -> Result<Vec<Arc<PodView>>, String> {
         if selector.is_empty() {
             self.failed(ErrorLabel::Spec);
@@ -293,7 +293,7 @@ impl ScaleAssessment<'_> {
         Ok(pods)
     }
 
-    /// How many pods the metrics ask for within the limits, why, and what they were. The error is for the event.
+    /// Returns the number of pods by the metrics, its reason, and the metrics' statuses. The error is for the event.
     async fn by_metrics(&mut self, scale: &Scale) -> Result<(i32, String, Vec<Value>), (String, Vec<Value>)> {
         let hpa = Arc::clone(&self.hpa);
         let current = scale.spec.replicas;
@@ -331,7 +331,7 @@ impl ScaleAssessment<'_> {
                 }
                 Err(failure) => {
                     self.event(EventType::Warning, failure.reason, failure.message.clone());
-                    // A metric that says nothing has an empty entry.
+                    // A metric with an error has an empty entry.
                     statuses.push(serde_json::json!({"type": ""}));
                     failures.push(failure);
                 }
@@ -339,7 +339,7 @@ impl ScaleAssessment<'_> {
         }
         let all = hpa.spec.metrics.len();
         let (desired, name) = match (best, failures.first()) {
-            // What is not known could ask for more: it holds back fewer pods, not more.
+            // An unavailable metric could require more pods, so it prevents a scale-down but not a scale-up.
             (Some((n, name)), None) => (n, name),
             (Some((n, name)), Some(_)) if n >= current => (n, name),
             (_, first) => {

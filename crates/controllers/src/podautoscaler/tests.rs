@@ -1,5 +1,4 @@
-//! Autoscalers against the API server in memory on a paused clock. Nobody serves metrics there: a transport that answers for
-//! the metrics APIs stands before it.
+//! Autoscalers on the in-memory API server with a paused clock. A transport in front of it serves the metrics APIs.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

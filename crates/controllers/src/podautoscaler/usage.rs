@@ -1,5 +1,5 @@
-//! How many pods a workload needs for what its pods use: no I/O here (upstream `replica_calculator.go`). Values are
-//! thousandths of the metric's unit.
+//! The number of pods that a workload needs for its measured usage. No I/O here (upstream `replica_calculator.go`).
+//! Values are thousandths of the metric's unit.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +10,19 @@ use kelson_meta::Quantity;
 use crate::shared::config::AutoscalerRules;
 use crate::views::{ContainerView, PodAutoscalerSpec, PodView, milli};
 
-/// What a metric says of one pod.
+/// The value of a metric for one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// When it was taken.
+    /// The time of the measurement.
     pub at: Option<Timestamp>,
-    /// Over which time.
+    /// The window of the measurement.
     pub window: Duration,
     pub value: i64,
 }
 
 pub type Samples = BTreeMap<String, Sample>;
 
-/// Deviations from a target that change nothing, as parts of it.
+/// Relative deviations from a target that cause no change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerances {
     down: f64,
@@ -30,7 +30,7 @@ pub struct Tolerances {
 }
 
 impl Tolerances {
-    /// Those of an autoscaler, or where it does not say them the usual one.
+    /// Returns the tolerances of an autoscaler, or `usual` where it sets none.
     pub fn of(spec: &PodAutoscalerSpec, usual: f64) -> Self {
         let one = |text: Option<&String>| milli_exact(text).unwrap_or(usual);
         let behavior = spec.behavior.as_ref();
@@ -51,41 +51,41 @@ fn milli_exact(text: Option<&String>) -> Option<f64> {
     Some(nanos as f64 / 1e9)
 }
 
-/// What pods are aimed at.
+/// The target of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aim {
-    /// So much for each pod.
+    /// An average value per pod.
     Average(i64),
-    /// So many percent of what each pod requests.
+    /// A percentage of each pod's request.
     Utilization(i32),
 }
 
-/// What came of a metric.
+/// The result for one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricOutcome {
-    /// How many pods the measured load needs.
+    /// The number of pods that the load requires.
     pub replicas: i32,
-    /// What is used, for each pod or together, as the metric has it.
+    /// The usage, per pod or in total, depending on the metric.
     pub usage: i64,
-    /// Percent of the requests, of a utilization.
+    /// The percentage of requests, for utilization targets.
     pub utilization: Option<i32>,
 }
 
-/// What is known of the pods of a workload.
+/// The pods of a workload.
 pub struct Pods<'a> {
     pub all: &'a [Arc<PodView>],
-    /// Those asked for now.
+    /// The desired number of pods before this sync.
     pub current: i32,
-    /// Those that the scale says are there.
+    /// The current number of pods in the scale.
     pub there: i32,
-    /// What changes nothing.
+    /// The deviations that cause no change.
     pub tolerances: Tolerances,
-    /// From when on a pod's CPU counts.
+    /// The rules for pods that have just started.
     pub rules: AutoscalerRules,
     pub now: Timestamp,
 }
 
-/// Pods by what a metric says of them.
+/// Pods grouped by the availability of a metric.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Groups {
     ready: usize,
@@ -120,7 +120,7 @@ impl Pods<'_> {
         g
     }
 
-    /// Whether a pod's CPU says nothing yet: it starts, or has never been ready.
+    /// Whether a pod's CPU usage does not count yet, because it is starting or has never been ready.
     fn warms_up(&self, pod: &PodView, sample: Sample) -> bool {
         let (Some(ready), Some(started)) = (pod.condition("Ready"), pod.status.start_time) else { return true };
         let unready = ready.status == "False";
@@ -136,10 +136,11 @@ impl Pods<'_> {
         }
     }
 
-    /// Pods needed by what each uses of a metric; of `resource`, if it is one, with requests of `container` or of all.
+    /// Returns the number of pods for a per-pod metric. For a resource metric, requests are those of `container` or of
+    /// all containers.
     ///
     /// # Errors
-    /// Why nothing can be said.
+    /// The number cannot be computed; the error is the reason.
     pub fn by_each(
         &self,
         mut samples: Samples,
@@ -165,7 +166,7 @@ impl Pods<'_> {
             let replicas = if self.tolerances.allow(ratio) { self.current } else { ceil(ratio * count(g.ready)) };
             return Ok(MetricOutcome { replicas, ..need });
         }
-        // Who says nothing is taken to use what makes the change smaller.
+        // A pod without the metric gets the value that makes the change smaller.
         let guess = |pod: &String| match aim {
             _ if ratio > 1.0 => 0,
             Aim::Average(n) => n,
@@ -193,7 +194,7 @@ impl Pods<'_> {
         Ok(MetricOutcome { replicas, ..need })
     }
 
-    /// How far the use is from the aim, and the use.
+    /// Returns the ratio of usage to target, and the usage.
     fn ratio(
         &self,
         samples: &Samples,
@@ -223,10 +224,10 @@ impl Pods<'_> {
         }
     }
 
-    /// Pods needed by a total that should come to `target`.
+    /// Returns the number of pods for a total value with this target.
     ///
     /// # Errors
-    /// When no pod is there to multiply.
+    /// There is no ready pod.
     pub fn by_total(&self, usage: i64, target: i64) -> Result<MetricOutcome, String> {
         let ratio = parts(usage, target);
         let need = |replicas| Ok(MetricOutcome { replicas, usage, utilization: None });
@@ -243,7 +244,7 @@ impl Pods<'_> {
         need(ceil(ratio * count(ready)))
     }
 
-    /// Pods needed by a total of which each should have `target`.
+    /// Returns the number of pods for a total value with an average target per pod.
     pub fn by_share(&self, usage: i64, target: i64) -> MetricOutcome {
         let each = parts(usage, i64::from(self.there));
         let hold = self.tolerances.allow(parts(usage, target.saturating_mul(i64::from(self.there))));
@@ -255,7 +256,7 @@ impl Pods<'_> {
     }
 }
 
-/// `a / b`; nothing of nothing is what was aimed at.
+/// Returns `a / b`, or 1 for `0 / 0`.
 #[allow(clippy::cast_precision_loss)]
 fn parts(a: i64, b: i64) -> f64 {
     if a == 0 && b == 0 { 1.0 } else { a as f64 / b as f64 }
@@ -266,13 +267,14 @@ fn count(n: usize) -> f64 {
     n as f64
 }
 
-/// Rounded up; the cast saturates.
+/// Rounds up. The cast saturates.
 #[allow(clippy::cast_possible_truncation)]
 fn ceil(n: f64) -> i32 {
     n.ceil() as i32
 }
 
-/// What each pod requests of a resource: in all containers and sidecars, or in one; or as a whole (KEP-2837).
+/// Returns each pod's request of a resource: of all containers and sidecars, of one container, or of the pod as a whole
+/// (KEP-2837).
 fn requests(pods: &[Arc<PodView>], resource: &str, container: &str) -> Result<BTreeMap<String, i64>, String> {
     let mut all = BTreeMap::new();
     for p in pods {

@@ -1,5 +1,5 @@
-//! What expressions of a validating policy say of fields, compared with the schemas of the kinds that the policy is for. Only
-//! warnings come of it, in the policy's status (upstream `validating/typechecking.go`). Pure: kinds and types are handed in.
+//! Type checks of a validating policy's expressions against the schemas of its kinds. The result is warnings in the
+//! policy's status (upstream `validating/typechecking.go`). Pure: kinds and types are parameters.
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use kelson_meta::Gvk;
 use kelson_meta::tree::path::{at, list, text};
 use serde_json::Value;
 
-/// Kinds of one rule that a policy is checked against at most.
+/// The maximum number of kinds per rule against which a policy is checked.
 pub const KINDS_MAX: usize = 10;
 
-/// Something that does not fit the type of the objects.
+/// A type error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// The place of the expression in the policy.
+    /// The path of the expression in the policy.
     pub field: String,
-    /// What is wrong with it, for each kind.
+    /// The errors for each kind.
     pub warning: String,
 }
 
@@ -25,14 +25,14 @@ pub struct Warning {
 /// for too much.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NamedResources<'p> {
-    /// Groups; the empty one stands for every group.
+    /// Groups. The empty group means every group.
     pub groups: Vec<&'p str>,
     pub versions: Vec<&'p str>,
     /// Names of resources, none of them a subresource's.
     pub resources: Vec<&'p str>,
 }
 
-/// What the rules of a policy name.
+/// Returns the resources that the rules of a policy name.
 pub fn named(policy: &Value) -> Vec<NamedResources<'_>> {
     list(policy, &["spec", "matchConstraints", "resourceRules"]).iter().filter_map(named_by).collect()
 }
@@ -63,7 +63,7 @@ pub fn bounded(of_rules: impl IntoIterator<Item = Vec<Gvk>>) -> Vec<Gvk> {
     found.into_iter().map(|(group, version, kind)| Gvk { group, version, kind }).collect()
 }
 
-/// The kind of a policy's parameters, where it has some.
+/// Returns the kind of a policy's parameters, if it has any.
 pub fn params_kind(policy: &Value) -> Option<Gvk> {
     let kind = at(policy, &["spec", "paramKind"]);
     kind.is_object().then(|| {
@@ -81,7 +81,8 @@ fn environment(policy: &Value, object: &DeclType, params: Option<&DeclType>) -> 
         builder = builder.variable("params", params);
     }
     let base = builder.build();
-    // Each variable may use those before it; what does not compile has no type, and whoever uses it is told.
+    // Each variable may use previous ones. A variable that does not compile has no type, which is an error where it is
+    // used.
     let mut known: Vec<(String, kelson_cel::Type)> = Vec::new();
     let with = |known: &[(String, kelson_cel::Type)]| {
         base.extend().named_expressions(known.iter().map(|(name, ty)| (name.as_str(), ty.clone()))).build()
@@ -94,8 +95,8 @@ fn environment(policy: &Value, object: &DeclType, params: Option<&DeclType>) -> 
     with(&known)
 }
 
-/// What does not fit in a policy. `objects` are the kinds that it is for and whose types are known; `params` is the type of its
-/// parameters, where that is.
+/// Returns the type errors of a policy. `objects` are its kinds with known types, and `params` is the type of its
+/// parameters, if known.
 pub fn check(policy: &Value, objects: &[(Gvk, Arc<DeclType>)], params: Option<&DeclType>) -> Vec<Warning> {
     let environments: Vec<(&Gvk, Env)> =
         objects.iter().map(|(kind, object)| (kind, environment(policy, object, params))).collect();

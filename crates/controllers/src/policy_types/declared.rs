@@ -156,7 +156,7 @@ impl<'d> Published<'d> {
     }
 }
 
-/// The name of the schema that stands for this one; it may be wrapped, for the sake of a description.
+/// Returns the name of the schema that this one references. The reference may be wrapped for the sake of a description.
 fn reference(schema: &Value) -> Option<&str> {
     let named = schema["$ref"].as_str().map(|r| r.strip_prefix(REFERENCE).unwrap_or(r));
     named.or_else(|| schema["allOf"].as_array()?.iter().find_map(reference))

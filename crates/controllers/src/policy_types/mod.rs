@@ -1,7 +1,8 @@
-//! Tells in the status of validating policies what in their expressions does not fit the kinds that they are for, once for each
-//! generation of a policy. Upstream `pkg/controller/validatingadmissionpolicystatus`.
+//! Type checks of validating admission policies: writes warnings into a policy's status once per generation. Upstream
+//! `pkg/controller/validatingadmissionpolicystatus`.
 //!
-//! `declared` says what expressions see of a kind, `check` compares, `served` asks the API server which kinds there are.
+//! `declared` converts schemas to types, `check` compares expressions with them, and `served` reads kinds and schemas
+//! from the API server.
 mod check;
 mod declared;
 mod served;
@@ -17,7 +18,7 @@ use crate::shared::informers::SharedInformer;
 use crate::views::PolicyView;
 use served::Served;
 
-/// Owns the statuses it writes under this name.
+/// The field manager of the written statuses.
 const MANAGER: &str = "validatingadmissionpolicy-status";
 
 /// Starts the controller.

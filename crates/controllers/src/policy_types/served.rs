@@ -1,5 +1,5 @@
-//! The kinds that a policy's rules name and their types, asked of the API server: discovery and OpenAPI documents, each once
-//! for a look at one policy.
+//! The kinds of a policy's rules and their types, from discovery and OpenAPI documents. Each document is read once per
+//! sync of a policy.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ struct KindEntry {
     kind: String,
 }
 
-/// What was asked so far.
+/// The documents that have been read.
 pub struct Served<'c> {
     client: &'c Client,
     groups: Option<Vec<GroupEntry>>,
@@ -58,12 +58,12 @@ pub struct Served<'c> {
 }
 
 impl<'c> Served<'c> {
-    /// Nothing was asked yet.
+    /// Returns an empty cache.
     pub fn new(client: &'c Client) -> Self {
         Self { client, groups: None, kinds: HashMap::new(), documents: HashMap::new() }
     }
 
-    /// The kinds that a policy is for, as far as its rules name them and they are served.
+    /// Returns the served kinds that a policy's rules name.
     pub async fn kinds(&mut self, policy: &Value) -> Result<Vec<Gvk>, ClientError> {
         let mut of_rules = Vec::new();
         for names in check::named(policy) {
@@ -114,7 +114,7 @@ impl<'c> Served<'c> {
         Ok(out)
     }
 
-    /// What expressions see of a kind; `None` where nobody says.
+    /// Returns the type of a kind for expressions, or `None` if it has no schema.
     pub async fn type_of(&mut self, kind: &Gvk) -> Result<Option<Arc<DeclType>>, ClientError> {
         if let Some(decl) = declared::builtin(kind) {
             return Ok(Some(Arc::new(decl)));
@@ -127,7 +127,7 @@ impl<'c> Served<'c> {
         Ok(self.documents.get(&at).and_then(|d| declared::published(d, kind)).map(Arc::new))
     }
 
-    /// A document; `None` where it is not served, or by somebody who is not there: what it would say is not known then.
+    /// Reads a document. Returns `None` if it is not served or its extension server is unavailable.
     async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, ClientError> {
         let bytes = match self.client.call(Method::GET, path, "", Bytes::new()).await {
             Ok(bytes) => bytes,

@@ -1,4 +1,4 @@
-//! What a replica set should do, from what it sees: no I/O here. Upstream `pkg/controller/replicaset`.
+//! The decisions of replica sets. No I/O here. Upstream `pkg/controller/replicaset`.
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use crate::shared::pods::until_available;
 use crate::views::condition::{self, Condition};
 use crate::views::{PodView, ReplicaStatus, uid_number};
 
-/// Pods made or deleted in one sync at most.
+/// The maximum number of pods created or deleted in one sync.
 pub const BURST_MAX: usize = 500;
-/// Condition of a replica set that cannot make or delete pods.
+/// The condition of a replica set that fails to create or delete pods.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// What to do about the number of pods.
+/// The change of the number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Hold,
-    /// Make so many.
+    /// Create this many pods.
     Create(usize),
-    /// Delete so many.
+    /// Delete this many pods.
     Delete(usize),
 }
 
@@ -117,11 +117,11 @@ fn restarts(p: &PodView) -> i32 {
     p.status.container_statuses.iter().map(|c| c.restart_count).max().unwrap_or(0)
 }
 
-/// What the status is computed from.
+/// The input of the status.
 pub struct Observed<'a> {
-    /// Pods neither finished nor going.
+    /// Pods that are neither terminated nor being deleted.
     pub active: &'a [Arc<PodView>],
-    /// How many pods are being deleted.
+    /// The number of pods that are being deleted.
     pub terminating: usize,
     /// Labels of the template.
     pub template_labels: &'a BTreeMap<String, String>,
@@ -130,13 +130,13 @@ pub struct Observed<'a> {
     pub min_ready: i32,
     /// Generation of the spec.
     pub generation: i64,
-    /// What went wrong with making or deleting pods.
+    /// The error of creating or deleting pods.
     pub failure: Option<String>,
     /// Whether terminating pods are reported (replica sets: yes, replication controllers: no).
     pub reports_terminating: bool,
 }
 
-/// The status and, where pods will become available by time alone, when to look again.
+/// Returns the status, and the delay of the next sync if pods become available by time.
 pub fn status(old: &ReplicaStatus, seen: &Observed<'_>, now: Timestamp) -> (ReplicaStatus, Option<Duration>) {
     let (mut labeled, mut ready, mut available, mut again) = (0, 0, 0, None::<Duration>);
     for p in seen.active {

@@ -1,5 +1,5 @@
-//! Replica sets and replication controllers: keep the asked number of pods. One loop for both kinds, as they differ only
-//! in their selector's form and their status. The decisions are in `core`.
+//! Replica sets and replication controllers: maintain the desired number of pods. Both kinds share one loop, since they
+//! differ only in the form of their selector and status. The decisions are in `core`.
 pub mod core;
 
 use std::collections::HashSet;
@@ -21,7 +21,7 @@ use crate::shared::refusals::Refusals;
 use crate::views::{IndexKey, Indexed, uid_number};
 use crate::views::{NamespaceView, PodView, ReplicaSetView, ReplicaStatus, ReplicationControllerView};
 
-/// What the loop needs to know of a kind that keeps pods.
+/// A kind that maintains a number of pods.
 pub trait Replicated: Indexed {
     /// The controller's name.
     const COMPONENT: &'static str;
@@ -51,7 +51,8 @@ impl Replicated for ReplicaSetView {
     }
     fn selector(&self) -> LabelSelector {
         let parsed = self.spec.selector.as_ref().and_then(|s| s.selector().ok());
-        // The API requires a selector; one that selects everything in the namespace would be a fault, never a wish.
+        // The API requires a selector. One that selects everything in the namespace would be an error, so it selects
+        // nothing.
         parsed.filter(|s| !s.is_everything()).unwrap_or_else(LabelSelector::nothing)
     }
     fn template(&self) -> Option<&RawValue> {
@@ -130,7 +131,7 @@ fn launch<T: Replicated>(ctx: &Arc<Context>, sets: SharedInformer<T>) {
     let (q, e, r) = (queue.clone(), Arc::clone(&expectations), Arc::clone(&refusals));
     sets.on_change(move |change| {
         let key = change.object().key();
-        // Deleted and created again under the same name: what the old one expected will never come.
+        // The set was deleted and created again with the same name, so expectations of the old one are void.
         if matches!(change, Change::Deleted(_))
             || matches!(change, Change::Updated { old, new } if old.uid() != new.uid())
         {
@@ -168,7 +169,7 @@ impl<T: Replicated> ReplicaSetController<T> {
         let (active, going): (Vec<_>, Vec<_>) = held.into_iter().partition(|p| p.is_active());
         let template = match set.template().map(|t| serde_json::from_str::<Template>(t.get())) {
             Some(Ok(t)) => t,
-            Some(Err(e)) => return Err(SyncError::Other(format!("unreadable pod template: {e}"))),
+            Some(Err(e)) => return Err(SyncError::Other(format!("invalid pod template: {e}"))),
             None => return Ok(()),
         };
         let mut failure = None;
@@ -204,13 +205,13 @@ impl<T: Replicated> ReplicaSetController<T> {
     ) -> Result<(), ClientError> {
         match core::step(active.len(), set.replicas()) {
             Step::Hold => Ok(()),
-            // A namespace that goes takes no pods: each pod that leaves it would be one more refused request.
+            // A terminating namespace rejects new pods, so each deleted pod would cause another failed request.
             Step::Create(_) if self.is_terminating(&key.namespace) => Ok(()),
             Step::Create(n) => match self.refusals.held(key) {
                 None => self.create(key, set, template, n).await,
                 Some((held, wait)) => {
                     self.queue.add_after(key.clone(), wait);
-                    // What is missing for another reason does not wait.
+                    // Pods that are missing for another reason are created at once.
                     self.create(key, set, template, n.saturating_sub(held)).await
                 }
             },
@@ -284,7 +285,7 @@ impl<T: Replicated> ReplicaSetController<T> {
     }
 }
 
-/// Writes a status into a tree, leaving out what the API leaves out when it is zero.
+/// Writes a status into a tree. Zero values of optional fields are omitted, as in the API.
 fn put_status(tree: &mut Value, s: &ReplicaStatus) {
     if !tree.is_object() {
         *tree = json!({});

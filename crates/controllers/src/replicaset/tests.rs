@@ -79,7 +79,7 @@ async fn a_failure_at_any_write_is_got_over() {
         api.settle().await;
         api.run_pods().await;
         api.change("apps/v1/replicasets", "n", "web", |v| v["spec"]["replicas"] = json!(1)).await;
-        // Longer than what was expected of a write is waited for whose answer was lost (five minutes).
+        // Longer than the expectations of a write whose response was lost (five minutes).
         tokio::time::sleep(std::time::Duration::from_secs(400)).await;
         api.run_pods().await;
         assert_eq!((api.list("v1/pods").await.len(), left(&api).await), (1, 1));
@@ -89,7 +89,7 @@ async fn a_failure_at_any_write_is_got_over() {
     .await;
 }
 
-/// What a kubelet does with pods that it has no room for.
+/// Rejects all pods as a kubelet without resources does.
 async fn refuse_all(api: &Api) {
     for pod in api.list("v1/pods").await {
         if pod["status"]["phase"] == "Pending" && pod["spec"]["nodeName"] == "n1" {
@@ -113,12 +113,12 @@ async fn a_node_that_refuses_pods_gets_fewer_and_fewer() {
     }
     let made = api.list("v1/pods").await.len();
     assert!((5..=8).contains(&made), "{made} pods in a minute");
-    // A larger set gets what it asks for more, at once.
+    // A scale-up creates the additional pods at once.
     api.change("apps/v1/replicasets", "n", "web", |v| v["spec"]["replicas"] = json!(4)).await;
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     let pending = api.list("v1/pods").await.iter().filter(|p| p["status"]["phase"] == "Pending").count();
     assert_eq!(pending, 3);
-    // Once the node takes pods, the last one comes as well.
+    // Once the node accepts pods, the last one is created, too.
     tokio::time::sleep(std::time::Duration::from_secs(120)).await;
     let pending = api.list("v1/pods").await.iter().filter(|p| p["status"]["phase"] == "Pending").count();
     assert_eq!(pending, 4);

@@ -1,4 +1,5 @@
-//! Counts what is used of one quota, in the API and not in a cache: what admission charged a moment ago must be seen.
+//! Counts the usage of one quota in the API server and not in a cache, since recent charges of admission must be
+//! included.
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,22 +22,22 @@ pub async fn read(client: &Client, path: &str) -> Result<Value, SyncError> {
     serde_json::from_slice(&bytes).map_err(|e| SyncError::Other(format!("{path}: {e}")))
 }
 
-/// What counting needs.
+/// Counts the usage of quotas.
 pub struct Counter<'a> {
-    /// Reads all kinds.
+    /// A client that may read all kinds.
     pub client: &'a Client,
-    /// Knows where they are.
+    /// The served kinds and their watches.
     pub watches: &'a Watches,
-    /// What of pods counts.
+    /// The rules for pod-level resources.
     pub pod_level: PodLevel,
-    /// Whether claims of devices are counted by the names of extended resources too.
+    /// Whether device claims also count by extended resource names.
     pub extended: bool,
     pub now: Timestamp,
 }
 
 impl Counter<'_> {
-    /// What is used of the names that the quota limits, and whether everything could be counted. What could not keeps the
-    /// amount it had.
+    /// Returns the usage of the resources that the quota limits, and the first error. Resources that could not be
+    /// counted keep their previous usage.
     pub async fn used(&self, quota: &Quota, namespace: &str) -> Result<(Amounts, Result<(), SyncError>), SyncError> {
         let mut used = quota.used.only(|name| quota.wished.0.contains_key(name));
         let mut complete = Ok(());
@@ -71,7 +72,7 @@ impl Counter<'_> {
             let evaluator = with_classes.map_or(Cow::Borrowed(evaluator), |e| Cow::Owned(Evaluator::DeviceClaims(e)));
             return Ok(quota.total(&evaluator, objects.iter(), self.now));
         };
-        // Nothing but the number is of interest, and scopes there are none: a scoped quota counts no such object.
+        // Only the number is needed, as a quota with scopes does not count such objects.
         let is_plain = quota.scopes.is_empty();
         let total = if is_plain { number(&read(self.client, &format!("{path}?limit=1")).await?) } else { 0 };
         let mut out = Amounts::default();
@@ -81,7 +82,7 @@ impl Counter<'_> {
         Ok(out)
     }
 
-    /// What stands beside the claims of devices at this path.
+    /// Returns the extended resources of the device classes for the claims at this path.
     async fn extended_resources(&self, path: &str, claims: &[Value]) -> Result<Arc<ExtendedResources>, SyncError> {
         let (version, rest) = path.split_once("/namespaces/").unwrap_or((path, ""));
         let namespace = rest.split('/').next().unwrap_or_default();

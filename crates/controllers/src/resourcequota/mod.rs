@@ -1,5 +1,5 @@
-//! Resource quotas: counts what is used whenever something that a quota counts has gone, and every few minutes. What is made
-//! is charged by admission. Upstream `pkg/controller/resourcequota`.
+//! The resource quota controller. It counts the usage of a quota after the deletion of counted objects and every few
+//! minutes. Admission charges new objects. Upstream `pkg/controller/resourcequota`.
 mod count;
 mod replenish;
 mod watches;
@@ -19,9 +19,9 @@ use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::ResourceQuotaView;
 
-/// Every quota is counted again after this, whatever happened.
+/// The interval at which every quota is counted again.
 const RECOUNT: Duration = Duration::from_secs(300);
-/// What admission has charged is stored by then, so that counting finds it.
+/// The delay after which charged objects are stored and thus counted.
 const SETTLE: Duration = Duration::from_millis(100);
 
 struct ResourceQuotaController {
@@ -30,7 +30,7 @@ struct ResourceQuotaController {
     quotas: SharedInformer<ResourceQuotaView>,
     watches: Watches,
     pod_level: PodLevel,
-    /// By the gate DRAExtendedResource.
+    /// Whether the feature gate DRAExtendedResource is enabled.
     extended: bool,
     queue: WorkQueue<ObjectKey>,
 }

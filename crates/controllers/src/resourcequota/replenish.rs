@@ -1,4 +1,4 @@
-//! Which quotas are counted again when something has gone.
+//! Selects the quotas that are counted again after a deletion.
 use kelson_client::{Object, WorkQueue};
 use kelson_meta::ObjectKey;
 use kelson_quota::Evaluator;
@@ -16,7 +16,7 @@ pub struct Replenish {
 }
 
 impl Replenish {
-    /// Something of this sort in this namespace may have given back what it used.
+    /// Queues the quotas of the namespace that count this kind of object.
     pub fn tell(&self, evaluator: &Evaluator, namespace: &str) {
         for quota in self.quotas.in_namespace(namespace) {
             let counts = |hard: &Value| hard.as_object().is_some_and(|h| h.keys().any(|n| evaluator.may_count(n)));

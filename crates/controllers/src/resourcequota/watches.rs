@@ -1,5 +1,5 @@
-//! Watches of what quotas count by number alone, custom resources included: begun when a quota first names the kind, as
-//! metadata, and only for the sake of what goes.
+//! Metadata watches of kinds that quotas count by number, including custom resources. A watch starts when a quota first
+//! names the kind, and serves to detect deletions.
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use super::replenish::Replenish;
 use crate::shared::context::SyncError;
 use crate::shared::discovery::{ApiResource, discover};
 
-/// Discovery is read again for a kind that nobody serves no sooner than after this.
+/// The minimum interval of discovery for a kind that is not served.
 const REDISCOVER: Duration = Duration::from_secs(30);
-/// Kinds watched at once at most.
+/// The maximum number of watched kinds.
 const WATCHES_MAX: usize = 256;
 
 /// An object of any kind, by name.
@@ -34,11 +34,11 @@ struct CountedMeta {
     resource_version: Box<str>,
 }
 
-// Only for messages: the path comes from discovery.
+// The type is used only in messages; the path comes from discovery.
 slim_object!(Counted, ResourceType::namespaced("meta.k8s.io", "v1", "partialobjectmetadata", "PartialObjectMetadata"));
 
 #[derive(Default)]
-struct Known {
+struct DiscoveryCache {
     resources: Vec<ApiResource>,
     read: Option<Instant>,
 }
@@ -48,18 +48,19 @@ pub struct Watches {
     client: Client,
     tasks: Tasks,
     replenish: Replenish,
-    known: tokio::sync::Mutex<Known>,
+    known: tokio::sync::Mutex<DiscoveryCache>,
     running: Mutex<HashMap<(String, String), InformerHandle<Counted>>>,
 }
 
 impl Watches {
-    /// None running yet.
+    /// Returns the watches, none of them started.
     pub fn new(client: Client, tasks: Tasks, replenish: Replenish) -> Self {
         let (known, running) = (tokio::sync::Mutex::default(), Mutex::default());
         Self { client, tasks, replenish, known, running }
     }
 
-    /// The path of a kind's objects in a namespace, which are watched from now on; `None` when nobody serves it in namespaces.
+    /// Returns the path of a kind's objects in a namespace and starts a watch. Returns `None` if no namespaced resource
+    /// with this name is served.
     pub async fn path(
         &self,
         evaluator: &Evaluator,
@@ -68,7 +69,7 @@ impl Watches {
         namespace: &str,
     ) -> Result<Option<String>, SyncError> {
         let Some(resource) = self.find(group, plural).await? else { return Ok(None) };
-        // The others are watched by the informers that all controllers share.
+        // The others are watched by shared informers.
         if matches!(evaluator, Evaluator::Count(_) | Evaluator::DeviceClaims(_)) {
             self.watch(evaluator, &resource);
         }
@@ -77,7 +78,7 @@ impl Watches {
 
     async fn find(&self, group: &str, plural: &str) -> Result<Option<ApiResource>, SyncError> {
         let mut known = self.known.lock().await;
-        let of = |known: &Known| {
+        let of = |known: &DiscoveryCache| {
             let found = known.resources.iter().find(|r| r.group == group && r.plural == plural);
             found.filter(|r| r.namespaced && r.serves(&["list", "watch"])).cloned()
         };

@@ -1,5 +1,5 @@
-//! What the controllers are told at start: which of them run, address ranges, signing material, thresholds. Parsing the
-//! command line is the binary's business; names are those of upstream's `--controllers` flag.
+//! The configuration of the controllers: which of them run, address ranges, CAs and keys, thresholds. The binary parses
+//! the command line; controller names are those of upstream's `--controllers` flag.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,33 +17,35 @@ use super::manifest_set::ManifestSet;
 /// The feature gates that change what controllers do.
 pub const FEATURE_GATES: [&str; 2] = ["PodLevelResources", "StorageVersionMigrator"];
 
-/// Signs a legacy service account token: namespace, service account, its UID, the secret's name.
+/// Signs a legacy service account token. The arguments are the namespace, the service account, its UID and the secret's
+/// name.
 pub type LegacyTokenSigner = dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync;
 
-/// What belongs to the control plane. A certificate for it can still be approved by hand.
+/// Names and addresses of the control plane, for which no kubelet serving certificate is approved automatically. A user
+/// can still approve such a certificate.
 #[derive(Clone, Debug, Default)]
 pub struct ReservedNames {
-    /// What the API server is called in every cluster.
+    /// Names and addresses of the API server that are the same in every cluster.
     pub control_plane: Vec<San>,
-    /// Names and addresses of the machine that the API server runs on; its own node has them too.
+    /// Names and addresses of the machine on which the API server runs. That machine's node may have them, too.
     pub server: Vec<San>,
-    /// The node on which the server itself runs, empty where there is none.
+    /// The name of the node on the API server's machine, or empty if there is no such node.
     pub server_node: String,
     /// Ranges of service addresses.
     pub service_cidrs: Vec<IpNet>,
 }
 
-/// How fast nodes are tainted, and from when on more slowly: the four flags of upstream's controller manager.
+/// Eviction rates by the health of a zone, as in the four flags of upstream's controller manager.
 #[derive(Clone, Copy, Debug)]
 pub struct EvictionRates {
-    /// Nodes a second in a healthy zone (`--node-eviction-rate`).
+    /// Nodes per second in a healthy zone (`--node-eviction-rate`).
     pub healthy: f64,
-    /// Nodes a second in a large zone that is partially disrupted (`--secondary-node-eviction-rate`).
+    /// Nodes per second in a large zone that is partially disrupted (`--secondary-node-eviction-rate`).
     pub disrupted: f64,
-    /// The part of a zone's nodes from which on it is partially disrupted (`--unhealthy-zone-threshold`).
+    /// The share of unhealthy nodes at which a zone is partially disrupted, from 0 to 1 (`--unhealthy-zone-threshold`).
     pub unhealthy_threshold: f64,
-    /// Up to this many nodes a zone is small, and nobody is evicted while it is partially disrupted
-    /// (`--large-cluster-size-threshold`).
+    /// The maximum number of nodes of a small zone (`--large-cluster-size-threshold`). A small zone has no evictions
+    /// while it is partially disrupted.
     pub large_zone: usize,
 }
 
@@ -53,18 +55,19 @@ impl Default for EvictionRates {
     }
 }
 
-/// What autoscalers go by where they do not say it: the `--horizontal-pod-autoscaler-…` flags of upstream's controller manager.
+/// Defaults of HorizontalPodAutoscalers: the `--horizontal-pod-autoscaler-…` flags of upstream's controller manager.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AutoscalerRules {
-    /// Time between two looks at an autoscaler (`-sync-period`).
+    /// The interval between syncs of one autoscaler (`-sync-period`).
     pub period: Duration,
-    /// How long a higher recommendation holds back a scale-down (`-downscale-stabilization`).
+    /// The window whose highest recommendation limits a scale-down (`-downscale-stabilization`).
     pub down_window: Duration,
-    /// CPU of a pod this young counts only while it is ready (`-cpu-initialization-period`).
+    /// The time after a pod's start in which its CPU usage counts only while the pod is ready
+    /// (`-cpu-initialization-period`).
     pub cpu_initialization: Duration,
-    /// A pod that has not been ready this long after its start never was (`-initial-readiness-delay`).
+    /// The time after a pod's start in which an unready pod counts as never ready (`-initial-readiness-delay`).
     pub initial_readiness: Duration,
-    /// Deviation from a target that changes nothing, as a part of it (`-tolerance`).
+    /// The relative deviation from the target below which an autoscaler does not scale (`-tolerance`).
     pub tolerance: f64,
 }
 
@@ -80,12 +83,13 @@ impl Default for AutoscalerRules {
     }
 }
 
-/// How many endpoints go into one slice.
+/// The maximum number of endpoints per EndpointSlice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceSizes {
-    /// Of a service with a selector (`--max-endpoints-per-slice`).
+    /// Endpoints per slice of a service with a selector (`--max-endpoints-per-slice`).
     pub own: usize,
-    /// Of what is mirrored, and how much of a subset is (`--mirroring-max-endpoints-per-subset`).
+    /// Endpoints per mirrored slice, and addresses mirrored per Endpoints subset
+    /// (`--mirroring-max-endpoints-per-subset`).
     pub mirrored: usize,
 }
 
@@ -95,71 +99,74 @@ impl Default for SliceSizes {
     }
 }
 
-/// How long endpoints and slices of a service wait after a change of a pod, so that several changes are one write; nothing: they do not.
+/// How long changes are collected before the endpoints or slices of a service are written, so that several changes
+/// become one write. Zero disables the delay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchPeriods {
-    /// Of Endpoints (`--endpoint-updates-batch-period`).
+    /// Delay of Endpoints after a change of a pod (`--endpoint-updates-batch-period`).
     pub endpoints: Duration,
-    /// Of EndpointSlices (`--endpointslice-updates-batch-period`).
+    /// Delay of EndpointSlices after a change of a pod (`--endpointslice-updates-batch-period`).
     pub slices: Duration,
-    /// Of slices that mirror Endpoints, after a change of those (`--mirroring-endpointslice-updates-batch-period`).
+    /// Delay of mirrored slices after a change of their Endpoints (`--mirroring-endpointslice-updates-batch-period`).
     pub mirrored: Duration,
 }
 
 /// Settings of all controllers; [`Config::default`] gives upstream's defaults.
 #[derive(Clone)]
 pub struct Config {
-    /// Names as of `--controllers`: `*` is all that are on by default, `foo` switches one on, `-foo` off. Those of
-    /// [`CONTROLLERS`](crate::CONTROLLERS) alone: [`canonical_name`](crate::canonical_name) knows others.
+    /// Controllers to run, as in `--controllers`: `*` enables those that are on by default, `foo` enables foo, `-foo`
+    /// disables foo. Only names in [`CONTROLLERS`](crate::CONTROLLERS) are valid;
+    /// [`canonical_name`](crate::canonical_name) translates older names.
     pub controllers: Vec<String>,
-    /// Pod ranges to give each node a part of; empty: nodes get none from here.
+    /// Pod address ranges from which each node gets a pod CIDR. If empty, the node IPAM controller does not run.
     pub cluster_cidrs: Vec<IpNet>,
-    /// Service range; a node's part never overlaps it.
+    /// The service address range, which no pod CIDR overlaps.
     pub service_cidr: Option<IpNet>,
-    /// Prefix length of a node's part, IPv4 (upstream: 24).
+    /// Prefix length of a node's IPv4 pod CIDR (upstream: 24).
     pub node_cidr_mask_size_v4: u8,
-    /// Prefix length of a node's part, IPv6 (upstream: 64).
+    /// Prefix length of a node's IPv6 pod CIDR (upstream: 64).
     pub node_cidr_mask_size_v6: u8,
-    /// What is signed with and handed out; a new value is taken up at once. Whether there is a bundle and a signer at all
-    /// counts at start.
+    /// The CAs to sign with and to publish. A new value applies at once, but whether there is a bundle and a signer at
+    /// all is decided at start.
     pub authorities: watch::Receiver<Authorities>,
-    /// What no kubelet's serving certificate is approved for.
+    /// Names for which no kubelet serving certificate is approved automatically.
     pub reserved_names: ReservedNames,
     /// The node on the machine of the control plane, which gets the label of that role; empty: none.
     pub control_plane_node: String,
-    /// Longest lifetime signed (upstream: one year).
+    /// The maximum lifetime of signed certificates (upstream: one year).
     pub signing_duration: Duration,
-    /// Signs legacy service account tokens; `None`: such secrets are not filled in.
+    /// Signs legacy service account tokens. With `None`, token secrets get no token.
     pub legacy_tokens: Option<Arc<LegacyTokenSigner>>,
-    /// How long a token that was made for an account may lie unused until it is not accepted any more, and then until it is
-    /// deleted (`--legacy-service-account-token-clean-up-period`; upstream: one year).
+    /// The time without use after which an auto-generated legacy token is invalidated, and again until it is deleted
+    /// (`--legacy-service-account-token-clean-up-period`; upstream: one year).
     pub legacy_token_clean_up_period: Duration,
-    /// Terminated pods kept before the oldest go (upstream: 12,500); 0: all are kept.
+    /// The number of terminated pods to keep before the oldest are deleted (upstream: 12,500). 0 keeps all.
     pub terminated_pod_threshold: usize,
-    /// How long a node may be silent before it counts as unreachable.
+    /// The time without a heartbeat after which a node is unreachable.
     pub node_monitor_grace: Duration,
-    /// The same for a node that has never said anything (upstream: one minute).
+    /// The same for a node that never posted a status (upstream: one minute).
     pub node_startup_grace: Duration,
-    /// How fast nodes that are not ready lose their pods.
+    /// Rates at which pods of nodes that are not ready are evicted.
     pub eviction_rates: EvictionRates,
-    /// What autoscalers go by.
+    /// Defaults of HorizontalPodAutoscalers.
     pub autoscaling: AutoscalerRules,
-    /// How many endpoints go into one slice.
+    /// The maximum number of endpoints per EndpointSlice.
     pub slices: SliceSizes,
-    /// How long they wait for more changes.
+    /// Delays before endpoints and slices are written.
     pub batch_periods: BatchPeriods,
-    /// By the name of a controller: how many keys it works on at once (`--concurrent-…-syncs`); of others, as many as suits them.
-    /// Queues that are one by design, such as the binder's of volumes, stay that.
+    /// Concurrent syncs by controller name (`--concurrent-…-syncs`). A controller that is not in the map uses its own
+    /// default. Queues with a single worker by design, such as the volume binder's, ignore this.
     pub concurrent_syncs: BTreeMap<&'static str, usize>,
     /// Manifests that `manifests-controller` keeps applied; a new value is applied at once.
     pub manifests: watch::Receiver<Arc<ManifestSet>>,
-    /// Whether garbage is collected (`--enable-garbage-collector`).
+    /// Whether the garbage collector runs (`--enable-garbage-collector`).
     pub collects_garbage: bool,
-    /// `--feature-gates`; those in [`FEATURE_GATES`](crate::FEATURE_GATES) are asked.
+    /// The feature gates (`--feature-gates`). Those in [`FEATURE_GATES`](crate::FEATURE_GATES) have an effect.
     pub feature_gates: Arc<FeatureGates>,
-    /// Of schedules that name no time zone.
+    /// The time zone of cron schedules that name none.
     pub time_zone: TimeZone,
-    /// Where controllers count what they do: for one start of them, as a metric is registered only once.
+    /// The registry for the controllers' metrics. Use a new one for each start, since a metric can be registered only
+    /// once.
     pub metrics: Registry,
 }
 
@@ -195,7 +202,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether the controller `name` runs; the first mention counts, as upstream.
+    /// Whether the controller `name` runs. The first entry that names it counts, as upstream.
     pub fn enables(&self, name: &str, on_by_default: bool) -> bool {
         for entry in &self.controllers {
             if entry == name {

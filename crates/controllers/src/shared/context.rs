@@ -1,5 +1,5 @@
-//! What every controller is given: a client under its own identity, the clock, the shared informers, an event recorder,
-//! and the loop that turns queued keys into `sync` calls. Each controller's logic is in its own module.
+//! The context that every controller gets: a client with the controller's identity, the clock, the shared informers, an
+//! event recorder, and the loop that calls `sync` for queued keys. Each controller's logic is in its own module.
 use std::fmt::Display;
 use std::hash::Hash;
 use std::sync::{Arc, OnceLock};
@@ -17,38 +17,38 @@ use super::config::Config;
 use super::informers::{Informers, SharedInformer};
 use crate::views::Indexed;
 
-/// Makes a client for a user name, e.g. `system:serviceaccount:kube-system:deployment-controller`.
+/// Returns a client for a user name, such as `system:serviceaccount:kube-system:deployment-controller`.
 pub type ClientFactory = dyn Fn(&str) -> Client + Send + Sync;
 
-/// Under whom the shared informers read.
+/// The user name of the shared informers.
 pub const MANAGER_USER: &str = "system:kube-controller-manager";
 
-/// Keys one controller works on at once, where its work is independent per key.
+/// The default number of workers of a controller whose keys are independent of each other.
 pub const WORKERS: usize = 4;
 
-/// Panics in a row on one key after which an event is written on its object.
+/// The number of consecutive panics on one key after which its object gets an event.
 const PANICS_REPORTED_FROM: u32 = 2;
 
-/// Reason of the event of an object whose work panics.
+/// The reason of the event on an object whose sync panics.
 const PANIC_REASON: &str = "ControllerPanicked";
 
-/// Why one `sync` did not succeed; the key is tried again with back-off.
+/// The error of one `sync` call. The key is queued again with back-off.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     /// A request failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Something else, worth another try.
+    /// Any other error; a retry may succeed.
     #[error("{0}")]
     Other(String),
-    /// The same, of which a line of the log tells already.
+    /// An error that has already been logged.
     #[error("{0}")]
     Logged(String),
 }
 
 impl SyncError {
-    /// Whether it needs no attention: the object changed or went since it was seen, as happens when others work on the same
-    /// objects, or it was told before.
+    /// Whether the error is routine and is logged at debug level only: the object was changed or deleted concurrently,
+    /// or the error has already been logged.
     pub fn is_ordinary(&self) -> bool {
         match self {
             Self::Client(e) => e.is_conflict() || e.is_not_found(),
@@ -58,17 +58,17 @@ impl SyncError {
     }
 }
 
-/// Under whom a controller acts.
+/// The user that a controller acts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// A service account of `kube-system` with a role of its own, `system:controller:NAME`.
+    /// A service account of `kube-system`, which has the cluster role `system:controller:NAME`.
     ServiceAccount(&'static str),
     /// The controller manager itself.
     Manager,
 }
 
 impl Identity {
-    /// The user name.
+    /// Returns the user name for requests and audit events.
     pub fn user(self) -> String {
         match self {
             Self::ServiceAccount(name) => format!("system:serviceaccount:kube-system:{name}"),
@@ -77,19 +77,24 @@ impl Identity {
     }
 }
 
-/// All that the rest of the process knows of one controller.
+/// One row of the table of controllers ([`CONTROLLERS`](crate::CONTROLLERS)).
 pub struct ControllerDescriptor {
-    /// Name as in `--controllers`, in logs and in metrics.
+    /// The name in `--controllers`, log lines and metrics.
     pub name: &'static str,
-    /// Whose permissions it has.
+    /// The user whose permissions the controller has.
     pub identity: Identity,
     /// Whether `*` includes it.
     pub on_by_default: bool,
-    /// Registers its handlers with the informers it reads, and starts its workers.
+    /// Registers the controller's handlers with informers and starts its workers.
     pub(crate) start: fn(&Arc<Context>),
 }
 
-/// What one controller is given.
+/// The context of one controller, or of the controller manager itself.
+///
+/// A controller's `start` function receives it, registers change handlers with [`informers`](Self::informers), and
+/// starts workers with [`run_queue`](Self::run_queue) or one of its variants. The workers begin when all informers that
+/// the controller reads are synced, and they end with [`tasks`](Self::tasks). [`client`](Self::client) sends requests
+/// as the controller's own user, so that its role limits what it can do.
 pub struct Context {
     name: &'static str,
     identity: Identity,
@@ -97,17 +102,17 @@ pub struct Context {
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     pub config: Arc<Config>,
-    /// Caches, shared with the other controllers.
+    /// The informer caches, which are shared with the other controllers.
     pub informers: Arc<Informers>,
     /// The controller's tasks.
     pub tasks: Tasks,
     queues: WorkQueueMetrics,
-    /// Writes events on objects whose work panics; made when it is first needed.
+    /// Records events on objects whose sync panics. Created on first use.
     panic_events: Arc<OnceLock<EventRecorder>>,
 }
 
 impl Context {
-    /// The context of the controller manager, whose informers have not started.
+    /// Returns the context of the controller manager. Its informers are not started yet.
     pub fn new(config: Config, factory: Box<ClientFactory>, clock: Arc<dyn Clock>, tasks: Tasks) -> Self {
         let metered = Metered::new(&config.metrics, API_HOST);
         Self {
@@ -123,7 +128,7 @@ impl Context {
         }
     }
 
-    /// The same for one controller: its tasks end with the others'.
+    /// Returns the context of one controller. Its task group is a child of the manager's.
     pub fn of(&self, controller: &ControllerDescriptor) -> Arc<Self> {
         Arc::new(Self {
             name: controller.name,
@@ -138,23 +143,23 @@ impl Context {
         })
     }
 
-    /// A client under the controller's own identity.
+    /// Returns a client that acts as the controller's user.
     pub fn client(&self) -> Client {
         (self.factory)(&self.identity.user())
     }
 
-    /// A client as the controller manager itself, which reads what the shared informers do.
+    /// Returns a client that acts as the controller manager, which may read all kinds of the shared informers.
     pub fn manager_client(&self) -> Client {
         (self.factory)(MANAGER_USER)
     }
 
-    /// A recorder of events that name `component` as their source (upstream's names are not always those of
-    /// `--controllers`).
+    /// Returns an event recorder with the source `component`. Upstream's source names differ from those of
+    /// `--controllers` for some controllers.
     pub fn recorder(&self, client: &Client, component: &str) -> EventRecorder {
         EventRecorder::start_in(&self.tasks, client.clone(), Arc::clone(&self.clock), component, "")
     }
 
-    /// Calls `changed` whenever the authorities are replaced.
+    /// Calls `changed` after each rotation of the CAs.
     pub fn on_new_authorities(&self, changed: impl Fn() + Send + Sync + 'static) {
         let (authorities, changed) = (self.config.authorities.clone(), Arc::new(changed));
         self.tasks.supervise("authorities", move || {
@@ -167,8 +172,8 @@ impl Context {
         });
     }
 
-    /// Starts `workers`, or as many as is configured, that hand each queued key to `sync`, once every informer that the
-    /// controller reads is synced.
+    /// Starts workers that call `sync` for each queued key. They wait until every informer that the controller reads is
+    /// synced. `workers` is their number unless [`Config::concurrent_syncs`] sets another one.
     pub fn run_queue<K, F, R>(&self, queue: &WorkQueue<K>, workers: usize, sync: F)
     where
         K: Clone + Eq + Hash + Display + Send + Sync + 'static,
@@ -178,8 +183,8 @@ impl Context {
         self.run_queue_about(queue, workers, sync, |_| None);
     }
 
-    /// As [`run_queue`](Self::run_queue), for keys of `objects`: an object whose `sync` panics again and again gets an
-    /// event that says so.
+    /// Like [`run_queue`](Self::run_queue), for queues whose keys are objects of `objects`. An object whose `sync`
+    /// panics repeatedly gets an event.
     pub fn run_queue_of<T, F, R>(
         &self,
         objects: SharedInformer<T>,
@@ -195,8 +200,8 @@ impl Context {
         self.run_queue_about(queue, workers, sync, about);
     }
 
-    /// As [`run_queue`](Self::run_queue), where `about` says which object a key stands for: one whose `sync` panics again
-    /// and again gets an event that says so.
+    /// Like [`run_queue`](Self::run_queue), for queues with other keys: `about` returns the object of a key. An object
+    /// whose `sync` panics repeatedly gets an event.
     pub fn run_queue_about<K, F, R, A>(&self, queue: &WorkQueue<K>, workers: usize, sync: F, about: A)
     where
         K: Clone + Eq + Hash + Display + Send + Sync + 'static,
@@ -224,7 +229,7 @@ impl Context {
                                 reporter.report(&about, in_a_row, pause);
                             }
                         }
-                        // The log and the metric have it; one panic may be the last.
+                        // A single panic is only logged and counted.
                         Failure::Panic { .. } => {}
                     };
                     queue.work_and_report(name, sync, failed).await;
@@ -244,7 +249,7 @@ impl Context {
     }
 }
 
-/// Tells an object that the work on it panics again and again.
+/// Writes an event on an object whose sync panics repeatedly.
 struct PanicReporter {
     name: &'static str,
     factory: Arc<ClientFactory>,
@@ -256,14 +261,13 @@ struct PanicReporter {
 impl PanicReporter {
     fn report(&self, about: &ObjectRef, in_a_row: u32, pause: Duration) {
         let recorder = self.events.get_or_init(|| {
-            // Under the manager's identity: not every controller may write events.
+            // The manager writes it, since not every controller may create events.
             let client = (self.factory)(MANAGER_USER);
             EventRecorder::start_in(&self.tasks, client, Arc::clone(&self.clock), self.name, "")
         });
-        // What the panic says is for the operator, who has it in the log.
+        // The panic's message is for the operator and is only in the log.
         let message = format!(
-            "{} panicked {in_a_row} times in a row while it worked on this object, and tries again in {pause:?}. This is a \
-             fault of the program: the log of the controller manager has its cause",
+            "{} panicked {in_a_row} times in a row while processing this object; retrying in {pause:?}. This is a bug; the log of the controller manager has the cause",
             self.name
         );
         recorder.event(about, EventType::Warning, PANIC_REASON, message);
@@ -272,22 +276,22 @@ impl PanicReporter {
 
 fn report<K: Display>(controller: &str, key: &K, error: &SyncError) {
     if error.is_ordinary() {
-        tracing::debug!(controller, %key, %error, "will try again");
+        tracing::debug!(controller, %key, %error, "sync failed; retrying");
     } else {
-        tracing::warn!(controller, %key, %error, "sync failed, will try again");
+        tracing::warn!(controller, %key, %error, "sync failed; retrying");
     }
 }
 
-/// Reads an object whole, as a tree.
+/// Returns an object with all its fields as a JSON tree.
 pub async fn get_value<T: Object>(client: &Client, namespace: &str, name: &str) -> Result<Value, ClientError> {
     let uri = format!("{}/{name}", T::TYPE.path(namespace));
     let bytes = client.call(http::Method::GET, &uri, "", bytes::Bytes::new()).await?;
     serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{uri}: {e}")))
 }
 
-/// Reads, changes and replaces an object, so that no field this process does not know is lost. `seen` is the resource
-/// version the decision was made on; when the object has moved on, this is a conflict. `subresource` may be empty.
-/// Nothing is written when `change` changes nothing.
+/// Reads an object as a tree, applies `change` and updates it, which keeps fields that this version does not know.
+/// `seen` is the resourceVersion on which the decision is based; if the object has another one, the result is a
+/// conflict error. An empty `subresource` updates the object itself. Sends no request if `change` has no effect.
 pub async fn update_value<T: Object>(
     client: &Client,
     namespace: &str,
@@ -310,7 +314,7 @@ pub async fn update_value<T: Object>(
     client.update(namespace, name, subresource, &value).await
 }
 
-/// Queues every object of a change under its own key.
+/// Queues the key of every changed object.
 pub fn enqueue_self<T: Object>(
     queue: &WorkQueue<ObjectKey>,
 ) -> impl Fn(&kelson_client::Change<T>) + Send + Sync + 'static {

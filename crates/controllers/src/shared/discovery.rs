@@ -1,4 +1,4 @@
-//! Which resources the server serves now, by its discovery documents: for the controllers that act on every kind.
+//! Discovery of the resources that the API server serves, for the controllers that act on every kind.
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,27 +8,27 @@ use kelson_client::{Client, ClientError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// One document of discovery is waited for so long.
+/// The timeout of one discovery request.
 const DOCUMENT_MAX: Duration = Duration::from_secs(10);
-/// Documents that are read at once.
+/// The number of concurrent discovery requests.
 const DOCUMENTS_AT_ONCE: usize = 8;
 
-/// A served resource in its preferred version.
+/// A resource in its preferred version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ApiResource {
-    /// Group; empty for the legacy one.
+    /// The API group, empty for the core group.
     pub group: String,
     pub version: String,
     pub plural: String,
     pub kind: String,
-    /// Whether objects live in namespaces.
+    /// Whether the resource is namespaced.
     pub namespaced: bool,
-    /// What can be done with it.
+    /// The supported verbs.
     pub verbs: Vec<String>,
 }
 
 impl ApiResource {
-    /// Path of the collection; an empty namespace addresses all.
+    /// Returns the path of the collection. An empty namespace selects all namespaces.
     pub fn path(&self, namespace: &str) -> String {
         let root = if self.group.is_empty() { "/api/" } else { "/apis/" };
         let slash = if self.group.is_empty() { "" } else { "/" };
@@ -39,30 +39,30 @@ impl ApiResource {
             format!("{base}/{}", self.plural)
         }
     }
-    /// Path of one object.
+    /// Returns the path of one object.
     pub fn object_path(&self, namespace: &str, name: &str) -> String {
         format!("{}/{name}", self.path(namespace))
     }
-    /// `GROUP/VERSION`; of the legacy group the version alone.
+    /// Returns `GROUP/VERSION`, or only the version for the core group.
     pub fn group_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
-    /// Whether both have the same objects, be it in different versions.
+    /// Whether both resources have the same objects, possibly in different versions.
     pub fn is_same_collection(&self, other: &Self) -> bool {
         self.group == other.group && self.plural == other.plural
     }
-    /// Whether all of these verbs are served.
+    /// Whether the resource supports all `verbs`.
     pub fn serves(&self, verbs: &[&str]) -> bool {
         verbs.iter().all(|v| self.verbs.iter().any(|have| have == v))
     }
 }
 
-/// What discovery gave.
+/// The result of discovery.
 #[derive(Debug, Default)]
 pub struct Discovered {
-    /// Resources, each once.
+    /// The resources, each in one version.
     pub resources: Vec<ApiResource>,
-    /// Group versions that could not be read, with the reason.
+    /// Group versions whose discovery failed, each with its error.
     pub failed: Vec<(String, String)>,
 }
 
@@ -128,8 +128,8 @@ pub async fn resources_of(client: &Client, group_version: &str) -> Result<Vec<Ap
     Ok(resources.map(|r| r.of(group, version)).collect())
 }
 
-/// Reads all discovery documents. A group that fails (an extension server that is down) is reported, not fatal, and delays the
-/// others by [`DOCUMENT_MAX`] at most.
+/// Reads all discovery documents. A group that fails, such as that of an unavailable extension server, is in
+/// [`Discovered::failed`] and delays the result by at most [`DOCUMENT_MAX`].
 pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
     let groups: GroupList = read(client, "/apis").await?;
     let mut wanted = vec![(String::new(), "v1".to_owned())];
@@ -146,7 +146,7 @@ pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
         let list = match tokio::time::timeout(DOCUMENT_MAX, read::<ResourceList>(client, &path)).await {
             Ok(Ok(list)) => Ok(list),
             Ok(Err(e)) => Err(e.to_string()),
-            Err(_) => Err(format!("no answer within {DOCUMENT_MAX:?}")),
+            Err(_) => Err(format!("timed out after {DOCUMENT_MAX:?}")),
         };
         (group, version, gv, list)
     });
@@ -161,7 +161,7 @@ pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
             }
         };
         for r in list.resources.into_iter().filter(|r| !r.name.contains('/')) {
-            // Versions come preferred first: the first to serve a resource is the one to use.
+            // Versions are in order of preference, so the first one with the resource is used.
             if !out.resources.iter().any(|have| have.group == group && have.plural == r.name) {
                 out.resources.push(r.of(&group, &version));
             }

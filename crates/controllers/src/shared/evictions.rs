@@ -1,5 +1,5 @@
-//! Which pods a controller is about to delete and which it has deleted, so that each gets one event and is deleted once, whatever the
-//! cache shows meanwhile.
+//! The pods that a controller is about to delete or has deleted. Each pod gets one event and one deletion, even while
+//! the cache is outdated.
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
@@ -8,25 +8,25 @@ use crate::views::uid_number;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The deletion waits for its time.
+    /// The deletion is scheduled for later.
     Scheduled,
     Deleted,
 }
 
-/// The evictions of one controller, by the UID of the pod. Bounded by the number of pods: [`forget`](Self::forget) is called
-/// when a pod is gone.
+/// The evictions of one controller by pod UID. Its size is bounded by the number of pods, as the controller calls
+/// [`forget`](Self::forget) for every deleted pod.
 #[derive(Default)]
 pub struct Evictions {
     stages: Mutex<HashMap<u128, Stage>>,
 }
 
 impl Evictions {
-    /// The pod is to be deleted later.
+    /// Records that the pod will be deleted later.
     pub fn schedule(&self, uid: &str) {
         self.stages.lock().entry(uid_number(uid)).or_insert(Stage::Scheduled);
     }
 
-    /// The pod is not to be deleted; gives whether it was to be.
+    /// Cancels the deletion of a pod. Returns whether one was scheduled.
     pub fn cancel(&self, uid: &str) -> bool {
         let mut stages = self.stages.lock();
         let uid = uid_number(uid);
@@ -37,17 +37,18 @@ impl Evictions {
         scheduled
     }
 
-    /// The pod is being deleted now; gives whether that is news. See [`failed`](Self::failed).
+    /// Records that the pod's deletion starts now. Returns false if it has already started. See
+    /// [`failed`](Self::failed).
     pub fn begin(&self, uid: &str) -> bool {
         self.stages.lock().insert(uid_number(uid), Stage::Deleted) != Some(Stage::Deleted)
     }
 
-    /// The deletion that was begun failed and is tried again.
+    /// Records that the deletion failed, so that it can be started again.
     pub fn failed(&self, uid: &str) {
         self.stages.lock().insert(uid_number(uid), Stage::Scheduled);
     }
 
-    /// The pod is gone; gives whether it was to be deleted later.
+    /// Removes the state of a deleted pod. Returns whether its deletion was scheduled for later.
     pub fn forget(&self, uid: &str) -> bool {
         self.stages.lock().remove(&uid_number(uid)) == Some(Stage::Scheduled)
     }

@@ -1,5 +1,5 @@
-//! The history of a DaemonSet or StatefulSet: one ControllerRevision per template it had, numbered by when it was last the
-//! current one. What `kubectl rollout history` and `undo` read. Upstream `pkg/controller/history`.
+//! The history of a DaemonSet or StatefulSet: one ControllerRevision per template, numbered in the order in which the
+//! templates were last current. `kubectl rollout history` and `undo` read it. Upstream `pkg/controller/history`.
 use std::collections::BTreeMap;
 
 use kelson_client::{Client, ClientError, DeleteOptions, Object, PatchKind, WriteOptions};
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use super::ownership::controller_ref;
 use crate::views::ControllerRevisionView;
 
-/// The label by which pods are told apart: of a DaemonSet's pods the hash of their template, of a StatefulSet's the name of
-/// their revision.
+/// The label that identifies a pod's revision. Its value is the template's hash for pods of a DaemonSet, and the
+/// revision's name for pods of a StatefulSet.
 pub const HASH_LABEL: &str = "controller-revision-hash";
 
-/// A stable hash of a normalized template, in the alphabet of generated names.
+/// Returns a stable hash of a normalized template in the alphabet of generated names.
 pub fn hash(template: &Value, collisions: Option<i32>) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     const PRIME: u32 = 16_777_619;
@@ -28,26 +28,27 @@ pub fn hash(template: &Value, collisions: Option<i32>) -> String {
     h.to_string().bytes().map(|b| char::from(ALPHABET[usize::from(b) % ALPHABET.len()])).collect()
 }
 
-/// What a revision keeps: a strategic merge patch that puts `template` back. `None`: it is no JSON object.
+/// Returns a revision's data: a strategic merge patch that restores `template`. Returns `None` if the template is not a
+/// JSON object.
 pub fn data_of(template: &RawValue) -> Option<Value> {
     let mut template: Value = serde_json::from_str(template.get()).ok()?;
     template.as_object_mut()?.insert("$patch".to_owned(), json!("replace"));
     Some(json!({"spec": {"template": template}}))
 }
 
-/// Whether a revision is of this data. What an absent field, null and an empty map mean alike, compares alike, so that
-/// histories written by others are recognised.
+/// Whether a revision has this data. Absent fields, null and empty maps are equal, so that revisions written by
+/// upstream are recognized.
 pub fn is_of(revision: &ControllerRevisionView, data: &Value) -> bool {
     let kept = revision.data.as_deref().and_then(|d| serde_json::from_str::<Value>(d.get()).ok());
     kept.is_some_and(|kept| same(&kept, data))
 }
 
-/// The number of a revision that is to be newer than all of these.
+/// Returns the number for a revision that is newer than all of these.
 pub fn next_number<'a>(revisions: impl IntoIterator<Item = &'a ControllerRevisionView>) -> i64 {
     revisions.into_iter().map(|r| r.revision).max().unwrap_or(0).saturating_add(1)
 }
 
-/// Oldest first; equal numbers by creation and name.
+/// Sorts revisions from oldest to newest. Equal numbers are sorted by creation time and name.
 pub fn sort(revisions: &mut [impl AsRef<ControllerRevisionView>]) {
     revisions.sort_by(|a, b| {
         let (a, b) = (a.as_ref(), b.as_ref());
@@ -59,28 +60,32 @@ pub fn sort(revisions: &mut [impl AsRef<ControllerRevisionView>]) {
     });
 }
 
-/// A revision to be made.
+/// A revision to create.
 pub struct NewRevision<'a> {
     pub name: String,
-    /// Its labels: those of the template and the one with the hash.
+    /// The labels of the template, and the hash label.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations: those of the owner.
+    /// The annotations of the owner.
     pub annotations: &'a BTreeMap<String, String>,
-    /// What the revision keeps of its owner, see [`data_of`].
+    /// The revision's data, see [`data_of`].
     pub data: &'a Value,
     pub number: i64,
 }
 
-/// What came of making a revision.
-pub enum Made {
-    /// It is there, perhaps since before: the cache may lag.
+/// The outcome of [`create`].
+pub enum RevisionOutcome {
+    /// The revision exists. It may have existed before, since the cache can be outdated.
     Revision(Box<ControllerRevisionView>),
-    /// Another one has the name.
+    /// A revision with other data has the name.
     Collision,
 }
 
-/// Makes a revision of `owner`.
-pub async fn create<O: Object>(client: &Client, owner: &O, new: &NewRevision<'_>) -> Result<Made, ClientError> {
+/// Creates a revision of `owner`.
+pub async fn create<O: Object>(
+    client: &Client,
+    owner: &O,
+    new: &NewRevision<'_>,
+) -> Result<RevisionOutcome, ClientError> {
     let body = json!({
         "apiVersion": "apps/v1", "kind": "ControllerRevision",
         "metadata": {
@@ -90,16 +95,20 @@ pub async fn create<O: Object>(client: &Client, owner: &O, new: &NewRevision<'_>
         "data": new.data, "revision": new.number,
     });
     match client.create::<ControllerRevisionView>(owner.namespace(), &body).await {
-        Ok(made) => Ok(Made::Revision(Box::new(made))),
+        Ok(made) => Ok(RevisionOutcome::Revision(Box::new(made))),
         Err(e) if e.is_already_exists() => {
             let there: ControllerRevisionView = client.get(owner.namespace(), &new.name).await?;
-            Ok(if is_of(&there, new.data) { Made::Revision(Box::new(there)) } else { Made::Collision })
+            Ok(if is_of(&there, new.data) {
+                RevisionOutcome::Revision(Box::new(there))
+            } else {
+                RevisionOutcome::Collision
+            })
         }
         Err(e) => Err(e),
     }
 }
 
-/// Changes a revision by a merge patch.
+/// Updates a revision with a merge patch.
 pub async fn patch(
     client: &Client,
     revision: &ControllerRevisionView,
@@ -111,7 +120,7 @@ pub async fn patch(
     client.patch_and_read(&m.namespace, &m.name, "", PatchKind::Merge, &change, &options).await
 }
 
-/// Deletes a revision; one that is gone is no error.
+/// Deletes a revision. Succeeds if it does not exist.
 pub async fn delete(client: &Client, revision: &ControllerRevisionView) -> Result<(), ClientError> {
     let m = &revision.metadata;
     let options = DeleteOptions::default().with_uid(&m.uid);

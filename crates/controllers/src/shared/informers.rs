@@ -1,5 +1,5 @@
-//! Informers shared by all controllers: one cache per type, started only when somebody reads it, with the few indexes
-//! controllers need (by namespace, by controlling owner, by node). Handlers are added before the start.
+//! Informers shared by all controllers: one cache per type with the indexes that controllers need (namespace,
+//! controlling owner, node). A cache starts only if a controller reads it, and all handlers are added before the start.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use kelson_devices::{ResourceClaimView, ResourceSliceView};
 
-// One row per kind below: naming each here as well says nothing new.
+// The rows below name every kind.
 use crate::views::*;
 
 type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
@@ -27,10 +27,10 @@ struct Inner<T> {
     config: InformerConfig,
 }
 
-/// One shared informer; cheap to clone.
+/// The informer of one type with its cache and indexes. Cloning is cheap and shares the cache.
 pub struct SharedInformer<T> {
     inner: Arc<Inner<T>>,
-    /// Whether the holder of this view reads it; of the informer itself, whether anybody does.
+    /// Whether the holder of this view reads the informer.
     asked: Arc<AtomicBool>,
 }
 
@@ -47,7 +47,7 @@ impl<T: Indexed> Default for SharedInformer<T> {
 }
 
 impl<T: Indexed> SharedInformer<T> {
-    /// Not started yet.
+    /// Returns an informer that is not started.
     pub fn new(config: InformerConfig) -> Self {
         let wanted: Arc<AtomicBool> = Arc::default();
         let asked = Arc::clone(&wanted);
@@ -63,7 +63,7 @@ impl<T: Indexed> SharedInformer<T> {
         }
     }
 
-    /// The same informer for one more reader, which waits for it only if it reads it.
+    /// Returns a view for another reader, which waits for the informer only if it reads it.
     fn view(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), asked: Arc::default() }
     }
@@ -73,19 +73,19 @@ impl<T: Indexed> SharedInformer<T> {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// A handle for reading; makes sure the informer is started.
+    /// Returns a handle for reading, and marks the informer to be started.
     pub fn reader(&self) -> Self {
         self.ask();
         self.clone()
     }
 
-    /// Calls `f` on every change, in order; it must not block.
+    /// Calls `f` for every change, in order. It must not block.
     pub fn on_change(&self, f: impl Fn(&Change<T>) + Send + Sync + 'static) {
         self.ask();
         self.inner.handlers.write().push(Box::new(f));
     }
 
-    /// Starts watching when somebody wants it.
+    /// Starts the watch if any controller reads the informer.
     pub(crate) fn start(&self, client: &Client, tasks: &Tasks) {
         if !self.inner.wanted.load(Ordering::Relaxed) {
             return;
@@ -100,7 +100,7 @@ impl<T: Indexed> SharedInformer<T> {
         *self.inner.handle.write() = Some(informer.start_in(tasks));
     }
 
-    /// Stops watching and forgets everything.
+    /// Stops the watch and clears the cache.
     pub(crate) fn stop(&self) {
         *self.inner.handle.write() = None;
         self.inner.handlers.write().clear();
@@ -146,28 +146,28 @@ impl<T: Indexed> SharedInformer<T> {
         }
     }
 
-    /// The object with this key.
+    /// Returns the cached object with this key.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
         self.inner.handle.read().as_ref()?.get(key)
     }
 
-    /// Every object in the cache, in no order.
+    /// Returns all cached objects in no particular order.
     pub fn list(&self) -> Vec<Arc<T>> {
         self.inner.handle.read().as_ref().map(InformerHandle::list).unwrap_or_default()
     }
 
-    /// The objects of one bucket, in no order.
+    /// Returns the objects of one index bucket in no particular order.
     pub fn bucket(&self, key: &IndexKey) -> Vec<Arc<T>> {
         self.inner.buckets.read().get(key).map(|b| b.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// The objects of one namespace.
+    /// Returns the objects of one namespace in no particular order.
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
         self.bucket(&IndexKey::Namespace(namespace.to_owned()))
     }
 
-    /// What the owner with this UID controls, and what nobody in the namespace controls: all that an owner's claim
-    /// has to look at.
+    /// Returns the objects that the owner with this UID controls, and those in the namespace without a controller.
+    /// These are the candidates for [`claim_all`](super::ownership::claim_all).
     pub fn owned_or_orphaned(&self, uid: &str, namespace: &str) -> Vec<Arc<T>> {
         let buckets = self.inner.buckets.read();
         let of = |k: &IndexKey| buckets.get(k).into_iter().flat_map(|b| b.values().cloned()).collect::<Vec<_>>();
@@ -179,7 +179,7 @@ impl<T: Indexed> SharedInformer<T> {
 
 macro_rules! informers {
     ($($(#[$doc:meta])* $field:ident : $type:ty = $config:expr;)*) => {
-        /// Every shared informer; those nobody asked for never start.
+        /// All shared informers. One that no controller reads is never started.
         pub struct Informers {
             $($(#[$doc])* pub $field: SharedInformer<$type>,)*
             /// Cancelled once the watches have been started.
@@ -198,14 +198,14 @@ macro_rules! informers {
             pub(crate) fn stop(&self) {
                 $(self.$field.stop();)*
             }
-            /// The same informers for one controller: [`synced`](Self::synced) of this waits for those that it reads, so
-            /// that a kind that cannot be listed delays its readers alone.
+            /// Returns the informers for one controller. [`synced`](Self::synced) then waits only for those that it
+            /// reads, so that a kind that cannot be listed delays only its readers.
             pub(crate) fn view(&self) -> Self {
                 Self { $($field: self.$field.view(),)* started: self.started.clone() }
             }
-            /// Waits until every started informer that is read through this has read its initial state.
+            /// Waits until every informer that is read through this view has its initial list.
             pub async fn synced(&self) {
-                // Workers are spawned before the watches: an informer that is not there yet is not a synced one.
+                // Workers are spawned before the watches, so an informer without a watch must not count as synced.
                 self.started.cancelled().await;
                 $(self.$field.synced().await;)*
             }
@@ -236,7 +236,7 @@ informers! {
     leases: LeaseView = InformerConfig { namespace: "kube-node-lease".into(), ..all() };
     services: ServiceView = all();
     endpoint_slices: EndpointSliceView = all();
-    /// Endpoints of the legacy kind.
+    /// `v1` Endpoints.
     endpoints: EndpointsView = all();
     service_accounts: ServiceAccountView = all();
     /// The `kube-root-ca.crt` ConfigMap of each namespace.
@@ -256,7 +256,7 @@ informers! {
     volumes: VolumeView = all();
     /// Attachments of volumes to nodes.
     attachments: AttachmentView = all();
-    /// Drivers of volumes.
+    /// CSI drivers of volumes.
     csi_drivers: CsiDriverView = all();
     storage_classes: StorageClassView = all();
     /// Classes of volume attributes.
@@ -264,15 +264,15 @@ informers! {
     /// Certificate signing requests.
     csrs: CsrView = all();
     cluster_roles: ClusterRoleView = all();
-    /// Claims for devices.
+    /// Claims for devices (dynamic resource allocation).
     resource_claims: ResourceClaimView = all();
     resource_claim_templates: ResourceClaimTemplateView = all();
     /// Devices that drivers offer.
     resource_slices: ResourceSliceView = all();
     /// Validating admission policies.
     policies: PolicyView = all();
-    /// Ranges of services' addresses.
+    /// Service address ranges.
     service_cidrs: ServiceCidrView = all();
-    /// Addresses of services.
+    /// Allocated service addresses.
     ip_addresses: IpAddressView = all();
 }

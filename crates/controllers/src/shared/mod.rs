@@ -1,4 +1,4 @@
-//! What controllers are built from: context, informers, expectations, ownership, pods, discovery.
+//! Parts that several controllers use: context, informers, expectations, ownership, pods, discovery.
 pub mod authorities;
 pub mod config;
 pub mod context;

@@ -1,5 +1,6 @@
-//! Which dependents an owner holds: those it controls and selects, those nobody controls and it selects (adopted), and
-//! those it controls but no longer selects (released). Upstream `controller_ref_manager.go`.
+//! Ownership of dependents by controller references. An owner keeps the dependents that it controls and selects, adopts
+//! those that it selects and that have no controller, and releases those that it controls but no longer selects.
+//! Upstream `controller_ref_manager.go`.
 use std::sync::Arc;
 
 use kelson_client::{Change, Client, ClientError, Object, PatchKind, WorkQueue, WriteOptions};
@@ -10,16 +11,16 @@ use super::informers::SharedInformer;
 use crate::shared::context::SyncError;
 use crate::views::Indexed;
 
-/// What to do about one dependent.
+/// The decision about one dependent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It is the owner's.
+    /// The owner controls and selects it.
     Keep,
-    /// Nobody controls it and it matches: it becomes the owner's.
+    /// It has no controller and matches the selector, so the owner adopts it.
     Adopt,
-    /// Let it go.
+    /// The owner controls it but no longer selects it.
     Release,
-    /// Not the owner's business.
+    /// It belongs to another owner or does not match.
     Ignore,
 }
 
@@ -42,7 +43,7 @@ pub fn claim(owner: &ObjectMeta, selector: &LabelSelector, dependent: &ObjectMet
     }
 }
 
-/// The reference that makes `owner` the controller of something.
+/// Returns the owner reference that makes `owner` the controller of an object.
 pub fn controller_ref<O: Object>(owner: &O) -> OwnerReference {
     OwnerReference {
         api_version: O::TYPE.api_version(),
@@ -54,14 +55,14 @@ pub fn controller_ref<O: Object>(owner: &O) -> OwnerReference {
     }
 }
 
-/// The key of the `O` that controls an object, if an `O` does.
+/// Returns the key of the object's controller, if that is an `O`.
 pub fn controller_key<O: Object>(meta: &ObjectMeta) -> Option<ObjectKey> {
     let c = meta.controller().filter(|c| c.kind == O::TYPE.kind)?;
     (c.api_version == O::TYPE.api_version()).then(|| ObjectKey::new(&meta.namespace, &c.name))
 }
 
-/// Queues the owners that a change of a dependent concerns: who controls it, who did until now, and for one that nobody
-/// controls all that would select it, since they may adopt it.
+/// Queues the owners that are affected by a change of a dependent: its controller, its previous controller, and for a
+/// dependent without a controller all owners that select it, as they may adopt it.
 pub fn enqueue_owners<O: Indexed, D: Object>(
     owners: &SharedInformer<O>,
     queue: &WorkQueue<ObjectKey>,
@@ -99,8 +100,9 @@ pub fn enqueue_owners<O: Indexed, D: Object>(
     }
 }
 
-/// Claims `candidates` for `owner`. Before the first adoption the owner is read afresh: it may be going, or be another
-/// object of the same name. What is adopted is returned as it was cached.
+/// Adopts and releases `candidates` for `owner` and returns the dependents that it controls. Before the first adoption
+/// it reads the owner from the API server, since it may be deleted or replaced by another object of the same name.
+/// Adopted dependents are returned as they were cached.
 pub async fn claim_all<O: Object, T: Object>(
     client: &Client,
     owner: &O,
@@ -112,7 +114,7 @@ pub async fn claim_all<O: Object, T: Object>(
     claim_tracked(client, owner, owner_meta, selector, candidates, meta, None).await
 }
 
-/// As [`claim_all`]; what is adopted also gets `finalizer`, and what is released loses it.
+/// Like [`claim_all`]. Adoption also adds `finalizer`, and release removes it.
 pub async fn claim_tracked<O: Object, T: Object>(
     client: &Client,
     owner: &O,
@@ -181,7 +183,7 @@ async fn release<O: Object, T: Object>(
     let sent = client.patch::<T>(dependent.namespace(), dependent.name(), "", PatchKind::Strategic, &patch, &o).await;
     match sent {
         Ok(_) => Ok(()),
-        // Gone, or its UID or owners are not what they were: nothing to let go of.
+        // The object is deleted, or its UID or owners changed, so there is nothing to release.
         Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 422) => Ok(()),
         Err(e) => Err(e),
     }

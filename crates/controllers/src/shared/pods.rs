@@ -1,4 +1,4 @@
-//! Makes and deletes the pods of an owner, with the events upstream gives (`controller_utils.go`, RealPodControl).
+//! Creates and deletes the pods of an owner with upstream's events (`controller_utils.go`, RealPodControl).
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use crate::views::PodView;
 
-/// Longest prefix of a generated pod name that still leaves room for the random suffix.
+/// The maximum length of a generated pod name's prefix, which leaves room for the random suffix.
 const PREFIX_MAX: usize = 248;
-/// Size of the first batch of creations; it doubles as long as all succeed.
+/// The size of the first batch of creations. It doubles as long as all succeed.
 const FIRST_BATCH: usize = 1;
-/// Creations in flight at once within one batch.
+/// The number of concurrent creations within a batch.
 const PARALLEL_MAX: usize = 64;
 
-/// Makes `count` things in batches that double, so that an owner that cannot make any does not flood the API with failures:
-/// a batch in which one failed is the last. Gives how many were made, and the first error. `make` gets the number of the
-/// thing, from 0.
+/// Calls `make` `count` times, with the numbers from 0, in batches of doubling size. The batch with the first error is
+/// the last one, so that an owner whose creations fail does not flood the API server. Returns the number of successes
+/// and the first error.
 pub async fn slow_start<R, T>(count: usize, make: impl Fn(usize) -> R) -> (usize, Option<ClientError>)
 where
     R: Future<Output = Result<T, ClientError>>,
@@ -45,13 +45,13 @@ where
     (made, None)
 }
 
-/// A pod template, its spec untouched.
+/// A pod template with the spec as raw JSON, so that no field is lost.
 #[derive(Deserialize)]
 pub struct Template {
-    /// What pods get as metadata.
+    /// The metadata of new pods.
     #[serde(default)]
     pub metadata: TemplateMeta,
-    /// What pods get as spec.
+    /// The spec of new pods.
     pub spec: Box<RawValue>,
 }
 
@@ -87,17 +87,17 @@ struct NewMeta<'a> {
     owner_references: [OwnerReference; 1],
 }
 
-/// Acts on pods for one controller.
+/// Creates and deletes pods for one controller and records the events.
 #[derive(Clone)]
 pub struct PodControl {
-    /// Under the controller's identity.
+    /// A client that acts as the controller's user.
     pub client: Client,
-    /// Where events go.
+    /// Records events on the owner.
     pub recorder: EventRecorder,
 }
 
 impl PodControl {
-    /// Makes one pod from `template`, controlled by `owner`.
+    /// Creates a pod from `template` that is controlled by `owner`.
     pub async fn create<O: Object>(&self, owner: &O, template: &Template) -> Result<PodView, ClientError> {
         let mut prefix = owner.name().to_owned();
         prefix.truncate(PREFIX_MAX);
@@ -105,7 +105,7 @@ impl PodControl {
         self.create_as(owner, prefix, template).await
     }
 
-    /// As [`create`](Self::create), with a name that the API makes from `prefix`.
+    /// Like [`create`](Self::create), with a name that the API server generates from `prefix`.
     pub async fn create_as<O: Object>(
         &self,
         owner: &O,
@@ -142,7 +142,7 @@ impl PodControl {
         }
     }
 
-    /// Deletes one pod of `owner`. A pod that is gone already is no error and makes no event.
+    /// Deletes a pod of `owner`. Succeeds without an event if the pod does not exist.
     pub async fn delete<O: Object>(&self, owner: &O, pod: &PodView) -> Result<(), ClientError> {
         let about = ObjectRef::of(owner);
         let options = DeleteOptions::default().with_uid(&pod.metadata.uid);
@@ -163,16 +163,16 @@ impl PodControl {
     }
 }
 
-/// A strategic merge patch of a pod's status: the condition by which a pod says why it is about to be deleted (KEP-3329).
-/// Its `observedGeneration` is that of the pod (KEP-5067).
+/// Returns a strategic merge patch of a pod's status with the condition `DisruptionTarget`, which states why the pod is
+/// about to be deleted (KEP-3329). Its `observedGeneration` is the pod's generation (KEP-5067).
 pub fn disruption_target(pod: &ObjectMeta, reason: &str, message: &str, now: Timestamp) -> Value {
     let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
         "lastTransitionTime": format_seconds(now), "observedGeneration": pod.generation});
     json!({"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}})
 }
 
-/// How long until a ready pod is available: zero when it is, `None` while it is not ready. `min_ready` is the owner's
-/// `minReadySeconds`.
+/// Returns the time until a ready pod is available: zero if it is available, `None` if it is not ready. `min_ready` is
+/// the owner's `minReadySeconds`.
 pub fn until_available(pod: &PodView, min_ready: i32, now: Timestamp) -> Option<Duration> {
     if !pod.is_ready() {
         return None;

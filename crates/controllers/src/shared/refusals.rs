@@ -1,5 +1,5 @@
-//! Pods that their node refused: owners wait longer and longer before they make another one, since a node that refuses a
-//! pod refuses the next one just as fast. Upstream does this for daemon sets alone.
+//! Back-off for pods that their node rejected at admission. A node that rejects one pod rejects its replacement as
+//! quickly, so owners wait longer after each rejection. Upstream does this only for daemon sets.
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 use super::ownership::controller_key;
 use crate::views::PodView;
 
-/// Pauses of an owner whose pods are refused one after the other.
+/// The back-off of an owner whose pods are rejected repeatedly.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-/// After this without a refusal the past is forgotten.
+/// The time without a rejection after which the back-off is reset.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(180);
 
-/// Whether a node refused a pod: it failed before any of its containers was there.
+/// Whether a node rejected a pod: it failed before it had any container status.
 pub fn is_refused(pod: &PodView) -> bool {
     let status = &pod.status;
     &*status.phase == "Failed"
@@ -28,18 +28,18 @@ pub fn is_refused(pod: &PodView) -> bool {
 struct Series {
     pauses: u32,
     until: Instant,
-    /// Refused in this pause.
+    /// The number of pods rejected during the current pause.
     held: usize,
 }
 
-/// The refusals that the owners of one controller met.
+/// The rejected pods of one controller's owners.
 #[derive(Default)]
 pub struct Refusals {
     by_owner: Mutex<HashMap<ObjectKey, Series>>,
 }
 
 impl Refusals {
-    /// Notes what a change of a pod says of its controller, if that is an `O`.
+    /// Records the rejection of a changed pod for its controller, if that is an `O`.
     pub fn pod_observed<O: Object>(&self, change: &Change<PodView>) {
         let Change::Updated { old, new } = change else { return };
         if is_refused(new)
@@ -55,7 +55,7 @@ impl Refusals {
         let mut all = self.by_owner.lock();
         all.retain(|_, series| now < series.until + FORGOTTEN_AFTER);
         let series = all.entry(owner.clone()).or_insert(Series { pauses: 0, until: now, held: 0 });
-        // Pods that are refused together count as one.
+        // Pods that are rejected together count once.
         if now >= series.until {
             series.until = now + PAUSES.delay(series.pauses);
             series.pauses = series.pauses.saturating_add(1);
@@ -64,7 +64,7 @@ impl Refusals {
         series.held += 1;
     }
 
-    /// How many pods of an owner are not replaced yet, and for how long.
+    /// Returns how many pods of an owner are not to be replaced yet, and the time until they are.
     pub fn held(&self, owner: &ObjectKey) -> Option<(usize, Duration)> {
         let all = self.by_owner.lock();
         let series = all.get(owner)?;
@@ -72,7 +72,7 @@ impl Refusals {
         Some((series.held, left))
     }
 
-    /// The owner is gone.
+    /// Removes the state of a deleted owner.
     pub fn forget(&self, owner: &ObjectKey) {
         self.by_owner.lock().remove(owner);
     }

@@ -1,5 +1,5 @@
-//! The `scale` subresource of any kind that has one, found by discovery: how many replicas a workload of a kind that is only
-//! known at run time has and should have.
+//! Access to the `scale` subresource of any kind, found by discovery: the current and desired replicas of workloads
+//! whose kind is known only at run time.
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::Instant;
 
-/// How long it is remembered where a kind is served.
+/// The time for which the resource of a kind is cached.
 const REMEMBERED: Duration = Duration::from_secs(30);
-/// Kinds remembered at most.
+/// The maximum number of cached kinds.
 const KINDS_MAX: usize = 256;
 
 /// `autoscaling/v1` Scale.
@@ -24,9 +24,9 @@ const KINDS_MAX: usize = 256;
 pub struct Scale {
     /// Metadata of the workload.
     pub metadata: ObjectMeta,
-    /// What is asked for.
+    /// The desired state.
     pub spec: ScaleSpec,
-    /// What is there.
+    /// The current state.
     pub status: ScaleStatus,
 }
 
@@ -34,7 +34,7 @@ pub struct Scale {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ScaleSpec {
-    /// Replicas asked for.
+    /// The desired number of replicas.
     pub replicas: i32,
 }
 
@@ -42,19 +42,19 @@ pub struct ScaleSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ScaleStatus {
-    /// Replicas that are there.
+    /// The current number of replicas.
     pub replicas: i32,
-    /// Their label selector, query form.
+    /// The label selector of the pods in query form.
     pub selector: String,
 }
 
-/// Why there is no scale to be had.
+/// The error of a request for a scale.
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
-    /// No such kind is served.
+    /// The API server does not serve the kind.
     #[error("no matches for kind {kind:?} in group {group:?}")]
     NoKind { group: String, kind: String },
-    /// The kind has no such subresource; the resource as `PLURAL.GROUP`.
+    /// The resource, as `PLURAL.GROUP`, has no scale subresource.
     #[error("{0} does not implement the scale subresource")]
     NotScalable(String),
     /// A request failed.
@@ -62,7 +62,7 @@ pub enum ScaleError {
     Client(#[from] ClientError),
 }
 
-/// Where a kind is served.
+/// The resource of a kind.
 #[derive(Clone, Debug)]
 struct ServedResource {
     group: String,
@@ -82,10 +82,10 @@ impl ServedResource {
     }
 }
 
-/// An object to be scaled.
+/// An object with a scale subresource.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'a> {
-    /// Its `apiVersion`; the version is only a hint.
+    /// Its `apiVersion`. The version is a preference: another served version is used if it is not served.
     pub api_version: &'a str,
     pub kind: &'a str,
     pub namespace: &'a str,
@@ -93,13 +93,13 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// The group of the API version.
+    /// Returns the API group.
     pub fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
 }
 
-/// Reads and writes scales.
+/// Reads and updates scales, and caches the resource of each kind.
 pub struct Scales {
     client: Client,
     resources: Mutex<HashMap<(String, String), (Instant, ServedResource)>>,
@@ -117,24 +117,24 @@ struct ServedVersion {
 #[derive(Deserialize)]
 struct ServedResources {
     #[serde(default)]
-    resources: Vec<Listed>,
+    resources: Vec<ScaleResource>,
 }
 #[derive(Deserialize)]
-struct Listed {
+struct ScaleResource {
     name: String,
     kind: String,
 }
 
 impl Scales {
-    /// With this client's permissions.
+    /// Uses `client` for discovery and scales.
     pub fn new(client: Client) -> Self {
         Self { client, resources: Mutex::default() }
     }
 
-    /// The scale of an object; `None`: there is no such object.
+    /// Returns the scale of an object, or `None` if the object does not exist.
     ///
     /// # Errors
-    /// When its kind is not served, cannot be scaled, or a request fails.
+    /// The kind is not served, has no scale subresource, or a request failed.
     pub async fn get(&self, target: Target<'_>) -> Result<Option<Scale>, ScaleError> {
         let resource = self.resource(target).await?;
         if !resource.scalable {
@@ -148,10 +148,10 @@ impl Scales {
         }
     }
 
-    /// Asks for another number of replicas, of the very object that `seen` was read of.
+    /// Sets the number of replicas of the object of which `seen` is the scale.
     ///
     /// # Errors
-    /// As [`get`](Self::get), and a conflict when the object changed since.
+    /// Those of [`get`](Self::get), and a conflict if the object changed since `seen`.
     pub async fn set(&self, target: Target<'_>, seen: &Scale, replicas: i32) -> Result<(), ScaleError> {
         let path = self.resource(target).await?.path(target.namespace, target.name);
         let m = &seen.metadata;
@@ -163,10 +163,10 @@ impl Scales {
         Ok(())
     }
 
-    /// The resource of a target's kind, as `PLURAL.GROUP`.
+    /// Returns the resource of a target's kind, as `PLURAL.GROUP`.
     ///
     /// # Errors
-    /// When it is not served, or a request fails.
+    /// The kind is not served, or a request failed.
     pub async fn resource_name(&self, target: Target<'_>) -> Result<String, ScaleError> {
         Ok(self.resource(target).await?.shown())
     }
@@ -176,7 +176,8 @@ impl Scales {
         serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
     }
 
-    /// Where the target's kind is served: in the version it names, else in the first that has it.
+    /// Returns the resource of the target's kind, in the version that the target names if it is served, else in the
+    /// first served version.
     async fn resource(&self, target: Target<'_>) -> Result<ServedResource, ScaleError> {
         let key = (target.api_version.to_owned(), target.kind.to_owned());
         if let Some((at, resource)) = self.resources.lock().get(&key)

@@ -1,7 +1,7 @@
-//! Whether tolerations cover taints. Upstream `component-helpers/scheduling/corev1`.
+//! Matching of tolerations with taints. Upstream `component-helpers/scheduling/corev1`.
 use crate::views::{Taint, Toleration};
 
-/// Whether a toleration covers a taint.
+/// Whether a toleration matches a taint.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     if !toleration.effect.is_empty() && toleration.effect != taint.effect {
         return false;

@@ -1,20 +1,20 @@
-//! Who owns a pod's claims, by the set's retention policy: pure. A claim owned by the set goes with the set, one owned by a
-//! pod that belongs no more goes with that pod. Upstream `stateful_set_utils.go`, KEP-1847.
+//! The owners of a pod's claims by the set's retention policy. Pure. A claim owned by the set is deleted with the set,
+//! and one owned by a surplus pod is deleted with that pod. Upstream `stateful_set_utils.go`, KEP-1847.
 use kelson_client::Object;
 use kelson_meta::OwnerReference;
 
 use crate::shared::ownership::controller_ref;
 use crate::views::{ClaimView, PodView, StatefulSetView};
 
-/// What to do about a claim's owners.
+/// The change of a claim's owners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owners {
-    /// They are right, or somebody else's business.
+    /// The owners are correct or managed by another controller.
     Keep,
-    /// They are to be these. `conflict`: another controller owns it, so that the policy cannot be kept.
+    /// Set these owners. `conflict`: another controller owns the claim, so the policy cannot be applied.
     Set {
         owners: Vec<OwnerReference>,
-        /// Whether to tell the user.
+        /// Whether to record an event about the conflict.
         conflict: bool,
     },
 }
@@ -23,7 +23,7 @@ fn names<O: Object>(owner: &OwnerReference, object: &O) -> bool {
     owner.api_version == O::TYPE.api_version() && owner.kind == O::TYPE.kind && owner.name == object.name()
 }
 
-/// Whether the set and a pod that belongs no more should own the claim.
+/// Returns whether the set should own the claim, and whether a surplus pod should.
 fn wanted(set: &StatefulSetView, in_range: bool) -> (bool, bool) {
     let policy = set.spec.persistent_volume_claim_retention_policy.as_ref();
     let deletes = |f: fn(&crate::views::ClaimRetention) -> &String| policy.is_some_and(|p| f(p) == "Delete");
@@ -32,17 +32,17 @@ fn wanted(set: &StatefulSetView, in_range: bool) -> (bool, bool) {
     (when_deleted && !by_pod, by_pod)
 }
 
-/// Whether the policy deletes claims at all.
+/// Whether the policy retains all claims.
 fn retains(set: &StatefulSetView) -> bool {
     let policy = set.spec.persistent_volume_claim_retention_policy.as_ref();
     policy.is_none_or(|p| p.when_deleted != "Delete" && p.when_scaled != "Delete")
 }
 
-/// Decides about one claim of one pod.
+/// Returns the change for one claim of one pod.
 pub fn owners(claim: &ClaimView, set: &StatefulSetView, pod: &PodView, in_range: bool) -> Owners {
     let refs = &claim.metadata.owner_references;
     let is_ours = |r: &OwnerReference| r.uid == set.uid() || r.uid == pod.uid();
-    // Left by an earlier set or pod of this name: the garbage collector's.
+    // The claim belongs to an earlier set or pod of this name and is deleted by the garbage collector.
     if refs.iter().any(|r| (names(r, set) || names(r, pod)) && !is_ours(r)) {
         return Owners::Keep;
     }
@@ -63,7 +63,7 @@ pub fn owners(claim: &ClaimView, set: &StatefulSetView, pod: &PodView, in_range:
     Owners::Set { owners, conflict: false }
 }
 
-/// Whether a claim is still on its way out with an earlier pod of this name, so that no new pod may take it.
+/// Whether a claim is being deleted with an earlier pod of this name, so that no new pod may use it.
 pub fn is_stale(claim: &ClaimView, set: &StatefulSetView, pod_name: &str) -> bool {
     let policy = set.spec.persistent_volume_claim_retention_policy.as_ref();
     policy.is_some_and(|p| p.when_scaled == "Delete")

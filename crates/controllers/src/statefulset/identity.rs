@@ -1,4 +1,4 @@
-//! What makes a stateful set's pod that pod and no other: its name, host name, labels and claims. Pure.
+//! The identity of a stateful set's pods: name, host name, labels and claims. Pure.
 use kelson_client::Object;
 use kelson_meta::tree::{items, text};
 use serde_json::{Map, Value, json};
@@ -7,12 +7,12 @@ use crate::shared::history::HASH_LABEL;
 use crate::shared::ownership::controller_ref;
 use crate::views::StatefulSetView;
 
-/// A pod's own name, so that a service can select one pod.
+/// The label with the pod's name, with which a service can select one pod.
 pub const NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
-/// A pod's number.
+/// The label with the pod's ordinal.
 pub const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 
-/// The name of a pod.
+/// Returns the name of a pod.
 pub fn pod_name(set: &StatefulSetView, ordinal: i64) -> String {
     format!("{}-{ordinal}", set.metadata.name)
 }
@@ -25,12 +25,12 @@ fn claim_name(set: &StatefulSetView, claim: &Value, ordinal: i64) -> String {
     format!("{}-{}-{ordinal}", template_name(claim), set.metadata.name)
 }
 
-/// Names of a pod's claims.
+/// Returns the names of a pod's claims.
 pub fn claim_names(set: &StatefulSetView, ordinal: i64) -> impl Iterator<Item = String> + '_ {
     set.spec.volume_claim_templates.iter().map(move |c| claim_name(set, c, ordinal))
 }
 
-/// A pod's claims as they are made: the templates with their names, and the labels that the set selects by.
+/// Returns a pod's claims for creation: the templates with the claims' names and the set's selector labels.
 pub fn claims(set: &StatefulSetView, ordinal: i64) -> Vec<Value> {
     let selected = set.spec.selector.as_ref().map(|s| s.match_labels.clone()).unwrap_or_default();
     let make = |template: &Value| {
@@ -52,7 +52,7 @@ pub fn claims(set: &StatefulSetView, ordinal: i64) -> Vec<Value> {
     set.spec.volume_claim_templates.iter().map(make).collect()
 }
 
-/// The volumes of a pod: one for each claim, and those of the template that no claim replaces.
+/// Returns the volumes of a pod: one for each claim, and those of the template that no claim replaces.
 fn volumes(set: &StatefulSetView, ordinal: i64, spec: &Value) -> Vec<Value> {
     let templates = &set.spec.volume_claim_templates;
     let claim = |c: &Value| json!({"name": template_name(c), "persistentVolumeClaim": {"claimName": claim_name(set, c, ordinal)}});
@@ -62,7 +62,7 @@ fn volumes(set: &StatefulSetView, ordinal: i64, spec: &Value) -> Vec<Value> {
     out
 }
 
-/// The pod of this number, made from a template (metadata and spec) of the revision of this name.
+/// Returns the pod with this ordinal from a revision's template (metadata and spec).
 pub fn pod(set: &StatefulSetView, template: &Value, revision: &str, ordinal: i64) -> Value {
     let name = pod_name(set, ordinal);
     let mut labels: Map<String, Value> = template["metadata"]["labels"].as_object().cloned().unwrap_or_default();

@@ -1,5 +1,6 @@
-//! Stateful sets: pods that are numbered, keep their names and their claims, and come and go in order. This file watches;
-//! `sync` carries out, `plan`, `identity`, `claims` and `status` decide. Upstream `pkg/controller/statefulset`.
+//! Stateful sets: numbered pods that keep their names and claims and are created and deleted in order. This file has
+//! the informer handlers. `plan`, `identity`, `claims` and `status` decide, and `sync` carries out. Upstream
+//! `pkg/controller/statefulset`.
 mod claims;
 mod identity;
 mod plan;
@@ -18,7 +19,7 @@ use crate::shared::ownership::enqueue_owners;
 use crate::shared::refusals::Refusals;
 use crate::views::{ClaimView, ControllerRevisionView, PodView, StatefulSetView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "statefulset-controller";
 
 struct StatefulSetController {

@@ -1,4 +1,4 @@
-//! What a stateful set does next: pure. Upstream `stateful_set_control.go`.
+//! The next steps of a stateful set. Pure. Upstream `stateful_set_control.go`.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,62 +9,62 @@ use crate::shared::history::HASH_LABEL;
 use crate::shared::pods::until_available;
 use crate::views::{PodView, StatefulSetView};
 
-/// Pods made in one go at most, where the set makes them all at once.
+/// The maximum number of pods created in one sync with parallel pod management.
 const BURST_MAX: usize = 500;
 
-/// A step that concerns one pod of the set.
+/// A step for one pod of the set.
 #[derive(Clone, Debug)]
 pub enum PodStep {
-    /// Make the pod of this number, from the current (else the updated) revision.
+    /// Create the pod with this ordinal from the current or the update revision.
     Create {
-        /// The number at the end of the pod's name.
+        /// The ordinal in the pod's name.
         ordinal: i64,
-        /// Of the revision from before the update.
+        /// Whether the pod has the current revision, which is the one before the update.
         of_current: bool,
     },
-    /// It ended: delete it; a new one comes once it is gone.
+    /// Delete the terminated pod; a new one is created once it is gone.
     Replace(Arc<PodView>),
-    /// It waits to run: see that its claims are there.
+    /// The pod is pending; create missing claims.
     EnsureClaims(i64, Arc<PodView>),
-    /// See that its labels and its claims' owners are right.
+    /// Correct the pod's labels and the owners of its claims.
     Maintain(i64, Arc<PodView>),
 }
 
-/// What to do, in this order. Each part is begun only if the one before had no failure.
+/// The steps in order. Each part starts only if the previous one had no error.
 #[derive(Clone, Debug, Default)]
 pub struct StatefulSetPlan {
-    /// For pods that belong to the set.
+    /// Steps for pods in the set's range.
     pub steps: Vec<PodStep>,
-    /// Pods that belong no more, whose claims may change owners.
+    /// Surplus pods, whose claims may change owners.
     pub surplus: Vec<(i64, Arc<PodView>)>,
-    /// Pods to delete because the set shrank.
+    /// Pods to delete because the set was scaled down.
     pub scale_down: Vec<Arc<PodView>>,
-    /// Pods to delete so that they come back updated.
+    /// Pods to delete for an update.
     pub update: Vec<Arc<PodView>>,
 }
 
-/// What a plan is made from.
-pub struct Seen<'a> {
+/// The input of a plan.
+pub struct Observation<'a> {
     pub set: &'a StatefulSetView,
-    /// Its pods by number.
+    /// The set's pods by ordinal.
     pub pods: &'a BTreeMap<i64, Arc<PodView>>,
-    /// Name of the revision that is rolled out.
+    /// The name of the update revision.
     pub update_revision: &'a str,
     pub now: Timestamp,
 }
 
-/// Whether it runs and is ready.
+/// Whether the pod is running and ready.
 pub fn is_running_and_ready(pod: &PodView) -> bool {
     pod.status.phase == "Running" && pod.is_ready()
 }
 
-/// The name of a pod's revision.
+/// Returns the name of a pod's revision.
 pub fn revision_of(pod: &PodView) -> &str {
     pod.metadata.labels.get(HASH_LABEL).map_or("", String::as_str)
 }
 
-impl Seen<'_> {
-    /// Whether a pod is ready for long enough.
+impl Observation<'_> {
+    /// Whether a pod is available.
     pub fn is_available(&self, pod: &PodView) -> bool {
         until_available(pod, self.set.spec.min_ready_seconds, self.now).is_some_and(|d| d.is_zero())
     }
@@ -77,7 +77,7 @@ impl Seen<'_> {
         self.set.spec.pod_management_policy == "Parallel"
     }
 
-    /// Whether a new pod of this number is of the revision from before the update.
+    /// Whether a new pod with this ordinal gets the current revision.
     fn is_of_current(&self, ordinal: i64) -> bool {
         let strategy = &self.set.spec.update_strategy;
         match &strategy.rolling_update {
@@ -89,7 +89,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Steps for one pod, and whether those after it must wait when order counts.
+    /// Adds the steps for one pod. Returns whether the following pods must wait with ordered pod management.
     fn for_one(&self, ordinal: i64, into: &mut Vec<PodStep>) -> bool {
         let Some(pod) = self.pods.get(&ordinal) else {
             into.push(PodStep::Create { ordinal, of_current: self.is_of_current(ordinal) });
@@ -111,7 +111,7 @@ impl Seen<'_> {
         !settled
     }
 
-    /// The steps for pods in the set's range, and whether they hold up everything else.
+    /// Returns the steps for pods in the set's range, and whether they block the other parts.
     fn steps(&self) -> (Vec<PodStep>, bool) {
         let (mut steps, start) = (Vec::new(), self.set.start());
         let range = start..start + self.set.replicas();
@@ -126,14 +126,14 @@ impl Seen<'_> {
         (steps, false)
     }
 
-    /// Which surplus pods go now. `surplus` is sorted from the highest number down.
+    /// Returns the surplus pods to delete now. `surplus` is sorted by descending ordinal.
     fn scale_down(&self, surplus: &[(i64, Arc<PodView>)]) -> Vec<Arc<PodView>> {
         if self.is_parallel() {
             return surplus.iter().filter(|(_, p)| !p.metadata.is_deleting()).map(|(_, p)| Arc::clone(p)).collect();
         }
         let Some((_, last)) = surplus.first() else { return Vec::new() };
         let healthy = |p: &PodView| is_running_and_ready(p) && self.is_available(p);
-        // A sick pod holds up the others, unless it is the one to go: then nothing else will mend it.
+        // An unhealthy pod blocks the scale-down, unless it is the one to delete.
         let others_sick = surplus[1..].iter().any(|(_, p)| !self.serves(p));
         if last.metadata.is_deleting() || (!healthy(last) && others_sick) {
             return Vec::new();
@@ -141,7 +141,7 @@ impl Seen<'_> {
         vec![Arc::clone(last)]
     }
 
-    /// Which pods are deleted now to be updated.
+    /// Returns the pods to delete now for an update.
     fn update(&self) -> Vec<Arc<PodView>> {
         let strategy = &self.set.spec.update_strategy;
         if strategy.r#type == "OnDelete" {
@@ -169,7 +169,7 @@ impl Seen<'_> {
         Vec::new()
     }
 
-    /// What is to be done next; the rest waits for the next look.
+    /// Returns the next steps. Further steps follow in later syncs.
     pub fn plan(&self) -> StatefulSetPlan {
         let (steps, blocked) = self.steps();
         let mut plan = StatefulSetPlan { steps, ..StatefulSetPlan::default() };
@@ -179,7 +179,7 @@ impl Seen<'_> {
         let surplus = self.pods.iter().rev().filter(|(o, _)| !self.set.holds(**o));
         plan.surplus = surplus.map(|(o, p)| (*o, Arc::clone(p))).collect();
         plan.scale_down = self.scale_down(&plan.surplus);
-        // Shrinking comes before updating, where order counts.
+        // With ordered pod management, the scale-down precedes the update.
         if plan.surplus.is_empty() || self.is_parallel() {
             plan.update = self.update();
         }
@@ -187,7 +187,7 @@ impl Seen<'_> {
     }
 }
 
-/// Whether a pod's label says who it is.
+/// Whether the pod has the label with its name.
 pub fn has_identity(pod: &PodView) -> bool {
     pod.metadata.labels.get(NAME_LABEL) == Some(&pod.metadata.name)
 }
@@ -230,10 +230,10 @@ mod tests {
         serde_json::from_str(&v.to_string()).unwrap()
     }
 
-    /// `+N` made of the new revision, `=N` of the current one, `!N` replaced, `-N` scaled down, `^N` updated.
+    /// `+N` created with the new revision, `=N` with the current one, `!N` replaced, `-N` scaled down, `^N` updated.
     fn told(set: &StatefulSetView, pods: &BTreeMap<i64, Arc<PodView>>) -> String {
         let now = "2026-01-01T00:01:00Z".parse().unwrap();
-        let plan = Seen { set, pods, update_revision: "new", now }.plan();
+        let plan = Observation { set, pods, update_revision: "new", now }.plan();
         let number = |p: &PodView| p.metadata.name.trim_start_matches("s-").to_owned();
         let mut out = Vec::new();
         for step in &plan.steps {
@@ -266,7 +266,7 @@ mod tests {
         let canary = with("/updateStrategy/rollingUpdate/partition", json!(2));
         let on_delete = with("/updateStrategy", json!({"type": "OnDelete"}));
         let rows = [
-            // Up: one after the other, each when the one before serves.
+            // Scale-up: one after the other, each when the previous one is available.
             (&ordered, "", "+0"),
             (&ordered, "0", ""),
             (&ordered, "0p", ""),
@@ -278,14 +278,14 @@ mod tests {
             (&parallel, "", "+0 +1 +2"),
             (&parallel, "1", "+0 +2"),
             (&parallel, "0f 1", "!0 +2"),
-            // Down: the last one first, and only when the others are well.
+            // Scale-down: the last one first, and only when the others are healthy.
             (&ordered, "0nr 1nr 2nr 3nr 4nr", "-4"),
             (&ordered, "0nr 1nr 2nr 3nr 4nrg", ""),
             (&ordered, "0nr 1nr 2nr 3n 4n", ""),
             (&ordered, "0nr 1nr 2nr 3nr 4n", "-4"),
             (&ordered, "0nr 1n 2nr 3nr", ""),
             (&parallel, "0nr 1n 2nr 3nr 4n", "-4 -3"),
-            // Updates: from the last to the first, each when those after it serve.
+            // Updates: from the last to the first, each when those after it are available.
             (&ordered, "0r 1r 2r", "^2"),
             (&ordered, "0r 1r 2nr", "^1"),
             (&ordered, "0r 1r 2n", ""),

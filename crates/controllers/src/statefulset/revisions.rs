@@ -1,4 +1,4 @@
-//! The revisions of a stateful set: the one that pods had, the one they get, and the history.
+//! The revisions of a stateful set: the current one, the update revision, and the history.
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
@@ -8,29 +8,29 @@ use serde_json::{Value, json};
 use super::plan::revision_of;
 use super::{StatefulSetController, selector};
 use crate::shared::context::SyncError;
-use crate::shared::history::{self, Made, NewRevision};
+use crate::shared::history::{self, NewRevision, RevisionOutcome};
 use crate::shared::ownership::claim_all;
 use crate::views::{ControllerRevisionView, PodView, StatefulSetView};
 
-/// Tells revisions of one set apart.
+/// The label with the hash of a revision.
 const REVISION_HASH_LABEL: &str = "controller.kubernetes.io/hash";
-/// Longest part of a revision's name that is the set's.
+/// The maximum length of the set's name in a revision's name.
 const PREFIX_MAX: usize = 223;
-/// Revisions kept where the API gave no limit.
+/// The default number of old revisions to keep.
 const LIMIT_DEFAULT: i32 = 10;
 
 /// A set's revisions.
 pub struct StatefulSetRevisions {
-    /// What pods were before the update.
+    /// The revision before the update.
     pub current: Arc<ControllerRevisionView>,
-    /// What pods become.
+    /// The revision that pods are updated to.
     pub update: Arc<ControllerRevisionView>,
-    /// Hash collisions met so far.
+    /// The number of hash collisions.
     pub collisions: i32,
     all: Vec<Arc<ControllerRevisionView>>,
 }
 
-/// The pod template that a revision keeps.
+/// Returns the pod template of a revision.
 pub fn template_of(revision: &ControllerRevisionView) -> Result<Value, SyncError> {
     let data: Option<Value> = revision.data.as_deref().and_then(|d| serde_json::from_str(d.get()).ok());
     let mut template = data.map(|d| d["spec"]["template"].clone()).unwrap_or_default();
@@ -42,10 +42,10 @@ pub fn template_of(revision: &ControllerRevisionView) -> Result<Value, SyncError
 }
 
 impl StatefulSetController {
-    /// Finds the set's revisions, and makes or renumbers the newest where that is due.
+    /// Returns the set's revisions. Creates or renumbers the newest if necessary.
     pub(super) async fn revisions_of(&self, set: &Arc<StatefulSetView>) -> Result<StatefulSetRevisions, SyncError> {
         let data = set.spec.template.as_deref().and_then(history::data_of);
-        let data = data.ok_or_else(|| SyncError::Other("unreadable pod template".into()))?;
+        let data = data.ok_or_else(|| SyncError::Other("invalid pod template".into()))?;
         let candidates = self.revisions.owned_or_orphaned(set.uid(), set.namespace());
         let mut all =
             claim_all(&self.client, &**set, &set.metadata, &selector(set), candidates, |r| &r.metadata).await?;
@@ -81,13 +81,13 @@ impl StatefulSetController {
             let name = format!("{prefix}-{hash}");
             let new = NewRevision { name, labels: labels.clone(), annotations, data, number };
             match history::create(&self.client, &**set, &new).await? {
-                Made::Revision(made) => return Ok(Arc::from(made)),
-                Made::Collision => *collisions = collisions.saturating_add(1),
+                RevisionOutcome::Revision(made) => return Ok(Arc::from(made)),
+                RevisionOutcome::Collision => *collisions = collisions.saturating_add(1),
             }
         }
     }
 
-    /// Deletes revisions beyond the limit, oldest first, but none that is in use.
+    /// Deletes revisions above the limit, the oldest first, except those in use.
     pub(super) async fn forget_revisions(
         &self,
         set: &StatefulSetView,

@@ -1,16 +1,16 @@
-//! A stateful set's status: pure.
+//! The status of a stateful set. Pure.
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::plan::{Seen, is_running_and_ready, revision_of};
+use super::plan::{Observation, is_running_and_ready, revision_of};
 use crate::shared::pods::until_available;
 use crate::views::{StatefulSetStatus, StatefulSetView};
 use kelson_meta::tree::put_unless;
 
-/// The status and, where pods will become available by time alone, when to look again. `current` is the name of the
-/// revision from before the update.
-pub fn status(seen: &Seen<'_>, current: &str, collisions: i32) -> (StatefulSetStatus, Option<Duration>) {
+/// Returns the status, and the delay of the next sync if pods become available by time. `current` is the name of the
+/// revision before the update.
+pub fn status(seen: &Observation<'_>, current: &str, collisions: i32) -> (StatefulSetStatus, Option<Duration>) {
     let set = seen.set;
     let mut s = StatefulSetStatus {
         observed_generation: set.metadata.generation,
@@ -38,7 +38,7 @@ pub fn status(seen: &Seen<'_>, current: &str, collisions: i32) -> (StatefulSetSt
     (s, again)
 }
 
-/// Ends a rolling update whose last pod is there.
+/// Completes a rolling update whose pods are all updated.
 pub fn complete(set: &StatefulSetView, s: &mut StatefulSetStatus) {
     let all = |n: i32| i64::from(n) == set.replicas();
     if set.spec.update_strategy.r#type == "RollingUpdate"
@@ -51,7 +51,7 @@ pub fn complete(set: &StatefulSetView, s: &mut StatefulSetStatus) {
     }
 }
 
-/// Writes a status into a tree, leaving out what the API leaves out when it is zero.
+/// Writes a status into a tree. Zero values of optional fields are omitted, as in the API.
 pub fn put(tree: &mut Value, s: &StatefulSetStatus) {
     if !tree.is_object() {
         *tree = json!({});

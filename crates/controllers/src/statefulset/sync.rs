@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::claims::{self, Owners};
 use super::identity::{self, INDEX_LABEL, NAME_LABEL, pod_name};
-use super::plan::{PodStep, Seen, StatefulSetPlan, has_identity};
+use super::plan::{Observation, PodStep, StatefulSetPlan, has_identity};
 use super::revisions::{StatefulSetRevisions, template_of};
 use super::{StatefulSetController, selector, status};
 use crate::shared::context::{SyncError, update_value};
@@ -31,13 +31,13 @@ impl StatefulSetController {
         let pods: BTreeMap<i64, Arc<PodView>> = held.into_iter().filter_map(by_number).collect();
         let revisions = self.revisions_of(&set).await?;
         let update_revision = revisions.update.metadata.name.as_str();
-        let seen = Seen { set: &set, pods: &pods, update_revision, now: self.ctx.clock.now() };
+        let seen = Observation { set: &set, pods: &pods, update_revision, now: self.ctx.clock.now() };
         let (mut new, again) = status::status(&seen, &revisions.current.metadata.name, revisions.collisions);
         let worked = if set.metadata.is_deleting() {
             Ok(())
         } else {
             let plan = seen.plan();
-            // Pods that are about to go for an update are no longer of the current revision.
+            // Pods that are deleted for an update no longer count for the current revision.
             let updating = i32::try_from(plan.update.len()).unwrap_or(i32::MAX);
             let done = self.carry_out(&set, &revisions, plan).await;
             if done.is_ok() {
@@ -160,8 +160,8 @@ impl StatefulSetController {
             there.is_some_and(|c| claims::is_stale(&c, set, &name))
         };
         if identity::claim_names(set, ordinal).any(stale) {
-            // Its end is not told by a pod, so somebody has to look again.
-            return Err(SyncError::Other(format!("pod {name} waits until the claims of the one before are gone")));
+            // The deletion of a claim causes no event of a pod, so the sync must be retried.
+            return Err(SyncError::Other(format!("pod {name} waits for the deletion of the previous pod's claims")));
         }
         if let Err(e) = self.make_claims(set, ordinal).await {
             self.tell(set, "Create", &name, Some(&e));
@@ -193,7 +193,7 @@ impl StatefulSetController {
         }
     }
 
-    /// Makes the claims of a pod that are not there.
+    /// Creates the missing claims of a pod.
     async fn make_claims(&self, set: &Arc<StatefulSetView>, ordinal: i64) -> Result<(), SyncError> {
         let namespace = &set.metadata.namespace;
         for (claim, name) in identity::claims(set, ordinal).iter().zip(identity::claim_names(set, ordinal)) {
@@ -211,7 +211,7 @@ impl StatefulSetController {
                     let message = format!("{what} success");
                     self.recorder.event(&about, EventType::Normal, "SuccessfulCreate", message);
                 }
-                // It is older than this pod, or the cache lags.
+                // The claim is older than this pod, or the cache is outdated.
                 Err(e) if e.is_already_exists() => {}
                 Err(e) => {
                     let message = format!("{what} failed error: {e}");
@@ -223,7 +223,7 @@ impl StatefulSetController {
         Ok(())
     }
 
-    /// Gives the claims of a pod the owners that the retention policy asks for.
+    /// Sets the owners of a pod's claims by the retention policy.
     async fn own_claims(&self, set: &Arc<StatefulSetView>, ordinal: i64, pod: &PodView) -> Result<(), SyncError> {
         for name in identity::claim_names(set, ordinal) {
             let Some(claim) = self.claims.get(&ObjectKey::new(&set.metadata.namespace, &name)) else { continue };

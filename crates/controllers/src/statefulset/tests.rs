@@ -150,7 +150,7 @@ async fn claims_stay_or_go_as_the_policy_says() {
     change(&api, |v| v["spec"]["replicas"] = json!(1)).await;
     for _ in 0..20 {
         run_pods(&api, |_| false).await;
-        // Nobody runs the protection of claims here, so that the finalizer is the test's to take off.
+        // The protection controller does not run here, so the test removes the finalizer.
         for claim in names(&api, "v1/persistentvolumeclaims").await {
             let claim_now = api.get("v1/persistentvolumeclaims", "n", &claim).await.unwrap();
             if !claim_now["metadata"]["deletionTimestamp"].is_null() {

@@ -1,8 +1,9 @@
-//! Writes the objects of a resource anew, so that each is stored in the version, and under the key, that are used now. Upstream
-//! `pkg/controller/storageversionmigrator`, behind the gate `StorageVersionMigrator`, which is off by default.
+//! Storage version migration: rewrites the objects of a resource, so that each is stored in the current version and with the
+//! current encryption key. Upstream `pkg/controller/storageversionmigrator`, with the feature gate `StorageVersionMigrator`, which
+//! is off by default.
 //!
-//! `turns` lets one migration of a resource run after the other and tells the definition of a custom resource, `position` finds
-//! the revision up to which objects may be old, `rewrite` writes them.
+//! `turns` orders the migrations of a resource and updates the status of custom resource definitions, `position` finds the
+//! resourceVersion up to which objects may be stored in an old version, and `rewrite` rewrites them.
 mod position;
 mod rewrite;
 #[cfg(test)]
@@ -21,11 +22,11 @@ use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::discovery::{ApiResource, discover};
 use crate::views::MigrationView;
 
-/// Owns what it applies to objects, which is nothing.
+/// The field manager of the empty applies.
 const MANAGER: &str = "storage-version-migrator-controller";
 /// The gate of this controller.
 const GATE: &str = "StorageVersionMigrator";
-/// So long a resource that nobody serves is waited for: its definition may be new.
+/// The time for which a migration waits for a resource that is not served, as its definition may be new.
 const UNKNOWN_AT_MOST: Duration = Duration::from_secs(60);
 
 struct Migrator {
@@ -42,7 +43,8 @@ pub fn start(ctx: &Arc<Context>) {
     let turns: WorkQueue<GroupResource> = WorkQueue::default();
     let (positions, rewrites): (WorkQueue<ObjectKey>, WorkQueue<ObjectKey>) = <_>::default();
     let queues = (turns.clone(), positions.clone(), rewrites.clone());
-    // Not one of the shared informers: the kind is served only where it was asked for, and nobody else is to wait for it.
+    // This is not a shared informer, since the kind is served only if it is enabled, and no other controller must wait
+    // for it.
     let informer = Informer::<MigrationView>::new(ctx.manager_client(), InformerConfig::default());
     let informer = informer.on_change(move |change| {
         let migration = change.object();
@@ -72,7 +74,7 @@ pub fn start(ctx: &Arc<Context>) {
 }
 
 impl Migrator {
-    /// Writes the status anew, as it was seen but for a change; a conflict where it has moved on.
+    /// Updates the status as it was read with a change. The result is a conflict if the object has changed.
     async fn write(&self, seen: &MigrationView, change: impl FnOnce(&mut Value)) -> Result<(), SyncError> {
         let (kind, of) = (MigrationView::TYPE, &seen.spec.resource);
         let mut status = if seen.status.is_object() { seen.status.clone() } else { json!({}) };
@@ -86,7 +88,7 @@ impl Migrator {
         }
     }
 
-    /// Adds a condition that is true from now on.
+    /// Adds a true condition.
     async fn say(&self, seen: &MigrationView, kind: &str, reason: &str, message: &str) -> Result<(), SyncError> {
         let new = json!({"type": kind, "status": "True", "reason": reason, "message": message,
             "lastTransitionTime": format_seconds(self.clock.now())});
@@ -97,7 +99,8 @@ impl Migrator {
         self.say(seen, "Failed", "StorageVersionMigrationFailed", message).await
     }
 
-    /// The resource in its preferred version. One that nobody serves fails the migration when its time is over.
+    /// Returns the resource in its preferred version. The migration fails if the resource is not served within the time
+    /// limit.
     async fn served(&self, seen: &MigrationView) -> Result<Option<ApiResource>, SyncError> {
         let of = &seen.spec.resource;
         let all = discover(&self.client).await?.resources;

@@ -1,5 +1,4 @@
-//! The revision up to which objects of a resource may be stored in another form than is used now: that of the moment at which
-//! their migration began to run.
+//! The resourceVersion up to which objects may be stored in an old version: that of the start of their migration.
 use kelson_client::{ListParams, METADATA_ONLY_LIST};
 use kelson_meta::{Gvr, ObjectKey};
 use serde_json::Value;
@@ -7,7 +6,7 @@ use serde_json::Value;
 use super::Migrator;
 use crate::shared::context::SyncError;
 
-/// What a resource must serve for its objects to be written anew.
+/// The verbs that a resource needs for a migration.
 const VERBS: [&str; 3] = ["update", "patch", "list"];
 
 impl Migrator {

@@ -1,4 +1,4 @@
-//! Writes each object anew by an apply that owns nothing: what is stored changes only where it is not what would be stored now.
+//! Rewrites each object with an empty apply: the stored data changes only if it differs from what is stored now.
 use kelson_client::{ClientError, List, ListParams, METADATA_ONLY_LIST, PatchKind, WriteOptions};
 use kelson_meta::{ObjectKey, ObjectMeta};
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use crate::shared::context::SyncError;
 use crate::shared::discovery::ApiResource;
 use crate::views::MigrationView;
 
-/// Objects asked for at once.
+/// The number of objects per list request.
 const PIECE: u32 = 500;
 
 /// An object of any kind.
@@ -26,7 +26,7 @@ impl Migrator {
         let Some(resource) = self.served(&seen).await? else { return Ok(()) };
         match self.all(&seen, &resource).await {
             Ok(()) => self.say(&seen, "Succeeded", "StorageVersionMigrationSucceeded", "").await,
-            // What may go well another time is tried again, from the beginning: what is done already is not stored twice.
+            // A retryable error restarts the migration. Objects that are done are not stored twice.
             Err(e) if e.is_retryable() || e.is_expired() => Err(e.into()),
             Err(e) => self.fail(&seen, &format!("migration encountered unhandled error: {e}")).await,
         }
@@ -48,7 +48,8 @@ impl Migrator {
 
     async fn one(&self, resource: &ApiResource, object: &ObjectMeta) -> Result<(), ClientError> {
         let group = if resource.group.is_empty() { String::new() } else { format!("{}/", resource.group) };
-        // With both, an object that was changed, deleted or made anew meanwhile is a conflict, and needs nothing.
+        // With UID and resourceVersion, an object that was changed, deleted or created again is a conflict and needs no
+        // rewrite.
         let body = json!({"apiVersion": format!("{group}{}", resource.version), "kind": resource.kind,
             "metadata": {"uid": object.uid, "resourceVersion": object.resource_version}});
         let (path, options) = (resource.object_path(&object.namespace, &object.name), WriteOptions::manager(MANAGER));

@@ -37,7 +37,7 @@ fn condition<'a>(object: &'a Value, kind: &str) -> &'a Value {
     all.and_then(|all| all.iter().find(|c| c["type"] == kind)).unwrap_or(&Value::Null)
 }
 
-/// Waits until a migration is over and has been told so.
+/// Waits until a migration is finished and its status is written.
 async fn over(api: &Api, name: &str) -> Value {
     api.until("the end of a migration", async |api: &Api| {
         let m = api.get(MIGRATIONS, "", name).await?;
@@ -49,7 +49,7 @@ async fn over(api: &Api, name: &str) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn custom_objects_are_stored_in_the_version_of_now() {
-    // A conflict would say of an object that somebody else has written it anew.
+    // A conflict would mean that another client has rewritten the object.
     let failures = [Failure::Refused, Failure::LostAnswer];
     at_every_request_with(&features(GATE, SERVED), &failures, async |api: Api| {
         api.create(DEFINITIONS, definition("v1")).await;
@@ -73,7 +73,7 @@ async fn custom_objects_are_stored_in_the_version_of_now() {
         .await;
         let of_definition = async || api.get(DEFINITIONS, "", "widgets.example.com").await.unwrap();
         assert_eq!(of_definition().await["status"]["storedVersions"], json!(["v1", "v2"]));
-        // Written before the migration begins: stored anew already.
+        // Written before the migration starts, so it is already stored in the new version.
         api.patch(kind, "default", "b", "", json!({"metadata": {"labels": {"x": "y"}}})).await;
         let b = version("b").await;
 
@@ -136,7 +136,8 @@ async fn a_definition_that_changed_meanwhile_keeps_its_versions() {
         d["spec"]["versions"] = definition("v2")["spec"]["versions"].clone()
     })
     .await;
-    // It began while the definition was as it was first, and has ended; the definition has not been told yet.
+    // It started with the first version of the definition and is finished, but the definition's status is not written
+    // yet.
     let mut status = api.get(DEFINITIONS, "", "widgets.example.com").await.unwrap()["status"].clone();
     status["conditions"].as_array_mut().unwrap().push(json!({"type": "StorageMigrating", "status": "True",
         "reason": "MigrationRunning", "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1}));

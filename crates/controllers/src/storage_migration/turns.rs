@@ -1,5 +1,5 @@
-//! One migration of a resource runs at a time, the oldest first; the definition of a custom resource says so, and when one has
-//! succeeded, that its objects are stored in one version alone.
+//! The order of migrations: one per resource at a time, the oldest first. The status of a custom resource definition
+//! shows the running migration, and after success a single stored version.
 use bytes::Bytes;
 use http::Method;
 use kelson_client::{PatchKind, WriteOptions};
@@ -10,12 +10,12 @@ use super::{Migrator, put};
 use crate::shared::context::SyncError;
 use crate::views::MigrationView;
 
-/// Owns the condition of definitions.
+/// The field manager of the definitions' condition.
 const MANAGER: &str = "migration-runner-controller";
 
 impl Migrator {
     pub(super) async fn turn(&self, resource: &GroupResource) -> Result<(), SyncError> {
-        // Before all are known, one that runs already might not be.
+        // A running migration may be missing from an incomplete list.
         self.migrations.synced().await;
         let mut all = self.migrations.filter(|m| m.migrated() == *resource);
         all.sort_by(|a, b| {
@@ -54,8 +54,8 @@ impl Migrator {
         self.write(ended, |status| put(status, over)).await
     }
 
-    /// What the definition's status is to say after a migration: objects are stored in one version if it succeeded and the
-    /// definition did not change while it ran.
+    /// Returns the definition's status after a migration: a single stored version if it succeeded and the definition
+    /// did not change while it ran.
     fn outcome(&self, definition: &Value, succeeded: bool) -> Value {
         if !succeeded {
             return self.migrating(definition, "False", "MigrationFailed", "The migration has failed");

@@ -1,4 +1,5 @@
-//! `storage.k8s.io/v1` VolumeAttachment and CSIDriver: who attaches which volume where, and whether a driver attaches at all.
+//! `storage.k8s.io/v1` VolumeAttachment and CSIDriver: the attachment of volumes to nodes, and whether a driver needs
+//! it.
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{ObjectMeta, null_default};
 use serde::Deserialize;
@@ -11,47 +12,47 @@ use super::index::{IndexKey, Indexed};
 pub struct AttachmentView {
     /// Name, version and the rest of its metadata.
     pub metadata: ObjectMeta,
-    /// What is to be attached where.
+    /// The volume, the node and the attacher.
     pub spec: AttachmentSpec,
-    /// What the attacher says.
+    /// The status that the attacher reports.
     #[serde(deserialize_with = "null_default")]
     pub status: AttachmentStatus,
 }
 
-/// What is to be attached where.
+/// The volume, the node and the attacher.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachmentSpec {
     /// Name of the node to which the volume is attached.
     pub node_name: String,
-    /// What is attached: a PersistentVolume by its name, or a volume written out.
+    /// The volume to attach: a PersistentVolume by name, or an inline volume.
     pub source: AttachmentSource,
 }
 
-/// What is attached.
+/// The volume to attach.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachmentSource {
-    /// Name of the volume; empty where a volume of a pod's own is given whole.
+    /// The name of the PersistentVolume, or empty for an inline volume.
     #[serde(deserialize_with = "null_default")]
     pub persistent_volume_name: String,
 }
 
-/// What the attacher says.
+/// The status that the attacher reports.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachmentStatus {
-    /// Whether it is done.
+    /// Whether the volume is attached.
     pub attached: bool,
-    /// Why it could not be done, the last time.
+    /// The error of the last attempt to attach the volume.
     pub attach_error: Option<AttachError>,
 }
 
-/// Why a volume could not be attached.
+/// The error of an attempt to attach a volume.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct AttachError {
-    /// The driver's words.
+    /// The driver's message.
     #[serde(deserialize_with = "null_default")]
     pub message: String,
 }
@@ -69,15 +70,15 @@ slim_object!(AttachmentView, ResourceType::cluster("storage.k8s.io", "v1", "volu
 pub struct CsiDriverView {
     /// Name, version and the rest of its metadata.
     pub metadata: ObjectMeta,
-    /// What the driver needs.
+    /// The driver's requirements.
     pub spec: CsiDriverSpec,
 }
 
-/// What a driver needs.
+/// The requirements of a CSI driver.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiDriverSpec {
-    /// Absent is yes.
+    /// Whether volumes must be attached. Absent means true.
     pub attach_required: Option<bool>,
 }
 

@@ -18,33 +18,33 @@ pub struct BudgetView {
     pub status: BudgetStatus,
 }
 
-/// A budget's spec, but for what only an eviction reads.
+/// The spec of a budget without the fields that only evictions read.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BudgetSpecView {
-    /// Pods that must stay, or a part of those expected.
+    /// The number or percentage of expected pods that must stay healthy.
     pub min_available: Option<IntOrString>,
-    /// Pods that may go, or a part of those expected.
+    /// The number or percentage of expected pods that may be unavailable.
     pub max_unavailable: Option<IntOrString>,
-    /// Which pods; absent: none, empty: all of the namespace.
+    /// The selector of the pods. Absent selects none, empty selects all pods of the namespace.
     pub selector: Option<LabelSelectorSpec>,
 }
 
-/// A budget's status, whole: it is written back as it is here.
+/// The complete status of a budget, which is written as it is here.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BudgetStatus {
-    /// Generation this status is of.
+    /// The generation for which the status was computed.
     pub observed_generation: i64,
-    /// Pods whose eviction was allowed and that are not seen to go yet, and since when.
+    /// Pods whose eviction was allowed and whose deletion is not yet observed, with the time of the eviction.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
     pub disrupted_pods: BTreeMap<String, String>,
-    /// Evictions allowed now.
+    /// The number of evictions that are allowed now.
     pub disruptions_allowed: i32,
     pub current_healthy: i32,
-    /// Healthy pods that there must be.
+    /// The minimum number of healthy pods.
     pub desired_healthy: i32,
-    /// Pods that the budget counts, as far as their owners say.
+    /// The number of pods that the budget covers, from the scale of their owners.
     pub expected_pods: i32,
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<StandardCondition>,
@@ -57,7 +57,7 @@ pub struct StandardCondition {
     pub r#type: String,
     /// `True`, `False`, `Unknown`.
     pub status: String,
-    /// Generation it was set upon.
+    /// The generation for which the condition was set.
     pub observed_generation: i64,
     /// When the status changed.
     pub last_transition_time: String,
@@ -65,7 +65,7 @@ pub struct StandardCondition {
     pub message: String,
 }
 
-/// Puts a condition in; its transition time moves only when its status does.
+/// Sets a condition. Its transition time changes only with its status.
 pub fn put_condition(all: &mut Vec<StandardCondition>, mut new: StandardCondition, now: Timestamp) {
     new.last_transition_time = format_seconds(now);
     match all.iter_mut().find(|c| c.r#type == new.r#type) {

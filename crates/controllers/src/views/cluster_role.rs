@@ -1,4 +1,4 @@
-//! `rbac.authorization.k8s.io/v1` ClusterRole, as far as roles are made of others.
+//! `rbac.authorization.k8s.io/v1` ClusterRole with the fields of aggregation.
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{LabelSelectorSpec, ObjectMeta};
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use super::index::Indexed;
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterRoleView {
     pub metadata: ObjectMeta,
-    /// Which other roles its rules are those of.
+    /// The roles whose rules are aggregated.
     pub aggregation_rule: Option<AggregationRule>,
-    /// What it grants.
+    /// The rules of the role.
     pub rules: Option<Vec<PolicyRule>>,
 }
 
@@ -20,7 +20,7 @@ pub struct ClusterRoleView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AggregationRule {
-    /// Roles that one of these matches.
+    /// Selectors of roles; one match is enough.
     pub cluster_role_selectors: Vec<LabelSelectorSpec>,
 }
 
@@ -31,16 +31,16 @@ pub struct PolicyRule {
     /// Groups of the resources.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub api_groups: Vec<String>,
-    /// Paths that are no resources.
+    /// Paths that are not resources.
     #[serde(rename = "nonResourceURLs", skip_serializing_if = "Vec::is_empty")]
     pub non_resource_urls: Vec<String>,
-    /// Names of the objects; none means all.
+    /// Names of the objects; empty means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_names: Vec<String>,
-    /// Plural names of resources, with `/` and a subresource where one is meant.
+    /// Plural names of resources, or `RESOURCE/SUBRESOURCE`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<String>,
-    /// What may be done.
+    /// The allowed verbs.
     pub verbs: Vec<String>,
 }
 

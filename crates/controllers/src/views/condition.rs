@@ -1,5 +1,4 @@
-//! Conditions as most statuses have them, and the one rule for changing them: the transition time moves only when the
-//! status does.
+//! Conditions as in most statuses. The transition time of a condition changes only with its status.
 use serde::{Deserialize, Serialize};
 
 /// A condition of a deployment, replica set, namespace, node or certificate request.
@@ -25,7 +24,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// A condition that changed at `now`.
+    /// Returns a condition whose status changed at `now`.
     pub fn new(kind: &str, status: &str, reason: &str, message: impl Into<String>, now: &str) -> Self {
         Self {
             r#type: kind.to_owned(),
@@ -36,19 +35,19 @@ impl Condition {
             ..Self::default()
         }
     }
-    /// The same with the time of last update, as deployments have it.
+    /// Sets the time of the last update, which deployments have.
     pub fn updated_at(mut self, now: &str) -> Self {
         self.last_update_time = Some(now.to_owned());
         self
     }
 }
 
-/// The condition of a type.
+/// Returns the condition of a type.
 pub fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
     conditions.iter().find(|c| c.r#type == kind)
 }
 
-/// Puts a condition in, unless one of the same status and reason is there already.
+/// Sets a condition unless one with the same status and reason exists.
 pub fn set(conditions: &mut Vec<Condition>, mut new: Condition) {
     if let Some(old) = find(conditions, &new.r#type) {
         if old.status == new.status && old.reason == new.reason {
@@ -62,7 +61,7 @@ pub fn set(conditions: &mut Vec<Condition>, mut new: Condition) {
     conditions.push(new);
 }
 
-/// Takes a condition out.
+/// Removes a condition.
 pub fn remove(conditions: &mut Vec<Condition>, kind: &str) {
     conditions.retain(|c| c.r#type != kind);
 }

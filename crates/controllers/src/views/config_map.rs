@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::index::Indexed;
 
-/// A ConfigMap of one of the names controllers keep.
+/// A ConfigMap that a controller maintains.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigMapView {

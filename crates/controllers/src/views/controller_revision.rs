@@ -6,14 +6,14 @@ use serde_json::value::RawValue;
 
 use super::index::{IndexKey, Indexed, index_owned};
 
-/// What a DaemonSet or StatefulSet was at one time.
+/// A revision of a DaemonSet or StatefulSet.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ControllerRevisionView {
     pub metadata: ObjectMeta,
-    /// The patch that brings the owner's template back, JSON.
+    /// The JSON patch that restores the owner's template.
     pub data: Option<Box<RawValue>>,
-    /// Its place in the history; the newest has the highest.
+    /// The number in the history; the newest has the highest.
     pub revision: i64,
 }
 

@@ -18,21 +18,21 @@ pub struct CronJobView {
     pub status: CronJobStatus,
 }
 
-/// A cron job's spec; the spec of its jobs stays as it came.
+/// The spec of a cron job. The spec of its jobs is raw JSON, so that no field is lost.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CronJobSpecView {
-    /// In cron's form.
+    /// The schedule in cron format.
     pub schedule: String,
-    /// Of the schedule; absent: the controller's.
+    /// The time zone of the schedule. Absent means the controller's time zone.
     pub time_zone: Option<String>,
-    /// Seconds after its time in which a run may still begin; absent: any.
+    /// The seconds after the scheduled time in which a job may still start. Absent means no deadline.
     pub starting_deadline_seconds: Option<i64>,
     /// `Allow`, `Forbid` or `Replace`.
     pub concurrency_policy: String,
-    /// No further runs while set.
+    /// Whether no further jobs are started.
     pub suspend: Option<bool>,
-    /// What jobs are made of.
+    /// The template of the jobs.
     pub job_template: JobTemplateView,
     /// Succeeded jobs to keep.
     pub successful_jobs_history_limit: Option<i32>,
@@ -50,7 +50,7 @@ pub struct JobTemplateView {
     pub spec: Option<Box<RawValue>>,
 }
 
-/// Metadata that jobs get.
+/// The metadata of new jobs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct JobTemplateMeta {
@@ -60,27 +60,27 @@ pub struct JobTemplateMeta {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A cron job's status, whole: it is written back as it is here.
+/// The complete status of a cron job, which is written as it is here.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CronJobStatus {
-    /// Jobs that run.
+    /// References to running jobs.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub active: Vec<ObjectRef>,
-    /// The time in the schedule of the last run.
+    /// The scheduled time of the last job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_schedule_time: Option<Timestamp>,
-    /// When a run last ended with success.
+    /// When a job last succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_successful_time: Option<Timestamp>,
 }
 
 impl CronJobStatus {
-    /// Whether the job with this UID is known to run.
+    /// Whether the job with this UID is in `active`.
     pub fn runs(&self, uid: &str) -> bool {
         self.active.iter().any(|j| j.uid == uid)
     }
-    /// Takes a job out of those that run. Whether it was there.
+    /// Removes a job from `active`. Returns whether it was there.
     pub fn ended(&mut self, uid: &str) -> bool {
         let before = self.active.len();
         self.active.retain(|j| j.uid != uid);

@@ -23,26 +23,26 @@ pub struct CsrView {
     parsed: OnceLock<Result<CertificateRequest, String>>,
 }
 
-/// A request's spec.
+/// The spec of a certificate signing request.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsrSpecView {
-    /// The request: PEM, and that in base64.
+    /// The request as base64 of PEM.
     pub request: String,
-    /// Who is to sign.
+    /// The requested signer.
     pub signer_name: String,
-    /// The lifetime that is wished for; the signer may give less.
+    /// The requested lifetime in seconds; the signer may issue a shorter one.
     pub expiration_seconds: Option<i32>,
     #[serde(deserialize_with = "null_default")]
     pub usages: Vec<String>,
-    /// Who made the request, written by the API server.
+    /// The user who created the request, set by the API server.
     pub username: String,
-    /// UID of who asked.
+    /// The UID of that user.
     pub uid: String,
-    /// Groups of who asked.
+    /// The groups of that user.
     #[serde(deserialize_with = "null_default")]
     pub groups: Vec<String>,
-    /// More about who asked.
+    /// The extra fields of that user.
     #[serde(deserialize_with = "null_default")]
     pub extra: BTreeMap<String, Vec<String>>,
 }
@@ -54,19 +54,19 @@ pub struct CsrStatusView {
     /// `Approved`, `Denied`, `Failed`.
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
-    /// PEM, base64, once issued.
+    /// The issued certificate as base64 of PEM, or empty.
     pub certificate: String,
 }
 
 impl CsrView {
-    /// Whether a condition of this type is there.
+    /// Whether the request has a condition of this type.
     pub fn has(&self, kind: &str) -> bool {
         self.status.conditions.iter().any(|c| c.r#type == kind)
     }
-    /// The request inside, with its signature verified; parsed at most once for all who share this view.
+    /// Returns the parsed request with a verified signature. It is parsed at most once per view.
     ///
     /// # Errors
-    /// Why nobody can read it.
+    /// The request is invalid; the error is the reason.
     pub fn request(&self) -> Result<&CertificateRequest, &str> {
         let parsed = self.parsed.get_or_init(|| {
             let pem = STANDARD.decode(&self.spec.request).map_err(|e| e.to_string())?;

@@ -34,14 +34,14 @@ pub struct DaemonSetSpecView {
     pub revision_history_limit: Option<i32>,
 }
 
-/// A pod template as it came, and what of it decides on which nodes its pods run.
+/// A pod template as raw JSON, and its fields that decide on which nodes pods run.
 #[derive(Clone, Debug, Default)]
 pub struct DaemonTemplate {
-    /// The template as it came, for digests and for pods.
+    /// The template as raw JSON, for hashes and for new pods.
     pub raw: Option<Box<RawValue>>,
     /// Labels of its pods.
     pub labels: BTreeMap<String, String>,
-    /// The part of the pods' spec that is about nodes.
+    /// The fields of the pods' spec about nodes.
     pub nodes: DaemonNodesView,
 }
 
@@ -65,11 +65,11 @@ impl<'de> Deserialize<'de> for DaemonTemplate {
     }
 }
 
-/// What a pod's spec says about nodes.
+/// The fields of a pod's spec about nodes.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DaemonNodesView {
-    /// The one node.
+    /// The name of the node, if the template sets it.
     pub node_name: String,
     /// Whether pods use the node's network.
     pub host_network: bool,
@@ -83,7 +83,7 @@ pub struct DaemonNodesView {
     pub tolerations: Vec<Toleration>,
 }
 
-/// `v1.Affinity`, as far as it keeps pods off nodes.
+/// `v1.Affinity` with the required node affinity.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AffinityView {
@@ -92,11 +92,11 @@ pub struct AffinityView {
     pub node_affinity: NodeAffinityView,
 }
 
-/// `v1.NodeAffinity`, what is required of it.
+/// `v1.NodeAffinity` with the required terms.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeAffinityView {
-    /// Nodes that match are fit.
+    /// The selector that nodes must match.
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
     pub required: Option<NodeSelector>,
 }
@@ -115,9 +115,9 @@ pub struct DaemonSetStrategy {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingDaemons {
-    /// Nodes that may be without an available pod.
+    /// The number or percentage of nodes that may be without an available pod.
     pub max_unavailable: Option<IntOrString>,
-    /// Nodes that may have a new pod beside an old one.
+    /// The number or percentage of nodes that may run a new pod in addition to an old one.
     pub max_surge: Option<IntOrString>,
 }
 
@@ -125,23 +125,23 @@ pub struct RollingDaemons {
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DaemonSetStatus {
-    /// Nodes that should run a pod and do.
+    /// The number of nodes that should run a pod and do.
     pub current_number_scheduled: i32,
-    /// Nodes that should not and do.
+    /// The number of nodes that run a pod but should not.
     pub number_misscheduled: i32,
-    /// Nodes that should.
+    /// The number of nodes that should run a pod.
     pub desired_number_scheduled: i32,
-    /// Of those that should, nodes whose pod is ready.
+    /// The number of nodes that should run a pod and have a ready one.
     pub number_ready: i32,
-    /// Generation this status is of.
+    /// The generation for which the status was computed.
     pub observed_generation: i64,
-    /// Nodes whose pod is of the newest template.
+    /// The number of nodes whose pod has the current template.
     pub updated_number_scheduled: i32,
-    /// Nodes whose pod is ready for long enough.
+    /// The number of nodes with an available pod.
     pub number_available: i32,
-    /// Nodes that should have an available pod and have none.
+    /// The number of nodes that should have an available pod and have none.
     pub number_unavailable: i32,
-    /// Hash collisions met.
+    /// The number of hash collisions of templates.
     pub collision_count: Option<i32>,
 }
 

@@ -32,9 +32,9 @@ pub struct DeploymentSpecView {
     pub min_ready_seconds: i32,
     /// Old replica sets to keep.
     pub revision_history_limit: Option<i32>,
-    /// No rollout while set.
+    /// Whether rollouts are paused.
     pub paused: bool,
-    /// Seconds without progress until the rollout counts as failed.
+    /// The seconds without progress after which the rollout counts as failed.
     pub progress_deadline_seconds: Option<i32>,
 }
 
@@ -52,9 +52,9 @@ pub struct DeploymentStrategy {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingUpdate {
-    /// Pods over the desired number.
+    /// The number or percentage of pods above the desired number.
     pub max_surge: Option<IntOrString>,
-    /// Pods that may be missing.
+    /// The number or percentage of pods that may be unavailable.
     pub max_unavailable: Option<IntOrString>,
 }
 
@@ -62,20 +62,20 @@ pub struct RollingUpdate {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeploymentStatus {
-    /// Generation this status is of.
+    /// The generation for which the status was computed.
     pub observed_generation: i64,
-    /// Pods that are there.
+    /// The current number of pods.
     pub replicas: i32,
-    /// Of the newest template.
+    /// The number of pods with the current template.
     pub updated_replicas: i32,
     pub ready_replicas: i32,
-    /// Ready for long enough.
+    /// The number of available pods.
     pub available_replicas: i32,
-    /// Missing to the desired number.
+    /// The number of pods missing to the desired number.
     pub unavailable_replicas: i32,
-    /// Pods that are being deleted; absent while the count is not known.
+    /// The number of pods that are being deleted. Absent if unknown.
     pub terminating_replicas: Option<i32>,
-    /// Hash collisions met.
+    /// The number of hash collisions of templates.
     pub collision_count: Option<i32>,
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,

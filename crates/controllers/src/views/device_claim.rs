@@ -1,4 +1,4 @@
-//! What pods say of their claims for devices; `resource.k8s.io/v1` ResourceClaimTemplate; and how claims are found.
+//! Claims for devices in pods, and `resource.k8s.io/v1` ResourceClaimTemplate.
 use kelson_client::{ResourceType, slim_object};
 use kelson_devices::{ResourceClaimView, ResourceSliceView};
 use kelson_meta::{ObjectMeta, null_default};
@@ -10,12 +10,12 @@ use super::index::{IndexKey, Indexed, index_owned};
 /// `v1.PodResourceClaim`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct PodDeviceClaim {
-    /// By which containers name it.
+    /// The name by which containers refer to the claim.
     pub name: Box<str>,
-    /// A claim that somebody made.
+    /// The name of an existing claim.
     #[serde(rename = "resourceClaimName")]
     pub claim: Option<Box<str>>,
-    /// What one is to be made from.
+    /// The name of the template from which a claim is created.
     #[serde(rename = "resourceClaimTemplateName")]
     pub template: Option<Box<str>>,
 }
@@ -25,7 +25,7 @@ pub struct PodDeviceClaim {
 pub struct MadeDeviceClaim {
     /// The entry of the pod's spec.
     pub name: Box<str>,
-    /// The claim's name; `None`: none is needed.
+    /// The claim's name, or `None` if no claim is needed.
     #[serde(rename = "resourceClaimName")]
     pub claim: Option<Box<str>>,
 }
@@ -53,14 +53,14 @@ pub struct ResourceClaimTemplateView {
     pub spec: ResourceClaimTemplateSpec,
 }
 
-/// What claims are made from.
+/// The template of claims.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ResourceClaimTemplateSpec {
     /// Labels and annotations of the claims.
     #[serde(deserialize_with = "null_default")]
     pub metadata: ObjectMeta,
-    /// The claims' spec, as it is.
+    /// The spec of the claims as a tree.
     pub spec: Value,
 }
 slim_object!(

@@ -1,4 +1,4 @@
-//! `discovery.k8s.io/v1` EndpointSlice, with what is compared and written.
+//! `discovery.k8s.io/v1` EndpointSlice with the fields that are compared and written.
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{ObjectMeta, null_default};
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::index::{IndexKey, Indexed};
 use super::pod::PodView;
 
-/// `discovery.k8s.io/v1` EndpointSlice, with what is compared and written.
+/// `discovery.k8s.io/v1` EndpointSlice with the fields that are compared and written.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointSliceView {
@@ -19,7 +19,7 @@ pub struct EndpointSliceView {
     pub ports: Vec<Port>,
 }
 
-/// Label that ties a slice to its service.
+/// The label with the name of a slice's service.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
 impl Indexed for EndpointSliceView {
@@ -48,7 +48,7 @@ pub struct Endpoint {
     /// The node's zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// For whom it is.
+    /// The zones and nodes that should use the endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hints: Option<EndpointHints>,
 }
@@ -64,7 +64,7 @@ pub struct EndpointHints {
 }
 
 impl EndpointHints {
-    /// Hints of one zone and one node; `None` where neither is given.
+    /// Returns hints for one zone and one node, or `None` if neither is given.
     pub fn new(zone: Option<String>, node: Option<String>) -> Option<Self> {
         let place = |name: Option<String>| name.map(|name| HintTarget { name }).into_iter().collect();
         let hints = Self { for_zones: place(zone), for_nodes: place(node) };
@@ -83,10 +83,10 @@ pub struct HintTarget {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EndpointConditions {
-    /// Whether it takes traffic; absent means yes.
+    /// Whether the endpoint accepts traffic; absent means true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<bool>,
-    /// Ready, whether or not it is going.
+    /// Whether the pod is ready, even if it is being deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub serving: Option<bool>,
     /// Whether the pod is being deleted.

@@ -1,4 +1,4 @@
-//! Under which keys the shared informers find objects, beside their names.
+//! The indexes of the shared informers, in addition to the objects' names.
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use kelson_client::Object;
@@ -11,7 +11,7 @@ pub enum IndexKey {
     Namespace(String),
     /// All objects whose controller has this UID.
     Controller(u128),
-    /// Objects of a namespace that nobody controls.
+    /// Objects of a namespace without a controller.
     Orphans(String),
     /// Objects bound to a node.
     Node(String),
@@ -45,15 +45,15 @@ pub fn uid_number(uid: &str) -> u128 {
     u128::from(h.finish())
 }
 
-/// Objects that say under which keys they are found.
+/// An object with index keys.
 pub trait Indexed: Object {
-    /// Pushes the buckets this object belongs to.
+    /// Adds the buckets of this object to `into`.
     fn index(&self, into: &mut Vec<IndexKey>) {
         let _ = into;
     }
 }
 
-/// Pushes the buckets of an object that belongs to a namespace and may be controlled.
+/// Adds the buckets of a namespaced object that may have a controller.
 pub(crate) fn index_owned(meta: &kelson_meta::ObjectMeta, into: &mut Vec<IndexKey>) {
     into.push(match meta.controller() {
         Some(owner) => IndexKey::Controller(uid_number(&owner.uid)),

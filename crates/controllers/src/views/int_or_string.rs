@@ -1,7 +1,8 @@
 //! `util/intstr` IntOrString.
 use serde::Deserialize;
 
-/// A number, or text: a percentage such as `25%`, or the name of a container's port, as its field says.
+/// A number or a string. The meaning of the string depends on the field: a percentage such as `25%`, or the name of a
+/// container's port.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(untagged)]
 pub enum IntOrString {
@@ -10,7 +11,7 @@ pub enum IntOrString {
 }
 
 impl IntOrString {
-    /// A number as it is, a percentage as its part of `of`, rounded `up` or down; text that is neither is none of it.
+    /// Returns the number, or the percentage of `of`, rounded `up` or down. Any other string is 0.
     pub fn scaled(&self, of: i32, up: bool) -> i32 {
         match self {
             Self::Int(n) => *n,

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::index::{IndexKey, Indexed, index_owned};
 
-/// Who reconciles a job that does not name another in `spec.managedBy`.
+/// The value of `spec.managedBy` for jobs of this controller; absent means the same.
 pub const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
 /// `batch/v1` Job.
@@ -19,17 +19,17 @@ pub struct JobView {
     pub status: JobStatus,
 }
 
-/// A job's spec; the template stays as it came.
+/// The spec of a job. The template is raw JSON, so that no field is lost.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JobSpecView {
-    /// Pods at once; the API defaults it to 1.
+    /// The number of concurrent pods; the API defaults it to 1.
     pub parallelism: Option<i32>,
-    /// Successes needed; absent: one success of any pod ends the job.
+    /// The required number of successes. If absent, the success of any pod finishes the job.
     pub completions: Option<i32>,
-    /// Seconds the job may run.
+    /// The maximum run time in seconds.
     pub active_deadline_seconds: Option<i64>,
-    /// Failed pods after which the job fails; the API defaults it.
+    /// The number of failed pods after which the job fails; the API defaults it.
     pub backoff_limit: Option<i32>,
     /// Failures of one index after which the index fails.
     pub backoff_limit_per_index: Option<i32>,
@@ -42,7 +42,7 @@ pub struct JobSpecView {
     pub ttl_seconds_after_finished: Option<i32>,
     /// `NonIndexed` or `Indexed`.
     pub completion_mode: Option<String>,
-    /// No pods while set.
+    /// Whether the job has no pods for now.
     pub suspend: Option<bool>,
     /// `Failed` or `TerminatingOrFailed`.
     pub pod_replacement_policy: Option<String>,
@@ -50,7 +50,7 @@ pub struct JobSpecView {
     pub pod_failure_policy: Option<PodFailurePolicy>,
     /// Which indexes must succeed.
     pub success_policy: Option<SuccessPolicy>,
-    /// Who reconciles the job.
+    /// The controller that reconciles the job.
     pub managed_by: Option<String>,
 }
 
@@ -58,7 +58,7 @@ pub struct JobSpecView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PodFailurePolicy {
-    /// Of which the first that matches counts.
+    /// The rules; the first that matches applies.
     #[serde(deserialize_with = "null_default")]
     pub rules: Vec<PodFailureRule>,
 }
@@ -69,9 +69,9 @@ pub struct PodFailurePolicy {
 pub struct PodFailureRule {
     /// `Ignore`, `FailIndex`, `Count` or `FailJob`.
     pub action: String,
-    /// By what containers exited with.
+    /// The requirement on exit codes of containers.
     pub on_exit_codes: Option<OnExitCodes>,
-    /// By the pod's conditions.
+    /// The requirement on conditions of the pod.
     #[serde(deserialize_with = "null_default")]
     pub on_pod_conditions: Vec<ConditionPattern>,
 }
@@ -101,7 +101,7 @@ pub struct ConditionPattern {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct SuccessPolicy {
-    /// One of them is enough.
+    /// The rules; one that is met is enough.
     #[serde(deserialize_with = "null_default")]
     pub rules: Vec<SuccessRule>,
 }
@@ -110,25 +110,25 @@ pub struct SuccessPolicy {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SuccessRule {
-    /// Which indexes, as `1,3-5`; absent: all.
+    /// The indexes that count, as `1,3-5`; absent means all.
     pub succeeded_indexes: Option<String>,
-    /// How many of them; absent: all.
+    /// How many of these indexes must succeed; absent means all.
     pub succeeded_count: Option<i32>,
 }
 
-/// A job's status, whole: it is written back as it is here.
+/// The complete status of a job, which is written as it is here.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JobStatus {
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<JobCondition>,
-    /// When the job began, or went on after a suspension.
+    /// When the job started, or was last resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<String>,
     /// When it succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<String>,
-    /// Pods that run or will.
+    /// The number of pods that are pending or running.
     #[serde(skip_serializing_if = "is_zero")]
     pub active: i32,
     /// Pods that succeeded.
@@ -146,15 +146,14 @@ pub struct JobStatus {
     /// Indexes that succeeded, as `1,3-5`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub completed_indexes: String,
-    /// Indexes that failed for good.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_indexes: Option<String>,
-    /// Pods that ended and are in no counter yet.
+    /// Terminated pods that are in no counter yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncounted_terminated_pods: Option<UncountedPods>,
 }
 
-// Serde asks with a reference.
+// Serde passes a reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(n: &i32) -> bool {
     *n == 0
@@ -177,7 +176,7 @@ pub struct JobCondition {
     pub r#type: String,
     /// `True`, `False`, `Unknown`.
     pub status: String,
-    /// When the condition was last looked at, RFC 3339.
+    /// When the condition was last checked, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_probe_time: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -189,7 +188,7 @@ pub struct JobCondition {
 }
 
 impl JobCondition {
-    /// A condition that changed at `now`.
+    /// Returns a condition whose status changed at `now`.
     pub fn new(kind: &str, status: &str, reason: &str, message: impl Into<String>, now: Timestamp) -> Self {
         let now = Some(format_seconds(now));
         Self {
@@ -204,11 +203,11 @@ impl JobCondition {
 }
 
 impl JobStatus {
-    /// The condition of this type, if it is true.
+    /// Returns the condition of this type if it is true.
     pub fn holds(&self, kind: &str) -> Option<&JobCondition> {
         self.conditions.iter().find(|c| c.r#type == kind && c.status == "True")
     }
-    /// Whether the job is at its end, and with which condition.
+    /// Returns the condition with which the job finished, if it has.
     pub fn finished(&self) -> Option<&JobCondition> {
         self.conditions.iter().find(|c| matches!(c.r#type.as_str(), "Complete" | "Failed") && c.status == "True")
     }
@@ -216,8 +215,7 @@ impl JobStatus {
     pub fn started(&self) -> Option<Timestamp> {
         self.start_time.as_deref()?.parse().ok()
     }
-    /// Puts a condition in, or changes the one of its type; a false one that was never true says nothing and is left
-    /// out. Whether anything changed.
+    /// Sets a condition. A false condition that was never true is left out. Returns whether anything changed.
     pub fn put(&mut self, new: JobCondition) -> bool {
         match self.conditions.iter_mut().find(|c| c.r#type == new.r#type) {
             Some(old) if old.status == new.status && old.reason == new.reason && old.message == new.message => false,
@@ -239,11 +237,11 @@ impl JobView {
     pub fn is_indexed(&self) -> bool {
         self.spec.completion_mode.as_deref() == Some("Indexed")
     }
-    /// Whether it is told to have no pods.
+    /// Whether the job is suspended.
     pub fn is_suspended(&self) -> bool {
         self.spec.suspend == Some(true)
     }
-    /// Who else reconciles it, if it is not the job controller.
+    /// Returns the other controller that reconciles the job, if there is one.
     pub fn external_manager(&self) -> Option<&str> {
         self.spec.managed_by.as_deref().filter(|m| *m != JOB_CONTROLLER)
     }
@@ -254,7 +252,7 @@ impl JobView {
             None => self.spec.pod_failure_policy.is_some(),
         }
     }
-    /// Which pods; nothing where the selector cannot be read or would select everything.
+    /// Returns the selector of the job's pods. An invalid or empty selector selects nothing.
     pub fn selector(&self) -> LabelSelector {
         let parsed = self.spec.selector.as_ref().and_then(|s| s.selector().ok());
         parsed.filter(|s| !s.is_everything()).unwrap_or_else(LabelSelector::nothing)

@@ -4,17 +4,17 @@ use kelson_meta::{GroupResource, ObjectMeta};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A StorageVersionMigration: that the objects of a resource are to be written anew.
+/// A StorageVersionMigration: a request to rewrite all objects of a resource.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct MigrationView {
     pub metadata: ObjectMeta,
     pub spec: MigrationSpec,
-    /// The whole of it, since it is written back whole.
+    /// The complete status, since it is written as a whole.
     pub status: Value,
 }
 
-/// What a StorageVersionMigration is of.
+/// The resource of a StorageVersionMigration.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct MigrationSpec {
@@ -31,7 +31,7 @@ pub struct MigratedResource {
 }
 
 impl MigrationView {
-    /// Whose objects are written anew.
+    /// Returns the resource whose objects are rewritten.
     pub fn migrated(&self) -> GroupResource {
         GroupResource::new(&self.spec.resource.group, &self.spec.resource.resource)
     }
@@ -42,12 +42,12 @@ impl MigrationView {
         all.is_some_and(|all| all.iter().any(|c| c["type"] == condition && c["status"] == "True"))
     }
 
-    /// Whether it has ended, well or not.
+    /// Whether the migration finished, successfully or not.
     pub fn has_ended(&self) -> bool {
         self.is("Succeeded") || self.is("Failed")
     }
 
-    /// Up to which revision objects are written anew; empty until that is known.
+    /// Returns the resourceVersion up to which objects are rewritten, or an empty string if it is not set yet.
     pub fn position(&self) -> &str {
         self.status["resourceVersion"].as_str().unwrap_or("")
     }

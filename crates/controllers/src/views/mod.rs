@@ -1,5 +1,5 @@
-//! Slim views of objects, a file per kind: only the fields controllers read, since there may be many objects. Nothing here
-//! is ever written back whole; writes are patches or changes of the full object.
+//! Slim views of objects, one file per kind. They have only the fields that controllers read, since there may be many
+//! objects. A view is never written back as a whole; writes are patches or updates of the full object.
 mod attachment;
 mod budget;
 mod cluster_role;

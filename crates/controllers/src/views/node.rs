@@ -19,7 +19,7 @@ pub struct NodeView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSpecView {
-    /// Its pod ranges.
+    /// The pod CIDRs of the node.
     #[serde(rename = "podCIDRs")]
     #[serde(deserialize_with = "null_default")]
     pub pod_cidrs: Vec<String>,
@@ -38,7 +38,7 @@ pub struct Taint {
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule`, `NoExecute`.
     pub effect: String,
-    /// When it was put, for `NoExecute`.
+    /// When the taint was added, for `NoExecute`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_added: Option<String>,
 }
@@ -51,13 +51,13 @@ pub struct NodeStatusView {
     pub conditions: Vec<Condition>,
     #[serde(deserialize_with = "null_default")]
     pub addresses: Vec<NodeAddress>,
-    /// What pods may have of it.
+    /// The resources for pods.
     #[serde(deserialize_with = "null_default")]
     pub allocatable: NodeAllocatable,
-    /// Volumes that it has mounted or may mount at any moment, by the names it knows them by.
+    /// Names of the volumes that the node has mounted or may be about to mount.
     #[serde(deserialize_with = "null_default")]
     pub volumes_in_use: Vec<String>,
-    /// Volumes that it was told are attached.
+    /// Volumes that are attached to the node.
     #[serde(deserialize_with = "null_default")]
     pub volumes_attached: Vec<AttachedVolume>,
 }
@@ -66,7 +66,7 @@ pub struct NodeStatusView {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct NodeAllocatable {
-    /// A quantity; empty where it is not said.
+    /// The CPU quantity, or empty.
     pub cpu: String,
 }
 
@@ -74,7 +74,7 @@ pub struct NodeAllocatable {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct AttachedVolume {
-    /// The name that the node knows it by.
+    /// The name of the volume on the node.
     pub name: String,
 }
 

@@ -51,13 +51,13 @@ pub struct PodView {
     pub status: PodStatusView,
 }
 
-/// The part of a pod's spec that is read. What a template decides is held once for all pods of it.
+/// The part of a pod's spec that is read. Fields that are equal for all pods of a template are shared.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpecView {
-    /// Node the pod is bound to.
+    /// The name of the node to which the pod is bound.
     pub node_name: String,
-    /// The node that its affinity names, by which daemon pods wait for theirs.
+    /// The node in the affinity of a daemon pod, to which it will be bound.
     #[serde(rename = "affinity", deserialize_with = "pinned_node")]
     pub pinned_node: Option<Box<str>>,
     /// Host name within its subdomain.
@@ -66,12 +66,12 @@ pub struct PodSpecView {
     pub subdomain: String,
     /// Containers, for their ports.
     pub containers: Interned<Containers>,
-    /// Init containers; those that restart always are sidecars and have ports too.
+    /// Init containers. Those that always restart are sidecars and may have ports, too.
     pub init_containers: Interned<Containers>,
     pub tolerations: Interned<Tolerations>,
-    /// What the pod asks for as a whole.
+    /// The pod-level resource requests.
     pub resources: Option<Box<ResourcesView>>,
-    /// Those of its volumes that are claims.
+    /// The volumes that are claims.
     #[serde(rename = "volumes", deserialize_with = "claim_volumes")]
     pub claims: Box<[ClaimVolume]>,
     /// Its claims for devices.
@@ -80,23 +80,23 @@ pub struct PodSpecView {
 }
 
 impl PodSpecView {
-    /// Whether the pod has claims for devices, of its own or made for extended resources.
+    /// Whether the pod has claims for devices, in its spec or created for extended resources.
     pub fn uses_devices(&self, status: &PodStatusView) -> bool {
         !self.device_claims.is_empty() || status.extended_resource_claim.is_some()
     }
 }
 
-/// A volume that is a claim.
+/// A volume of a pod that is a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimVolume {
     /// The volume's name.
     pub volume: Box<str>,
-    /// The claim's name; `None` where the claim is made from the pod itself.
+    /// The claim's name, or `None` for a generic ephemeral volume.
     pub claim: Option<Box<str>>,
 }
 
 impl ClaimVolume {
-    /// The name of the claim, made from the pod's where it is the pod's own.
+    /// Returns the name of the claim, which is derived from the pod's name for a generic ephemeral volume.
     pub fn claim_name(&self, pod: &str) -> String {
         self.claim.as_ref().map_or_else(|| format!("{pod}-{}", self.volume), |c| c.to_string())
     }
@@ -105,7 +105,7 @@ impl ClaimVolume {
 fn claim_volumes<'de, D: Deserializer<'de>>(d: D) -> Result<Box<[ClaimVolume]>, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Form {
+    struct VolumeForm {
         name: Box<str>,
         persistent_volume_claim: Option<SourceForm>,
         ephemeral: Option<serde::de::IgnoredAny>,
@@ -115,8 +115,8 @@ fn claim_volumes<'de, D: Deserializer<'de>>(d: D) -> Result<Box<[ClaimVolume]>, 
     struct SourceForm {
         claim_name: Box<str>,
     }
-    let all = Option::<Vec<Form>>::deserialize(d)?.unwrap_or_default();
-    let claim = |v: Form| match (v.persistent_volume_claim, v.ephemeral) {
+    let all = Option::<Vec<VolumeForm>>::deserialize(d)?.unwrap_or_default();
+    let claim = |v: VolumeForm| match (v.persistent_volume_claim, v.ephemeral) {
         (Some(c), _) => Some(ClaimVolume { volume: v.name, claim: Some(c.claim_name) }),
         (None, Some(_)) => Some(ClaimVolume { volume: v.name, claim: None }),
         (None, None) => None,
@@ -139,9 +139,9 @@ macro_rules! lists {
     )+};
 }
 lists! {
-    /// Containers, held once for all pods that have equal ones.
+    /// Containers, shared by all pods with equal ones.
     Containers of ContainerView,
-    /// Tolerations, held once for all pods that have equal ones.
+    /// Tolerations, shared by all pods with equal ones.
     Tolerations of Toleration,
 }
 
@@ -154,7 +154,7 @@ pub struct ContainerView {
     pub ports: Vec<ContainerPortView>,
     /// `Always` for a sidecar.
     pub restart_policy: String,
-    /// What it asks for.
+    /// The resource requests.
     #[serde(deserialize_with = "null_default")]
     pub resources: ResourcesView,
 }
@@ -190,7 +190,7 @@ pub struct Toleration {
     pub value: String,
     /// Effect; empty: all.
     pub effect: String,
-    /// For how long a `NoExecute` taint is tolerated; absent: for ever.
+    /// The seconds for which a `NoExecute` taint is tolerated. Absent means without limit.
     pub toleration_seconds: Option<i64>,
 }
 
@@ -199,7 +199,7 @@ pub struct Toleration {
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatusView {
     pub phase: Interned<String>,
-    /// When the node began with it.
+    /// When the kubelet first saw the pod.
     pub start_time: Option<Timestamp>,
     #[serde(rename = "podIP")]
     pub pod_ip: String,
@@ -211,16 +211,16 @@ pub struct PodStatusView {
     pub reason: String,
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<PodConditionView>,
-    /// For restart counts and how containers ended.
+    /// Statuses of containers, for restart counts and terminations.
     #[serde(deserialize_with = "null_default")]
     pub container_statuses: Vec<ContainerStatusView>,
-    /// Of init containers.
+    /// Statuses of init containers.
     #[serde(deserialize_with = "null_default")]
     pub init_container_statuses: Vec<ContainerStatusView>,
-    /// Claims for devices that were made from templates.
+    /// Names of the claims for devices that were created from templates.
     #[serde(rename = "resourceClaimStatuses", deserialize_with = "boxed")]
     pub device_claims: Box<[MadeDeviceClaim]>,
-    /// The claim that the scheduler made for extended resources (KEP-5004).
+    /// The claim that the scheduler created for extended resources (KEP-5004).
     #[serde(rename = "extendedResourceClaimStatus", deserialize_with = "extended_claim")]
     pub extended_resource_claim: Option<Box<str>>,
 }
@@ -239,13 +239,13 @@ pub struct PodConditionView {
     pub r#type: Interned<String>,
     /// `True`, `False`, `Unknown`.
     pub status: Interned<String>,
-    /// When it changed.
+    /// When the status changed.
     pub last_transition_time: Option<Timestamp>,
-    /// Why; of conditions about disruptions alone.
+    /// The reason; kept only for conditions about disruptions.
     pub reason: Option<Box<str>>,
 }
 
-/// A pod's condition as it comes.
+/// A pod's condition in the API's form.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct PodConditionForm {
@@ -267,23 +267,23 @@ impl From<PodConditionForm> for PodConditionView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "ContainerStatusForm")]
 pub struct ContainerStatusView {
-    /// Restarts so far.
+    /// The number of restarts.
     pub restart_count: i32,
-    /// How it ended, if it has; most containers of a cluster run.
+    /// The termination, if the container has terminated. Boxed, since most containers run.
     pub terminated: Option<Box<TerminatedView>>,
 }
 
-/// How a container ended.
+/// The termination of a container.
 #[derive(Clone, Debug, Default)]
 pub struct TerminatedView {
     /// The container's name.
     pub name: String,
-    /// What its process exited with.
+    /// The exit code of the process.
     pub exit_code: i32,
     pub finished_at: Option<Timestamp>,
 }
 
-/// A container's status as it comes: its name is only kept where the container has ended.
+/// A container's status in the API's form. The name is kept only for terminated containers.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ContainerStatusForm {
@@ -320,19 +320,19 @@ impl From<ContainerStatusForm> for ContainerStatusView {
 }
 
 impl PodView {
-    /// Neither succeeded, nor failed, nor being deleted.
+    /// Whether the pod is neither terminated nor being deleted.
     pub fn is_active(&self) -> bool {
         !self.is_terminal() && !self.metadata.is_deleting()
     }
-    /// Succeeded or failed.
+    /// Whether the pod succeeded or failed.
     pub fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
     }
-    /// The node it runs on, or is to run on by its affinity.
+    /// Returns the node of the pod, or the node of its affinity before it is bound.
     pub fn target_node(&self) -> Option<&str> {
         if self.spec.node_name.is_empty() { self.spec.pinned_node.as_deref() } else { Some(&self.spec.node_name) }
     }
-    /// The condition of this type.
+    /// Returns the condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&PodConditionView> {
         self.status.conditions.iter().find(|c| c.r#type == kind)
     }
@@ -340,11 +340,11 @@ impl PodView {
     pub fn is_ready(&self) -> bool {
         self.condition("Ready").is_some_and(|c| c.status == "True")
     }
-    /// When it became ready, if it is.
+    /// Returns when the pod became ready, if it is ready.
     pub fn ready_since(&self) -> Option<Timestamp> {
         self.condition("Ready").filter(|c| c.status == "True").and_then(|c| c.last_transition_time)
     }
-    /// When it was created.
+    /// Returns when the pod was created.
     pub fn created(&self) -> Option<Timestamp> {
         self.metadata.creation_timestamp.parse().ok()
     }

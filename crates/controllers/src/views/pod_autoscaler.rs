@@ -20,15 +20,15 @@ pub struct PodAutoscalerView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodAutoscalerSpec {
-    /// What is scaled.
+    /// The workload to scale.
     pub scale_target_ref: ObjectOf,
-    /// Fewest pods; the API defaults it to 1.
+    /// The minimum number of pods; the API defaults it to 1.
     pub min_replicas: Option<i32>,
     pub max_replicas: i32,
-    /// What the number of pods follows; the highest counts.
+    /// The metrics; the one that requires the most pods counts.
     #[serde(deserialize_with = "null_default")]
     pub metrics: Vec<MetricSpec>,
-    /// How fast it changes.
+    /// The limits of changes.
     pub behavior: Option<Behavior>,
 }
 
@@ -46,17 +46,17 @@ pub struct ObjectOf {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricSpec {
-    /// Which of the others is set.
+    /// The type, which determines the field that is set.
     pub r#type: String,
-    /// Of the pods' containers together.
+    /// A resource of all containers of each pod.
     pub resource: Option<ResourceSource>,
-    /// Of one container of each pod.
+    /// A resource of one container of each pod.
     pub container_resource: Option<ResourceSource>,
-    /// Of each pod, by the custom metrics API.
+    /// A metric of each pod from the custom metrics API.
     pub pods: Option<CustomSource>,
-    /// Of one object, by the custom metrics API.
+    /// A metric of one object from the custom metrics API.
     pub object: Option<CustomSource>,
-    /// Of anything, by the external metrics API.
+    /// A metric from the external metrics API.
     pub external: Option<CustomSource>,
 }
 
@@ -66,9 +66,9 @@ pub struct MetricSpec {
 pub struct ResourceSource {
     /// `cpu`, `memory`, …
     pub name: String,
-    /// Which container; empty: all of them.
+    /// The container; empty means all.
     pub container: String,
-    /// What to come to.
+    /// The target value.
     pub target: MetricTarget,
 }
 
@@ -76,10 +76,10 @@ pub struct ResourceSource {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CustomSource {
-    /// The object the metric is of.
+    /// The object of the metric.
     pub described_object: Option<ObjectOf>,
     pub metric: MetricName,
-    /// What to come to.
+    /// The target value.
     pub target: MetricTarget,
 }
 
@@ -88,21 +88,21 @@ pub struct CustomSource {
 #[serde(default)]
 pub struct MetricName {
     pub name: String,
-    /// Which of its series.
+    /// The selector of the metric's series.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelectorSpec>,
 }
 
 impl MetricName {
-    /// Which of its series, as messages have it.
+    /// Returns the selector of the series in the form of messages.
     pub fn series(&self) -> String {
         self.selector.as_ref().map_or_else(|| "nil".to_owned(), super::selector::go_form)
     }
 
-    /// Which of its series, query form; empty: all.
+    /// Returns the selector of the series in query form. Empty means all.
     ///
     /// # Errors
-    /// When the selector has an unknown operator.
+    /// The selector has an unknown operator.
     pub fn query(&self) -> Result<String, String> {
         let selector =
             self.selector.as_ref().map_or_else(|| Ok(LabelSelector::everything()), LabelSelectorSpec::selector);
@@ -114,15 +114,15 @@ impl MetricName {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricTarget {
-    /// A total over all pods.
+    /// The total over all pods.
     pub value: Option<String>,
-    /// For each pod.
+    /// The average per pod.
     pub average_value: Option<String>,
-    /// Percent of what pods request.
+    /// The average percentage of requests.
     pub average_utilization: Option<i32>,
 }
 
-/// Thousandths of a quantity; one that cannot be read is none.
+/// Returns a quantity in thousandths, or `None` if it is invalid.
 pub fn milli(text: Option<&String>) -> Option<i64> {
     text?.parse::<Quantity>().ok().map(Quantity::milli_value)
 }
@@ -139,14 +139,14 @@ pub struct Behavior {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ScalingRules {
-    /// Seconds that recommendations are looked back upon.
+    /// The stabilization window in seconds.
     pub stabilization_window_seconds: Option<i64>,
     /// `Max`, `Min` or `Disabled`.
     pub select_policy: String,
-    /// How much in how long.
+    /// The policies.
     #[serde(deserialize_with = "null_default")]
     pub policies: Vec<ScalingPolicy>,
-    /// Deviation from the target that changes nothing.
+    /// The relative deviation from the target that causes no change.
     pub tolerance: Option<String>,
 }
 
@@ -156,35 +156,35 @@ pub struct ScalingRules {
 pub struct ScalingPolicy {
     /// `Pods` or `Percent`.
     pub r#type: String,
-    /// How many, or how much.
+    /// The number of pods or the percentage.
     pub value: i32,
-    /// In how many seconds.
+    /// The period in seconds.
     pub period_seconds: i64,
 }
 
-/// An autoscaler's status, whole: it is written back as it is here.
+/// The complete status of an autoscaler, which is written as it is here.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodAutoscalerStatus {
-    /// Generation this status is of, where somebody wrote one.
+    /// The generation for which the status was computed, if set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// When the number of pods was last changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_scale_time: Option<String>,
-    /// Pods that were asked for when it was looked at.
+    /// The desired number of pods of the workload at the last sync.
     #[serde(skip_serializing_if = "is_zero")]
     pub current_replicas: i32,
-    /// Pods that were decided upon.
+    /// The number of pods that the autoscaler decided.
     pub desired_replicas: i32,
-    /// What the metrics were.
+    /// The last values of the metrics.
     #[serde(deserialize_with = "null_default")]
     pub current_metrics: Option<Vec<Value>>,
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
 
-// Serde asks with a reference.
+// Serde passes a reference.
 #[allow(clippy::trivially_copy_pass_by_ref)]
 fn is_zero(n: &i32) -> bool {
     *n == 0

@@ -1,4 +1,4 @@
-//! `admissionregistration.k8s.io/v1` ValidatingAdmissionPolicy, as far as it says whether it was looked at.
+//! `admissionregistration.k8s.io/v1` ValidatingAdmissionPolicy with its observed generation.
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::ObjectMeta;
 use serde::Deserialize;

@@ -16,7 +16,7 @@ pub struct ReplicaSetView {
     pub status: ReplicaStatus,
 }
 
-/// A replica set's spec; the template stays as it came.
+/// The spec of a replica set. The template is raw JSON, so that no field is lost.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicaSetSpecView {
@@ -33,16 +33,16 @@ pub struct ReplicaSetSpecView {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicaStatus {
-    /// Pods that are there.
+    /// The current number of pods.
     pub replicas: i32,
-    /// With all labels of the template.
+    /// The number of pods with all labels of the template.
     pub fully_labeled_replicas: i32,
     pub ready_replicas: i32,
-    /// Ready for long enough.
+    /// The number of available pods.
     pub available_replicas: i32,
-    /// Pods that are being deleted; absent while the count is not known.
+    /// The number of pods that are being deleted. Absent if unknown.
     pub terminating_replicas: Option<i32>,
-    /// Generation this status is of.
+    /// The generation for which the status was computed.
     pub observed_generation: i64,
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,

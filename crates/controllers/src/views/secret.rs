@@ -7,13 +7,13 @@ use serde::Deserialize;
 
 use super::index::{IndexKey, Indexed};
 
-/// A Secret of one of the types controllers work on. Does not print its content.
+/// A Secret of a type that controllers handle. Its debug output has no content.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct SecretView {
     pub metadata: ObjectMeta,
     pub r#type: String,
-    /// Values as the API carries them, in base64.
+    /// The values in base64.
     #[serde(deserialize_with = "null_default")]
     pub data: BTreeMap<String, String>,
 }
@@ -28,7 +28,7 @@ impl std::fmt::Debug for SecretView {
 }
 
 impl SecretView {
-    /// A value, decoded, where it is UTF-8.
+    /// Returns the decoded value if it is UTF-8.
     pub fn text(&self, key: &str) -> Option<String> {
         use base64::Engine as _;
         let bytes = base64::engine::general_purpose::STANDARD.decode(self.data.get(key)?).ok()?;

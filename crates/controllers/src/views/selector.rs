@@ -1,7 +1,7 @@
-//! Selectors as messages have them.
+//! Selectors in the form of upstream's messages.
 use kelson_meta::{LabelSelectorRequirement, LabelSelectorSpec};
 
-/// A selector in the form in which Go prints the type, which the reference's messages show.
+/// Returns a selector as Go prints it, which upstream's messages contain.
 pub fn go_form(selector: &LabelSelectorSpec) -> String {
     let labels: String = selector.match_labels.iter().map(|(k, v)| format!("{k}: {v},")).collect();
     let requirement = |r: &LabelSelectorRequirement| {

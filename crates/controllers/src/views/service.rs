@@ -19,18 +19,18 @@ pub struct ServiceView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServiceSpecView {
-    /// Which pods; absent: somebody else keeps the endpoints.
+    /// The selector of the pods. Absent means that the endpoints are managed manually.
     pub selector: Option<BTreeMap<String, String>>,
     pub r#type: String,
     /// `None` for headless services.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
-    /// Families in order.
+    /// IP families in order of preference.
     #[serde(deserialize_with = "null_default")]
     pub ip_families: Vec<String>,
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePortView>,
-    /// Whether pods count before they are ready.
+    /// Whether unready pods are endpoints, too.
     pub publish_not_ready_addresses: bool,
     /// Which endpoints are preferred: `PreferClose`, `PreferSameZone`, `PreferSameNode`.
     pub traffic_distribution: Option<String>,

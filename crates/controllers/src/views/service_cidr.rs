@@ -1,4 +1,4 @@
-//! `networking.k8s.io/v1` ServiceCIDR and IPAddress: ranges of services' addresses, and who has which.
+//! `networking.k8s.io/v1` ServiceCIDR and IPAddress: service address ranges and allocated addresses.
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -10,9 +10,9 @@ use super::condition::Condition;
 use super::index::Indexed;
 
 const GROUP: &str = "networking.k8s.io";
-/// Label of an address: by whom it is handed out.
+/// The label of an address with its allocator.
 const IP_MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
-/// What hands out services' addresses.
+/// The allocator of service addresses.
 const IP_ALLOCATOR: &str = "ipallocator.k8s.io";
 
 /// `networking.k8s.io/v1` ServiceCIDR.
@@ -20,9 +20,9 @@ const IP_ALLOCATOR: &str = "ipallocator.k8s.io";
 #[serde(default)]
 pub struct ServiceCidrView {
     pub metadata: ObjectMeta,
-    /// CIDRs from which service addresses are taken, one for each family at most.
+    /// CIDRs from which service addresses are allocated, at most one per IP family.
     pub spec: ServiceCidrSpec,
-    /// Whether addresses are taken from it.
+    /// Whether addresses are allocated from it.
     pub status: ServiceCidrStatus,
 }
 
@@ -35,17 +35,17 @@ pub struct ServiceCidrSpec {
     pub cidrs: Vec<String>,
 }
 
-/// What is said of a ServiceCIDR.
+/// The status of a ServiceCIDR.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceCidrStatus {
-    /// `Ready` alone, today.
+    /// Conditions; currently only `Ready`.
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
 }
 
 impl ServiceCidrView {
-    /// Its ranges, those that can be read.
+    /// Returns the valid ranges.
     pub fn ranges(&self) -> impl Iterator<Item = IpNet> {
         self.spec.cidrs.iter().filter_map(|c| c.parse().ok())
     }
@@ -59,7 +59,7 @@ pub struct IpAddressView {
 }
 
 impl IpAddressView {
-    /// The address, where it belongs to a service.
+    /// Returns the address if it belongs to a service.
     pub fn of_a_service(&self) -> Option<IpAddr> {
         let managed = self.metadata.labels.get(IP_MANAGED_BY).is_some_and(|by| by == IP_ALLOCATOR);
         self.metadata.name.parse().ok().filter(|_| managed)

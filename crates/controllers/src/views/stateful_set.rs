@@ -26,22 +26,22 @@ pub struct StatefulSetSpecView {
     pub selector: Option<LabelSelectorSpec>,
     /// Pod template, JSON.
     pub template: Option<Box<RawValue>>,
-    /// The headless service that gives its pods their names in DNS.
+    /// The headless service for the DNS names of the pods.
     pub service_name: String,
     /// `OrderedReady` or `Parallel`.
     pub pod_management_policy: String,
     /// How to replace pods.
     pub update_strategy: StatefulSetStrategy,
-    /// Claims that each pod gets.
+    /// Templates of the claims of each pod.
     #[serde(deserialize_with = "null_default")]
     pub volume_claim_templates: Vec<Value>,
     /// Seconds a pod must be ready to count as available.
     pub min_ready_seconds: i32,
     /// Old revisions to keep.
     pub revision_history_limit: Option<i32>,
-    /// What becomes of claims.
+    /// The retention policy of claims.
     pub persistent_volume_claim_retention_policy: Option<ClaimRetention>,
-    /// How pods are numbered.
+    /// The numbering of pods.
     pub ordinals: Option<OrdinalsView>,
 }
 
@@ -59,9 +59,9 @@ pub struct StatefulSetStrategy {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingStateful {
-    /// Pods below this place are not updated.
+    /// Pods with a lower ordinal are not updated.
     pub partition: i32,
-    /// Pods that may be missing during an update.
+    /// The number or percentage of pods that may be unavailable during an update.
     pub max_unavailable: Option<IntOrString>,
 }
 
@@ -69,9 +69,9 @@ pub struct RollingStateful {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimRetention {
-    /// `Retain` or `Delete` when the set goes.
+    /// `Retain` or `Delete` when the set is deleted.
     pub when_deleted: String,
-    /// `Retain` or `Delete` when the set shrinks.
+    /// `Retain` or `Delete` when the set is scaled down.
     pub when_scaled: String,
 }
 
@@ -79,7 +79,7 @@ pub struct ClaimRetention {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct OrdinalsView {
-    /// Number of the first pod.
+    /// The ordinal of the first pod.
     pub start: i32,
 }
 
@@ -87,23 +87,23 @@ pub struct OrdinalsView {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatefulSetStatus {
-    /// Generation this status is of.
+    /// The generation for which the status was computed.
     pub observed_generation: i64,
-    /// Pods that are there.
+    /// The current number of pods.
     pub replicas: i32,
-    /// Running and ready.
+    /// The number of running and ready pods.
     pub ready_replicas: i32,
-    /// Of the current revision.
+    /// The number of pods with the current revision.
     pub current_replicas: i32,
-    /// Of the revision that is rolled out.
+    /// The number of pods with the update revision.
     pub updated_replicas: i32,
-    /// Ready for long enough.
+    /// The number of available pods.
     pub available_replicas: i32,
-    /// Name of the revision that pods had before the update.
+    /// The name of the revision before the update.
     pub current_revision: String,
-    /// Name of the revision that pods get.
+    /// The name of the update revision.
     pub update_revision: String,
-    /// Hash collisions met.
+    /// The number of hash collisions of templates.
     pub collision_count: Option<i32>,
 }
 
@@ -111,15 +111,15 @@ impl StatefulSetView {
     pub fn replicas(&self) -> i64 {
         i64::from(self.spec.replicas.unwrap_or(1).max(0))
     }
-    /// Number of the first pod.
+    /// The ordinal of the first pod.
     pub fn start(&self) -> i64 {
         self.spec.ordinals.as_ref().map_or(0, |o| i64::from(o.start))
     }
-    /// Whether a pod of this number belongs to the set at its present size.
+    /// Whether an ordinal is within the set's current size.
     pub fn holds(&self, ordinal: i64) -> bool {
         (self.start()..self.start() + self.replicas()).contains(&ordinal)
     }
-    /// The number of a pod of this set, by its name.
+    /// Returns the ordinal in a pod's name, if the pod belongs to this set.
     pub fn ordinal_of(&self, pod: &str) -> Option<i64> {
         let number = pod.strip_prefix(&self.metadata.name)?.strip_prefix('-')?;
         let canonical = number == "0" || !number.starts_with('0');

@@ -1,4 +1,4 @@
-//! Claims, volumes and storage classes: the views that the scheduler has too.
+//! Claims, volumes and storage classes: views that are shared with the scheduler.
 pub use kelson_volumes::{ClaimView, StorageClassView, VolumeView};
 
 use super::index::Indexed;

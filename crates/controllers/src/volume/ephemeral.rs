@@ -1,5 +1,5 @@
-//! The claims of pods that bring their own (generic ephemeral volumes): each is made from the template in the pod, is the
-//! pod's, and goes with it. Upstream `pkg/controller/volume/ephemeral`.
+//! The claims of generic ephemeral volumes: each is created from the template in the pod, is owned by the pod, and is
+//! deleted with it. Upstream `pkg/controller/volume/ephemeral`.
 use std::sync::Arc;
 
 use kelson_client::{Change, Client, EventRecorder, EventType, Object as _, ObjectRef, WorkQueue};
@@ -11,7 +11,7 @@ use crate::shared::informers::SharedInformer;
 use crate::shared::ownership::controller_ref;
 use crate::views::{ClaimView, PodView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "ephemeral_volume";
 
 struct EphemeralVolumeController {
@@ -88,7 +88,7 @@ impl EphemeralVolumeController {
             "spec": template["spec"]});
         match self.client.create::<ClaimView>(namespace, &claim).await {
             Ok(_) => Ok(()),
-            // Somebody was faster, perhaps an earlier run of this: the claim's news says whose it is.
+            // The claim was created concurrently, perhaps by an earlier run. Its watch event shows the owner.
             Err(e) if e.is_already_exists() => Ok(()),
             Err(e) => Err(SyncError::Other(format!("create PVC {name}: {e}"))),
         }

@@ -1,6 +1,5 @@
-//! Claims that ask for more than they have: nobody in this process can make a volume larger, so the claim's owner is told whom
-//! it waits for. The growing itself is the work of the driver's resizer and of the node. Upstream
-//! `pkg/controller/volume/expand`.
+//! Claims that request more than their capacity. The driver's resizer and the node expand volumes; this controller only
+//! records an event that names the component for which the claim waits. Upstream `pkg/controller/volume/expand`.
 use std::sync::Arc;
 
 use kelson_client::{Change, EventType, ObjectRef, WorkQueue};
@@ -9,7 +8,7 @@ use kelson_meta::ObjectKey;
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::views::{ClaimView, VolumeView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "volume_expand";
 
 /// Starts the controller.
@@ -41,13 +40,14 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// Whether a bound claim asks for more than it was given.
+/// Whether a bound claim requests more than its capacity.
 fn asks_for_more(claim: &ClaimView) -> bool {
     let has = claim.status.capacity.as_ref().and_then(|c| c.storage);
     claim.status.phase == "Bound" && has.is_some_and(|has| claim.requested() > has)
 }
 
-/// A driver may well have a resizer; of other volumes nobody is known who could make them grow. `None`: not the claim's.
+/// Returns the type of the event: a CSI driver may have a resizer, and other volumes cannot be expanded. Returns `None`
+/// if the volume belongs to another claim.
 fn kind_of_event(claim: &ClaimView, volume: &VolumeView) -> Option<EventType> {
     if !asks_for_more(claim) || volume.spec.claim_ref.as_ref().is_none_or(|r| r.uid != claim.metadata.uid) {
         return None;

@@ -1,5 +1,5 @@
-//! The newest known state of objects that one controller writes often: what the informer shows, or what the controller
-//! itself wrote and the informer has yet to show. Without it a binder would give one claim two volumes.
+//! The newest known state of objects that a controller writes often: that of the informer, or of the controller's own
+//! write which the informer does not have yet. Without it, the binder could bind one claim to two volumes.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -10,19 +10,20 @@ use parking_lot::Mutex;
 use crate::shared::informers::SharedInformer;
 use crate::views::Indexed;
 
-/// An informer's objects with the controller's own writes laid over them; never more of them than the informer has.
+/// An informer's objects overlaid with the controller's own writes. It has no more objects than the informer.
 pub struct Latest<T> {
     informer: SharedInformer<T>,
     written: Arc<Mutex<HashMap<ObjectKey, Arc<T>>>>,
 }
 
-/// Resource versions are ordered numbers (KEP-5504); one that is none is older than all.
+/// Returns the resourceVersion as a number, as versions are ordered (KEP-5504). A version that is not a number counts
+/// as the oldest.
 fn version<T: Object>(object: &T) -> u64 {
     object.resource_version().parse().unwrap_or(0)
 }
 
 impl<T: Indexed> Latest<T> {
-    /// Over this informer.
+    /// Returns an overlay without writes for `informer`.
     pub fn new(informer: SharedInformer<T>) -> Self {
         let written: Arc<Mutex<HashMap<ObjectKey, Arc<T>>>> = Arc::default();
         let overtaken = Arc::clone(&written);
@@ -37,7 +38,7 @@ impl<T: Indexed> Latest<T> {
         Self { informer, written }
     }
 
-    /// The object as last seen or written.
+    /// Returns the object as last observed or written.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
         let seen = self.informer.get(key)?;
         Some(self.newer(seen))
@@ -49,15 +50,15 @@ impl<T: Indexed> Latest<T> {
         own.map_or(seen, Arc::clone)
     }
 
-    /// All of them.
+    /// Returns all objects.
     pub fn list(&self) -> Vec<Arc<T>> {
         self.informer.list().into_iter().map(|seen| self.newer(seen)).collect()
     }
 
-    /// Notes what the server answered to a write.
+    /// Records the server's response to a write.
     pub fn put(&self, object: T) -> Arc<T> {
         let object = Arc::new(object);
-        // Under the lock, so that the informer's word cannot come between the look and the note.
+        // The lock excludes an informer event between the comparison and the insertion.
         let mut written = self.written.lock();
         if self.informer.get(&object.key()).is_some_and(|seen| version(&*seen) < version(&*object)) {
             written.insert(object.key(), Arc::clone(&object));

@@ -1,7 +1,7 @@
-//! Volumes that are directories of nodes: the built-in provisioner of the class `local-path`, by the names and in the layout
-//! that users of k3s know. A volume is a hostPath below the directory that its node's kubelet keeps for such volumes and
-//! names in an annotation; the kubelet makes it when the first pod mounts it, and removes it when asked to through the API's
-//! proxy. Behaviour: `rancher/local-path-provisioner` and `sig-storage-lib-external-provisioner`.
+//! The built-in provisioner of the class `local-path`: volumes that are directories of nodes, with the names and layout
+//! of k3s. A volume is a hostPath below the directory for such volumes that the node's kubelet names in an annotation.
+//! The kubelet creates the volume's directory when the first pod mounts it, and removes it on a request through the API
+//! server's proxy. Behaviour: `rancher/local-path-provisioner` and `sig-storage-lib-external-provisioner`.
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,21 +17,21 @@ use crate::shared::informers::SharedInformer;
 use crate::views::{ClaimView, NodeView, StorageClassView, VolumeView};
 use kelson_meta::tree::map_at;
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "rancher.io/local-path";
-/// The class that clusters start with.
+/// The storage class of new clusters.
 const CLASS: &str = "local-path";
-/// Keeps a volume until its directory is gone, in whatever order claim and volume are deleted.
+/// The finalizer that keeps a volume until its directory is removed, in whatever order claim and volume are deleted.
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-/// On a volume: the node that its directory is on.
+/// The annotation with the node of a volume's directory.
 const NODE: &str = "local.path.provisioner/selected-node";
 const HOSTNAME: &str = "kubernetes.io/hostname";
-/// A directory is one node's.
+/// The access modes of a directory, which is on one node.
 const ACCESS_MODES: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ProvisionerKey {
-    /// The class itself, looked at once.
+    /// The class itself, which is checked once.
     Class,
     Claim(ObjectKey),
     /// The volume of this name.
@@ -100,18 +100,18 @@ fn is_asked_for(claim: &ClaimView) -> bool {
     claim.spec.volume_name.is_empty() && !claim.metadata.is_deleting() && to.is_some_and(|p| p == names::LOCAL_PATH)
 }
 
-/// Whether the volume is of this provisioner and may go: its claim is gone and nothing says to keep it.
+/// Whether the volume is of this provisioner and must be deleted: its claim is gone and its policy is Delete.
 fn is_done_with(volume: &VolumeView) -> bool {
     volume.metadata.annotations.get(names::PROVISIONED_BY).is_some_and(|p| p == names::LOCAL_PATH)
         && volume.spec.persistent_volume_reclaim_policy == "Delete"
         && matches!(volume.status.phase.as_str(), "Released" | "Failed")
 }
 
-/// Why no volume is made for a claim.
+/// The reason why no volume is created for a claim.
 #[derive(Debug, PartialEq, Eq)]
 struct Refusal {
     why: String,
-    /// Whether another node might do: then the scheduler is to choose again.
+    /// Whether another node may be suitable, so that the scheduler must choose again.
     choose_again: bool,
 }
 
@@ -119,7 +119,7 @@ fn refused(why: impl Into<String>) -> Refusal {
     Refusal { why: why.into(), choose_again: false }
 }
 
-/// The volume for a claim on its node.
+/// Returns the volume for a claim on its node.
 fn volume_for(claim: &ClaimView, class: &StorageClassView, node: Option<&NodeView>) -> Result<Value, Refusal> {
     let m = &claim.metadata;
     if let Some(mode) = claim.spec.access_modes.iter().find(|m| !ACCESS_MODES.contains(&m.as_str())) {
@@ -138,7 +138,7 @@ fn volume_for(claim: &ClaimView, class: &StorageClassView, node: Option<&NodeVie
     };
     let gone = || Refusal { why: format!("node {selected:?} not found"), choose_again: true };
     let node = node.ok_or_else(gone)?;
-    let without = || Refusal { why: format!("node {selected:?} keeps no local volumes"), choose_again: true };
+    let without = || Refusal { why: format!("node {selected:?} does not support local volumes"), choose_again: true };
     let root = node.metadata.annotations.get(names::LOCAL_PATH_DIRECTORY).ok_or_else(without)?;
     let directory = format!("pvc-{}_{}_{}", m.uid, m.namespace, m.name);
     let hostname = node.metadata.labels.get(HOSTNAME).unwrap_or(&node.metadata.name);
@@ -164,7 +164,8 @@ fn volume_name(claim: &ClaimView) -> String {
     format!("pvc-{}", claim.metadata.uid)
 }
 
-/// The class that clusters start with: the default, bound when the first pod knows its node.
+/// Returns the storage class of new clusters: the default class, whose volumes are bound when the first pod is
+/// scheduled.
 fn class() -> Value {
     json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
         "metadata": {"name": CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
@@ -172,7 +173,7 @@ fn class() -> Value {
 }
 
 impl Provisioner {
-    /// The class is made when the server starts without one. What users make of it is theirs.
+    /// Creates the class at start if it does not exist. Changes by users are kept.
     async fn ensure_class(&self) -> Result<(), SyncError> {
         if self.classes.get(&ObjectKey::new("", CLASS)).is_some() {
             return Ok(());
@@ -222,7 +223,7 @@ impl Provisioner {
         Ok(())
     }
 
-    /// Takes the choice of the node back, upon which the scheduler chooses anew.
+    /// Removes the selected node from the claim, so that the scheduler chooses again.
     async fn choose_again(&self, claim: &ClaimView) -> Result<(), SyncError> {
         let m = &claim.metadata;
         update_value::<ClaimView>(&self.client, &m.namespace, &m.name, "", &m.resource_version, |v| {
@@ -253,7 +254,7 @@ impl Provisioner {
         found(changed.await.map(drop))
     }
 
-    /// Has the node remove the volume's directory. A node that is gone took it along.
+    /// Requests the removal of the volume's directory from its node. Succeeds if the node does not exist.
     async fn remove_directory(&self, volume: &VolumeView) -> Result<(), String> {
         let name = &volume.metadata.name;
         let node = volume.metadata.annotations.get(NODE).map(String::as_str).unwrap_or_default();
@@ -263,7 +264,7 @@ impl Provisioner {
             return Ok(());
         }
         if !directory.starts_with(name.as_str()) {
-            return Err(format!("{path:?} is no directory of volume {name}"));
+            return Err(format!("{path:?} is not a directory of volume {name}"));
         }
         let uri = format!("{}/{node}/proxy/localVolumes/{directory}", NodeView::TYPE.path(""));
         let answer = self.client.raw(Method::DELETE, &uri, "", Bytes::new()).await.map_err(|e| e.to_string())?;
@@ -272,7 +273,7 @@ impl Provisioner {
             return Ok(());
         }
         let said = Client::read(answer).await.err().map(|e| e.to_string()).unwrap_or_default();
-        Err(format!("node {node} could not remove {directory}: {said}"))
+        Err(format!("node {node} failed to remove {directory}: {said}"))
     }
 
     async fn is_gone(&self, node: &str) -> bool {
@@ -280,7 +281,7 @@ impl Provisioner {
     }
 }
 
-/// What is gone needs no more work.
+/// Treats a missing object as success.
 fn found(done: Result<(), ClientError>) -> Result<(), SyncError> {
     match done {
         Err(e) if !e.is_not_found() => Err(e.into()),

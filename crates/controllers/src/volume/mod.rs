@@ -1,6 +1,6 @@
-//! Claims and volumes: `binder` brings them together and apart, `local_path` makes volumes out of directories of nodes,
-//! `ephemeral` makes the claims of pods that bring their own, `attach` has drivers attach volumes to nodes,
-//! `expand` tells whom a claim that grows waits for. Which volume suits which claim is said by `kelson-volumes`.
+//! Claims and volumes: `binder` binds and releases them, `local_path` provisions volumes from directories of nodes,
+//! `ephemeral` creates the claims of generic ephemeral volumes, `attach` manages VolumeAttachments, and `expand`
+//! records events for claims that wait for expansion. `kelson-volumes` has the rules by which claims match volumes.
 pub mod attach;
 pub mod binder;
 pub mod ephemeral;

@@ -138,7 +138,7 @@ fn check_bin_dir(named: &[Named], bin_dir: &Path) -> Vec<ConfigFault> {
         }
         Err(e) => return vec![other(format!("error inspecting binary directory {}: {e}", bin_dir.display()))],
         Ok(m) if !m.is_dir() => {
-            return vec![other(format!("plugin binary directory {} is no directory", bin_dir.display()))];
+            return vec![other(format!("plugin binary directory {} is not a directory", bin_dir.display()))];
         }
         Ok(_) => {}
     }

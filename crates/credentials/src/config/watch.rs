@@ -32,7 +32,7 @@ where
                 changed().await;
                 loop {
                     if let Err(e) = watch.next().await {
-                        tracing::warn!(path = %path.display(), error = %e, "watching the credential provider configuration failed");
+                        tracing::warn!(path = %path.display(), error = %e, "watching the credential provider configuration failed; retrying");
                         break;
                     }
                     changed().await;
@@ -42,7 +42,7 @@ where
                 }
             }
             Err(e) => {
-                tracing::warn!(path = %path.display(), error = %e, "credential provider configuration cannot be watched");
+                tracing::warn!(path = %path.display(), error = %e, "cannot watch the credential provider configuration");
                 tokio::time::sleep(RETRY).await;
             }
         }

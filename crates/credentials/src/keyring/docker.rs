@@ -114,7 +114,7 @@ fn auth(entry: DockerEntry) -> Result<Auth, &'static str> {
         let text: Zeroizing<String> =
             Zeroizing::new(entry.auth.reveal().chars().filter(|c| !c.is_ascii_whitespace()).collect());
         let decoded = BASE64.decode(text.as_bytes()).map_err(|_| "auth is not base64")?;
-        let decoded = Zeroizing::new(String::from_utf8(decoded).map_err(|_| "auth is not text in base64")?);
+        let decoded = Zeroizing::new(String::from_utf8(decoded).map_err(|_| "auth must be base64 of UTF-8")?);
         let (u, p) = decoded
             .split_once(':')
             .ok_or("unable to parse auth field, must be formatted as base64(username:password)")?;

@@ -74,7 +74,7 @@ impl NodeConfig {
             }
         }
         if !faults.is_empty() {
-            tracing::debug!(faults = %faults.join("; "), "docker configuration of the node");
+            tracing::debug!(faults = %faults.join("; "), "skipping invalid entries of the node's docker configuration");
         }
         DockerConfig { faults, ..Default::default() }
     }

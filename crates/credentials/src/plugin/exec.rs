@@ -82,7 +82,7 @@ impl Executor for ProcessExecutor {
         let output = Mutex::new(Output::default());
         let ended = match tokio::time::timeout(self.run_max, self.process(provider, request, &output)).await {
             Ok(ended) => ended,
-            Err(_) => Err((FaultReason::Timeout, format!("no answer within {:?}", self.run_max))),
+            Err(_) => Err((FaultReason::Timeout, format!("timed out after {:?}", self.run_max))),
         };
         let output = output.into_inner();
         let answer = ended.and_then(|()| {
@@ -145,8 +145,8 @@ impl ProcessExecutor {
         match status {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err((FaultReason::Exit, exit_words(status))),
-            Ok(Err(e)) => Err((FaultReason::Exit, format!("cannot be waited for: {e}"))),
-            Err(_) => Err((FaultReason::Exit, "did not end".to_owned())),
+            Ok(Err(e)) => Err((FaultReason::Exit, format!("waiting for it failed: {e}"))),
+            Err(_) => Err((FaultReason::Exit, "did not exit".to_owned())),
         }
     }
 }
@@ -156,7 +156,7 @@ fn exit_words(status: std::process::ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit status {code}"),
         (None, Some(signal)) => format!("killed by signal {signal}"),
-        _ => "ended in an unknown way".to_owned(),
+        _ => "exited with unknown status".to_owned(),
     }
 }
 

@@ -78,10 +78,10 @@ pub struct NoServiceAccounts;
 #[async_trait]
 impl ServiceAccounts for NoServiceAccounts {
     async fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccount, String> {
-        Err(format!("no API to read service account {namespace}/{name} from"))
+        Err(format!("cannot read service account {namespace}/{name} without an API server"))
     }
     async fn token(&self, _: &TokenRequest) -> Result<Token, String> {
-        Err("no API to request a token from".to_owned())
+        Err("cannot request a token without an API server".to_owned())
     }
 }
 

@@ -128,7 +128,7 @@ impl Providers {
                 let text = e.to_string();
                 let mut refused = self.refused.lock();
                 if refused.as_ref() != Some(&text) {
-                    tracing::error!(error = %text, "credential provider configuration refused, the last good one stays in force");
+                    tracing::error!(error = %text, "credential provider configuration is invalid; keeping the current one");
                     self.effects.metrics.reloaded(false);
                     self.events.config_rejected(&text);
                     *refused = Some(text);

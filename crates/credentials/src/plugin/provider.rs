@@ -176,7 +176,7 @@ impl Provider {
                 Err(fault) => return Err(self.error(image, fault, outcome.took, true)),
             }
         }
-        let fault = PluginFault::new(FaultReason::Cancelled, "was interrupted again and again", "");
+        let fault = PluginFault::new(FaultReason::Cancelled, "was interrupted repeatedly", "");
         Err(self.error(image, Arc::new(fault), Duration::ZERO, true))
     }
 

@@ -170,7 +170,7 @@ impl Files {
         for (path, record) in list::<T>(dir) {
             let migrated = record.and_then(|(record, current)| if current { Ok(()) } else { write(dir, &record) });
             if let Err(e) = migrated {
-                tracing::warn!(path = %path.display(), error = %e, "image record not readable; its image must be verified");
+                tracing::warn!(path = %path.display(), error = %e, "reading the image pull record failed; the image must be verified");
             }
         }
     }
@@ -259,7 +259,7 @@ fn read<T: RecordForm>(path: &Path) -> io::Result<Option<(T, bool)>> {
     let mut record: T = serde_json::from_slice(&data).map_err(io::Error::other)?;
     let (kind, version) = record.head();
     if kind != T::KIND || (version != API_VERSION && version != OLD_API_VERSION) {
-        return Err(io::Error::other(format!("not a {} of a known version", T::KIND)));
+        return Err(io::Error::other(format!("must be a {} of a known version", T::KIND)));
     }
     let current = version == API_VERSION;
     API_VERSION.clone_into(version);

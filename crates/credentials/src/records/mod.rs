@@ -127,7 +127,7 @@ impl PulledImages {
             for name in image.repo_tags.iter().chain(&image.repo_digests).filter(|n| begun.contains(n)) {
                 let settled = self.record(name, &image.id, None).and_then(|()| self.files.delete_intent(name));
                 if let Err(e) = settled {
-                    tracing::warn!(image = %name, error = %e, "image pull record not written");
+                    tracing::warn!(image = %name, error = %e, "writing the image pull record failed");
                 }
             }
         }
@@ -146,7 +146,7 @@ impl PulledImages {
         let mut intents = self.intents.lock();
         match self.record(image, image_ref, Some(credentials)) {
             Ok(()) => self.end(&mut intents, image),
-            Err(e) => tracing::error!(image, image_ref, error = %e, "image pull record not written"),
+            Err(e) => tracing::error!(image, image_ref, error = %e, "writing the image pull record failed"),
         }
     }
 
@@ -160,7 +160,7 @@ impl PulledImages {
             Some(n) if *n > 1 => *n -= 1,
             _ => match self.files.delete_intent(image) {
                 Ok(()) => drop(intents.remove(image)),
-                Err(e) => tracing::error!(image, error = %e, "image pull intent not removed"),
+                Err(e) => tracing::error!(image, error = %e, "removing the image pull intent failed"),
             },
         }
     }
@@ -178,7 +178,7 @@ impl PulledImages {
         drop(intents);
         let (result, decision) = match looked {
             Err(e) => {
-                tracing::error!(image, image_ref, error = %e, "image pull records not readable; credentials are verified");
+                tracing::error!(image, image_ref, error = %e, "reading the image pull records failed; verifying credentials");
                 // Not readable is not the same as not there: it is not to open anything.
                 if self.policy.verifies(image, true) {
                     ("error", Decision::Pull)
@@ -226,7 +226,7 @@ impl PulledImages {
                     let more = ImagePullCredentials { kubernetes_secrets: vec![mine.clone()], ..Default::default() };
                     let _lock = self.intents.lock();
                     if let Err(e) = self.record(image, image_ref, Some(&more)) {
-                        tracing::warn!(image, image_ref, error = %e, "image pull record not written");
+                        tracing::warn!(image, image_ref, error = %e, "writing the image pull record failed");
                     }
                 }
                 return true;
@@ -244,7 +244,7 @@ impl PulledImages {
                 continue;
             }
             if let Err(e) = self.files.delete_record(&record.image_ref) {
-                tracing::warn!(image_ref = %record.image_ref, error = %e, "image pull record not removed");
+                tracing::warn!(image_ref = %record.image_ref, error = %e, "removing the image pull record failed");
             }
         }
     }

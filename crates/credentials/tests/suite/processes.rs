@@ -234,7 +234,7 @@ async fn dry_run() {
     let report = check_with("r.io/app:1", config(&b), executor.clone()).await;
     assert!(report.fault.is_none(), "{}", report.text);
     for want in [
-        "plugin: answered in ",
+        "plugin: responded in ",
         "cache key type: Registry",
         "cache duration: 5m0s",
         "r.io: user us***, password set",
@@ -248,7 +248,9 @@ async fn dry_run() {
     let b = Bench::new("echo no such role >&2; exit 1");
     let report = check_with("r.io/app", config(&b), Arc::new(ProcessExecutor::new(b.dir.path()))).await;
     assert!(
-        report.fault.is_some() && report.text.contains("plugin: FAILED after") && report.text.contains("stderr: no such role"),
+        report.fault.is_some()
+            && report.text.contains("plugin: FAILED after")
+            && report.text.contains("stderr: no such role"),
         "{}",
         report.text
     );

@@ -54,7 +54,7 @@ pub async fn cleanup(data_dir: &Path) -> Vec<String> {
 pub async fn remove_from_runtime(endpoint: &str, is_own: impl Fn(&PodSandbox) -> bool) -> Vec<String> {
     let fail = |e: &dyn std::fmt::Display| {
         vec![format!(
-            "container runtime {endpoint}: {e}: its pods are left; name another with --container-runtime-endpoint"
+            "container runtime {endpoint}: {e}; its pods are not removed; give another endpoint with --container-runtime-endpoint"
         )]
     };
     let client = match CriClient::new(endpoint, Limits { request: POD_MAX }) {
@@ -89,7 +89,7 @@ async fn willing_then_forced<E>(
         return Ok(left);
     }
     for error in left {
-        tracing::warn!(error, "a pod that containerd does not remove is ended by force");
+        tracing::warn!(error, "containerd failed to remove a pod; killing its processes");
     }
     // What resists is told by whoever looks for shims at the end.
     end().await;
@@ -129,7 +129,7 @@ async fn removed<E: std::fmt::Display>(
         let limit = end.min(Instant::now() + POD_MAX);
         match tokio::time::timeout_at(limit, remove(id)).await {
             Ok(done) => done.map_err(|e| format!("sandbox {id}: {e}")),
-            Err(_) => Err(format!("sandbox {id}: it was not removed in time")),
+            Err(_) => Err(format!("sandbox {id}: timed out removing it")),
         }
     };
     loop {
@@ -207,7 +207,7 @@ mod tests {
         let begun = Instant::now();
         let errors = removed(ids, remove).await;
         assert_eq!(begun.elapsed(), WILLING_MAX, "bounded, however many of them there are");
-        assert_eq!(errors, [1, 2, 3, 4].map(|n| format!("sandbox stuck{n}: it was not removed in time")));
+        assert_eq!(errors, [1, 2, 3, 4].map(|n| format!("sandbox stuck{n}: timed out removing it")));
         assert_eq!(*gone.lock().expect("lock"), ["a", "b"]);
     }
 

@@ -285,7 +285,7 @@ pub(crate) fn choose_snapshotter(dir: &Path) -> &'static str {
     match probe_overlay(dir) {
         Ok(()) => "overlayfs",
         Err(e) => {
-            tracing::warn!(error = %e, dir = %dir.display(), "no overlay mounts here: images are copied for each container");
+            tracing::warn!(error = %e, dir = %dir.display(), "overlayfs is not available; using the native snapshotter, which copies images for each container");
             "native"
         }
     }

@@ -95,7 +95,7 @@ fn own(dir: &Path) -> Result<Vec<Handler>, ContainerdError> {
             && !name.starts_with('-')
             && !name.ends_with('-');
         if !is_label || name == "runc" {
-            return Err(fail("a handler is named as a RuntimeClass names it, and not runc".to_owned()));
+            return Err(fail("a handler must have a valid RuntimeClass handler name other than runc".to_owned()));
         }
         let text = std::fs::read_to_string(&path).map_err(|e| fail(e.to_string()))?;
         let tables = tables(&text).map_err(fail)?;
@@ -118,7 +118,7 @@ fn tables(text: &str) -> Result<Vec<(String, Vec<String>)>, String> {
         if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             let is_name = !name.is_empty() && !name.contains(['[', ']', ' ', '\n']);
             if !is_name {
-                return Err(format!("line {number}: not the name of a table"));
+                return Err(format!("line {number}: must be the name of a table"));
             }
             tables.push((name.to_owned(), Vec::new()));
             continue;
@@ -193,11 +193,11 @@ mod tests {
             "\n[r.\"fast\"]\nruntime_type = \"io.containerd.runc.v2\"\n\n[r.\"fast\".options]\nBinaryName = \"/opt/fast\"\n"
         );
         for (name, text, fault) in [
-            ("Fast.toml", text, "named as a RuntimeClass"),
-            ("runc.toml", text, "and not runc"),
+            ("Fast.toml", text, "a valid RuntimeClass handler name"),
+            ("runc.toml", text, "other than runc"),
             ("x.toml", "[options]\nBinaryName = \"y\"\n", "no runtime_type"),
             ("x.toml", "runtime_type\n", "line 1: not of the form"),
-            ("x.toml", "runtime_type = \"y\"\n[[options]]\n", "line 2: not the name of a table"),
+            ("x.toml", "runtime_type = \"y\"\n[[options]]\n", "line 2: must be the name of a table"),
             ("x.toml", "runtime_type = \"y\"\n]\n[plugins]\n", "line 2: not of the form"),
         ] {
             let dir = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerdError {
     /// A program that containers need is not installed.
-    #[error("{program} not found in PATH: install {package} or give --container-runtime-endpoint")]
+    #[error("{program} not found in PATH; install {package} or give --container-runtime-endpoint")]
     Missing {
         /// Name of the executable, as it was looked for in PATH.
         program: &'static str,
@@ -47,7 +47,7 @@ pub enum ContainerdError {
         why: String,
     },
     /// The data directory's path leaves no room for a socket.
-    #[error("{}: a socket's path may have {max} bytes at most: choose a shorter --data-dir", path.display())]
+    #[error("{}: socket path is longer than {max} bytes; choose a shorter --data-dir", path.display())]
     PathTooLong {
         /// The socket's path.
         path: PathBuf,
@@ -55,7 +55,7 @@ pub enum ContainerdError {
         max: usize,
     },
     /// containerd ended, or does not answer.
-    #[error("containerd {what}; the end of {}:\n{tail}", log.display())]
+    #[error("containerd {what}; last lines of {}:\n{tail}", log.display())]
     NotReady {
         /// What became of the process or its socket.
         what: String,
@@ -76,7 +76,7 @@ pub enum ContainerdError {
     #[error(transparent)]
     Archive(#[from] crate::image::ArchiveError),
     /// There is no pause program for this processor.
-    #[error("no pause image for processor {0}: give --container-runtime-endpoint")]
+    #[error("no pause image for architecture {0}; give --container-runtime-endpoint")]
     NoPause(&'static str),
 }
 

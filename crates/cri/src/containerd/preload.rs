@@ -48,7 +48,9 @@ pub async fn load_into(endpoint: &str, data_dir: &Path) -> Vec<String> {
             load_from(&images, data_dir.join("loaded-images.json"), &importer).await
         }
         (Ok(name), Ok(_)) => {
-            skipped(format!("the container runtime {name} takes no archives: load them with its own tools"));
+            skipped(format!(
+                "the container runtime {name} does not support image archives; load them with its own tools"
+            ));
             Vec::new()
         }
         (Err(e), _) | (_, Err(e)) => {
@@ -64,7 +66,7 @@ async fn load_from(images: &Path, memory: PathBuf, importer: &Importer) -> Vec<S
     let dir = images.to_owned();
     for file in FILES.run(move || strangers(&dir)).await.unwrap_or_default() {
         let endings = ENDINGS.join(", ");
-        tracing::warn!(file = %file.display(), endings, "not loaded: by its name it is no image archive");
+        tracing::warn!(file = %file.display(), endings, "file name is not that of an image archive; not loading it");
     }
     let mut now = BTreeMap::new();
     for (path, name, size, modified_ns) in found {
@@ -78,10 +80,10 @@ async fn load_from(images: &Path, memory: PathBuf, importer: &Importer) -> Vec<S
         match importer.import(&path).await {
             Ok(images) => {
                 let images: Vec<String> = images.into_iter().map(|i| i.name).collect();
-                tracing::info!(archive = %path.display(), ?images, "images loaded");
+                tracing::info!(archive = %path.display(), ?images, "loaded images");
                 now.insert(name, Loaded { size, modified_ns, images });
             }
-            Err(e) => tracing::error!(error = %e, "image archive skipped"),
+            Err(e) => tracing::error!(error = %e, "loading an image archive failed; skipping it"),
         }
     }
     if now != before {
@@ -90,7 +92,7 @@ async fn load_from(images: &Path, memory: PathBuf, importer: &Importer) -> Vec<S
         let save =
             move || serde_json::to_vec(&what).map_err(std::io::Error::from).and_then(|b| std::fs::write(file, b));
         if let Ok(Err(e)) = FILES.run(save).await {
-            tracing::warn!(error = %e, file = %memory.display(), "remember loaded images");
+            tracing::warn!(error = %e, file = %memory.display(), "writing the list of loaded images failed");
         }
     }
     now.into_values().flat_map(|loaded| loaded.images).collect()

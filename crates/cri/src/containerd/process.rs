@@ -48,6 +48,10 @@ impl Process {
             .current_dir(config.dir())
             // A Ctrl-C on our terminal is not for it.
             .process_group(0)
+            // It would tell our service manager that it is ready, and that it lives.
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("WATCHDOG_USEC")
+            .env_remove("WATCHDOG_PID")
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(log_too)
@@ -84,7 +88,7 @@ impl Process {
     pub async fn ended(&mut self) -> String {
         // A pidfd becomes readable when its process ends.
         if let Err(e) = self.pidfd.readable().await {
-            tracing::error!(error = %e, "watch containerd");
+            tracing::error!(error = %e, "watching the containerd process failed");
         }
         match self.child.as_mut().map(std::process::Child::wait) {
             Some(Ok(status)) => format!("ended ({status})"),
@@ -97,7 +101,7 @@ impl Process {
     pub async fn stop(&mut self) {
         self.signal(Signal::TERM);
         if tokio::time::timeout(STOP_TIMEOUT, self.ended()).await.is_err() {
-            tracing::warn!(pid = self.pid(), "containerd ignores SIGTERM: killing it");
+            tracing::warn!(pid = self.pid(), "containerd did not exit after SIGTERM; killing it");
             self.signal(Signal::KILL);
             self.ended().await;
         }
@@ -113,7 +117,7 @@ impl Process {
         // Through the pidfd: never another process that got the number.
         match pidfd_send_signal(self.pidfd.get_ref(), signal) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-            Err(e) => tracing::warn!(pid = self.pid(), error = %e, "signal containerd"),
+            Err(e) => tracing::warn!(pid = self.pid(), error = %e, "signalling containerd failed"),
         }
     }
 }
@@ -131,9 +135,9 @@ fn open_pidfd(pid: Pid) -> Result<AsyncFd<OwnedFd>, ContainerdError> {
 /// Kills processes and waits for their end, all at once; says which resist.
 pub(crate) async fn kill_all(processes: Vec<(String, Process)>) -> Vec<String> {
     let ends = processes.into_iter().map(|(what, mut process)| async move {
-        tracing::info!(pid = process.pid(), what, "left over: ended");
+        tracing::info!(pid = process.pid(), what, "killed a leftover process");
         let gone = process.kill(KILL_LIMIT).await;
-        (!gone).then(|| format!("{what} (process {}) does not end", process.pid()))
+        (!gone).then(|| format!("{what} (process {}) does not exit", process.pid()))
     });
     futures::future::join_all(ends).await.into_iter().flatten().collect()
 }

@@ -32,7 +32,7 @@ mod tests {
         let err = find_program("kelson-no-such-program", "containerd").expect_err("missing");
         assert_eq!(
             err.to_string(),
-            "kelson-no-such-program not found in PATH: install containerd or give --container-runtime-endpoint"
+            "kelson-no-such-program not found in PATH; install containerd or give --container-runtime-endpoint"
         );
     }
 }

@@ -73,7 +73,7 @@ impl Containerd {
             "containerd is ready"
         );
         if host.version < Version::FIRST_WITH_CDI {
-            tracing::warn!("this containerd gives pods no devices of resource claims; 1.7 and newer ones do");
+            tracing::warn!("this containerd does not support CDI devices of resource claims; use 1.7 or newer");
         }
         let importer = Importer::new(&config.endpoint()).map_err(ContainerdError::call("connect to containerd"))?;
         let (stop, stopped) = watch::channel(Stop::No);
@@ -174,7 +174,7 @@ fn write_config(config: &ContainerdConfig, version: Version, runc: PathBuf) -> R
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let restrict_oom_score_adj = lacks_sys_resource(&status);
     if restrict_oom_score_adj {
-        tracing::warn!("CAP_SYS_RESOURCE is missing: containers get no oom_score_adj below this process's own");
+        tracing::warn!("CAP_SYS_RESOURCE is missing; containers cannot get an oom_score_adj below this process's own");
     }
     let path = config.file();
     let now = std::fs::read_to_string(&path).unwrap_or_default();
@@ -219,10 +219,10 @@ pub(super) async fn adopt_or_start(
         FILES.run(move || Process::find(&look)).await.map_err(ContainerdError::lane("look for containerd"))??;
     if let Some(mut found) = found {
         if !changed && wait_ready(config, &mut found).await.is_ok() {
-            tracing::info!(pid = found.pid(), "containerd of an earlier start goes on");
+            tracing::info!(pid = found.pid(), "using the running containerd of an earlier start");
             return Ok(found);
         }
-        tracing::info!(pid = found.pid(), changed, "containerd of an earlier start is replaced");
+        tracing::info!(pid = found.pid(), changed, "replacing the running containerd of an earlier start");
         found.stop().await;
     }
     start(config, program).await
@@ -250,7 +250,7 @@ async fn wait_ready(config: &ContainerdConfig, process: &mut Process) -> Result<
                 match client.version().await {
                     Ok(_) => return Ok(()),
                     // The socket opens when all plugins are loaded: this one never will be.
-                    Err(e) if e.is_unimplemented() => return Err("serves no CRI v1".to_owned()),
+                    Err(e) if e.is_unimplemented() => return Err("does not serve CRI v1".to_owned()),
                     Err(_) => {}
                 }
             }
@@ -263,7 +263,7 @@ async fn wait_ready(config: &ContainerdConfig, process: &mut Process) -> Result<
             Err(what) => what,
         },
         how = process.ended() => how,
-        () = tokio::time::sleep(READY_TIMEOUT) => format!("did not answer within {} s", READY_TIMEOUT.as_secs()),
+        () = tokio::time::sleep(READY_TIMEOUT) => format!("timed out after {} s", READY_TIMEOUT.as_secs()),
     };
     Err(ContainerdError::NotReady { what, log: config.log(), tail: log_tail(&config.log()) })
 }
@@ -284,7 +284,7 @@ impl Watcher {
             if since.elapsed() >= STEADY {
                 backoff = RESTARTS.base;
             }
-            tracing::error!(pid = process.pid(), how, log = %self.config.log().display(), "containerd ended");
+            tracing::error!(pid = process.pid(), how, log = %self.config.log().display(), "containerd exited; restarting it");
             process = loop {
                 tokio::select! {
                     () = tokio::time::sleep(backoff) => {}
@@ -293,11 +293,13 @@ impl Watcher {
                 backoff = RESTARTS.after(Some(backoff));
                 match start(&self.config, &self.program).await {
                     Ok(process) => break process,
-                    Err(e) => tracing::error!(error = %e, retry_in = ?backoff, "start containerd again"),
+                    Err(e) => {
+                        tracing::error!(error = %e, retry_in = ?backoff, "restarting containerd failed; retrying")
+                    }
                 }
             };
             self.restarted.send_modify(|count| *count += 1);
-            tracing::info!(pid = process.pid(), "containerd runs again");
+            tracing::info!(pid = process.pid(), "restarted containerd");
         }
     }
 
@@ -318,7 +320,7 @@ impl Watcher {
                 _ = look.tick() => {
                     let log = self.config.log();
                     if let Ok(Err(e)) = FILES.run(move || rotate_log(&log)).await {
-                        tracing::warn!(error = %e, "rotate containerd's log");
+                        tracing::warn!(error = %e, "rotating containerd's log failed");
                     }
                 }
             }

@@ -140,7 +140,7 @@ impl Archive {
         let index = Index::read(BufReader::new(&file)).map_err(|e| match e.raw_os_error() {
             Some(_) => io(e),
             // The words of the library show bytes of the file.
-            None => invalid("not a tar archive, or cut short".to_owned()),
+            None => invalid("not a tar archive, or truncated".to_owned()),
         })?;
         Ok(Self { path: path.to_path_buf(), file, index, accepted: platform::accepted() })
     }
@@ -195,7 +195,7 @@ impl Archive {
             let mut by_digest = Vec::new();
             if one.names.is_empty() {
                 let stem = self.stem().ok_or_else(|| {
-                    self.invalid("an image of standard input has no name: save it by name, or to a file")
+                    self.invalid("the image from standard input has no name; save it with a name or to a file")
                 })?;
                 one.names.push(match nameless {
                     1 => self.name(&format!("{stem}:{}", one.tag.as_deref().unwrap_or("latest")))?,
@@ -278,7 +278,7 @@ impl Archive {
     ) -> Result<(), ArchiveError> {
         if matches!(descriptor.media_type.as_str(), media_type::INDEX | media_type::DOCKER_LIST) {
             if depth >= INDEX_DEPTH_MAX {
-                return Err(self.invalid("indexes nest too deep"));
+                return Err(self.invalid("indexes are nested too deeply"));
             }
             let nested: OciIndex = self.parse(&blob_path(&descriptor.digest), &self.bytes(&descriptor.digest)?)?;
             // Archives of one platform keep the full index and leave the other platforms' blobs out.

@@ -237,9 +237,9 @@ fn images_are_known_by_their_digests_too() {
 #[test]
 fn faults_are_told_in_words_and_the_file_once() {
     for (bytes, words) in [
-        (&b"a text, and no archive at all"[..], "not a tar archive, or cut short"),
-        (b"BZh91AY&SY", "bzip2-compressed archives are not supported: decompress it first"),
-        (&[0x1f, 0x8b, 8, 0, 1, 2], "its gzip content is damaged or cut short"),
+        (&b"a text, and no archive at all"[..], "not a tar archive, or truncated"),
+        (b"BZh91AY&SY", "bzip2 compression is not supported; decompress the archive first"),
+        (&[0x1f, 0x8b, 8, 0, 1, 2], "its gzip content is truncated or damaged"),
     ] {
         let message = images(bytes, "x.tar").expect_err("no archive").to_string();
         assert!(message.contains(words) && message.matches("x.tar").count() == 1, "{message}");

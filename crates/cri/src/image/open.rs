@@ -24,13 +24,13 @@ pub(super) enum OpenFault {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It is compressed in a way that is not known here.
-    #[error("{0}-compressed archives are not supported: decompress it first")]
+    #[error("{0} compression is not supported; decompress the archive first")]
     Unsupported(&'static str),
     /// It would take too much of the disk.
-    #[error("it unpacks to more than {0} bytes, which is more than this disk or an archive of this size may take")]
+    #[error("its unpacked size exceeds {0} bytes, the limit for this disk and archive size")]
     TooLarge(u64),
     /// Its compressed content is damaged.
-    #[error("its {0} content is damaged or cut short: {1}")]
+    #[error("its {0} content is truncated or damaged: {1}")]
     Damaged(&'static str, String),
 }
 
@@ -268,7 +268,7 @@ mod tests {
             assert!(unpacked == [content.as_slice(), &content].concat(), "{program}: {} bytes", unpacked.len());
             std::fs::write(&packed, &out[..out.len() / 2]).unwrap();
             let error = open(&packed).expect_err("cut short").to_string();
-            assert!(error.contains("damaged or cut short"), "{program}: {error}");
+            assert!(error.contains("truncated or damaged"), "{program}: {error}");
         }
     }
 
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(read(XZ).ok().as_deref(), Some("hello\n"));
         for (start, word) in [(&b"BZh91AY&SY"[..], "bzip2"), (b"PK\x03\x04", "zip"), (&[4, 0x22, 0x4d, 0x18], "lz4")] {
             let error = read(start).expect_err("not supported").to_string();
-            assert_eq!(error, format!("{word}-compressed archives are not supported: decompress it first"));
+            assert_eq!(error, format!("{word} compression is not supported; decompress the archive first"));
         }
         assert_eq!(read(b"just text").ok().as_deref(), Some("just text"), "whether it is a tar is looked at later");
     }

@@ -151,7 +151,7 @@ impl<R: Seek> Seek for Headers<R> {
 }
 
 fn bad() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "not a tar archive, cut short, or with too many members")
+    io::Error::new(io::ErrorKind::InvalidData, "not a tar archive, truncated, or with too many members")
 }
 
 /// A path from the archive's root with no empty, `.` or `..` parts; it only serves as a key.

@@ -73,11 +73,11 @@ pub(super) struct KmsEntry {
 /// Decodes the file; strict, as the reference is. What is read on the way is wiped.
 pub(super) fn decode(bytes: &[u8]) -> Result<Document, String> {
     let read = kelson_codec::yaml::to_value(bytes);
-    let (mut tree, duplicates) = read.map_err(|_| "it is neither YAML nor JSON".to_owned())?;
+    let (mut tree, duplicates) = read.map_err(|_| "the file must be YAML or JSON".to_owned())?;
     // Serde repeats values in its words where it wanted another type, and a value may be a key.
     let document = match duplicates.first() {
         None => Document::deserialize(&tree).map_err(|e| without_values(Zeroizing::new(e.to_string()))),
-        Some(_) => Err("a key is set twice".to_owned()),
+        Some(_) => Err("duplicate key".to_owned()),
     };
     wipe(&mut tree);
     let document = document?;

@@ -115,11 +115,11 @@ pub(crate) fn load(path: &Path) -> Result<(Zeroizing<Vec<u8>>, String), ConfigEr
     let fault = |why: String| ConfigError::File { path: path.display().to_string(), why };
     let size = std::fs::metadata(path).map_err(|e| fault(e.to_string()))?.len();
     if size > kelson_codec::DOCUMENT_BYTES_MAX as u64 {
-        return Err(fault("it is too large".to_owned()));
+        return Err(fault("the file is too large".to_owned()));
     }
     let bytes = Zeroizing::new(std::fs::read(path).map_err(|e| fault(e.to_string()))?);
     if bytes.is_empty() {
-        return Err(fault("it is empty".to_owned()));
+        return Err(fault("the file is empty".to_owned()));
     }
     let hash = crate::metrics::digest(&bytes);
     Ok((bytes, hash))

@@ -54,13 +54,15 @@ impl Kms {
                 self.name
             )),
             Ok(status) => {
+                // It answers: seeds that are not in memory are worth asking for again.
+                *self.silent.lock() = None;
                 let faults = self.judge(status, expires).await;
                 let why = if faults.len() == 1 { faults[0].clone() } else { format!("[{}]", faults.join(", ")) };
                 (!faults.is_empty()).then(|| format!("kmsv2 Provider {} is not healthy, error: {why}", self.name))
             }
         };
         if let Some(fault) = &fault {
-            tracing::warn!(provider = self.name, fault, "the key service is not well");
+            tracing::warn!(provider = self.name, fault, "KMS plugin is unhealthy");
         }
         let mut checked = self.checked.lock();
         checked.at = Some(Instant::now());
@@ -93,7 +95,7 @@ impl Kms {
             }
             Ok(()) => {
                 self.metrics.named_key(&self.name, &status.key_id, now_s());
-                faults.extend(self.rotate(&status.key_id, expires).await.err().map(|e| e.0));
+                faults.extend(self.rotate(&status.key_id, expires).await.err().map(|e| e.to_string()));
             }
         }
         faults
@@ -112,7 +114,7 @@ impl Kms {
         let uid = uuid::Uuid::new_v4().to_string();
         let request = EncryptRequest { plaintext: seed.to_vec(), uid: uid.clone() };
         let answer = self.service.encrypt(request).await;
-        let answer = answer.map_err(|e| TransformError(format!("failed to encrypt DEK, error: {e}")))?;
+        let answer = answer.map_err(|e| TransformError::Invalid(format!("failed to encrypt DEK, error: {e}")))?;
         let object = EncryptedObject {
             encrypted_data: Vec::new(),
             key_id: answer.key_id,
@@ -122,7 +124,7 @@ impl Kms {
         };
         validate(&object)?;
         if object.key_id != key_id {
-            return Err(TransformError(format!(
+            return Err(TransformError::Invalid(format!(
                 "failed to rotate DEK uid={uid:?}, statusKeyIDHash={:?}, encryptKeyIDHash={:?}",
                 digest(key_id.as_bytes()),
                 digest(object.key_id.as_bytes())
@@ -133,7 +135,7 @@ impl Kms {
         tracing::info!(
             provider = self.name,
             key = digest(key_id.as_bytes()),
-            "new values are encrypted under another key"
+            "KMS key changed; new values are encrypted with the new key"
         );
         *self.state.write() = Some(State { object, seed, expires });
         Ok(())

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::proto::{AES_GCM_KEY, DecryptRequest, EncryptedObject, HKDF_SEED};
-use super::service::Service;
+use super::service::{CallError, Service};
 use super::state::{Checked, State};
 use crate::metrics::Metrics;
 use crate::transform::{AesGcm, ExtendedNonce, Opened, Transform, TransformError};
@@ -23,9 +23,8 @@ const SEEDS_MAX: usize = 10_000;
 const ANNOTATIONS_BYTES_MAX: usize = 32 << 10;
 const KEY_ID_BYTES_MAX: usize = 1 << 10;
 const SOURCE_BYTES_MAX: usize = 1 << 10;
-/// How long the opening of the store waits for a service that is not there yet: it may be a pod of this very node's.
-const OPEN_WAIT: Duration = Duration::from_secs(60);
-const OPEN_PAUSE: Duration = Duration::from_secs(1);
+/// How long a service that did not answer is not asked again: what must be decrypted meanwhile fails with the same error at once.
+const SILENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a provider is told.
 pub(crate) struct KmsOptions {
@@ -42,6 +41,8 @@ pub(crate) struct Kms {
     /// By a digest of everything that went into the encrypted seed.
     seeds: Mutex<HashMap<String, Arc<dyn Transform>>>,
     pub(super) checked: Mutex<Checked>,
+    /// When the service last did not answer, and the error.
+    pub(super) silent: Mutex<Option<(Instant, CallError)>>,
     /// Somebody wants to know how the service is, and what is known is old.
     pub(super) asked: Notify,
     runtime: Handle,
@@ -58,6 +59,7 @@ impl Kms {
             state: RwLock::new(None),
             seeds: Mutex::default(),
             checked: Mutex::new(Checked::never()),
+            silent: Mutex::default(),
             asked: Notify::new(),
             runtime: Handle::current(),
             metrics,
@@ -81,24 +83,27 @@ impl Kms {
     }
 
     /// Has the service decrypt a seed or data key.
-    #[expect(clippy::disallowed_methods, reason = "called while a store is opened, on a thread that may wait")]
     fn fetch(&self, object: &EncryptedObject) -> Result<Arc<dyn Transform>, TransformError> {
         self.metrics.cache_missed();
-        let begun = Instant::now();
-        let key = loop {
-            let request = DecryptRequest {
-                ciphertext: object.encrypted_dek_source.clone(),
-                uid: uuid::Uuid::new_v4().to_string(),
-                key_id: object.key_id.clone(),
-                annotations: object.annotations.clone(),
-            };
-            match self.runtime.block_on(self.service.decrypt(request)) {
-                Ok(answer) => break Zeroizing::new(answer.plaintext),
-                Err(e) if e.code == tonic::Code::Unavailable && begun.elapsed() < OPEN_WAIT => {
-                    tracing::warn!(provider = self.name, error = %e, "waiting for the key service");
-                    std::thread::sleep(OPEN_PAUSE);
+        let unavailable = |e: CallError| TransformError::Unavailable(format!("failed to decrypt DEK, error: {e}"));
+        if let Some((at, error)) = &*self.silent.lock()
+            && at.elapsed() < SILENT_PAUSE
+        {
+            return Err(unavailable(error.clone()));
+        }
+        let request = DecryptRequest {
+            ciphertext: object.encrypted_dek_source.clone(),
+            uid: uuid::Uuid::new_v4().to_string(),
+            key_id: object.key_id.clone(),
+            annotations: object.annotations.clone(),
+        };
+        let key = match self.runtime.block_on(self.service.decrypt(request)) {
+            Ok(answer) => Zeroizing::new(answer.plaintext),
+            Err(error) => {
+                if matches!(error.code, tonic::Code::Unavailable | tonic::Code::DeadlineExceeded) {
+                    *self.silent.lock() = Some((Instant::now(), error.clone()));
                 }
-                Err(e) => return Err(TransformError(format!("failed to decrypt DEK, error: {e}"))),
+                return Err(unavailable(error));
             }
         };
         Ok(match object.encrypted_dek_source_type {
@@ -158,20 +163,24 @@ pub(super) fn seed_name(object: &EncryptedObject) -> String {
 /// What a service answers, and what is stored of it, keeps to the protocol's limits.
 pub(super) fn validate(object: &EncryptedObject) -> Result<(), TransformError> {
     if !matches!(object.encrypted_dek_source_type, AES_GCM_KEY | HKDF_SEED) {
-        return Err(TransformError(format!("unknown encryptedDEKSourceType: {}", object.encrypted_dek_source_type)));
+        return Err(TransformError::Invalid(format!(
+            "unknown encryptedDEKSourceType: {}",
+            object.encrypted_dek_source_type
+        )));
     }
     let source = object.encrypted_dek_source.len();
     if source == 0 {
         return Err("failed to validate encrypted DEK source: encrypted DEK source is empty".into());
     }
     if source > SOURCE_BYTES_MAX {
-        return Err(TransformError(format!(
+        return Err(TransformError::Invalid(format!(
             "failed to validate encrypted DEK source: encrypted DEK source is {source} bytes, which exceeds the max size of {SOURCE_BYTES_MAX}"
         )));
     }
-    validate_key_id(&object.key_id).map_err(|(_, why)| TransformError(format!("failed to validate key id: {why}")))?;
+    validate_key_id(&object.key_id)
+        .map_err(|(_, why)| TransformError::Invalid(format!("failed to validate key id: {why}")))?;
     validate_annotations(&object.annotations)
-        .map_err(|why| TransformError(format!("failed to validate annotations: {why}")))
+        .map_err(|why| TransformError::Invalid(format!("failed to validate annotations: {why}")))
 }
 
 /// The metric's word and the reason.

@@ -26,7 +26,7 @@ impl State {
         if Instant::now() <= self.expires {
             return Ok(());
         }
-        Err(TransformError(format!(
+        Err(TransformError::Invalid(format!(
             "encryptedDEKSource with keyID hash {:?} expired {} seconds ago",
             digest(self.object.key_id.as_bytes()),
             self.expires.elapsed().as_secs()
@@ -44,7 +44,7 @@ pub(super) struct Checked {
 
 impl Checked {
     pub fn never() -> Self {
-        Self { at: None, fault: Some("not asked yet".to_owned()), version: String::new() }
+        Self { at: None, fault: Some("no response yet".to_owned()), version: String::new() }
     }
 }
 

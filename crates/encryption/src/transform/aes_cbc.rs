@@ -17,7 +17,7 @@ impl AesCbc {
     pub fn new(key: &[u8]) -> Result<Self, TransformError> {
         match key.len() {
             16 | 24 | 32 => Ok(Self(Zeroizing::new(key.to_vec()))),
-            other => Err(TransformError(format!("an AES key has 16, 24 or 32 bytes, not {other}"))),
+            other => Err(TransformError::Invalid(format!("AES key must have 16, 24 or 32 bytes, got {other}"))),
         }
     }
 }

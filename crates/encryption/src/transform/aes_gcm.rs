@@ -27,7 +27,7 @@ pub(crate) enum AesGcm {
 impl AesGcm {
     /// With a key of 16, 24 or 32 bytes.
     pub fn new(key: &[u8]) -> Result<Self, TransformError> {
-        let odd = |_| TransformError(format!("an AES key has 16, 24 or 32 bytes, not {}", key.len()));
+        let odd = |_| TransformError::Invalid(format!("AES key must have 16, 24 or 32 bytes, got {}", key.len()));
         Ok(match key.len() {
             16 => Self::Short(Box::new(Aes128Gcm::new_from_slice(key).map_err(odd)?)),
             24 => Self::Middle(Box::new(Aes192Gcm::new_from_slice(key).map_err(odd)?)),
@@ -79,7 +79,7 @@ impl ExtendedNonce {
     /// With a seed of at least [`SEED_BYTES`].
     pub fn new(seed: &[u8]) -> Result<Self, TransformError> {
         if seed.len() < SEED_BYTES {
-            return Err(TransformError(format!("invalid seed length {} used for key generation", seed.len())));
+            return Err(TransformError::Invalid(format!("invalid seed length {} used for key generation", seed.len())));
         }
         Ok(Self(Zeroizing::new(seed.to_vec())))
     }

@@ -11,12 +11,18 @@ pub(crate) use secretbox::SecretBox;
 
 /// Why a value could not be transformed. Shown to clients and in logs: no value, no key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct TransformError(pub String);
+pub enum TransformError {
+    /// The key service does not answer, or answers with an error; it may answer later.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The key or the value cannot be used, now or later.
+    #[error("{0}")]
+    Invalid(String),
+}
 
 impl From<&str> for TransformError {
     fn from(text: &str) -> Self {
-        Self(text.to_owned())
+        Self::Invalid(text.to_owned())
     }
 }
 

@@ -16,7 +16,7 @@ impl SecretBox {
     pub fn new(key: &[u8]) -> Result<Self, TransformError> {
         match key.len() {
             KEY_BYTES => Ok(Self(Zeroizing::new(key.to_vec()))),
-            other => Err(TransformError(format!("expected key size 32 for secretbox provider, got {other}"))),
+            other => Err(TransformError::Invalid(format!("expected key size 32 for secretbox provider, got {other}"))),
         }
     }
 

@@ -62,9 +62,9 @@ pub(crate) fn decode(key: &Key, value: &[u8]) -> Result<Decoded, BadValue> {
         Some(row) => builtin(row, value)?,
         None => custom(value)?,
     };
-    let metadata = tree.get_mut("metadata").and_then(Value::as_object_mut).ok_or_else(|| bad("it has no metadata"))?;
+    let metadata = tree.get_mut("metadata").and_then(Value::as_object_mut).ok_or_else(|| bad("has no metadata"))?;
     if metadata.get("name").and_then(Value::as_str) != Some(&*key.name) {
-        return Err(bad("it has another name than its key"));
+        return Err(bad("its name differs from its key"));
     }
     metadata.insert("resourceVersion".into(), Value::String(String::new()));
     let meta = beside(row, &tree);
@@ -76,11 +76,11 @@ fn builtin(row: &Row, value: &[u8]) -> Result<Value, BadValue> {
     let storage = &row.strategy.options().storage;
     let typed = |api_version: &str, kind: &str| -> Result<TypeId, BadValue> {
         if kind != storage.kind {
-            return Err(bad(format!("it is a {kind}, not a {}", storage.kind)));
+            return Err(bad(format!("expected kind {}, got {kind}", storage.kind)));
         }
         // A version that is not served here has the fields of the stored one, as far as both have them.
         let found = Schema::builtin().by_api_version(api_version, kind).or(row.ty);
-        found.ok_or_else(|| bad(format!("there is no kind {kind} in version {api_version}")))
+        found.ok_or_else(|| bad(format!("no kind {kind} is registered for version {api_version}")))
     };
     let mut tree = if proto::is_protobuf(value) {
         let says = proto::peek(value).map_err(bad)?;
@@ -145,7 +145,7 @@ pub(crate) fn encode(media: MediaType, key: &Key, body: &Body) -> Result<Vec<u8>
     let ty = key::row(key.resource).filter(|_| !AS_JSON.contains(&key.resource.group())).and_then(|row| row.ty);
     match ty.filter(|ty| media == MediaType::Protobuf && ty.has_proto()) {
         Some(ty) => proto::encode(ty, &tree).map_err(|error| {
-            tracing::error!(%key, %error, "an object has no protobuf form");
+            tracing::error!(%key, %error, "object cannot be encoded as protobuf");
             StoreError::BadBody
         }),
         None => {

@@ -56,7 +56,7 @@ impl<R: Read> Reader<R> {
         if number(4) != crc32fast::hash(&head[..4]) {
             // A file may have grown before its last bytes came to the disk.
             let blank = is_blank(&mut self.from)?;
-            return Ok(if blank { Found::Torn } else { Found::Damaged("the head of a frame is not what was written") });
+            return Ok(if blank { Found::Torn } else { Found::Damaged("checksum mismatch in the header of a frame") });
         }
         let length = u64::from(number(0));
         if length > left {
@@ -67,7 +67,7 @@ impl<R: Read> Reader<R> {
         self.from.read_exact(&mut self.content)?;
         if number(8) != crc32fast::hash(&self.content) {
             let last = length == left;
-            return Ok(if last { Found::Torn } else { Found::Damaged("a frame is not what was written") });
+            return Ok(if last { Found::Torn } else { Found::Damaged("checksum mismatch in a frame") });
         }
         self.at += HEAD_BYTES as u64 + length;
         Ok(Found::Frame)

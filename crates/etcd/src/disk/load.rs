@@ -44,7 +44,7 @@ pub fn load(data_dir: &Path, identity: Identity, syncs: bool) -> Result<Loaded, 
     let logs: Vec<u64> = logs.into_iter().filter(|n| *n >= from).collect();
     if let Some((_, number)) = (from..).zip(&logs).find(|(wanted, number)| wanted != *number) {
         let path = files::log(&dir, *number);
-        return Err(DiskError::Damaged { path, at: 0, reason: "the log before it is missing" });
+        return Err(DiskError::Damaged { path, at: 0, reason: "the previous log is missing" });
     }
     let mut end = (0, 0);
     for number in &logs {
@@ -57,7 +57,7 @@ pub fn load(data_dir: &Path, identity: Identity, syncs: bool) -> Result<Loaded, 
         && logs.last().is_none_or(|last| *last < at.log)
     {
         let note = demands.path.display();
-        tracing::error!(%note, "without the note the start goes on, and loses what is missing");
+        tracing::error!(%note, "without this file the store starts and loses the missing commits");
         let reason = "it is missing, and commits in it were acknowledged";
         return Err(DiskError::Damaged { path: files::log(&dir, at.log), at: 0, reason });
     }
@@ -112,7 +112,7 @@ impl Loading {
         match ended {
             End::Whole(bytes) if self.ended => Ok(bytes),
             End::Whole(at) | End::Torn(at) => {
-                Err(DiskError::Damaged { path: path.to_path_buf(), at, reason: "its end is missing" })
+                Err(DiskError::Damaged { path: path.to_path_buf(), at, reason: "is truncated" })
             }
         }
     }
@@ -122,17 +122,17 @@ impl Loading {
         self.ended = false;
         match self.frames(path)? {
             End::Whole(at) | End::Torn(at) if at < acknowledged => {
-                let reason = "acknowledged commits from there on are missing or not what was written \
-                              (without the file `position` beside it the start goes on, and loses them)";
+                let reason = "acknowledged commits from there on are missing or damaged (if the file `position` is removed, \
+                              the store starts and loses them)";
                 Err(DiskError::Damaged { path: path.to_path_buf(), at, reason })
             }
             End::Whole(at) if last == (Last::Followed { closed: true }) && !self.ended => {
-                let reason = "a log that others follow ends early";
+                let reason = "a log that is followed by others ends early";
                 Err(DiskError::Damaged { path: path.to_path_buf(), at, reason })
             }
             End::Whole(bytes) => Ok(bytes),
             End::Torn(bytes) if last == Last::Open => {
-                tracing::warn!(path = %path.display(), at = bytes, "the last commit was not written whole, and nobody was told of it: it goes");
+                tracing::warn!(path = %path.display(), at = bytes, "removing the incomplete last commit, which was never acknowledged");
                 let cut = File::options().write(true).open(path).and_then(|file| {
                     file.set_len(bytes)?;
                     file.sync_all()
@@ -140,9 +140,11 @@ impl Loading {
                 cut.map_err(files::fault("cut", path))?;
                 Ok(bytes)
             }
-            End::Torn(at) => {
-                Err(DiskError::Damaged { path: path.to_path_buf(), at, reason: "a log that others follow ends early" })
-            }
+            End::Torn(at) => Err(DiskError::Damaged {
+                path: path.to_path_buf(),
+                at,
+                reason: "a log that is followed by others ends early",
+            }),
         }
     }
 
@@ -161,7 +163,7 @@ impl Loading {
                 Found::Damaged(reason) => return Err(damaged(reason)),
             }
             for entry in record::decode(&reader.content) {
-                self.take(entry.ok_or_else(|| damaged("a record of no known kind"))?).map_err(damaged)?;
+                self.take(entry.ok_or_else(|| damaged("a record of unknown type"))?).map_err(damaged)?;
             }
         }
     }
@@ -169,7 +171,7 @@ impl Loading {
     fn take(&mut self, entry: Entry) -> Result<(), &'static str> {
         self.ended = matches!(entry, Entry::End(_));
         match entry {
-            Entry::Identity(identity) if identity.format != FORMAT => return Err("it was written by a newer version"),
+            Entry::Identity(identity) if identity.format != FORMAT => return Err("was written by a newer version"),
             Entry::Identity(identity) => self.identity = Some(identity),
             Entry::Version(stored) => {
                 let (key, version) = stored.version();

@@ -40,7 +40,7 @@ impl Log {
             file.sync_data().map_err(files::fault("sync", &path))?;
         }
         let position = PositionFile::open(dir, number, syncs)
-            .inspect_err(|error| tracing::warn!(%error, "damage of the last commit will not be noticed"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot record the position of the last commit; damage of it will not be detected"))
             .ok();
         let (dir, buffer) = (dir.to_path_buf(), Vec::new());
         let mut log = Self { dir, number, file, bytes, records, syncs, buffer, position, sync_took: None };
@@ -77,13 +77,13 @@ impl Log {
         self.sync_took = None;
         let path = || files::log(&self.dir, self.number);
         if frame::append(&mut self.buffer, |into| record::encode(records, into)).is_err() {
-            let source = std::io::Error::other("more than 4 GiB in one commit");
+            let source = std::io::Error::other("commit is larger than 4 GiB");
             return Err(DiskError::Io { what: "write", path: path(), source });
         }
         if let Err(source) = self.file.write_all(&self.buffer) {
             // What was written in part would be damage to the next start if more came behind it.
             self.file.set_len(self.bytes).map_err(|again| DiskError::Unsure {
-                what: "cut a commit off that failed from",
+                what: "truncate a failed commit from",
                 path: path(),
                 source: again,
             })?;
@@ -131,7 +131,7 @@ impl Log {
                 snapshot.discard();
                 match std::fs::remove_file(&path) {
                     Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                        Err(DiskError::Unsure { what: "remove a log that was not begun", path, source })
+                        Err(DiskError::Unsure { what: "remove an incomplete log", path, source })
                     }
                     _ => Err(error),
                 }

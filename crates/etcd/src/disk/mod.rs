@@ -40,7 +40,7 @@ pub enum DiskError {
         source: std::io::Error,
     },
     /// A sync failed, or a commit that failed could not be taken back: whether it is there, only the next start can tell.
-    #[error("{what} {path}: {source}; nothing more is written until the next start")]
+    #[error("{what} {path}: {source}; rejecting writes until a restart")]
     Unsure {
         /// What was tried.
         what: &'static str,

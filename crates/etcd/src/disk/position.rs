@@ -141,7 +141,7 @@ impl PositionFile {
         match noted {
             Ok(()) => self.failing = false,
             Err(error) if !self.failing => {
-                tracing::warn!(%error, file = %self.path.display(), "the position of the log cannot be noted");
+                tracing::warn!(%error, file = %self.path.display(), "recording the position of the log failed");
                 self.failing = true;
             }
             Err(_) => {}

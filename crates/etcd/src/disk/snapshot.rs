@@ -41,7 +41,7 @@ impl SnapshotWriter {
     pub fn add(&mut self, records: &[Record]) -> Result<(), DiskError> {
         let mut bytes = Vec::new();
         let framed = frame::append(&mut bytes, |into| record::encode(records, into));
-        let framed = framed.map_err(|_| std::io::Error::other("more than 4 GiB in one frame"));
+        let framed = framed.map_err(|_| std::io::Error::other("frame is larger than 4 GiB"));
         framed.and_then(|()| self.file.write_all(&bytes)).map_err(files::fault("write", &self.part))?;
         self.records += records.len() as u64;
         self.bytes += bytes.len() as u64;

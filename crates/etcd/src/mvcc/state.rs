@@ -65,7 +65,7 @@ impl Default for State {
 }
 
 impl State {
-    /// The revision that readers see.
+    /// The current revision, which readers see.
     pub fn revision(&self) -> i64 {
         self.shown
     }

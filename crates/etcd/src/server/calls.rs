@@ -167,7 +167,7 @@ pub(super) fn auth_refused(path: &str) -> Status {
         }
         "RoleGet" | "RoleDelete" | "RoleGrantPermission" | "RoleRevokePermission" => Error::RoleNotFound.into(),
         _ => Status::unimplemented(
-            "etcdserver: this server has no users and roles; restrict clients by --client-cert-auth",
+            "etcdserver: users and roles are not supported; restrict clients with --client-cert-auth",
         ),
     }
 }

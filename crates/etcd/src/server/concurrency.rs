@@ -269,7 +269,7 @@ impl Drop for Entered {
         self.face.tasks.spawn("etcd-lock-left", OnPanic::Contain, async move {
             let delete = DeleteRangeRequest { key, ..Default::default() };
             if let Err(error) = store.delete_range(delete).await {
-                tracing::debug!(%error, "a lock that nobody waits for any more stays until its lease ends");
+                tracing::debug!(%error, "releasing an abandoned lock failed; it is held until its lease expires");
             }
         });
     }

@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 
 use futures::Stream;
 use hyper::body::Incoming;
+use parking_lot::Mutex;
 use prost::Message;
 use tonic::body::Body;
 use tonic::server::Grpc;
@@ -13,6 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 use super::face::Face;
+use super::unread::Pieces;
 
 /// What a message may have beside the request's own limit, as etcd allows.
 const OVERHEAD_BYTES: usize = 512 << 10;
@@ -42,7 +44,7 @@ where
                 let answer = call(request.into_inner());
                 Box::pin(async { answer.await.map(Response::new) })
             }
-            None => Box::pin(async { Err(Status::internal("called twice")) }),
+            None => Box::pin(async { Err(Status::internal("was called twice")) }),
         }
     }
 }
@@ -67,7 +69,19 @@ where
     A: Message + Default + Send + 'static,
     Fut: Future<Output = Result<A, Status>> + Send + 'static,
 {
-    codec::<Q, A>(face).unary(Once(Some(call)), request).await
+    let room = Arc::new(Mutex::new(None));
+    let (taken, unread) = (Arc::clone(&room), &face.unread);
+    let counted = |request| {
+        let (answer, unread) = (call(request), Arc::clone(unread));
+        async move {
+            let answer = answer.await?;
+            *taken.lock() = unread.take(answer.encoded_len()).await?;
+            Ok(answer)
+        }
+    };
+    let answer = codec::<Q, A>(face).unary(Once(Some(counted)), request).await;
+    let room = room.lock().take();
+    answer.map(|body| Pieces::body(body, room))
 }
 
 /// One request, many answers.

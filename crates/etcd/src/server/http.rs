@@ -134,34 +134,11 @@ fn check(face: &Face, name: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use kelson_metrics::Registry;
-    use kelson_tasks::Tasks;
-
-    use super::super::metrics::Metrics;
-    use super::super::options::ServerOptions;
     use super::*;
-    use crate::mvcc::Limits;
-    use crate::store::{Options, Store};
 
     #[tokio::test]
     async fn a_full_disk_is_not_healthy_until_a_commit_is_stored() {
-        let (tasks, registry) = (Tasks::root("test"), Registry::of_component());
-        let limits = Limits { txn_ops_max: 128, request_bytes_max: 1 << 20, quota_bytes: None };
-        let options = Options { data_dir: None, syncs: true, limits, auto_compaction: None };
-        let store = Store::open(options, &tasks).await.unwrap();
-        let metrics = Metrics::new(&registry, store.shared());
-        let options = ServerOptions {
-            name: "one".to_owned(),
-            clients: vec![],
-            metrics: vec![],
-            client_urls: vec![],
-            peer_urls: vec![],
-            tls: None,
-            watch_progress_every: std::time::Duration::from_secs(600),
-            streams_max: 1000,
-            registry,
-        };
-        let face = Face { store, options, metrics, tasks };
+        let face = Face::of_tests().await;
         let shared = face.store.shared();
         let status = |query: &str| health(&face, query).status().as_u16();
         assert_eq!(status(""), 200);

@@ -38,6 +38,8 @@ const BACKLOG: u32 = 1024;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A request's head must be there by then.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
+/// Bytes of a request's head by HTTP/1.1, which connections without credentials may hold too.
+const HEAD_BYTES_MAX: usize = 32 << 10;
 /// Received bytes in flight per stream and per connection.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
@@ -165,7 +167,7 @@ impl Listener {
             let stream = match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    tracing::warn!(%error, "accepting a connection failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -173,12 +175,12 @@ impl Listener {
             let Some(of_peer) = peers.admit(&stream) else {
                 tracing::warn!(
                     limit = CONNECTIONS_OF_PEER_MAX,
-                    "too many connections of one address: refused one more"
+                    "too many connections from one address; rejecting a connection"
                 );
                 continue;
             };
             let Ok(turn) = Arc::clone(&room).try_acquire_owned() else {
-                tracing::warn!(limit = CONNECTIONS_MAX, "too many connections: refused one more");
+                tracing::warn!(limit = CONNECTIONS_MAX, "too many connections; rejecting a connection");
                 continue;
             };
             let (tls, of) = (self.tls.clone(), Arc::clone(&face));
@@ -224,19 +226,25 @@ async fn secured<T: AsyncRead + AsyncWrite + Unpin>(stream: T, tls: &Acceptor) -
     None
 }
 
-async fn serve<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: T, face: Arc<Face>, whole: bool) {
-    let stop = face.tasks.token().clone();
+/// How connections are served.
+fn builder(streams_max: u32) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(face.options.streams_max)
+        .max_concurrent_streams(streams_max)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
+    builder
+}
+
+async fn serve<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: T, face: Arc<Face>, whole: bool) {
+    let stop = face.tasks.token().clone();
+    let builder = builder(face.options.streams_max);
     let service = service_fn(move |request| {
         let face = Arc::clone(&face);
         async move { Ok::<_, Infallible>(route::route(face, request, whole).await) }
@@ -251,13 +259,140 @@ async fn serve<T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(io: T, face: 
         }
     };
     if let Err(error) = outcome {
-        tracing::debug!(error, "connection ended with a fault");
+        tracing::debug!(error, "connection failed");
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use prost::Message as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::super::unread::UnreadAnswers;
     use super::*;
+    use crate::proto::{PutRequest, RangeRequest};
+
+    /// Preface, settings, and the headers of `GET /` (RFC 7541 indices) on stream 1, which ends with them.
+    const HTTP2_GET: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
+          \0\0\x06\x01\x05\0\0\0\x01\x82\x84\x87\x41\x01a";
+
+    #[tokio::test(start_paused = true)]
+    async fn what_no_client_reads_is_not_made() {
+        const PIECE: usize = 16 << 10;
+        // What the reader's end of the connection takes, and what the server keeps for it.
+        const BYTES_MAX: usize = 1 << 20;
+        for head in [&b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"[..], HTTP2_GET] {
+            let made = Arc::new(AtomicUsize::new(0));
+            let (mut client, server) = tokio::io::duplex(64 << 10);
+            let of_service = Arc::clone(&made);
+            let service = service_fn(move |_| {
+                let made = Arc::clone(&of_service);
+                let pieces = futures::stream::repeat_with(move || {
+                    let before = made.fetch_add(PIECE, Ordering::SeqCst);
+                    assert!(before < BYTES_MAX, "an answer that no client reads is made without bound");
+                    Ok::<_, Infallible>(hyper::body::Frame::data(bytes::Bytes::from(vec![b'x'; PIECE])))
+                });
+                let body = tonic::body::Body::new(http_body_util::StreamBody::new(pieces));
+                std::future::ready(Ok::<_, Infallible>(http::Response::new(body)))
+            });
+            let served = tokio::spawn(async move {
+                let io = TokioIo::new(Prompt::new(server, SILENCE_MAX));
+                builder(1000).serve_connection(io, service).await.map_err(|error| error.to_string())
+            });
+            client.write_all(head).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            let made = made.load(Ordering::SeqCst);
+            assert!((PIECE..BYTES_MAX).contains(&made), "{made} bytes");
+            served.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn heads_that_do_not_end_are_bounded() {
+        let (mut client, server) = tokio::io::duplex(16 << 10);
+        let service = service_fn(|_| std::future::pending::<Result<http::Response<tonic::body::Body>, Infallible>>());
+        let served = tokio::spawn(async move {
+            let io = TokioIo::new(Prompt::new(server, SILENCE_MAX));
+            builder(1000).serve_connection(io, service).await.map_err(|error| error.to_string())
+        });
+        client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nx: ").await.unwrap();
+        let mut taken = 0;
+        while client.write_all(&[b'x'; 1024]).await.is_ok() {
+            taken += 1024;
+            assert!(taken < 4 * HEAD_BYTES_MAX, "the server keeps reading a head without end");
+        }
+        drop(served.await);
+    }
+
+    /// A server that holds 2 MB, and has room for two unread answers of them.
+    async fn full_server() -> Arc<Face> {
+        let mut face = Face::of_tests().await;
+        face.unread = Arc::new(UnreadAnswers::of_bytes(5 << 20));
+        for n in 0..4 {
+            let (key, value) = (bytes::Bytes::from(format!("k{n}")), bytes::Bytes::from(vec![b'v'; 512 << 10]));
+            face.store.put(PutRequest { key, value, ..Default::default() }).await.unwrap();
+        }
+        Arc::new(face)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unread_answers_of_grpc_are_bounded_in_bytes() {
+        let face = full_server().await;
+        let room = face.unread.free_bytes();
+        let (client, server) = tokio::io::duplex(64 << 10);
+        tokio::spawn(serve(server, Arc::clone(&face), true));
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(u32::from(u16::MAX)).initial_connection_window_size(u32::from(u16::MAX));
+        let (mut sender, connection) = builder.handshake(TokioIo::new(client)).await.unwrap();
+        let connection = tokio::spawn(connection);
+        let everything = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() };
+        let message = everything.encode_to_vec();
+        let body = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()][..], &message].concat();
+        let mut answers = Vec::new();
+        for _ in 0..4 {
+            let request =
+                http::Request::post("http://a/etcdserverpb.KV/Range").header("content-type", "application/grpc");
+            let request = request.body(http_body_util::Full::new(bytes::Bytes::from(body.clone()))).unwrap();
+            answers.push(sender.send_request(request).await.unwrap());
+        }
+        // 8: RESOURCE_EXHAUSTED.
+        let status = |answer: &http::Response<_>| answer.headers().get("grpc-status").map(|s| s.as_bytes().to_vec());
+        let refused: Vec<_> = answers.iter().map(status).collect();
+        assert_eq!(refused, [None, None, Some(b"8".to_vec()), Some(b"8".to_vec())]);
+        assert!(face.unread.free_bytes() < room / 4, "both are held");
+        drop((answers, sender));
+        connection.abort();
+        while face.unread.free_bytes() < room {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unread_answers_of_json_are_bounded_in_bytes() {
+        let face = full_server().await;
+        let room = face.unread.free_bytes();
+        let ask = async || {
+            let (mut client, server) = tokio::io::duplex(64 << 10);
+            tokio::spawn(serve(server, Arc::clone(&face), true));
+            let body = r#"{"key":"AA==","range_end":"AA=="}"#;
+            let head = format!("POST /v3/kv/range HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len());
+            client.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+            let mut line = [0; 12];
+            client.read_exact(&mut line).await.unwrap();
+            (String::from_utf8(line.to_vec()).unwrap(), client)
+        };
+        let (first, one) = ask().await;
+        let (second, other) = ask().await;
+        assert_eq!([first.as_str(), second.as_str()], ["HTTP/1.1 200", "HTTP/1.1 429"], "in JSON they are larger");
+        assert!(face.unread.free_bytes() < room);
+        drop((one, other));
+        while face.unread.free_bytes() < room {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(ask().await.0, "HTTP/1.1 200");
+    }
 
     #[test]
     fn one_address_does_not_take_all_places() {

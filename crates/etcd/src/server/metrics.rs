@@ -43,49 +43,63 @@ impl Metrics {
             let mut gauge = |name: &str, help: &str, value: f64| {
                 families.gauge(name, help).sample(&[], value);
             };
-            gauge("etcd_server_has_leader", "1 where there is a leader.", 1.0);
-            gauge("etcd_server_is_leader", "1 where this member is the leader.", 1.0);
-            gauge("etcd_server_is_learner", "1 where this member is a learner.", 0.0);
-            gauge("etcd_server_quota_backend_bytes", "Quota of the data in bytes.", sizes.quota as f64);
-            gauge("etcd_mvcc_db_total_size_in_bytes", "Bytes of the files.", sizes.disk.max(sizes.data) as f64);
-            gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Bytes of keys and values.", sizes.data as f64);
-            gauge("etcd_debugging_mvcc_keys_total", "Keys.", keys as f64);
-            gauge("etcd_debugging_mvcc_current_revision", "The revision that readers see.", revision as f64);
-            gauge("etcd_debugging_mvcc_compact_revision", "The revision of the last compaction.", compacted as f64);
-            gauge("etcd_debugging_mvcc_watcher_total", "Watches.", of.watches() as f64);
-            gauge("etcd_server_proposals_committed_total", "Commits.", of.commits() as f64);
-            gauge("etcd_server_proposals_applied_total", "Commits that readers see.", of.commits() as f64);
-            gauge("etcd_server_proposals_pending", "Writes that wait.", 0.0);
+            gauge("etcd_server_has_leader", "1 if there is a leader.", 1.0);
+            gauge("etcd_server_is_leader", "1 if this member is the leader.", 1.0);
+            gauge("etcd_server_is_learner", "1 if this member is a learner.", 0.0);
+            gauge("etcd_server_quota_backend_bytes", "Storage quota in bytes.", sizes.quota as f64);
+            gauge(
+                "etcd_mvcc_db_total_size_in_bytes",
+                "Size of the database files in bytes.",
+                sizes.disk.max(sizes.data) as f64,
+            );
+            gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Size of keys and values in bytes.", sizes.data as f64);
+            gauge("etcd_debugging_mvcc_keys_total", "Number of keys.", keys as f64);
+            gauge("etcd_debugging_mvcc_current_revision", "Current revision.", revision as f64);
+            gauge("etcd_debugging_mvcc_compact_revision", "Revision of the last compaction.", compacted as f64);
+            gauge("etcd_debugging_mvcc_watcher_total", "Number of watches.", of.watches() as f64);
+            gauge("etcd_server_proposals_committed_total", "Committed proposals.", of.commits() as f64);
+            gauge("etcd_server_proposals_applied_total", "Applied proposals.", of.commits() as f64);
+            gauge("etcd_server_proposals_pending", "Number of pending proposals.", 0.0);
             let mut counter = |name: &str, help: &str, value: f64| {
                 families.counter(name, help).sample(&[], value);
             };
-            counter("etcd_server_proposals_failed_total", "Commits that were not stored.", of.failed_commits() as f64);
-            counter("etcd_server_leader_changes_seen_total", "Leaders seen: this member, once.", 1.0);
+            counter("etcd_server_proposals_failed_total", "Failed proposals.", of.failed_commits() as f64);
+            counter("etcd_server_leader_changes_seen_total", "Leader changes seen; always 1.", 1.0);
             let mut times = |name: &str, help: &str, times: &Durations| {
                 families.histogram(name, help).distribution(&[], times.buckets(), times.above(), times.sum_s());
             };
-            times("etcd_disk_wal_fsync_duration_seconds", "How long syncs of the log take.", of.sync_times());
-            times("etcd_disk_backend_commit_duration_seconds", "How long commits take on the disk.", of.commit_times());
+            times(
+                "etcd_disk_wal_fsync_duration_seconds",
+                "Duration in seconds of fsyncs of the write-ahead log.",
+                of.sync_times(),
+            );
+            times(
+                "etcd_disk_backend_commit_duration_seconds",
+                "Duration in seconds of disk commits.",
+                of.commit_times(),
+            );
             let id = format!("{:x}", of.identity().member_id);
-            families.gauge("etcd_server_id", "Always 1; the label says which.").sample(&[("server_id", &id)], 1.0);
-            let mut cluster = families.gauge("etcd_cluster_version", "Always 1; the label says which version.");
+            families
+                .gauge("etcd_server_id", "Constant 1, labelled with the server ID.")
+                .sample(&[("server_id", &id)], 1.0);
+            let mut cluster = families.gauge("etcd_cluster_version", "Constant 1, labelled with the version.");
             cluster.sample(&[("cluster_version", CLUSTER_MINOR)], 1.0);
-            let mut version = families.gauge("etcd_server_version", "Always 1; the label says which version.");
+            let mut version = families.gauge("etcd_server_version", "Constant 1, labelled with the version.");
             version.sample(&[("server_version", VERSION)], 1.0);
         });
         let labels = ["grpc_method", "grpc_service", "grpc_type"];
         let with_code = ["grpc_code", "grpc_method", "grpc_service", "grpc_type"];
         Self {
-            started: registry.counters("grpc_server_started_total", "Calls begun.", &labels),
-            handled: registry.counters("grpc_server_handled_total", "Calls answered.", &with_code),
-            ranges: registry.counter("etcd_mvcc_range_total", "Ranges read."),
-            puts: registry.counter("etcd_mvcc_put_total", "Puts."),
-            deletes: registry.counter("etcd_mvcc_delete_total", "Deletions."),
+            started: registry.counters("grpc_server_started_total", "Started RPCs.", &labels),
+            handled: registry.counters("grpc_server_handled_total", "Completed RPCs by code.", &with_code),
+            ranges: registry.counter("etcd_mvcc_range_total", "Range requests."),
+            puts: registry.counter("etcd_mvcc_put_total", "Put requests."),
+            deletes: registry.counter("etcd_mvcc_delete_total", "Delete requests."),
             txns: registry.counter("etcd_mvcc_txn_total", "Transactions."),
-            leases_granted: registry.counter("etcd_debugging_lease_granted_total", "Leases granted."),
+            leases_granted: registry.counter("etcd_debugging_lease_granted_total", "Granted leases."),
             leases_revoked: registry.counter("etcd_debugging_lease_revoked_total", "Leases revoked by clients."),
-            health_success: registry.counter("etcd_server_health_success", "Questions for health answered with yes."),
-            health_failures: registry.counter("etcd_server_health_failures", "Questions for health answered with no."),
+            health_success: registry.counter("etcd_server_health_success", "Successful health checks."),
+            health_failures: registry.counter("etcd_server_health_failures", "Failed health checks."),
         }
     }
 

@@ -17,6 +17,7 @@ mod route;
 mod start;
 mod streams;
 mod tls;
+mod unread;
 
 pub use options::{Address, Endpoint, ServerOptions, StartError, TlsFiles, VERSION};
 pub use start::Server;

@@ -32,7 +32,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Prompt<T> {
         let Some((bytes, deadline)) = &mut this.silent else { return read };
         if read.is_pending() {
             ready!(deadline.as_mut().poll(cx));
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not speak")));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not respond")));
         }
         *bytes += buf.filled().len() - before;
         if *bytes >= TELLING_BYTES {

@@ -18,7 +18,7 @@ pub(super) async fn route(face: Arc<Face>, request: http::Request<Incoming>, who
         .is_some_and(|t| t.as_bytes().starts_with(b"application/grpc"));
     // A page in a browser, which a name that it controls may lead here, sends these: neither is a client of etcd.
     if request.headers().contains_key(http::header::ORIGIN) {
-        return plain::refused(StatusCode::FORBIDDEN, "requests of web pages are not served\n").map(Body::new);
+        return plain::refused(StatusCode::FORBIDDEN, "requests from web pages are not allowed\n").map(Body::new);
     }
     if is_grpc && request.version() < Version::HTTP_2 {
         return plain::refused(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "gRPC requires HTTP/2\n").map(Body::new);
@@ -30,7 +30,7 @@ pub(super) async fn route(face: Arc<Face>, request: http::Request<Incoming>, who
         return plain::answer(&face, &request).map(Body::new);
     }
     if !whole {
-        return Status::unimplemented("this address serves health and metrics alone").into_http();
+        return Status::unimplemented("this address serves only health and metrics").into_http();
     }
     let path = request.uri().path().to_owned();
     methods::counted(&face, &path, Grpc(request)).await

@@ -42,7 +42,7 @@ impl Server {
         let addresses = |listeners: &[Listener]| listeners.iter().map(Listener::address).collect();
         let server = Self { clients: addresses(&clients), metrics: addresses(&scraped) };
         let metrics = Metrics::new(&options.registry, store.shared());
-        let face = Arc::new(Face { store, options, metrics, tasks: tasks.clone() });
+        let face = Arc::new(Face::new(store, options, metrics, tasks.clone()));
         for (listener, whole) in clients.into_iter().map(|l| (l, true)).chain(scraped.into_iter().map(|l| (l, false))) {
             tasks.spawn_graceful("etcd-listen", OnPanic::EndProcess, listener.run(Arc::clone(&face), whole));
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use sha2::{Digest as _, Sha256};
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
 use super::exchange::Requests;
@@ -64,6 +65,7 @@ struct Sending {
     file: File,
     left: u64,
     sum: Sha256,
+    _turn: OwnedSemaphorePermit,
 }
 
 /// Sends the data as etcd's own file, and behind it its SHA-256, which clients keep at the end of theirs.
@@ -75,14 +77,16 @@ pub(super) fn snapshot(
     let header = Some(shared.header(face.store.revision()));
     let export = shared.read(|state| Export::of(state, shared.commits()));
     let dir = face.store.data_dir().map(std::path::Path::to_path_buf);
+    let turn = Arc::clone(&face.snapshots).try_acquire_owned();
     let begin = async move {
+        let turn = turn.map_err(|_| Status::from(Error::TooManyRequests))?;
         let sending = in_lane(move || {
             let mut file = match dir {
                 Some(dir) => tempfile::tempfile_in(dir)?,
                 None => tempfile::tempfile()?,
             };
             let left = export.write(&mut file)?;
-            Ok(Sending { file, left, sum: Sha256::new() })
+            Ok(Sending { file, left, sum: Sha256::new(), _turn: turn })
         });
         sending.await.map(Some)
     };

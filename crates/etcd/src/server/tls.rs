@@ -39,7 +39,7 @@ struct Texts {
 
 /// An endpoint with TLS and no certificate for it.
 pub(super) fn missing() -> StartError {
-    StartError::Tls("an https URL needs --cert-file and --key-file".to_owned())
+    StartError::Tls("https URLs require --cert-file and --key-file".to_owned())
 }
 
 impl Acceptor {
@@ -69,9 +69,9 @@ impl Acceptor {
             match accept(&texts) {
                 Ok(made) => {
                     *self.0.write() = made;
-                    tracing::info!(certificate = %files.certificate.display(), "changed certificates are in use");
+                    tracing::info!(certificate = %files.certificate.display(), "reloaded changed certificates");
                 }
-                Err(error) => tracing::warn!(error, "changed certificates are of no use; the last ones stay"),
+                Err(error) => tracing::warn!(error, "changed certificates are invalid; keeping the current ones"),
             }
             last = Arc::new(texts);
         }

@@ -156,7 +156,7 @@ impl Committer {
         told.into_iter().for_each(|tell| tell(stored));
         if full && !self.shared.is_full() {
             tracing::warn!(
-                "the quota is used up: writes are refused until keys are deleted, compacted, and the alarm is disarmed"
+                "storage quota exceeded; rejecting writes until keys are deleted and compacted and the alarm is disarmed"
             );
             let _ = self.alarm(AlarmType::Nospace as i32, true).await;
         }
@@ -276,7 +276,7 @@ impl Committer {
 
     /// Ends all writing: what the disk holds is not known any more. The next start reads it.
     fn fail(&self, why: &str) -> Error {
-        tracing::error!(error = why, "the store cannot go on");
+        tracing::error!(error = why, "store failed; stopping");
         self.shared.failed.write().get_or_insert_with(|| why.to_owned());
         self.tasks.fail(&format!("etcd's store: {why}"));
         Error::Stopped
@@ -308,7 +308,7 @@ impl Committer {
                 self.snapshots.begin(writer, &self.shared, &self.tasks, told);
             }
             Ok((log, Err(error))) => {
-                tracing::error!(%error, "no snapshot was begun");
+                tracing::error!(%error, "starting a snapshot failed");
                 self.log = Some(log);
                 told(Err(Error::NoSpace));
             }

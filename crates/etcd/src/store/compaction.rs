@@ -45,9 +45,9 @@ pub(super) async fn run(store: Store, keep: AutoCompaction) {
 
 async fn compact(store: &Store, main: i64) {
     match store.compact(main, false).await {
-        Ok(_) => tracing::info!(revision = main, "compacted by itself"),
+        Ok(_) => tracing::info!(revision = main, "automatic compaction finished"),
         // Nothing was written since.
         Err(Error::Compacted) => {}
-        Err(error) => tracing::warn!(revision = main, %error, "the past was not compacted"),
+        Err(error) => tracing::warn!(revision = main, %error, "automatic compaction failed"),
     }
 }

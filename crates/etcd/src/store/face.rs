@@ -37,7 +37,7 @@ impl Store {
         self.data_dir.as_deref()
     }
 
-    /// The revision that readers see.
+    /// The current revision, which readers see.
     pub fn revision(&self) -> i64 {
         self.shared.read(State::revision)
     }

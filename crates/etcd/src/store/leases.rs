@@ -23,7 +23,7 @@ pub(super) async fn run(store: Store) {
         }
         for id in shared.read(|state| state.ended_leases(shared.clock.now(), AT_ONCE)) {
             if let Err(error) = store.end_lease(id).await {
-                tracing::warn!(id, %error, "a lease did not end");
+                tracing::warn!(id, %error, "revoking the expired lease failed");
                 // The disk may have room again later; the keys must not outlive that.
                 tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             }

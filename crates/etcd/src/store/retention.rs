@@ -19,7 +19,7 @@ impl AutoCompaction {
     /// What is wrong.
     pub fn parse(mode: &str, retention: &str) -> Result<Option<Self>, String> {
         let wrong =
-            || format!("auto-compaction-retention {retention:?} of mode {mode}: neither a number nor a duration");
+            || format!("auto-compaction-retention must be a number or a duration in mode {mode}, got {retention:?}");
         match mode {
             "periodic" | "" => {
                 let time = match retention.parse::<u64>() {
@@ -32,7 +32,7 @@ impl AutoCompaction {
                 let revisions = retention.parse::<i64>().ok().filter(|n| *n >= 0).ok_or_else(wrong)?;
                 Ok((revisions > 0).then_some(Self::Revisions(revisions)))
             }
-            _ => Err(format!("auto-compaction-mode {mode:?}: it is periodic or revision")),
+            _ => Err(format!("auto-compaction-mode must be periodic or revision, got {mode:?}")),
         }
     }
 }

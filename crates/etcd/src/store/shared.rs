@@ -25,7 +25,7 @@ pub struct Shared {
     pub(super) alarms: RwLock<BTreeSet<i32>>,
     /// Commits so far: what etcd calls the index of its log.
     pub(super) commits: AtomicU64,
-    /// Commits that were not stored.
+    /// Number of commits that could not be stored.
     pub(super) failed_commits: AtomicU64,
     /// How long commits took, and their syncs alone.
     pub(super) commit_times: Durations,
@@ -137,8 +137,8 @@ impl Shared {
         }
         let before = std::mem::replace(&mut *self.disk_fault.write(), fault.clone());
         match (before, fault) {
-            (None, Some(fault)) => tracing::error!(fault, "commits are not stored and are refused"),
-            (Some(_), None) => tracing::info!("commits are stored again"),
+            (None, Some(fault)) => tracing::error!(fault, "storing commits fails; rejecting writes"),
+            (Some(_), None) => tracing::info!("storing commits works again"),
             (None, None) | (Some(_), Some(_)) => {}
         }
     }

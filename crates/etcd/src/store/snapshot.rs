@@ -39,7 +39,7 @@ impl Snapshots {
             let written = copy.write(writer, &shared).await;
             drop(running);
             if let Err(error) = &written {
-                tracing::error!(%error, "no snapshot was written; the log grows on");
+                tracing::error!(%error, "writing a snapshot failed; the log keeps growing");
             }
             tell(written.map_err(|_| Error::NoSpace));
         });

@@ -100,7 +100,7 @@ async fn faults_in_json() {
         ("/v3/kv/range", json!({"key": 1}), 400, 3, "invalid value for field key"),
         ("/v3/lease/revoke", json!({"ID": "77"}), 404, 5, "etcdserver: requested lease not found"),
         ("/v3/kv/other", json!({}), 404, 5, "Not Found"),
-        ("/v3/auth/enable", json!({}), 501, 12, "no users and roles"),
+        ("/v3/auth/enable", json!({}), 501, 12, "users and roles are not supported"),
         ("/v3/auth/authenticate", json!({"name": "a", "password": "b"}), 400, 9, "authentication is not enabled"),
         ("/v3/auth/user/get", json!({"name": "a"}), 400, 9, "user name not found"),
         ("/v3/lease/keepalive", json!([]), 400, 3, "object"),

@@ -88,8 +88,10 @@ impl Kinds {
         loop {
             match self.find(of).await {
                 Ok(Some(kind)) => return kind,
-                Ok(None) => tracing::info!(api_version = of.api_version, kind = of.kind, "waits until it is served"),
-                Err(error) => tracing::warn!(kind = of.kind, %error, "cannot ask where it is served"),
+                Ok(None) => {
+                    tracing::info!(api_version = of.api_version, kind = of.kind, "waiting until the kind is served")
+                }
+                Err(error) => tracing::warn!(kind = of.kind, %error, "looking up the kind's API failed; retrying"),
             }
             tokio::time::sleep(backoff.delay(failures)).await;
             failures = (failures + 1).min(12);

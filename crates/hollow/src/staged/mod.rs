@@ -149,13 +149,13 @@ impl Drivers {
         let read = |stage: &Arc<Whole>| match Document::deserialize(&stage.object()) {
             Ok(document) => Some(document),
             Err(error) => {
-                tracing::warn!(stage = stage.metadata.name, %error, "a stage that cannot be read");
+                tracing::warn!(stage = stage.metadata.name, %error, "decoding a stage failed; ignoring it");
                 None
             }
         };
         let documents: Vec<_> = all.iter().filter_map(read).collect();
         let lifecycles = self.compiled(&documents, |error| {
-            tracing::warn!(%error, "a stage that cannot be used");
+            tracing::warn!(%error, "stage is invalid; ignoring it");
             Ok(())
         })?;
         self.play(lifecycles).await;

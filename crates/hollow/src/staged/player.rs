@@ -164,14 +164,14 @@ impl Player {
         let next = match chosen {
             Ok(Some(stage)) => {
                 let delay = stage.delay(&object, self.nodes.clock().now(), &mut chance).unwrap_or_else(|error| {
-                    tracing::warn!(%key, %error, "goes on without a delay");
+                    tracing::warn!(%key, %error, "reading the stage's delay failed; continuing without one");
                     std::time::Duration::ZERO
                 });
                 Some(Next { stage, due: Instant::now() + delay, step: 0 })
             }
             Ok(None) => None,
             Err(error) => {
-                tracing::warn!(kind = self.kind.of.kind, %key, %error, "in no stage");
+                tracing::warn!(kind = self.kind.of.kind, %key, %error, "matching the object to stages failed");
                 None
             }
         };
@@ -206,7 +206,7 @@ impl Player {
             let effects = match next.stage.effects(step, object) {
                 Ok(effects) => effects,
                 Err(error) => {
-                    tracing::warn!(%key, %error, "cannot be played");
+                    tracing::warn!(%key, %error, "playing a stage failed");
                     return Ok(None);
                 }
             };
@@ -219,7 +219,7 @@ impl Player {
                     }
                     Err(e) if e.is_not_found() => return Ok(None),
                     Err(error) => {
-                        tracing::warn!(%key, stage = next.stage.name(), %error, "cannot be played");
+                        tracing::warn!(%key, stage = next.stage.name(), %error, "playing a stage failed");
                         return Ok(None);
                     }
                 }

@@ -102,7 +102,7 @@ impl Writer {
     ) -> Result<(), ClientError> {
         let text = |member: &str| object[member].as_str().unwrap_or_default().to_owned();
         let of = Reference { api_version: text("apiVersion"), kind: text("kind") };
-        let unknown = || ClientError::Request(format!("no kind {:?} of {:?} is served", of.kind, of.api_version));
+        let unknown = || ClientError::Request(format!("kind {:?} of {:?} is not served", of.kind, of.api_version));
         let kind = self.kinds.find(&of).await?.ok_or_else(unknown)?;
         if kind.namespaced && meta(&object, "namespace").is_empty() {
             object["metadata"]["namespace"] = json!(namespace);

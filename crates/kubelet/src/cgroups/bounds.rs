@@ -1,4 +1,4 @@
-//! What a cgroup is held to, and how kernel and systemd name it. Pure (upstream: `pkg/kubelet/cm/helpers_linux.go`).
+//! Limits of a cgroup, as kernel files and as systemd properties. Pure (upstream: `pkg/kubelet/cm/helpers_linux.go`).
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,41 +9,41 @@ use super::resources::{PERIOD, SHARES_MIN, page_size, quota, shares, weight};
 use crate::pod;
 use crate::systemd::units::Property;
 
-/// The file of what is kept for a cgroup at all events.
+/// File of memory that is always protected from reclaim.
 pub const MEMORY_MIN: &str = "memory.min";
-/// The file of what is kept for it as long as there is other memory to be had.
+/// File of memory that is protected from reclaim if possible.
 pub const MEMORY_LOW: &str = "memory.low";
 
-/// Bounds of one cgroup; what is not there stays as it is.
+/// Limits of one cgroup. A limit of `None` stays unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// Weight against others when the CPUs are busy, as of cgroup v1.
+    /// CPU weight in shares of cgroup v1.
     pub shares: Option<i64>,
-    /// CPU time in a period, microseconds; 0: no bound.
+    /// CPU quota in microseconds per period; 0 means no limit.
     pub quota: Option<i64>,
-    /// Memory that it may use, in bytes.
+    /// Memory limit in bytes.
     pub memory: Option<i64>,
-    /// Processes and threads.
+    /// Limit of processes and threads.
     pub pids: Option<u64>,
-    /// Bytes of memory that are kept for it at all events. Only the unified tree keeps any, here and below.
+    /// Bytes of `memory.min`; cgroup v2 only.
     pub memory_min: Option<i64>,
-    /// Bytes that are kept for it as long as there are others to be had.
+    /// Bytes of `memory.low`; cgroup v2 only.
     pub memory_low: Option<i64>,
-    /// Bytes of huge pages, by the size of a page in bytes.
+    /// Limits of huge pages in bytes, by page size in bytes.
     pub huge_pages: BTreeMap<i64, i64>,
 }
 
-/// What the running pods of the two better classes ask for of the memory, bytes.
+/// Memory requests of the running pods in the two higher QoS classes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassMemory {
-    /// By pods of the class Guaranteed.
+    /// Sum of the requests of Guaranteed pods.
     pub guaranteed: i64,
-    /// By pods of the class Burstable.
+    /// Sum of the requests of Burstable pods.
     pub burstable: i64,
 }
 
 impl ClassMemory {
-    /// Of these pods.
+    /// Computes the sums of these pods.
     pub fn of(pods: &[Arc<Pod>]) -> Self {
         let mut sum = Self::default();
         for pod in pods.iter().filter(|p| !pod::is_terminal(p)) {
@@ -57,8 +57,8 @@ impl ClassMemory {
         sum
     }
 
-    /// What burstable pods and those that ask for nothing may use, of this much for all pods, where this percentage of what the
-    /// better classes ask for is not theirs (`qosReserved`).
+    /// Memory limits of the Burstable and BestEffort cgroups, if `percent` of the requests of the higher classes is reserved
+    /// (`qosReserved`) and all pods may use `allocatable` bytes.
     pub fn limits(self, allocatable: i64, percent: u8) -> (i64, i64) {
         let part = |asked: i64| asked.saturating_mul(i64::from(percent)) / 100;
         let burstable = allocatable.saturating_sub(part(self.guaranteed));
@@ -66,7 +66,7 @@ impl ClassMemory {
     }
 }
 
-/// Bytes of huge pages that are no bound.
+/// A value for huge pages that means no limit.
 const UNBOUNDED: i64 = 1 << 62;
 
 fn size(resource: &str) -> Option<i64> {
@@ -74,7 +74,7 @@ fn size(resource: &str) -> Option<i64> {
 }
 
 impl Bounds {
-    /// Of a pod on a machine with huge pages of these sizes: of those that it does not ask for it has none.
+    /// Computes the limits of a pod on a machine with these huge page sizes. Sizes that it does not request are limited to 0.
     pub fn of_pod(pod: &Pod, pids: Option<u64>, page_sizes: &[i64]) -> Self {
         let huge_pages = page_sizes.iter().map(|size| {
             let resource = format!("hugepages-{}", Quantity::binary(*size));
@@ -90,7 +90,7 @@ impl Bounds {
         }
     }
 
-    /// The same, with what the pod asks for of the memory kept for it: for a guaranteed pod at all events.
+    /// Adds memory protection of the pod's request: `memory.min` for a Guaranteed pod, otherwise `memory.low`.
     #[must_use]
     pub fn keeping_memory(self, pod: &Pod) -> Self {
         let asked = Some(pod::pod_request(pod, "memory").value()).filter(|asked| *asked > 0);
@@ -100,14 +100,14 @@ impl Bounds {
         }
     }
 
-    /// Of all pods that ask for less than they may use: their weight is what they ask for together.
+    /// Computes the limits of the Burstable cgroup: its weight is the sum of the pods' CPU requests.
     pub fn of_burstable(pods: &[Arc<Pod>], page_sizes: &[i64]) -> Self {
         let asked = pods.iter().filter(|p| pod::qos_class(p) == "Burstable" && !pod::is_terminal(p));
         let milli = asked.fold(0i64, |sum, p| sum.saturating_add(pod::pod_request(p, "cpu").milli_value()));
         Self { shares: Some(shares(milli)), ..Self::unbounded(page_sizes) }
     }
 
-    /// Of all pods that ask for nothing.
+    /// Computes the limits of the BestEffort cgroup.
     pub fn of_best_effort(page_sizes: &[i64]) -> Self {
         Self { shares: Some(SHARES_MIN), ..Self::unbounded(page_sizes) }
     }
@@ -116,7 +116,7 @@ impl Bounds {
         Self { huge_pages: page_sizes.iter().map(|size| (*size, UNBOUNDED)).collect(), ..Self::default() }
     }
 
-    /// Of these amounts of the node, by resource; in CPU alone where `only_cpu`.
+    /// Converts amounts of the node by resource; only CPU if `only_cpu`.
     pub fn of_amounts(amounts: &BTreeMap<String, Quantity>, only_cpu: bool) -> Self {
         let cpu = Self { shares: amounts.get("cpu").map(|q| shares(q.milli_value())), ..Self::default() };
         if only_cpu {
@@ -130,7 +130,7 @@ impl Bounds {
         }
     }
 
-    /// The kernel's files: of one tree, or the controller of each and its file there.
+    /// Returns the kernel files and values. On cgroup v1 each file has a controller.
     pub fn files(&self, unified: bool) -> Vec<CgroupFile> {
         let mut out = Vec::new();
         let mut add = |controller: &'static str, name: &str, value: String| {
@@ -169,7 +169,7 @@ impl Bounds {
         out
     }
 
-    /// The same to systemd, which knows nothing of huge pages.
+    /// Returns the systemd properties. systemd has none for huge pages.
     pub fn properties(&self, unified: bool) -> Vec<Property> {
         let number = |n: i64| u64::try_from(n).unwrap_or(u64::MAX);
         let mut out: Vec<Property> = Vec::new();
@@ -177,7 +177,7 @@ impl Bounds {
             out.push(if unified { ("CPUWeight", number(weight(n))) } else { ("CPUShares", number(n)) });
         }
         if let Some(n) = self.quota {
-            // In a second, and in whole hundredths of one, which is how exact systemd is.
+            // Converted to a quota per second and rounded up to systemd's resolution of 10 ms.
             let second = number(n).saturating_mul(1_000_000 / PERIOD.unsigned_abs()).next_multiple_of(10_000);
             out.push(("CPUQuotaPerSecUSec", if n == 0 { u64::MAX } else { second }));
         }
@@ -192,14 +192,14 @@ impl Bounds {
     }
 }
 
-/// A file of a cgroup and what is written into it.
+/// A file of a cgroup and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupFile {
-    /// Whose it is, where each controller has a tree of its own.
+    /// The file's controller on cgroup v1.
     pub controller: &'static str,
-    /// Its name in the cgroup's directory.
+    /// Name of the file in the cgroup's directory.
     pub name: String,
-    /// What is written.
+    /// The value to write.
     pub value: String,
 }
 
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_systemd_keeps() {
+    fn limits_as_systemd_properties() {
         let bounds = Bounds::of_pod(&pod(json!({"limits": {"cpu": "1234m", "memory": "64Mi"}})), Some(100), &[2 << 20]);
         let memory = 64 << 20;
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_kept_and_memory_that_is_not_theirs() {
+    fn memory_protection_and_reserved_memory() {
         const MIB: i64 = 1 << 20;
         let guaranteed = Arc::new(pod(json!({"limits": {"cpu": "1", "memory": "64Mi"}})));
         let burstable = Arc::new(pod(json!({"requests": {"memory": "32Mi"}})));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_and_the_node() {
+    fn limits_of_qos_classes_and_the_node() {
         let asks = |cpu: &str| Arc::new(pod(json!({"requests": {"cpu": cpu}})));
         let mut over = pod(json!({"requests": {"cpu": "8"}}));
         over.status = serde_json::from_value(json!({"phase": "Succeeded"})).expect("a status");

@@ -1,5 +1,5 @@
-//! What the kernel is told of a container's memory beside its bound, on the unified tree: whether all of it ends when it has none
-//! left, what is kept for it, and from where on it is slowed down (KEP-2570; upstream: `kuberuntime_container_linux.go`).
+//! Memory settings of a container besides its limit, on cgroup v2: whether the OOM killer ends all processes, protected memory, and
+//! throttling (KEP-2570; upstream: `kuberuntime_container_linux.go`).
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -10,29 +10,29 @@ use super::tree::Tree;
 use crate::config::cgroups::{MemoryConfig, MemoryQos};
 use crate::pod;
 
-/// Beyond it the cgroup is slowed down.
+/// File of the amount above which the cgroup is throttled.
 const MEMORY_HIGH: &str = "memory.high";
-/// Whether all of the cgroup ends together.
+/// File that says whether the OOM killer ends all processes of the cgroup.
 const OOM_GROUP: &str = "memory.oom.group";
 
-/// What holds for the containers of this node.
+/// Memory rules for the containers of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MemoryRules {
-    /// Whether a container that has no memory left ends as a whole.
+    /// Whether the OOM killer ends all processes of a container.
     pub kills_group: bool,
-    /// What is kept for containers, and from where on they are slowed down; `None`: nothing and nowhere.
+    /// Memory protection and throttling; `None` disables both.
     pub qos: Option<MemoryQos>,
-    /// What all pods may use together, bytes: the limit of a container that has none. 0: not known.
+    /// Memory in bytes that all pods may use, which replaces the limit of a container without one; 0 if unknown.
     pub allocatable: i64,
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub page: i64,
 }
 
 impl MemoryRules {
-    /// The machine's, whose tree is mounted at `mount`.
+    /// Detects the rules for this machine, whose cgroups are mounted at `mount`.
     ///
     /// # Errors
-    /// The configuration says of a tree of the old kind what that cannot do.
+    /// The configuration requires cgroup v2 but the machine has v1.
     pub fn detect(mount: &Path, config: MemoryConfig, allocatable: i64) -> Result<Self, String> {
         let is_unified = Tree::detect(mount).is_ok_and(|tree| tree.is_unified());
         if !is_unified && config.kills_one == Some(false) {
@@ -45,7 +45,7 @@ impl MemoryRules {
         Ok(Self { kills_group: config.kills_one != Some(true), qos: config.qos, allocatable, page })
     }
 
-    /// Says it in what the runtime is told of a container.
+    /// Adds the settings to the container's resources for the runtime.
     pub fn bind(&self, pod: &Pod, c: &Container, resources: &mut cri::LinuxContainerResources) {
         let mut say = |name: &str, value: i64| drop(resources.unified.insert(name.to_owned(), value.to_string()));
         if self.kills_group {
@@ -81,7 +81,7 @@ mod tests {
 
     const MIB: i64 = 1 << 20;
 
-    fn told(rules: MemoryRules, resources: &Value) -> Vec<String> {
+    fn applied(rules: MemoryRules, resources: &Value) -> Vec<String> {
         let pod = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
         let pod: Pod = serde_json::from_value(pod).expect("pod");
         let mut out = cri::LinuxContainerResources::default();
@@ -90,27 +90,27 @@ mod tests {
     }
 
     #[test]
-    fn a_container_ends_as_a_whole_on_the_unified_tree_unless_it_is_said_otherwise() {
+    fn the_oom_killer_ends_all_processes_on_cgroup_v2_by_default() {
         let dir = tempfile::tempdir().expect("tempdir");
         std::fs::write(dir.path().join("cgroup.controllers"), "cpu memory pids\n").expect("write");
         let rules = |kills_one| {
             let config = MemoryConfig { kills_one, ..MemoryConfig::default() };
             MemoryRules::detect(dir.path(), config, 0)
         };
-        for (said, told_of_it) in
+        for (said, expected) in
             [(None, &["memory.oom.group=1"][..]), (Some(false), &["memory.oom.group=1"]), (Some(true), &[])]
         {
-            assert_eq!(told(rules(said).expect("unified"), &json!({})), told_of_it, "{said:?}");
+            assert_eq!(applied(rules(said).expect("unified"), &json!({})), expected, "{said:?}");
         }
         std::fs::create_dir(dir.path().join("memory")).expect("mkdir");
         std::fs::write(dir.path().join("memory/tasks"), "").expect("write");
-        assert_eq!(told(rules(None).expect("split"), &json!({})), Vec::<String>::new());
+        assert_eq!(applied(rules(None).expect("split"), &json!({})), Vec::<String>::new());
         assert!(rules(Some(true)).is_ok());
         assert!(rules(Some(false)).expect_err("split").contains("when using cgroup v1"));
     }
 
     #[test]
-    fn quality_of_memory_belongs_to_the_unified_tree() {
+    fn memory_qos_requires_cgroup_v2() {
         let dir = tempfile::tempdir().expect("tempdir");
         let qos = Some(MemoryQos { throttling: 0.9, is_tiered: true });
         let config = MemoryConfig { qos, ..MemoryConfig::default() };
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_where_it_slows_down() {
+    fn memory_protection_and_throttling() {
         let tiered = MemoryRules {
             kills_group: false,
             qos: Some(MemoryQos { throttling: 0.9, is_tiered: true }),
@@ -140,7 +140,7 @@ mod tests {
             (tiered, &json!({}), "memory.low=0 memory.min=0".to_owned()),
             (plain, &guaranteed, "memory.low=0 memory.min=0".to_owned()),
             (plain, &burstable, format!("memory.high={} memory.low=0 memory.min=0", 150 * MIB)),
-            // No half page: 100 and a half of them.
+            // Rounded down to 100 pages from 100.5.
             (
                 plain,
                 &json!({"requests": {"memory": "4096"}, "limits": {"memory": "819200"}}),
@@ -148,7 +148,7 @@ mod tests {
             ),
             (MemoryRules { allocatable: 0, ..plain }, &open, "memory.low=0 memory.min=0".to_owned()),
         ] {
-            assert_eq!(told(rules, resources).join(" "), wanted, "{resources}");
+            assert_eq!(applied(rules, resources).join(" "), wanted, "{resources}");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Cgroups of pods, on v1 and v2, made here or by systemd. The tree is `ROOT/kubepods[/burstable|/besteffort]/podUID`; ROOT
-//! is this node's own. Where the kernel's tree cannot be written the kubelet says so once and runs without (upstream:
+//! Cgroups of pods on v1 and v2, created directly or by systemd. The hierarchy is `ROOT/kubepods[/burstable|/besteffort]/podUID`, where
+//! ROOT belongs to this node. If the hierarchy is not writable, the kubelet logs this once and runs without pods' cgroups (upstream:
 //! `pkg/kubelet/cm`).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 pub mod bounds;
 pub mod memory;
@@ -35,18 +35,20 @@ use resources::quota;
 use tree::Tree;
 use usage::CgroupUsage;
 
-/// Where the kernel's tree is mounted.
+/// Mount point of the cgroup file system.
 const MOUNT: &str = "/sys/fs/cgroup";
-/// The classes that have a cgroup of their own; guaranteed pods lie beside these.
+/// QoS classes with a cgroup; Guaranteed pods are directly below `kubepods`.
 const CLASSES: [&str; 2] = ["burstable", "besteffort"];
 
-/// The pods' cgroups; cheap to clone.
+/// Manager of the pods' cgroups. Without cgroups ([`Cgroups::none`]) its methods do nothing. A pod's cgroup is created by
+/// [`Cgroups::ensure`] before its sandbox, its path is the runtime's `cgroup_parent`, and [`Cgroups::remove`] removes it after the pod's
+/// containers ended. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct Cgroups {
     inner: Option<Arc<Inner>>,
-    /// How long it takes to make, change and remove one.
+    /// Histogram of the duration of operations.
     seconds: Option<HistogramVec>,
-    /// Bytes that are kept at all events, and as long as there are others.
+    /// Gauges of `memory.min` and `memory.low` in bytes.
     keeps: Option<[IntGauge; 2]>,
 }
 
@@ -54,24 +56,24 @@ pub struct Cgroups {
 struct Inner {
     tree: Tree,
     driver: CgroupDriver,
-    /// The cgroup of all pods, `ROOT/kubepods`.
+    /// Cgroup of all pods, `ROOT/kubepods`.
     pods: CgroupName,
     pids_max: Option<u64>,
     page_sizes: Vec<i64>,
     memory: MemoryConfig,
-    /// Makes the cgroups, where systemd does.
+    /// systemd's client, if systemd creates the cgroups.
     slices: Option<Slices>,
-    /// Whether what is above `pods` is there for pods alone.
+    /// Whether the cgroups above `pods` are used for pods only.
     own_root: bool,
 }
 
 impl Cgroups {
-    /// No cgroups of pods' own.
+    /// Returns a manager that creates no cgroups.
     pub fn none() -> Self {
         Self { inner: None, seconds: None, keeps: None }
     }
 
-    /// Cgroups in the machine's tree; logs and does without where that fails.
+    /// Opens the machine's cgroup hierarchy. On failure, logs a warning and returns a manager that creates no cgroups.
     pub async fn open(config: Option<&CgroupConfig>, pids_max: Option<u64>, memory: MemoryConfig) -> Self {
         let Some(config) = config else { return Self::none() };
         let slices = (config.driver == CgroupDriver::Systemd).then(|| Slices::new(&Bus::system()));
@@ -87,7 +89,7 @@ impl Cgroups {
         let tree = match Tree::detect(mount) {
             Ok(tree) => tree,
             Err(why) => {
-                tracing::warn!("{why}: pods run without cgroups of their own, and their limits are not held");
+                tracing::warn!("{why}; running without pod cgroups, so limits of pods are not enforced");
                 return Self::none();
             }
         };
@@ -108,29 +110,28 @@ impl Cgroups {
             let name = class.map_or_else(|| inner.pods.clone(), |c| inner.pods.join(c));
             let bounds = if class.is_some() { bounds.clone() } else { Bounds::default() };
             if let Err(e) = inner.ensure(name, bounds).await {
-                tracing::warn!(error = e, "cannot make cgroups: pods run without cgroups of their own");
+                tracing::warn!(error = e, "cannot create cgroups; running without pod cgroups");
                 return Self::none();
             }
         }
         Self { inner: Some(inner), seconds: None, keeps: None }
     }
 
-    /// The same, which shows by `r` which version the machine's tree has and how long work on it takes.
+    /// Registers metrics: the cgroup version and the duration of operations.
     #[must_use]
     pub fn counted(self, r: &Registry) -> Self {
         let Some(inner) = &self.inner else { return self };
         let version = if inner.tree.is_unified() { 2 } else { 1 };
-        r.gauge("kubelet_cgroup_version", "Version of the kernel's tree of cgroups.").set(version);
+        r.gauge("kubelet_cgroup_version", "Version of the machine's cgroup hierarchy (1 or 2).").set(version);
         let seconds = r.histograms(
             "kubelet_cgroup_manager_duration_seconds",
-            "Seconds that it took to create, update or destroy the cgroup of a pod.",
+            "Duration of cgroup manager operations in seconds, by operation (create, update, destroy).",
             &["operation_type"],
             &USUAL_BOUNDS,
         );
         let keeps = inner.memory.qos.filter(|_| inner.tree.is_unified()).map(|_| {
-            let guaranteed = "Bytes of memory that are kept for guaranteed pods at all events (memory.min).";
-            let burstable =
-                "Bytes of memory that are kept for burstable pods as long as there are others (memory.low).";
+            let guaranteed = "Memory in bytes that is always protected for Guaranteed pods (memory.min).";
+            let burstable = "Memory in bytes that is protected for Burstable pods if possible (memory.low).";
             [
                 r.gauge("kubelet_memory_qos_node_memory_min_bytes", guaranteed),
                 r.gauge("kubelet_memory_qos_node_memory_low_bytes", burstable),
@@ -152,15 +153,15 @@ impl Cgroups {
         }
     }
 
-    /// `cgroup_parent` of the pod's containers; empty without cgroups.
+    /// Value of `cgroup_parent` for the pod's sandbox; empty without cgroups.
     pub fn parent(&self, pod: &Pod) -> String {
         self.inner.as_ref().map(|i| format!("/{}", i.path(&i.name(pod)))).unwrap_or_default()
     }
 
-    /// Makes the pod's cgroup and sets its limits; with `unbound_cpu` none in the time of processors.
+    /// Creates the pod's cgroup and sets its limits; with `unbound_cpu` without a CPU quota.
     ///
     /// # Errors
-    /// When the kernel or systemd does not make it.
+    /// The kernel or systemd could not create it.
     pub async fn ensure(&self, pod: &Pod, unbound_cpu: bool) -> Result<(), String> {
         let Some(inner) = &self.inner else { return Ok(()) };
         let mut bounds = Bounds::of_pod(pod, inner.pids_max, &inner.page_sizes);
@@ -179,43 +180,43 @@ impl Cgroups {
         })
     }
 
-    /// Raises the pod's limits to what it may use from now on, where they are lower; [`Cgroups::ensure`] lowers the others once
-    /// its containers use less.
+    /// Raises the pod's limits that are below the granted ones. [`Cgroups::ensure`] lowers the others after the containers' limits were
+    /// lowered.
     ///
     /// # Errors
-    /// When the process ends.
+    /// The process is ending.
     pub async fn raise(&self, pod: &Pod) -> Result<(), String> {
         let Some(inner) = self.inner.clone() else { return Ok(()) };
         let pod = pod.clone();
         FILES.run(move || inner.raise(&pod)).await.map_err(|e| e.to_string())
     }
 
-    /// Removes the cgroup of a pod whose containers have ended, and all an earlier class left. A process that the runtime
-    /// forgot in it is ended first; what is still busy then is left for the next time.
+    /// Removes the cgroup of a pod whose containers have ended, in every QoS class. Kills remaining processes first. Cgroups that are still
+    /// busy are left for the next call.
     pub async fn remove(&self, uid: &str) {
         let Some(inner) = &self.inner else { return };
         let (trees, began) = (inner.trees(uid), Instant::now());
         for error in end_in_cgroups(trees.clone()).await {
-            tracing::warn!(uid, error, "a process of a pod that has ended");
+            tracing::warn!(uid, error, "cannot kill a process of an ended pod");
         }
-        // Fails only when the process ends, or by a panic that has been reported.
+        // Fails only if the process ends, or after a panic that was already reported.
         let _ = FILES.run(move || trees.iter().for_each(|dir| tree::remove(dir))).await;
         if let Some(slices) = &inner.slices {
             for name in inner.names(uid) {
                 if let Err(error) = slices.end(&name.slice().0).await {
-                    tracing::debug!(uid, %error, "slice not ended");
+                    tracing::debug!(uid, %error, "cannot stop the systemd slice of an ended pod");
                 }
             }
         }
         self.took("destroy", began);
     }
 
-    /// What a pod as a whole has waited for, as far as the kernel tells (cgroup v2). Reads files of the kernel's.
+    /// Pressure of a pod's cgroup (cgroup v2 only). Reads kernel files.
     pub fn pressure(&self, uid: &str) -> ResourcePressures {
         self.unified_directory(uid).map(|dir| ResourcePressures::read(&dir)).unwrap_or_default()
     }
 
-    /// The cgroup of a container, in one tree of all controllers: named by the container's ID alone, or as a scope of systemd's.
+    /// Directory of a container's cgroup on cgroup v2, named by the container's ID or as a systemd scope.
     pub fn container_directory(&self, uid: &str, id: &str) -> Option<PathBuf> {
         let names = std::fs::read_dir(self.unified_directory(uid)?).ok()?;
         let is_its = |name: &str| name == id || name.strip_suffix(".scope").is_some_and(|n| n.ends_with(id));
@@ -227,13 +228,13 @@ impl Cgroups {
         inner.trees(uid).into_iter().find(|dir| dir.exists())
     }
 
-    /// The same of the whole machine.
+    /// Pressure of the whole machine.
     pub fn machine_pressure(&self) -> ResourcePressures {
         let of = |inner: &Arc<Inner>| inner.tree.is_unified().then(|| ResourcePressures::read(Path::new(MOUNT)));
         self.inner.as_ref().and_then(of).unwrap_or_default()
     }
 
-    /// What a pod's cgroup uses, and what all pods use together; nothing without cgroups. Reads files of the kernel's.
+    /// Usage of a pod's cgroup, or of all pods for `None`; empty without cgroups. Reads kernel files.
     pub fn usage(&self, uid: Option<&str>) -> CgroupUsage {
         let Some(inner) = &self.inner else { return CgroupUsage::default() };
         let names = uid.map_or_else(|| vec![inner.pods.clone()], |uid| inner.names(uid).into());
@@ -241,7 +242,7 @@ impl Cgroups {
         names.iter().map(used).find(|u| u.memory.is_some() || u.cpu_nanos.is_some()).unwrap_or_default()
     }
 
-    /// What a container's cgroup uses: named by the container's ID alone, or as a scope of systemd's. Reads files of the kernel's.
+    /// Usage of a container's cgroup, named by the container's ID or as a systemd scope. Reads kernel files.
     pub fn container_usage(&self, uid: &str, id: &str) -> CgroupUsage {
         let Some(inner) = &self.inner else { return CgroupUsage::default() };
         let named = self.container_directory(uid, id);
@@ -250,12 +251,12 @@ impl Cgroups {
         inner.names(uid).iter().map(used).find(|u| u.memory.is_some() || u.cpu_nanos.is_some()).unwrap_or_default()
     }
 
-    /// The path of the cgroup of all pods.
+    /// Path of the cgroup of all pods.
     pub fn all_pods(&self) -> Option<String> {
         self.inner.as_ref().map(|i| format!("/{}", i.path(&i.pods)))
     }
 
-    /// How many processes and threads a pod has. Reads a file of the kernel's.
+    /// Number of processes and threads of a pod. Reads a kernel file.
     pub fn processes(&self, uid: &str) -> Option<u64> {
         let inner = self.inner.as_ref()?;
         let read = |name: CgroupName| {
@@ -267,7 +268,7 @@ impl Cgroups {
 }
 
 impl Inner {
-    /// Makes a cgroup and holds it to its bounds.
+    /// Creates a cgroup and sets its limits.
     async fn ensure(self: &Arc<Self>, name: CgroupName, bounds: Bounds) -> Result<(), String> {
         let slice = name.slice();
         if let Some(slices) = &self.slices {
@@ -279,7 +280,7 @@ impl Inner {
         let work = move || {
             let path = me.path(&name);
             me.tree.make(&path)?;
-            // What a kernel does not offer is no reason to run no pods at all.
+            // A limit that the kernel does not support must not prevent pods from running.
             let _ = me.tree.hold(&path, &bounds);
             Ok::<_, std::io::Error>(())
         };
@@ -297,7 +298,7 @@ impl Inner {
             quota: cpu.filter(|w| rises(bound(("cpu", "cpu.cfs_quota_us"), "cpu.max"), *w)),
             ..Bounds::default()
         };
-        // Said already; what comes of it shows when the containers are held to theirs.
+        // A failure is already logged; its effect shows when the containers' limits are set.
         let _ = self.tree.hold(&path, &raised);
     }
 
@@ -314,13 +315,13 @@ impl Inner {
         class.join(format!("pod{}", pod::uid(pod)))
     }
 
-    /// The cgroup of a pod, whatever its class.
+    /// Names of a pod's cgroup in each QoS class.
     fn names(&self, uid: &str) -> [CgroupName; 3] {
         let of = |class: CgroupName| class.join(format!("pod{uid}"));
         [of(self.pods.clone()), of(self.pods.join(CLASSES[0])), of(self.pods.join(CLASSES[1]))]
     }
 
-    /// Where a pod's cgroups are, whatever its class.
+    /// Directories of a pod's cgroup in each QoS class.
     fn trees(&self, uid: &str) -> Vec<PathBuf> {
         self.names(uid).iter().flat_map(|name| self.tree.directories(&self.path(name))).collect()
     }

@@ -1,15 +1,14 @@
-//! Names of cgroups, and the paths that stand for them: plain directories, or slices within slices as systemd has them.
-//! Pure (upstream: `pkg/kubelet/cm/cgroup_manager_linux.go`).
+//! Names and paths of cgroups: plain directories, or nested slices of systemd. Pure (upstream: `pkg/kubelet/cm/cgroup_manager_linux.go`).
 use crate::config::cgroups::CgroupDriver;
 
 const SUFFIX: &str = ".slice";
 
-/// A cgroup by the parts of its name, from the top of the tree.
+/// A cgroup, as the parts of its name from the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupName(Vec<String>);
 
 impl CgroupName {
-    /// What `cgroupRoot` and the like name: a path, or, to systemd, a slice.
+    /// Parses a value such as `cgroupRoot`: a path, or a slice for the systemd driver.
     pub fn parse(text: &str, driver: CgroupDriver) -> Self {
         let text = text.trim_matches('/');
         let parts: Vec<String> = match driver {
@@ -22,18 +21,18 @@ impl CgroupName {
         Self(parts.into_iter().filter(|p| !p.is_empty()).collect())
     }
 
-    /// The one below it.
+    /// Returns a child.
     #[must_use]
     pub fn join(&self, part: impl Into<String>) -> Self {
         Self(self.0.iter().cloned().chain([part.into()]).collect())
     }
 
-    /// Those above it, the highest first.
+    /// Returns the ancestors, from the root down.
     pub fn above(&self) -> Vec<Self> {
         (1..self.0.len()).map(|n| Self(self.0[..n].to_vec())).collect()
     }
 
-    /// Its place below the mount of a controller, without a slash before it.
+    /// Returns the path relative to a controller's mount point, without a leading slash.
     pub fn path(&self, driver: CgroupDriver) -> String {
         match driver {
             CgroupDriver::Cgroupfs => self.0.join("/"),
@@ -44,14 +43,14 @@ impl CgroupName {
         }
     }
 
-    /// Its slice and the one above it, to systemd.
+    /// Returns the names of its slice and of the parent slice.
     pub fn slice(&self) -> (String, String) {
         let above = self.0.len().saturating_sub(1);
         (slice(&self.0), slice(&self.0[..above]))
     }
 }
 
-/// A slice says all that is above it; what separates the parts stands for itself within none.
+/// Returns the slice name, which includes all ancestors. Dashes separate the parts and are escaped within them.
 fn slice(parts: &[String]) -> String {
     if parts.is_empty() {
         return format!("-{SUFFIX}");
@@ -65,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_runtimes_and_kubeadm_expect_them() {
+    fn cgroup_names_match_runtimes_and_kubeadm() {
         for (root, parts, plain, slices) in [
             ("", &["kubepods"][..], "kubepods", "kubepods.slice"),
             ("/", &["kubepods", "burstable"], "kubepods/burstable", "kubepods.slice/kubepods-burstable.slice"),
@@ -86,13 +85,13 @@ mod tests {
     }
 
     #[test]
-    fn what_systemd_is_asked_for() {
+    fn slices_and_their_parents() {
         let driver = CgroupDriver::Systemd;
         let top = CgroupName::parse("", driver);
         assert_eq!(top.join("kubepods").slice(), ("kubepods.slice".to_owned(), "-.slice".to_owned()));
         let pod = top.join("kubepods").join("burstable").join("poda-b");
         assert_eq!(pod.slice(), ("kubepods-burstable-poda_b.slice".into(), "kubepods-burstable.slice".into()));
-        // A slice as the root, by its name or its path.
+        // A slice as the root, by name or by path.
         for root in ["/node.slice/node-a_b.slice", "node-a_b.slice"] {
             let name = CgroupName::parse(root, driver);
             assert_eq!(name.path(driver), "node.slice/node-a_b.slice", "{root}");

@@ -1,6 +1,6 @@
-//! Cgroups above those of single pods: that of all pods, held to the node's allocatable, the two classes, and what others run
-//! in (upstream: `node_container_manager_linux.go`, `qos_container_manager_linux.go`).
-#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
+//! Cgroups above those of single pods: the one of all pods, limited to node allocatable, those of QoS classes, and those of system daemons
+//! (upstream: `node_container_manager_linux.go`, `qos_container_manager_linux.go`).
+#![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, no disk")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use super::name::CgroupName;
 use super::{CLASSES, Cgroups, Inner};
 
 impl Cgroups {
-    /// Gives each class its weight among the pods that run, and of the memory what is kept for it and what is not for it;
-    /// `allocatable` is how much of that all pods may use together.
+    /// Sets each class's CPU weight from the pods that run, and its memory protection and limit. `allocatable` is the memory in bytes that
+    /// all pods may use.
     pub async fn share_out(&self, pods: &[Arc<Pod>], allocatable: i64) {
         let Some(inner) = &self.inner else { return };
         let asked = ClassMemory::of(pods);
@@ -24,7 +24,7 @@ impl Cgroups {
             (CLASSES[1], Bounds::of_best_effort(&inner.page_sizes)),
         ];
         if let Some(qos) = inner.memory.qos.filter(|_| inner.tree.is_unified()) {
-            // What is kept for the pods below must be kept for the whole, or it is not kept at all.
+            // Protection of a cgroup works only if its ancestors are protected too.
             let (all, burstable) = if qos.is_tiered {
                 (asked.guaranteed.saturating_add(asked.burstable), asked.burstable)
             } else {
@@ -34,14 +34,14 @@ impl Cgroups {
             let whole = Bounds { memory_min: Some(all), ..Bounds::default() };
             for name in inner.roots().into_iter().chain([inner.pods.clone()]) {
                 if let Err(error) = inner.hold(name, whole.clone()).await {
-                    tracing::warn!(error, "no memory is kept for pods");
+                    tracing::warn!(error, "cannot protect the memory requests of pods; retrying later");
                 }
             }
             self.kept(if qos.is_tiered { asked } else { ClassMemory::default() });
         }
         for (class, bounds) in &classes {
             if let Err(error) = inner.ensure(inner.pods.join(*class), bounds.clone()).await {
-                tracing::warn!(class, error, "the cgroup of a class of pods is not as it should be");
+                tracing::warn!(class, error, "cannot update the cgroup of a QoS class; retrying later");
             }
         }
         if let Some(percent) = inner.memory.reserved_percent.filter(|_| allocatable > 0) {
@@ -51,13 +51,13 @@ impl Cgroups {
         }
     }
 
-    /// Holds all pods together to these amounts.
+    /// Limits all pods together to these amounts.
     ///
     /// # Errors
-    /// When the kernel refuses, as where the pods use more already.
+    /// The kernel rejects a limit, for example because pods use more already.
     pub async fn hold_pods(&self, amounts: &BTreeMap<String, Quantity>) -> Result<(), String> {
         let Some(inner) = &self.inner else { return Ok(()) };
-        // Beside the system's own cgroups it is the root that weighs.
+        // The root competes with the system's cgroups, so it needs the weight as well.
         let weight = Bounds::of_amounts(amounts, true);
         for root in inner.roots() {
             inner.hold(root, weight.clone()).await?;
@@ -65,10 +65,10 @@ impl Cgroups {
         inner.hold(inner.pods.clone(), Bounds::of_amounts(amounts, false)).await
     }
 
-    /// Holds a cgroup that others have made to what is reserved for it; in CPU alone where `only_cpu`.
+    /// Limits a cgroup of system daemons to its reservation; only CPU if `only_cpu`.
     ///
     /// # Errors
-    /// When it is not there or the kernel refuses.
+    /// The cgroup does not exist or the kernel rejects a limit.
     pub async fn hold_reserved(
         &self,
         name: &str,
@@ -80,24 +80,24 @@ impl Cgroups {
     }
 }
 
-/// Memory of all pods together, bytes.
+/// Memory of all pods together, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodsMemory {
-    /// What they may use.
+    /// Memory limit of all pods.
     pub limit: u64,
-    /// Their working set: what they use, without files that nobody has used lately.
+    /// Working set: usage without inactive file pages.
     pub used: u64,
 }
 
 impl Cgroups {
-    /// What all pods use, where they are held to something. Reads files of the kernel's.
+    /// Memory usage of all pods, if they are limited. Reads kernel files.
     pub fn memory_of_pods(&self) -> Option<PodsMemory> {
         self.inner.as_ref()?.memory()
     }
 }
 
 impl Inner {
-    /// The cgroups above that of all pods which are there for pods alone.
+    /// Returns the ancestors of the cgroup of all pods that are used for pods only.
     fn roots(&self) -> Vec<CgroupName> {
         if self.own_root { self.pods.above() } else { Vec::new() }
     }
@@ -116,7 +116,7 @@ impl Inner {
         Some(PodsMemory { limit: u64::try_from(limit).ok()?, used: used.saturating_sub(idle) })
     }
 
-    /// Bounds the memory of a class; one that uses more already gets no more than that.
+    /// Sets the memory limit of a class, but not below its current usage.
     async fn bound_class(self: &Arc<Self>, class: &'static str, bytes: i64) {
         let name = self.pods.join(class);
         let bound = |bytes: i64| Bounds { memory: Some(bytes.max(0)), ..Bounds::default() };
@@ -130,11 +130,11 @@ impl Inner {
             None => Err(why),
         };
         if let Err(error) = again {
-            tracing::warn!(class, error, "the memory of a class of pods is not bounded");
+            tracing::warn!(class, error, "cannot limit the memory of a QoS class; retrying later");
         }
     }
 
-    /// Holds a cgroup that is there, and says when that fails.
+    /// Sets the limits of an existing cgroup.
     async fn hold(self: &Arc<Self>, name: CgroupName, bounds: Bounds) -> Result<(), String> {
         let me = Arc::clone(self);
         let (path, held) = (self.path(&name), bounds.clone());

@@ -1,22 +1,22 @@
-//! Where a container runs, told to the runtime.
+//! CPU and memory placement of a container, for the runtime.
 use kelson_cri::proto as cri;
 
 use super::resources::unbound_cpu;
 
-/// Where one container runs; empty: wherever.
+/// CPUs and NUMA nodes of one container; empty strings mean no restriction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Placed {
-    /// The processors that it runs on, as the kernel writes them.
+pub struct ContainerPlacement {
+    /// CPUs in the kernel's list format.
     pub cpus: String,
-    /// The parts of the machine that its memory is from.
+    /// NUMA nodes of its memory in the kernel's list format.
     pub memory_nodes: String,
-    /// Whether nobody else has these processors.
+    /// Whether the CPUs are exclusive.
     pub has_own_cpus: bool,
 }
 
-impl Placed {
-    /// Says so in what the runtime is told. Whoever has processors alone is not bounded in their time besides: that would slow it down
-    /// for nothing (upstream: `DisableCPUQuotaWithExclusiveCPUs`).
+impl ContainerPlacement {
+    /// Adds the placement to the container's resources for the runtime. A container with exclusive CPUs gets no CPU quota, which would only
+    /// throttle it (upstream: `DisableCPUQuotaWithExclusiveCPUs`).
     pub fn bind(&self, resources: &mut cri::LinuxContainerResources) {
         resources.cpuset_cpus.clone_from(&self.cpus);
         resources.cpuset_mems.clone_from(&self.memory_nodes);

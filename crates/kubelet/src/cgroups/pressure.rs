@@ -1,48 +1,48 @@
-//! How long those in a cgroup have waited for processors, memory and disks: the kernel's pressure stall information (KEP-4205).
-#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
+//! Pressure stall information of a cgroup: how long tasks waited for CPU, memory and I/O (KEP-4205).
+#![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, no disk")]
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// One kind of stall of one resource.
+/// Stall times of one kind for one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stall {
-    /// All of it so far, microseconds.
+    /// Total in microseconds.
     pub total: u64,
-    /// Share of the last ten, sixty and three hundred seconds, percent.
+    /// Share of the last 10, 60 and 300 seconds in percent.
     pub averages: [f64; 3],
 }
 
-/// What waited for one resource.
+/// Stall times for one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StallPair {
-    /// At least one of the tasks.
+    /// Time in which at least one task waited.
     pub some: Stall,
-    /// All of them at once, so that nothing was done.
+    /// Time in which all tasks waited.
     pub full: Stall,
 }
 
-/// Of each resource, where the kernel tells.
+/// Stall times by resource; `None` if the kernel does not report them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ResourcePressures {
-    /// What waited for a processor.
+    /// Waiting for a CPU.
     pub cpu: Option<StallPair>,
-    /// What waited for pages of memory.
+    /// Waiting for memory pages.
     pub memory: Option<StallPair>,
-    /// What waited for a disk.
+    /// Waiting for I/O.
     pub io: Option<StallPair>,
 }
 
 impl ResourcePressures {
-    /// Those of the cgroup that this directory is; a kernel without them, or told to count none, has no such files.
+    /// Reads the files in the cgroup's directory. They do not exist if the kernel has no pressure information or it is disabled.
     pub fn read(cgroup: &Path) -> Self {
         let of = |name: &str| parse(&std::fs::read_to_string(cgroup.join(format!("{name}.pressure"))).ok()?);
         Self { cpu: of("cpu"), memory: of("memory"), io: of("io") }
     }
 }
 
-/// Reads such a file's text. Of processors old kernels do not tell when all waited.
+/// Parses a pressure file. Old kernels have no line `full` for CPU.
 fn parse(text: &str) -> Option<StallPair> {
     let line = |kind: &str| {
         let rest = text.lines().find_map(|l| l.strip_prefix(kind)?.strip_prefix(' '))?;
@@ -57,7 +57,7 @@ fn parse(text: &str) -> Option<StallPair> {
 }
 
 impl StallPair {
-    /// As summaries show it (`PSIStats`).
+    /// Returns the JSON form of the summary API (`PSIStats`).
     pub fn json(&self) -> Value {
         let of = |s: &Stall| {
             let [avg10, avg60, avg300] = s.averages;
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_the_kernel_writes_them() {
+    fn pressure_files_are_parsed() {
         let both =
             "some avg10=1.50 avg60=0.25 avg300=0.00 total=12345\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=99\n";
         let found = parse(both).expect("both lines");
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_counts_none_has_none() {
+    fn no_pressure_files_mean_no_pressure() {
         let dir = tempfile::tempdir().expect("tempdir");
         assert_eq!(ResourcePressures::read(dir.path()), ResourcePressures::default());
         std::fs::write(dir.path().join("io.pressure"), "some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n")

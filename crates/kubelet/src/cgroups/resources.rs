@@ -1,37 +1,37 @@
-//! The resources containers and pods run with, as the kernel counts them (upstream: `pkg/kubelet/cm`, `pkg/kubelet/qos`).
+//! Resources of containers and pods in the kernel's units (upstream: `pkg/kubelet/cm`, `pkg/kubelet/qos`).
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kelson_cri::proto as cri;
 use serde::{Deserialize, Serialize};
 
 use crate::pod::{self, Role};
 
-/// CPU period of quotas, microseconds.
+/// Period of CPU quotas in microseconds.
 pub const PERIOD: i64 = 100_000;
-/// Least quota the kernel takes, microseconds.
+/// Minimum CPU quota of the kernel in microseconds.
 const QUOTA_MIN: i64 = 1000;
-/// Least shares the kernel takes.
+/// Minimum CPU shares of the kernel.
 pub const SHARES_MIN: i64 = 2;
-/// Most shares the kernel takes.
+/// Maximum CPU shares of the kernel.
 const SHARES_MAX: i64 = 262_144;
-/// OOM score of guaranteed pods' containers.
+/// OOM score adjustment of containers in Guaranteed pods.
 const OOM_GUARANTEED: i64 = -997;
-/// … and of those that asked for nothing.
+/// OOM score adjustment of containers in BestEffort pods.
 const OOM_BEST_EFFORT: i64 = 1000;
 
-/// Shares for thousandths of a CPU.
+/// Converts millicores to CPU shares.
 pub fn shares(milli: i64) -> i64 {
     if milli == 0 { SHARES_MIN } else { (milli.saturating_mul(1024) / 1000).clamp(SHARES_MIN, SHARES_MAX) }
 }
-/// Quota per period for thousandths of a CPU; 0: no limit.
+/// Converts millicores to a quota per period; 0 means no limit.
 pub fn quota(milli: i64) -> i64 {
     if milli == 0 { 0 } else { (milli.saturating_mul(PERIOD) / 1000).max(QUOTA_MIN) }
 }
-/// Weight (v2) for shares (v1), as runc converts them.
+/// Converts shares (v1) to weight (v2), with the same formula as runc.
 pub fn weight(shares: i64) -> i64 {
     1 + (shares.clamp(SHARES_MIN, SHARES_MAX) - 2) * 9999 / 262_142
 }
 
-/// The OOM score adjustment of a container (upstream: `pkg/kubelet/qos/policy.go`).
+/// Computes a container's OOM score adjustment (upstream: `pkg/kubelet/qos/policy.go`).
 pub fn oom_score(pod: &Pod, role: Role, c: &Container, machine_memory: i64) -> i64 {
     let priority = pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
     if priority >= 2_000_000_000 {
@@ -52,12 +52,12 @@ pub fn oom_score(pod: &Pod, role: Role, c: &Container, machine_memory: i64) -> i
     if role != Role::Sidecar {
         return own;
     }
-    // A sidecar never goes before the containers it serves.
+    // A sidecar must not be killed before the containers that it serves.
     let apps = pod::members(pod).filter(|m| m.role == Role::App).map(|m| score(of(&m.container))).min();
     own.min(apps.unwrap_or(own))
 }
 
-/// What the pod asks for as a whole and its containers do not, in equal parts: each is to have it before it is the first to go.
+/// The part of the pod-level memory request that no container requests, divided equally among the containers.
 fn shared_memory_each(pod: &Pod) -> i64 {
     let Some(spec) = &pod.spec else { return 0 };
     let whole = spec.resources.as_ref().and_then(|r| r.requests.as_ref()).and_then(|r| r.get("memory"));
@@ -71,25 +71,25 @@ fn shared_memory_each(pod: &Pod) -> i64 {
     left / i64::try_from(count.max(1)).unwrap_or(i64::MAX)
 }
 
-/// The memory that a container asks for, in bytes: its limit where it says nothing.
+/// Memory request of a container in bytes; its limit if the request is unset.
 pub fn memory_request(c: &Container) -> i64 {
     pod::request(c, "memory").map_or(0, |q| q.value())
 }
 
-/// What the kernel holds a container to; 0 stands for no bound.
+/// Limits of a container in the kernel's units; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Weight against others when the CPUs are busy, as of cgroup v1.
+    /// CPU weight in shares of cgroup v1.
     pub cpu_shares: i64,
-    /// CPU time in a period, microseconds; -1: none, as the container has processors alone.
+    /// CPU quota in microseconds per period; -1 means none, because the container has exclusive CPUs.
     pub cpu_quota: i64,
-    /// Memory in whole bytes.
+    /// Memory limit in bytes.
     pub memory: i64,
 }
 
 impl Limits {
-    /// Those that a container's spec asks for. Where it has no limit of its own it is held to the one it shares with the pod's others,
-    /// so that who looks at his own cgroup sees what he may use; and who has a limit and no request asks for as much.
+    /// Limits of a container's spec. Without a limit, the pod-level limit applies, so that the container's cgroup shows what it may use. A
+    /// container with a limit but no request requests its limit.
     pub fn of(pod: &Pod, c: &Container) -> Self {
         let limit = |resource: &str| {
             pod::limit(c, resource).filter(|l| !l.is_zero()).or_else(|| pod::shared_limit(pod, resource))
@@ -102,20 +102,20 @@ impl Limits {
         }
     }
 
-    /// The same to compare with what is wanted: processors of its own hold a container to its limit as well.
+    /// Prepares a comparison with `wanted`: a container with exclusive CPUs counts as having its CPU limit.
     #[must_use]
     pub fn beside(self, wanted: Self) -> Self {
         Self { cpu_quota: if self.cpu_quota < 0 { wanted.cpu_quota } else { self.cpu_quota }, ..self }
     }
 
-    /// Their form in an annotation.
+    /// Serializes for an annotation.
     pub fn json(self) -> String {
         serde_json::to_string(&self).unwrap_or_default()
     }
 
-    /// Those that the runtime tells of a container.
-    pub fn told(r: &cri::LinuxContainerResources) -> Self {
-        // A quota without a period means the usual one; another period is converted to it.
+    /// Converts the limits that the runtime reports.
+    pub fn from_runtime(r: &cri::LinuxContainerResources) -> Self {
+        // A quota without a period has the default period; any other period is converted to it.
         let quota = match r.cpu_period {
             _ if r.cpu_quota < 0 => -1,
             0 | PERIOD => r.cpu_quota,
@@ -125,7 +125,7 @@ impl Limits {
     }
 }
 
-/// What a container may use, in CRI's form.
+/// Builds a container's resources for CRI.
 pub fn container_resources(
     pod: &Pod,
     role: Role,
@@ -136,7 +136,7 @@ pub fn container_resources(
     let limits = Limits::of(pod, c);
     let mut oom = oom_score(pod, role, c, machine_memory);
     if !may_lower_oom {
-        // Without CAP_SYS_RESOURCE the kernel refuses negative scores, and the container with them.
+        // Without CAP_SYS_RESOURCE the kernel rejects negative scores, and the container would not start.
         oom = oom.max(0);
     }
     let hugepages = c.resources.iter().flat_map(|r| r.limits.iter().flatten()).filter_map(|(k, q)| {
@@ -156,12 +156,12 @@ pub fn container_resources(
     }
 }
 
-/// Bounds nothing in the time that it has processors.
+/// Removes the CPU quota.
 pub fn unbound_cpu(resources: &mut cri::LinuxContainerResources) {
     (resources.cpu_period, resources.cpu_quota) = (PERIOD, -1);
 }
 
-/// The size of a huge page as the kernel writes it.
+/// Formats a huge page size as the kernel does in file names.
 pub fn page_size(bytes: i64) -> String {
     match bytes {
         b if b >= 1 << 30 => format!("{}GB", b >> 30),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_has_as_a_whole_is_shared_by_its_containers() {
+    fn pod_level_resources_are_shared_by_containers() {
         let gib = 1i64 << 30;
         let whole = json!({"requests":{"cpu":"1","memory":"3Gi"},"limits":{"cpu":"2","memory":"4Gi"}});
         let own = json!({"requests":{"cpu":"100m","memory":"1Gi"},"limits":{"memory":"1Gi"}});
@@ -197,7 +197,7 @@ mod tests {
         let [a, b] = &pod.spec.as_ref().expect("spec").containers[..] else { panic!("two") };
         assert_eq!(Limits::of(&pod, a), Limits { cpu_shares: 102, cpu_quota: 200_000, memory: gib });
         assert_eq!(Limits::of(&pod, b), Limits { cpu_shares: 2048, cpu_quota: 200_000, memory: 4 * gib });
-        // Two of the three gibibytes are nobody's own.
+        // Two of the three GiB are not requested by any container.
         let score = |c| oom_score(&pod, Role::App, c, 10 * gib);
         assert_eq!((score(a), score(b)), (800, 900));
     }

@@ -1,5 +1,5 @@
-//! How much of their memory containers may have on disk (KEP-2400; upstream: `kuberuntime_container_linux.go`).
-#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
+//! Swap limits of containers (KEP-2400; upstream: `kuberuntime_container_linux.go`).
+#![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, no disk")]
 
 use std::path::Path;
 
@@ -9,24 +9,24 @@ use kelson_cri::proto as cri;
 use crate::config::cgroups::SwapBehavior;
 use crate::pod;
 
-/// The bound of a cgroup's swap, as the unified tree has it.
+/// File of the swap limit on cgroup v2.
 const SWAP_MAX: &str = "memory.swap.max";
 
-/// How the kernel bounds swap.
+/// How the kernel limits swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapControl {
-    /// It does not.
+    /// It has no swap limits.
     #[default]
     Absent,
-    /// Together with memory (v1).
+    /// One limit for the sum of memory and swap (v1).
     WithMemory,
-    /// By a bound of its own (v2).
+    /// A separate limit for swap (v2).
     Apart,
 }
 
 impl SwapControl {
-    /// The machine's, where the kernel's tree is mounted at `mount`; `own` is `/proc/self/cgroup`. The root of a unified tree has no
-    /// bounds, so the one looks in which this process is.
+    /// Detects the machine's control from the hierarchy at `mount`. `own` is the content of `/proc/self/cgroup`: the root of a v2 hierarchy
+    /// has no limits, so this process's cgroup is checked.
     pub fn detect(mount: &Path, own: &str) -> Self {
         if mount.join("memory/memory.memsw.limit_in_bytes").exists() {
             return Self::WithMemory;
@@ -40,25 +40,25 @@ impl SwapControl {
     }
 }
 
-/// What containers of this node may have on disk.
+/// Swap rules for containers of this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapRules {
-    /// Whether they may have anything.
+    /// Which containers may use swap.
     pub behavior: SwapBehavior,
-    /// How they are held to it.
+    /// How limits are set.
     pub control: SwapControl,
-    /// Memory of the machine, bytes.
+    /// Memory of the machine in bytes.
     pub memory: i64,
-    /// Swap of the machine, bytes.
+    /// Swap of the machine in bytes.
     pub swap: i64,
 }
 
 impl SwapRules {
-    /// Says it in what the runtime is told of a container, after its memory.
+    /// Adds the limit to the container's resources for the runtime. Called after the memory limit is set.
     pub fn bind(&self, pod: &Pod, c: &Container, resources: &mut cri::LinuxContainerResources) {
         match self.control {
             SwapControl::Absent => {}
-            // What is bounded is the sum: no more than the memory alone may be. Without a bound of memory there is none.
+            // The limit is for the sum, so no swap means the memory limit. Without a memory limit there is none.
             SwapControl::WithMemory => resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes,
             SwapControl::Apart => {
                 let bytes = self.bytes(pod, c).unwrap_or(0);
@@ -67,7 +67,7 @@ impl SwapRules {
         }
     }
 
-    /// The container's part; `None`: it gets none.
+    /// Swap that the container may use in bytes; `None` means no swap.
     fn bytes(&self, pod: &Pod, c: &Container) -> Option<i64> {
         if self.behavior == SwapBehavior::NoSwap || pod::is_critical(pod) || pod::qos_class(pod) != "Burstable" {
             return None;
@@ -90,7 +90,7 @@ mod tests {
 
     const GIB: i64 = 1 << 30;
 
-    fn told(rules: SwapRules, metadata: &Value, priority: i32, resources: &Value) -> cri::LinuxContainerResources {
+    fn applied(rules: SwapRules, metadata: &Value, priority: i32, resources: &Value) -> cri::LinuxContainerResources {
         let spec = json!({"priority": priority, "containers": [{"name": "c", "resources": resources},
             {"name": "d", "resources": {"requests": {"cpu": "1"}}}]});
         let pod: Pod = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).expect("pod");
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burstable_container_has_as_much_of_it_as_of_the_memory() {
+    fn burstable_containers_get_swap_in_proportion_to_their_memory_request() {
         let limited = SwapRules {
             behavior: SwapBehavior::LimitedSwap,
             control: SwapControl::Apart,
@@ -118,21 +118,21 @@ mod tests {
             ("the cluster's own", &plain, 2_000_000_000, &quarter, 0),
             ("static", &of_file, 0, &quarter, 0),
         ] {
-            let found = told(limited, metadata, priority, resources);
+            let found = applied(limited, metadata, priority, resources);
             assert_eq!(found.unified.get(SWAP_MAX), Some(&bytes.to_string()), "{what}");
             assert_eq!(found.memory_swap_limit_in_bytes, 0, "{what}");
         }
         let none = SwapRules { behavior: SwapBehavior::NoSwap, ..limited };
-        assert_eq!(told(none, &plain, 0, &quarter).unified.get(SWAP_MAX), Some(&"0".to_owned()));
+        assert_eq!(applied(none, &plain, 0, &quarter).unified.get(SWAP_MAX), Some(&"0".to_owned()));
         let split = SwapRules { control: SwapControl::WithMemory, ..none };
-        let found = told(split, &plain, 0, &quarter);
+        let found = applied(split, &plain, 0, &quarter);
         assert!(found.unified.is_empty() && found.memory_swap_limit_in_bytes == 7);
         let absent = SwapRules { control: SwapControl::Absent, ..none };
-        assert!(told(absent, &plain, 0, &quarter).unified.is_empty());
+        assert!(applied(absent, &plain, 0, &quarter).unified.is_empty());
     }
 
     #[test]
-    fn the_kernels_way_is_seen_in_its_tree() {
+    fn swap_control_is_detected_from_the_hierarchy() {
         let dir = tempfile::tempdir().expect("tempdir");
         let at = |own: &str| SwapControl::detect(dir.path(), own);
         assert_eq!(at("0::/a\n"), SwapControl::Absent);

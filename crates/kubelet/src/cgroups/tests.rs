@@ -1,4 +1,4 @@
-//! Cgroups as files of a directory that stands for the kernel's tree.
+//! Cgroups in a directory that replaces the kernel's hierarchy.
 use super::resources::weight;
 use super::*;
 use crate::config::cgroups::MemoryQos;
@@ -31,7 +31,7 @@ async fn open(dir: &Path, driver: CgroupDriver) -> Cgroups {
 }
 
 #[tokio::test]
-async fn a_pod_in_the_unified_tree() {
+async fn a_pod_on_cgroup_v2() {
     for (driver, own, above) in [
         (CgroupDriver::Cgroupfs, "k/kubepods/burstable/podu-1", "k/kubepods"),
         (
@@ -58,7 +58,7 @@ async fn a_pod_in_the_unified_tree() {
 }
 
 #[tokio::test]
-async fn a_pod_in_split_trees() {
+async fn a_pod_on_cgroup_v1() {
     let dir = split();
     let cgroups = open(dir.path(), CgroupDriver::Cgroupfs).await;
     cgroups.ensure(&limited(), false).await.expect("made");
@@ -77,7 +77,7 @@ async fn a_pod_in_split_trees() {
 }
 
 #[tokio::test]
-async fn classes_and_the_node_are_held_too() {
+async fn qos_classes_and_the_node_are_limited() {
     let dir = split();
     std::fs::create_dir_all(dir.path().join("cpu/sys")).expect("mkdir");
     std::fs::create_dir_all(dir.path().join("memory/sys")).expect("mkdir");
@@ -106,7 +106,7 @@ async fn classes_and_the_node_are_held_too() {
 }
 
 #[tokio::test]
-async fn a_root_that_is_there_for_pods_alone_weighs_and_keeps_what_they_do() {
+async fn a_root_for_pods_only_has_their_weight_and_memory_protection() {
     let guaranteed = json!({"requests": {"cpu": "1", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}});
     let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "g"},
         "spec": {"containers": [{"name": "a", "resources": guaranteed}]}}))

@@ -1,30 +1,30 @@
-//! The kernel's tree of cgroups, as one mount (v2) or as one of each controller (v1).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! The kernel's cgroup hierarchy: one mount (v2) or one mount per controller (v1).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::bounds::{Bounds, CgroupFile};
 
-/// How the kernel's tree is mounted.
+/// The kernel's cgroup hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tree {
-    /// One tree; the mount point.
+    /// One hierarchy (v2), with its mount point.
     Unified(PathBuf),
-    /// One mount per controller; the directory of the mounts.
+    /// One hierarchy per controller (v1), with the directory of the mount points.
     Split(PathBuf),
 }
 
-/// Controllers of the split tree that pods get directories in.
+/// v1 controllers in which pods have a cgroup.
 const CONTROLLERS: &[&str] =
     &["cpu", "cpuacct", "memory", "pids", "cpuset", "blkio", "devices", "freezer", "hugetlb", "net_cls", "perf_event"];
-/// Controllers without which a unified tree is of no use.
+/// Controllers that a v2 hierarchy must have.
 const NEEDED: &[&str] = &["cpu", "memory", "pids"];
-/// Where the kernel says which huge pages it has.
+/// Directory in which the kernel lists huge page sizes.
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
 impl Tree {
-    /// The tree in use: split where memory is a v1 controller, even beside a mounted but empty unified tree.
+    /// Detects the hierarchy: v1 if memory is a v1 controller, even if an empty v2 hierarchy is mounted too.
     ///
     /// # Errors
     /// What is missing.
@@ -34,7 +34,7 @@ impl Tree {
         }
         let at = mount.display();
         let Ok(offered) = std::fs::read_to_string(mount.join("cgroup.controllers")) else {
-            return Err(format!("no cgroup tree is mounted at {at}"));
+            return Err(format!("no cgroup hierarchy is mounted at {at}"));
         };
         let missing: Vec<&str> =
             NEEDED.iter().copied().filter(|n| offered.split_whitespace().all(|c| c != *n)).collect();
@@ -43,16 +43,16 @@ impl Tree {
         }
         let missing = missing.join(", ");
         Err(format!(
-            "the cgroup v2 tree at {at} lacks the controllers {missing} (they may be bound to v1 hierarchies mounted elsewhere)"
+            "the cgroup v2 hierarchy at {at} lacks the controllers {missing} (they may be bound to v1 hierarchies mounted elsewhere)"
         ))
     }
 
-    /// Whether there is one tree for all controllers.
+    /// Returns whether it is a v2 hierarchy.
     pub fn is_unified(&self) -> bool {
         matches!(self, Self::Unified(_))
     }
 
-    /// A file of the cgroup at `path`.
+    /// Path of a file of the cgroup at `path`.
     pub fn file(&self, path: &str, controller: &str, name: &str) -> PathBuf {
         match self {
             Self::Split(mount) => mount.join(controller).join(path).join(name),
@@ -60,20 +60,20 @@ impl Tree {
         }
     }
 
-    /// Every directory that stands for the cgroup at `path`.
+    /// Directories of the cgroup at `path`, one per controller on v1.
     pub fn directories(&self, path: &str) -> Vec<PathBuf> {
         match self {
             Self::Unified(mount) => vec![mount.join(path)],
             Self::Split(mount) => {
                 let mut seen = std::collections::HashSet::new();
                 let mounted = CONTROLLERS.iter().map(|c| mount.join(c)).filter(|d| d.exists());
-                // `cpu` and `cpuacct` are usually one mount under two names.
+                // `cpu` and `cpuacct` are usually one mount with two names.
                 mounted.filter(|d| seen.insert(d.canonicalize().unwrap_or_default())).map(|d| d.join(path)).collect()
             }
         }
     }
 
-    /// Makes the cgroup at `path` and all above it.
+    /// Creates the cgroup at `path` and its ancestors.
     pub fn make(&self, path: &str) -> io::Result<()> {
         match self {
             Self::Split(mount) => {
@@ -86,7 +86,7 @@ impl Tree {
             Self::Unified(mount) => {
                 let mut dir = mount.clone();
                 for part in path.split('/') {
-                    // Children get what their parent hands down.
+                    // Children can use only controllers that their parent enables.
                     let control = dir.join("cgroup.subtree_control");
                     for c in ["cpu", "memory", "pids", "cpuset", "io", "hugetlb"] {
                         let _ = std::fs::write(&control, format!("+{c}"));
@@ -103,24 +103,27 @@ impl Tree {
         }
     }
 
-    /// Holds the cgroup at `path` to `bounds`, as far as the kernel lets it; the first failure.
+    /// Sets limits of the cgroup at `path`.
+    ///
+    /// # Errors
+    /// The first failure; the other limits are set anyway.
     pub fn hold(&self, path: &str, bounds: &Bounds) -> io::Result<()> {
         let mut failed = None;
         for CgroupFile { controller, name, value } in bounds.files(self.is_unified()) {
             let file = self.file(path, controller, &name);
             if let Err(e) = std::fs::write(&file, &value) {
-                // Not every kernel counts huge pages.
+                // Some kernels have no huge page controller.
                 if controller == "hugetlb" && e.kind() == io::ErrorKind::NotFound {
                     continue;
                 }
-                tracing::debug!(file = %file.display(), value, error = %e, "cgroup limit not set");
+                tracing::debug!(file = %file.display(), value, error = %e, "cannot set a cgroup limit");
                 failed.get_or_insert(io::Error::new(e.kind(), format!("write {value:?} to {}: {e}", file.display())));
             }
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// A bound as the kernel has it; `None` where there is none.
+    /// Reads a limit; `None` means no limit.
     pub fn bound(&self, path: &str, (controller, v1): (&str, &str), v2: &str) -> Option<i64> {
         let file = self.file(path, controller, if self.is_unified() { v2 } else { v1 });
         let text = std::fs::read_to_string(file).ok()?;
@@ -128,7 +131,7 @@ impl Tree {
     }
 }
 
-/// A v1 cpuset takes no process before its CPUs and memory nodes are set: copy them down.
+/// Copies CPUs and memory nodes from the parent, because a v1 cpuset without them accepts no process.
 fn copy_cpuset(mount: &Path, path: &str) {
     let mut dir = mount.to_owned();
     for part in path.split('/') {
@@ -145,7 +148,7 @@ fn copy_cpuset(mount: &Path, path: &str) {
     }
 }
 
-/// Removes a cgroup and what is below it. What is still busy is left.
+/// Removes a cgroup and its descendants. Busy ones are left.
 pub fn remove(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
     for e in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
@@ -154,11 +157,11 @@ pub fn remove(dir: &Path) {
     if let Err(e) = std::fs::remove_dir(dir)
         && e.kind() != io::ErrorKind::NotFound
     {
-        tracing::debug!(dir = %dir.display(), error = %e, "cgroup not removed");
+        tracing::debug!(dir = %dir.display(), error = %e, "cannot remove a cgroup");
     }
 }
 
-/// Sizes of the machine's huge pages, bytes.
+/// Returns the sizes of the machine's huge pages in bytes.
 pub fn page_sizes() -> Vec<i64> {
     let size = |name: String| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<i64>().ok();
     let names = std::fs::read_dir(HUGE_PAGES).into_iter().flatten().flatten();
@@ -173,9 +176,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_split_tree_is_seen_beside_an_empty_unified_one() {
+    fn cgroup_v1_is_detected_beside_an_empty_v2_hierarchy() {
         let dir = tempfile::tempdir().expect("tempdir");
-        assert!(Tree::detect(dir.path()).expect_err("nothing").starts_with("no cgroup tree is mounted at "));
+        assert!(Tree::detect(dir.path()).expect_err("nothing").starts_with("no cgroup hierarchy is mounted at "));
         std::fs::write(dir.path().join("cgroup.controllers"), "\n").expect("write");
         let why = Tree::detect(dir.path()).expect_err("no controllers in it");
         assert!(why.contains("lacks the controllers cpu, memory, pids"), "{why}");

@@ -1,52 +1,52 @@
-//! What those in a cgroup use, as the kernel counts it, in one tree of all controllers or in several.
-#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
+//! Resource usage of a cgroup, on v1 and v2.
+#![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, no disk")]
 
 use super::tree::Tree;
 
-/// Memory limits from here on are none: the kernel of the split tree writes a large number for that.
+/// Memory limits from this value on mean no limit, which cgroup v1 shows as a large number.
 const UNBOUNDED_BYTES: u64 = 1 << 60;
 
-/// What is used, as far as the kernel tells; bytes and nanoseconds.
+/// Usage in bytes and nanoseconds; `None` for what the kernel does not report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CgroupUsage {
-    /// CPU time so far.
+    /// Total CPU time.
     pub cpu_nanos: Option<u64>,
-    /// All memory charged.
+    /// All charged memory.
     pub memory: Option<u64>,
-    /// The same without files that nobody has used lately.
+    /// Charged memory without inactive file pages.
     pub working_set: Option<u64>,
-    /// Memory that no file stands behind.
+    /// Memory that is not backed by files.
     pub rss: Option<u64>,
-    /// Page faults that needed no disk, and that did.
+    /// Page faults in total (minor and major), and major ones.
     pub faults: (Option<u64>, Option<u64>),
-    /// The memory that may be used; `None` where there is no bound.
+    /// Memory limit; `None` if unlimited.
     pub limit: Option<u64>,
-    /// Pages of files.
+    /// Memory of cached file pages.
     pub cache: Option<u64>,
-    /// How many times it had no memory left and a process was ended.
+    /// Number of processes killed because memory ran out.
     pub oom_kills: Option<u64>,
-    /// Periods of its CPU quota so far, those in which it was held back, and for how long.
+    /// Throttling by the CPU quota.
     pub throttled: Option<Throttled>,
 }
 
-/// How often a CPU quota held tasks back.
+/// Throttling of tasks by a CPU quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttled {
-    /// Periods that have passed.
+    /// Number of elapsed periods.
     pub periods: u64,
     /// Periods in which the quota was used up.
     pub throttled_periods: u64,
-    /// How long tasks waited for the next period, nanoseconds.
+    /// Total time that tasks waited, in nanoseconds.
     pub nanos: u64,
 }
 
-/// The number behind a name in text of lines `NAME NUMBER`.
+/// Finds the number of a name in lines `NAME NUMBER`.
 fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 impl CgroupUsage {
-    /// Of the cgroup at `path`. Reads files of the kernel's.
+    /// Reads the usage of the cgroup at `path` from kernel files.
     pub(super) fn read(tree: &Tree, path: &str) -> Self {
         let unified = tree.is_unified();
         let text = |controller: &str, name: &str| std::fs::read_to_string(tree.file(path, controller, name)).ok();
@@ -87,7 +87,7 @@ impl CgroupUsage {
         }
     }
 
-    /// What of its limit is left, where there is one.
+    /// Memory left below the limit, if there is one.
     pub fn available(&self) -> Option<u64> {
         Some(self.limit?.saturating_sub(self.working_set?))
     }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_of_the_tree_are_read() {
+    fn usage_is_read_on_cgroup_v1_and_v2() {
         let dir = tempfile::tempdir().expect("a directory");
         write(
             dir.path(),

@@ -1,17 +1,17 @@
-//! How pods' cgroups are made, and which cgroups of the node are held to what it reserves.
+//! Configuration of pods' cgroups and of the cgroups that enforce the node's reservations.
 
-/// Who makes cgroups (`cgroupDriver`).
+/// The component that creates cgroups (`cgroupDriver`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CgroupDriver {
-    /// The kubelet itself, as directories of the kernel's tree.
+    /// The kubelet creates directories in the cgroup file system.
     #[default]
     Cgroupfs,
-    /// systemd, as slices. It must be so where systemd looks after the tree, and the runtime must do the same.
+    /// systemd creates slices. Required where systemd manages the hierarchy; the runtime must use the same driver.
     Systemd,
 }
 
 impl CgroupDriver {
-    /// As documents spell it.
+    /// Name in configuration files and CRI.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cgroupfs => "cgroupfs",
@@ -20,78 +20,79 @@ impl CgroupDriver {
     }
 }
 
-/// Which cgroups are held to what (`enforceNodeAllocatable`).
+/// Node allocatable enforcement (`enforceNodeAllocatable`): the cgroups that get limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Enforced {
-    /// That of all pods, to the node's allocatable (`pods`).
+pub struct EnforcedCgroups {
+    /// Limits all pods to the node's allocatable resources (`pods`).
     pub pods: bool,
-    /// The cgroup named here, to what is reserved for the system; with `true`, in CPU alone.
+    /// Name of the cgroup that is limited to `systemReserved`. With `true` only CPU is limited (compressible resources).
     pub system: Option<(String, bool)>,
-    /// The same of what is reserved for Kubernetes' own parts.
+    /// Name of the cgroup that is limited to `kubeReserved`; the flag has the same meaning.
     pub kube: Option<(String, bool)>,
 }
 
-impl Default for Enforced {
+impl Default for EnforcedCgroups {
     fn default() -> Self {
         Self { pods: true, system: None, kube: None }
     }
 }
 
-/// How and where pods' cgroups are made.
+/// Location and driver of pods' cgroups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupConfig {
-    /// `cgroupRoot`: `kubepods` is made below it; empty: at the top of the tree.
+    /// `cgroupRoot`: parent of `kubepods`; empty for the root of the hierarchy.
     pub root: String,
-    /// Who makes them. A runtime that says which driver it uses has the last word (KEP-4033).
+    /// Configured driver. A driver that the runtime reports overrides it (KEP-4033).
     pub driver: CgroupDriver,
-    /// What is held to the node's reservations.
-    pub enforced: Enforced,
-    /// Whether the root is for pods alone and made here: it has what the cgroup of all pods has, or that would weigh nothing
-    /// beside the system's own cgroups. A root that a user names is theirs.
+    /// Cgroups that are limited by the node's reservations.
+    pub enforced: EnforcedCgroups,
+    /// Whether the kubelet creates `root` for pods alone. Then `root` gets the CPU weight of `kubepods`; otherwise pods would have too
+    /// little weight against the system's cgroups. `false` if the user set `root`.
     pub own_root: bool,
 }
 
 impl CgroupConfig {
-    /// Below `root`, which nobody else has, made by the kubelet itself.
+    /// Uses the cgroupfs driver below `root`, which is not shared with other software.
     pub fn below(root: impl Into<String>) -> Self {
         Self { root: root.into(), own_root: true, ..Self::default() }
     }
 }
 
-/// How the kernel is to treat pods' memory where it is short of it (KEP-2570, `MemoryQoS`).
+/// Settings of memory QoS (KEP-2570, gate `MemoryQoS`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryQos {
-    /// `memoryThrottlingFactor`: at which part of the way from what a container asks for to what it may use it is slowed down.
+    /// `memoryThrottlingFactor`: position of `memory.high` between the request (0) and the limit (1) of a container.
     pub throttling: f64,
-    /// `memoryReservationPolicy: TieredReservation`: what pods ask for is kept for them, for guaranteed ones at all events.
+    /// `memoryReservationPolicy: TieredReservation`: sets `memory.min` for guaranteed pods and `memory.low` for burstable pods to their
+    /// requests.
     pub is_tiered: bool,
 }
 
-/// How memory is shared out beyond the limits of pods.
+/// Memory settings beyond the limits of pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct MemoryConfig {
-    /// `singleProcessOOMKill`: whether a container that has no memory left loses one process, and not all. `None`: all, on the
-    /// unified tree, where that can be had.
+    /// `singleProcessOOMKill`: whether the OOM killer ends one process of a container instead of all. `None` is upstream's default: all
+    /// processes on cgroup v2.
     pub kills_one: Option<bool>,
-    /// The gate `MemoryQoS`; `None`: it is off, as it is by default.
+    /// Settings of the gate `MemoryQoS`; `None` if it is off, which is the default.
     pub qos: Option<MemoryQos>,
-    /// `qosReserved` of memory: this percentage of what pods of the better classes ask for the others cannot have. `None`: they
-    /// can (the gate `QOSReserved` is off, or nothing is said).
+    /// `qosReserved` of memory: percentage of the requests of pods in higher QoS classes that pods in lower classes cannot use. `None`: the
+    /// gate `QOSReserved` is off or the field is unset.
     pub reserved_percent: Option<u8>,
 }
 
-/// `memorySwap.swapBehavior`: which containers may swap.
+/// `memorySwap.swapBehavior`: which containers may use swap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SwapBehavior {
-    /// `NoSwap`: containers have none.
+    /// `NoSwap`: no container may use swap.
     #[default]
     NoSwap,
-    /// `LimitedSwap`: containers of burstable pods have as large a part of it as they ask for of the memory.
+    /// `LimitedSwap`: containers of burstable pods may use swap in proportion to their memory requests.
     LimitedSwap,
 }
 
 impl SwapBehavior {
-    /// By its name in the configuration; empty stands for the default.
+    /// Parses the name in the configuration; an empty string is the default.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "" | "NoSwap" => Some(Self::NoSwap),
@@ -100,7 +101,7 @@ impl SwapBehavior {
         }
     }
 
-    /// The name in the configuration.
+    /// Name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::NoSwap => "NoSwap",

@@ -1,12 +1,12 @@
-//! `tlsCipherSuites`: the suites of TLS 1.2 that the kubelet's server offers, by the names that Go's library has for them. Those of
-//! TLS 1.3 are always offered, as there. Of the rest of Go's list our TLS library has none: they lack forward secrecy or use CBC.
+//! `tlsCipherSuites`: the TLS 1.2 cipher suites that the kubelet's server offers, by the names of Go's `crypto/tls`. TLS 1.3 suites are
+//! always offered, as in Go. The TLS library supports none of the other suites in Go's list: they lack forward secrecy or use CBC.
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
-/// Names of TLS 1.3: they may be listed, and change nothing.
+/// Names of TLS 1.3 suites. They may be listed but have no effect.
 const OF_TLS13: [&str; 3] = ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"];
-/// What may be listed and is never offered.
+/// Suites that Go knows and the TLS library does not offer.
 const NEVER_OFFERED: [&str; 16] = [
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
     "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
@@ -25,34 +25,34 @@ const NEVER_OFFERED: [&str; 16] = [
     "TLS_RSA_WITH_AES_256_GCM_SHA384",
     "TLS_RSA_WITH_RC4_128_SHA",
 ];
-/// The old names that Go has for two of them as well.
+/// Old names that Go accepts for two suites.
 const OLD_NAMES: [(&str, &str); 2] = [
     ("TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"),
     ("TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305", "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256"),
 ];
 
-/// What a name in the list comes to.
+/// Result of looking up a name in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Named {
-    /// One that is offered when it is listed.
+pub enum CipherSupport {
+    /// A suite that is offered if it is listed.
     Offered,
-    /// One that exists, and is not offered whatever is listed.
+    /// A suite that exists in Go and is never offered here.
     Never,
-    /// Nobody knows it.
+    /// An unknown name.
     Unknown,
 }
 
-/// What this name comes to.
-pub fn named(name: &str) -> Named {
+/// Looks up a cipher suite by Go's name.
+pub fn named(name: &str) -> CipherSupport {
     match () {
-        () if NEVER_OFFERED.contains(&name) => Named::Never,
-        () if OF_TLS13.contains(&name) => Named::Offered,
-        () if is_there(full(name)) => Named::Offered,
-        () => Named::Unknown,
+        () if NEVER_OFFERED.contains(&name) => CipherSupport::Never,
+        () if OF_TLS13.contains(&name) => CipherSupport::Offered,
+        () if is_there(full(name)) => CipherSupport::Offered,
+        () => CipherSupport::Unknown,
     }
 }
 
-/// Whether the library has it, as a suite of TLS 1.2.
+/// Returns whether the TLS library has this TLS 1.2 suite.
 fn is_there(name: &str) -> bool {
     let all = kelson_pki::provider();
     all.cipher_suites.iter().any(|s| s.tls13().is_none() && s.suite().as_str() == Some(name))
@@ -62,7 +62,7 @@ fn full(name: &str) -> &str {
     OLD_NAMES.iter().find(|(old, _)| *old == name).map_or(name, |(_, full)| full)
 }
 
-/// The library's means with no suite of TLS 1.2 but these; with all that it has where nothing is listed.
+/// Returns a crypto provider that offers only the listed TLS 1.2 suites. An empty list means all suites.
 pub fn provider(listed: &[String]) -> Arc<CryptoProvider> {
     let all = kelson_pki::provider();
     if listed.is_empty() {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_listed_is_offered_and_nothing_else_of_tls_12() {
+    fn only_listed_tls12_suites_are_offered() {
         assert_eq!(offered(&[]).len(), 6, "all that the library has");
         let one = ["TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"];
         assert_eq!(offered(&one), one);
@@ -104,12 +104,12 @@ mod tests {
     #[test]
     fn names_are_those_of_go() {
         for name in OF_TLS13.iter().chain(OLD_NAMES.iter().flat_map(|(old, new)| [old, new])) {
-            assert_eq!(named(name), Named::Offered, "{name}");
+            assert_eq!(named(name), CipherSupport::Offered, "{name}");
         }
-        assert_eq!(named("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"), Named::Offered);
-        assert!(NEVER_OFFERED.iter().all(|name| named(name) == Named::Never));
+        assert_eq!(named("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"), CipherSupport::Offered);
+        assert!(NEVER_OFFERED.iter().all(|name| named(name) == CipherSupport::Never));
         for name in ["", "TLS13_AES_128_GCM_SHA256", "tls_aes_128_gcm_sha256", "ECDHE-RSA-AES128-GCM-SHA256"] {
-            assert_eq!(named(name), Named::Unknown, "{name}");
+            assert_eq!(named(name), CipherSupport::Unknown, "{name}");
         }
     }
 }

@@ -1,43 +1,43 @@
-//! Sets of processors, written as the kernel does (`0-2,7`).
+//! Sets of CPUs in the kernel's list format (`0-2,7`).
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-/// The largest number a processor can have: a longer list is a fault, not a machine.
+/// Upper bound of CPU numbers. A larger number is treated as an error in the input.
 const CPU_MAX: u32 = 1 << 16;
 
-/// Numbers of logical processors.
+/// A set of logical CPU numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuSet(BTreeSet<u32>);
 
 impl CpuSet {
-    /// How many there are.
+    /// Number of CPUs in the set.
     pub fn len(&self) -> usize {
         self.0.len()
     }
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-    /// Whether it has this one.
+    /// Returns whether the set contains `cpu`.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
     }
-    /// All of them, from the lowest.
+    /// Iterates in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
-    /// Those of both.
+    /// Returns the union.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         Self(self.0.union(&other.0).copied().collect())
     }
-    /// Those that the other has not.
+    /// Returns the CPUs of `self` that are not in `other`.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0).copied().collect())
     }
-    /// Those that both have.
+    /// Returns the intersection.
     #[must_use]
     pub fn common(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())
@@ -76,7 +76,7 @@ impl FromStr for CpuSet {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |n: &str| match n.parse::<u32>() {
             Ok(n) if n < CPU_MAX => Ok(n),
-            _ => Err(format!("{n:?} is no number of a processor")),
+            _ => Err(format!("{n:?} is not a valid CPU number")),
         };
         let mut all = BTreeSet::new();
         if text.is_empty() {

@@ -1,4 +1,4 @@
-//! The kubelet's typed configuration; each field names the upstream flag or `KubeletConfiguration` field it stands for.
+//! The kubelet's typed configuration. Each field names the flag of upstream's kubelet or the `KubeletConfiguration` field that sets it.
 pub mod cgroups;
 pub mod ciphers;
 pub mod cpuset;
@@ -25,28 +25,28 @@ use process::ProcessConfig;
 use shutdown::ShutdownPeriod;
 use thresholds::EvictionConfig;
 
-/// IDs of a pod with users of its own, unless it is said otherwise; what is said is a multiple of it.
+/// Default number of user and group IDs in a pod's user namespace. A configured number is a multiple of it.
 pub const IDS_PER_POD: u32 = 65_536;
 
-/// A taint to register with.
+/// A taint that the kubelet sets when it registers the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisterTaint {
-    /// The taint's key.
+    /// Key of the taint.
     pub key: String,
-    /// Value; may be empty.
+    /// Value of the taint; may be empty.
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
 }
 
-/// Where static pods are published, and how they are asked for.
+/// A URL that publishes static pods.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PublishedPods {
-    /// Where they are (`staticPodURL`): one pod, or a list.
+    /// `staticPodURL`: the document is one pod or a list.
     pub url: String,
-    /// `staticPodURLHeader`: what is sent along, which may be secret.
+    /// `staticPodURLHeader`: request headers, whose values may be secret.
     pub headers: Vec<(String, String)>,
-    /// `httpCheckFrequency`: how often it is looked at.
+    /// `httpCheckFrequency`: interval of requests.
     pub every: Duration,
 }
 
@@ -57,25 +57,25 @@ impl std::fmt::Debug for PublishedPods {
     }
 }
 
-/// Where the credential provider plugins are.
+/// Configuration of the credential provider plugins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialProviderFiles {
-    /// `--image-credential-provider-config`: a `CredentialProviderConfig` file, or a directory of such.
+    /// `--image-credential-provider-config`: a `CredentialProviderConfig` file or a directory of such files.
     pub config: PathBuf,
-    /// `--image-credential-provider-bin-dir`: the executables.
+    /// `--image-credential-provider-bin-dir`: directory of the executables.
     pub bin_dir: PathBuf,
 }
 
-/// What is asked of the API server about callers, and how long its answers hold.
+/// Delegated authentication and authorization: what the kubelet asks the API server about clients, and how long answers are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReviewRules {
-    /// `authentication.webhook.enabled`: whether it is asked who the bearer of a token is; if not, none is accepted.
+    /// `authentication.webhook.enabled`: whether bearer tokens are verified with TokenReview. If `false`, no token is accepted.
     pub takes_tokens: bool,
-    /// `authentication.webhook.cacheTTL`: how long a good token is believed.
+    /// `authentication.webhook.cacheTTL`: how long a valid token is cached.
     pub token_for: Duration,
-    /// `authorization.webhook.cacheAuthorizedTTL`: how long a yes holds.
+    /// `authorization.webhook.cacheAuthorizedTTL`: how long an allowed request is cached.
     pub allowed_for: Duration,
-    /// `authorization.webhook.cacheUnauthorizedTTL`: how long a no does.
+    /// `authorization.webhook.cacheUnauthorizedTTL`: how long a denied request is cached.
     pub denied_for: Duration,
 }
 
@@ -87,43 +87,43 @@ impl Default for ReviewRules {
 }
 
 impl ReviewRules {
-    /// How long a decision holds.
+    /// How long a decision is cached.
     pub fn decision(&self, allowed: bool) -> Duration {
         if allowed { self.allowed_for } else { self.denied_for }
     }
 }
 
-/// How the kubelet's own server proves itself and whom it lets in.
+/// Configuration of the kubelet's HTTPS server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// `--address`, `--port`; port 0 takes any free one, which the node's status then reports. `None`: no server.
+    /// `--address`, `--port`. Port 0 selects a free port, which the node's status reports. `None`: no server.
     pub listen: Option<SocketAddr>,
-    /// `healthzBindAddress` and `healthzPort`: where this machine is told, in plain HTTP, that the kubelet lives; `None`: nowhere.
+    /// `healthzBindAddress` and `healthzPort`: address of the `healthz` endpoint in plain HTTP. `None` disables it.
     pub healthz: Option<SocketAddr>,
-    /// `--client-ca-file`: PEM of the authority of client certificates; empty: none is accepted.
+    /// `--client-ca-file`: PEM of the CA of client certificates. If it is empty, no client certificate is accepted.
     pub client_ca_pem: Vec<u8>,
-    /// `--client-ca-file` itself, which is read again when it changes; `None`: the authority stays what it is.
+    /// Path of `--client-ca-file`, which is read again when it changes. `None`: the CA never changes.
     pub client_ca_file: Option<PathBuf>,
-    /// What is asked of a serving certificate from the cluster beyond being good; `None`: nothing.
+    /// Requirements of a serving certificate from the cluster, besides being valid. `None`: no further requirement.
     pub serving_demands: Option<Demands>,
     /// `--tls-cert-file` and `--tls-private-key-file`.
     pub tls_files: Option<(PathBuf, PathBuf)>,
-    /// `serverTLSBootstrap`: without files, the serving certificate is requested from the cluster, and until it is issued a
-    /// self-signed one serves. Otherwise the self-signed one serves for good, which most API servers do not verify.
+    /// `serverTLSBootstrap`: without TLS files, the serving certificate is requested from the cluster, and a self-signed certificate serves
+    /// until it is issued. If `false`, the self-signed certificate always serves; most API servers do not verify it.
     pub tls_bootstrap: bool,
-    /// `enableDebuggingHandlers`: whether commands, streams and logs are served.
+    /// `enableDebuggingHandlers`: whether exec, attach, port-forward and logs are served.
     pub debugging_handlers: bool,
-    /// `enableSystemLogHandler`: whether files of the node's logs are served.
+    /// `enableSystemLogHandler`: whether log files of the node are served.
     pub system_logs: bool,
-    /// `enableSystemLogQuery`: whether the logs of its services may be asked for.
+    /// `enableSystemLogQuery`: whether logs of node services can be queried.
     pub system_log_query: bool,
-    /// What is asked of the API server about callers, and how long its answers hold.
+    /// Delegated authentication and authorization.
     pub reviews: ReviewRules,
-    /// `tlsMinVersion` is `VersionTLS13`: nothing older is spoken.
+    /// `tlsMinVersion` is `VersionTLS13`.
     pub tls13_only: bool,
-    /// `tlsCipherSuites`, by Go's names, each known: what is offered of TLS 1.2; empty: all that is there.
+    /// `tlsCipherSuites`: known TLS 1.2 suites by Go's names; empty for all.
     pub tls_suites: Vec<String>,
-    /// `--streaming-connection-idle-timeout`: an exec, attach or port-forward that carries nothing for so long is ended.
+    /// `--streaming-connection-idle-timeout`: exec, attach and port-forward streams without traffic end after this time.
     pub streaming_idle: Duration,
 }
 
@@ -148,135 +148,136 @@ impl Default for ServerConfig {
     }
 }
 
-/// What the kubelet runs with.
+/// Configuration of a kubelet. [`Config::new`] has upstream's defaults for a node; [`file::load`] applies a `KubeletConfiguration` file and
+/// flags to it. Every path, period and limit that the kubelet uses comes from here, and nothing is read from the environment or from other
+/// files later. The type is plain data, so a caller can also set fields directly, as the node command and the tests do.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `--hostname-override`, else the host's name: the Node object's name.
+    /// `--hostname-override`, else the host's name: name of the Node object.
     pub node_name: String,
-    /// `--root-dir`: pods' volumes and the kubelet's state.
+    /// `--root-dir`: directory of pods' volumes and the kubelet's state.
     pub root_dir: PathBuf,
-    /// `podLogsDir`: container log files.
+    /// `podLogsDir`: directory of container logs.
     pub pod_logs_dir: PathBuf,
-    /// Where a link to each container's log is made; `None`: nowhere.
+    /// Directory of links to container logs (`/var/log/containers`). `None`: no links.
     pub container_logs_dir: Option<PathBuf>,
-    /// `--cert-dir`.
+    /// `--cert-dir`: directory of the kubelet's certificates.
     pub cert_dir: PathBuf,
-    /// `--node-ip`: addresses the node reports; the first is what host-network pods and `status.hostIP` show.
+    /// `--node-ip`: addresses that the node reports. The first is `status.hostIP` and the address of host-network pods.
     pub node_ips: Vec<IpAddr>,
-    /// `imageServiceEndpoint`: whom images are asked of; `None`: the runtime that runs them.
+    /// `imageServiceEndpoint`: endpoint of the image service. `None`: the runtime's endpoint.
     pub image_endpoint: Option<String>,
-    /// `--container-runtime-endpoint`, to hear the runtime's events beside CRI. Empty: only CRI is used.
+    /// `--container-runtime-endpoint`, for runtime events that are not part of CRI. Empty: only CRI is used.
     pub runtime_endpoint: String,
-    /// `--cluster-dns`.
+    /// `--cluster-dns`: DNS servers of pods.
     pub cluster_dns: Vec<IpAddr>,
-    /// `--cluster-domain`.
+    /// `--cluster-domain`: DNS domain of the cluster.
     pub cluster_domain: String,
-    /// `--resolv-conf`.
+    /// `--resolv-conf`: the host's resolver configuration.
     pub resolv_conf: PathBuf,
-    /// `--node-labels`.
+    /// `--node-labels`: labels that the kubelet sets on its Node.
     pub node_labels: BTreeMap<String, String>,
-    /// `--register-with-taints`.
+    /// `--register-with-taints`: initial taints of the Node.
     pub register_with_taints: Vec<RegisterTaint>,
-    /// `--max-pods`.
+    /// `--max-pods`: maximum number of pods.
     pub max_pods: u32,
-    /// `podsPerCore`: takes no more than so many for each processor; `None`: `max_pods` alone counts.
+    /// `podsPerCore`: maximum number of pods per CPU. `None`: only `max_pods` limits.
     pub pods_per_core: Option<u32>,
-    /// `--pod-max-pids`; `None`: no limit.
+    /// `--pod-max-pids`: maximum number of processes per pod. `None`: no limit.
     pub pod_max_pids: Option<u64>,
-    /// Pods' cgroups; `None`: pods have none of their own (`--cgroups-per-qos=false`).
+    /// Pods' cgroups. `None`: the kubelet creates none (`--cgroups-per-qos=false`).
     pub cgroups: Option<CgroupConfig>,
-    /// How memory is shared out beyond the limits of pods.
+    /// Memory settings beyond the limits of pods.
     pub memory: MemoryConfig,
-    /// `userNamespaces.idsPerPod`: as many IDs has each pod with users of its own.
+    /// `userNamespaces.idsPerPod`: number of IDs in each pod's user namespace.
     pub ids_per_pod: u32,
     /// `--system-reserved`, by resource.
     pub system_reserved: BTreeMap<String, Quantity>,
     /// `--kube-reserved`, by resource.
     pub kube_reserved: BTreeMap<String, Quantity>,
-    /// Which processors and parts of memory containers get to themselves.
+    /// CPU manager, memory manager and topology manager.
     pub placement: PlacementConfig,
     /// `serializeImagePulls`, `maxParallelImagePulls`, `registryPullQPS`, `registryBurst`, the progress deadline, and
     /// `imagePullCredentialsVerificationPolicy` with its list.
     pub image_pulls: PullOptions,
-    /// `--image-credential-provider-config` and `--image-credential-provider-bin-dir`; `None`: no plugins.
+    /// `--image-credential-provider-config` and `--image-credential-provider-bin-dir`. `None`: no plugins.
     pub image_credential_provider: Option<CredentialProviderFiles>,
-    /// Processes of credential provider plugins at once (`--image-credential-provider-max-processes`).
+    /// `--image-credential-provider-max-processes`: maximum number of concurrent credential provider processes.
     pub credential_processes_max: usize,
-    /// `providerID`: how the machine is known to who provides it; empty: it is not said.
+    /// `providerID`: the cloud provider's ID of the machine; empty if unset.
     pub provider_id: String,
-    /// `nodeStatusMaxImages`: as many images the node lists, the largest first; `None`: all.
+    /// `nodeStatusMaxImages`: maximum number of images in the node's status, largest first. `None`: all.
     pub status_images_max: Option<usize>,
-    /// `localStorageCapacityIsolation`: whether what pods take of the node's disk is counted and bounded.
+    /// `localStorageCapacityIsolation`: whether pods' ephemeral storage is measured and limited.
     pub isolates_storage: bool,
-    /// `cpuCFSQuota`: whether limits of processors hold.
+    /// `cpuCFSQuota`: whether CPU limits are enforced.
     pub cpu_quota: bool,
-    /// The kubelet as a process.
+    /// Settings of the kubelet's process.
     pub process: ProcessConfig,
-    /// `tracing`: the collector of spans, and how much is recorded; `None`: nobody traces.
+    /// `tracing`: endpoint of the trace collector and sampling rate. `None`: no traces.
     pub tracing: Option<TracingConfiguration>,
-    /// `--register-node`: whether the Node object is made; if not, it must be made by other means.
+    /// `--register-node`: whether the kubelet creates its Node. If `false`, the Node must be created by other means.
     pub register_node: bool,
-    /// `--node-status-update-frequency`: how often the node's status is looked at.
+    /// `--node-status-update-frequency`: interval at which the node's status is computed.
     pub node_status_update: Duration,
-    /// `nodeStatusReportFrequency`: how often an unchanged status is written.
+    /// `nodeStatusReportFrequency`: interval at which an unchanged status is written.
     pub node_status_report: Duration,
-    /// `nodeLeaseDurationSeconds`; renewed at a quarter of it.
+    /// `nodeLeaseDurationSeconds`: the lease is renewed after a quarter of it.
     pub lease_duration: Duration,
-    /// `--container-log-max-size` in whole bytes.
+    /// `--container-log-max-size` in bytes.
     pub log_max_bytes: u64,
-    /// `--container-log-max-files`.
+    /// `--container-log-max-files`: files per container, including the current one.
     pub log_max_files: u32,
-    /// `--image-gc-high-threshold`, percent; 100 turns image collection off.
+    /// `--image-gc-high-threshold` in percent of the disk; 100 disables image garbage collection.
     pub image_gc_high_percent: u8,
-    /// `--image-gc-low-threshold`, a percentage of the disk.
+    /// `--image-gc-low-threshold` in percent of the disk.
     pub image_gc_low_percent: u8,
-    /// `imageMinimumGCAge`: images unused for less are never removed.
+    /// `imageMinimumGCAge`: images unused for a shorter time are never removed.
     pub image_gc_age_min: Duration,
-    /// `imageMaximumGCAge`: images unused for longer are removed however full the disk is; `None`: they are not.
+    /// `imageMaximumGCAge`: images unused for a longer time are removed regardless of disk usage. `None`: no maximum.
     pub image_gc_age_max: Option<Duration>,
-    /// `volumeStatsAggPeriod`: how often it is measured how full volumes are.
+    /// `volumeStatsAggPeriod`: interval at which volume usage is measured.
     pub volume_stats_every: Duration,
-    /// `containerLogMonitorInterval`: how often the sizes of logs are looked at.
+    /// `containerLogMonitorInterval`: interval at which log sizes are checked.
     pub log_look_every: Duration,
-    /// `containerLogMaxWorkers`: as many logs are rotated at once.
+    /// `containerLogMaxWorkers`: maximum number of concurrent log rotations.
     pub log_workers: usize,
-    /// `crashLoopBackOff.maxContainerRestartPeriod`: the longest that a container waits to be started again (KEP-4603).
+    /// `crashLoopBackOff.maxContainerRestartPeriod`: maximum restart back-off (KEP-4603).
     pub restart_period_max: Duration,
-    /// `--eviction-hard`, `--eviction-soft` and what belongs to them.
+    /// `--eviction-hard`, `--eviction-soft` and related fields.
     pub eviction: EvictionConfig,
-    /// How long pods get when the node is shut down, by priority; empty: nothing waits for them.
+    /// Grace periods by priority for graceful node shutdown; empty disables it.
     pub shutdown: Vec<ShutdownPeriod>,
-    /// Images that are never collected, by name: the sandboxes' own and those that came as archives, which a machine
-    /// without network has no other way to get again. Runtimes that know pinned images mark more.
+    /// Names of images that are never garbage collected: sandbox images and images imported from archives, which a machine without network
+    /// cannot pull again. Images that the runtime reports as pinned are kept as well.
     pub kept_images: Vec<String>,
-    /// `--pod-manifest-path`: a directory of static pods' manifests; `None`: none.
+    /// `--pod-manifest-path`: directory of static pod manifests. `None`: no static pods of files.
     pub pod_manifest_path: Option<PathBuf>,
-    /// `fileCheckFrequency`: how often it is looked at where no change is heard of.
+    /// `fileCheckFrequency`: interval at which the directory is read when no change is notified.
     pub manifests_every: Duration,
-    /// `staticPodURL`: where more static pods are published; `None`: nowhere.
+    /// `staticPodURL`: URL of further static pods. `None`: no URL.
     pub published_pods: Option<PublishedPods>,
-    /// `--enforce-node-allocatable` aside: `--seccomp-default`.
+    /// `--seccomp-default`: containers without a seccomp profile get `RuntimeDefault`.
     pub seccomp_default: bool,
-    /// `memorySwap.swapBehavior`: what containers may have of the machine's swap.
+    /// `memorySwap.swapBehavior`: which containers may use swap.
     pub swap_behavior: SwapBehavior,
-    /// `--fail-swap-on`: whether a machine with swap is refused. Upstream's kubelet does unless it is told otherwise, and so does
-    /// `kelson kubelet`; a node that Kelson sets up itself runs, and gives containers none.
+    /// `--fail-swap-on`: whether the kubelet fails to start on a machine with swap. `true` by default in upstream and for `kelson kubelet`.
+    /// A node that Kelson sets up starts anyway and gives containers no swap.
     pub fail_swap_on: bool,
-    /// `--allowed-unsafe-sysctls`.
+    /// `--allowed-unsafe-sysctls`: names or prefixes that pods may set.
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// The kubelet's own HTTPS server.
+    /// Configuration of the HTTPS server.
     pub server: ServerConfig,
-    /// `--rotate-certificates`.
+    /// `--rotate-certificates`: whether the client certificate is renewed.
     pub rotate_certificates: bool,
-    /// Where device plugins register and have their sockets; upstream's never lies elsewhere than at
-    /// `/var/lib/kubelet/device-plugins`.
+    /// Directory in which device plugins register and create their sockets; always `/var/lib/kubelet/device-plugins` in upstream.
     pub device_plugins_dir: PathBuf,
-    /// Where this node keeps the directories of Kelson's built-in provisioner; `None`: it keeps none.
+    /// Directory of the volumes of Kelson's built-in provisioner. `None`: the node has no such volumes.
     pub local_volumes_dir: Option<PathBuf>,
 }
 
 impl Config {
-    /// Upstream's defaults for a node of this name, with everything of the kubelet's below `dir`.
+    /// Returns upstream's defaults for a node of this name, with all of the kubelet's files below `dir`.
     pub fn new(node_name: impl Into<String>, dir: &Path) -> Self {
         Self {
             node_name: node_name.into(),
@@ -341,7 +342,7 @@ impl Config {
         }
     }
 
-    /// `--system-reserved` and `--kube-reserved` together, by resource.
+    /// Sum of `--system-reserved` and `--kube-reserved`, by resource.
     pub fn reserved(&self) -> BTreeMap<String, Quantity> {
         let mut sum = self.system_reserved.clone();
         for (resource, amount) in &self.kube_reserved {
@@ -351,7 +352,7 @@ impl Config {
         sum
     }
 
-    /// Processors that are reserved by number stand for all that is reserved of them (`reservedSystemCPUs`).
+    /// Replaces the reserved amount of CPU by the number of CPUs in `reservedSystemCPUs`, if these are set.
     pub fn settle_reserved_cpus(&mut self) {
         let by_number = self.placement.reserved_cpus.len();
         if by_number > 0 {
@@ -361,14 +362,14 @@ impl Config {
         }
     }
 
-    /// Where pods' directories and logs lie.
+    /// Returns the directories of pods and logs.
     pub fn dirs(&self) -> PodDirs {
         let log_links = self.container_logs_dir.clone();
         PodDirs { root: self.root_dir.clone(), logs: self.pod_logs_dir.clone(), log_links }
     }
 }
 
-/// Where pods' directories and logs lie.
+/// Paths of pods' directories and logs.
 #[derive(Clone, Debug)]
 pub struct PodDirs {
     root: PathBuf,
@@ -377,31 +378,31 @@ pub struct PodDirs {
 }
 
 impl PodDirs {
-    /// The directory of all pods' directories.
+    /// Parent of all pods' directories.
     pub fn pods(&self) -> PathBuf {
         self.root.join("pods")
     }
-    /// The directory of one pod.
+    /// Directory of one pod.
     pub fn pod(&self, uid: &str) -> PathBuf {
         self.pods().join(uid)
     }
-    /// Where a driver makes one of its volumes ready for the node; `volume` is the sum of what the driver calls it.
+    /// Staging path of a CSI volume (`NodeStageVolume`). `volume` is the hash of the volume handle.
     pub fn staging(&self, driver: &str, volume: &str) -> PathBuf {
         self.root.join("plugins/kubernetes.io/csi").join(driver).join(volume).join("globalmount")
     }
-    /// Where plugins put the sockets by which they register.
+    /// Directory in which plugins create their registration sockets.
     pub fn plugins_registry(&self) -> PathBuf {
         self.root.join("plugins_registry")
     }
-    /// The socket at which others on the node ask what pods have.
+    /// Socket of the PodResources API.
     pub fn pod_resources_socket(&self) -> PathBuf {
         self.root.join("pod-resources/kubelet.sock")
     }
-    /// Where the links are by which collectors find containers' logs; `None` where there are none.
+    /// Directory of links to container logs for log collectors; `None` without links.
     pub fn log_links(&self) -> Option<&Path> {
         self.log_links.as_deref()
     }
-    /// The directory of one pod's logs.
+    /// Directory of one pod's logs.
     pub fn pod_logs(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.logs.join(format!("{namespace}_{name}_{uid}"))
     }

@@ -1,4 +1,4 @@
-//! Which processors and parts of memory containers get to themselves (`cpuManagerPolicy`, `memoryManagerPolicy`, `topologyManagerPolicy`).
+//! Configuration of exclusive CPUs and memory (`cpuManagerPolicy`, `memoryManagerPolicy`, `topologyManagerPolicy`).
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -6,78 +6,78 @@ use kelson_meta::Quantity;
 
 use super::cpuset::CpuSet;
 
-/// How many parts a machine may have at most where nobody says (upstream: `defaultMaxAllowableNUMANodes`): what is tried grows
-/// with the power of their number.
+/// Default maximum number of NUMA nodes (upstream: `defaultMaxAllowableNUMANodes`). The number of tried combinations grows exponentially
+/// with it.
 pub const NODES_MAX: u32 = 8;
 
-/// `cpuManagerPolicyOptions`: how processors are chosen.
+/// `cpuManagerPolicyOptions`: how CPUs are selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuOptions {
-    /// `full-pcpus-only`: whole cores or nothing.
+    /// `full-pcpus-only`: only whole physical cores are assigned.
     pub whole_cores: bool,
-    /// `distribute-cpus-across-numa`: the same number from each part that it takes.
+    /// `distribute-cpus-across-numa`: CPUs are taken evenly from the NUMA nodes in use.
     pub across_nodes: bool,
-    /// `align-by-socket`: the parts of one socket are as good as one part.
+    /// `align-by-socket`: CPUs of one socket count as aligned.
     pub by_socket: bool,
-    /// `distribute-cpus-across-cores`: one thread of each core first.
+    /// `distribute-cpus-across-cores`: one thread of each core is taken first.
     pub across_cores: bool,
-    /// `strict-cpu-reservation`: no pod runs on what is reserved.
+    /// `strict-cpu-reservation`: no pod runs on reserved CPUs.
     pub strict_reservation: bool,
-    /// `prefer-align-cpus-by-uncorecache`: from one last cache, where that has enough.
+    /// `prefer-align-cpus-by-uncorecache`: CPUs that share a last-level cache are preferred if it has enough.
     pub by_cache: bool,
 }
 
-/// `topologyManagerPolicy`: how near to each other what a container has must be.
+/// `topologyManagerPolicy`: how strictly resources of a container must share NUMA nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AlignmentPolicy {
-    /// Nobody looks whether what a container has is near to each other.
+    /// Resources are not aligned.
     #[default]
     None,
-    /// As near as it can be had.
+    /// Alignment is preferred but not required.
     BestEffort,
-    /// As near as the machine allows, or the pod fails.
+    /// The best alignment that the machine allows is required; otherwise the pod fails.
     Restricted,
-    /// All in one part of the machine, or the pod fails.
+    /// All resources must be on one NUMA node; otherwise the pod fails.
     SingleNumaNode,
 }
 
-/// `topologyManagerScope`: what must be near to each other.
+/// `topologyManagerScope`: the unit that is aligned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AlignmentScope {
-    /// What one container has.
+    /// Resources of each container are aligned.
     #[default]
     Container,
-    /// What the whole pod has.
+    /// Resources of the whole pod are aligned.
     Pod,
 }
 
 /// One entry of `reservedMemory`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservedMemory {
-    /// The part of the machine.
+    /// Number of the NUMA node.
     pub node: u32,
-    /// What no pod gets of it, by resource (`memory`, `hugepages-…`).
+    /// Reserved amounts by resource (`memory`, `hugepages-…`).
     pub amounts: BTreeMap<String, Quantity>,
 }
 
-/// All of it; by default nobody has anything to himself.
+/// Configuration of the CPU, memory and topology managers. By default no resource is exclusive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementConfig {
     /// Whether `cpuManagerPolicy` is `static`.
     pub has_own_cpus: bool,
     /// `cpuManagerPolicyOptions` of the static policy.
     pub cpu_options: CpuOptions,
-    /// `cpuManagerReconcilePeriod`: how often containers are looked at that share processors.
+    /// `cpuManagerReconcilePeriod`: interval at which the CPU sets of containers are corrected.
     pub reconcile_every: Duration,
-    /// `reservedSystemCPUs`: the processors that are reserved by number; empty: by amount.
+    /// `reservedSystemCPUs`: CPUs reserved by number; empty if only amounts are reserved.
     pub reserved_cpus: CpuSet,
     /// Whether `memoryManagerPolicy` is `Static`.
     pub has_own_memory: bool,
     /// `reservedMemory`, entry by entry.
     pub reserved_memory: Vec<ReservedMemory>,
-    /// `topologyManagerPolicy`: how near what is given must be.
+    /// `topologyManagerPolicy`: required alignment.
     pub alignment: AlignmentPolicy,
-    /// `topologyManagerScope`: whether that is judged by container or by pod.
+    /// `topologyManagerScope`: alignment per container or per pod.
     pub scope: AlignmentScope,
     /// `prefer-closest-numa-nodes` of `topologyManagerPolicyOptions`.
     pub prefers_closest: bool,
@@ -86,7 +86,7 @@ pub struct PlacementConfig {
 }
 
 impl PlacementConfig {
-    /// Whether containers may have CPUs or memory to themselves.
+    /// Returns whether the CPU manager or the memory manager assigns exclusive resources.
     pub fn is_exclusive(&self) -> bool {
         self.has_own_cpus || self.has_own_memory
     }

@@ -1,34 +1,33 @@
-//! The kubelet as a process: what it takes of its machine, what it wants of the kernel, and how often it asks others.
-#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk; at start")]
+//! Settings of the kubelet's process: OOM score, open files, kernel checks, rate limits.
+#![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, no disk; at start")]
 use std::path::Path;
 use std::time::Duration;
 
-/// How many requests go at once, and how many a second after that.
+/// A token bucket rate limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pacing {
-    /// Requests a second.
+    /// Sustained requests per second.
     pub per_second: f64,
-    /// Requests at once.
+    /// Burst of requests.
     pub burst: u32,
 }
 
-/// What it is to be as a process.
+/// Settings of the kubelet's process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessConfig {
-    /// `oomScoreAdj`: how soon the kernel ends it when memory is short; `None`: as it was started.
+    /// `oomScoreAdj`: the kernel's OOM score of the process. `None` leaves it unchanged.
     pub oom_score: Option<i32>,
-    /// `maxOpenFiles`: as many files as it may have open; `None`: as many as the machine lets it.
+    /// `maxOpenFiles`: limit of open files. `None`: the maximum that the machine allows.
     pub open_files: Option<u64>,
-    /// `kubeAPIQPS` and `kubeAPIBurst`; `None`: the API is asked as often as there is need.
+    /// `kubeAPIQPS` and `kubeAPIBurst`. `None`: no limit.
     pub api: Option<Pacing>,
-    /// `eventRecordQPS` and `eventBurst`; `None`: events are written as they happen.
+    /// `eventRecordQPS` and `eventBurst`. `None`: no limit.
     pub events: Option<Pacing>,
-    /// `runtimeRequestTimeout`: how long the runtime may take for an ordinary call.
+    /// `runtimeRequestTimeout`: timeout of ordinary CRI calls.
     pub runtime_request: Duration,
-    /// `protectKernelDefaults`: whether a kernel is refused that does otherwise than kubelets count on.
+    /// `protectKernelDefaults`: whether the kubelet refuses to start if kernel settings differ from the expected ones.
     pub protects_kernel: bool,
-    /// `failCgroupV1`: whether a machine is refused whose cgroups are of version 1. Upstream's kubelet does unless it is told
-    /// otherwise; here both work.
+    /// `failCgroupV1`: whether the kubelet refuses to start on cgroup v1. `true` by default in upstream; Kelson supports both versions.
     pub refuses_cgroup_v1: bool,
 }
 
@@ -46,7 +45,7 @@ impl Default for ProcessConfig {
     }
 }
 
-/// Settings of the kernel that kubelets count on, with the value each is to have.
+/// Kernel settings and the values that kubelets expect.
 const KERNEL: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -57,7 +56,7 @@ const KERNEL: [(&str, &str); 6] = [
 ];
 
 impl ProcessConfig {
-    /// Why it does not run on this machine, if there is a reason.
+    /// Checks whether the kubelet can run on this machine.
     ///
     /// # Errors
     /// The reasons, in upstream's words.
@@ -86,7 +85,7 @@ impl ProcessConfig {
         }
     }
 
-    /// Makes this process so; gives what the kernel does not let it have, which is no reason not to run.
+    /// Applies the settings to this process. Returns a message for each setting that the kernel rejects; the kubelet runs without it.
     pub fn settle(&self) -> Vec<String> {
         use rustix::process::{Resource, Rlimit, setrlimit};
         let mut faults = Vec::new();
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machines_it_does_not_run_on() {
+    fn unsuitable_machines_are_rejected() {
         let dir = tempfile::tempdir().expect("tempdir");
         let (sysctls, cgroups) = (dir.path().join("sys"), dir.path().join("cgroup"));
         std::fs::create_dir_all(sysctls.join("kernel/keys")).expect("mkdir");

@@ -1,24 +1,24 @@
-//! How long pods get when the node is shut down (`shutdownGracePeriod` and what belongs to it).
+//! Grace periods of graceful node shutdown (`shutdownGracePeriod` and related fields).
 use std::time::Duration;
 
-/// `status.reason` of a pod that ended because its node goes down.
+/// `status.reason` of a pod that was ended by a node shutdown.
 pub const TERMINATED: &str = "Terminated";
-/// Priority of pods that say none.
+/// Priority of pods without one.
 const USUAL: i32 = 0;
-/// Priority from which pods are critical to the cluster.
+/// Lowest priority of critical pods.
 const CRITICAL: i32 = 2_000_000_000;
 
-/// Pods of this priority and of those up to the next one have so long to end.
+/// Grace period of the pods from this priority up to the next entry's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShutdownPeriod {
-    /// The lowest priority that it is for.
+    /// Lowest priority that the period applies to.
     pub priority: i32,
-    /// How long they have (`shutdownGracePeriodSeconds`).
+    /// `shutdownGracePeriodSeconds`: time for these pods to end.
     pub grace: Duration,
 }
 
-/// The periods that `shutdownGracePeriod` stands for, of which the last `critical` is for critical pods alone; none, where it
-/// is zero or shorter than that.
+/// Converts `shutdownGracePeriod` and `shutdownGracePeriodCriticalPods` to periods by priority; the last `critical` is reserved for
+/// critical pods. Empty if `all` is zero or shorter than `critical`.
 pub fn of_two(all: Duration, critical: Duration) -> Vec<ShutdownPeriod> {
     match all.checked_sub(critical) {
         Some(usual) if !all.is_zero() => vec![

@@ -1,26 +1,26 @@
-//! Eviction thresholds as they are configured: which signal, below which amount, for how long; and the node conditions
-//! they stand for. When a threshold is met is `eviction`'s to say.
+//! Configured eviction thresholds: signal, amount and grace period, and the node conditions that they set. The module `eviction` decides
+//! when a threshold is met.
 use std::time::Duration;
 
 use kelson_meta::Quantity;
 
-/// `status.reason` of an evicted pod, and the reason of its event.
+/// `status.reason` of an evicted pod, and reason of its event.
 pub const EVICTED: &str = "Evicted";
-/// `status.reason` of a pod that made room for a critical one, and the reason of its event.
+/// `status.reason` of a pod that was preempted for a critical pod, and reason of its event.
 pub const PREEMPTED: &str = "Preempting";
-/// What the condition `DisruptionTarget` of such a pod says.
+/// Message of the `DisruptionTarget` condition of a preempted pod.
 pub const PREEMPTED_CONDITION: &str = "Pod was preempted by Kubelet to accommodate a critical pod.";
 
-/// `evictionHard`, `evictionSoft` and what belongs to them.
+/// `evictionHard`, `evictionSoft` and related fields.
 #[derive(Clone, Debug)]
 pub struct EvictionConfig {
     /// Hard and soft thresholds.
     pub thresholds: Vec<Threshold>,
-    /// `--eviction-pressure-transition-period`.
+    /// `--eviction-pressure-transition-period`: time after which a node condition is cleared.
     pub transition: Duration,
-    /// `--eviction-max-pod-grace-period`, for soft thresholds.
+    /// `--eviction-max-pod-grace-period`: maximum grace period of an eviction by a soft threshold.
     pub max_pod_grace: Duration,
-    /// Whether pods go that pass limits of their own (`localStorageCapacityIsolation`).
+    /// Whether pods that exceed their ephemeral storage limits are evicted (`localStorageCapacityIsolation`).
     pub own_limits: bool,
 }
 
@@ -35,38 +35,38 @@ impl Default for EvictionConfig {
     }
 }
 
-/// What the node is short of, as its conditions say.
+/// Pressure conditions of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// The condition `MemoryPressure` holds.
+    /// Whether the condition `MemoryPressure` is true.
     pub memory: bool,
-    /// The condition `DiskPressure` holds.
+    /// Whether the condition `DiskPressure` is true.
     pub disk: bool,
-    /// The condition `PIDPressure` holds.
+    /// Whether the condition `PIDPressure` is true.
     pub pid: bool,
 }
 
-/// What is measured.
+/// An eviction signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
-    /// Memory the machine can still give.
+    /// `memory.available`: available memory of the machine in bytes.
     MemoryAvailable,
-    /// Free bytes of the file system of volumes and logs.
+    /// `nodefs.available`: free bytes of the file system of volumes and logs.
     NodeFsAvailable,
-    /// Free inodes of the same.
+    /// `nodefs.inodesFree`: free inodes of the same file system.
     NodeFsInodesFree,
-    /// Free bytes of the runtime's file system.
+    /// `imagefs.available`: free bytes of the runtime's file system.
     ImageFsAvailable,
-    /// Free inodes of the same.
+    /// `imagefs.inodesFree`: free inodes of the same file system.
     ImageFsInodesFree,
-    /// Process IDs left.
+    /// `pid.available`: process IDs that are free.
     PidAvailable,
-    /// Memory left of what all pods may use together.
+    /// `allocatableMemory.available`: bytes left below the memory limit of all pods.
     AllocatableMemoryAvailable,
 }
 
 impl Signal {
-    /// All of them.
+    /// Every signal, in the order of `Signal`.
     pub const ALL: [Self; 7] = [
         Self::MemoryAvailable,
         Self::NodeFsAvailable,
@@ -76,9 +76,9 @@ impl Signal {
         Self::PidAvailable,
         Self::AllocatableMemoryAvailable,
     ];
-    /// Signals of a file system for what containers write, which follow those of the node or of images.
+    /// Signals of a separate file system for containers' writable layers. They derive from the signals of `nodefs` or `imagefs`.
     pub const FOLLOWING: [&str; 2] = ["containerfs.available", "containerfs.inodesFree"];
-    /// As flags and documents spell it.
+    /// Name in flags and configuration files.
     pub fn name(self) -> &'static str {
         match self {
             Self::MemoryAvailable => "memory.available",
@@ -90,7 +90,7 @@ impl Signal {
             Self::AllocatableMemoryAvailable => "allocatableMemory.available",
         }
     }
-    /// The resource that is short when the signal is low.
+    /// Resource that is short when the signal is below its threshold.
     pub fn resource(self) -> &'static str {
         match self {
             Self::MemoryAvailable | Self::AllocatableMemoryAvailable => "memory",
@@ -101,17 +101,17 @@ impl Signal {
     }
 }
 
-/// An amount, or a share of the capacity.
+/// An absolute amount, or a percentage of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     /// Bytes, inodes or processes.
     Absolute(u64),
-    /// Hundredths of the capacity.
+    /// Percent of the capacity.
     Percent(f64),
 }
 
 impl Amount {
-    /// The amount for a capacity.
+    /// Returns the absolute amount for a capacity.
     pub fn of(self, capacity: u64) -> u64 {
         match self {
             Self::Absolute(n) => n,
@@ -140,31 +140,31 @@ impl std::fmt::Display for Amount {
     }
 }
 
-/// A threshold: pods are evicted when less than its value is left.
+/// A threshold: the kubelet evicts pods when the signal is below its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
-    /// What is measured.
+    /// The measured signal.
     pub signal: Signal,
-    /// Met below this.
+    /// The threshold is met below this value.
     pub value: Amount,
-    /// How long it must be met before pods are evicted; zero makes it a hard threshold.
+    /// How long the threshold must be met before pods are evicted. Zero makes it a hard threshold.
     pub grace: Duration,
-    /// How far above the value it must come back to count as met no more.
+    /// `evictionMinimumReclaim`: how far the signal must rise above the value before the threshold is no longer met.
     pub min_reclaim: Option<Amount>,
 }
 
 impl Threshold {
-    /// A hard threshold.
+    /// Creates a hard threshold.
     pub const fn hard(signal: Signal, value: Amount) -> Self {
         Self { signal, value, grace: Duration::ZERO, min_reclaim: None }
     }
-    /// Whether pods get no more than the least grace.
+    /// Returns whether evicted pods get only the minimum grace period.
     pub fn is_hard(&self) -> bool {
         self.grace.is_zero()
     }
 }
 
-/// Hard thresholds as `--eviction-hard` has them: `memory.available<100Mi,nodefs.available<10%`.
+/// Hard thresholds in the syntax of `--eviction-hard`: `memory.available<100Mi,nodefs.available<10%`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HardThresholds(pub Vec<Threshold>);
 
@@ -187,7 +187,7 @@ impl std::str::FromStr for HardThresholds {
     }
 }
 
-/// `--eviction-hard` as upstream defaults it.
+/// Upstream's default of `--eviction-hard`.
 pub const DEFAULT_HARD: &[Threshold] = &[
     Threshold::hard(Signal::MemoryAvailable, Amount::Absolute(100 << 20)),
     Threshold::hard(Signal::NodeFsAvailable, Amount::Percent(10.0)),
@@ -196,7 +196,7 @@ pub const DEFAULT_HARD: &[Threshold] = &[
     Threshold::hard(Signal::ImageFsInodesFree, Amount::Percent(5.0)),
 ];
 
-/// A number of bytes, inodes or processes as messages show it.
+/// Formats bytes, inodes or processes for messages.
 pub fn amount(n: u64) -> Quantity {
     Quantity::binary(i64::try_from(n).unwrap_or(i64::MAX))
 }

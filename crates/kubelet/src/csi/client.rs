@@ -1,5 +1,4 @@
-//! What is said to one plugin: its registration, and the node's half of the container storage interface. Secrets are in the
-//! requests, so requests are never printed.
+//! Client of one plugin's socket: plugin registration and the CSI node service. Requests contain secrets, so they are never logged.
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +17,16 @@ pub use super::messages::{
 };
 use crate::metrics::StorageMetrics;
 
-/// How long a driver may take (upstream `csiTimeout`).
+/// Timeout of calls to a driver (upstream: `csiTimeout`).
 const DRIVER_MAX: Duration = Duration::from_secs(120);
-/// How long a plugin may take to say what it is.
+/// Timeout of registration calls.
 const REGISTRATION_MAX: Duration = Duration::from_secs(10);
 
-/// A connection to one plugin's socket; cheap to clone.
+/// A connection to one plugin's socket. Clones share the connection.
 #[derive(Clone)]
 pub struct PluginClient {
     channel: Channel,
-    /// Where its answers are counted, and under which name.
+    /// Metrics of calls, and the driver's name in them.
     counted: Option<(Arc<StorageMetrics>, String)>,
 }
 
@@ -37,7 +36,7 @@ macro_rules! calls {
             $($(#[$doc])*
             ///
             /// # Errors
-            /// What the plugin says, or that it could not be reached in time.
+            /// The plugin's error, or that it was not reached in time.
             pub async fn $name(&self, request: $request) -> CriResult<$answer> {
                 let began = Instant::now();
                 let answer = unary(&self.channel, $call, $path, Some($limit), Request::new(request)).await;
@@ -51,32 +50,32 @@ macro_rules! calls {
 }
 
 calls! {
-    /// What kind of plugin it is, and where it listens.
+    /// Calls `GetInfo`: type, name and endpoint of the plugin.
     info(m::NoFields) -> PluginInfo = "GetInfo" at "/pluginregistration.Registration/GetInfo" in REGISTRATION_MAX;
-    /// Tells it what became of its registration.
+    /// Calls `NotifyRegistrationStatus`: the result of the registration.
     notify(m::RegistrationStatus) -> m::NoFields
         = "NotifyRegistrationStatus" at "/pluginregistration.Registration/NotifyRegistrationStatus" in REGISTRATION_MAX;
-    /// What the driver calls this node, and how many volumes it can have there.
+    /// Calls `NodeGetInfo`: the driver's ID of this node and the maximum number of volumes.
     node_info(m::NoFields) -> NodeInfo = "NodeGetInfo" at "/csi.v1.Node/NodeGetInfo" in DRIVER_MAX;
-    /// What the driver can do here.
+    /// Calls `NodeGetCapabilities`: optional features of the driver on nodes.
     capabilities(m::NoFields) -> m::Capabilities = "NodeGetCapabilities" at "/csi.v1.Node/NodeGetCapabilities" in DRIVER_MAX;
-    /// Makes a volume ready for all pods of the node.
+    /// Calls `NodeStageVolume`: prepares a volume for all pods of the node.
     stage(Stage) -> m::NoFields = "NodeStageVolume" at "/csi.v1.Node/NodeStageVolume" in DRIVER_MAX;
-    /// Takes that back.
+    /// Calls `NodeUnstageVolume`: reverts staging.
     unstage(Unstage) -> m::NoFields = "NodeUnstageVolume" at "/csi.v1.Node/NodeUnstageVolume" in DRIVER_MAX;
-    /// Mounts a volume for one pod.
+    /// Calls `NodePublishVolume`: mounts a volume for one pod.
     publish(Publish) -> m::NoFields = "NodePublishVolume" at "/csi.v1.Node/NodePublishVolume" in DRIVER_MAX;
-    /// Grows what is on a volume.
+    /// Calls `NodeExpandVolume`: expands the file system of a volume.
     expand(Expand) -> m::NoFields = "NodeExpandVolume" at "/csi.v1.Node/NodeExpandVolume" in DRIVER_MAX;
-    /// Takes that back.
+    /// Calls `NodeUnpublishVolume`: reverts publishing.
     unpublish(Unpublish) -> m::NoFields = "NodeUnpublishVolume" at "/csi.v1.Node/NodeUnpublishVolume" in DRIVER_MAX;
 }
 
 impl PluginClient {
-    /// To the plugin that listens on this socket; the connection is made with the first call.
+    /// Creates a client of the plugin that listens on this socket. It connects with the first call.
     ///
     /// # Errors
-    /// When the path is not absolute.
+    /// The path is not absolute or not UTF-8.
     pub fn new(socket: &Path) -> CriResult<Self> {
         let path = socket
             .to_str()
@@ -84,42 +83,42 @@ impl PluginClient {
         Ok(Self { channel: connect(&format!("unix://{path}"))?, counted: None })
     }
 
-    /// The same, whose answers are counted as those of this driver.
+    /// Counts the calls as those of this driver.
     #[must_use]
     pub fn counted(self, metrics: Arc<StorageMetrics>, driver: &str) -> Self {
         Self { counted: Some((metrics, driver.to_owned())), ..self }
     }
 
-    /// Asks what kind of plugin it is.
+    /// Asks the plugin for its type, name and endpoint.
     ///
     /// # Errors
-    /// As of every call.
-    pub async fn who(&self) -> CriResult<PluginInfo> {
+    /// As for every call.
+    pub async fn plugin_info(&self) -> CriResult<PluginInfo> {
         self.info(m::NoFields {}).await
     }
 
-    /// Tells it that it is registered, or why not.
+    /// Notifies the plugin whether its registration succeeded.
     ///
     /// # Errors
-    /// As of every call.
-    pub async fn tell(&self, outcome: Result<(), &str>) -> CriResult<()> {
+    /// As for every call.
+    pub async fn notify_outcome(&self, outcome: Result<(), &str>) -> CriResult<()> {
         let error = outcome.err().unwrap_or_default().to_owned();
         self.notify(m::RegistrationStatus { plugin_registered: outcome.is_ok(), error }).await.map(drop)
     }
 
-    /// Asks what the driver calls this node.
+    /// Asks the driver for its ID of this node.
     ///
     /// # Errors
-    /// As of every call.
+    /// As for every call.
     pub async fn node(&self) -> CriResult<NodeInfo> {
         self.node_info(m::NoFields {}).await
     }
 
-    /// The numbers of what the driver can do here.
+    /// Returns the numbers of the driver's node capabilities.
     ///
     /// # Errors
-    /// As of every call.
-    pub async fn abilities(&self) -> CriResult<Vec<i32>> {
+    /// As for every call.
+    pub async fn node_capabilities(&self) -> CriResult<Vec<i32>> {
         let all = self.capabilities(m::NoFields {}).await?.capabilities;
         Ok(all.into_iter().filter_map(|c| c.rpc).map(|r| r.r#type).collect())
     }

@@ -1,4 +1,4 @@
-//! Which drivers are on this node, by name.
+//! The CSI drivers that are registered on this node, by name.
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,42 +7,43 @@ use parking_lot::Mutex;
 
 use super::client::PluginClient;
 
-/// A driver that has registered.
+/// A registered driver.
 #[derive(Clone)]
 pub struct Driver {
-    /// The way to it.
+    /// Client of the driver's endpoint.
     pub client: PluginClient,
-    /// The socket by which it registered: when that goes, the driver does.
+    /// Path of the registration socket. The driver is unregistered when it is removed.
     pub socket: PathBuf,
-    /// Which socket of this path it was: a driver that starts again makes a new one.
-    pub made: Made,
+    /// Identity of the registration socket. A driver that restarts creates a new socket of the same path.
+    pub made: SocketIdentity,
 }
 
-/// Tells a socket from another of the same path: inode, and seconds and nanoseconds of its making.
-pub type Made = (u64, i64, i64);
+/// Identity of a socket, which differs from that of a later socket of the same path: inode, and seconds and nanoseconds of the inode's last
+/// status change.
+pub type SocketIdentity = (u64, i64, i64);
 
-/// The drivers; cheap to clone. As many as there are sockets.
+/// Registered drivers. Clones share the map, whose size is bounded by the number of sockets.
 #[derive(Clone, Default)]
 pub struct Drivers {
     all: Arc<Mutex<HashMap<String, Driver>>>,
 }
 
 impl Drivers {
-    /// The way to a driver, as long as its socket is there.
+    /// Returns a registered driver.
     ///
     /// # Errors
-    /// The text for pods' events when there is none of this name.
+    /// The message for the pod's event if no driver of this name is registered.
     pub fn get(&self, name: &str) -> Result<Driver, String> {
         let found = self.all.lock().get(name).cloned();
         found.ok_or_else(|| format!("driver name {name} not found in the list of registered CSI drivers"))
     }
 
-    /// A driver has registered, perhaps again.
+    /// Adds or replaces a registered driver.
     pub fn put(&self, name: &str, driver: Driver) {
         self.all.lock().insert(name.to_owned(), driver);
     }
 
-    /// The drivers that registered by sockets which `stays` says are no more; they are forgotten.
+    /// Removes the drivers whose registration sockets are gone (`stays` returns false). Returns their names.
     pub fn forget(&self, stays: impl Fn(&std::path::Path) -> bool) -> Vec<String> {
         let mut all = self.all.lock();
         let gone: Vec<String> = all.iter().filter(|(_, d)| !stays(&d.socket)).map(|(n, _)| n.clone()).collect();
@@ -50,8 +51,8 @@ impl Drivers {
         gone
     }
 
-    /// Whether the driver that registered by this very socket is known.
-    pub fn has_socket(&self, socket: &std::path::Path, made: Made) -> bool {
+    /// Returns whether a driver is registered through exactly this socket.
+    pub fn has_socket(&self, socket: &std::path::Path, made: SocketIdentity) -> bool {
         self.all.lock().values().any(|d| d.socket == socket && d.made == made)
     }
 }

@@ -1,42 +1,42 @@
-//! What the node says of drivers' volumes it has mounted or may mount at any moment (`status.volumesInUse`). It says so
-//! before it mounts, so that nobody detaches a volume under a pod.
+//! CSI volumes that the node has mounted or may mount (`status.volumesInUse`). A volume is reported before it is mounted, so that the
+//! attach-detach controller does not detach it from a running pod.
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How long a mount waits until the API has been told.
+/// Maximum wait of a mount for the report to the API.
 const REPORT_MAX: Duration = Duration::from_secs(60);
 
-/// Volumes in use by the pods that use them, and what of it was reported; cheap to clone.
+/// Volumes in use, their pods, and which volumes were reported. Clones share the state.
 #[derive(Clone, Default)]
 pub struct InUse {
-    /// By the volume's name on nodes: UIDs of pods.
+    /// UIDs of pods, by the volume's unique name.
     users: watch::Sender<BTreeMap<String, BTreeSet<String>>>,
     reported: watch::Sender<BTreeSet<String>>,
 }
 
-/// The name that nodes know a driver's volume by.
+/// Unique name of a CSI volume in the Node's status.
 pub fn unique_name(driver: &str, handle: &str) -> String {
     format!("kubernetes.io/csi/{driver}^{handle}")
 }
 
 impl InUse {
-    /// A pod is to have a volume: returns when the API knows.
+    /// Adds a pod's use of a volume and waits until it was reported to the API.
     ///
     /// # Errors
-    /// When the API could not be told in time.
+    /// The report did not succeed in time.
     pub async fn begin(&self, volume: &str, pod: &str) -> Result<(), String> {
         self.note(volume, pod);
         let mut reported = self.reported.subscribe();
-        let told = reported.wait_for(|all| all.contains(volume));
-        match tokio::time::timeout(REPORT_MAX, told).await {
+        let report = reported.wait_for(|all| all.contains(volume));
+        match tokio::time::timeout(REPORT_MAX, report).await {
             Ok(Ok(_)) => Ok(()),
             _ => Err("the node's use of the volume could not be reported".to_owned()),
         }
     }
 
-    /// A pod has a volume, as its directory shows.
+    /// Adds a pod's use of a volume that was found in the pod's directory.
     pub fn note(&self, volume: &str, pod: &str) {
         self.users.send_if_modified(|all| {
             let first = !all.contains_key(volume);
@@ -45,8 +45,8 @@ impl InUse {
         });
     }
 
-    /// A pod has let go of a volume. Whether it was the last; the next pod then waits for a new report, because one that
-    /// leaves the volume out may be under way.
+    /// Removes a pod's use of a volume. Returns whether it was the last. The next pod then waits for a new report, because a report without
+    /// the volume may be in progress.
     pub fn end(&self, volume: &str, pod: &str) -> bool {
         let last = self.users.send_if_modified(|all| {
             let Some(users) = all.get_mut(volume) else { return false };
@@ -63,7 +63,7 @@ impl InUse {
         last
     }
 
-    /// A pod is gone: it has no volume any more, also none that it only waited for.
+    /// Removes all uses of a pod that is gone, including those that still wait for a report.
     pub fn leave(&self, pod: &str) {
         let its = |(volume, users): (&String, &BTreeSet<String>)| users.contains(pod).then(|| volume.clone());
         let its: Vec<String> = self.users.borrow().iter().filter_map(its).collect();
@@ -72,22 +72,22 @@ impl InUse {
         }
     }
 
-    /// Whether a pod other than this one has the volume.
+    /// Returns whether another pod uses the volume.
     pub fn has_others(&self, volume: &str, pod: &str) -> bool {
         self.users.borrow().get(volume).is_some_and(|users| users.iter().any(|u| u != pod))
     }
 
-    /// All volumes in use.
+    /// Returns all volumes in use.
     pub fn all(&self) -> Vec<String> {
         self.users.borrow().keys().cloned().collect()
     }
 
-    /// Rings when other volumes are in use than before.
+    /// Notifies when the set of volumes changes.
     pub fn changes(&self) -> watch::Receiver<BTreeMap<String, BTreeSet<String>>> {
         self.users.subscribe()
     }
 
-    /// The API was told of these.
+    /// Records that these volumes were reported to the API.
     pub fn reported(&self, all: impl IntoIterator<Item = String>) {
         let all: BTreeSet<String> = all.into_iter().collect();
         self.reported.send_if_modified(|now| {
@@ -103,21 +103,21 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_mount_waits_until_it_was_told() {
+    async fn a_mount_waits_until_its_volume_is_reported() {
         let all = InUse::default();
         let other = all.clone();
         let begun = async move { other.begin("v", "p").await };
-        let told = async {
+        let report = async {
             tokio::time::sleep(Duration::from_secs(5)).await;
             assert_eq!(all.all(), ["v"]);
             all.reported(all.all());
         };
-        assert_eq!(tokio::join!(begun, told).0, Ok(()));
+        assert_eq!(tokio::join!(begun, report).0, Ok(()));
         all.note("v", "q");
         assert!(all.has_others("v", "p") && !all.end("v", "p"));
         assert!(!all.has_others("v", "q") && all.end("v", "q") && all.all().is_empty());
-        assert!(all.begin("v", "p").await.is_err(), "what was told before the last pod went does not count");
-        assert!(all.begin("w", "p").await.is_err(), "nobody told the API");
+        assert!(all.begin("v", "p").await.is_err(), "a report before the last pod left does not count");
+        assert!(all.begin("w", "p").await.is_err(), "there was no report to the API");
         all.note("w", "q");
         all.leave("p");
         assert_eq!(all.all(), ["w"], "what another pod waits for stays");

@@ -1,14 +1,14 @@
-//! The messages of `csi.v1.Node` and of `pluginregistration`, as far as the kubelet says or reads them: names and numbers of
-//! the container storage interface 1.11 and of `k8s.io/kubelet`'s plugin registration.
+//! Messages of `csi.v1.Node` and `pluginregistration` with the fields that the kubelet uses. Names and numbers are those of CSI 1.11 and of
+//! `k8s.io/kubelet`'s plugin registration.
 use std::collections::HashMap;
 
 use prost::Message;
 
-/// Of calls that say or answer nothing.
+/// An empty message.
 #[derive(Clone, PartialEq, Message)]
 pub struct NoFields {}
 
-/// What a plugin says of itself.
+/// Response of `GetInfo`.
 #[derive(Clone, PartialEq, Message)]
 pub struct PluginInfo {
     #[prost(string, tag = "1")]
@@ -21,7 +21,7 @@ pub struct PluginInfo {
     pub supported_versions: Vec<String>,
 }
 
-/// What became of its registration.
+/// Result of a plugin's registration.
 #[derive(Clone, PartialEq, Message)]
 pub struct RegistrationStatus {
     #[prost(bool, tag = "1")]
@@ -30,7 +30,7 @@ pub struct RegistrationStatus {
     pub error: String,
 }
 
-/// What a driver knows of the node.
+/// Response of `NodeGetInfo`.
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeInfo {
     #[prost(string, tag = "1")]
@@ -41,44 +41,44 @@ pub struct NodeInfo {
     pub accessible_topology: Option<CsiTopology>,
 }
 
-/// Where something can be reached from.
+/// Topology segments from which a volume or node is accessible.
 #[derive(Clone, PartialEq, Message)]
 pub struct CsiTopology {
     #[prost(map = "string, string", tag = "1")]
     pub segments: HashMap<String, String>,
 }
 
-/// What a driver can do on the node.
+/// Response of `NodeGetCapabilities`.
 #[derive(Clone, PartialEq, Message)]
 pub struct Capabilities {
     #[prost(message, repeated, tag = "1")]
     pub capabilities: Vec<Capability>,
 }
 
-/// One thing it can do.
+/// One capability of the driver.
 #[derive(Clone, PartialEq, Message)]
 pub struct Capability {
     #[prost(message, optional, tag = "1")]
     pub rpc: Option<Rpc>,
 }
 
-/// By its number.
+/// An RPC capability, by its number.
 #[derive(Clone, PartialEq, Message)]
 pub struct Rpc {
     #[prost(int32, tag = "1")]
     pub r#type: i32,
 }
 
-/// Volumes are staged before they are published.
+/// The driver requires `NodeStageVolume` before `NodePublishVolume`.
 pub const STAGE_UNSTAGE_VOLUME: i32 = 1;
-/// Volumes are grown on the node too.
+/// The driver requires `NodeExpandVolume` after the controller expanded a volume.
 pub const EXPAND_VOLUME: i32 = 3;
-/// A volume may have several writers on one node.
+/// The driver supports the access modes for one node with several writers.
 pub const SINGLE_NODE_MULTI_WRITER: i32 = 5;
-/// The driver gives files to a group itself.
+/// The driver sets the group of files itself (`volume_mount_group`).
 pub const VOLUME_MOUNT_GROUP: i32 = 6;
 
-/// How a volume is to be used.
+/// How a volume is used.
 #[derive(Clone, PartialEq, Message)]
 pub struct VolumeCapability {
     #[prost(message, optional, tag = "1")]
@@ -89,11 +89,11 @@ pub struct VolumeCapability {
     pub access_mode: Option<AccessMode>,
 }
 
-/// As a device, whose content is the container's alone to read.
+/// Use as a block device.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct BlockVolume {}
 
-/// As a file system.
+/// Use as a mounted file system.
 #[derive(Clone, PartialEq, Message)]
 pub struct MountVolume {
     #[prost(string, tag = "1")]
@@ -104,14 +104,14 @@ pub struct MountVolume {
     pub volume_mount_group: String,
 }
 
-/// By whom at once.
+/// Access mode: which readers and writers are allowed at once.
 #[derive(Clone, PartialEq, Message)]
 pub struct AccessMode {
     #[prost(int32, tag = "1")]
     pub mode: i32,
 }
 
-/// `NodeStageVolume`: the volume is made ready for all pods of the node, below a path of its own.
+/// Request of `NodeStageVolume`: prepares the volume for all pods of the node at the staging path.
 #[derive(Clone, PartialEq, Message)]
 pub struct Stage {
     #[prost(string, tag = "1")]
@@ -128,7 +128,7 @@ pub struct Stage {
     pub volume_context: HashMap<String, String>,
 }
 
-/// `NodeUnstageVolume`: after the last pod has let go.
+/// Request of `NodeUnstageVolume`, sent after the last pod released the volume.
 #[derive(Clone, PartialEq, Message)]
 pub struct Unstage {
     #[prost(string, tag = "1")]
@@ -137,7 +137,7 @@ pub struct Unstage {
     pub staging_target_path: String,
 }
 
-/// `NodePublishVolume`: the volume is mounted at a path of one pod.
+/// Request of `NodePublishVolume`: mounts the volume at a path of one pod.
 #[derive(Clone, PartialEq, Message)]
 pub struct Publish {
     #[prost(string, tag = "1")]
@@ -158,7 +158,7 @@ pub struct Publish {
     pub volume_context: HashMap<String, String>,
 }
 
-/// `NodeExpandVolume`: what is on the volume gets as large as the volume.
+/// Request of `NodeExpandVolume`: expands the file system to the size of the volume.
 #[derive(Clone, PartialEq, Message)]
 pub struct Expand {
     #[prost(string, tag = "1")]
@@ -175,7 +175,7 @@ pub struct Expand {
     pub secrets: HashMap<String, String>,
 }
 
-/// How large a volume is to be; 0 stands for no bound.
+/// Requested size in bytes; 0 means no bound.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct SizeRange {
     #[prost(int64, tag = "1")]
@@ -184,7 +184,7 @@ pub struct SizeRange {
     pub limit_bytes: i64,
 }
 
-/// `NodeUnpublishVolume`: one pod has let go.
+/// Request of `NodeUnpublishVolume`: one pod releases the volume.
 #[derive(Clone, PartialEq, Message)]
 pub struct Unpublish {
     #[prost(string, tag = "1")]

@@ -1,5 +1,5 @@
-//! Drivers of volumes on this node (CSI): `messages` and `client` are what is said to a driver, `drivers` which of them are
-//! here, `registration` how they come and go, `in_use` what the node reports of their volumes. Mounting is the volumes' room.
+//! CSI drivers on this node. `messages` and `client` speak to a driver, `drivers` lists the registered ones, `registration` registers and
+//! unregisters plugins, and `in_use` reports used volumes. The module `volumes` mounts.
 pub mod client;
 pub mod drivers;
 pub mod in_use;

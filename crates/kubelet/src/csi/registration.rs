@@ -1,6 +1,7 @@
-//! How drivers come and go: each puts a socket into the directory for registrations, is asked who it is, and is entered in
-//! this node's CSINode; when the socket goes, so does the entry (upstream: `pkg/kubelet/pluginmanager`, `pkg/volume/csi`).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Registration of plugins. Each plugin creates a socket in the registration directory; the kubelet asks for its type and name and adds a
+//! CSI driver to this node's CSINode. When the socket is removed, the driver is removed from the CSINode (upstream:
+//! `pkg/kubelet/pluginmanager`, `pkg/volume/csi`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,75 +18,75 @@ use kelson_tasks::FILES;
 use serde_json::{Value, json};
 
 use super::client::{NodeInfo, PluginClient, PluginInfo};
-use super::drivers::{Driver, Drivers, Made};
+use super::drivers::{Driver, Drivers, SocketIdentity};
 use crate::logs::notify::Watch;
 use crate::metrics::StorageMetrics;
 
-/// Pauses before a driver that could not be registered is tried again.
+/// Delays before a failed registration is retried.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
-/// On a node: what each driver calls it.
+/// Annotation of the Node with the drivers' IDs of this node.
 const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
-/// Longest name of a driver, and what it may consist of is what a DNS name may.
+/// Maximum length of a driver's name; its characters are those of a DNS name.
 const NAME_MAX: usize = 63;
 
-/// Whoever works with plugins of another kind.
+/// Handles plugins of other types than CSI drivers.
 pub trait PluginHandler: Send + Sync {
-    /// The kind, as plugins name it.
+    /// Type of the plugins, as in `GetInfo`.
     fn kind(&self) -> &'static str;
-    /// A plugin registers by this socket.
+    /// Registers a plugin with this socket.
     ///
     /// # Errors
-    /// Why it may not.
-    fn admit(&self, socket: &Path, made: Made, info: &PluginInfo) -> Result<(), String>;
-    /// Those that registered by sockets which `stays` says are no more are gone.
+    /// Why the plugin is rejected.
+    fn admit(&self, socket: &Path, made: SocketIdentity, info: &PluginInfo) -> Result<(), String>;
+    /// Unregisters the plugins whose sockets are gone (`stays` returns false).
     fn forget(&self, stays: &dyn Fn(&Path) -> bool);
-    /// Whether the plugin that registered by this very socket is known.
-    fn has_socket(&self, socket: &Path, made: Made) -> bool;
+    /// Returns whether a plugin is registered through exactly this socket.
+    fn has_socket(&self, socket: &Path, made: SocketIdentity) -> bool;
 }
 
-/// Registers drivers for as long as it runs.
+/// Registers plugins as long as it runs.
 #[derive(Clone)]
 pub struct Registration {
-    /// As the node.
+    /// Client of the API that authenticates as this node.
     pub client: Client,
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// Where sockets appear.
+    /// Directory of registration sockets.
     pub dir: PathBuf,
-    /// Receives who registered.
+    /// Receives CSI drivers.
     pub drivers: Drivers,
-    /// Receives plugins that are no drivers of volumes.
+    /// Receives plugins of other types.
     pub others: Arc<dyn PluginHandler>,
-    /// What counts drivers' answers.
+    /// Metrics of calls to drivers.
     pub metrics: Arc<StorageMetrics>,
 }
 
-/// What is entered for a driver.
+/// A driver's entry in the CSINode.
 #[derive(Debug, PartialEq)]
 struct DriverEntry {
     name: String,
     node_id: String,
     topology: BTreeMap<String, String>,
-    /// `None`: as many as one likes.
+    /// Maximum number of volumes; `None` means no limit.
     volumes_max: Option<i64>,
 }
 
 fn entry(name: &str, info: NodeInfo) -> Result<DriverEntry, String> {
     if info.node_id.is_empty() {
-        return Err(format!("driver {name} does not say what it calls this node"));
+        return Err(format!("driver {name} returned an empty node ID"));
     }
     let topology = info.accessible_topology.map(|t| t.segments.into_iter().collect()).unwrap_or_default();
     let volumes_max = Some(info.max_volumes_per_node).filter(|n| *n > 0);
     Ok(DriverEntry { name: name.to_owned(), node_id: info.node_id, topology, volumes_max })
 }
 
-/// Whether the plugin is a driver this kubelet can speak to.
+/// Checks that the plugin is a CSI driver that this kubelet supports.
 fn judge(info: &PluginInfo) -> Result<(), String> {
     if info.r#type != "CSIPlugin" {
         return Err(format!("no handler registered for plugin type: {}", info.r#type));
     }
     if info.name.len() > NAME_MAX || kelson_meta::is_dns1123_subdomain(&info.name.to_ascii_lowercase()).is_err() {
-        return Err(format!("{:?} is no name of a driver", info.name));
+        return Err(format!("{:?} is not a valid driver name", info.name));
     }
     let major = |v: &String| v.trim_start_matches('v').split('.').next().map(str::to_owned);
     if !info.supported_versions.iter().filter_map(major).any(|m| m == "1") {
@@ -94,8 +95,8 @@ fn judge(info: &PluginInfo) -> Result<(), String> {
     Ok(())
 }
 
-/// The sockets in the directory. One that goes while this looks is not there.
-fn sockets(dir: &Path) -> io::Result<BTreeMap<PathBuf, Made>> {
+/// Lists the sockets in the directory. A socket that is removed meanwhile is skipped.
+fn sockets(dir: &Path) -> io::Result<BTreeMap<PathBuf, SocketIdentity>> {
     let mut all = BTreeMap::new();
     for e in std::fs::read_dir(dir)? {
         let e = e?;
@@ -107,7 +108,7 @@ fn sockets(dir: &Path) -> io::Result<BTreeMap<PathBuf, Made>> {
     Ok(all)
 }
 
-/// A CSINode's drivers with one entered anew.
+/// Adds or replaces one driver in a CSINode's list.
 fn entered(mut drivers: Vec<Value>, entry: &DriverEntry) -> Vec<Value> {
     let mut new = json!({"name": entry.name, "nodeID": entry.node_id,
         "topologyKeys": entry.topology.keys().collect::<Vec<_>>()});
@@ -120,24 +121,24 @@ fn entered(mut drivers: Vec<Value>, entry: &DriverEntry) -> Vec<Value> {
 }
 
 impl Registration {
-    /// Registers what is there and what comes; forgets what goes.
+    /// Registers existing and new plugins, and unregisters those whose sockets are removed.
     pub async fn run(self) {
         let mut delay = None;
         while let Err(e) = self.ensure_csi_node().await {
-            tracing::info!(error = %e, "this node's CSINode not made yet");
+            tracing::info!(error = %e, "creating this node's CSINode failed; retrying");
             tokio::time::sleep(RETRY.after(delay)).await;
             delay = Some(RETRY.after(delay));
         }
         let mut gone = BTreeSet::new();
         loop {
             if let Err(e) = self.follow(&mut gone).await {
-                tracing::warn!(dir = %self.dir.display(), error = %e, "drivers cannot register");
+                tracing::warn!(dir = %self.dir.display(), error = %e, "cannot watch the plugin registration directory; retrying");
             }
             tokio::time::sleep(RETRY.max).await;
         }
     }
 
-    /// The watch begins before the first look, so that nothing that comes between is missed.
+    /// The watch begins before the directory is read, so that no change is missed.
     async fn follow(&self, gone: &mut BTreeSet<String>) -> io::Result<()> {
         let made = self.dir.clone();
         FILES.run(move || std::fs::create_dir_all(made)).await.map_err(io::Error::other)??;
@@ -158,19 +159,20 @@ impl Registration {
         }
     }
 
-    /// Whether all that is there could be registered, and all that is gone taken out; `gone` holds what is still to be.
-    async fn settle(&self, sockets: &BTreeMap<PathBuf, Made>, gone: &mut BTreeSet<String>) -> bool {
+    /// Registers new plugins and removes entries of drivers that are gone. `gone` has the names of entries that are still to be removed.
+    /// Returns whether everything succeeded.
+    async fn settle(&self, sockets: &BTreeMap<PathBuf, SocketIdentity>, gone: &mut BTreeSet<String>) -> bool {
         let mut whole = true;
         self.others.forget(&|s| sockets.contains_key(s));
         gone.extend(self.drivers.forget(|s| sockets.contains_key(s)));
-        // One that has come back by another socket meanwhile stays in.
+        // A driver that registered again through another socket keeps its entry.
         gone.retain(|name| self.drivers.get(name).is_err());
         for name in gone.clone() {
-            tracing::info!(driver = name, "a driver of volumes is gone");
+            tracing::info!(driver = name, "CSI driver unregistered");
             match self.withdraw(&name).await {
                 Ok(()) => drop(gone.remove(&name)),
                 Err(e) => {
-                    tracing::warn!(driver = name, error = %e, "a driver that is gone is still in the CSINode");
+                    tracing::warn!(driver = name, error = %e, "removing an unregistered driver from the CSINode failed; retrying");
                     whole = false;
                 }
             }
@@ -178,32 +180,32 @@ impl Registration {
         let is_known = |s: &Path, made| self.drivers.has_socket(s, made) || self.others.has_socket(s, made);
         for (socket, made) in sockets.iter().filter(|(s, made)| !is_known(s, **made)) {
             if let Err(e) = self.register(socket, *made).await {
-                tracing::warn!(socket = %socket.display(), error = e, "a plugin is not registered");
+                tracing::warn!(socket = %socket.display(), error = e, "registering a plugin failed; retrying");
                 whole = false;
             }
         }
         whole
     }
 
-    async fn register(&self, socket: &Path, made: Made) -> Result<(), String> {
+    async fn register(&self, socket: &Path, made: SocketIdentity) -> Result<(), String> {
         let text = |e: kelson_cri::CriError| e.to_string();
         let plugin = PluginClient::new(socket).map_err(text)?;
-        let info = plugin.who().await.map_err(text)?;
+        let info = plugin.plugin_info().await.map_err(text)?;
         let done = self.admit(socket, made, &info).await;
         plugin
-            .tell(match &done {
+            .notify_outcome(match &done {
                 Ok(()) => Ok(()),
                 Err(why) => Err(why.as_str()),
             })
             .await
             .map_err(text)?;
         if done.is_ok() {
-            tracing::info!(driver = info.name, kind = info.r#type, "a plugin has registered");
+            tracing::info!(driver = info.name, kind = info.r#type, "plugin registered");
         }
         done
     }
 
-    async fn admit(&self, socket: &Path, made: Made, info: &PluginInfo) -> Result<(), String> {
+    async fn admit(&self, socket: &Path, made: SocketIdentity, info: &PluginInfo) -> Result<(), String> {
         if info.r#type == self.others.kind() {
             return self.others.admit(socket, made, info);
         }
@@ -218,7 +220,7 @@ impl Registration {
         Ok(())
     }
 
-    /// Makes this node's CSINode, where there is none: others see by it that the kubelet knows drivers.
+    /// Creates this node's CSINode if it does not exist. The scheduler and controllers take it as a sign that the kubelet supports CSI.
     async fn ensure_csi_node(&self) -> Result<(), ClientError> {
         if self.client.get_opt::<CSINode>("", &self.node).await?.is_some() {
             return Ok(());
@@ -266,7 +268,7 @@ impl Registration {
         self.client.patch::<CSINode>("", &self.node, "", PatchKind::Merge, &patch, &options).await
     }
 
-    /// The node's labels by which volumes find it, and what drivers call it.
+    /// Updates the topology labels and the node ID annotation of the Node.
     async fn change_node(
         &self,
         topology: &BTreeMap<String, String>,
@@ -292,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_register() {
+    fn registrations_are_validated() {
         let info = |kind: &str, name: &str, versions: &[&str]| PluginInfo {
             r#type: kind.into(),
             name: name.into(),
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_entered() {
+    fn entries_in_the_csi_node() {
         let node =
             |id: &str, max: i64| NodeInfo { node_id: id.into(), max_volumes_per_node: max, accessible_topology: None };
         assert!(entry("d", node("", 0)).is_err());

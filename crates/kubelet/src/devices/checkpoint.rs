@@ -1,5 +1,6 @@
-//! What pods hold, on disk, in upstream's form and under its name, so that either kubelet takes over from the other. The checksum
-//! is none of upstream's, which takes it over its own memory: it says so in its log and begins without.
+//! Checkpoint of device assignments, under upstream's file name and in its format, so that Kelson's and upstream's kubelet can replace each
+//! other. The checksum differs, because upstream computes it over its in-memory structures; upstream then logs an error and starts without
+//! the checkpoint.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::messages::ContainerAllocation;
-use super::table::{Held, Table, Whose};
+use super::table::{DeviceHolder, HeldDevices, Table};
 
-/// The file in the directory of the plugins' sockets.
+/// File name in the directory of plugin sockets.
 pub const FILE: &str = "kubelet_internal_checkpoint";
 
 #[derive(Default, Serialize, Deserialize)]
@@ -44,15 +45,15 @@ struct CheckpointEntry {
     resource: String,
     #[serde(rename = "DeviceIDs")]
     devices: BTreeMap<i64, BTreeSet<String>>,
-    /// The plugin's answer, as protobuf in base64.
+    /// The plugin's `AllocateResponse` as protobuf in base64.
     #[serde(rename = "AllocResp")]
     answer: String,
 }
 
-/// Reads what the last kubelet left; nothing where it left nothing.
+/// Reads the checkpoint; an empty table if there is none.
 ///
 /// # Errors
-/// When the file is damaged or cannot be read.
+/// The file is damaged or cannot be read.
 pub fn read(dir: &Path, now: Instant) -> io::Result<Table> {
     let text = match std::fs::read(dir.join(FILE)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Table::default()),
@@ -63,18 +64,18 @@ pub fn read(dir: &Path, now: Instant) -> io::Result<Table> {
     for entry in file.data.pod_device_entries.into_iter().flatten() {
         let bytes = STANDARD.decode(&entry.answer).map_err(io::Error::other)?;
         let answer = ContainerAllocation::decode(bytes.as_slice()).map_err(io::Error::other)?;
-        let whose = Whose { pod: entry.pod, container: entry.container, resource: entry.resource };
-        held.insert(whose, Held { near: entry.devices, answer: Some(answer) });
+        let whose = DeviceHolder { pod: entry.pod, container: entry.container, resource: entry.resource };
+        held.insert(whose, HeldDevices { near: entry.devices, answer: Some(answer) });
     }
     let resources = file.data.registered_devices.into_iter().flatten().map(|(name, _)| name);
     Ok(Table::remembered(resources, held, now))
 }
 
-/// Writes it, whole or not at all.
+/// Writes the checkpoint atomically.
 ///
 /// # Errors
-/// The system's.
-pub fn write(dir: &Path, (resources, held): (Vec<String>, Vec<(Whose, Held)>)) -> io::Result<()> {
+/// The error of the system call.
+pub fn write(dir: &Path, (resources, held): (Vec<String>, Vec<(DeviceHolder, HeldDevices)>)) -> io::Result<()> {
     let entries = held.into_iter().map(|(whose, held)| CheckpointEntry {
         pod: whose.pod,
         container: whose.container,
@@ -88,10 +89,10 @@ pub fn write(dir: &Path, (resources, held): (Vec<String>, Vec<(Whose, Held)>)) -
     kelson_pki::write_secret(&dir.join(FILE), &text, true).map_err(io::Error::other)
 }
 
-/// Removes the sockets of plugins that registered with an earlier kubelet: by that they know that they must register again.
+/// Removes the sockets of plugins that registered with an earlier kubelet, which tells them to register again.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system call.
 pub fn clear(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     for entry in std::fs::read_dir(dir)? {
@@ -118,9 +119,9 @@ mod tests {
         assert_eq!(read(dir.path(), now).expect("nothing").lasting(), (Vec::new(), Vec::new()));
         let file = DeviceSpec { container_path: "/dev/x".into(), host_path: "/dev/y".into(), permissions: "rw".into() };
         let answer = ContainerAllocation { devices: vec![file], ..Default::default() };
-        let whose = Whose { pod: "u".into(), container: "c".into(), resource: "example.com/x".into() };
+        let whose = DeviceHolder { pod: "u".into(), container: "c".into(), resource: "example.com/x".into() };
         let near = BTreeMap::from([(-1, BTreeSet::from(["a".to_owned()])), (1, BTreeSet::from(["b".to_owned()]))]);
-        let lasting = (vec!["example.com/x".to_owned()], vec![(whose, Held { near, answer: Some(answer) })]);
+        let lasting = (vec!["example.com/x".to_owned()], vec![(whose, HeldDevices { near, answer: Some(answer) })]);
         write(dir.path(), lasting.clone()).expect("written");
         std::fs::write(dir.path().join("plugin.sock"), "").expect("a file");
         clear(dir.path()).expect("cleared");
@@ -131,9 +132,9 @@ mod tests {
     }
 
     #[test]
-    fn what_upstreams_kubelet_left_is_read() {
+    fn upstreams_checkpoint_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
-        // Its answer gives the environment variable A=1.
+        // The response sets the environment variable A=1.
         let text = r#"{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"example.com/x",
             "DeviceIDs":{"-1":["a"],"0":["b","c"]},"AllocResp":"CgYKAUESATE="}],
             "RegisteredDevices":{"example.com/x":["a","b","c"]}},"Checksum":4087293241}"#;

@@ -1,4 +1,4 @@
-//! What is said to one device plugin.
+//! Client of one device plugin.
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::messages::{
     PreferredForContainer, PreferredRequest,
 };
 
-/// How long a plugin may take to prepare devices for a container that starts (upstream's).
+/// Timeout of `PreStartContainer`, as in upstream.
 const PRE_START_MAX: Duration = Duration::from_secs(30);
-/// How long it may take to say which devices go together, or how a container gets them. Upstream waits for ever; then a plugin
-/// that hangs would keep its pods from being ended as well.
+/// Timeout of `GetPreferredAllocation` and `Allocate`. Upstream waits forever; a plugin that hangs would then also prevent its pods from
+/// ending.
 const ALLOCATE_MAX: Duration = Duration::from_secs(120);
 
-/// A connection to one plugin's socket; cheap to clone.
+/// A connection to one plugin's socket. Clones share the connection.
 #[derive(Clone, Debug)]
 pub struct DevicePluginClient {
     channel: Channel,
@@ -33,10 +33,10 @@ macro_rules! method {
 }
 
 impl DevicePluginClient {
-    /// To the plugin that listens on this socket; the connection is made with the first call.
+    /// Creates a client of the plugin that listens on this socket. It connects with the first call.
     ///
     /// # Errors
-    /// When the path is not absolute.
+    /// The path is not absolute or not UTF-8.
     pub fn new(socket: &Path) -> CriResult<Self> {
         let path = socket
             .to_str()
@@ -44,20 +44,20 @@ impl DevicePluginClient {
         Ok(Self { channel: connect(&format!("unix://{path}"))? })
     }
 
-    /// All its devices, again and again as they change, for as long as it is there.
+    /// Streams the plugin's devices: a complete list at first and after each change.
     ///
     /// # Errors
-    /// As of every call.
+    /// As for every call.
     pub async fn watch(&self) -> CriResult<BoxStream<'static, CriResult<Vec<Device>>>> {
         let (name, path) = method!("ListAndWatch");
         let lists = stream::<_, DeviceList>(&self.channel, name, path, Empty {}).await?;
         Ok(lists.map(|list| list.map(|l| l.devices)).boxed())
     }
 
-    /// Which of the available devices it would give, `must` among them; it may name fewer, or none.
+    /// Asks which `size` of the `available` devices the plugin prefers; they must include `must`. It may return fewer or none.
     ///
     /// # Errors
-    /// As of every call.
+    /// As for every call.
     pub async fn preferred(&self, available: Vec<String>, must: Vec<String>, size: usize) -> CriResult<Vec<String>> {
         let (name, path) = method!("GetPreferredAllocation");
         let size = i32::try_from(size).unwrap_or(i32::MAX);
@@ -69,10 +69,10 @@ impl DevicePluginClient {
         Ok(answer.containers.into_iter().next().map(|c| c.ids).unwrap_or_default())
     }
 
-    /// How a container gets these devices.
+    /// Asks how to pass these devices to a container.
     ///
     /// # Errors
-    /// As of every call, and for an answer that says nothing of the container.
+    /// As for every call, and if the response has no container.
     pub async fn allocate(&self, ids: Vec<String>) -> CriResult<ContainerAllocation> {
         let (name, path) = method!("Allocate");
         let request = DeviceIdsOfContainers { containers: vec![DeviceIds { ids }] };
@@ -82,10 +82,10 @@ impl DevicePluginClient {
         answer.container_responses.into_iter().next().ok_or_else(nothing)
     }
 
-    /// Has it prepare the devices of a container that starts.
+    /// Lets the plugin prepare the devices of a container that starts.
     ///
     /// # Errors
-    /// As of every call.
+    /// As for every call.
     pub async fn pre_start(&self, ids: Vec<String>) -> CriResult<()> {
         let (name, path) = method!("PreStartContainer");
         let answer: Empty =

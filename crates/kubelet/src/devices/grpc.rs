@@ -1,4 +1,4 @@
-//! A server of simple gRPC calls on a unix socket: what plugins and watchers of devices ask the kubelet.
+//! A server for unary gRPC calls on a Unix socket, for device plugins and clients of the PodResources API.
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,20 +14,20 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// Connections at once to one socket.
+/// Maximum number of connections per socket.
 const CONNECTIONS_MAX: usize = 64;
-/// Calls at once on one connection.
+/// Maximum number of concurrent calls per connection.
 const CALLS_MAX: u32 = 16;
-/// Largest message that is read.
+/// Maximum size of a request in bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// What a server answers.
+/// A service that handles gRPC requests.
 pub trait GrpcService: Clone + Send + Sync + 'static {
-    /// The answer to a call.
+    /// Handles one request.
     fn call(&self, request: http::Request<Incoming>) -> BoxFuture<'static, http::Response<Body>>;
 }
 
-/// Reads the one message of a call, and writes the one of its answer.
+/// Decodes the message of a unary call, runs `work`, and encodes the response.
 pub async fn answer<Q, A, F, R>(request: http::Request<Incoming>, work: F) -> http::Response<Body>
 where
     Q: prost::Message + Default + Send + 'static,
@@ -39,7 +39,7 @@ where
     grpc.unary(Work(work), request).await
 }
 
-/// The answer to a call that nobody knows.
+/// Response to a call of an unknown method.
 pub fn unknown() -> http::Response<Body> {
     Status::unimplemented("unknown method").into_http()
 }
@@ -61,10 +61,10 @@ where
     }
 }
 
-/// Listens at `socket`, which belongs to the kubelet alone, and answers until the task ends.
+/// Listens at `socket`, which only root can access, and serves until the task is aborted.
 ///
 /// # Errors
-/// When it cannot listen there.
+/// It cannot listen there.
 pub async fn serve(tasks: &Tasks, name: &'static str, socket: &Path, calls: impl GrpcService) -> std::io::Result<()> {
     let path = socket.to_owned();
     FILES.run(move || prepare(&path)).await.map_err(std::io::Error::other)??;
@@ -83,13 +83,13 @@ pub async fn serve(tasks: &Tasks, name: &'static str, socket: &Path, calls: impl
             let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             let serving = server.max_concurrent_streams(CALLS_MAX).serve_connection(TokioIo::new(connection), service);
             if let Err(error) = serving.await {
-                tracing::debug!(%error, name, "a connection ended");
+                tracing::debug!(%error, name, "a connection to a plugin socket ended with an error");
             }
         });
     }
 }
 
-/// The directory is root's, and no socket of an earlier kubelet stands in the way.
+/// Creates the directory, which only root can access, and removes the socket of an earlier kubelet.
 #[allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 fn prepare(socket: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;

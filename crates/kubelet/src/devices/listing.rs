@@ -1,5 +1,4 @@
-//! What pods have, told to those on the node who ask: the kubelet's `PodResourcesLister` (KEP 606), by which monitors attribute
-//! devices to pods.
+//! The PodResources API (`PodResourcesLister`, KEP-606), by which monitoring agents assign devices to pods.
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,41 +24,41 @@ use crate::placement::Placement;
 use crate::placement::memory::MemoryBlock;
 use crate::pod::{self, Role};
 
-/// Pause before listening again after a fault.
+/// Delay before listening again after a failure.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The pods of this node, as somebody else knows them.
+/// Returns the pods of this node.
 pub type Pods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
 
-/// Answers who asks; cheap to clone.
+/// Serves the PodResources API. Clones share the state.
 #[derive(Clone)]
 pub struct PodResourcesLister {
-    /// Where it listens.
+    /// Path of the socket.
     pub socket: PathBuf,
-    /// The pods that are listed.
+    /// The pods to list.
     pub pods: Pods,
-    /// What they have.
+    /// Reads the assigned devices.
     pub devices: Devices,
-    /// Which processors and memory they have to themselves.
+    /// Exclusive CPUs and memory.
     pub placement: Placement,
-    /// Which devices they have by claims.
+    /// Devices of resource claims.
     pub claims: DynamicResources,
-    /// The group of the connections' tasks.
+    /// Task group of connections.
     pub tasks: Tasks,
 }
 
 impl PodResourcesLister {
-    /// Answers for as long as the task runs.
+    /// Serves until the task is aborted.
     pub async fn run(self) {
         loop {
             if let Err(error) = grpc::serve(&self.tasks, "pod-resources", &self.socket, self.clone()).await {
-                tracing::warn!(%error, socket = %self.socket.display(), "nobody can ask what pods have");
+                tracing::warn!(%error, socket = %self.socket.display(), "cannot serve the PodResources API; retrying");
             }
             tokio::time::sleep(RETRY).await;
         }
     }
 
-    /// What containers have that may run now: of the steps before them only those that go on.
+    /// Resources of the pod's containers. Of init containers only sidecars are listed.
     fn of_pod(&self, pod: &Pod) -> PodResources {
         let members = pod::members(pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar));
         let containers = members.map(|m| {
@@ -128,7 +127,7 @@ fn listed(block: MemoryBlock) -> ContainerMemory {
     ContainerMemory { memory_type: block.resource, size: block.size, topology: Some(Topology { nodes }) }
 }
 
-/// Devices of one resource, apart by the part of the machine that they are near to.
+/// Devices of one resource, grouped by NUMA node.
 fn by_part(
     resource: &str,
     near: impl IntoIterator<Item = (i64, std::collections::BTreeSet<String>)>,

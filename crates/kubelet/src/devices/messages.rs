@@ -1,32 +1,31 @@
-//! The messages of the device plugins' `v1beta1` and of the kubelet's `PodResourcesLister` `v1`: names and numbers of
-//! `k8s.io/kubelet`.
+//! Messages of the device plugin API `v1beta1` and of the PodResources API `v1`, with the names and numbers of `k8s.io/kubelet`.
 #![allow(missing_docs, reason = "the fields have the names of the interface, which says what they are")]
 
 use std::collections::HashMap;
 
 use prost::Message;
 
-/// Of calls that say or answer nothing.
+/// An empty message.
 #[derive(Clone, PartialEq, Message)]
 pub struct Empty {}
 
-/// What a plugin wants to be asked.
+/// Optional calls that a plugin supports.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct PluginOptions {
-    /// It prepares devices before each start of a container.
+    /// The plugin requires `PreStartContainer` before each start.
     #[prost(bool, tag = "1")]
     pub pre_start_required: bool,
-    /// It says which devices go well together.
+    /// The plugin supports `GetPreferredAllocation`.
     #[prost(bool, tag = "2")]
     pub get_preferred_allocation_available: bool,
 }
 
-/// A plugin offers a resource.
+/// Request of `Register`: a plugin advertises a resource.
 #[derive(Clone, PartialEq, Message)]
 pub struct RegisterRequest {
     #[prost(string, tag = "1")]
     pub version: String,
-    /// The name of its socket beside the kubelet's.
+    /// Name of the plugin's socket in the directory of the kubelet's.
     #[prost(string, tag = "2")]
     pub endpoint: String,
     #[prost(string, tag = "3")]
@@ -42,40 +41,40 @@ pub struct DeviceList {
     pub devices: Vec<Device>,
 }
 
-/// A device and how it is.
+/// A device and its health.
 #[derive(Clone, PartialEq, Message)]
 pub struct Device {
     #[prost(string, tag = "1")]
     pub id: String,
-    /// `Healthy` or `Unhealthy`
+    /// Either `Healthy` or `Unhealthy`.
     #[prost(string, tag = "2")]
     pub health: String,
     #[prost(message, optional, tag = "3")]
     pub topology: Option<Topology>,
 }
 
-/// Parts of the machine that something is near to.
+/// NUMA nodes near a device.
 #[derive(Clone, PartialEq, Message)]
 pub struct Topology {
     #[prost(message, repeated, tag = "1")]
     pub nodes: Vec<NumaNode>,
 }
 
-/// A part of the machine by its number.
+/// A NUMA node by number.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct NumaNode {
     #[prost(int64, tag = "1")]
     pub id: i64,
 }
 
-/// Asks which of the available devices go well together.
+/// Request of `GetPreferredAllocation`.
 #[derive(Clone, PartialEq, Message)]
 pub struct PreferredRequest {
     #[prost(message, repeated, tag = "1")]
     pub container_requests: Vec<PreferredForContainer>,
 }
 
-/// The same, for one container.
+/// Request for one container.
 #[derive(Clone, PartialEq, Message)]
 pub struct PreferredForContainer {
     #[prost(string, repeated, tag = "1")]
@@ -86,28 +85,28 @@ pub struct PreferredForContainer {
     pub size: i32,
 }
 
-/// Devices that go well together, and those of a container that is to be given or started.
+/// Device IDs of one container.
 #[derive(Clone, PartialEq, Message)]
 pub struct DeviceIds {
     #[prost(string, repeated, tag = "1")]
     pub ids: Vec<String>,
 }
 
-/// The same, by container.
+/// Device IDs by container.
 #[derive(Clone, PartialEq, Message)]
 pub struct DeviceIdsOfContainers {
     #[prost(message, repeated, tag = "1")]
     pub containers: Vec<DeviceIds>,
 }
 
-/// How containers get what they were given.
+/// Response of `Allocate`.
 #[derive(Clone, PartialEq, Message)]
 pub struct AllocateResponse {
     #[prost(message, repeated, tag = "1")]
     pub container_responses: Vec<ContainerAllocation>,
 }
 
-/// How one container gets its devices.
+/// How to pass the devices to one container.
 #[derive(Clone, PartialEq, Message)]
 pub struct ContainerAllocation {
     #[prost(map = "string, string", tag = "1")]
@@ -122,7 +121,7 @@ pub struct ContainerAllocation {
     pub cdi_devices: Vec<CdiDevice>,
 }
 
-/// A path of the host in the container.
+/// A host path that is mounted in the container.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Mount {
     #[prost(string, tag = "1")]
@@ -133,26 +132,26 @@ pub struct Mount {
     pub read_only: bool,
 }
 
-/// A device file of the host in the container.
+/// A device file of the host for the container.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct DeviceSpec {
     #[prost(string, tag = "1")]
     pub container_path: String,
     #[prost(string, tag = "2")]
     pub host_path: String,
-    /// Letters of `rwm`.
+    /// Access permissions, letters of `rwm`.
     #[prost(string, tag = "3")]
     pub permissions: String,
 }
 
-/// A device by its name in the container device interface, such as `vendor.com/gpu=gpu0`.
+/// A device by its CDI name, such as `vendor.com/gpu=gpu0`.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct CdiDevice {
     #[prost(string, tag = "1")]
     pub name: String,
 }
 
-/// Which pod is asked about.
+/// Request of `Get`: name of the pod.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct GetPodRequest {
     #[prost(string, tag = "1")]
@@ -161,34 +160,34 @@ pub struct GetPodRequest {
     pub pod_namespace: String,
 }
 
-/// What one pod has.
+/// Response of `Get`.
 #[derive(Clone, PartialEq, Message)]
 pub struct GetPodResponse {
     #[prost(message, optional, tag = "1")]
     pub pod_resources: Option<PodResources>,
 }
 
-/// What all pods have.
+/// Response of `List`.
 #[derive(Clone, PartialEq, Message)]
 pub struct ListPodsResponse {
     #[prost(message, repeated, tag = "1")]
     pub pod_resources: Vec<PodResources>,
 }
 
-/// What the node has to give.
+/// Response of `GetAllocatableResources`.
 #[derive(Clone, PartialEq, Message)]
 pub struct AllocatableResponse {
     #[prost(message, repeated, tag = "1")]
     pub devices: Vec<ContainerDevices>,
-    /// Processors that containers can have alone.
+    /// CPUs that can be assigned exclusively.
     #[prost(int64, repeated, tag = "2")]
     pub cpu_ids: Vec<i64>,
-    /// Memory that containers can be promised.
+    /// Memory that can be reserved for containers.
     #[prost(message, repeated, tag = "3")]
     pub memory: Vec<ContainerMemory>,
 }
 
-/// A pod and its containers.
+/// Resources of a pod's containers.
 #[derive(Clone, PartialEq, Message)]
 pub struct PodResources {
     #[prost(string, tag = "1")]
@@ -199,25 +198,25 @@ pub struct PodResources {
     pub containers: Vec<ContainerResources>,
 }
 
-/// A container and its devices.
+/// Resources of a container.
 #[derive(Clone, PartialEq, Message)]
 pub struct ContainerResources {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(message, repeated, tag = "2")]
     pub devices: Vec<ContainerDevices>,
-    /// Processors that it has alone.
+    /// Exclusive CPUs of the container.
     #[prost(int64, repeated, tag = "3")]
     pub cpu_ids: Vec<i64>,
-    /// Memory that it was promised.
+    /// Memory that is reserved for the container.
     #[prost(message, repeated, tag = "4")]
     pub memory: Vec<ContainerMemory>,
-    /// Devices that it has by claims.
+    /// Devices of the container's resource claims.
     #[prost(message, repeated, tag = "5")]
     pub dynamic_resources: Vec<ClaimedResource>,
 }
 
-/// What a container has by one claim.
+/// Devices of one resource claim.
 #[derive(Clone, PartialEq, Message)]
 pub struct ClaimedResource {
     #[prost(string, tag = "2")]
@@ -228,7 +227,7 @@ pub struct ClaimedResource {
     pub claim_resources: Vec<ClaimedDevice>,
 }
 
-/// A device of a claim.
+/// A device of a resource claim.
 #[derive(Clone, PartialEq, Message)]
 pub struct ClaimedDevice {
     #[prost(message, repeated, tag = "1")]
@@ -243,20 +242,20 @@ pub struct ClaimedDevice {
     pub share_id: Option<String>,
 }
 
-/// Memory of some parts of the machine.
+/// Memory of a set of NUMA nodes.
 #[derive(Clone, PartialEq, Message)]
 pub struct ContainerMemory {
-    /// `memory` or huge pages of a size.
+    /// Either `memory` or a huge pages resource.
     #[prost(string, tag = "1")]
     pub memory_type: String,
-    /// How many bytes.
+    /// Size in bytes.
     #[prost(uint64, tag = "2")]
     pub size: u64,
     #[prost(message, optional, tag = "3")]
     pub topology: Option<Topology>,
 }
 
-/// Devices of one resource that are near the same part of the machine.
+/// Devices of one resource near the same NUMA node.
 #[derive(Clone, PartialEq, Message)]
 pub struct ContainerDevices {
     #[prost(string, tag = "1")]

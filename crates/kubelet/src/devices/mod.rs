@@ -1,6 +1,6 @@
-//! Devices of the node that plugins offer (upstream: `pkg/kubelet/cm/devicemanager`): who registers, which devices there are,
-//! which container has which, and how it gets them. `table` holds it all and knows no sockets; what pods hold is on disk
-//! before they start (`checkpoint`), so that a kubelet that starts again gives no device to two.
+//! Devices of device plugins (upstream: `pkg/kubelet/cm/devicemanager`): registration, inventory, assignment to containers, and the
+//! parameters by which a container gets them. `table` holds the state without any I/O. Assignments are written to a checkpoint before
+//! containers start (`checkpoint`), so that after a restart no device is assigned twice.
 pub mod checkpoint;
 pub mod client;
 pub mod grpc;
@@ -10,4 +10,4 @@ pub mod plugins;
 pub mod registration;
 pub mod table;
 
-pub use plugins::{DeviceAllocation, DeviceTurn, Devices};
+pub use plugins::{DeviceAllocation, Devices, PodDeviceAllocation};

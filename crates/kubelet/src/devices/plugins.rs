@@ -1,5 +1,4 @@
-//! The devices of the node as the kubelet works with them: gives them to containers, keeps what it gave on disk, and says what
-//! there is.
+//! The device manager: assigns devices to containers, writes the checkpoint, and reports the inventory.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,65 +13,67 @@ use tokio::time::Instant;
 use super::checkpoint;
 use super::client::DevicePluginClient;
 use super::messages::{ContainerAllocation, Device, PluginOptions};
-use super::table::{Ask, DeviceCount, Offer, Table, Whose};
+use super::table::{DeviceCount, DeviceHolder, DeviceOffer, DeviceRequest, Table};
 use crate::dra::health::Health;
 use crate::metrics::DeviceMetrics;
-use crate::placement::hints::Wishes;
+use crate::placement::hints::ResourceHints;
 use crate::placement::numa::NodeMask;
 use crate::pod::{self, Member, Role};
 
-/// The devices; cheap to clone.
+/// The device manager. It asks plugins how to pass devices to containers, records assignments in a [`Table`], and writes them to a
+/// checkpoint. [`Devices::allocate`] is called before a pod's containers start and [`Devices::forget`] after they ended. Clones share the
+/// state.
 #[derive(Clone)]
 pub struct Devices {
     shared: Arc<SharedPlugins>,
 }
 
 struct SharedPlugins {
-    /// Where the sockets and the checkpoint are.
+    /// Directory of sockets and checkpoint.
     dir: PathBuf,
     metrics: Arc<DeviceMetrics>,
     table: Mutex<Table>,
     clients: Mutex<HashMap<String, DevicePluginClient>>,
-    /// One writes the checkpoint at a time, and always the newest.
+    /// Serializes writes of the checkpoint; each writes the newest state.
     writes: tokio::sync::Mutex<()>,
     changes: watch::Sender<()>,
 }
 
-/// What one pod is given, container by container.
+/// Allocation for one pod, container by container.
 #[derive(Debug, Default)]
-pub struct DeviceTurn {
-    /// Whether what containers have must still work.
+pub struct PodDeviceAllocation {
+    /// Whether existing devices must be healthy, because the containers start again.
     starts_anew: bool,
-    /// What its steps had so far, by resource.
+    /// Devices of the pod's earlier init containers, by resource.
     own: BTreeMap<String, BTreeSet<String>>,
-    /// Whether anything was given.
+    /// Whether anything was allocated.
     changed: bool,
 }
 
-impl DeviceTurn {
-    /// Nothing is given yet; with `starts_anew` what containers have must still work.
+impl PodDeviceAllocation {
+    /// Starts an allocation. `starts_anew`: existing devices must be healthy.
     pub fn new(starts_anew: bool) -> Self {
         Self { starts_anew, ..Self::default() }
     }
 }
 
-/// What a container gets with its devices.
+/// Parameters by which a container gets its devices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceAllocation {
-    /// Environment variables; those of the container itself have precedence.
+    /// Environment variables; the container's own ones override them.
     pub env: Vec<(String, String)>,
-    /// Paths of the host that it sees.
+    /// Mounts of host paths.
     pub mounts: Vec<cri::Mount>,
     /// Device files of the host.
     pub devices: Vec<cri::Device>,
-    /// What the runtime is told beside.
+    /// Annotations for the runtime.
     pub annotations: BTreeMap<String, String>,
-    /// Devices by their names in the container device interface.
+    /// Devices by their CDI names.
     pub cdi_devices: Vec<cri::CdiDevice>,
 }
 
 impl DeviceAllocation {
-    /// Adds what one plugin answered. Of two that want the same place the first has it, as upstream.
+    /// Adds a plugin's response. Of conflicting entries the first one applies, like in upstream.
     fn add(&mut self, answer: &ContainerAllocation) {
         let sorted = |map: &HashMap<String, String>| -> BTreeMap<String, String> {
             map.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
@@ -107,13 +108,13 @@ impl DeviceAllocation {
 }
 
 impl Devices {
-    /// With what the last kubelet left in `dir`; damage is told and begins anew, as upstream.
+    /// Reads the checkpoint in `dir`. A damaged checkpoint is logged and ignored, like in upstream.
     pub async fn open(dir: PathBuf, metrics: Arc<DeviceMetrics>) -> Self {
         let (from, now) = (dir.clone(), Instant::now());
         let table = match FILES.run(move || checkpoint::read(&from, now)).await {
             Ok(Ok(table)) => table,
             Ok(Err(error)) => {
-                tracing::error!(%error, dir = %dir.display(), "which devices pods have could not be read");
+                tracing::error!(%error, dir = %dir.display(), "cannot read the device checkpoint; starting without assignments");
                 Table::default()
             }
             Err(_) => Table::default(),
@@ -121,7 +122,7 @@ impl Devices {
         Self::with(table, dir, metrics)
     }
 
-    /// With what is known already.
+    /// Creates a device manager with this table.
     pub fn with(table: Table, dir: PathBuf, metrics: Arc<DeviceMetrics>) -> Self {
         Self {
             shared: Arc::new(SharedPlugins {
@@ -135,47 +136,47 @@ impl Devices {
         }
     }
 
-    /// Changes whenever what the node has may have changed.
+    /// Notifies when the inventory or the health of devices may have changed.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.shared.changes.subscribe()
     }
 
-    /// Where plugins put their sockets.
+    /// Directory of plugin sockets.
     pub fn dir(&self) -> &std::path::Path {
         &self.shared.dir
     }
 
-    /// What the node has, by resource.
+    /// Capacity and allocatable number of devices, by resource.
     pub fn amounts(&self) -> BTreeMap<String, DeviceCount> {
         self.shared.table.lock().amounts(Instant::now())
     }
 
-    /// How the devices of a container are, by resource.
+    /// Health of a container's devices, by resource.
     pub fn health(&self, pod: &str, container: &str) -> Vec<(String, Vec<(String, Health)>)> {
         self.shared.table.lock().health(pod, container)
     }
 
-    /// The pods that have devices.
+    /// UIDs of pods with devices.
     pub fn holders(&self) -> BTreeSet<String> {
         self.shared.table.lock().holders()
     }
 
-    /// The resources that plugins offer, or did when the last kubelet ended.
+    /// Resources that plugins advertise or advertised to the previous kubelet.
     pub fn offered(&self) -> BTreeSet<String> {
         self.shared.table.lock().offered()
     }
 
-    /// A plugin offers a resource by this client.
+    /// Registers a plugin's resource.
     ///
     /// # Errors
-    /// When there are too many.
+    /// There are too many resources.
     pub fn registered(&self, resource: &str, client: DevicePluginClient, options: PluginOptions) -> Result<(), String> {
         self.shared.table.lock().registered(resource, options)?;
         self.shared.clients.lock().insert(resource.to_owned(), client);
         Ok(())
     }
 
-    /// All devices of a plugin, as they are now.
+    /// Replaces the devices of a plugin.
     pub async fn listed(&self, resource: &str, devices: Vec<Device>) {
         let changed = self.shared.table.lock().listed(resource, devices);
         if changed {
@@ -184,90 +185,90 @@ impl Devices {
         }
     }
 
-    /// A plugin is gone.
+    /// Records that a plugin is gone.
     pub fn gone(&self, resource: &str) {
         self.shared.table.lock().gone(resource, Instant::now());
         self.shared.changes.send_replace(());
     }
 
-    /// Gives all containers of a pod what they ask for, and has it on disk before it returns. What they have stays theirs; with
-    /// `starts_anew` it must still work.
+    /// Assigns devices to all containers of a pod and writes the checkpoint. Existing assignments stay; with `starts_anew` their devices
+    /// must be healthy.
     ///
     /// # Errors
-    /// Why the pod cannot have it, in upstream's words.
+    /// Why the assignment is impossible, in upstream's words.
     pub async fn allocate(&self, pod: &Pod, starts_anew: bool) -> Result<(), String> {
-        let mut turn = DeviceTurn::new(starts_anew);
+        let mut turn = PodDeviceAllocation::new(starts_anew);
         for m in pod::members(pod).filter(|m| m.role != Role::Ephemeral) {
             self.allocate_for(pod, &m, None, &mut turn).await?;
         }
         self.allocated(&turn).await
     }
 
-    /// Gives one container of a pod what it asks for, from these parts of the machine as far as there are.
+    /// Assigns devices to one container, from these NUMA nodes if possible.
     ///
     /// # Errors
-    /// As of [`Devices::allocate`].
+    /// As for [`Devices::allocate`].
     pub async fn allocate_for(
         &self,
         pod: &Pod,
         m: &Member<'_>,
         near: Option<NodeMask>,
-        turn: &mut DeviceTurn,
+        turn: &mut PodDeviceAllocation,
     ) -> Result<(), String> {
         for (resource, wanted) in self.asks(&m.container) {
-            let whose = Whose { pod: pod::uid(pod).to_owned(), container: m.container.name.clone(), resource };
+            let whose = DeviceHolder { pod: pod::uid(pod).to_owned(), container: m.container.name.clone(), resource };
             let of_steps = turn.own.entry(whose.resource.clone()).or_default();
-            let ask = Ask { wanted, own: of_steps, near };
+            let ask = DeviceRequest { wanted, own: of_steps, near };
             turn.changed |= self.give(&whose, &ask, turn.starts_anew).await?;
             let now = self.shared.table.lock().held(&whose);
             if m.role == Role::Init {
                 of_steps.extend(now);
             } else {
-                // A sidecar goes on with what it has.
+                // A sidecar keeps its devices.
                 of_steps.retain(|id| !now.contains(id));
             }
         }
         Ok(())
     }
 
-    /// What was given in this turn is on disk when this returns.
+    /// Writes the checkpoint if this allocation changed anything.
     ///
     /// # Errors
-    /// When it could not be written.
-    pub async fn allocated(&self, turn: &DeviceTurn) -> Result<(), String> {
+    /// The checkpoint cannot be written.
+    pub async fn allocated(&self, turn: &PodDeviceAllocation) -> Result<(), String> {
         if turn.changed { self.save().await } else { Ok(()) }
     }
 
-    /// Where the devices could come from that one container wants.
-    pub fn hints(&self, pod: &Pod, m: &Member<'_>, turn: &DeviceTurn, nodes: &[u32]) -> Wishes {
+    /// NUMA hints for the devices of one container.
+    pub fn hints(&self, pod: &Pod, m: &Member<'_>, turn: &PodDeviceAllocation, nodes: &[u32]) -> ResourceHints {
         let (none, asks) = (BTreeSet::new(), self.asks(&m.container));
         let whose = (pod::uid(pod), Some(m.container.name.as_str()));
         let hints = |(resource, wanted): (String, usize)| {
-            let ask = Ask { wanted, own: turn.own.get(&resource).unwrap_or(&none), near: None };
+            let ask = DeviceRequest { wanted, own: turn.own.get(&resource).unwrap_or(&none), near: None };
             let hints = self.shared.table.lock().hints(whose, &resource, &ask, nodes);
             (resource, hints)
         };
         asks.into_iter().map(hints).collect()
     }
 
-    /// Where all devices could come from that a pod wants.
-    pub fn pod_hints(&self, pod: &Pod, nodes: &[u32]) -> Wishes {
+    /// NUMA hints for all devices of a pod.
+    pub fn pod_hints(&self, pod: &Pod, nodes: &[u32]) -> ResourceHints {
         let mut names: BTreeSet<String> = BTreeSet::new();
         for m in pod::members(pod).filter(|m| m.role != Role::Ephemeral) {
             names.extend(self.asks(&m.container).into_iter().map(|(resource, _)| resource));
         }
         let none = BTreeSet::new();
         let hints = |resource: String| {
-            // Of devices a container is limited to what it asks for.
+            // For devices, requests equal limits.
             let wanted = usize::try_from(pod::pod_request(pod, &resource).value()).unwrap_or(0);
-            let ask = Ask { wanted, own: &none, near: None };
+            let ask = DeviceRequest { wanted, own: &none, near: None };
             let hints = self.shared.table.lock().hints((pod::uid(pod), None), &resource, &ask, nodes);
             (resource, hints)
         };
         names.into_iter().map(hints).collect()
     }
 
-    /// What a container wants of what plugins offer.
+    /// Returns the container's requests of plugin resources.
     fn asks(&self, c: &Container) -> Vec<(String, usize)> {
         let table = self.shared.table.lock();
         let limits = c.resources.iter().flat_map(|r| r.limits.iter().flatten());
@@ -276,14 +277,15 @@ impl Devices {
         asks.filter(|(_, wanted)| *wanted > 0).collect()
     }
 
-    async fn give(&self, whose: &Whose, ask: &Ask<'_>, starts_anew: bool) -> Result<bool, String> {
+    async fn give(&self, whose: &DeviceHolder, ask: &DeviceRequest<'_>, starts_anew: bool) -> Result<bool, String> {
         let offer = self.shared.table.lock().offer(whose, ask, starts_anew)?;
-        let Offer::From(mut choice) = offer else { return Ok(false) };
+        let DeviceOffer::From(mut choice) = offer else { return Ok(false) };
         let client = self.client(&whose.resource)?;
         let began = Instant::now();
         let mut preferred = Vec::new();
         let needed = ask.wanted - choice.own.len();
-        // Where there are more near ones than it takes, the choice is among them; where it takes all of them, among the others.
+        // If there are more near devices than needed, the plugin's preference selects among them; if all near ones are taken, among the
+        // others.
         if choice.is_asked && needed != choice.near {
             let mut taken = choice.own.clone();
             if needed < choice.near {
@@ -298,7 +300,7 @@ impl Devices {
         if ids.is_empty() {
             return Ok(false);
         }
-        let answer = Unsettled { devices: self, whose };
+        let answer = PendingAllocation { devices: self, whose };
         let done = client.allocate(ids).await;
         self.shared.metrics.allocated(&whose.resource, began.elapsed());
         let allocation = done.map_err(|e| e.to_string())?;
@@ -311,10 +313,10 @@ impl Devices {
         found.ok_or_else(|| format!("unknown Device Plugin {resource}"))
     }
 
-    /// What a container that is about to start gets; plugins that want to prepare its devices have done so.
+    /// Returns the parameters for a container that is about to start, after plugins prepared its devices.
     ///
     /// # Errors
-    /// When a plugin could not.
+    /// A plugin failed.
     pub async fn given(&self, pod: &str, container: &str) -> Result<DeviceAllocation, String> {
         let (mut given, mut preparing) = (DeviceAllocation::default(), Vec::new());
         {
@@ -335,26 +337,26 @@ impl Devices {
         Ok(given)
     }
 
-    /// A pod's containers have ended: others may have its devices.
+    /// Releases a pod's devices after its containers ended.
     pub async fn forget(&self, pod: &str) {
         if self.shared.table.lock().take_back(|held| held != pod) {
             self.save_or_say().await;
         }
     }
 
-    /// Takes back what pods have that nobody knows any more.
+    /// Releases the devices of unknown pods.
     pub async fn retain(&self, known: impl Fn(&str) -> bool) {
         if self.shared.table.lock().take_back(known) {
             self.save_or_say().await;
         }
     }
 
-    /// Reads the table, for who lists what pods have.
+    /// Reads the table, for the PodResources API.
     pub fn read<T>(&self, read: impl FnOnce(&Table) -> T) -> T {
         read(&self.shared.table.lock())
     }
 
-    /// Where plugins and questions are counted.
+    /// Metrics of plugins and PodResources requests.
     pub fn metrics(&self) -> &DeviceMetrics {
         &self.shared.metrics
     }
@@ -369,25 +371,24 @@ impl Devices {
 
     async fn save_or_say(&self) {
         if let Err(error) = self.save().await {
-            tracing::error!(error, "which devices pods have is not on disk");
+            tracing::error!(error, "cannot write the device checkpoint");
         }
     }
 }
 
-/// Devices that are taken while their plugin is asked how the container gets them. When the asking is given up or fails,
-/// they are free again.
-struct Unsettled<'a> {
+/// Devices that are assigned provisionally while their plugin is asked. They are released if the call fails or is abandoned.
+struct PendingAllocation<'a> {
     devices: &'a Devices,
-    whose: &'a Whose,
+    whose: &'a DeviceHolder,
 }
 
-impl Unsettled<'_> {
+impl PendingAllocation<'_> {
     fn settle(self, answer: ContainerAllocation) {
         self.devices.shared.table.lock().settled(self.whose, Some(answer));
     }
 }
 
-impl Drop for Unsettled<'_> {
+impl Drop for PendingAllocation<'_> {
     fn drop(&mut self) {
         let mut table = self.devices.shared.table.lock();
         let is_settled = table

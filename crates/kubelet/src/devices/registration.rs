@@ -1,5 +1,5 @@
-//! How plugins come and go: each speaks to the kubelet's socket, is spoken to on its own, and says which devices it has for as long
-//! as it is there (upstream: `devicemanager/plugin/v1beta1`).
+//! Registration of device plugins. A plugin calls `Register` on the kubelet's socket; the kubelet connects to the plugin's socket and
+//! follows its list of devices as long as the plugin exists (upstream: `devicemanager/plugin/v1beta1`).
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,40 +19,40 @@ use super::messages::{Empty, RegisterRequest};
 use super::plugins::Devices;
 use super::{checkpoint, grpc};
 
-/// The kubelet's socket, beside which the plugins' are.
+/// Name of the kubelet's socket, in the directory of the plugins' sockets.
 const SOCKET: &str = "kubelet.sock";
-/// The one version of the plugins' API.
+/// The supported version of the device plugin API.
 const VERSION: &str = "v1beta1";
-/// Pause before listening again after a fault.
+/// Delay before listening again after a failure.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Takes registrations; cheap to clone.
+/// Handles registrations. Clones share the state.
 #[derive(Clone)]
 pub struct Registrar {
-    /// What is told of plugins.
+    /// Receives the plugins and their devices.
     pub devices: Devices,
-    /// The group of the tasks that follow plugins.
+    /// Task group for following plugins.
     pub tasks: Tasks,
     following: Arc<Mutex<HashMap<String, Scoped<()>>>>,
 }
 
 impl Registrar {
-    /// Follows nobody yet.
+    /// Creates a registrar without plugins.
     pub fn new(devices: Devices, tasks: Tasks) -> Self {
         Self { devices, tasks, following: Arc::default() }
     }
 
-    /// Takes registrations for as long as the task runs. It begins by removing the sockets of plugins that an earlier kubelet
-    /// knew, which tells them to register again.
+    /// Serves registrations until the task is aborted. First removes the sockets of plugins that an earlier kubelet knew, which tells them
+    /// to register again.
     pub async fn run(self) {
         let dir = self.devices.dir().to_owned();
         loop {
             let cleared = dir.clone();
             if let Ok(Err(error)) = FILES.run(move || checkpoint::clear(&cleared)).await {
-                tracing::warn!(%error, dir = %dir.display(), "sockets of device plugins not removed");
+                tracing::warn!(%error, dir = %dir.display(), "cannot remove old sockets of device plugins");
             }
             if let Err(error) = grpc::serve(&self.tasks, "device-plugins", &dir.join(SOCKET), self.clone()).await {
-                tracing::warn!(%error, dir = %dir.display(), "device plugins cannot register");
+                tracing::warn!(%error, dir = %dir.display(), "cannot serve the device plugin registration socket; retrying");
             }
             tokio::time::sleep(RETRY).await;
         }
@@ -65,16 +65,16 @@ impl Registrar {
         let socket = self.devices.dir().join(&request.endpoint);
         let client = DevicePluginClient::new(&socket).map_err(|e| e.to_string())?;
         self.devices.registered(resource, client.clone(), request.options.unwrap_or_default())?;
-        tracing::info!(resource, socket = %socket.display(), "a device plugin has registered");
+        tracing::info!(resource, socket = %socket.display(), "device plugin registered");
         let (devices, name) = (self.devices.clone(), resource.clone());
         let follow = self.tasks.scoped("device-plugin", async move { follow(&devices, &name, &client, &socket).await });
-        // One that registers again takes the place of the one before.
+        // A new registration replaces the previous one of the resource.
         self.following.lock().insert(resource.clone(), follow);
         Ok(())
     }
 }
 
-/// Whether a plugin may offer what it wants to.
+/// Validates a registration.
 fn judge(request: &RegisterRequest) -> Result<(), String> {
     if request.version != VERSION {
         return Err(format!(
@@ -90,12 +90,12 @@ fn judge(request: &RegisterRequest) -> Result<(), String> {
     }
     let endpoint = &request.endpoint;
     if endpoint.is_empty() || endpoint.contains('/') || endpoint.starts_with('.') || endpoint == SOCKET {
-        return Err(format!("{endpoint:?} is no name of a socket beside the kubelet's"));
+        return Err(format!("{endpoint:?} is not a file name of a socket"));
     }
     Ok(())
 }
 
-/// Takes in what a plugin says of its devices until it is gone.
+/// Follows a plugin's list of devices until the plugin is gone.
 async fn follow(devices: &Devices, resource: &str, client: &DevicePluginClient, socket: &Path) {
     let why = match client.watch().await {
         Err(e) => e.to_string(),
@@ -103,11 +103,11 @@ async fn follow(devices: &Devices, resource: &str, client: &DevicePluginClient, 
             match lists.next().await {
                 Some(Ok(list)) => devices.listed(resource, list).await,
                 Some(Err(e)) => break e.to_string(),
-                None => break "it ended the list of its devices".to_owned(),
+                None => break "the plugin closed the stream of its devices".to_owned(),
             }
         },
     };
-    tracing::warn!(resource, socket = %socket.display(), why, "a device plugin is gone");
+    tracing::warn!(resource, socket = %socket.display(), why, "device plugin disconnected");
     devices.gone(resource);
 }
 
@@ -120,7 +120,11 @@ impl grpc::GrpcService for Registrar {
             }
             grpc::answer(request, move |request: RegisterRequest| {
                 let done = me.register(&request).inspect_err(|why| {
-                    tracing::warn!(resource = request.resource_name, why, "a device plugin is refused");
+                    tracing::warn!(
+                        resource = request.resource_name,
+                        why,
+                        "rejected the registration of a device plugin"
+                    );
                 });
                 async move { done.map(|()| Empty {}).map_err(Status::unknown) }
             })
@@ -134,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_register() {
+    fn registrations_are_validated() {
         let request = |version: &str, resource: &str, endpoint: &str| RegisterRequest {
             version: version.into(),
             endpoint: endpoint.into(),

@@ -1,4 +1,4 @@
-//! Which devices there are and which container has which. Pure: it is told what plugins say, and by the hour.
+//! Inventory and assignment of devices. Pure: plugins' reports and the time are inputs.
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -9,103 +9,102 @@ use crate::dra::health::Health;
 use crate::placement::hints::NumaHint;
 use crate::placement::numa::{NodeMask, subsets};
 
-/// A plugin that is gone may come back within this time (upstream `endpointStopGracePeriod`); its devices are shown as ill
-/// till then, and as none after it.
+/// Time in which a plugin may return (upstream: `endpointStopGracePeriod`). Until then its devices count as unhealthy, and after it as
+/// removed.
 const RETURN_MAX: Duration = Duration::from_secs(5 * 60);
-/// Resources at once.
+/// Maximum number of resources.
 const RESOURCES_MAX: usize = 128;
 
 /// One device of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct KnownDevice {
+struct DeviceState {
     healthy: bool,
-    /// Parts of the machine that it is near to, by number.
+    /// Numbers of NUMA nodes near it.
     near: Vec<i64>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Resource {
     options: PluginOptions,
-    devices: BTreeMap<String, KnownDevice>,
-    /// Since when its plugin is gone; `None` while it is there.
+    devices: BTreeMap<String, DeviceState>,
+    /// Since when its plugin is gone; `None` while it is connected.
     gone: Option<Instant>,
-    /// Whether it ever said which devices it has since this kubelet started.
+    /// Whether the plugin has sent a list since this kubelet started.
     heard: bool,
 }
 
-/// What one container holds of one resource.
+/// Devices of one resource that a container holds.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Held {
-    /// The devices, by the part of the machine that each is near to; -1 for none.
+pub struct HeldDevices {
+    /// IDs by NUMA node; -1 for devices without a NUMA node.
     pub near: BTreeMap<i64, BTreeSet<String>>,
-    /// How the container gets them; `None` while its plugin is asked.
+    /// The plugin's `Allocate` response; `None` while the plugin is asked.
     pub answer: Option<ContainerAllocation>,
 }
 
-impl Held {
-    /// The names of the devices.
+impl HeldDevices {
+    /// IDs of the devices.
     pub fn ids(&self) -> BTreeSet<String> {
         self.near.values().flatten().cloned().collect()
     }
 }
 
-/// Whose devices: pod (UID), container, resource.
+/// Key of an assignment: pod UID, container, resource.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Whose {
+pub struct DeviceHolder {
     /// UID of the pod.
     pub pod: String,
-    /// Name in the pod.
+    /// Name of the container in the pod.
     pub container: String,
-    /// Such as `example.com/gpu`.
+    /// Name of the resource, such as `example.com/gpu`.
     pub resource: String,
 }
 
-/// What is to be done for a container that wants devices.
+/// Result of a container's request for devices.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Offer {
-    /// It has them.
+pub enum DeviceOffer {
+    /// The container already holds its devices.
     Has,
-    /// These can be had.
-    From(Choice),
+    /// Devices must be chosen from these.
+    From(DeviceChoice),
 }
 
-/// What may be chosen of.
+/// Candidates for an assignment.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Choice {
-    /// What the pod's steps before the container had, of which it takes first.
+pub struct DeviceChoice {
+    /// Devices of the pod's earlier init containers, which are used first.
     pub own: Vec<String>,
-    /// What nobody has: those that are near to what else the container gets first, then those that are far, then those that are
-    /// nowhere.
+    /// Free devices: those near the container's other resources first, then other ones, then those without a NUMA node.
     pub free: Vec<String>,
-    /// How many of them are near.
+    /// Number of near devices in `free`.
     pub near: usize,
-    /// Whether the plugin says which go well together.
+    /// Whether the plugin supports `GetPreferredAllocation`.
     pub is_asked: bool,
 }
 
-/// How many of a resource there are, and how many of them work.
+/// Numbers of devices of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCount {
-    /// All, whether they work or not.
+    /// All devices, healthy or not.
     pub capacity: i64,
-    /// Those that work.
+    /// Number of healthy devices.
     pub allocatable: i64,
 }
 
-/// What a container asks for of one resource.
+/// A container's request for one resource.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
-    /// How many devices it wants.
+pub struct DeviceRequest<'a> {
+    /// Number of requested devices.
     pub wanted: usize,
-    /// What the pod's steps before it had.
+    /// Devices of the pod's earlier init containers.
     pub own: &'a BTreeSet<String>,
-    /// The parts of the machine that what else it gets is from, where that matters.
+    /// NUMA nodes of the container's other resources, if alignment matters.
     pub near: Option<NodeMask>,
 }
 
 impl Resource {
-    /// Those near to these parts first, then others, then those that are nowhere; and how many are near. Where no place matters, all
-    /// are alike and none is near.
+    /// Sorts devices: near these NUMA nodes first, then others, then those without a NUMA node. Returns also the number of near ones.
+    /// Without `near` the order is unchanged and the number is 0.
     fn nearest_first(&self, free: Vec<String>, near: Option<NodeMask>) -> (Vec<String>, usize) {
         let Some(mask) = near.filter(|_| self.is_placed()) else { return (free, 0) };
         let place = |id: &String| self.devices.get(id).map(|d| d.places()).unwrap_or_default();
@@ -115,12 +114,12 @@ impl Resource {
         (near.into_iter().chain(far).chain(nowhere).collect(), count)
     }
 
-    /// Whether any of its devices says where it is.
+    /// Returns whether any device has a NUMA node.
     fn is_placed(&self) -> bool {
         self.devices.values().any(|d| !d.near.is_empty())
     }
 
-    /// Where so many could come from of those that are free and of the pod's own, which must be among them.
+    /// NUMA hints for `wanted` devices from the free ones and the pod's own, which must be included.
     fn places(&self, free: &BTreeSet<&String>, own: &BTreeSet<String>, wanted: usize, nodes: &[u32]) -> Vec<NumaHint> {
         let hosts: Vec<u32> =
             nodes.iter().copied().filter(|n| self.devices.values().any(|d| d.places().contains(n))).collect();
@@ -143,30 +142,34 @@ impl Resource {
     }
 }
 
-impl KnownDevice {
+impl DeviceState {
     fn places(&self) -> Vec<u32> {
         self.near.iter().filter_map(|n| u32::try_from(*n).ok()).collect()
     }
 }
 
-/// All that is known, as the module says.
+/// Inventory and assignments; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     resources: BTreeMap<String, Resource>,
-    held: BTreeMap<Whose, Held>,
+    held: BTreeMap<DeviceHolder, HeldDevices>,
 }
 
 impl Table {
-    /// What an earlier kubelet knew: the resources are none until their plugins register again.
-    pub fn remembered(resources: impl IntoIterator<Item = String>, held: BTreeMap<Whose, Held>, now: Instant) -> Self {
+    /// Creates a table from a checkpoint. The resources have no devices until their plugins register again.
+    pub fn remembered(
+        resources: impl IntoIterator<Item = String>,
+        held: BTreeMap<DeviceHolder, HeldDevices>,
+        now: Instant,
+    ) -> Self {
         let gone = |name| (name, Resource { gone: Some(now), ..Resource::default() });
         Self { resources: resources.into_iter().take(RESOURCES_MAX).map(gone).collect(), held }
     }
 
-    /// A plugin offers a resource, perhaps again.
+    /// Adds a plugin's resource, possibly again.
     ///
     /// # Errors
-    /// When there are too many.
+    /// There are too many resources.
     pub fn registered(&mut self, resource: &str, options: PluginOptions) -> Result<(), String> {
         if !self.resources.contains_key(resource) && self.resources.len() >= RESOURCES_MAX {
             return Err(format!("more than {RESOURCES_MAX} resources are registered on this node"));
@@ -176,20 +179,20 @@ impl Table {
         Ok(())
     }
 
-    /// All devices that a plugin has now; whether that changed what there is.
+    /// Replaces the devices of a plugin. Returns whether the inventory changed.
     pub fn listed(&mut self, resource: &str, devices: Vec<Device>) -> bool {
         let Some(entry) = self.resources.get_mut(resource) else { return false };
         let of = |d: Device| {
             let near = d.topology.map(|t| t.nodes.iter().map(|n| n.id).collect()).unwrap_or_default();
-            (d.id, KnownDevice { healthy: d.health == "Healthy", near })
+            (d.id, DeviceState { healthy: d.health == "Healthy", near })
         };
-        let devices: BTreeMap<String, KnownDevice> = devices.into_iter().map(of).collect();
+        let devices: BTreeMap<String, DeviceState> = devices.into_iter().map(of).collect();
         let changed = !entry.heard || entry.devices != devices;
         (entry.devices, entry.heard) = (devices, true);
         changed
     }
 
-    /// A plugin is gone: none of its devices can be trusted to work.
+    /// Records that a plugin is gone; its devices count as unhealthy.
     pub fn gone(&mut self, resource: &str, now: Instant) {
         if let Some(entry) = self.resources.get_mut(resource) {
             entry.devices.values_mut().for_each(|d| d.healthy = false);
@@ -197,7 +200,7 @@ impl Table {
         }
     }
 
-    /// What the node has. Of a resource whose plugin is gone for good, and of one that has said nothing yet, it is none.
+    /// Capacity and allocatable number of devices by resource. They are 0 if the plugin is gone for good or has not sent a list yet.
     pub fn amounts(&self, now: Instant) -> BTreeMap<String, DeviceCount> {
         let amount = |r: &Resource| {
             if r.gone.is_some_and(|at| now.duration_since(at) >= RETURN_MAX) {
@@ -210,29 +213,33 @@ impl Table {
         self.resources.iter().map(|(name, r)| (name.clone(), amount(r))).collect()
     }
 
-    /// Whether a plugin offers this resource, or did when the last kubelet ended.
+    /// Returns whether a plugin advertises this resource, or did to the previous kubelet.
     pub fn offers(&self, resource: &str) -> bool {
         self.resources.contains_key(resource)
     }
 
-    /// All of these.
+    /// Returns all advertised resources.
     pub fn offered(&self) -> BTreeSet<String> {
         self.resources.keys().cloned().collect()
     }
 
-    /// What its plugin wants to be asked.
+    /// Options of the resource's plugin.
     pub fn options(&self, resource: &str) -> PluginOptions {
         self.resources.get(resource).map(|r| r.options).unwrap_or_default()
     }
 
-    /// What a container may be given. A container that is made anew keeps what it has, if that works still and `starts_anew` says
-    /// that it must.
+    /// Checks a container's request. A restarted container keeps its devices if they are healthy or `starts_anew` is false.
     ///
     /// # Errors
-    /// Why it cannot have so many, in upstream's words.
-    pub fn offer(&self, whose: &Whose, ask: &Ask<'_>, starts_anew: bool) -> Result<Offer, String> {
+    /// Why the request cannot be met, in upstream's words.
+    pub fn offer(
+        &self,
+        whose: &DeviceHolder,
+        ask: &DeviceRequest<'_>,
+        starts_anew: bool,
+    ) -> Result<DeviceOffer, String> {
         let (name, wanted) = (&whose.resource, ask.wanted);
-        let before = self.held.get(whose).map(Held::ids);
+        let before = self.held.get(whose).map(HeldDevices::ids);
         if let Some(before) = before.as_ref().filter(|ids| ids.len() != wanted) {
             return Err(format!(
                 "pod {:?} container {:?} changed request for resource {name:?} from {} to {wanted}",
@@ -242,7 +249,7 @@ impl Table {
             ));
         }
         if before.is_some() && !starts_anew {
-            return Ok(Offer::Has);
+            return Ok(DeviceOffer::Has);
         }
         let resource = self.resources.get(name).filter(|r| r.heard);
         let Some(resource) = resource else { return Err(format!("cannot allocate unregistered device {name}")) };
@@ -252,7 +259,7 @@ impl Table {
         }
         if let Some(before) = before {
             if before.iter().all(|id| well.contains(id)) {
-                return Ok(Offer::Has);
+                return Ok(DeviceOffer::Has);
             }
             return Err(format!(
                 "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {name}"
@@ -270,7 +277,7 @@ impl Table {
                 free.len()
             ));
         }
-        Ok(Offer::From(Choice {
+        Ok(DeviceOffer::From(DeviceChoice {
             own,
             free,
             near,
@@ -278,13 +285,17 @@ impl Table {
         }))
     }
 
-    /// Gives a container devices: the pod's own first, then near ones, of them the preferred, then others in the same way. They are
-    /// its from now on.
+    /// Assigns devices: the pod's own first, then near ones with the preferred first, then others in the same order.
     ///
     /// # Errors
-    /// As of [`Table::offer`]: others may have come first.
-    pub fn give(&mut self, whose: &Whose, ask: &Ask<'_>, preferred: &[String]) -> Result<Vec<String>, String> {
-        let Offer::From(choice) = self.offer(whose, ask, false)? else { return Ok(Vec::new()) };
+    /// As for [`Table::offer`], because other containers may have taken devices meanwhile.
+    pub fn give(
+        &mut self,
+        whose: &DeviceHolder,
+        ask: &DeviceRequest<'_>,
+        preferred: &[String],
+    ) -> Result<Vec<String>, String> {
+        let DeviceOffer::From(choice) = self.offer(whose, ask, false)? else { return Ok(Vec::new()) };
         let (near, far) = choice.free.split_at(choice.near);
         let liked = |of: &'_ [String]| preferred.iter().filter(|id| of.contains(id)).cloned().collect::<Vec<_>>();
         let mut ids: Vec<String> = choice.own.clone();
@@ -301,20 +312,21 @@ impl Table {
                 near.entry(part).or_default().insert(id.clone());
             }
         }
-        self.held.insert(whose.clone(), Held { near, answer: None });
+        self.held.insert(whose.clone(), HeldDevices { near, answer: None });
         Ok(ids)
     }
 
-    /// Where devices could come from that a pod wants, or one container of it; `None`: from wherever.
+    /// NUMA hints for a pod or one of its containers; `None` if any NUMA node is suitable.
     pub fn hints(
         &self,
         (pod, container): (&str, Option<&str>),
         resource: &str,
-        ask: &Ask<'_>,
+        ask: &DeviceRequest<'_>,
         nodes: &[u32],
     ) -> Option<Vec<NumaHint>> {
         let known = self.resources.get(resource).filter(|r| r.is_placed())?;
-        let of_it = |w: &Whose| w.pod == pod && w.resource == resource && container.is_none_or(|c| w.container == c);
+        let of_it =
+            |w: &DeviceHolder| w.pod == pod && w.resource == resource && container.is_none_or(|c| w.container == c);
         let held: BTreeSet<String> = self.held.iter().filter(|(w, _)| of_it(w)).flat_map(|(_, h)| h.ids()).collect();
         if !held.is_empty() {
             let none = BTreeSet::new();
@@ -333,58 +345,58 @@ impl Table {
         Some(if all < ask.wanted { Vec::new() } else { known.places(&free, ask.own, ask.wanted, nodes) })
     }
 
-    /// How a container gets what it was given; `None`: it does not, and no longer has them.
-    pub fn settled(&mut self, whose: &Whose, answer: Option<ContainerAllocation>) {
+    /// Completes an assignment with the plugin's response, or removes it for `None`.
+    pub fn settled(&mut self, whose: &DeviceHolder, answer: Option<ContainerAllocation>) {
         match (answer, self.held.get_mut(whose)) {
             (Some(answer), Some(held)) => held.answer = Some(answer),
             _ => drop(self.held.remove(whose)),
         }
     }
 
-    /// What a container has, by resource.
-    pub fn of<'a>(&'a self, pod: &'a str, container: &'a str) -> impl Iterator<Item = (&'a str, &'a Held)> {
-        let of_it = move |(w, _): &(&Whose, &Held)| w.pod == pod && w.container == container;
+    /// Returns a container's devices, by resource.
+    pub fn of<'a>(&'a self, pod: &'a str, container: &'a str) -> impl Iterator<Item = (&'a str, &'a HeldDevices)> {
+        let of_it = move |(w, _): &(&DeviceHolder, &HeldDevices)| w.pod == pod && w.container == container;
         self.held.iter().filter(of_it).map(|(w, held)| (w.resource.as_str(), held))
     }
 
-    /// How the devices of a container are: of a plugin that is gone nobody knows, nor of one that this kubelet has not heard yet.
+    /// Health of a container's devices. It is unknown if the plugin is gone or has not sent a list to this kubelet.
     pub fn health(&self, pod: &str, container: &str) -> Vec<(String, Vec<(String, Health)>)> {
         let state = |r: Option<&Resource>, id: &String| match r.filter(|r| r.heard && r.gone.is_none()) {
             None => Health::Unknown,
             Some(r) if r.devices.get(id).is_some_and(|d| d.healthy) => Health::Healthy,
             Some(_) => Health::Unhealthy,
         };
-        let of_resource = |(name, held): (&str, &Held)| {
+        let of_resource = |(name, held): (&str, &HeldDevices)| {
             let known = self.resources.get(name);
             (name.to_owned(), held.ids().into_iter().map(|id| (id.clone(), state(known, &id))).collect())
         };
         self.of(pod, container).map(of_resource).collect()
     }
 
-    /// The pods that have devices.
+    /// UIDs of pods with devices.
     pub fn holders(&self) -> BTreeSet<String> {
         self.held.keys().map(|whose| whose.pod.clone()).collect()
     }
 
-    /// What one container has of one resource.
-    pub fn held(&self, whose: &Whose) -> BTreeSet<String> {
-        self.held.get(whose).map(Held::ids).unwrap_or_default()
+    /// IDs of a container's devices of one resource.
+    pub fn held(&self, whose: &DeviceHolder) -> BTreeSet<String> {
+        self.held.get(whose).map(HeldDevices::ids).unwrap_or_default()
     }
 
-    /// Takes back what pods have that are not among those that `stays` knows; whether there was any.
+    /// Removes the assignments of pods for which `stays` is false. Returns whether there were any.
     pub fn take_back(&mut self, stays: impl Fn(&str) -> bool) -> bool {
         let before = self.held.len();
         self.held.retain(|whose, _| stays(&whose.pod));
         self.held.len() != before
     }
 
-    /// What must survive the kubelet: the resources that are offered, and what containers have for good.
-    pub fn lasting(&self) -> (Vec<String>, Vec<(Whose, Held)>) {
+    /// Returns the state for the checkpoint: advertised resources and completed assignments.
+    pub fn lasting(&self) -> (Vec<String>, Vec<(DeviceHolder, HeldDevices)>) {
         let held = self.held.iter().filter(|(_, h)| h.answer.is_some());
         (self.resources.keys().cloned().collect(), held.map(|(w, h)| (w.clone(), h.clone())).collect())
     }
 
-    /// All devices that work, by resource and by the part of the machine that they are near to; -1 for none.
+    /// Healthy devices by resource and NUMA node; -1 for none.
     pub fn allocatable(&self) -> Vec<(String, BTreeMap<i64, BTreeSet<String>>)> {
         let of = |(name, r): (&String, &Resource)| {
             let mut near: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Tests of what containers are given.
+//! Tests of device assignment.
 use std::sync::LazyLock;
 
 use super::*;
@@ -28,17 +28,17 @@ fn table(text: &str) -> Table {
     table
 }
 
-fn whose(pod: &str, container: &str) -> Whose {
-    Whose { pod: pod.to_owned(), container: container.to_owned(), resource: GPU.to_owned() }
+fn whose(pod: &str, container: &str) -> DeviceHolder {
+    DeviceHolder { pod: pod.to_owned(), container: container.to_owned(), resource: GPU.to_owned() }
 }
 
-fn ask(wanted: usize, own: &BTreeSet<String>) -> Ask<'_> {
-    Ask { wanted, own, near: None }
+fn ask(wanted: usize, own: &BTreeSet<String>) -> DeviceRequest<'_> {
+    DeviceRequest { wanted, own, near: None }
 }
 
 fn give(table: &mut Table, pod: &str, wanted: usize, preferred: &[&str]) -> Result<String, String> {
     let preferred: Vec<String> = preferred.iter().map(|p| (*p).to_owned()).collect();
-    let ask = Ask { wanted, own: &BTreeSet::new(), near: None };
+    let ask = DeviceRequest { wanted, own: &BTreeSet::new(), near: None };
     table.give(&whose(pod, "c"), &ask, &preferred).map(|ids| ids.join(" "))
 }
 
@@ -53,14 +53,14 @@ fn no_device_is_given_twice() {
     assert_eq!(give(&mut t, "q", 1, &["a"]).as_deref(), Ok("b"));
     assert_eq!(give(&mut t, "p", 2, &[]).as_deref(), Ok(""), "it has them");
     assert!(give(&mut t, "p", 1, &[]).is_err_and(|e| e.ends_with("\"example.com/gpu\" from 2 to 1")));
-    // A plugin that refuses gets nothing taken.
+    // The plugin rejected the request, so nothing stays assigned.
     t.settled(&whose("q", "c"), None);
     assert!(t.take_back(|pod| pod == "q") && !t.take_back(|_| true));
     assert_eq!(give(&mut t, "r", 3, &[]).as_deref(), Ok("a b d"));
 }
 
 #[test]
-fn a_container_takes_first_what_the_steps_before_it_had() {
+fn a_container_reuses_devices_of_earlier_init_containers() {
     let mut t = table("a b c");
     assert_eq!(t.give(&whose("p", "init"), &ask(2, &BTreeSet::new()), &[]).expect("free"), ["a", "b"]);
     let own = t.held(&whose("p", "init"));
@@ -69,7 +69,7 @@ fn a_container_takes_first_what_the_steps_before_it_had() {
 }
 
 #[test]
-fn what_there_is_follows_the_plugin() {
+fn the_inventory_follows_the_plugin() {
     let mut t = table("a b c!");
     let amount = |capacity, allocatable| DeviceCount { capacity, allocatable };
     assert_eq!(t.amounts(at(0))[GPU], amount(3, 2));
@@ -87,7 +87,7 @@ fn what_there_is_follows_the_plugin() {
 }
 
 #[test]
-fn what_was_held_is_held_by_the_next_kubelet() {
+fn assignments_survive_a_restart() {
     let mut t = table("a@1 b");
     give(&mut t, "p", 2, &[]).expect("enough");
     assert!(t.lasting().1.is_empty(), "nothing lasts before the plugin has answered");
@@ -100,44 +100,46 @@ fn what_was_held_is_held_by_the_next_kubelet() {
 
     let mut next = Table::remembered(resources, held.into_iter().collect(), at(0));
     assert_eq!(next.amounts(at(1))[GPU], DeviceCount::default(), "till the plugin registers again");
-    let has = |t: &Table, anew| t.offer(&whose("p", "c"), &ask(2, &BTreeSet::new()), anew);
-    assert_eq!(has(&next, false), Ok(Offer::Has), "a container that runs needs nothing");
+    let has = |t: &Table, starts_anew| t.offer(&whose("p", "c"), &ask(2, &BTreeSet::new()), starts_anew);
+    assert_eq!(has(&next, false), Ok(DeviceOffer::Has), "a container that runs needs nothing");
     assert_eq!(has(&next, true), Err("cannot allocate unregistered device example.com/gpu".into()));
     next.registered(GPU, PluginOptions::default()).expect("room");
     next.listed(GPU, devices("a b!"));
     let ill = "previously allocated devices are no longer healthy; cannot allocate unhealthy devices example.com/gpu";
     assert_eq!(has(&next, true), Err(ill.into()));
     next.listed(GPU, devices("a b c"));
-    assert_eq!(has(&next, true), Ok(Offer::Has));
+    assert_eq!(has(&next, true), Ok(DeviceOffer::Has));
     assert_eq!(
         next.offer(&whose("q", "c"), &ask(1, &BTreeSet::new()), false)
-            .map(|o| matches!(o, Offer::From(c) if c.free == ["c"])),
+            .map(|o| matches!(o, DeviceOffer::From(c) if c.free == ["c"])),
         Ok(true)
     );
 }
 
 #[test]
-fn what_is_near_comes_first() {
+fn near_devices_are_assigned_first() {
     let mut t = table("a b@0 c@1 d@1");
     let none = BTreeSet::new();
-    let near = |nodes: &[u32], wanted| Ask { wanted, own: &none, near: Some(NodeMask::of(nodes.iter().copied())) };
-    let mut give = |pod: &str, ask: Ask<'_>| t.give(&whose(pod, "c"), &ask, &["a".to_owned()]).map(|ids| ids.join(" "));
+    let near =
+        |nodes: &[u32], wanted| DeviceRequest { wanted, own: &none, near: Some(NodeMask::of(nodes.iter().copied())) };
+    let mut give =
+        |pod: &str, ask: DeviceRequest<'_>| t.give(&whose(pod, "c"), &ask, &["a".to_owned()]).map(|ids| ids.join(" "));
     assert_eq!(give("p", near(&[1], 1)).as_deref(), Ok("c"), "near, though another is preferred");
     assert_eq!(give("q", near(&[1], 2)).as_deref(), Ok("d a"), "then what is preferred");
     assert_eq!(give("r", near(&[1], 1)).as_deref(), Ok("b"));
 }
 
 #[test]
-fn hints_say_where_devices_could_come_from() {
+fn hints_list_numa_nodes_of_devices() {
     let none = BTreeSet::new();
     let text = |t: &Table, pod: &str, container: Option<&str>, wanted: usize, own: &BTreeSet<String>| {
-        let ask = Ask { wanted, own, near: None };
+        let ask = DeviceRequest { wanted, own, near: None };
         let hint = |h: NumaHint| format!("{:?}{}", h.nodes.unwrap_or_default(), if h.preferred { "!" } else { "" });
         let hints = t.hints((pod, container), GPU, &ask, &[0, 1]);
         hints.map(|all| all.into_iter().map(hint).collect::<Vec<_>>().join(" "))
     };
     let mut t = table("a@0 b@1 c@1");
-    assert_eq!(text(&table("a b"), "p", None, 1, &none), None, "nobody knows where they are");
+    assert_eq!(text(&table("a b"), "p", None, 1, &none), None, "no device has a NUMA node");
     assert_eq!(text(&t, "p", Some("c"), 1, &none).as_deref(), Some("[0]! [1]! [0, 1]"));
     assert_eq!(text(&t, "p", Some("c"), 2, &none).as_deref(), Some("[1]! [0, 1]"));
     assert_eq!(text(&t, "p", Some("c"), 3, &none).as_deref(), Some("[0, 1]!"));
@@ -151,7 +153,7 @@ fn hints_say_where_devices_could_come_from() {
 }
 
 #[test]
-fn how_devices_are_that_containers_have() {
+fn health_of_a_containers_devices() {
     let mut t = table("a b! c");
     give(&mut t, "p", 2, &["a", "c"]).expect("two work");
     let of = |t: &Table| -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Which claims are ready and for whom, on disk, in upstream's form and under its name (`dra_manager_state`).
+//! Checkpoint of prepared claims and their pods, under upstream's file name (`dra_manager_state`) and in its format.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::io;
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::prepared::KnownClaim;
 
-/// In the kubelet's directory.
+/// File name in the kubelet's root directory.
 pub const FILE: &str = "dra_manager_state";
 const KIND: &str = "DRACheckpoint";
 const VERSION: &str = "checkpoint.dra.kubelet.k8s.io/v1";
 
-/// The file: a document as text, and its sum.
+/// The file: a document as a string, and its checksum.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct SummedText {
@@ -30,7 +30,7 @@ struct ClaimsDocument {
     claims: Option<Vec<KnownClaim>>,
 }
 
-/// CRC-32 as Ethernet has it.
+/// CRC-32 with the IEEE polynomial.
 fn sum(text: &str) -> u32 {
     let step = |crc: u32, byte: u8| {
         let fold = |crc: u32, _| if crc & 1 == 1 { (crc >> 1) ^ 0xedb8_8320 } else { crc >> 1 };
@@ -39,10 +39,10 @@ fn sum(text: &str) -> u32 {
     !text.bytes().fold(u32::MAX, step)
 }
 
-/// Reads what the last kubelet left; nothing where it left nothing.
+/// Reads the checkpoint; empty if there is none.
 ///
 /// # Errors
-/// When it is damaged or cannot be read.
+/// The file is damaged or cannot be read.
 pub fn read(dir: &Path) -> io::Result<Vec<KnownClaim>> {
     let text = match std::fs::read(dir.join(FILE)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -56,10 +56,10 @@ pub fn read(dir: &Path) -> io::Result<Vec<KnownClaim>> {
     Ok(document.claims.unwrap_or_default())
 }
 
-/// Writes it, whole or not at all.
+/// Writes the checkpoint atomically.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system call.
 pub fn write(dir: &Path, claims: Vec<KnownClaim>) -> io::Result<()> {
     let claims = Some(claims).filter(|c| !c.is_empty());
     let document = ClaimsDocument { kind: KIND.into(), version: VERSION.into(), claims };

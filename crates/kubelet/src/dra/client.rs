@@ -1,4 +1,4 @@
-//! What is said to a driver of devices.
+//! Client of a DRA driver.
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use tonic::transport::Channel;
 use super::messages::{ClaimName, ClaimsRequest, DriverHealthList, HealthRequest, PrepareAnswer, UnprepareAnswer};
 use crate::metrics::ClaimMetrics;
 
-/// How long a driver may take (upstream `PluginClientTimeout`).
+/// Timeout of calls (upstream: `PluginClientTimeout`).
 const DRIVER_MAX: Duration = Duration::from_secs(45);
-/// The call by which a driver says how its devices are.
+/// The streaming call by which a driver reports the health of its devices.
 const WATCH: (&str, &str) = ("NodeWatchResources", "/v1alpha1.DRAResourceHealth/NodeWatchResources");
 
-/// A version of the drivers' interface; their messages are the same.
+/// Version of the drivers' gRPC service. The messages of both are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraVersion {
-    /// The stable one, `v1.DRAPlugin`.
+    /// The stable version, `v1.DRAPlugin`.
     V1,
-    /// The one before, `v1beta1.DRAPlugin`.
+    /// The previous version, `v1beta1.DRAPlugin`.
     V1Beta1,
 }
 
 impl DraVersion {
-    /// The first of those that a driver names which is known here.
+    /// Returns the first version in a driver's list that the kubelet supports.
     ///
     /// # Errors
     /// Why there is none, in upstream's words.
@@ -61,7 +61,7 @@ impl DraVersion {
     }
 }
 
-/// A connection to one driver; cheap to clone.
+/// A connection to one driver. Clones share the connection.
 #[derive(Clone)]
 pub struct DriverClient {
     name: String,
@@ -71,10 +71,10 @@ pub struct DriverClient {
 }
 
 impl DriverClient {
-    /// To the driver that listens on this socket; the connection is made with the first call.
+    /// Creates a client of the driver that listens on this socket. It connects with the first call.
     ///
     /// # Errors
-    /// When the path is not absolute.
+    /// The path is not absolute or not UTF-8.
     pub fn new(name: &str, socket: &Path, version: DraVersion, metrics: Arc<ClaimMetrics>) -> CriResult<Self> {
         let path = socket
             .to_str()
@@ -82,31 +82,31 @@ impl DriverClient {
         Ok(Self { name: name.to_owned(), version, channel: connect(&format!("unix://{path}"))?, metrics })
     }
 
-    /// Has it make claims ready.
+    /// Lets the driver prepare claims.
     ///
     /// # Errors
-    /// What the driver says, or that it could not be reached in time.
+    /// The driver's error, or that it was not reached in time.
     pub async fn prepare(&self, claims: Vec<ClaimName>) -> CriResult<PrepareAnswer> {
         self.call("NodePrepareResources", self.version.paths()[0], claims).await
     }
 
-    /// Has it take that back.
+    /// Lets the driver unprepare claims.
     ///
     /// # Errors
-    /// As of [`DriverClient::prepare`].
+    /// As for [`DriverClient::prepare`].
     pub async fn unprepare(&self, claims: Vec<ClaimName>) -> CriResult<UnprepareAnswer> {
         self.call("NodeUnprepareResources", self.version.paths()[1], claims).await
     }
 
-    /// The driver's name.
+    /// Name of the driver.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How its devices are, and again whenever that changes. It is the one connection by which it is asked for the rest as well.
+    /// Streams the health of the driver's devices, at first and after each change. It uses the same connection as other calls.
     ///
     /// # Errors
-    /// What the driver says, or that it could not be reached.
+    /// The driver's error, or that it was not reached.
     pub async fn watch_health(&self) -> CriResult<BoxStream<'static, CriResult<DriverHealthList>>> {
         stream(&self.channel, WATCH.0, WATCH.1, HealthRequest {}).await
     }

@@ -1,5 +1,4 @@
-//! Drivers of devices that are on this node: which there are, and that what one offered is offered no more soon after it has gone
-//! (upstream: `dra/plugin/dra_plugin_manager.go`).
+//! Registered DRA drivers. The ResourceSlices of a driver are deleted soon after it is gone (upstream: `dra/plugin/dra_plugin_manager.go`).
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,43 +16,43 @@ use tokio::time::Instant;
 use super::client::{DraVersion, DriverClient};
 use super::health::HealthBoard;
 use crate::csi::client::PluginInfo;
-use crate::csi::drivers::Made;
+use crate::csi::drivers::SocketIdentity;
 use crate::csi::registration::PluginHandler;
 use crate::metrics::ClaimMetrics;
 
-/// A driver may come back within this time before what it offers is taken away (upstream `defaultWipingDelay`).
+/// Time in which a driver may return before its ResourceSlices are deleted (upstream: `defaultWipingDelay`).
 const RETURN_MAX: Duration = Duration::from_secs(30);
-/// How often it is looked whether drivers still listen.
+/// Interval at which the drivers' sockets are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Pauses before what a former driver offered is tried again to be taken away.
+/// Delays between attempts to delete the ResourceSlices of earlier drivers.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 
 struct RegisteredDriver {
-    /// The socket by which it registered: when that goes, the driver does.
+    /// Path of the registration socket. The driver is unregistered when it is removed.
     socket: PathBuf,
-    made: Made,
-    /// Where it listens.
+    made: SocketIdentity,
+    /// Path of the driver's gRPC socket.
     endpoint: PathBuf,
     client: DriverClient,
-    /// Takes in what it says of its devices.
+    /// Task that follows the health of the driver's devices.
     _listens: Scoped<()>,
 }
 
-/// The drivers by name; of two of one name, as while one replaces the other, the later is spoken to. Cheap to clone.
+/// Drivers by name. Two instances may have the same name during an update; calls go to the later one. Clones share the state.
 #[derive(Clone)]
 pub struct DraDrivers {
     all: Arc<Mutex<HashMap<String, Vec<RegisteredDriver>>>>,
-    /// Who has registered since it was last looked, even if gone again by then.
+    /// Names of drivers that registered since the last check, even if they are already gone.
     named: Arc<Mutex<BTreeSet<String>>>,
     metrics: Arc<ClaimMetrics>,
     health: HealthBoard,
     tasks: Tasks,
-    /// How many have registered.
+    /// Number of registrations so far.
     count: Arc<AtomicU64>,
 }
 
 impl DraDrivers {
-    /// No driver is here yet. Those that come are listened to in this group of tasks.
+    /// Creates it without drivers. `tasks` is the group of the tasks that follow drivers.
     pub fn new(metrics: Arc<ClaimMetrics>, tasks: Tasks) -> Self {
         Self {
             all: Arc::default(),
@@ -65,31 +64,31 @@ impl DraDrivers {
         }
     }
 
-    /// The way to a driver.
+    /// Returns the client of a driver.
     ///
     /// # Errors
-    /// When none of this name is here, in upstream's words.
+    /// No driver of this name is registered, in upstream's words.
     pub fn get(&self, name: &str) -> Result<DriverClient, String> {
         let all = self.all.lock();
         let last = all.get(name).and_then(|l| l.last()).map(|d| d.client.clone());
         last.ok_or_else(|| format!("DRA driver {name} is not registered"))
     }
 
-    /// How their devices are.
+    /// Health of the drivers' devices.
     pub fn health(&self) -> &HealthBoard {
         &self.health
     }
 
-    /// What is counted.
+    /// Metrics of resource claims.
     pub fn metrics(&self) -> &ClaimMetrics {
         &self.metrics
     }
 
-    /// Takes away what drivers of an earlier kubelet offered, and what those offer that go, for as long as the task runs.
+    /// Deletes the ResourceSlices of an earlier kubelet's drivers, and those of drivers that are gone, until the task is aborted.
     pub async fn run(self, client: Client, node: String) {
         let mut delay = None;
         while let Err(error) = wipe(&client, &node, None).await {
-            tracing::info!(%error, "slices of drivers of an earlier kubelet not removed yet");
+            tracing::info!(%error, "deleting the ResourceSlices of an earlier kubelet failed; retrying");
             delay = Some(RETRY.after(delay));
             tokio::time::sleep(RETRY.after(delay)).await;
         }
@@ -114,14 +113,16 @@ impl DraDrivers {
             for name in late {
                 match wipe(&client, &node, Some(&name)).await {
                     Ok(()) => drop(silent.remove(&name)),
-                    Err(error) => tracing::warn!(driver = name, %error, "slices of a driver that is gone not removed"),
+                    Err(error) => {
+                        tracing::warn!(driver = name, %error, "deleting the ResourceSlices of an unregistered driver failed; retrying")
+                    }
                 }
             }
         }
     }
 }
 
-/// Whether any of these sockets has somebody behind it.
+/// Returns whether a process listens at any of these sockets.
 async fn listens(endpoints: Option<&Vec<PathBuf>>) -> bool {
     for endpoint in endpoints.into_iter().flatten() {
         if UnixStream::connect(endpoint).await.is_ok() {
@@ -131,12 +132,12 @@ async fn listens(endpoints: Option<&Vec<PathBuf>>) -> bool {
     false
 }
 
-/// Removes the slices of this node, or of one driver on it.
+/// Deletes the ResourceSlices of this node, or of one driver on it.
 async fn wipe(client: &Client, node: &str, driver: Option<&str>) -> Result<(), ClientError> {
     let of_driver = driver.map(|d| format!(",spec.driver={d}")).unwrap_or_default();
     let params = ListParams { fields: format!("spec.nodeName={node}{of_driver}"), ..ListParams::default() };
     let slices = match client.list::<ResourceSlice>("", &params).await {
-        // A cluster without this API has no slices.
+        // A cluster without the API `resource.k8s.io` has no slices.
         Err(e) if e.is_not_found() => return Ok(()),
         other => other?.items,
     };
@@ -155,10 +156,10 @@ impl PluginHandler for DraDrivers {
         "DRAPlugin"
     }
 
-    fn admit(&self, socket: &Path, made: Made, info: &PluginInfo) -> Result<(), String> {
+    fn admit(&self, socket: &Path, made: SocketIdentity, info: &PluginInfo) -> Result<(), String> {
         let name = &info.name;
         if kelson_meta::is_dns1123_subdomain(name).is_err() || name.len() > 63 {
-            return Err(format!("{name:?} is no name of a driver"));
+            return Err(format!("{name:?} is not a valid driver name"));
         }
         let endpoint = if info.endpoint.is_empty() { socket } else { Path::new(&info.endpoint) };
         let version = DraVersion::choose(&info.supported_versions).map_err(|why| {
@@ -174,7 +175,7 @@ impl PluginHandler for DraDrivers {
         self.named.lock().insert(name.clone());
         let mut all = self.all.lock();
         let of_name = all.entry(name.clone()).or_default();
-        // The same socket made anew is the same driver started again.
+        // A new socket of the same path means that the same driver restarted.
         of_name.retain(|d| d.socket != driver.socket);
         of_name.push(driver);
         Ok(())
@@ -184,13 +185,13 @@ impl PluginHandler for DraDrivers {
         self.all.lock().retain(|name, of_name| {
             of_name.retain(|d| stays(&d.socket));
             if of_name.is_empty() {
-                tracing::info!(driver = name, "a driver of devices is gone");
+                tracing::info!(driver = name, "DRA driver unregistered");
             }
             !of_name.is_empty()
         });
     }
 
-    fn has_socket(&self, socket: &Path, made: Made) -> bool {
+    fn has_socket(&self, socket: &Path, made: SocketIdentity) -> bool {
         self.all.lock().values().flatten().any(|d| d.socket == socket && d.made == made)
     }
 }

@@ -1,5 +1,5 @@
-//! What drivers say of their devices' health, for as long as it holds (KEP-4680; upstream: `dra/healthinfo.go`). `HealthTable` is
-//! pure; `HealthBoard` is the one that drivers write to and pods read from.
+//! Health of devices as DRA drivers report it, with an expiry (KEP-4680; upstream: `dra/healthinfo.go`). `HealthTable` is pure;
+//! `HealthBoard` is the shared instance that drivers update and pods' statuses read.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,27 +13,27 @@ use tokio::time::Instant;
 use super::client::DriverClient;
 use super::messages::{DriverDeviceHealth, DriverHealthList};
 
-/// How long what a driver said holds where it does not say (upstream `DefaultHealthTimeout`).
+/// Default validity of a report (upstream: `DefaultHealthTimeout`).
 const VALID_FOR: Duration = Duration::from_secs(30);
-/// The longest text of a driver on one device (upstream `ResourceHealthMessageMaxLength`).
+/// Maximum length of a driver's message about one device (upstream: `ResourceHealthMessageMaxLength`).
 const MESSAGE_BYTES_MAX: usize = 1024;
-/// Pause before a driver is listened to again.
+/// Delay before the stream of a driver is opened again.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How a device is, in the words of a pod's status.
+/// Health of a device, as in a pod's status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Health {
-    /// Its driver or plugin says that it works.
+    /// Its driver or plugin reports that it works.
     Healthy,
-    /// Its driver or plugin says that it does not work.
+    /// Its driver or plugin reports that it does not work.
     Unhealthy,
-    /// Nobody says: its driver or plugin is gone, or has not spoken for too long.
+    /// There is no valid report: the driver or plugin is gone, or the last report has expired.
     #[default]
     Unknown,
 }
 
 impl Health {
-    /// As `allocatedResourcesStatus` has it.
+    /// Value in `allocatedResourcesStatus`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Healthy => "Healthy",
@@ -50,15 +50,15 @@ type DeviceKey = (String, String);
 struct KnownHealth {
     health: Health,
     message: String,
-    /// Until when this holds.
+    /// When the report expires.
     until: Instant,
 }
 
-/// What is known, by driver and by which of its instances said so: while one takes over from another there are two.
+/// Reports by driver and instance: during an update a driver has two instances.
 #[derive(Debug, Default)]
 pub struct HealthTable(BTreeMap<(String, u64), BTreeMap<DeviceKey, KnownHealth>>);
 
-/// What a driver says of one device.
+/// Converts a driver's report about one device.
 fn read(said: DriverDeviceHealth, now: Instant) -> (DeviceKey, KnownHealth) {
     let device = said.device.unwrap_or_default();
     let health = match said.health {
@@ -72,7 +72,7 @@ fn read(said: DriverDeviceHealth, now: Instant) -> (DeviceKey, KnownHealth) {
     ((device.pool_name, device.device_name), known)
 }
 
-/// At most so many bytes as the API takes, the last three of a longer text being dots.
+/// Cuts a message to the maximum length; three dots replace the end of a longer one.
 fn shortened(mut text: String) -> String {
     if text.len() > MESSAGE_BYTES_MAX {
         let end = (0..=MESSAGE_BYTES_MAX - 3).rev().find(|n| text.is_char_boundary(*n));
@@ -83,8 +83,8 @@ fn shortened(mut text: String) -> String {
 }
 
 impl HealthTable {
-    /// An instance of a driver says how all its devices are; whether that is another thing than it said before. What it does not name
-    /// any more holds until its time is over.
+    /// Records an instance's list of its devices. Returns whether anything changed. Devices that are missing in the list keep their last
+    /// report until it expires.
     pub fn heard(&mut self, driver: &str, instance: u64, list: DriverHealthList, now: Instant) -> bool {
         let all = self.0.entry((driver.to_owned(), instance)).or_default();
         let mut changed = false;
@@ -95,7 +95,7 @@ impl HealthTable {
         self.expire(driver, instance, now) || changed
     }
 
-    /// Drops what has not been said again in time; whether there was any.
+    /// Removes expired reports. Returns whether there were any.
     pub fn expire(&mut self, driver: &str, instance: u64, now: Instant) -> bool {
         let Some(all) = self.0.get_mut(&(driver.to_owned(), instance)) else { return false };
         let before = all.len();
@@ -103,17 +103,17 @@ impl HealthTable {
         all.len() != before
     }
 
-    /// When the first thing that an instance said will be over.
+    /// Returns when the first report of an instance expires.
     pub fn next_end(&self, driver: &str, instance: u64) -> Option<Instant> {
         self.0.get(&(driver.to_owned(), instance))?.values().map(|known| known.until).min()
     }
 
-    /// An instance is heard no more; whether it had said anything.
+    /// Removes all reports of an instance. Returns whether there were any.
     pub fn forget(&mut self, driver: &str, instance: u64) -> bool {
         self.0.remove(&(driver.to_owned(), instance)).is_some_and(|all| !all.is_empty())
     }
 
-    /// How a device is, and its driver's words on it.
+    /// Returns the health of a device and the driver's message.
     pub fn of(&self, driver: &str, pool: &str, device: &str, now: Instant) -> (Health, &str) {
         let key = (pool.to_owned(), device.to_owned());
         let instances = self.0.range((driver.to_owned(), 0)..=(driver.to_owned(), u64::MAX));
@@ -122,7 +122,7 @@ impl HealthTable {
     }
 }
 
-/// Where drivers say how their devices are; cheap to clone.
+/// Health reports of all drivers. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct HealthBoard {
     table: Arc<Mutex<HealthTable>>,
@@ -136,12 +136,12 @@ impl Default for HealthBoard {
 }
 
 impl HealthBoard {
-    /// Changes whenever a device may be in another state.
+    /// Notifies when the health of a device may have changed.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 
-    /// As of [`HealthTable::of`], now.
+    /// Same as [`HealthTable::of`] with the current time.
     pub fn of(&self, driver: &str, pool: &str, device: &str) -> (Health, String) {
         let table = self.table.lock();
         let (health, message) = table.of(driver, pool, device, Instant::now());
@@ -154,30 +154,30 @@ impl HealthBoard {
         }
     }
 
-    /// Listens to an instance of a driver until it has no such service; what it said is over with the connection.
+    /// Follows an instance of a driver until it turns out not to support the service. Its reports are removed when the connection ends.
     pub(super) async fn follow(self, client: DriverClient, instance: u64) {
         loop {
-            let heard = Heard { board: &self, driver: client.name(), instance };
+            let heard = HealthStream { board: &self, driver: client.name(), instance };
             let why = match heard.listen(&client).await {
                 Err(e) if e.code == Code::Unimplemented => return,
                 Err(e) => e.to_string(),
-                Ok(()) => "it ended the list".to_owned(),
+                Ok(()) => "the driver closed the stream".to_owned(),
             };
-            tracing::debug!(driver = client.name(), why, "a driver says no more how its devices are");
+            tracing::debug!(driver = client.name(), why, "lost the health stream of a DRA driver; reconnecting");
             drop(heard);
             tokio::time::sleep(RETRY).await;
         }
     }
 }
 
-/// What an instance has said since it is listened to: however that ends, it holds no longer.
-struct Heard<'a> {
+/// Reports of an instance during one connection; removed when it is dropped.
+struct HealthStream<'a> {
     board: &'a HealthBoard,
     driver: &'a str,
     instance: u64,
 }
 
-impl Heard<'_> {
+impl HealthStream<'_> {
     async fn listen(&self, client: &DriverClient) -> CriResult<()> {
         let mut lists = client.watch_health().await?;
         loop {
@@ -202,7 +202,7 @@ impl Heard<'_> {
     }
 }
 
-impl Drop for Heard<'_> {
+impl Drop for HealthStream<'_> {
     fn drop(&mut self) {
         self.board.change(|t| t.forget(self.driver, self.instance));
     }
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_driver_says_holds_for_a_time() {
+    fn health_reports_expire() {
         let (mut t, start) = (HealthTable::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let of = |t: &HealthTable, device: &str, now| {
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!((of(&t, "a", at(39)), of(&t, "a", at(40))), ("Healthy ".into(), "Unknown ".into()));
         assert!(t.heard("d", 1, list(&[("b", 2, 0, "hotter")]), at(41)), "other words, and one is over");
         assert_eq!(of(&t, "b", at(41)), "Unhealthy hotter");
-        // A second instance takes over: the newest word counts, and the first one's end does not take it back.
+        // A second instance takes over: its newer report counts, and the end of the first does not remove it.
         assert!(t.heard("d", 2, list(&[("b", 1, 0, "")]), at(50)));
         assert_eq!(of(&t, "b", at(51)), "Healthy ");
         assert!(t.forget("d", 1) && !t.forget("d", 1));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn long_words_are_cut() {
+    fn long_health_messages_are_cut() {
         assert_eq!(shortened("ä".repeat(512)).len(), 1024);
         let cut = shortened("ä".repeat(513));
         assert!(cut.len() <= 1024 && cut.ends_with("ä..."), "{cut}");

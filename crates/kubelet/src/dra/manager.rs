@@ -1,5 +1,5 @@
-//! The claims of pods as the kubelet works with them: has their drivers make them ready and take that back, and says what containers
-//! get by them (upstream: `dra/manager.go`).
+//! Manager of pods' resource claims: lets drivers prepare and unprepare them, and returns the devices for containers (upstream:
+//! `dra/manager.go`).
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::messages::ClaimName;
 use super::prepared::{self, KnownClaim, KnownClaims, ReadyDevice};
 use crate::pod;
 
-/// How often it is looked for claims of pods that nobody knows any more (upstream `defaultReconcilePeriod`).
+/// Interval at which claims of unknown pods are searched (upstream: `defaultReconcilePeriod`).
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// The claims; cheap to clone.
+/// Manager of resource claims. Clones share the state.
 #[derive(Clone)]
 pub struct DynamicResources {
     shared: Arc<SharedClaims>,
@@ -36,17 +36,17 @@ struct SharedClaims {
     drivers: DraDrivers,
     dir: PathBuf,
     claims: Mutex<KnownClaims>,
-    /// Claims are made ready and given back one after the other: a driver is never asked for both at once.
+    /// Serializes preparing and unpreparing, so that a driver never gets both at once.
     turn: tokio::sync::Mutex<()>,
     /// Whether all pods of this node are known.
     complete: AtomicBool,
 }
 
 impl DynamicResources {
-    /// With what the last kubelet left in `dir`.
+    /// Reads the checkpoint in `dir`.
     ///
     /// # Errors
-    /// When that is damaged: as upstream, which does not start then, because devices would stay ready for nobody.
+    /// The checkpoint is damaged. Like upstream, the kubelet does not start then, because devices would stay prepared without a pod.
     pub async fn open(client: Client, drivers: DraDrivers, dir: PathBuf) -> Result<Self, String> {
         let from = dir.clone();
         let read = FILES.run(move || checkpoint::read(&from)).await.map_err(|e| e.to_string())?;
@@ -54,17 +54,17 @@ impl DynamicResources {
         Ok(Self::with(client, drivers, dir, KnownClaims::remembered(claims)))
     }
 
-    /// With what is known already.
+    /// Creates a manager with these claims.
     pub fn with(client: Client, drivers: DraDrivers, dir: PathBuf, claims: KnownClaims) -> Self {
         let (turn, complete) = (tokio::sync::Mutex::default(), AtomicBool::new(false));
         let claims = Mutex::new(claims);
         Self { shared: Arc::new(SharedClaims { client, drivers, dir, claims, turn, complete }) }
     }
 
-    /// Has all claims of a pod made ready; what is ready already stays so.
+    /// Prepares all claims of a pod that are not prepared yet.
     ///
     /// # Errors
-    /// Why its containers cannot start yet.
+    /// Why the pod's containers cannot start yet.
     pub async fn prepare(&self, pod: &Pod) -> Result<(), String> {
         let spec = pod.spec.as_ref();
         if spec.is_none_or(|s| s.resource_claims.is_none()) && prepared::extended_claim_of(pod).is_none() {
@@ -135,10 +135,10 @@ impl DynamicResources {
         }
     }
 
-    /// A pod's containers have ended: the drivers of claims that nobody else uses take back that they are ready.
+    /// Unprepares the claims that no other pod uses, after the pod's containers ended.
     ///
     /// # Errors
-    /// Why that must be tried again.
+    /// A driver failed; the call must be repeated.
     pub async fn unprepare(&self, uid: &str) -> Result<(), String> {
         if !self.shared.claims.lock().all().any(|c| c.pods.contains_key(uid)) {
             return Ok(());
@@ -172,10 +172,10 @@ impl DynamicResources {
         self.save().await
     }
 
-    /// The devices that a container gets, by their names in the container device interface.
+    /// Returns a container's devices by their CDI names.
     ///
     /// # Errors
-    /// When one of its claims is not ready.
+    /// A claim is not prepared.
     pub fn given(&self, pod: &Pod, c: &Container) -> Result<Vec<cri::CdiDevice>, String> {
         let mut out: Vec<cri::CdiDevice> = Vec::new();
         for (_, device) in self.devices(pod, c)?.iter().flat_map(|(_, devices)| devices) {
@@ -188,10 +188,10 @@ impl DynamicResources {
         Ok(out)
     }
 
-    /// The devices that a container gets: claim, and of it driver and device.
+    /// Returns a container's devices: by claim, with driver and device.
     ///
     /// # Errors
-    /// When one of its claims is not ready.
+    /// A claim is not prepared.
     pub fn devices(&self, pod: &Pod, c: &Container) -> Result<Vec<ClaimedDevices>, String> {
         let all = self.shared.claims.lock();
         let namespace = pod::namespace(pod);
@@ -206,8 +206,8 @@ impl DynamicResources {
         Ok(out)
     }
 
-    /// How the devices are that a container has by its claims: by the pod's own name of the claim (and the request), each device with
-    /// the driver's words. A device that stands for several requests is named once. What is not ready is not named.
+    /// Health of a container's devices, by the claim's name in the pod (and the request), with the driver's messages. A device of several
+    /// requests occurs once. Claims that are not prepared are omitted.
     pub fn health(&self, pod: &Pod, c: &Container) -> Vec<(String, Vec<ClaimedHealth>)> {
         let Ok(claims) = prepared::claims_of(pod) else { return Vec::new() };
         let (all, board) = (self.shared.claims.lock(), self.shared.drivers.health());
@@ -233,17 +233,17 @@ impl DynamicResources {
         out
     }
 
-    /// Changes whenever a device of a claim may be in another state.
+    /// Notifies when the health of a claim's device may have changed.
     pub fn health_changes(&self) -> watch::Receiver<()> {
         self.shared.drivers.health().changes()
     }
 
-    /// The pods that use claims.
+    /// UIDs of pods that use claims.
     pub fn users(&self) -> BTreeSet<String> {
         self.shared.claims.lock().strangers(|_| false)
     }
 
-    /// How many claims are ready, by driver, and of all drivers (`<any>`).
+    /// Number of prepared claims, by driver and in total (`<any>`).
     pub fn in_use(&self) -> BTreeMap<String, usize> {
         let mut out = BTreeMap::from([("<any>".to_owned(), 0)]);
         let all = self.shared.claims.lock();
@@ -256,7 +256,7 @@ impl DynamicResources {
         out
     }
 
-    /// Whether all claims of a pod are known to be ready.
+    /// Returns whether all claims of a pod are prepared.
     pub fn is_prepared(&self, pod: &Pod) -> bool {
         let Ok(claims) = prepared::claims_of(pod) else { return false };
         let all = self.shared.claims.lock();
@@ -267,12 +267,12 @@ impl DynamicResources {
         names.into_iter().all(is_ready)
     }
 
-    /// All pods of this node are known from now on: claims of others are given back.
+    /// Records that all pods of this node are known from now on, so that claims of other pods can be unprepared.
     pub fn complete(&self) {
         self.shared.complete.store(true, Ordering::Release);
     }
 
-    /// Gives back claims of pods that nobody knows any more, for as long as the task runs: their drivers may come late.
+    /// Unprepares claims of unknown pods periodically until the task is aborted, because drivers may register late.
     pub async fn run(self, known: Arc<dyn Fn(&str) -> bool + Send + Sync>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -282,7 +282,7 @@ impl DynamicResources {
             let strangers = self.shared.claims.lock().strangers(|uid| known(uid));
             for uid in strangers {
                 if let Err(error) = self.unprepare(&uid).await {
-                    tracing::warn!(pod = uid, error, "claims of a pod that is gone are ready still");
+                    tracing::warn!(pod = uid, error, "unpreparing claims of a deleted pod failed; retrying");
                 }
             }
         }
@@ -296,21 +296,21 @@ impl DynamicResources {
     }
 }
 
-/// How one device of a claim is.
+/// Health of one device of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedHealth {
-    /// By what the pod's status names it.
+    /// ID of the device in the pod's status.
     pub id: String,
-    /// How it is.
+    /// Health of the device.
     pub health: Health,
-    /// The driver's words; often none.
+    /// The driver's message; often empty.
     pub message: String,
 }
 
-/// A claim, and of it drivers and devices.
+/// A claim, and its devices with their drivers.
 pub type ClaimedDevices = (String, Vec<(String, ReadyDevice)>);
 
-/// What each driver is asked for at once.
+/// Groups the claims by driver.
 fn by_driver(claims: &[KnownClaim]) -> BTreeMap<String, Vec<ClaimName>> {
     let mut out: BTreeMap<String, Vec<ClaimName>> = BTreeMap::new();
     for claim in claims {

@@ -1,7 +1,7 @@
-//! Devices of claims on this node (upstream: `pkg/kubelet/cm/dra`): the scheduler has chosen them, here their drivers make them ready
-//! before a pod's containers start, and take that back when the last pod that uses a claim has ended. `prepared` knows what is
-//! ready and for whom, and no sockets; it is on disk before drivers are asked, so that nothing stays ready for nobody. `health` is
-//! what they say of devices that pods have.
+//! Dynamic resource allocation on the node (upstream: `pkg/kubelet/cm/dra`). The scheduler has chosen the devices of a claim; here their
+//! drivers prepare them before a pod's containers start and unprepare them after the last pod of the claim ended. `prepared` records claims
+//! and their pods without any I/O; it is written to a checkpoint before drivers are called, so that no claim stays prepared without a
+//! record. `health` has the drivers' reports about devices.
 pub mod checkpoint;
 pub mod client;
 pub mod drivers;

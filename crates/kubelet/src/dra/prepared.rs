@@ -1,4 +1,4 @@
-//! Which claims are ready on this node, and for which pods. Pure.
+//! Prepared claims of this node and the pods that use them. Pure.
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 use super::messages::{ClaimDevice, ClaimName};
 use crate::pod;
 
-/// A device of a claim as its driver described it, in the form that it has on disk.
+/// A device of a claim as its driver described it, in the format of the checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ReadyDevice {
-    /// The pool that has it.
+    /// Pool of the device.
     pub pool_name: String,
-    /// Its name there.
+    /// Name of the device in its pool.
     pub device_name: String,
-    /// Which share of it.
+    /// ID of the share, for a shared device.
     #[serde(rename = "ShareID", default)]
     pub share_id: Option<String>,
-    /// The requests of the claim that it is for; all where there is none.
+    /// Names of the claim's requests that the device is for; all if `None`.
     #[serde(default)]
     pub request_names: Option<Vec<String>>,
-    /// Names of it in the container device interface.
+    /// CDI names of the device.
     #[serde(rename = "CDIDeviceIDs", default)]
     pub cdi_device_ids: Option<Vec<String>>,
 }
 
-/// What one driver made ready.
+/// Devices that one driver prepared for a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct ReadyByDriver {
-    /// The devices that it gives to the claim.
+    /// The devices of the claim.
     #[serde(default)]
     pub devices: Option<Vec<ReadyDevice>>,
 }
@@ -40,34 +40,34 @@ pub struct ReadyByDriver {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct KnownClaim {
-    /// Which object of this name.
+    /// UID of the claim.
     #[serde(rename = "ClaimUID")]
     pub uid: String,
-    /// Its name in the namespace.
+    /// Name of the claim.
     #[serde(rename = "ClaimName")]
     pub name: String,
-    /// Where it is.
+    /// Namespace of the claim.
     pub namespace: String,
-    /// Pods that use it; a set is a map of nothings in Go's JSON.
+    /// UIDs of pods that use it; Go serializes a set as a map of empty objects.
     #[serde(rename = "PodUIDs", default)]
     pub pods: BTreeMap<String, EmptyObject>,
-    /// All drivers whose devices were given to it.
+    /// All drivers with devices for the claim.
     #[serde(rename = "DriverState", default)]
     pub drivers: BTreeMap<String, ReadyByDriver>,
-    /// Whether all drivers have made it ready since this kubelet started. What an earlier one had made ready is asked for again.
+    /// Whether all drivers have prepared it since this kubelet started. Claims that an earlier kubelet prepared are prepared again.
     #[serde(skip)]
     pub is_ready: bool,
 }
 
-/// What stands for each member where Go writes a set.
+/// Value of each member of a set in Go's JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmptyObject {}
 
 impl KnownClaim {
-    /// One that was given devices and is not ready yet.
+    /// Creates the record of an allocated claim that is not prepared yet.
     ///
     /// # Errors
-    /// When it was given none.
+    /// The claim is not allocated.
     pub fn of(claim: &ResourceClaim) -> Result<Self, String> {
         let meta = &claim.metadata;
         let name = meta.name.clone().unwrap_or_default();
@@ -83,12 +83,12 @@ impl KnownClaim {
         })
     }
 
-    /// How drivers are told of it.
+    /// Identity of the claim for calls to drivers.
     pub fn named(&self) -> ClaimName {
         ClaimName { namespace: self.namespace.clone(), uid: self.uid.clone(), name: self.name.clone() }
     }
 
-    /// What a driver made ready of it; said again, it takes the place of what was said before.
+    /// Records the devices that a driver prepared, replacing its earlier ones.
     pub fn made_ready(&mut self, driver: &str, devices: Vec<ClaimDevice>) {
         let some = |list: Vec<String>| Some(list).filter(|l| !l.is_empty());
         let device = |d: ClaimDevice| ReadyDevice {
@@ -102,8 +102,8 @@ impl KnownClaim {
         of_driver.devices = Some(devices.into_iter().map(device).collect());
     }
 
-    /// The devices for one of its requests; for all where that is not named. A request that was met by one of several alternatives is
-    /// named with it (`REQUEST/ALTERNATIVE`).
+    /// Returns the devices of one request, or of all for `None`. A request that was satisfied by an alternative matches
+    /// `REQUEST/ALTERNATIVE`.
     pub fn devices(&self, request: Option<&str>) -> impl Iterator<Item = (&str, &ReadyDevice)> {
         let all = self.drivers.iter();
         let all = all.flat_map(|(driver, s)| s.devices.iter().flatten().map(move |d| (driver.as_str(), d)));
@@ -115,11 +115,11 @@ impl KnownClaim {
     }
 }
 
-/// What a pod uses: its own name of each claim, the claim's, and whether that was made for this pod alone. A claim that is not needed
-/// has no name.
+/// Returns a pod's claims: name in the pod, name of the claim, and whether the claim was generated for this pod. Claims that are not needed
+/// are omitted.
 ///
 /// # Errors
-/// When the claim that is to be made for it is not there yet.
+/// A claim was not generated yet.
 pub fn claims_of(pod: &Pod) -> Result<Vec<(String, String, bool)>, String> {
     let spec = pod.spec.as_ref();
     let made = pod.status.as_ref().and_then(|s| s.resource_claim_statuses.as_ref());
@@ -139,16 +139,16 @@ pub fn claims_of(pod: &Pod) -> Result<Vec<(String, String, bool)>, String> {
     Ok(out)
 }
 
-/// The claim that was made for resources which the pod asks for as if they were a plugin's.
+/// Returns the claim that was generated for the pod's extended resources.
 pub fn extended_claim_of(pod: &Pod) -> Option<&str> {
     let extended = pod.status.as_ref()?.extended_resource_claim_status.as_ref()?;
     Some(extended.resource_claim_name.as_str())
 }
 
-/// What a container uses of which claims: the claim's name, and the request where it names one.
+/// Returns the claims that a container uses: name of the claim, and the request if one is named.
 ///
 /// # Errors
-/// As of [`claims_of`].
+/// As for [`claims_of`].
 pub fn used_by(pod: &Pod, c: &Container) -> Result<Vec<(String, Option<String>)>, String> {
     let claims = claims_of(pod)?;
     let mut out = Vec::new();
@@ -165,10 +165,10 @@ pub fn used_by(pod: &Pod, c: &Container) -> Result<Vec<(String, Option<String>)>
     Ok(out)
 }
 
-/// Whether the claim is the pod's to use.
+/// Checks that the pod may use the claim.
 ///
 /// # Errors
-/// Why it is not.
+/// Why it may not.
 pub fn may_use(pod: &Pod, claim: &ResourceClaim, made_for_it: bool) -> Result<(), String> {
     let (uid, name) = (pod::uid(pod), pod::name(pod));
     let meta = &claim.metadata;
@@ -185,32 +185,32 @@ pub fn may_use(pod: &Pod, claim: &ResourceClaim, made_for_it: bool) -> Result<()
     Ok(())
 }
 
-/// All claims that are ready or about to be, by namespace and name.
+/// All recorded claims, by namespace and name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KnownClaims(BTreeMap<(String, String), KnownClaim>);
 
 impl KnownClaims {
-    /// What an earlier kubelet knew.
+    /// Creates it from a checkpoint.
     pub fn remembered(all: Vec<KnownClaim>) -> Self {
         Self(all.into_iter().map(|c| ((c.namespace.clone(), c.name.clone()), c)).collect())
     }
-    /// All of them.
+    /// Returns all claims.
     pub fn all(&self) -> impl Iterator<Item = &KnownClaim> {
         self.0.values()
     }
-    /// By namespace and name.
+    /// Finds a claim by namespace and name.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&KnownClaim> {
         self.0.get(&(namespace.to_owned(), name.to_owned()))
     }
-    /// The same, to change.
+    /// Finds a claim for modification.
     pub fn get_mut(&mut self, namespace: &str, name: &str) -> Option<&mut KnownClaim> {
         self.0.get_mut(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// A pod uses a claim from now on; whether its drivers must be asked to make it ready.
+    /// Records that a pod uses a claim. Returns whether its drivers must still prepare it.
     ///
     /// # Errors
-    /// When another claim of this name is ready still.
+    /// Another claim of this name is still recorded.
     pub fn uses(&mut self, pod: &str, claim: KnownClaim) -> Result<bool, String> {
         let known = self.0.entry((claim.namespace.clone(), claim.name.clone())).or_insert_with(|| claim.clone());
         if known.uid != claim.uid {
@@ -223,8 +223,8 @@ impl KnownClaims {
         Ok(!known.is_ready)
     }
 
-    /// A pod has ended: what others use as well it uses no more; given back are the claims that nobody else uses, which are its own
-    /// until their drivers have taken back that they are ready.
+    /// Removes a pod from the claims that other pods use too. Returns the claims that only this pod uses; they stay recorded until their
+    /// drivers unprepared them.
     pub fn leave(&mut self, pod: &str) -> Vec<KnownClaim> {
         let mut last = Vec::new();
         for claim in self.0.values_mut().filter(|c| c.pods.contains_key(pod)) {
@@ -237,12 +237,12 @@ impl KnownClaims {
         last
     }
 
-    /// A claim is ready no more.
+    /// Removes an unprepared claim.
     pub fn remove(&mut self, claim: &KnownClaim) {
         self.0.remove(&(claim.namespace.clone(), claim.name.clone()));
     }
 
-    /// Pods that use claims and that nobody knows any more.
+    /// Returns the UIDs of unknown pods that use claims.
     pub fn strangers(&self, known: impl Fn(&str) -> bool) -> BTreeSet<String> {
         let pods = self.0.values().flat_map(|c| c.pods.keys());
         pods.filter(|p| !known(p)).cloned().collect()
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_uses() {
+    fn claims_used_by_a_pod() {
         let p = pod("u");
         assert_eq!(claims_of(&p), Ok(vec![("own".into(), "c".into(), true)]), "one is not needed");
         let c = &p.spec.as_ref().expect("a spec").containers;
@@ -294,11 +294,11 @@ mod tests {
     }
 
     #[test]
-    fn ready_until_the_last_pod_has_left() {
+    fn a_claim_is_prepared_until_the_last_pod_ended() {
         let of = |uid| KnownClaim::of(&claim(uid)).expect("given");
         let mut all = KnownClaims::default();
         assert_eq!(all.uses("u", of("1")), Ok(true));
-        assert_eq!(all.uses("v", of("1")), Ok(true), "nobody has made it ready yet");
+        assert_eq!(all.uses("v", of("1")), Ok(true), "it is not prepared yet");
         all.get_mut("n", "c").expect("known").is_ready = true;
         assert_eq!(all.uses("v", of("1")), Ok(false));
         assert!(all.uses("w", of("2")).is_err_and(|e| e.contains("different UID 1 still exists")));

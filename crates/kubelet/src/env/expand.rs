@@ -1,19 +1,19 @@
-//! `$(VAR)` expansion in commands, arguments, values and `subPathExpr`: `$$` is a dollar, an unknown reference stays as
-//! it is (upstream: `third_party/forked/golang/expansion`). Ours is bounded: a few references to a long value are longer than all
-//! memory.
+//! Expands `$(VAR)` in commands, arguments, values and `subPathExpr`. `$$` is a dollar sign, and an unknown reference stays unchanged
+//! (upstream: `third_party/forked/golang/expansion`). Unlike upstream, the result is bounded, because a few references to a long value
+//! could exhaust memory.
 use std::collections::{BTreeSet, HashMap};
 
 use k8s_openapi::api::core::v1::EnvVar;
 
-/// With more no process can be started: the kernel lets arguments and environment together have 6 MiB at most.
+/// Maximum size of the result. The kernel allows arguments and environment of at most 6 MiB together.
 pub const BYTES_MAX: usize = 8 << 20;
 
-/// Arguments or an environment are larger than [`BYTES_MAX`].
+/// Arguments or environment variables are larger than [`BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {BYTES_MAX} bytes, with which no process can be started")]
 pub struct TooLarge;
 
-/// How much there may be yet.
+/// Remaining number of bytes.
 pub struct Budget(usize);
 
 impl Default for Budget {
@@ -23,17 +23,17 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Takes so many bytes.
+    /// Uses `bytes` of the budget.
     ///
     /// # Errors
-    /// There are not so many left.
+    /// Fewer bytes remain.
     pub fn take(&mut self, bytes: usize) -> Result<(), TooLarge> {
         self.0 = self.0.checked_sub(bytes).ok_or(TooLarge)?;
         Ok(())
     }
 }
 
-/// Expands `input`, asking `lookup` for each name.
+/// Expands `input`; `lookup` returns the value of a name.
 ///
 /// # Errors
 /// The result is larger than the budget.
@@ -45,7 +45,7 @@ pub fn expand<'a>(
     budget.take(input.len())?;
     let mut out = String::with_capacity(input.len());
     let mut rest = input;
-    // Where nothing closes any more, nobody looks for it again.
+    // After a failed search for a closing parenthesis, do not search again.
     let mut closes = true;
     while let Some(at) = rest.find('$') {
         out.push_str(&rest[..at]);
@@ -77,7 +77,7 @@ pub fn expand<'a>(
                 }
             }
         } else {
-            // An operator followed by anything else is that text itself.
+            // An operator followed by any other character is literal.
             out.push('$');
             rest = after;
         }
@@ -86,7 +86,7 @@ pub fn expand<'a>(
     Ok(out)
 }
 
-/// Expands each of some words from a list of pairs, the last of equal names winning.
+/// Expands each word from a list of pairs; of equal names the last applies.
 ///
 /// # Errors
 /// The words are too large together.
@@ -95,8 +95,8 @@ pub fn expand_words(words: &[String], env: &[(String, String)], budget: &mut Bud
     words.iter().map(|word| expand(word, budget, |name| known.get(name).copied())).collect()
 }
 
-/// Expands from what a container's spec says alone, as commands of probes are: a value that comes from elsewhere counts as
-/// empty.
+/// Expands with only the literal values of a container's spec, as upstream does for commands of probes. A value from another source counts
+/// as empty.
 ///
 /// # Errors
 /// The words are too large together.
@@ -107,8 +107,8 @@ pub fn expand_static(words: &[String], env: &[EnvVar]) -> Result<Vec<String>, To
     words.iter().map(|word| expand(word, &mut budget, |name| known.get(name).copied())).collect()
 }
 
-/// Expands from a list of pairs, but a reference to a name that is unknown or empty is an error: `subPathExpr` must not
-/// silently keep the one, nor with the other show the whole volume.
+/// Expands from a list of pairs, but a reference to an unknown or empty name is an error: `subPathExpr` must neither keep the reference nor
+/// mount the whole volume.
 ///
 /// # Errors
 /// The message of `CreateContainerConfigError`.
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_probes_know_the_spec_alone() {
+    fn probe_commands_expand_literal_values_only() {
         let var = |name: &str, value: Option<&str>| EnvVar {
             name: name.into(),
             value: value.map(Into::into),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_process_can_have_is_refused_before_it_is_made() {
+    fn too_large_expansions_are_rejected_early() {
         let env = [("A".to_owned(), "a".repeat(1 << 20))];
         let words = ["$(A)".repeat(100_000)];
         assert_eq!(expand_words(&words, &env, &mut Budget::default()), Err(TooLarge));
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(expand_words(&many, &env, &mut Budget::default()), Err(TooLarge), "all words together");
         assert!(expand_words(&many[..7], &env, &mut Budget::default()).is_ok());
         assert!(expand_strict(&words[0], &env).is_err_and(|why| why.contains("more than 8388608 bytes")));
-        // A million references that nothing closes take no longer than one does.
+        // A million unclosed references take no longer than one.
         let open = ["$(".repeat(1_000_000)];
         assert_eq!(expand_words(&open, &env, &mut Budget::default()).as_deref(), Ok(&open[..]));
     }

@@ -1,4 +1,4 @@
-//! Downward API: fields of a pod and resources of its containers as text (upstream: `pkg/fieldpath`, `pkg/api/v1/resource`).
+//! Downward API: fields of a pod and resources of its containers as strings (upstream: `pkg/fieldpath`, `pkg/api/v1/resource`).
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use kelson_meta::Quantity;
 use crate::node::facts::NodeFacts;
 use crate::pod;
 
-/// The value at `path`, e.g. `metadata.labels['x']`.
+/// Returns the value at `path`, for example `metadata.labels['x']`.
 pub fn field(pod: &Pod, path: &str, node: &NodeFacts, pod_ips: &[String]) -> Result<String, String> {
     let m = &pod.metadata;
     let spec = pod.spec.as_ref();
@@ -41,20 +41,20 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
     Some((base, rest.strip_suffix("']")?))
 }
 
-/// `key="value"` lines, sorted, values quoted as Go does.
+/// Formats a map as sorted lines `key="value"`, with values quoted as in Go.
 pub fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
     let mut out = String::new();
     for (k, v) in map.into_iter().flatten() {
         if !out.is_empty() {
             out.push('\n');
         }
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(out, "{k}={}", quote(v));
     }
     out
 }
 
-/// A Go string literal.
+/// Quotes a string as a Go string literal.
 fn quote(s: &str) -> String {
     let mut out = String::with_capacity(s.len() + 2);
     out.push('"');
@@ -79,8 +79,8 @@ fn quote(s: &str) -> String {
     out
 }
 
-/// The value of a `resourceFieldRef`, in units of its divisor, rounded up. A container without a limit may use what the pod
-/// may as a whole, or else what the node has for pods; huge pages are never shared so.
+/// Returns the value of a `resourceFieldRef` in units of its divisor, rounded up. Without a container limit, the pod's limit is used, or
+/// else the node's allocatable amount; huge pages have no such default.
 pub fn resource(
     pod: &Pod,
     c: &Container,

@@ -1,5 +1,5 @@
-//! Values from files that containers of the pod have written into a volume (`fileKeyRef`, KEP-3721): found beneath the
-//! volume by handle, since its writer may put links there, and read as `KEY='value'`.
+//! Values from files that containers of the pod wrote into a volume (`fileKeyRef`, KEP-3721). The file is opened beneath the volume by
+//! handle, because its writer may place symbolic links there, and is parsed as `KEY='value'`.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::io::Read as _;
@@ -7,19 +7,19 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-/// Longest file that is read, in bytes.
+/// Maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Links lead where a container would see them lead: the volume is the root.
+/// Symbolic links resolve as in the container: the volume is the root.
 const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
-/// The value of `key` in the file `path` of the volume at `root`; `None` where it is not there or empty. Blocking.
+/// Returns the value of `key` in the file `path` of the volume at `root`; `None` if it is missing or empty. Blocking.
 ///
 /// # Errors
-/// What is wrong with the file, by its line where there is one.
+/// What is invalid in the file, with the line if there is one.
 pub fn value(root: &Path, path: &str, key: &str) -> Result<Option<String>, String> {
     let open = || -> std::io::Result<std::fs::File> {
         let base = rustix::fs::open(root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-        // A pipe must not hold the kubelet until somebody writes.
+        // Opening a pipe must not block until there is a writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         Ok(rustix::fs::openat2(&base, path, flags, Mode::empty(), RESOLVE)?.into())
     };
@@ -37,7 +37,7 @@ pub fn value(root: &Path, path: &str, key: &str) -> Result<Option<String>, Strin
     Ok(found.filter(|v| !v.is_empty()))
 }
 
-/// The first value of `key`. Lines after it are not judged: what a container reads must not depend on what comes later.
+/// Returns the first value of `key`. Later lines are not validated, so that the result does not depend on them.
 fn parse(text: &str, key: &str) -> Result<Option<String>, String> {
     let fault = |line: usize, why: &str| Err(format!("invalid environment variable format at line {line}: {why}"));
     let mut lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
@@ -55,7 +55,7 @@ fn parse(text: &str, key: &str) -> Result<Option<String>, String> {
             return fault(number, "whitespace before '=' is not allowed");
         }
         if value.starts_with([' ', '\t']) {
-            // As shells have it: the value is empty, and what follows is no part of it.
+            // Like in shells, the value is empty and the rest of the line is ignored.
             if name == key {
                 return Ok(Some(String::new()));
             }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_found_within_their_volume_alone() {
+    fn files_are_opened_beneath_their_volume() {
         let dir = tempfile::tempdir().expect("a directory");
         let (volume, secret) = (dir.path().join("volume"), dir.path().join("secret"));
         std::fs::create_dir_all(volume.join("sub")).expect("directories");

@@ -1,4 +1,4 @@
-//! The environment of a container, and what is expanded from it.
+//! Environment variables of a container, and expansion of references to them.
 pub mod expand;
 pub mod fields;
 mod file;

@@ -1,5 +1,5 @@
-//! A container's full environment, in the order upstream makes it: services first, then `envFrom`, then `env` with
-//! expansion (upstream: `kubelet_pods.go` makeEnvironmentVariables).
+//! Builds a container's environment in upstream's order: services, then `envFrom`, then `env` with expansion (upstream: `kubelet_pods.go`
+//! makeEnvironmentVariables).
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,39 +12,42 @@ use tokio::sync::watch;
 use super::expand::{Budget, TooLarge, expand};
 use super::services::ServiceView;
 use super::{fields, file, services};
-use crate::effects::Tell;
+use crate::effects::EventReporter;
 use crate::node::facts::NodeFacts;
 use crate::objects::{Data, Kind, ObjectError, Objects};
 use crate::pod::{self, Role};
 
-/// What environments are made from; cheap to clone.
+/// Sources of environment variables. Clones share them.
 #[derive(Clone)]
 pub struct Environment {
-    /// Config maps and secrets.
+    /// ConfigMaps and Secrets.
     pub objects: Objects,
-    /// The cluster's services.
+    /// Services of the cluster.
     pub services: InformerHandle<ServiceView>,
-    /// What pods may see of their node.
+    /// Facts about the node that pods can read.
     pub node: watch::Receiver<Arc<NodeFacts>>,
-    /// Tells events of pods to the API.
-    pub tell: Tell,
+    /// Records events about pods.
+    pub events: EventReporter,
 }
 
-/// What is known of the pod when its container starts.
-pub struct Given<'a> {
-    /// The pod's addresses.
+/// Facts about the pod when its container starts.
+pub struct EnvironmentInput<'a> {
+    /// Addresses of the pod.
     pub pod_ips: &'a [String],
-    /// Where the content of a volume lies on the host; `None` where it has no such place.
+    /// Returns the host path of a volume's content; `None` if the volume has none.
     pub volume: &'a (dyn Fn(&str) -> Option<PathBuf> + Send + Sync),
 }
 
-/// The variables in order, names once. `Err` is the message of `CreateContainerConfigError`.
+/// Returns the variables in order, each name once.
+///
+/// # Errors
+/// The message of `CreateContainerConfigError`.
 pub async fn environment(
     ctx: &Environment,
     pod: &Pod,
     role: Role,
     c: &Container,
-    given: &Given<'_>,
+    given: &EnvironmentInput<'_>,
 ) -> Result<Vec<(String, String)>, String> {
     let links = pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
     let views = ctx.services.list();
@@ -74,7 +77,7 @@ pub async fn environment(
                 skipped.join(", "),
                 pod::namespace(pod)
             );
-            ctx.tell.container(pod, role, &c.name, EventType::Warning, "InvalidEnvironmentVariableNames", message);
+            ctx.events.container(pod, role, &c.name, EventType::Warning, "InvalidEnvironmentVariableNames", message);
         }
     }
     for var in c.env.iter().flatten() {
@@ -82,7 +85,7 @@ pub async fn environment(
             env.set(var.name.clone(), value).map_err(too_large)?;
         }
     }
-    // Service variables come last in precedence: anything the pod says wins.
+    // Service variables have the lowest precedence.
     for (k, v) in linked {
         if env.get(&k).is_none() {
             env.set(k, v).map_err(too_large)?;
@@ -95,7 +98,7 @@ fn too_large(e: TooLarge) -> String {
     format!("the environment has {e}")
 }
 
-async fn of_file(r: &FileKeySelector, given: &Given<'_>) -> Result<Option<String>, String> {
+async fn of_file(r: &FileKeySelector, given: &EnvironmentInput<'_>) -> Result<Option<String>, String> {
     let missing = || format!("cannot find the volume {:?} referenced by FileKeyRef", r.volume_name);
     let root = (given.volume)(&r.volume_name).ok_or_else(missing)?;
     let (path, key) = (r.path.clone(), r.key.clone());
@@ -107,7 +110,7 @@ async fn of_file(r: &FileKeySelector, given: &Given<'_>) -> Result<Option<String
     }
 }
 
-/// Variables in the order in which they came, found by name: there may be very many.
+/// Variables in insertion order with an index by name, because there may be very many.
 #[derive(Default)]
 struct Variables {
     list: Vec<(String, String)>,
@@ -121,7 +124,7 @@ impl Variables {
     }
 
     fn set(&mut self, name: String, value: String) -> Result<(), TooLarge> {
-        // With the sign between them and the end.
+        // Counts the equals sign and the terminating zero byte.
         self.budget.take(name.len() + value.len() + 2)?;
         match self.places.get(&name) {
             Some(at) => self.list[*at].1 = value,
@@ -140,7 +143,7 @@ async fn one(
     c: &Container,
     env: &Variables,
     linked: &std::collections::BTreeMap<String, String>,
-    given: &Given<'_>,
+    given: &EnvironmentInput<'_>,
 ) -> Result<Option<String>, String> {
     let value = var.value.as_deref().unwrap_or_default();
     if !value.is_empty() {
@@ -174,7 +177,12 @@ impl Sources<'_> {
         Ok(self.cache.get(&key))
     }
 
-    async fn value(&mut self, from: &EnvVarSource, c: &Container, given: &Given<'_>) -> Result<Option<String>, String> {
+    async fn value(
+        &mut self,
+        from: &EnvVarSource,
+        c: &Container,
+        given: &EnvironmentInput<'_>,
+    ) -> Result<Option<String>, String> {
         let (pod, node) = (self.pod, self.ctx.node.borrow().clone());
         if let Some(f) = &from.field_ref {
             return fields::field(pod, &f.field_path, &node, given.pod_ips).map(Some);
@@ -191,7 +199,7 @@ impl Sources<'_> {
         let (kind, name, key, optional, word) = match (&from.config_map_key_ref, &from.secret_key_ref) {
             (Some(r), _) => (Kind::ConfigMap, r.name.clone(), r.key.clone(), r.optional, "ConfigMap"),
             (None, Some(r)) => (Kind::Secret, r.name.clone(), r.key.clone(), r.optional, "Secret"),
-            (None, None) => return Err("a source of an environment variable names none".into()),
+            (None, None) => return Err("the valueFrom of an environment variable has no source".into()),
         };
         let optional = optional.unwrap_or(false);
         let Some(data) = self.data(kind, &name, optional).await? else { return Ok(None) };
@@ -208,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_million_variables_take_a_moment_and_are_too_many() {
+    fn a_million_variables_are_rejected_quickly() {
         let mut env = Variables::default();
         let outcome = (0..1_000_000).try_for_each(|n| env.set(format!("VARIABLE_{n}"), "v".into()));
         assert_eq!(outcome, Err(TooLarge));

@@ -1,18 +1,18 @@
-//! Environment variables that name the cluster's services (`REDIS_MASTER_SERVICE_HOST` and Docker-link style), as
-//! `enableServiceLinks` asks for (upstream: `pkg/kubelet/envvars`).
+//! Environment variables for the cluster's services (`REDIS_MASTER_SERVICE_HOST` and Docker-link style), if `enableServiceLinks` is set
+//! (upstream: `pkg/kubelet/envvars`).
 use std::collections::BTreeMap;
 
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{ObjectMeta, null_default};
 use serde::Deserialize;
 
-/// The few fields of a Service that environments need.
+/// The fields of a Service that environment variables need.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceView {
     /// Name and namespace of the service.
     pub metadata: ObjectMeta,
-    /// What its variables are made from.
+    /// Cluster IP and ports.
     pub spec: ServiceSpec,
 }
 slim_object!(ServiceView, ResourceType::namespaced("", "v1", "services", "Service"));
@@ -21,10 +21,10 @@ slim_object!(ServiceView, ResourceType::namespaced("", "v1", "services", "Servic
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceSpec {
-    /// Cluster IP; `None` for headless.
+    /// Cluster IP; `None` for a headless service.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
-    /// One set of variables for each.
+    /// Ports; each has one set of variables.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePort>,
 }
@@ -33,15 +33,16 @@ pub struct ServiceSpec {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServicePort {
-    /// Part of the variables' names, where it has one.
+    /// Name of the port; part of the variables' names.
     pub name: String,
-    /// The port's number at the cluster IP.
+    /// Number of the port at the cluster IP.
     pub port: i32,
-    /// `TCP`, `UDP` or `SCTP`; empty is TCP.
+    /// `TCP`, `UDP` or `SCTP`; an empty string means TCP.
     pub protocol: String,
 }
 
-/// Variables for a pod in `namespace`: of `default/kubernetes` always, of its own namespace's services if `links`.
+/// Returns the variables for a pod in `namespace`: those of `default/kubernetes` always, and those of the services in its namespace if
+/// `links`.
 pub fn variables<'a>(
     namespace: &str,
     links: bool,

@@ -1,6 +1,5 @@
-//! What the eviction manager sees and does on a real node: the kernel's numbers, the runtime's statistics, the pods'
-//! directories.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Measurements and actions of the eviction manager on a real node: kernel statistics, the runtime's statistics, pods' directories.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -21,55 +20,55 @@ use crate::cgroups::Cgroups;
 use crate::cgroups::node::PodsMemory;
 use crate::config::PodDirs;
 use crate::config::thresholds::{EVICTED, Signal};
-use crate::effects::Tell;
+use crate::effects::EventReporter;
 use crate::images::gc::is_kept;
 use crate::metrics::Metrics;
 use crate::node::facts;
 use crate::pod;
 use crate::pods::event::Eviction;
 use crate::pods::inbox::ManagerInbox;
-use crate::pods::known::Known;
+use crate::pods::known::PodRegistry;
 use crate::runtime::labels;
 use crate::volumes::container::{CONTAINERS_DIR, HOSTS_FILE};
 use crate::volumes::empty_dir::PLUGIN;
 use crate::volumes::usage::disk_usage;
 
-/// Walks through pods' directories, which may take long: apart from the file work that pods wait for.
+/// Lane for walking pods' directories, which can take long. It is separate from the file operations that pods wait for.
 static USAGE: Lane = Lane::new("pod-usage", 1);
 
-/// The real effects.
+/// [`Effects`] on a real node.
 #[derive(Clone)]
-pub struct Real {
-    parts: Arc<Measured>,
-    /// Where the runtime keeps images; it does not move.
+pub struct NodeEffects {
+    parts: Arc<EvictionParts>,
+    /// Path of the runtime's image file system, which never changes.
     image_fs: Arc<OnceCell<PathBuf>>,
 }
 
-/// What is measured, and what evictions take.
-pub struct Measured {
-    /// The container runtime.
+/// Dependencies of measurements and evictions.
+pub struct EvictionParts {
+    /// Client of the container runtime (CRI).
     pub runtime: Arc<dyn Runtime>,
-    /// The kubelet's own directory, whose file system is the node's.
+    /// The kubelet's root directory, whose file system is `nodefs`.
     pub root_dir: PathBuf,
-    /// Where pods' directories and logs lie.
+    /// Paths of pods' directories and logs.
     pub dirs: PodDirs,
-    /// Images that are never removed, by name.
+    /// Names of images that are never removed.
     pub kept_images: Vec<String>,
-    /// Where usage of pods is read.
+    /// Reads the usage of pods.
     pub cgroups: Cgroups,
-    /// What is counted.
+    /// Counters of evictions.
     pub metrics: Arc<Metrics>,
     /// The pods of this node.
-    pub known: Known,
-    /// Where evictions go.
+    pub known: PodRegistry,
+    /// Receives requests to evict pods.
     pub manager: ManagerInbox,
-    /// Tells events of pods to the API.
-    pub tell: Tell,
+    /// Records events about pods.
+    pub events: EventReporter,
 }
 
-impl Real {
-    /// Effects on this node.
-    pub fn new(parts: Measured) -> Self {
+impl NodeEffects {
+    /// Creates the effects with these dependencies.
+    pub fn new(parts: EvictionParts) -> Self {
         Self { parts: Arc::new(parts), image_fs: Arc::default() }
     }
 
@@ -83,17 +82,17 @@ impl Real {
     }
 }
 
-/// Bytes and inodes of the file system a path is on.
+/// Free bytes and inodes of a path's file system.
 fn file_system(path: &Path) -> Option<(Observation, Option<Observation>)> {
     let s = rustix::fs::statvfs(path).ok()?;
     let bytes = Observation { available: s.f_bavail * s.f_frsize, capacity: s.f_blocks * s.f_frsize };
-    // File systems without a table of inodes tell none.
+    // File systems without an inode table report 0.
     let inodes = (s.f_files > 0).then_some(Observation { available: s.f_favail, capacity: s.f_files });
     Some((bytes, inodes))
 }
 
 #[async_trait]
-impl Effects for Real {
+impl Effects for NodeEffects {
     async fn observe(&self) -> Observations {
         let (root, images) = (self.parts.root_dir.clone(), self.image_fs().await.cloned());
         let cgroups = self.parts.cgroups.clone();
@@ -121,19 +120,19 @@ impl Effects for Real {
 
     async fn reclaim_disk(&self) {
         if let Err(e) = reclaim(&self.parts).await {
-            tracing::warn!(error = %e, "disk not reclaimed");
+            tracing::warn!(error = %e, "reclaiming disk space failed");
         }
     }
 
     fn attempting(&self, resource: &str) {
         let text = format!("Attempting to reclaim {resource}");
-        self.parts.tell.node(EventType::Warning, "EvictionThresholdMet", text);
+        self.parts.events.node(EventType::Warning, "EvictionThresholdMet", text);
     }
 
     fn evict(&self, pod: &Arc<Pod>, signal: &'static str, message: String, grace: Duration) {
         self.parts.metrics.evicted(signal);
-        tracing::warn!(pod = %pod::format_pod(pod), message, "evicting");
-        self.parts.tell.pod(pod, EventType::Warning, EVICTED, message.clone());
+        tracing::warn!(pod = %pod::format_pod(pod), message, "evicting a pod");
+        self.parts.events.pod(pod, EventType::Warning, EVICTED, message.clone());
         self.parts.manager.evict(pod::uid(pod), Eviction { reason: EVICTED, message, grace });
     }
 }
@@ -160,7 +159,7 @@ fn observe(root: &Path, images: Option<&Path>) -> Observations {
     out
 }
 
-fn usage(parts: &Measured, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
+fn usage(parts: &EvictionParts, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
     let uid = pod::uid(pod);
     let logs = parts.dirs.pod_logs(pod::namespace(pod), pod::name(pod), uid);
     let mut containers: BTreeMap<String, ContainerUsage> = BTreeMap::new();
@@ -192,16 +191,15 @@ fn usage(parts: &Measured, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage
     }
 }
 
-/// Bytes of the files that the kubelet makes for a pod and its containers can write to: the hosts file and the
-/// termination messages.
+/// Size in bytes of the files that the kubelet creates for a pod and containers can write: hosts file and termination messages.
 fn own_files(pod_dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt as _;
     let hosts = std::fs::symlink_metadata(pod_dir.join(HOSTS_FILE)).map_or(0, |m| m.blocks() * 512);
     hosts + disk_usage(&pod_dir.join(CONTAINERS_DIR))
 }
 
-/// Removes dead containers that have a successor, and images that no container uses.
-async fn reclaim(ctx: &Measured) -> kelson_cri::CriResult<()> {
+/// Removes old container instances and unused images.
+async fn reclaim(ctx: &EvictionParts) -> kelson_cri::CriResult<()> {
     let mut containers = ctx.runtime.list_containers(None).await?;
     containers.sort_by_key(|c| std::cmp::Reverse(c.created_at));
     let mut newest = HashSet::new();

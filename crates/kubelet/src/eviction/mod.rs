@@ -1,6 +1,6 @@
-//! Evicts pods when the node runs short of memory, disk or process IDs, and pods that went over their own limits of local
-//! storage; says which pressure the node is under. Measuring and evicting are effects, so that the rest runs on a paused
-//! clock (upstream: `pkg/kubelet/eviction/eviction_manager.go`).
+//! Evicts pods when the node runs short of memory, disk or process IDs, and pods that exceed their own ephemeral storage limits; sets the
+//! node's pressure conditions. Measurements and evictions are a trait, so that tests run on the paused clock (upstream:
+//! `pkg/kubelet/eviction/eviction_manager.go`).
 pub mod measure;
 pub mod rank;
 pub mod tracker;
@@ -18,29 +18,31 @@ use crate::pod;
 use rank::Usages;
 use tracker::{Observations, Tracker};
 
-/// Time from one look at the machine to the next.
+/// Interval of measurements.
 pub const PERIOD: Duration = Duration::from_secs(10);
-/// What containers get to end where a hard threshold or a pod's own limit is the cause.
+/// Grace period of evictions by a hard threshold or by the pod's own limit.
 const HARD_GRACE: Duration = Duration::from_secs(1);
 
-/// What the manager sees and does.
+/// Measurements and actions of the manager.
 #[async_trait]
 pub trait Effects: Send + Sync {
-    /// Measures the node.
+    /// Measures the node's signals.
     async fn observe(&self) -> Observations;
-    /// The pods that run.
+    /// Returns the running pods.
     fn active(&self) -> Vec<Arc<Pod>>;
-    /// What pods use.
+    /// Measures the usage of pods.
     async fn usages(&self, pods: &[Arc<Pod>]) -> Usages;
-    /// Frees disk without ending pods: dead containers, unused images.
+    /// Frees disk space without ending pods, by removing old container instances and unused images.
     async fn reclaim_disk(&self);
-    /// Tells that a threshold is met: an event about the node.
+    /// Records an event about the node that a threshold is met.
     fn attempting(&self, resource: &str);
-    /// Ends a pod for want of what `signal` names, or since it passed a limit of its own that `signal` names.
+    /// Ends a pod because of the signal or limit that `signal` names.
     fn evict(&self, pod: &Arc<Pod>, signal: &'static str, message: String, grace: Duration);
 }
 
-/// Looks at the machine in turn and says which pod goes.
+/// The eviction manager. Every [`PERIOD`] it measures the signals, updates the node's pressure conditions, ends pods over their own storage
+/// limits, and, if a threshold is met and reclaiming disk space does not help, evicts the pod that ranks first. At most one pod per period
+/// is evicted for the node, so that each eviction can take effect.
 pub struct EvictionManager<E> {
     config: EvictionConfig,
     effects: E,
@@ -49,12 +51,12 @@ pub struct EvictionManager<E> {
 }
 
 impl<E: Effects> EvictionManager<E> {
-    /// A manager that publishes the node's pressure in `pressure`.
+    /// Creates a manager that publishes the pressure conditions in `pressure`.
     pub fn new(config: EvictionConfig, effects: E, pressure: watch::Sender<Pressure>) -> Self {
         Self { config, effects, tracker: Tracker::default(), pressure }
     }
 
-    /// Looks every [`PERIOD`] until the task is ended.
+    /// Runs every [`PERIOD`] until its task is aborted.
     pub async fn run(mut self) {
         loop {
             self.once().await;
@@ -62,7 +64,7 @@ impl<E: Effects> EvictionManager<E> {
         }
     }
 
-    /// One look; at most one pod goes for the node's sake.
+    /// Runs once; evicts at most one pod because of the node.
     async fn once(&mut self) {
         let seen = self.effects.observe().await;
         let now = Instant::now();
@@ -82,7 +84,7 @@ impl<E: Effects> EvictionManager<E> {
         self.evict_one(worst, &seen).await;
     }
 
-    /// Ends pods over a limit of their own; true when there was one.
+    /// Ends pods over their own limits. Returns whether there was one.
     async fn own_limits(&self) -> bool {
         if !self.config.own_limits {
             return false;
@@ -104,12 +106,12 @@ impl<E: Effects> EvictionManager<E> {
         any
     }
 
-    /// Frees disk; whether that was enough.
+    /// Reclaims disk space. Returns whether no threshold is met any more.
     async fn reclaimed(&mut self) -> bool {
         self.effects.reclaim_disk().await;
         let seen = self.effects.observe().await;
         let now = Instant::now();
-        // With what must be reclaimed at least, and without its grace: a copy, so that this look counts for nothing.
+        // Includes the minimum reclaim and ignores grace periods. The tracker is cloned, so that this check has no effect on it.
         self.tracker.clone().look(&self.config.thresholds, self.config.transition, &seen, now).is_empty()
     }
 
@@ -118,7 +120,7 @@ impl<E: Effects> EvictionManager<E> {
         let usages = self.effects.usages(&pods).await;
         rank::rank(&mut pods, &usages, met.signal);
         let Some(pod) = pods.iter().find(|p| !pod::is_critical(p)) else {
-            tracing::error!(signal = met.signal.name(), "no pod can be evicted");
+            tracing::error!(signal = met.signal.name(), "eviction threshold met, but no pod can be evicted");
             return;
         };
         let grace = if met.is_hard() {

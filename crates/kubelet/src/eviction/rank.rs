@@ -1,5 +1,5 @@
-//! Which pod goes first, what its status says, and which pods went over a limit of their own. Pure (upstream:
-//! `pkg/kubelet/eviction/helpers.go`, `eviction_manager.go`).
+//! Order of evictions, messages of evicted pods, and pods over their own limits. Pure (upstream: `pkg/kubelet/eviction/helpers.go`,
+//! `eviction_manager.go`).
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -12,27 +12,27 @@ use super::tracker::Observations;
 use crate::config::thresholds::{Signal, Threshold, amount};
 use crate::pod::{self, Role};
 
-/// What one container uses.
+/// Usage of one container in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUsage {
-    /// Working set, bytes.
+    /// Memory working set.
     pub memory: u64,
-    /// Writable layer, bytes.
+    /// Size of the writable layer.
     pub rootfs: u64,
-    /// Log files, bytes.
+    /// Size of log files.
     pub logs: u64,
 }
 
-/// What one pod uses.
+/// Usage of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodUsage {
-    /// By container name.
+    /// Usage of containers, by name.
     pub containers: BTreeMap<String, ContainerUsage>,
     /// Bytes of each emptyDir on disk, by volume name.
     pub empty_dirs: BTreeMap<String, u64>,
-    /// Bytes of the hosts file and the termination messages, which containers can write to.
+    /// Bytes of the hosts file and the termination messages, which containers can write.
     pub own_files: u64,
-    /// How many processes run in the pod.
+    /// Number of processes.
     pub processes: u64,
 }
 
@@ -40,7 +40,7 @@ impl PodUsage {
     fn memory(&self) -> u64 {
         self.containers.values().map(|c| c.memory).sum()
     }
-    /// Writable layers, logs, emptyDirs and the kubelet's own files, bytes.
+    /// Sum of writable layers, logs, emptyDirs and the kubelet's files in bytes.
     pub fn disk(&self) -> u64 {
         let containers: u64 = self.containers.values().map(|c| c.rootfs + c.logs).sum();
         containers + self.empty_dirs.values().sum::<u64>() + self.own_files
@@ -54,7 +54,7 @@ fn request(pod: &Pod, resource: &str) -> u64 {
     u64::try_from(pod::pod_request(pod, resource).value()).unwrap_or(0)
 }
 
-/// Sorts pods, the first to be evicted first: those above their requests, then by priority, then by how far above.
+/// Sorts pods in order of eviction: those that exceed their requests, then by priority, then by how much they exceed.
 pub fn rank(pods: &mut [Arc<Pod>], usages: &Usages, signal: Signal) {
     let none = PodUsage::default();
     let of = |p: &Pod| usages.get(pod::uid(p)).unwrap_or(&none);
@@ -69,13 +69,13 @@ pub fn rank(pods: &mut [Arc<Pod>], usages: &Usages, signal: Signal) {
     });
 }
 
-/// The text of an eviction for want of a resource.
+/// Message of an eviction because of a resource.
 pub fn message(pod: &Pod, usage: Option<&PodUsage>, met: &Threshold, seen: &Observations) -> String {
     let resource = met.signal.resource();
     let mut out = format!("The node was low on resource: {resource}. ");
     if let Some(o) = seen.get(&met.signal) {
         let (value, left) = (amount(met.value.of(o.capacity)), amount(o.available));
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(out, "Threshold quantity: {value}, available: {left}. ");
     }
     let Some(usage) = usage else { return out };
@@ -100,7 +100,7 @@ pub fn message(pod: &Pod, usage: Option<&PodUsage>, met: &Threshold, seen: &Obse
     out
 }
 
-/// Whether anything of the pod has a limit of local storage that the kernel does not hold.
+/// Returns whether the pod has a limit of ephemeral storage that the kernel does not enforce.
 pub fn has_storage_limits(pod: &Pod) -> bool {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     let sized = volumes.filter_map(|v| v.empty_dir.as_ref()).any(|e| {
@@ -110,7 +110,7 @@ pub fn has_storage_limits(pod: &Pod) -> bool {
     sized || pod::members(pod).any(|m| pod::limit(&m.container, "ephemeral-storage").is_some())
 }
 
-/// Why a pod must go because of its own limits of local storage, if it must.
+/// Returns the signal and message if the pod exceeds one of its ephemeral storage limits.
 pub fn over_storage_limit(pod: &Pod, usage: &PodUsage) -> Option<(&'static str, String)> {
     for v in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
         let limit = v.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()).map(pod::quantity);
@@ -129,7 +129,7 @@ pub fn over_storage_limit(pod: &Pod, usage: &PodUsage) -> Option<(&'static str, 
         let message = format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
         return Some(("ephemeralpodfs.limit", message));
     }
-    // Sidecars run as long as the others, and are held to their limits as these are.
+    // Sidecars run as long as ordinary containers, so their limits are enforced too.
     for m in pod::members(pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar)) {
         let name = &m.container.name;
         let used = usage.containers.get(name).map_or(0, |c| c.rootfs + c.logs);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn those_above_their_requests_then_priority_then_how_far() {
+    fn pods_are_ranked_by_exceeding_requests_then_priority_then_amount() {
         let mut pods =
             vec![pod("within", 0, "100Mi"), pod("little", 0, "10Mi"), pod("much", 0, "10Mi"), pod("dear", 9, "1Mi")];
         let usages: Usages = [

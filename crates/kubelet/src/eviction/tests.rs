@@ -1,4 +1,4 @@
-//! The eviction manager on a paused clock, with effects that only remember.
+//! The eviction manager on the paused clock, with recorded effects.
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ struct World {
     pods: Mutex<Vec<Arc<Pod>>>,
     usages: Mutex<Usages>,
     log: Mutex<Vec<String>>,
-    /// What is free after a reclaim.
+    /// Free bytes after reclaiming disk space.
     reclaims_to: Mutex<Option<u64>>,
 }
 
@@ -65,7 +65,7 @@ fn sees(world: &World, signal: Signal, available: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_takes_one_pod_per_look_and_never_a_critical_one() {
+async fn memory_pressure_evicts_one_pod_per_period_and_no_critical_pod() {
     let world = Arc::new(World::default());
     *world.pods.lock() = vec![pod("critical", 2_000_000_000), pod("small", 0), pod("big", 0)];
     let uses = |memory: u64| PodUsage {

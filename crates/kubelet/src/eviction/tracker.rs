@@ -1,4 +1,4 @@
-//! Which thresholds are met, since when, and the node conditions that follow. Pure; time comes in as a value (upstream:
+//! State of thresholds: which are met, since when, and the resulting node conditions. Pure; the time is an input (upstream:
 //! `pkg/kubelet/eviction/helpers.go`).
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,35 +22,35 @@ fn condition(signal: Signal) -> Condition {
     }
 }
 
-/// Whether less is left than the threshold asks for; once it drove evictions, also less than must be reclaimed beyond it.
+/// Returns whether the signal is below the threshold; if `reclaims`, below the threshold plus its minimum reclaim.
 fn met(threshold: &Threshold, seen: &Observation, reclaims: bool) -> bool {
     let extra = threshold.min_reclaim.filter(|_| reclaims).map_or(0, |m| m.of(seen.capacity));
     seen.available < threshold.value.of(seen.capacity).saturating_add(extra)
 }
 
-/// What was measured for one signal.
+/// Measurement of one signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// What is left.
+    /// Amount that is available.
     pub available: u64,
-    /// Of how much.
+    /// Capacity of the resource.
     pub capacity: u64,
 }
 
-/// All measurements of one look.
+/// Measurements of all signals at one time.
 pub type Observations = BTreeMap<Signal, Observation>;
 
-/// What was seen in earlier looks.
+/// State of earlier measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Tracker {
-    /// Thresholds (by position) that drove evictions in the last look.
+    /// Indices of the thresholds that caused evictions at the last measurement.
     met: Vec<usize>,
     first_met: BTreeMap<usize, Instant>,
     condition_seen: BTreeMap<Condition, Instant>,
 }
 
 impl Tracker {
-    /// Takes in a look; gives the thresholds that are met and whose grace has passed, memory first.
+    /// Processes a measurement. Returns the thresholds that are met and whose grace period has passed, memory first.
     pub fn look(
         &mut self,
         thresholds: &[Threshold],
@@ -69,7 +69,7 @@ impl Tracker {
             self.first_met.entry(*i).or_insert(now);
             self.condition_seen.insert(condition(thresholds[*i].signal), now);
         }
-        // A condition stays for a while after its last sight, so that it does not come and go.
+        // A condition stays for the transition period after it was last observed, so that it does not flap.
         self.condition_seen.retain(|_, at| now.duration_since(*at) < transition || *at == now);
         let due = |i: &usize| now.duration_since(self.first_met[i]) >= thresholds[*i].grace;
         self.met = met.into_iter().filter(due).collect();
@@ -78,7 +78,7 @@ impl Tracker {
         out
     }
 
-    /// The node conditions that hold.
+    /// Returns the current node conditions.
     pub fn pressure(&self) -> Pressure {
         let has = |c: Condition| self.condition_seen.contains_key(&c);
         Pressure { memory: has(Condition::Memory), disk: has(Condition::Disk), pid: has(Condition::Pid) }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn soft_waits_and_least_reclaim_holds_on() {
+    fn soft_thresholds_wait_and_minimum_reclaim_applies() {
         let soft = [Threshold {
             signal: Signal::MemoryAvailable,
             value: Amount::Percent(20.0),
@@ -128,7 +128,7 @@ mod tests {
         let mut t = Tracker::default();
         let mut met = |mib: u64, s: u64| t.look(&soft, Duration::ZERO, &memory(mib), at(s)).len();
         assert_eq!(met(199, 0), 0);
-        assert_eq!(met(250, 30), 0, "it recovered before its grace passed, and begins anew");
+        assert_eq!(met(250, 30), 0, "it recovered before its grace passed, so the grace period starts again");
         assert_eq!(met(199, 40), 0);
         assert_eq!(met(199, 99), 0);
         assert_eq!(met(199, 100), 1);

@@ -1,5 +1,5 @@
-//! What credentials need of the API: secrets in their own form, service accounts and their tokens (KEP-4412), and events
-//! about pods and the node.
+//! What image credentials need from the API: pull secrets, service accounts and their tokens (KEP-4412), and events about pods and the
+//! node.
 use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-/// A secret's docker configuration; nothing else of it is taken along.
+/// Extracts the docker configuration of a secret, without its other data.
 pub(super) fn pull_secret(secret: &Secret) -> PullSecret {
     let m = &secret.metadata;
     let text = |t: &Option<String>| t.clone().unwrap_or_default();
@@ -27,7 +27,7 @@ pub(super) fn pull_secret(secret: &Secret) -> PullSecret {
     }
 }
 
-/// Service accounts over the API; asked anew each time, as an annotation that is gone must count at once.
+/// Reads service accounts from the API without a cache, because a removed annotation must take effect at once.
 pub(super) struct Accounts {
     client: Client,
 }
@@ -61,7 +61,7 @@ impl ServiceAccounts for Accounts {
 
     async fn token(&self, request: &TokenRequest) -> Result<Token, String> {
         let (account, pod) = (&request.service_account, &request.pod);
-        // The UID makes sure that the account is still the one whose annotations were read. The life is the API's default.
+        // The UID ensures that the account is still the one whose annotations were read. The token has the API's default lifetime.
         let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
             "metadata": {"uid": account.uid},
             "spec": {"audiences": [request.audience],
@@ -76,7 +76,7 @@ impl ServiceAccounts for Accounts {
     }
 }
 
-/// Tells pods' owners and the node's operator.
+/// Records events about pods and the node.
 pub(super) struct PullEvents {
     recorder: EventRecorder,
     node: ObjectRef,
@@ -88,7 +88,7 @@ impl PullEvents {
             api_version: "v1".into(),
             kind: kind.into(),
             name: name.into(),
-            // As upstream: a kubelet's events name the node by its name here too.
+            // Like upstream, events of the kubelet have the node's name as the UID.
             uid: name.into(),
             ..Default::default()
         };
@@ -115,12 +115,12 @@ impl Events for PullEvents {
     }
 
     fn config_rejected(&self, message: &str) {
-        let message = format!("The last good configuration stays in force: {message}");
+        let message = format!("Keeping the last valid configuration: {message}");
         self.node(EventType::Warning, CONFIG_REJECTED, &message);
     }
 
     fn config_reloaded(&self, hash: &str) {
-        let message = format!("Credential provider configuration {hash} is in force");
+        let message = format!("Loaded the credential provider configuration {hash}");
         self.node(EventType::Normal, CONFIG_RELOADED, &message);
     }
 }
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_docker_configuration_is_taken_along() {
+    fn only_the_docker_configuration_of_a_secret_is_used() {
         let secret: Secret = serde_json::from_value(json!({"apiVersion": "v1", "kind": "Secret",
             "type": "kubernetes.io/dockerconfigjson", "metadata": {"namespace": "ns", "name": "reg", "uid": "u"},
             "data": {".dockerconfigjson": "e30=", "other": "aHVudGVyMg=="}}))

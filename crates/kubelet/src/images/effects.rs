@@ -1,4 +1,4 @@
-//! What one pull may do to the world: ask the runtime, and tell the container's events.
+//! Effects of an image pull: calls to the runtime and events about the container.
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
@@ -8,50 +8,50 @@ use kelson_credentials::{Candidate, Present, PullEffects};
 use kelson_cri::{CriError, Runtime, proto as cri};
 use parking_lot::Mutex;
 
-use crate::effects::Tell;
+use crate::effects::EventReporter;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::pod::Role;
 
-/// What getting an image to the node takes.
+/// Dependencies for pulling images.
 #[derive(Clone, Copy)]
 pub struct ImageEffects<'a> {
-    /// The container runtime.
+    /// Client of the container runtime (CRI).
     pub runtime: &'a dyn Runtime,
-    /// The pods' secrets.
+    /// Reads the pods' secrets.
     pub objects: &'a Objects,
-    /// Tells events of pods to the API.
-    pub tell: &'a Tell,
-    /// Counts pulls by the size of the image.
+    /// Records events about pods.
+    pub events: &'a EventReporter,
+    /// Counts pulls by image size.
     pub metrics: &'a Metrics,
 }
 
-/// An image that something of a pod wants.
+/// An image that a pod needs.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
-    /// As the pod names it.
+pub struct ImageRequest<'a> {
+    /// Name of the image in the pod's spec.
     pub image: &'a str,
-    /// When it is pulled, as the pod says it.
+    /// Pull policy in the pod's spec.
     pub policy: Option<&'a str>,
-    /// The container whose image it is; none of a volume's.
+    /// The container of the image; `None` for an image volume.
     pub container: Option<(Role, &'a str)>,
 }
 
-impl<'a> Wanted<'a> {
-    /// The image of a container.
+impl<'a> ImageRequest<'a> {
+    /// Returns the image of a container.
     pub fn of(role: Role, c: &'a Container) -> Self {
         let (image, policy) = (c.image.as_deref().unwrap_or_default(), c.image_pull_policy.as_deref());
         Self { image, policy, container: Some((role, &c.name)) }
     }
 }
 
-/// The pull of one image that a pod wants.
+/// Effects of pulling one image for a pod.
 pub(super) struct PullCalls<'a> {
     effects: &'a ImageEffects<'a>,
     pod: &'a Pod,
-    wanted: Wanted<'a>,
+    wanted: ImageRequest<'a>,
     sandbox: &'a cri::PodSandboxConfig,
-    /// Transfers that were there before this pull: left by one that was broken off, perhaps.
+    /// Transfers that existed before this pull, possibly of an interrupted one.
     before: Mutex<Option<BTreeMap<String, u64>>>,
 }
 
@@ -59,7 +59,7 @@ impl<'a> PullCalls<'a> {
     pub fn new(
         effects: &'a ImageEffects<'a>,
         pod: &'a Pod,
-        wanted: Wanted<'a>,
+        wanted: ImageRequest<'a>,
         sandbox: &'a cri::PodSandboxConfig,
     ) -> Self {
         Self { effects, pod, wanted, sandbox, before: Mutex::default() }
@@ -98,7 +98,7 @@ impl PullEffects for PullCalls<'_> {
         let pulled = self.effects.runtime.pull_image(self.spec(image), auth, Some(self.sandbox.clone()));
         let pulled = pulled.await.map_err(words)?;
         let took = began.elapsed();
-        // The runtime tells an image's size when it is there.
+        // The runtime reports the size only after the pull.
         if let Ok(Some(there)) = self.status(&pulled).await {
             self.effects.metrics.lives().pulled(there.size, took);
         }
@@ -109,8 +109,7 @@ impl PullEffects for PullCalls<'_> {
         let now = self.effects.runtime.transfers().await.ok().flatten()?;
         let before = self.before.lock();
         let before = before.as_ref()?;
-        // The pieces do not tell their image: as long as anything of the node comes, nothing is given up. Nothing on its
-        // way at all is a pull that unpacks.
+        // Transfers do not name their image, so any progress on the node counts. If nothing is transferred, the runtime may be unpacking.
         let moving: Vec<u64> = now.iter().filter(|(k, v)| before.get(*k) != Some(v)).map(|(_, v)| *v).collect();
         (!moving.is_empty()).then(|| moving.iter().sum())
     }
@@ -118,13 +117,13 @@ impl PullEffects for PullCalls<'_> {
     fn event(&self, warning: bool, reason: &'static str, message: String) {
         let kind = if warning { EventType::Warning } else { EventType::Normal };
         match self.wanted.container {
-            Some((role, name)) => self.effects.tell.container(self.pod, role, name, kind, reason, message),
-            None => self.effects.tell.pod(self.pod, kind, reason, message),
+            Some((role, name)) => self.effects.events.container(self.pod, role, name, kind, reason, message),
+            None => self.effects.events.pod(self.pod, kind, reason, message),
         }
     }
 }
 
-/// As upstream: the code `Unknown` adds nothing, and words such as `RegistryUnavailable` must come first.
+/// Formats the runtime's error. Like upstream, the code `Unknown` is omitted, and words such as `RegistryUnavailable` must come first.
 fn words(e: CriError) -> String {
     if e.code == tonic::Code::Unknown { e.message } else { e.to_string() }
 }
@@ -138,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_runtimes_words() {
+    fn runtime_errors_are_formatted_like_upstream() {
         let e = |code| CriError { call: "PullImage", code, message: "RegistryUnavailable: refused".into() };
         assert_eq!(words(e(tonic::Code::Unknown)), "RegistryUnavailable: refused");
         assert_eq!(words(e(tonic::Code::NotFound)), "rpc error: code = NotFound desc = RegistryUnavailable: refused");

@@ -1,22 +1,22 @@
-//! From what a pod wants to the image: the pull policy, the pod's secrets, and the request to the pulls of this node.
+//! Pulls an image for a pod: pull policy, the pod's pull secrets, and the request to the pull manager.
 use k8s_openapi::api::core::v1::Pod;
 use kelson_client::EventType;
 use kelson_credentials::{EnsureRequest, PodIdentity, PullPolicy, PullSecret};
 use kelson_cri::proto as cri;
 
 use super::api;
-use super::effects::{ImageEffects, PullCalls, Wanted};
+use super::effects::{ImageEffects, ImageRequest, PullCalls};
 use super::error::{StartError, StartReason};
 use super::{Images, Present};
 use crate::pod;
 
 impl Images {
-    /// Sees to it that an image is on the node and that the pod may use it.
+    /// Ensures that an image is on the node and that the pod may use it.
     pub async fn ensure(
         &self,
         effects: &ImageEffects<'_>,
         pod: &Pod,
-        wanted: Wanted<'_>,
+        wanted: ImageRequest<'_>,
         sandbox: &cri::PodSandboxConfig,
     ) -> Result<Present, StartError> {
         let image = wanted.image;
@@ -40,8 +40,8 @@ fn identity(pod: &Pod) -> PodIdentity {
     }
 }
 
-/// The pod's pull secrets, as far as they can be read; a missing one is reported by an event and is no reason not to try.
-/// Those of the service account are in the pod since its admission.
+/// Reads the pod's pull secrets. A missing secret is reported by an event, and the pull is tried without it. Admission has already added
+/// the secrets of the service account.
 async fn pull_secrets(effects: &ImageEffects<'_>, pod: &Pod) -> Vec<PullSecret> {
     let (mut found, mut failed) = (Vec::new(), Vec::new());
     let named = pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten());
@@ -49,7 +49,8 @@ async fn pull_secrets(effects: &ImageEffects<'_>, pod: &Pod) -> Vec<PullSecret> 
         match effects.objects.secret(pod, &reference.name).await {
             Ok(secret) => found.push(api::pull_secret(&secret)),
             Err(e) => {
-                tracing::info!(pod = %pod::format_pod(pod), secret = %reference.name, error = %e, "image pull secret not usable");
+                let (pod, secret) = (pod::format_pod(pod), &reference.name);
+                tracing::info!(%pod, %secret, error = %e, "cannot use an image pull secret; pulling without it");
                 failed.push(reference.name.as_str());
             }
         }
@@ -59,7 +60,7 @@ async fn pull_secrets(effects: &ImageEffects<'_>, pod: &Pod) -> Vec<PullSecret> 
             "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
             failed.join(", ")
         );
-        effects.tell.pod(pod, EventType::Warning, "FailedToRetrieveImagePullSecret", message);
+        effects.events.pod(pod, EventType::Warning, "FailedToRetrieveImagePullSecret", message);
     }
     found
 }

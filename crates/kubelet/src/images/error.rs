@@ -1,24 +1,24 @@
-//! Why a container does not start, as its waiting state says it.
+//! Why a container does not start, as its waiting state reports it.
 
-/// The reason of a waiting state.
+/// Reason of a waiting state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartReason {
-    /// The image was asked for and did not come.
+    /// `ErrImagePull`: the pull failed.
     ImagePull,
-    /// Another fault of the image, in the words of the pull: `ImagePullBackOff`, `InvalidImageName` …
+    /// Another failure of the image, as the pull manager names it: `ImagePullBackOff`, `InvalidImageName` and others.
     Image(&'static str),
-    /// Something the container's specification refers to is missing or cannot be used.
+    /// `CreateContainerConfigError`: something that the specification refers to is missing or invalid.
     Config,
-    /// The runtime did not make the container.
+    /// `CreateContainerError`: the runtime could not create the container.
     Create,
-    /// The runtime made it and did not start it.
+    /// `RunContainerError`: the runtime could not start the container.
     Run,
-    /// It was started, and its postStart hook failed.
+    /// `PostStartHookError`: the container started and its postStart hook failed.
     PostStartHook,
 }
 
 impl StartReason {
-    /// As `state.waiting.reason` spells it.
+    /// Value of `state.waiting.reason`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ImagePull => "ErrImagePull",
@@ -30,7 +30,7 @@ impl StartReason {
         }
     }
 
-    /// From the word of an image pull.
+    /// Converts the pull manager's reason.
     pub fn of_image(word: &'static str) -> Self {
         if word == Self::ImagePull.as_str() { Self::ImagePull } else { Self::Image(word) }
     }
@@ -46,24 +46,24 @@ pub struct StartError {
 }
 
 impl StartError {
-    /// From its parts.
+    /// Creates an error with reason and message.
     pub fn new(reason: StartReason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
 }
 
-/// Why the pulls could not be set up at the kubelet's start.
+/// Why the pull manager could not be set up at start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The directory of the pulls' records could not be made.
+    /// The directory of pull records could not be created.
     #[error("cannot create {path}: {source}")]
     Directory {
-        /// Which directory it was.
+        /// Path of the directory.
         path: String,
-        /// The system's reason.
+        /// The error of the system call.
         source: std::io::Error,
     },
-    /// The credential providers' configuration is not sound; every fault at once.
+    /// The configuration of credential providers is invalid; has every error.
     #[error(transparent)]
     CredentialProviders(#[from] kelson_credentials::config::ConfigError),
 }

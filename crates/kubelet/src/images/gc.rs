@@ -1,4 +1,4 @@
-//! Removes images that no container uses when their disk fills (upstream: `pkg/kubelet/images/image_gc_manager.go`).
+//! Image garbage collection: removes unused images when their disk fills up (upstream: `pkg/kubelet/images/image_gc_manager.go`).
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::metrics::{ImageRemoval, Metrics};
 use crate::node::disk::DiskUsage;
 use crate::spans::Spans;
 
-/// How often the disk is looked at.
+/// Interval at which disk usage is checked.
 pub const PERIOD: Duration = Duration::from_secs(300);
 
-/// How many bytes to free so that usage comes down to `low` percent; `None` while it is below `high`.
+/// Number of bytes to free to reduce usage to `low` percent. `None` if usage is below `high` percent.
 pub fn to_free(u: DiskUsage, high: u8, low: u8) -> Option<u64> {
     if high >= 100 || u.percent() < u64::from(high) {
         return None;
@@ -26,45 +26,45 @@ pub fn to_free(u: DiskUsage, high: u8, low: u8) -> Option<u64> {
     Some(keep_free.saturating_sub(u.available))
 }
 
-/// Whether an image stays whatever the disk's state (upstream: images that the runtime has pinned).
+/// Returns whether an image is never removed (upstream: images that the runtime has pinned).
 pub fn is_kept(image: &cri::Image, names: &[String]) -> bool {
     image.pinned || image.repo_tags.iter().chain(&image.repo_digests).any(|name| names.contains(name))
 }
 
-/// Takes those that were last used longer than `max` ago out of the unused images. As upstream, a kubelet that has just begun
-/// has seen none of them used, and counts from its own start.
+/// Splits off the unused images that were last used more than `max` ago. Like upstream, a kubelet that has just started counts from its
+/// start, because it has not seen any use.
 fn too_old<'a>(unused: &mut Vec<(Instant, &'a cri::Image)>, max: Duration, now: Instant) -> Vec<&'a cri::Image> {
     let old = unused.extract_if(.., |(used, _)| now.duration_since(*used) > max);
     old.map(|(_, image)| image).collect()
 }
 
-/// What the collection works with.
+/// Configuration and dependencies of image garbage collection.
 #[derive(Clone)]
 pub struct ImageCollection {
-    /// The container runtime.
+    /// Client of the container runtime (CRI).
     pub runtime: Arc<dyn Runtime>,
-    /// Records of pulls, which go with their images.
+    /// Pull records, which are removed with their images.
     pub images: Images,
-    /// The clock that the records of pulls are dated by. How long images lie unused is counted by the steady one.
+    /// Clock for timestamps of pull records. The time an image is unused is counted by the monotonic clock.
     pub clock: Arc<dyn Clock>,
-    /// Images that stay, by name.
+    /// Names of images that are never removed.
     pub kept: Vec<String>,
-    /// Usage of the disk, in percent, above which images are removed; 100 turns the collection off.
+    /// Disk usage in percent above which images are removed; 100 disables the collection.
     pub high_percent: u8,
-    /// Usage down to which they are removed.
+    /// Disk usage in percent down to which images are removed.
     pub low_percent: u8,
-    /// Images that have been here for less are never removed.
+    /// Images that were pulled less than this ago are never removed.
     pub age_min: Duration,
-    /// Images that have not been used for longer are removed however full the disk is.
+    /// Images unused for longer are removed regardless of disk usage.
     pub age_max: Option<Duration>,
-    /// Counts what is removed.
+    /// Counts the removals.
     pub metrics: Arc<Metrics>,
-    /// Who is told that it looks.
+    /// Records a span per collection.
     pub spans: Spans,
 }
 
 impl ImageCollection {
-    /// Looks every [`PERIOD`] until the task is ended.
+    /// Checks every [`PERIOD`] until the task is aborted.
     pub async fn run(self) {
         let mut seen: HashMap<String, (Instant, Instant)> = HashMap::new();
         loop {
@@ -101,7 +101,7 @@ async fn once(ctx: &ImageCollection, seen: &mut HashMap<String, (Instant, Instan
     }
     if let Some(max) = ctx.age_max {
         for image in too_old(&mut unused, max, now) {
-            tracing::info!(image = image.id, "removing an image that has not been used for long");
+            tracing::info!(image = image.id, "removing an image that is unused for longer than the maximum age");
             ctx.runtime.remove_image(cri::ImageSpec { image: image.id.clone(), ..Default::default() }).await?;
             ctx.metrics.lives().image_removed(ImageRemoval::Age);
         }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_long_goes() {
+    fn images_over_the_maximum_age_are_removed() {
         let image = |id: &str| cri::Image { id: id.to_owned(), ..Default::default() };
         let (a, b) = (image("a"), image("b"));
         let began = Instant::now();

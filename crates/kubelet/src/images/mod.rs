@@ -1,6 +1,6 @@
-//! Images of containers: the bridge from pods to `kelson-credentials`, which decides what is pulled when and with what
-//! credentials. Here are its effects (`effects`: the runtime; `api`: secrets, service accounts, events), the way from a
-//! container to its image (`ensure`), and the collection of images that no container uses ([`gc`]).
+//! Images of containers. `kelson-credentials` decides when to pull and with which credentials; this module connects it to pods. `effects`
+//! calls the runtime, `api` reads secrets and service accounts and records events, `ensure` pulls the image of a container, and [`gc`]
+//! removes unused images.
 mod api;
 mod effects;
 mod ensure;
@@ -21,14 +21,14 @@ use kelson_metrics::Registry;
 use kelson_tasks::FILES;
 use tokio::time::Instant;
 
-pub use effects::{ImageEffects, Wanted};
+pub use effects::{ImageEffects, ImageRequest};
 pub use kelson_credentials::Present;
 
 use crate::config::{Config, CredentialProviderFiles};
 use crate::pod;
 use error::OpenError;
 
-/// The node's pulls; cheap to clone.
+/// The pull manager of the node. Clones share it.
 #[derive(Clone)]
 pub struct Images {
     manager: Arc<PullManager>,
@@ -37,10 +37,10 @@ pub struct Images {
 }
 
 impl Images {
-    /// Reads the providers' configuration and opens the records of pulls, which `registry` shows.
+    /// Reads the configuration of credential providers and opens the pull records, whose metrics go to `registry`.
     ///
     /// # Errors
-    /// When the configuration is not sound, or the records' directory cannot be made.
+    /// The configuration is invalid, or the directory of the records cannot be created.
     pub fn open(
         config: &Config,
         client: Client,
@@ -73,7 +73,7 @@ impl Images {
         Ok(Self { manager: Arc::new(manager), providers, files })
     }
 
-    /// Keeps the providers' configuration as the files have it; ends at once where there are none.
+    /// Reloads the configuration of credential providers when its files change. Returns at once if there are none.
     pub fn follow(self) -> impl Future<Output = ()> + Send + 'static {
         let (providers, files) = (self.providers, self.files);
         async move {
@@ -83,30 +83,30 @@ impl Images {
         }
     }
 
-    /// Takes up the records of a former run; once, before the first pull.
+    /// Loads the pull records of an earlier process. Called once, before the first pull.
     pub async fn initialize(&self, runtime: &dyn Runtime) {
         let images = match runtime.list_images(None).await {
             Ok(images) => images,
-            // What was begun stays noted as begun: its image must be verified.
-            Err(e) => return tracing::warn!(error = %e, "images not listed; records of broken-off pulls stay open"),
+            // Interrupted pulls stay recorded as such, so that their images are verified.
+            Err(e) => return tracing::warn!(error = %e, "listing images failed; records of interrupted pulls are kept"),
         };
         let listed: Vec<ListedImage> = images
             .into_iter()
             .map(|i| ListedImage { id: i.id, repo_tags: i.repo_tags, repo_digests: i.repo_digests })
             .collect();
         let manager = Arc::clone(&self.manager);
-        // Fails only when the process ends, or by a panic that has been reported.
+        // Fails only if the process ends, or after a panic that was already reported.
         let _ = FILES.run(move || manager.initialize(&listed)).await;
     }
 
-    /// Forgets the records of images that are gone; `images` are all there were at `at` or later.
+    /// Removes the records of images that are gone. `images` are all images at `at` or later.
     pub async fn prune(&self, images: Vec<String>, at: Timestamp) {
         let manager = Arc::clone(&self.manager);
-        // Fails only when the process ends, or by a panic that has been reported.
+        // Fails only if the process ends, or after a panic that was already reported.
         let _ = FILES.run(move || manager.records().prune(&images, at)).await;
     }
 
-    /// When a failed pull of this pod's image may be tried again; `None`: now.
+    /// Returns when a failed pull of this pod's image may be retried; `None` means now.
     pub fn retry_at(&self, pod: &Pod, image: &str) -> Option<Instant> {
         self.manager.retry_at(pod::uid(pod), image)
     }

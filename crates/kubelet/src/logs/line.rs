@@ -1,20 +1,20 @@
-//! One line of a CRI log: `TIME STREAM TAGS CONTENT`. Tag `P` means that the line goes on in the next one.
+//! One line of a CRI log: `TIME STREAM TAGS CONTENT`. The tag `P` marks a partial line that the next one continues.
 use jiff::Timestamp;
 
-/// A parsed line, still pointing into the buffer.
+/// A parsed line that borrows from the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     /// The timestamp as written.
     pub time: &'a str,
-    /// `stdout` or `stderr`.
+    /// Either `stdout` or `stderr`.
     pub stream: &'a str,
-    /// Whether the line goes on.
+    /// Whether the next line continues it.
     pub partial: bool,
-    /// The content, with its line end unless it goes on.
+    /// The content, with a line end unless it is partial.
     pub content: &'a [u8],
 }
 
-/// Parses one line, its newline included.
+/// Parses one line, including its line end.
 pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     let mut rest = line;
     let mut word = || {
@@ -33,7 +33,7 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
 }
 
 impl Line<'_> {
-    /// When the runtime took the line.
+    /// Parses the timestamp, the time at which the runtime read the line.
     pub fn timestamp(&self) -> Option<Timestamp> {
         self.time.parse().ok()
     }

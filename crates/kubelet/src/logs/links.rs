@@ -1,16 +1,16 @@
-//! Links to containers' logs in one directory, `POD_NAMESPACE_CONTAINER-ID.log`, by which log collectors find them (upstream:
-//! `kuberuntime_container.go` startContainer, `/var/log/containers`).
+//! Links to container logs in one directory, `POD_NAMESPACE_CONTAINER-ID.log`, for log collectors (upstream: `kuberuntime_container.go`
+//! startContainer, `/var/log/containers`).
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Longest name of a file.
+/// Maximum length of a file name in bytes.
 const NAME_BYTES_MAX: usize = 255;
-/// How the names end.
+/// File name extension of the links.
 const ENDING: &str = ".log";
 
-/// Where the link to a container's log is; its name is cut where it would be too long for a file system.
+/// Path of the link to a container's log; a name that is too long for a file system is cut.
 pub fn path(dir: &Path, (namespace, pod): (&str, &str), container: &str, id: &str) -> PathBuf {
     let mut name = format!("{pod}_{namespace}_{container}-{id}");
     // Names of these objects and IDs are ASCII.
@@ -20,10 +20,10 @@ pub fn path(dir: &Path, (namespace, pod): (&str, &str), container: &str, id: &st
     dir.join(name + ENDING)
 }
 
-/// Makes the link; one of the name that is there is replaced. Nothing is made for a log that is not there.
+/// Creates the link, replacing an existing one. Does nothing if the log does not exist.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system call.
 pub fn make(link: &Path, log: &Path) -> io::Result<()> {
     if !log.exists() {
         return Ok(());
@@ -35,20 +35,22 @@ pub fn make(link: &Path, log: &Path) -> io::Result<()> {
     std::os::unix::fs::symlink(log, link)
 }
 
-/// Removes the link; none is no error, and what is no link stays.
+/// Removes the link. A missing link is not an error; something that is not a link is not removed.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system call, or the path is not a link.
 pub fn remove(link: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(link) {
         Ok(found) if found.is_symlink() => std::fs::remove_file(link),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} is no link", link.display()))),
+        Ok(_) => {
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, format!("{} is not a symbolic link", link.display())))
+        }
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e),
     }
 }
 
-/// Removes the links of a directory whose logs are gone, such as those of containers that went while no kubelet ran.
+/// Removes the links whose logs no longer exist, for example of containers that were removed while no kubelet ran.
 pub fn sweep(dir: &Path) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let link = entry.path();
@@ -84,7 +86,7 @@ mod tests {
         std::fs::write(links.join("own.log"), "").expect("written");
         sweep(&links);
         let left: Vec<_> = std::fs::read_dir(&links).expect("read").flatten().map(|e| e.file_name()).collect();
-        assert_eq!(left, ["own.log"], "what is no link stays");
+        assert_eq!(left, ["own.log"], "a file that is not a link stays");
         remove(&link).expect("it is gone already");
         assert!(remove(&links.join("own.log")).is_err());
     }

@@ -1,4 +1,4 @@
-//! Container logs in the CRI format: reading them as the API promises, and keeping their size bounded.
+//! Container logs in CRI format: reading with the options of the API, and rotation.
 pub mod line;
 pub mod links;
 pub mod notify;

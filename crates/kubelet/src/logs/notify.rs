@@ -1,4 +1,4 @@
-//! Waiting for a directory to change, by inotify: no polling while a log is followed.
+//! Waits for changes in a directory with inotify, so that following a log needs no polling.
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::path::Path;
 use rustix::fs::inotify;
 use tokio::io::unix::AsyncFd;
 
-/// Watches one directory.
+/// A watch of one directory.
 pub struct Watch {
     fd: AsyncFd<OwnedFd>,
 }
 
 impl Watch {
-    /// Starts watching `dir` for writes, renames, new files and removals.
+    /// Watches `dir` for writes, renames, new files and removals.
     pub fn new(dir: &Path) -> io::Result<Self> {
         let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
         let events = inotify::WatchFlags::MODIFY
@@ -22,13 +22,13 @@ impl Watch {
             | inotify::WatchFlags::DELETE
             | inotify::WatchFlags::DELETE_SELF;
         inotify::add_watch(&fd, dir, events)?;
-        // SAFETY: the descriptor is owned by what is registered, and so lives exactly as long as the registration.
+        // SAFETY: the registration owns the descriptor, so the descriptor lives exactly as long as the registration.
         #[allow(unsafe_code)]
         let fd = unsafe { AsyncFd::register(fd) }?;
         Ok(Self { fd })
     }
 
-    /// Waits until something happened since the last call.
+    /// Waits for a change after the last call.
     pub async fn changed(&self) -> io::Result<()> {
         let mut buffer = [0u8; 4096];
         loop {
@@ -36,7 +36,7 @@ impl Watch {
             let read = guard.try_io(|fd| Ok(rustix::io::read(fd.get_ref().as_fd(), &mut buffer)?));
             match read {
                 Ok(Ok(_)) => {
-                    // Take what else is queued, so that a burst is one change.
+                    // Reads all queued events, so that a burst counts as one change.
                     while rustix::io::read(self.fd.get_ref().as_fd(), &mut buffer).is_ok_and(|n| n > 0) {}
                     return Ok(());
                 }

@@ -1,6 +1,5 @@
-//! Reads a container's log with the options of the API, and follows it across rotation (upstream:
-//! `kuberuntime/logs/logs.go`).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Reads a container's log with the options of the API, and follows it across rotation (upstream: `kuberuntime/logs/logs.go`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -15,41 +14,41 @@ use tokio::sync::mpsc;
 use super::line;
 use super::notify::Watch;
 
-/// Bytes read at a time.
+/// Number of bytes per read.
 const BLOCK: usize = 64 * 1024;
-/// A line without end is taken as far as this.
+/// Maximum length of a line; a longer one is split.
 const LINE_MAX: usize = 1 << 20;
 
-/// What to read.
+/// Options of a log request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Go on as lines come.
+    /// Continue with new lines.
     pub follow: bool,
-    /// Only the last so many lines.
+    /// Only the last lines, by number.
     pub tail_lines: Option<u64>,
-    /// Only lines from then on.
+    /// Only lines from this time on.
     pub since: Option<Timestamp>,
-    /// Put the time before each line.
+    /// Write the timestamp before each line.
     pub timestamps: bool,
-    /// At most so many bytes.
+    /// Maximum number of bytes.
     pub limit_bytes: Option<u64>,
-    /// Only `stdout` or `stderr`; `None`: both.
+    /// Only `stdout` or `stderr`; `None` means both.
     pub stream: Option<String>,
 }
 
-/// Where the read lines go; its end stops the reading.
+/// Receives the output. Reading ends when the receiver is closed.
 pub type Sink = mpsc::Sender<Bytes>;
 
 struct LogReader {
     options: Options,
     left: Option<u64>,
     sink: Sink,
-    /// The line before went on: this one gets no timestamp of its own.
+    /// Whether the previous line was partial, so that this one gets no timestamp.
     continued: bool,
     over: bool,
 }
 
-/// Reads `path` into `sink`. `alive` is asked, when nothing is left to read, whether more may come.
+/// Reads `path` and writes the output to `sink`. At the end of the file, `alive` is asked whether more lines may follow.
 pub async fn read<F>(path: PathBuf, options: Options, sink: Sink, alive: impl Fn() -> F) -> io::Result<()>
 where
     F: Future<Output = bool>,
@@ -90,19 +89,19 @@ where
             continue;
         }
         if !alive().await {
-            // What was written between the last read and the end.
+            // Reads what was written between the last read and the end of the container.
             return reader.drain(file, &mut pending).await.map(drop);
         }
         tokio::select! {
             changed = watch.changed() => changed?,
             () = reader.sink.closed() => return Ok(()),
-            // The end of a container writes nothing.
+            // The end of a container does not change the file, so check periodically.
             () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
         }
     }
 }
 
-/// The new file, if the path leads to another one by now.
+/// Opens the new file, if the path refers to another file than `file`.
 fn rotated(path: &Path, file: &File) -> Option<File> {
     let now = std::fs::metadata(path).ok()?;
     let held = file.metadata().ok()?;
@@ -110,7 +109,7 @@ fn rotated(path: &Path, file: &File) -> Option<File> {
 }
 
 impl LogReader {
-    /// Reads to the present end of the file and gives the file back.
+    /// Reads to the current end of the file and returns the file.
     async fn drain(&mut self, mut file: File, pending: &mut BytesMut) -> io::Result<File> {
         let mut block = vec![0; BLOCK];
         while !self.over {
@@ -173,10 +172,10 @@ impl LogReader {
     }
 }
 
-/// Opens a log or another file of a container's making.
+/// Opens a log or another file that a container can create.
 ///
 /// # Errors
-/// It is no regular file, or cannot be read: a pipe or a link that a container put in its place among them.
+/// It cannot be read or is not a regular file; a container may have replaced it by a pipe or a link.
 pub fn open(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).custom_flags(flags()).open(path)?;
     if !file.metadata()?.is_file() {
@@ -185,13 +184,13 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A pipe must not hold up who opens it, and a link that somebody put in the place of a log must not show what it leads to.
+/// Opening must not block at a pipe and must not follow a link that replaced the log.
 fn flags() -> i32 {
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
     i32::try_from(flags.bits()).unwrap_or(0)
 }
 
-/// File work in the lane of such work.
+/// Runs a blocking file operation in the lane for files.
 async fn in_files<T, W>(work: W) -> io::Result<T>
 where
     W: FnOnce() -> io::Result<T> + Send + 'static,
@@ -200,7 +199,7 @@ where
     FILES.run(work).await.map_err(io::Error::other)?
 }
 
-/// Where the last `lines` lines begin.
+/// Returns the offset at which the last `lines` lines begin.
 fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
     let size = file.seek(SeekFrom::End(0))?;
     if lines == 0 {
@@ -215,7 +214,7 @@ fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
         file.seek(SeekFrom::Start(at))?;
         file.read_exact(&mut block[..n])?;
         for i in (0..n).rev() {
-            // The newline that ends the file begins no line.
+            // The line end at the end of the file does not begin a line.
             if block[i] == b'\n' && at + i as u64 + 1 < size {
                 found += 1;
                 if found == lines {
@@ -227,7 +226,7 @@ fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// The last part of a log, for termination messages: at most `lines` lines and `bytes` bytes.
+/// Returns the end of a log for a termination message: at most `lines` lines and `bytes` bytes.
 pub fn tail(path: &Path, lines: u64, bytes: u64) -> io::Result<String> {
     let mut file = open(path)?;
     let at = tail_offset(&mut file, lines)?;
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_link_in_place_of_a_log_shows_nothing() {
+    async fn a_link_that_replaced_a_log_is_not_followed() {
         let dir = tempfile::tempdir().expect("tempdir");
         let (path, secret) = (dir.path().join("0.log"), dir.path().join("secret"));
         std::fs::write(&secret, LOG).expect("write");
@@ -297,7 +296,7 @@ mod tests {
         let (sink, _lines) = mpsc::channel(1);
         assert!(read(path.clone(), Options::default(), sink, || async { false }).await.is_err());
         assert!(tail(&path, 1, 1).is_err());
-        // One that is followed goes on with what it holds.
+        // A followed log continues with the open file.
         let log = dir.path().join("1.log");
         std::fs::write(&log, LOG).expect("write");
         let held = open(&log).expect("a log");
@@ -322,7 +321,7 @@ mod tests {
                 async move { alive }
             }),
         );
-        // Its first look at the file and the watch of the directory are made before the log is rotated.
+        // The file must be opened and the watch be created before the log is rotated.
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         let fresh = dir.path().join("next");
         std::fs::write(&fresh, "2026-01-01T00:00:09Z stdout F rotated\n").expect("write");

@@ -1,6 +1,6 @@
-//! Rotates container logs by size: the running file is renamed, the runtime opens a new one, older ones are compressed
-//! (upstream: `pkg/kubelet/logs/container_log_manager.go`).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Rotates container logs by size: renames the current file, lets the runtime open a new one, and compresses older ones (upstream:
+//! `pkg/kubelet/logs/container_log_manager.go`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::fs::File;
 use std::io;
@@ -13,27 +13,27 @@ use kelson_cri::{Runtime, proto as cri};
 use kelson_meta::Clock;
 use kelson_tasks::FILES;
 
-/// What the rotation works with.
+/// Configuration and dependencies of log rotation.
 #[derive(Clone)]
 pub struct LogRotation {
-    /// The container runtime.
+    /// Client of the container runtime (CRI).
     pub runtime: Arc<dyn Runtime>,
-    /// Wall clock, for the names of rotated files.
+    /// Wall clock for the names of rotated files.
     pub clock: Arc<dyn Clock>,
-    /// The directory of all pods' logs (`podLogsDir`).
+    /// Directory of all pods' logs (`podLogsDir`).
     pub dir: PathBuf,
-    /// `--container-log-max-size` in whole bytes.
+    /// `--container-log-max-size` in bytes.
     pub bytes_max: u64,
-    /// `--container-log-max-files`.
+    /// `--container-log-max-files`: files per container, including the current one.
     pub files_max: u32,
-    /// How often sizes are looked at (`containerLogMonitorInterval`).
+    /// Interval at which sizes are checked (`containerLogMonitorInterval`).
     pub look_every: Duration,
-    /// As many are rotated at once (`containerLogMaxWorkers`).
+    /// Maximum number of concurrent rotations (`containerLogMaxWorkers`).
     pub workers: usize,
 }
 
 impl LogRotation {
-    /// Looks in turn until the task is ended.
+    /// Checks periodically until the task is aborted.
     pub async fn run(self) {
         loop {
             tokio::time::sleep(self.look_every).await;
@@ -42,7 +42,7 @@ impl LogRotation {
             let me = &self;
             let rotate = |path: PathBuf| async move {
                 if let Err(e) = me.rotate(&path).await {
-                    tracing::warn!(log = %path.display(), error = %e, "log not rotated");
+                    tracing::warn!(log = %path.display(), error = %e, "rotating a container log failed; retrying");
                 }
             };
             futures::stream::iter(large).for_each_concurrent(self.workers.max(1), rotate).await;
@@ -50,7 +50,7 @@ impl LogRotation {
     }
 
     async fn rotate(&self, path: &Path) -> Result<(), String> {
-        // The container that writes this file: the runtime reopens the log of this one alone.
+        // Finds the container of this file, because the runtime reopens the log of one container.
         let containers = self.runtime.list_containers(None).await.map_err(|e| e.to_string())?;
         let mut writer = None;
         for c in containers.iter().filter(|c| c.state == cri::ContainerState::ContainerRunning as i32) {
@@ -68,7 +68,7 @@ impl LogRotation {
         let aside = PathBuf::from(format!("{}.{now}", path.display()));
         rename(path, &aside).await?;
         if let Err(e) = self.runtime.reopen_container_log(&id).await {
-            // Put it back: the runtime still writes to it.
+            // Rename it back, because the runtime still writes to it.
             let _ = rename(&aside, path).await;
             return Err(e.to_string());
         }
@@ -85,7 +85,7 @@ async fn rename(from: &Path, to: &Path) -> Result<(), String> {
     renamed.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
 }
 
-/// Files `POD/CONTAINER/N.log` over the limit.
+/// Returns the files `POD/CONTAINER/N.log` larger than the limit.
 fn large(root: &Path, max: u64) -> Vec<PathBuf> {
     let children =
         |d: &Path| -> Vec<PathBuf> { std::fs::read_dir(d).into_iter().flatten().flatten().map(|e| e.path()).collect() };
@@ -94,7 +94,7 @@ fn large(root: &Path, max: u64) -> Vec<PathBuf> {
     logs.filter(|p| std::fs::symlink_metadata(p).is_ok_and(|m| m.is_file() && m.len() > max)).collect()
 }
 
-/// Compresses all rotated files but the newest, and removes those beyond `keep` (the running one counts).
+/// Compresses all rotated files except the newest, and removes the oldest beyond `keep` files, including the current one.
 fn tidy(path: &Path, keep: usize) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("."));
     let prefix = format!("{}.", path.file_name().unwrap_or_default().to_string_lossy());
@@ -103,7 +103,7 @@ fn tidy(path: &Path, keep: usize) -> io::Result<()> {
         .map(|e| e.path())
         .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix)))
         .collect();
-    // Half-written ones of an earlier run.
+    // Removes incomplete files of an interrupted run.
     rotated.retain(|p| p.extension().is_none_or(|e| e != "tmp") || std::fs::remove_file(p).is_err());
     rotated.sort();
     let surplus = rotated.len().saturating_sub(keep - 1);
@@ -113,7 +113,7 @@ fn tidy(path: &Path, keep: usize) -> io::Result<()> {
     rotated.pop();
     for plain in rotated.into_iter().filter(|p| p.extension().is_none_or(|e| e != "gz")) {
         let tmp = PathBuf::from(format!("{}.tmp", plain.display()));
-        // A link that somebody put there is neither followed nor written through: it goes.
+        // A symbolic link is neither followed nor written through; it is removed.
         let Ok(mut from) = super::read::open(&plain) else {
             std::fs::remove_file(plain)?;
             continue;
@@ -160,7 +160,7 @@ mod tests {
             std::os::unix::fs::symlink(&secret, container.join(name)).expect("a link");
         }
         std::os::unix::fs::symlink(&secret, &path).expect("a link");
-        assert_eq!(large(dir.path(), 1), Vec::<PathBuf>::new(), "a link has no size of its own");
+        assert_eq!(large(dir.path(), 1), Vec::<PathBuf>::new(), "the size of a link does not count");
         tidy(&path, 5).expect("tidy");
         let left: Vec<_> = std::fs::read_dir(&container).expect("dir").flatten().map(|e| e.file_name()).collect();
         assert!(!left.iter().any(|name| name.to_string_lossy().ends_with(".gz")), "{left:?}");

@@ -1,4 +1,4 @@
-//! The numbers of one kubelet, in their registries.
+//! Metrics of one kubelet and their registries.
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -12,7 +12,8 @@ use super::resizes::ResizeMetrics;
 use super::streams::StreamMetrics;
 use crate::pod::{self, Role};
 
-/// The kubelet's metrics; one per node.
+/// Metrics of the kubelet under upstream's names. There are two registries: the kubelet's own, to which other parts of the node add theirs,
+/// and one for probes, which upstream serves separately.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -38,17 +39,17 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Nothing counted yet, shown with the process's own numbers.
+    /// Registers the metrics, including those of the process.
     pub fn new(node_name: &str) -> Self {
         let registry = Registry::of_component();
         let (r, probe_registry) = (&registry, Registry::new());
-        r.gauges("kubelet_node_name", "Always 1; the label is the node's name.", &["node"])
+        r.gauges("kubelet_node_name", "Name of the node as a label; the value is always 1.", &["node"])
             .with_label_values(&[node_name])
             .set(1);
         Self {
             probes: probe_registry.counters(
                 "prober_probe_total",
-                "Attempts of liveness, readiness and startup probes, by result.",
+                "Attempts of liveness, readiness and startup probes by result.",
                 &["probe_type", "result", "container", "pod", "namespace", "pod_uid"],
             ),
             calls: Calls::new(r),
@@ -58,110 +59,109 @@ impl Metrics {
             resizes: ResizeMetrics::new(r),
             probe_seconds: probe_registry.histograms(
                 "prober_probe_duration_seconds",
-                "Seconds that attempts of probes took.",
+                "Duration of probe attempts in seconds.",
                 &["probe_type", "container", "pod", "namespace"],
                 &USUAL_BOUNDS,
             ),
-            pods_started: r.counter("kubelet_started_pods_total", "Pods whose sandbox was asked for."),
-            pods_not_started: r.counter("kubelet_started_pods_errors_total", "Pods whose sandbox could not be made."),
+            pods_started: r.counter("kubelet_started_pods_total", "Attempts to start a pod (to create its sandbox)."),
+            pods_not_started: r.counter(
+                "kubelet_started_pods_errors_total",
+                "Failed attempts to start a pod (to create its sandbox).",
+            ),
             containers_started: r.counters(
                 "kubelet_started_containers_total",
-                "Containers that were to start.",
+                "Attempts to start a container by container type.",
                 &["container_type"],
             ),
             containers_not_started: r.counters(
                 "kubelet_started_containers_errors_total",
-                "Containers that did not start, by the reason of their waiting state.",
+                "Failed attempts to start a container by container type and reason.",
                 &["container_type", "code"],
             ),
             pod_start_seconds: r.histogram(
                 "kubelet_pod_start_duration_seconds",
-                "Seconds from the first sight of a pod until it was running.",
+                "Seconds from the kubelet first seeing a pod until the pod is running.",
                 &START_BOUNDS,
             ),
             pod_work_seconds: r.histograms(
                 "kubelet_pod_worker_duration_seconds",
-                "Seconds that it took to bring a pod to what its spec says.",
+                "Duration of syncing a pod in seconds by operation (create, sync).",
                 &["operation_type"],
                 &USUAL_BOUNDS,
             ),
-            evictions: r.counters(
-                "kubelet_evictions",
-                "Evictions, by the signal that led to them.",
-                &["eviction_signal"],
-            ),
+            evictions: r.counters("kubelet_evictions", "Evictions of pods by eviction signal.", &["eviction_signal"]),
             preemptions: r.counters(
                 "kubelet_preemptions",
-                "Pods that were ended for one that the system depends on, by the resource that was short.",
+                "Pods preempted for a critical pod by the insufficient resource.",
                 &["preemption_signal"],
             ),
-            running_pods: r.gauge("kubelet_running_pods", "Pods with a sandbox that is ready."),
+            running_pods: r.gauge("kubelet_running_pods", "Pods with a ready sandbox."),
             running_containers: r.gauges(
                 "kubelet_running_containers",
-                "Containers that the runtime has, by their state.",
+                "Containers in the runtime by state.",
                 &["container_state"],
             ),
             hook_fallbacks: r.counter(
                 "kubelet_lifecycle_handler_http_fallbacks_total",
-                "Hooks that asked for HTTPS and were called by HTTP, since the server speaks nothing else.",
+                "Lifecycle hooks with HTTPS that fell back to HTTP because the server does not support TLS.",
             ),
             probe_registry,
             registry,
         }
     }
 
-    /// Where it is shown, with what other parts of the kubelet count.
+    /// The registry for metrics of other parts.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// The probes' numbers in the classic text format (`/metrics/probes`).
+    /// Formats the probes' metrics in the classic text format (`/metrics/probes`).
     pub fn probes_text(&self) -> String {
         self.probe_registry.text()
     }
 
-    /// Counts an attempt of a container's probe; `result` is `successful`, `failed` or `unknown`.
+    /// Counts an attempt of a probe. `result` is `successful`, `failed` or `unknown`.
     pub fn probed(&self, pod: &Pod, container: &str, probe: &str, (result, took): (&str, Duration)) {
         self.probes.with_label_values(&probe_labels(pod, container, probe, result)).inc();
         let labels = [probe, container, pod::name(pod), pod::namespace(pod)];
         self.probe_seconds.with_label_values(&labels).observe(took.as_secs_f64());
     }
 
-    /// A pod that is no more is not shown either: names of pods would pile up without end.
+    /// Removes the probe metrics of a pod that is gone, so that the number of time series stays bounded.
     pub fn forget_probes(&self, pod: &Pod) {
         for m in pod::members(pod) {
             for probe in ["Liveness", "Readiness", "Startup"] {
                 let labels = [probe, m.container.name.as_str(), pod::name(pod), pod::namespace(pod)];
                 let _ = self.probe_seconds.remove_label_values(&labels);
                 for result in ["successful", "failed", "unknown"] {
-                    // An error says that there was no such attempt.
+                    // An error means that there was no such attempt.
                     let _ = self.probes.remove_label_values(&probe_labels(pod, &m.container.name, probe, result));
                 }
             }
         }
     }
 
-    /// How pods come, start and leave.
+    /// Metrics of starting and ending pods.
     pub fn lives(&self) -> &LifeMetrics {
         &self.lives
     }
 
-    /// Changes of the resources of pods that run.
+    /// Metrics of in-place resizes.
     pub fn resizes(&self) -> &ResizeMetrics {
         &self.resizes
     }
 
-    /// Streams that clients ask for.
+    /// Metrics of streams.
     pub fn streams(&self) -> &StreamMetrics {
         &self.streams
     }
 
-    /// Calls to the runtime.
+    /// Metrics of calls to the runtime.
     pub(super) fn calls(&self) -> &Calls {
         &self.calls
     }
 
-    /// A request is here; what is returned counts its answer when it is dropped.
+    /// Counts a request that is in flight. Dropping the returned value records its end.
     pub fn request(&self, method: &str, path: &'static str, long_running: bool) -> OpenRequest<'_> {
         self.requests.open(method, path, long_running)
     }
@@ -170,12 +170,12 @@ impl Metrics {
         self.pods_started.inc();
     }
 
-    /// Counts a pod whose sandbox was to be made and was not.
+    /// Counts a pod whose sandbox could not be created.
     pub fn pod_failed(&self) {
         self.pods_not_started.inc();
     }
 
-    /// Counts a container that was to start; `fault` is the reason of its waiting state where it did not.
+    /// Counts an attempt to start a container; `fault` is the reason of its waiting state if it failed.
     pub fn container_started(&self, role: Role, fault: Option<&str>) {
         let kind = match role {
             Role::Init | Role::Sidecar => "init_container",
@@ -188,32 +188,32 @@ impl Metrics {
         }
     }
 
-    /// A pod runs, so long after it was first seen.
+    /// Records the time from first seeing a pod until it runs.
     pub fn pod_runs(&self, after: Duration) {
         self.pod_start_seconds.observe(after.as_secs_f64());
     }
 
-    /// A pod was brought to what its spec says; `operation` is `create` or `sync`.
+    /// Records the sync of a pod; `operation` is `create` or `sync`.
     pub fn pod_worked(&self, operation: &str, took: Duration) {
         self.pod_work_seconds.with_label_values(&[operation]).observe(took.as_secs_f64());
     }
 
-    /// A pod is evicted; `signal` is what was short, e.g. `memory.available`, or the pod's own limit that was passed.
+    /// Counts an eviction; `signal` is the eviction signal, for example `memory.available`, or the exceeded limit.
     pub fn evicted(&self, signal: &str) {
         self.evictions.with_label_values(&[signal]).inc();
     }
 
-    /// A pod is ended for a critical one; `signal` is the first resource that was short, e.g. `memory`.
+    /// Counts a preemption for a critical pod; `signal` is the first insufficient resource, for example `memory`.
     pub fn preempted(&self, signal: &str) {
         self.preemptions.with_label_values(&[signal]).inc();
     }
 
-    /// A hook over HTTPS was answered in plain HTTP and was called so.
+    /// Counts an HTTPS lifecycle hook that fell back to HTTP.
     pub fn hook_fell_back(&self) {
         self.hook_fallbacks.inc();
     }
 
-    /// What the runtime has, as it was just listed: ready sandboxes, and containers by their state.
+    /// Sets the numbers of ready sandboxes, and of containers by state.
     pub fn set_running(&self, pods: usize, containers: &[(&str, usize)]) {
         let whole = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         self.running_pods.set(whole(pods));
@@ -228,23 +228,23 @@ fn probe_labels<'a>(pod: &'a Pod, container: &'a str, probe: &'a str, result: &'
     [probe, result, container, pod::name(pod), pod::namespace(pod), pod::uid(pod)]
 }
 
-/// The pods that the kubelet works on, by where they come from and how far they are.
+/// Writes the numbers of the kubelet's pods by source and state.
 pub fn pods<'p>(families: &mut Families, pods: impl Iterator<Item = &'p Pod> + Clone) {
     let count = |which: &dyn Fn(&Pod) -> bool| pods.clone().filter(|p| which(p)).count() as f64;
-    let mut desired = families.gauge("kubelet_desired_pods", "Pods that the kubelet is to run.");
+    let mut desired = families.gauge("kubelet_desired_pods", "Pods that the kubelet should run, by source.");
     for (label, is_static) in [("", false), ("true", true)] {
         desired.sample(&[("static", label)], count(&|p| pod::is_static(p) == is_static));
     }
-    let mut active = families.gauge("kubelet_active_pods", "Pods whose containers are not at their end.");
+    let mut active = families.gauge("kubelet_active_pods", "Pods whose containers have not all terminated, by source.");
     for (label, is_static) in [("", false), ("true", true)] {
         let n = count(&|p| pod::is_static(p) == is_static && !pod::is_terminal(p));
         active.sample(&[("static", label)], n);
     }
     let ephemeral = pods.clone().map(|p| pod::members(p).filter(|m| m.role == Role::Ephemeral).count()).sum::<usize>();
     families
-        .gauge("kubelet_managed_ephemeral_containers", "Ephemeral containers of pods that the kubelet works on.")
+        .gauge("kubelet_managed_ephemeral_containers", "Ephemeral containers of the kubelet's pods.")
         .sample(&[], ephemeral as f64);
-    let mut working = families.gauge("kubelet_working_pods", "Pods that the kubelet works on, by how far they are.");
+    let mut working = families.gauge("kubelet_working_pods", "Pods that the kubelet works on by lifecycle phase.");
     for lifecycle in ["sync", "terminating", "terminated"] {
         for (label, is_static) in [("", false), ("true", true)] {
             let n = count(&|p| pod::is_static(p) == is_static && self::lifecycle(p) == lifecycle);
@@ -270,7 +270,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_counted_is_shown_by_upstreams_names() {
+    async fn metrics_have_upstreams_names() {
         let m = Metrics::new("n1");
         m.container_started(Role::Sidecar, None);
         m.container_started(Role::App, Some("ErrImagePull"));
@@ -326,11 +326,11 @@ mod tests {
         let labels = "container=\"c\",namespace=\"n\",pod=\"two\",probe_type=\"Readiness\"";
         check(&m.probes_text(), &[&format!("prober_probe_duration_seconds_bucket{{{labels},le=\"0.05\"}} 2")]);
         assert!(!m.probes_text().contains("one"));
-        assert!(!m.registry().text().contains("prober_probe_total"), "they have a path of their own");
+        assert!(!m.registry().text().contains("prober_probe_total"), "they have a separate path");
     }
 
     #[test]
-    fn pods_by_source_and_how_far_they_are() {
+    fn pods_are_counted_by_source_and_phase() {
         let of = |metadata, phase: &str| -> Pod {
             serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).expect("a pod")
         };

@@ -1,4 +1,4 @@
-//! How pods come to this node, start on it and leave it, and what else is done for them, under upstream's names.
+//! Metrics of admitting, starting and ending pods and related work, under upstream's names.
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ContainerStatus;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::bounds::{PULL_BOUNDS, START_BOUNDS, STATUS_BOUNDS, USUAL_BOUNDS};
 
-/// Reasons of rejections that are counted by their own names; others could be too many.
+/// Rejection reasons with a label value; all others share one, so that the number of time series is bounded.
 const REJECTIONS: &[&str] = &[
     "AppArmor",
     "Evicted",
@@ -32,7 +32,7 @@ const REJECTIONS: &[&str] = &[
 ];
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// Sizes of images, each from so many bytes on.
+/// Size classes of images: lower bound in bytes and label.
 const SIZES: &[(u64, &str)] = &[
     (0, "0-10MB"),
     (10 * MIB, "10MB-100MB"),
@@ -51,13 +51,13 @@ const SIZES: &[(u64, &str)] = &[
 /// Why an image was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageRemoval {
-    /// Nobody had used it for long.
+    /// It was unused for longer than the maximum age.
     Age,
     /// The disk was full.
     Space,
 }
 
-/// How the runtime's pods are listed.
+/// Metrics of listing the runtime's pods.
 #[derive(Debug)]
 struct RelistMetrics {
     seconds: Histogram,
@@ -71,17 +71,17 @@ impl RelistMetrics {
         Self {
             seconds: r.histogram(
                 "kubelet_pleg_relist_duration_seconds",
-                "Seconds that it took to list what the runtime has.",
+                "Duration of listing the runtime's pods in seconds.",
                 &USUAL_BOUNDS,
             ),
             interval: r.histogram(
                 "kubelet_pleg_relist_interval_seconds",
-                "Seconds from one such list to the next.",
+                "Interval between lists of the runtime's pods in seconds.",
                 &USUAL_BOUNDS,
             ),
             at: r.float_gauge(
                 "kubelet_pleg_last_seen_seconds",
-                "When the runtime was last listed, in seconds of the epoch.",
+                "Time of the last list of the runtime's pods in seconds since the epoch.",
             ),
             last: Mutex::default(),
         }
@@ -97,7 +97,7 @@ impl RelistMetrics {
     }
 }
 
-/// What is counted of them.
+/// Counters, gauges and histograms of pods' lives on the node.
 #[derive(Debug)]
 pub struct LifeMetrics {
     rejections: IntCounterVec,
@@ -116,70 +116,70 @@ pub struct LifeMetrics {
 }
 
 impl LifeMetrics {
-    /// Nothing counted yet; shown by `r`, once.
+    /// Registers the metrics in `r`.
     pub fn new(r: &Registry) -> Self {
         let image_volumes = [
-            ("requested_total", "Volumes of images that containers were to have."),
-            ("mounted_succeed_total", "Volumes of images that were mounted."),
-            ("mounted_errors_total", "Volumes of images that could not be mounted."),
+            ("requested_total", "Image volumes requested by containers."),
+            ("mounted_succeed_total", "Image volumes that were mounted."),
+            ("mounted_errors_total", "Image volumes that failed to mount."),
         ];
         Self {
             rejections: r.counters(
                 "kubelet_admission_rejections_total",
-                "Pods that the node did not take, by reason.",
+                "Pods rejected by admission of the node, by reason.",
                 &["reason"],
             ),
             orphans: r.counter(
                 "kubelet_orphaned_runtime_pods_total",
-                "Pods that the runtime had and nobody wanted, which were ended.",
+                "Pods in the runtime that the API did not know and that the kubelet ended.",
             ),
             containers_per_pod: r.histogram(
                 "kubelet_containers_per_pod_count",
-                "Containers that pods had when they came.",
+                "Number of containers of admitted pods.",
                 &[1.0, 2.0, 4.0, 8.0, 16.0],
             ),
             start_seconds: r.histograms(
                 "kubelet_pod_start_total_duration_seconds",
-                "Seconds from the creation of a pod until it was running, images and init containers among them.",
+                "Seconds from the creation of a pod until it is running, including image pulls and init containers.",
                 &[],
                 &START_BOUNDS,
             ),
             own_users: r.counter(
                 "kubelet_started_user_namespaced_pods_total",
-                "Pods with users of their own whose sandbox was asked for.",
+                "Attempts to start a pod with a user namespace.",
             ),
             own_users_failed: r.counter(
                 "kubelet_started_user_namespaced_pods_errors_total",
-                "Pods with users of their own whose sandbox could not be made.",
+                "Failed attempts to start a pod with a user namespace.",
             ),
             image_volumes: image_volumes.map(|(name, help)| r.counter(&format!("kubelet_image_volume_{name}"), help)),
             relists: RelistMetrics::new(r),
             images_removed: r.counters(
                 "kubelet_image_garbage_collected_total",
-                "Images that were removed, by whether they were old or the disk was full.",
+                "Images removed by garbage collection by reason (age or space).",
                 &["reason"],
             ),
             pull_seconds: r.histograms(
                 "kubelet_image_pull_duration_seconds",
-                "Seconds that pulls of images took, by the image's size.",
+                "Duration of image pulls in seconds by size of the image.",
                 &["image_size_in_bytes"],
                 &PULL_BOUNDS,
             ),
             terminated: r.counters(
                 "kubelet_terminated_containers_total",
-                "Containers that ended, by their kind, exit code and reason.",
+                "Terminated containers by type, exit code and reason.",
                 &["container_type", "exit_code", "reason"],
             ),
-            mirrors: r.gauge("kubelet_mirror_pods", "Static pods that the API shows by a mirror."),
+            mirrors: r.gauge("kubelet_mirror_pods", "Mirror pods in the API."),
             status_seconds: r.histogram(
                 "kubelet_pod_status_sync_duration_seconds",
-                "Seconds from a change of a pod's status until the API had it.",
+                "Seconds from a change of a pod's status until it is written to the API.",
                 &STATUS_BOUNDS,
             ),
         }
     }
 
-    /// A pod was not taken.
+    /// Counts a rejected pod.
     pub fn rejected(&self, reason: &str) {
         let label = match reason {
             known if REJECTIONS.contains(&known) => known,
@@ -189,7 +189,7 @@ impl LifeMetrics {
         self.rejections.with_label_values(&[label]).inc();
     }
 
-    /// The containers of one kind that ended between two statuses of a pod; each end is counted once.
+    /// Counts the containers of one type that terminated between two statuses of a pod; each termination counts once.
     pub fn ended(&self, kind: &str, before: Option<&[ContainerStatus]>, now: Option<&[ContainerStatus]>) {
         let end = |s: &ContainerStatus| s.state.as_ref().and_then(|s| s.terminated.clone());
         for s in now.unwrap_or_default() {
@@ -201,27 +201,27 @@ impl LifeMetrics {
         }
     }
 
-    /// So many static pods are shown by a mirror.
+    /// Sets the number of mirror pods.
     pub fn mirrored(&self, count: usize) {
         self.mirrors.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// A pod came with so many containers.
+    /// Records the number of containers of an admitted pod.
     pub fn came(&self, containers: usize) {
         self.containers_per_pod.observe(containers as f64);
     }
 
-    /// A pod runs, so long after it was made.
+    /// Records the time from the creation of a pod until it runs.
     pub fn runs(&self, since_made: Duration) {
         self.start_seconds.with_label_values::<&str>(&[]).observe(since_made.as_secs_f64());
     }
 
-    /// A pod of the runtime's that nobody wants is ended.
+    /// Counts a pod that the API did not know and that is ended.
     pub fn orphaned(&self) {
         self.orphans.inc();
     }
 
-    /// The sandbox of a pod with users of its own was asked for.
+    /// Counts an attempt to start a pod with a user namespace.
     pub fn with_own_users(&self, made: bool) {
         self.own_users.inc();
         if !made {
@@ -229,7 +229,7 @@ impl LifeMetrics {
         }
     }
 
-    /// A container with so many volumes of images was made, or was not.
+    /// Counts the image volumes of a container that was created or failed.
     pub fn image_volumes(&self, count: usize, mounted: bool) {
         let [requested, succeeded, failed] = &self.image_volumes;
         let count = u64::try_from(count).unwrap_or(u64::MAX);
@@ -237,12 +237,12 @@ impl LifeMetrics {
         if mounted { succeeded } else { failed }.inc_by(count);
     }
 
-    /// The runtime was listed at `at`, seconds of the epoch.
+    /// Records a list of the runtime's pods at `at`, in seconds since the epoch.
     pub fn relisted(&self, took: Duration, at: f64) {
         self.relists.relisted(took, at);
     }
 
-    /// An image was removed.
+    /// Counts a removed image.
     pub fn image_removed(&self, why: ImageRemoval) {
         let reason = match why {
             ImageRemoval::Age => "age",
@@ -251,13 +251,13 @@ impl LifeMetrics {
         self.images_removed.with_label_values(&[reason]).inc();
     }
 
-    /// An image of this size was pulled.
+    /// Records the pull of an image of this size.
     pub fn pulled(&self, bytes: u64, took: Duration) {
         let size = SIZES.iter().rfind(|(from, _)| bytes >= *from).map_or("", |(_, name)| *name);
         self.pull_seconds.with_label_values(&[size]).observe(took.as_secs_f64());
     }
 
-    /// The API has a pod's status, so long after it changed.
+    /// Records the time from a change of a pod's status until it was written.
     pub fn status_written(&self, after: Duration) {
         self.status_seconds.observe(after.as_secs_f64());
     }
@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn by_upstreams_names() {
+    async fn life_metrics_have_upstreams_names() {
         let r = Registry::new();
         let m = LifeMetrics::new(&r);
         for reason in ["OutOfcpu", "OutOfexample.com/gpu", "whatever they say"] {

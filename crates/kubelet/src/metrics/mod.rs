@@ -1,5 +1,5 @@
-//! What the kubelet counts of its own work, under upstream's names (`pkg/kubelet/metrics`): pods and containers started,
-//! calls to the runtime, evictions, device plugins, requests it served, and, in a registry of their own as upstream, its probes.
+//! Metrics of the kubelet under upstream's names (`pkg/kubelet/metrics`): starts of pods and containers, calls to the runtime, evictions,
+//! device plugins, served requests, and, in a separate registry like in upstream, probes.
 mod bounds;
 mod calls;
 mod claims;
@@ -30,4 +30,4 @@ pub use runtime::MeteredRuntime;
 pub use shutdown::ShutdownMetrics;
 pub use storage::StorageMetrics;
 pub use streams::StreamMetrics;
-pub use volumes::{ClaimRoom, claims_room};
+pub use volumes::{ClaimUsage, claims_room};

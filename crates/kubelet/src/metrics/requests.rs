@@ -1,9 +1,9 @@
-//! Requests that the kubelet's server receives.
+//! Metrics of requests to the kubelet's server.
 use kelson_metrics::{HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
 use super::bounds::USUAL_BOUNDS;
 
-/// What is counted of requests.
+/// Counters, gauges and histograms of requests.
 #[derive(Debug)]
 pub struct Requests {
     received: IntCounterVec,
@@ -12,22 +12,26 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Nothing counted yet; shown by `r`, once.
+    /// Registers the metrics in `r`.
     pub fn new(r: &Registry) -> Self {
         let labels = ["method", "path", "server_type", "long_running"];
         Self {
-            received: r.counters("kubelet_http_requests_total", "Requests that were received.", &labels),
+            received: r.counters(
+                "kubelet_http_requests_total",
+                "Requests to the kubelet's server by method, path and server type.",
+                &labels,
+            ),
             seconds: r.histograms(
                 "kubelet_http_requests_duration_seconds",
-                "Seconds until the head of an answer was there.",
+                "Seconds until the headers of the response are sent.",
                 &labels,
                 &USUAL_BOUNDS,
             ),
-            open: r.gauges("kubelet_http_inflight_requests", "Requests without an answer yet.", &labels),
+            open: r.gauges("kubelet_http_inflight_requests", "Requests without a response yet.", &labels),
         }
     }
 
-    /// A request is here; what is returned counts its answer when it is dropped.
+    /// Counts a request in flight. Dropping the returned value records its end.
     pub fn open(&self, method: &str, path: &'static str, long_running: bool) -> OpenRequest<'_> {
         let method = method.to_owned();
         let request = OpenRequest { requests: self, method, path, long_running, began: tokio::time::Instant::now() };
@@ -37,7 +41,7 @@ impl Requests {
     }
 }
 
-/// A request without an answer yet.
+/// A request in flight.
 #[derive(Debug)]
 pub struct OpenRequest<'a> {
     requests: &'a Requests,

@@ -1,4 +1,4 @@
-//! Changes of the resources of pods that run, under upstream's names.
+//! Metrics of in-place resizes under upstream's names.
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -7,10 +7,10 @@ use kelson_metrics::{Families, HistogramVec, IntCounterVec, Registry};
 
 use crate::pod::{self, Role};
 
-/// Milliseconds that carrying one out takes.
+/// Bounds in milliseconds for applying a resize.
 const BOUNDS_MS: [f64; 14] = [10.0, 50.0, 100.0, 500.0, 1e3, 2e3, 5e3, 10e3, 20e3, 30e3, 60e3, 120e3, 300e3, 600e3];
 
-/// What is counted of them.
+/// Counters and histograms of resizes.
 #[derive(Debug)]
 pub struct ResizeMetrics {
     requested: IntCounterVec,
@@ -20,34 +20,34 @@ pub struct ResizeMetrics {
 }
 
 impl ResizeMetrics {
-    /// Nothing counted yet; shown by `r`, once.
+    /// Registers the metrics in `r`.
     pub fn new(r: &Registry) -> Self {
         Self {
             requested: r.counters(
                 "kubelet_container_requested_resizes_total",
-                "Changes of containers' requests and limits that were asked for, each resource of each container by itself.",
+                "Requested changes of requests and limits, counted per container and resource.",
                 &["resource", "requirement", "operation"],
             ),
             milliseconds: r.histograms(
                 "kubelet_pod_resize_duration_milliseconds",
-                "Milliseconds that it took to hold a pod and its containers to other resources.",
+                "Duration of applying a resize to a pod and its containers in milliseconds.",
                 &["success"],
                 &BOUNDS_MS,
             ),
             infeasible: r.counters(
                 "kubelet_pod_infeasible_resizes_total",
-                "Changes of resources that this node never grants.",
+                "Infeasible resizes, which this node can never grant, by reason.",
                 &["reason_detail"],
             ),
             accepted_later: r.counters(
                 "kubelet_pod_deferred_accepted_resizes_total",
-                "Changes of resources that were granted after they had waited.",
+                "Deferred resizes that were granted later, by what triggered the retry.",
                 &["retry_trigger"],
             ),
         }
     }
 
-    /// A pod's spec wants other resources than it did before.
+    /// Counts the changed resources of a pod's spec.
     pub fn requested(&self, before: &Pod, now: &Pod) {
         type Of = fn(&Container, &str) -> Option<Quantity>;
         let resizable = |m: &pod::Member<'_>| matches!(m.role, Role::App | Role::Sidecar);
@@ -68,18 +68,18 @@ impl ResizeMetrics {
         }
     }
 
-    /// A pod and its containers were held to other resources, or could not be.
+    /// Records the application of a resize.
     pub fn carried_out(&self, success: bool, took: Duration) {
         let success = if success { "true" } else { "false" };
         self.milliseconds.with_label_values(&[success]).observe(took.as_secs_f64() * 1000.0);
     }
 
-    /// What a pod wants is never granted here; `detail` is why.
+    /// Counts an infeasible resize; `detail` is the reason.
     pub fn infeasible(&self, detail: &str) {
         self.infeasible.with_label_values(&[detail]).inc();
     }
 
-    /// What a pod wanted was granted after it had waited; `trigger` is what it was looked at for.
+    /// Counts a deferred resize that was granted; `trigger` is what caused the retry.
     pub fn accepted_later(&self, trigger: &str) {
         self.accepted_later.with_label_values(&[trigger]).inc();
     }
@@ -95,7 +95,7 @@ fn operation(old: Quantity, new: Quantity) -> Option<&'static str> {
     }
 }
 
-/// Shows how many of these pods wait for resources, by the reason, and how many are being held to others.
+/// Writes the numbers of pods with pending resizes by reason, and with resizes in progress.
 pub fn resizes<'p>(families: &mut Families, pods: impl Iterator<Item = &'p Pod>) {
     let mut waiting = std::collections::BTreeMap::<String, u32>::new();
     let mut running = 0_u32;
@@ -108,15 +108,12 @@ pub fn resizes<'p>(families: &mut Families, pods: impl Iterator<Item = &'p Pod>)
             _ => {}
         }
     }
-    let mut gauge = families.gauge(
-        "kubelet_pod_pending_resizes",
-        "Pods that do not have the resources that their specs want, by the reason.",
-    );
+    let mut gauge = families.gauge("kubelet_pod_pending_resizes", "Pods with a pending resize by reason.");
     for (reason, count) in waiting {
         gauge.sample(&[("reason", &reason)], f64::from(count));
     }
     families
-        .gauge("kubelet_pod_in_progress_resizes", "Pods that are being held to other resources.")
+        .gauge("kubelet_pod_in_progress_resizes", "Pods with a resize in progress.")
         .sample(&[], f64::from(running));
 }
 
@@ -135,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_resource_of_each_container_is_a_change() {
+    fn each_resource_of_each_container_counts_as_a_change() {
         let registry = Registry::new();
         let m = ResizeMetrics::new(&registry);
         let before = pod(json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}), json!([]));
@@ -167,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_wait_and_pods_that_change() {
+    fn pending_and_running_resizes_are_counted() {
         let of = |kind: &str, reason: &str| pod(json!({}), json!([{"type": kind, "status": "True", "reason": reason}]));
         let pods = [
             of("PodResizePending", "Deferred"),

@@ -1,50 +1,53 @@
-//! Questions to the API server who a caller is and what he may, under the names of every server that delegates them.
+//! Metrics of delegated authentication and authorization, under the names of upstream's delegating servers.
 use std::time::Duration;
 
 use kelson_client::ClientError;
 use kelson_metrics::{HistogramVec, IntCounterVec, Registry};
 
-/// Upper bounds of the seconds that an answer takes.
+/// Bounds in seconds for responses.
 const BOUNDS: [f64; 8] = [0.25, 0.5, 0.7, 1.0, 1.5, 3.0, 5.0, 10.0];
 
-/// What is counted of questions of one kind.
+/// Metrics of reviews of one kind.
 #[derive(Debug)]
 pub struct Reviews {
     requests: IntCounterVec,
     seconds: HistogramVec,
 }
 
-/// What is counted of both kinds.
+/// Metrics of both kinds.
 #[derive(Debug)]
 pub struct ReviewMetrics {
-    /// Who somebody is: reviews of tokens.
+    /// Metrics of token reviews.
     pub authentication: Reviews,
-    /// What somebody may: reviews of access.
+    /// Metrics of subject access reviews.
     pub authorization: Reviews,
 }
 
 impl ReviewMetrics {
-    /// Nothing counted yet; shown by `r`, once.
+    /// Registers the metrics in `r`.
     pub fn new(r: &Registry) -> Self {
         let of = |kind: &str, what: &str| Reviews {
             requests: r.counters(
                 &format!("apiserver_delegated_{kind}_request_total"),
-                &format!("Questions to the API server {what}, by the code of the answer."),
+                &format!("Requests to the API server {what}, by status code."),
                 &["code"],
             ),
             seconds: r.histograms(
                 &format!("apiserver_delegated_{kind}_request_duration_seconds"),
-                &format!("Seconds until the API server answered {what}, by the code of the answer."),
+                &format!("Duration of requests to the API server {what} in seconds, by status code."),
                 &["code"],
                 &BOUNDS,
             ),
         };
-        Self { authentication: of("authn", "who a caller is"), authorization: of("authz", "what a caller may") }
+        Self {
+            authentication: of("authn", "for token reviews"),
+            authorization: of("authz", "for subject access reviews"),
+        }
     }
 }
 
 impl Reviews {
-    /// A question was answered, or not: the code of the answer, `<error>` where there was none.
+    /// Records a review and its status code, `<error>` if there was no response.
     pub fn asked<T>(&self, answer: &Result<T, ClientError>, took: Duration) {
         let code = match answer {
             Ok(_) => "201".to_owned(),

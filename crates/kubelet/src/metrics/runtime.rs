@@ -1,4 +1,4 @@
-//! The runtime that counts its calls. A call that is given up is not counted, as it has no outcome.
+//! A runtime wrapper that counts calls. A call that is dropped is not counted, because it has no result.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 
 use super::counted::Metrics;
 
-/// A runtime whose calls are counted under the names that upstream gives them.
+/// Wraps a runtime and counts its calls under upstream's names.
 pub struct MeteredRuntime {
     runtime: Arc<dyn Runtime>,
     metrics: Arc<Metrics>,
 }
 
 impl MeteredRuntime {
-    /// Counts the calls to `runtime` from now on.
+    /// Creates a wrapper of `runtime`.
     pub fn new(runtime: Arc<dyn Runtime>, metrics: Arc<Metrics>) -> Self {
         Self { runtime, metrics }
     }

@@ -1,4 +1,4 @@
-//! Volumes that are set up and taken down, and what drivers are asked for them, under the names of upstream's `pkg/volume/util`.
+//! Metrics of volume operations and CSI calls, under the names of upstream's `pkg/volume/util`.
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use kelson_metrics::{HistogramVec, Registry};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Upper bounds of the seconds that such work takes.
+/// Bounds in seconds for operations.
 const BOUNDS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
-/// No volume here is of a plugin that became a driver.
+/// No volume is migrated from an in-tree plugin to CSI.
 const NOT_MIGRATED: &str = "false";
 
-/// What is counted of them.
+/// Histograms of volume operations.
 #[derive(Debug)]
 pub struct StorageMetrics {
     operations: HistogramVec,
     whole: HistogramVec,
     calls: HistogramVec,
-    /// By the pod's UID, then by the volume's name in the pod. As many as the node's pods have volumes.
+    /// By UID of the pod and name of the volume in the pod.
     volumes: Mutex<HashMap<String, HashMap<String, MountedVolume>>>,
 }
 
 #[derive(Debug)]
 struct MountedVolume {
     plugin: String,
-    /// The first try, until it is there.
+    /// Time of the first attempt, until the volume is mounted.
     wanted: Option<Instant>,
 }
 
-/// A volume that is being set up.
+/// A mount operation in progress.
 #[derive(Debug)]
 pub struct MountWork<'a> {
     metrics: &'a StorageMetrics,
@@ -38,30 +38,30 @@ pub struct MountWork<'a> {
     began: Instant,
 }
 
-/// How the plugin of drivers' volumes is named.
+/// Plugin name of a CSI driver in labels.
 fn of_driver(driver: &str) -> String {
     format!("kubernetes.io/csi:{driver}")
 }
 
 impl StorageMetrics {
-    /// Nothing counted yet; shown by `r`, once.
+    /// Registers the metrics in `r`.
     pub fn new(r: &Registry) -> Self {
         Self {
             operations: r.histograms(
                 "storage_operation_duration_seconds",
-                "Seconds that work on volumes took, by the plugin and by how it ended.",
+                "Duration of volume operations in seconds by plugin, operation and status.",
                 &["volume_plugin", "operation_name", "status", "migrated"],
                 &BOUNDS,
             ),
             whole: r.histograms(
                 "volume_operation_total_seconds",
-                "Seconds from the first try of such work until it was done.",
+                "Seconds from the first attempt of a volume operation until it succeeded.",
                 &["plugin_name", "operation_name"],
                 &BOUNDS,
             ),
             calls: r.histograms(
                 "csi_operations_seconds",
-                "Seconds that drivers of volumes took to answer.",
+                "Duration of gRPC calls to CSI drivers in seconds.",
                 &["driver_name", "method_name", "grpc_status_code", "migrated"],
                 &BOUNDS,
             ),
@@ -69,7 +69,7 @@ impl StorageMetrics {
         }
     }
 
-    /// A pod's volume is to be there, of this plugin. What is given back and dropped unended was given up, and counts as nothing.
+    /// Starts a mount operation. If the returned value is dropped without a result, nothing is counted.
     pub fn mount<'a>(&'a self, pod: &'a str, volume: &'a str, plugin: String) -> MountWork<'a> {
         let began = Instant::now();
         let mut volumes = self.volumes.lock();
@@ -78,7 +78,7 @@ impl StorageMetrics {
         MountWork { metrics: self, pod, volume, began }
     }
 
-    /// A pod's volumes were taken down together, or not all of them.
+    /// Records the unmount of a pod's volumes, successful only if all were unmounted.
     pub fn unmounted(&self, pod: &str, success: bool, took: Duration) {
         let mut volumes = self.volumes.lock();
         for v in volumes.get(pod).into_iter().flat_map(HashMap::values) {
@@ -89,19 +89,19 @@ impl StorageMetrics {
         }
     }
 
-    /// A driver answered a call, by its full path, or did not.
+    /// Records a call to a CSI driver by its full method path.
     pub fn called(&self, driver: &str, method: &str, fault: Option<&CriError>, took: Duration) {
         let code = fault.map_or("OK", CriError::code_name);
         let labels = [driver, method, code, NOT_MIGRATED];
         self.calls.with_label_values(&labels).observe(took.as_secs_f64());
     }
 
-    /// The node has let go of a driver's volume, or could not.
+    /// Records the unstaging of a CSI volume.
     pub fn let_go(&self, driver: &str, success: bool, took: Duration) {
         self.worked(&of_driver(driver), "unmount_device", success, took);
     }
 
-    /// A driver's volume that is to be larger is, or could not be made so.
+    /// Records the expansion of a CSI volume.
     pub fn grown(&self, driver: &str, success: bool, took: Duration) {
         self.worked(&of_driver(driver), "volume_fs_resize", success, took);
     }
@@ -114,7 +114,7 @@ impl StorageMetrics {
 }
 
 impl MountWork<'_> {
-    /// It is there, or could not be had.
+    /// Records the result of the mount operation.
     pub fn ended(self, success: bool) {
         let mut volumes = self.metrics.volumes.lock();
         let Some(volume) = volumes.get_mut(self.pod).and_then(|of| of.get_mut(self.volume)) else { return };
@@ -132,7 +132,7 @@ mod tests {
     use crate::metrics::testing::check;
 
     #[tokio::test(start_paused = true)]
-    async fn from_the_first_try_to_the_last_pod() {
+    async fn volume_operations_are_counted() {
         let registry = Registry::new();
         let m = StorageMetrics::new(&registry);
         let plugin = || "kubernetes.io/csi:d.example.com".to_owned();

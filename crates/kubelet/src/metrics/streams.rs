@@ -1,24 +1,24 @@
-//! Streams that clients asked for, under upstream's name.
+//! Metrics of streams under upstream's name.
 use kelson_metrics::{IntCounterVec, Registry};
 
-/// What is counted of them; cheap to clone.
+/// Counter of streams. Clones share it.
 #[derive(Clone, Debug)]
 pub struct StreamMetrics {
     websockets: IntCounterVec,
 }
 
 impl StreamMetrics {
-    /// Nothing counted yet; shown by `r`, once.
+    /// Registers the metric in `r`.
     pub fn new(r: &Registry) -> Self {
         let websockets = r.counters(
             "kubelet_websocket_streaming_requests_total",
-            "Requests for exec, attach and port-forward that came as WebSockets.",
+            "Exec, attach and port-forward requests over WebSocket by subresource.",
             &["subresource"],
         );
         Self { websockets }
     }
 
-    /// A client asked for a stream of this kind (`exec`, `attach`, `portforward`) over a WebSocket.
+    /// Counts a stream over WebSocket; `subresource` is `exec`, `attach` or `portforward`.
     pub fn websocket(&self, subresource: &str) {
         self.websockets.with_label_values(&[subresource]).inc();
     }

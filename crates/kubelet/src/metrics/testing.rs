@@ -1,6 +1,6 @@
-//! What the tests of metrics look for in what is shown.
+//! Helpers for tests of metrics.
 
-/// Fails unless each of these lines is among those of the text.
+/// Asserts that the text has each of these lines.
 #[track_caller]
 pub(super) fn check(text: &str, lines: &[&str]) {
     for line in lines {

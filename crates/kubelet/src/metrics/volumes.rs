@@ -1,26 +1,26 @@
-//! How full the volumes of claims are, under the names by which alerts know them.
+//! Metrics of claims' volume usage, under the names that alerts use.
 use kelson_metrics::Families;
 
-/// How much room there is in the volume of one claim.
-pub struct ClaimRoom {
+/// Usage of one claim's volume.
+pub struct ClaimUsage {
     /// Namespace and name of the claim.
     pub claim: (String, String),
-    /// Bytes of its file system: all, those that are left, those that are taken.
+    /// Bytes of the file system: total, available, used.
     pub bytes: [u64; 3],
-    /// Inodes of the same: all, those that are free, those that are taken.
+    /// Inodes of the file system: total, free, used.
     pub inodes: [u64; 3],
 }
 
-/// Shows the volumes of these claims when somebody scrapes.
-pub fn claims_room(families: &mut Families, claims: &[ClaimRoom]) {
-    type Of = fn(&ClaimRoom) -> u64;
+/// Writes the metrics of these claims.
+pub fn claims_room(families: &mut Families, claims: &[ClaimUsage]) {
+    type Of = fn(&ClaimUsage) -> u64;
     let rows: [(&str, &str, Of); 6] = [
-        ("kubelet_volume_stats_capacity_bytes", "Bytes of the file system of the claim's volume.", |c| c.bytes[0]),
-        ("kubelet_volume_stats_available_bytes", "Bytes of it that pods may still write.", |c| c.bytes[1]),
-        ("kubelet_volume_stats_used_bytes", "Bytes of it that are taken.", |c| c.bytes[2]),
-        ("kubelet_volume_stats_inodes", "Inodes of the file system of the claim's volume.", |c| c.inodes[0]),
-        ("kubelet_volume_stats_inodes_free", "Inodes of it that are free.", |c| c.inodes[1]),
-        ("kubelet_volume_stats_inodes_used", "Inodes of it that are taken.", |c| c.inodes[2]),
+        ("kubelet_volume_stats_capacity_bytes", "Capacity of the claim's volume in bytes.", |c| c.bytes[0]),
+        ("kubelet_volume_stats_available_bytes", "Available bytes of the claim's volume.", |c| c.bytes[1]),
+        ("kubelet_volume_stats_used_bytes", "Used bytes of the claim's volume.", |c| c.bytes[2]),
+        ("kubelet_volume_stats_inodes", "Total inodes of the claim's volume.", |c| c.inodes[0]),
+        ("kubelet_volume_stats_inodes_free", "Free inodes of the claim's volume.", |c| c.inodes[1]),
+        ("kubelet_volume_stats_inodes_used", "Used inodes of the claim's volume.", |c| c.inodes[2]),
     ];
     for (name, help, of) in rows {
         let mut gauge = families.gauge(name, help);
@@ -36,10 +36,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_the_names_that_alerts_ask_for() {
+    fn volume_metrics_have_upstreams_names() {
         let mut families = Families::default();
         let claim = ("n".to_owned(), "c".to_owned());
-        claims_room(&mut families, &[ClaimRoom { claim, bytes: [9, 4, 5], inodes: [3, 1, 2] }]);
+        claims_room(&mut families, &[ClaimUsage { claim, bytes: [9, 4, 5], inodes: [3, 1, 2] }]);
         let text = families.text();
         for line in [
             "kubelet_volume_stats_capacity_bytes{namespace=\"n\",persistentvolumeclaim=\"c\"} 9",

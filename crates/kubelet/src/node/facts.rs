@@ -1,5 +1,5 @@
-//! What the machine is: capacity, identity, pressure. Read from the kernel's files.
-#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, read in the lane for files")]
+//! Facts about the machine, read from kernel files: capacity, identity, memory, processes.
+#![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, read in the lane for files")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,33 +14,33 @@ use crate::config::Config;
 use crate::config::cgroups::SwapBehavior;
 use crate::config::thresholds::{Signal, Threshold, amount};
 
-/// What of the node the downward API shows.
+/// Facts about the node that the downward API shows.
 #[derive(Clone, Debug, Default)]
 pub struct NodeFacts {
-    /// The node's name, which is its label `kubernetes.io/hostname` too.
+    /// Name of the node, also its label `kubernetes.io/hostname`.
     pub name: String,
-    /// The node's addresses, the primary one first.
+    /// Addresses of the node, the primary one first.
     pub host_ips: Vec<String>,
-    /// Allocatable, by resource: what a container without a limit may use.
+    /// Allocatable amounts by resource, which are the defaults of missing limits.
     pub allocatable: BTreeMap<String, Quantity>,
-    /// Memory of the machine, bytes.
+    /// Memory of the machine in bytes.
     pub machine_memory: i64,
 }
 
-/// Memory of the machine, in bytes.
+/// Memory of the machine in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// What the kernel manages.
+    /// Amount of memory.
     pub total: i64,
-    /// What could be had without swapping.
+    /// Memory available without swapping.
     pub available: i64,
-    /// What of the machine's disks stands in for memory.
+    /// Amount of swap.
     pub swap: i64,
-    /// What of that is free.
+    /// Amount of free swap.
     pub swap_free: i64,
 }
 
-/// Reads the text of `/proc/meminfo`.
+/// Parses the content of `/proc/meminfo`.
 pub fn memory(text: &str) -> Memory {
     let field = |name: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(name))?;
@@ -55,35 +55,35 @@ pub fn memory(text: &str) -> Memory {
     }
 }
 
-/// Memory of this machine.
+/// Reads the memory of this machine.
 pub fn machine_memory() -> Memory {
     memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
 }
 
-/// What containers of this machine may have of its swap.
+/// Returns the swap rules for containers of this machine.
 pub fn swap_rules(behavior: SwapBehavior) -> SwapRules {
     let memory = machine_memory();
     let control = SwapControl::detect(Path::new("/sys/fs/cgroup"), &file("/proc/self/cgroup"));
     SwapRules { behavior, control, memory: memory.total, swap: memory.swap }
 }
 
-/// How the memory of this machine's containers is looked after.
+/// Returns the memory rules for containers of this machine.
 ///
 /// # Errors
-/// The machine cannot do what the configuration says.
+/// The machine does not support the configuration.
 pub fn memory_rules(config: &Config) -> Result<MemoryRules, String> {
     let for_pods = for_pods(&capacity(config), &config.reserved());
     let allocatable = for_pods.get("memory").map_or(0, |q| q.value());
     MemoryRules::detect(Path::new("/sys/fs/cgroup"), config.memory, allocatable)
 }
 
-/// How many pods the node takes.
+/// Maximum number of pods.
 fn pods_max(config: &Config, cpus: i64) -> i64 {
     let max = i64::from(config.max_pods);
     config.pods_per_core.map_or(max, |each| max.min(i64::from(each).saturating_mul(cpus)))
 }
 
-/// Capacity by resource.
+/// Computes the capacity by resource.
 pub fn capacity(config: &Config) -> BTreeMap<String, Quantity> {
     let cpus = std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1));
     let mut out = BTreeMap::from([
@@ -108,7 +108,7 @@ pub fn capacity(config: &Config) -> BTreeMap<String, Quantity> {
     out
 }
 
-/// Capacity less what is reserved, and less what the hard eviction thresholds keep free.
+/// Capacity without reservations and hard eviction thresholds.
 pub fn allocatable(
     capacity: &BTreeMap<String, Quantity>,
     reserved: &BTreeMap<String, Quantity>,
@@ -126,7 +126,7 @@ pub fn allocatable(
             *left = positive(left.minus(amount(t.value.of(all))));
         }
     }
-    // Memory that is taken for huge pages is nobody's otherwise.
+    // Memory of huge pages is not available for other use.
     let pages = capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
     let pages = pages.fold(Quantity::default(), |sum, (_, all)| sum.plus(*all));
     if let Some(memory) = out.get_mut("memory") {
@@ -135,8 +135,7 @@ pub fn allocatable(
     out
 }
 
-/// All that pods may use together: capacity less what is reserved. What the thresholds keep free they may use too, but they are
-/// evicted then.
+/// Limit of all pods together: capacity without reservations. Eviction thresholds are not subtracted, but pods above them are evicted.
 pub fn for_pods(
     capacity: &BTreeMap<String, Quantity>,
     reserved: &BTreeMap<String, Quantity>,
@@ -160,7 +159,7 @@ fn file(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// GOARCH of this build.
+/// Architecture of this build as Go names it (`GOARCH`).
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -171,7 +170,7 @@ pub fn architecture() -> &'static str {
     }
 }
 
-/// `status.nodeInfo`.
+/// Builds the field `status.nodeInfo`.
 pub fn system_info(runtime_version: &str) -> NodeSystemInfo {
     let release = file("/etc/os-release");
     let pretty = release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
@@ -193,7 +192,7 @@ pub fn system_info(runtime_version: &str) -> NodeSystemInfo {
     }
 }
 
-/// Processes and threads there are, and may be at most.
+/// Current and maximum number of processes and threads.
 pub fn processes() -> Option<(u64, u64)> {
     let limit = |path: &str| file(path).parse::<u64>().unwrap_or(u64::MAX);
     let max = limit("/proc/sys/kernel/pid_max").min(limit("/proc/sys/kernel/threads-max"));

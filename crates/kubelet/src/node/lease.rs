@@ -1,5 +1,4 @@
-//! The node's Lease in `kube-node-lease`: one small write every quarter of its duration (upstream: component-helpers
-//! `lease`).
+//! The node's Lease in `kube-node-lease`, renewed after every quarter of its duration (upstream: component-helpers `lease`).
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +9,10 @@ use serde_json::json;
 
 /// Namespace of node leases.
 pub const NAMESPACE: &str = "kube-node-lease";
-/// Pauses after failures.
+/// Delays after failures.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(7));
 
-/// Renews until the task is ended. `uid` is the Node's, so that the lease goes with it.
+/// Renews the lease until the task is aborted. `uid` is the Node's UID, for the owner reference.
 pub async fn run(client: Client, clock: Arc<dyn Clock>, node: String, uid: String, duration: Duration) {
     let mut retry = RETRY.base;
     let mut known = false;
@@ -30,7 +29,7 @@ pub async fn run(client: Client, clock: Arc<dyn Clock>, node: String, uid: Strin
                 tokio::time::sleep(duration / 4).await;
             }
             Err(e) => {
-                tracing::debug!(error = %e, "node lease not renewed");
+                tracing::debug!(error = %e, "renewing the node's lease failed; retrying");
                 known &= !e.is_not_found();
                 tokio::time::sleep(retry).await;
                 retry = RETRY.after(Some(retry));

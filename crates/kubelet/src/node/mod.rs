@@ -1,4 +1,4 @@
-//! The Node object: registration, status, and the Lease that shows this kubelet alive.
+//! The Node object: registration, status, and the Lease as a heartbeat.
 pub mod disk;
 pub mod facts;
 pub mod lease;

@@ -1,4 +1,4 @@
-//! Registration of the Node object: created, or, where it exists, its labels brought up to date.
+//! Registration of the Node object: creates it, or updates the labels of an existing one.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 use super::facts;
 use crate::config::Config;
 
-/// Pauses between attempts (upstream: 100 ms to 7 s).
+/// Delays between attempts (upstream: 100 ms to 7 s).
 const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
 
-/// Labels a node starts with.
+/// Initial labels of the Node.
 pub fn labels(config: &Config) -> Map<String, Value> {
     let arch = facts::architecture();
     let mut out = Map::new();
@@ -33,8 +33,7 @@ pub fn labels(config: &Config) -> Map<String, Value> {
     out
 }
 
-/// Annotations of a node: volumes are attached to it by the controller, and where it keeps those of the built-in
-/// provisioner.
+/// Initial annotations of the Node: volumes are attached by the controller, and the directory of the built-in provisioner's volumes.
 fn annotations(config: &Config) -> Map<String, Value> {
     let mut out = Map::new();
     out.insert("volumes.kubernetes.io/controller-managed-attach-detach".into(), json!("true"));
@@ -44,19 +43,19 @@ fn annotations(config: &Config) -> Map<String, Value> {
     out
 }
 
-/// Those of `wanted` that are not there or have another value.
+/// Returns the entries of `wanted` that are missing or different.
 fn missing(there: Option<&BTreeMap<String, String>>, wanted: Map<String, Value>) -> Map<String, Value> {
     let has = |k: &String, v: &Value| there.and_then(|t| t.get(k)).is_some_and(|w| v == w);
     wanted.into_iter().filter(|(k, v)| !has(k, v)).collect()
 }
 
-/// Registers, trying until it succeeds.
+/// Registers the node, retrying until it succeeds.
 pub async fn register(client: &Client, config: &Config, status: &Value) -> Node {
     let mut delay = RETRY.base;
     loop {
         match once(client, config, status).await {
             Ok(node) => return node,
-            Err(e) => tracing::info!(node = %config.node_name, error = %e, "node not registered yet"),
+            Err(e) => tracing::info!(node = %config.node_name, error = %e, "registering the node failed; retrying"),
         }
         tokio::time::sleep(delay).await;
         delay = RETRY.after(Some(delay));

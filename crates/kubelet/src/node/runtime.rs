@@ -1,35 +1,35 @@
-//! What the container runtime says of itself: whether it is ready, and what it can do.
+//! Status and features of the container runtime.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kelson_cri::{Runtime, proto as cri};
 
-/// What one runtime handler can do (`status.runtimeHandlers[].features`).
+/// Features of one runtime handler (`status.runtimeHandlers[].features`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandlerFeatures {
-    /// Read-only mounts whose submounts are read-only too.
+    /// Whether read-only mounts can be recursive.
     pub recursive_read_only_mounts: bool,
-    /// Pods with users of their own (`hostUsers: false`).
+    /// Whether pods can have user namespaces (`hostUsers: false`).
     pub user_namespaces: bool,
 }
 
-/// The runtime as it last answered.
+/// State of the runtime in its last response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeState {
-    /// Whether it has answered: before, nothing is known of what it can do.
+    /// Whether it has responded; before that, its features are unknown.
     pub answered: bool,
-    /// Why its network is not ready; `None`: it is.
+    /// Why the runtime's network is not ready; `None` if it is ready.
     pub network_fault: Option<String>,
-    /// Its handlers by name; the default one has the empty name.
+    /// Features of its handlers by name; the default handler has the empty name.
     pub handlers: BTreeMap<String, HandlerFeatures>,
-    /// Whether it knows `supplementalGroupsPolicy`.
+    /// Whether it supports `supplementalGroupsPolicy`.
     pub supplemental_groups_policy: bool,
-    /// Why it is not ready, as the node's condition says it; empty: it is.
+    /// Why it is not ready, for the node's condition; empty if it is ready.
     pub faults: Vec<String>,
 }
 
 impl RuntimeState {
-    /// From its answer to a status request.
+    /// Converts its response to a status request.
     pub fn of(answer: cri::StatusResponse) -> Self {
         let conditions = answer.status.unwrap_or_default().conditions;
         let fault = |kind: &str| {
@@ -60,36 +60,36 @@ impl RuntimeState {
         }
     }
 
-    /// What it was before, with the reason why it does not answer now. Its features stay: they are those of the pods
-    /// that run.
+    /// Returns the previous state with the reason why the runtime does not respond. The features are kept, because they apply to the
+    /// running pods.
     #[must_use]
     pub fn down(&self, why: &str) -> Self {
         Self { faults: vec![format!("container runtime is down: {why}")], ..self.clone() }
     }
 
-    /// Whether this handler can make what is mounted below a read-only volume read-only too.
+    /// Returns whether this handler supports recursive read-only mounts.
     pub fn has_recursive_read_only(&self, handler: &str) -> bool {
         self.handlers.get(handler).is_some_and(|h| h.recursive_read_only_mounts)
     }
 
-    /// Whether pods of this handler can have users of their own.
+    /// Returns whether pods of this handler can have user namespaces.
     pub fn has_user_namespaces(&self, handler: &str) -> bool {
         self.handlers.get(handler).is_some_and(|h| h.user_namespaces)
     }
 }
 
-/// Before the runtime is asked again at start.
+/// Delay before the runtime is asked again at start.
 const RUNTIME_RETRY: Duration = Duration::from_millis(200);
 
-/// Name and version of the runtime; waits until it answers.
+/// Asks for name and version of the runtime until it responds.
 pub async fn runtime_version(runtime: &dyn Runtime) -> (String, String) {
-    let mut told = false;
+    let mut is_logged = false;
     loop {
         match runtime.version().await {
             Ok(v) => return (v.runtime_name, v.runtime_version),
             Err(e) => {
-                if !std::mem::replace(&mut told, true) {
-                    tracing::warn!(error = %e, "the container runtime does not answer yet");
+                if !std::mem::replace(&mut is_logged, true) {
+                    tracing::warn!(error = %e, "the container runtime does not respond; retrying");
                 }
                 tokio::time::sleep(RUNTIME_RETRY).await;
             }

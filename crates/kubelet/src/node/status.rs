@@ -1,4 +1,4 @@
-//! The node's status as a pure function of what was found out (upstream: `pkg/kubelet/nodestatus/setters.go`).
+//! Computes the node's status from collected facts. Pure (upstream: `pkg/kubelet/nodestatus/setters.go`).
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -9,42 +9,42 @@ use serde_json::{Value, json};
 use super::runtime::{HandlerFeatures, RuntimeState};
 use crate::config::thresholds::Pressure;
 
-/// What this kubelet can and pods may need, by name (KEP-5328).
+/// Features of this kubelet that pods may require, by name (KEP-5328).
 const DECLARED_FEATURES: [&str; 4] = [
     "ExtendWebSocketsToKubelet",
     "InPlacePodLevelResourcesVerticalScaling",
     "InPlacePodVerticalScalingInitContainers",
     "RestartAllContainersOnContainerExits",
 ];
-/// Names listed per image.
+/// Maximum number of names per image.
 pub const IMAGE_NAMES_MAX: usize = 5;
 
-/// What the status is made of.
+/// Input for the status.
 #[derive(Clone, Debug)]
-pub struct Found {
-    /// Node name, reported as its host name.
+pub struct NodeStatusInput {
+    /// Name of the node, also reported as its host name.
     pub name: String,
-    /// Addresses that the node reports, the first of each family first.
+    /// Addresses that the node reports, the primary one of each family first.
     pub ips: Vec<String>,
-    /// Port of the kubelet's server; 0: none.
+    /// Port of the kubelet's server; 0 means no server.
     pub port: u16,
-    /// All that the machine has, by resource.
+    /// Capacity by resource.
     pub capacity: BTreeMap<String, Quantity>,
-    /// What of it is left for pods.
+    /// Allocatable amounts by resource.
     pub allocatable: BTreeMap<String, Quantity>,
-    /// What `status.nodeInfo` says of the machine.
+    /// Value of `status.nodeInfo`.
     pub info: NodeSystemInfo,
-    /// What the eviction manager finds short.
+    /// Pressure conditions of the eviction manager.
     pub pressure: Pressure,
-    /// Whether the machine is about to go down.
+    /// Whether the node is shutting down.
     pub shuts_down: bool,
-    /// Images: names and size.
+    /// Names and size in bytes of images.
     pub images: Vec<(Vec<String>, u64)>,
-    /// As many of them are listed, the largest first; `None`: all.
+    /// Maximum number of listed images, largest first; `None` means all.
     pub images_max: Option<usize>,
-    /// Volumes of drivers that pods have or are about to have.
+    /// CSI volumes that pods use or are about to use.
     pub volumes_in_use: Vec<String>,
-    /// What the runtime can do.
+    /// Status and features of the runtime.
     pub runtime: RuntimeState,
 }
 
@@ -58,8 +58,8 @@ fn condition(kind: &str, status: bool, reason: &str, message: &str, old: &Value,
         "lastHeartbeatTime": now, "lastTransitionTime": transition})
 }
 
-/// The whole status; `old` are the conditions the node has.
-pub fn status(f: &Found, old: &Value, now: Timestamp) -> NodeStatus {
+/// Builds the status; `old` has the node's current conditions.
+pub fn status(f: &NodeStatusInput, old: &Value, now: Timestamp) -> NodeStatus {
     let p = f.pressure;
     let pressure = |kind: &str, under: bool, yes: (&str, &str), no: (&str, &str)| {
         let (reason, message) = if under { yes } else { no };
@@ -123,16 +123,16 @@ pub fn status(f: &Found, old: &Value, now: Timestamp) -> NodeStatus {
     NodeStatus { tree: out, ready: is_ready }
 }
 
-/// A node's status, as it is written.
+/// A node's status for writing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeStatus {
-    /// The tree of `status`.
+    /// The `status` object.
     pub tree: Value,
-    /// Whether its condition `Ready` holds.
+    /// Whether the condition `Ready` is true.
     pub ready: bool,
 }
 
-/// Whether two statuses differ in more than heartbeats.
+/// Returns whether two statuses differ in more than heartbeat times.
 pub fn differ(a: &Value, b: &Value) -> bool {
     let bare = |v: &Value| {
         let mut v = v.clone();
@@ -151,8 +151,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_follows_faults_and_heartbeats_are_no_change() {
-        let f = Found {
+    fn readiness_follows_errors_and_heartbeats_are_no_change() {
+        let f = NodeStatusInput {
             name: "n".into(),
             ips: vec!["1.2.3.4".into()],
             port: 10250,
@@ -173,17 +173,17 @@ mod tests {
         let a = a.tree;
         assert_eq!(a["conditions"][3]["reason"], "KubeletReady");
         assert_eq!((&a["images"][0]["sizeBytes"], a["images"].as_array().map(Vec::len)), (&json!(3), Some(2)));
-        let all = status(&Found { images_max: None, ..f.clone() }, &Value::Null, t0).tree;
+        let all = status(&NodeStatusInput { images_max: None, ..f.clone() }, &Value::Null, t0).tree;
         assert_eq!(all["images"].as_array().map(Vec::len), Some(3));
         assert_eq!(a["volumesInUse"], json!(["v"]));
         let b = status(&f, &a["conditions"], t1).tree;
         assert!(!differ(&a, &b) && a != b);
         let faults = vec!["container runtime network not ready: x".into()];
         let handlers = [(String::new(), HandlerFeatures { user_namespaces: true, ..Default::default() })].into();
-        let down = status(&Found { shuts_down: true, ..f.clone() }, &b["conditions"], t1);
+        let down = status(&NodeStatusInput { shuts_down: true, ..f.clone() }, &b["conditions"], t1);
         assert!(!down.ready);
         assert_eq!(down.tree["conditions"][3]["message"], "node is shutting down");
-        let broken = Found { runtime: RuntimeState { faults, handlers, ..Default::default() }, ..f };
+        let broken = NodeStatusInput { runtime: RuntimeState { faults, handlers, ..Default::default() }, ..f };
         let c = status(&broken, &b["conditions"], t1);
         assert!(!c.ready);
         let c = c.tree;

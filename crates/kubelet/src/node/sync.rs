@@ -1,5 +1,5 @@
-//! Keeps the node's status current: looks every ten seconds (or at once when the runtime's readiness changed), writes
-//! what changed, and an unchanged status every five minutes.
+//! Keeps the node's status current: computes it every ten seconds, or at once when the runtime's readiness changed; writes changes, and an
+//! unchanged status every five minutes.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,54 +14,54 @@ use tokio::sync::watch;
 
 use super::facts::NodeFacts;
 use super::runtime::RuntimeState;
-use super::status::{Found, NodeStatus, differ, status};
+use super::status::{NodeStatus, NodeStatusInput, differ, status};
 use super::{facts, lease, register};
 use crate::config::Config;
 use crate::config::thresholds::Pressure;
 use crate::csi::in_use::InUse;
 use crate::devices::Devices;
 
-/// Between looks at a node that is not ready yet.
+/// Interval while the node is not ready.
 const NOT_READY_PERIOD: Duration = Duration::from_millis(500);
 
-/// A runtime that does not say for so long how it is counts as down (upstream `maxWaitForContainerRuntime`). Its other calls may
-/// take minutes, and so would the node's silence.
+/// Maximum time for the runtime's status response; then it counts as down (upstream: `maxWaitForContainerRuntime`). Other calls may take
+/// minutes, but the node's status must not wait that long.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// Everything the node's reports are made from.
+/// Dependencies and inputs for the node's status.
 pub struct NodeSync {
-    /// What the kubelet was told.
+    /// Configuration of the kubelet.
     pub config: Arc<Config>,
-    /// The API under the node's own identity.
+    /// Client of the API that authenticates as this node.
     pub client: Client,
-    /// The runtime that is asked whether it is ready.
+    /// The runtime, which is asked for its status.
     pub runtime: Arc<dyn Runtime>,
-    /// The clock of the conditions' times.
+    /// Clock for the conditions' timestamps.
     pub clock: Arc<dyn Clock>,
     /// Name and version of the runtime, such as `containerd://1.7.0`.
     pub runtime_version: String,
-    /// The server's port.
+    /// Port of the kubelet's server.
     pub port: u16,
-    /// Receives what the runtime says of itself.
+    /// Publishes the state of the runtime.
     pub runtime_state: watch::Sender<Arc<RuntimeState>>,
-    /// Receives what pods may see of the node.
+    /// Publishes facts about the node for pods.
     pub node_facts: watch::Sender<Arc<NodeFacts>>,
-    /// What the node is short of.
+    /// Pressure conditions of the node.
     pub pressure: watch::Receiver<Pressure>,
-    /// Whether the machine is about to go down.
+    /// Whether the node is shutting down.
     pub shutdown: watch::Receiver<bool>,
-    /// Receives whether the API was last told that the node is ready.
+    /// Publishes whether the last written status was ready.
     pub ready: watch::Sender<bool>,
-    /// Volumes of drivers that pods have here.
+    /// CSI volumes in use.
     pub in_use: InUse,
-    /// Devices that plugins offer.
+    /// Devices of device plugins.
     pub devices: Devices,
-    /// The group of the lease's task.
+    /// Task group for the lease.
     pub tasks: Tasks,
 }
 
 impl NodeSync {
-    /// Registers and reports until the task is ended.
+    /// Registers the node and reports its status until the task is aborted.
     pub async fn run(&self) {
         let (mut pressure, mut volumes) = (self.pressure.clone(), self.in_use.changes());
         let (mut devices, mut shutdown) = (self.devices.changes(), self.shutdown.clone());
@@ -83,22 +83,22 @@ impl NodeSync {
                         written = current.tree.clone();
                         last = Some(tokio::time::Instant::now());
                     }
-                    Err(e) => tracing::info!(error = %e, "node status not written"),
+                    Err(e) => tracing::info!(error = %e, "writing the node's status failed; retrying"),
                 }
             }
-            // Said also when nothing was written: a volume that was let go and taken again is what the API knows already.
-            let told = written["volumesInUse"].as_array().into_iter().flatten();
-            self.in_use.reported(told.filter_map(|v| v.as_str()).map(str::to_owned));
-            // A node that is not ready yet is looked at more often: its first pod waits for it.
+            // Also if nothing was written: a volume that was released and used again may be unchanged in the API.
+            let reported = written["volumesInUse"].as_array().into_iter().flatten();
+            self.in_use.reported(reported.filter_map(|v| v.as_str()).map(str::to_owned));
+            // A node that is not ready is checked more often, because its first pod waits for it.
             let pause = if current.ready { self.config.node_status_update } else { NOT_READY_PERIOD };
             let changed = async {
-                let told = tokio::select! {
+                let changed = tokio::select! {
                     p = pressure.changed() => p,
                     v = volumes.changed() => v,
                     d = devices.changed() => d,
                     s = shutdown.changed() => s,
                 };
-                if told.is_err() {
+                if changed.is_err() {
                     std::future::pending::<()>().await;
                 }
             };
@@ -113,7 +113,7 @@ impl NodeSync {
         let name = &self.config.node_name;
         match self.client.patch::<Node>("", name, "status", PatchKind::Strategic, &patch, &options).await {
             Err(e) if e.is_not_found() => {
-                // The Node was deleted: register again.
+                // The Node was deleted, so register again.
                 register::register(&self.client, &self.config, current).await;
                 Ok(())
             }
@@ -130,7 +130,7 @@ impl NodeSync {
     async fn found(&self, old: &Value) -> NodeStatus {
         let (config, version) = (Arc::clone(&self.config), self.runtime_version.clone());
         let mut machine = FILES.run(move || MachineState::read(&config, &version)).await.unwrap_or_default();
-        // Those whose plugin is gone as well: what the API has heard of stays there until it is told otherwise.
+        // Also resources whose plugins are gone, because the API keeps a resource until it is set to 0.
         for (name, amount) in self.devices.amounts() {
             machine.capacity.insert(name.clone(), Quantity::from_i64(amount.capacity));
             machine.allocatable.insert(name, Quantity::from_i64(amount.allocatable));
@@ -151,7 +151,7 @@ impl NodeSync {
             .map(|i| (i.repo_digests.into_iter().chain(i.repo_tags).collect::<Vec<_>>(), i.size))
             .filter(|(names, _)| !names.is_empty())
             .collect();
-        let found = Found {
+        let found = NodeStatusInput {
             name: self.config.node_name.clone(),
             ips,
             port: self.port,
@@ -173,7 +173,7 @@ impl NodeSync {
         let state = match answer {
             Ok(Ok(answer)) => RuntimeState::of(answer),
             Ok(Err(e)) => self.runtime_state.borrow().down(&e.to_string()),
-            Err(_) => self.runtime_state.borrow().down(&format!("it has not answered for {ANSWER_MAX:?}")),
+            Err(_) => self.runtime_state.borrow().down(&format!("it did not respond within {ANSWER_MAX:?}")),
         };
         self.runtime_state.send_if_modified(|now| {
             let changed = **now != state;
@@ -186,7 +186,7 @@ impl NodeSync {
     }
 }
 
-/// What is read of the machine for one report.
+/// What one status reads of the machine.
 #[derive(Default)]
 struct MachineState {
     capacity: BTreeMap<String, Quantity>,

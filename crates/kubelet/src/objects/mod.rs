@@ -1,5 +1,5 @@
-//! Config maps and secrets that pods refer to: one watch per object in use, as the Node authorizer allows no more, and a
-//! note to the pods' workers when one changes (upstream: `pkg/kubelet/util/manager/watch_based_manager.go`).
+//! ConfigMaps and Secrets that pods refer to. There is one watch per object in use, because the Node authorizer allows no wider watch.
+//! Workers are notified of changes (upstream: `pkg/kubelet/util/manager/watch_based_manager.go`).
 pub mod tokens;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -14,15 +14,15 @@ use parking_lot::Mutex;
 
 use crate::pod;
 
-/// How long a reader waits for the first state of an object.
+/// Maximum time that a reader waits for the initial state of an object.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
 /// Kind of a referenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A `v1` ConfigMap, whose data are text and bytes.
+    /// A `v1` ConfigMap with strings and binary data.
     ConfigMap,
-    /// A `v1` Secret, whose data are base64.
+    /// A `v1` Secret with binary data.
     Secret,
 }
 
@@ -35,38 +35,38 @@ impl Kind {
     }
 }
 
-/// One object that a pod refers to.
+/// An object that a pod refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {
-    /// Which kind of object it is.
+    /// Kind of the object.
     pub kind: Kind,
-    /// Namespace and name.
+    /// Namespace and name of the object.
     pub key: ObjectKey,
 }
 
-/// Why an object's content is not there; the text is for events.
+/// Why the content of an object is not available. The message is used in events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// The API has no such object.
+    /// The object does not exist in the API.
     #[error("{kind} {name:?} not found")]
     NotFound {
-        /// `configmap` or `secret`.
+        /// Either `configmap` or `secret`.
         kind: &'static str,
-        /// The object's name.
+        /// Name of the object.
         name: String,
     },
-    /// The API has not answered yet.
+    /// The API did not respond in time.
     #[error("failed to sync {kind} cache: timed out waiting for the condition")]
     Late {
-        /// `configmap` or `secret`.
+        /// Either `configmap` or `secret`.
         kind: &'static str,
     },
 }
 
-/// The keys and bytes of an object; never printed.
+/// Keys and values of an object; never printed.
 pub type Data = BTreeMap<String, Vec<u8>>;
 
-/// The store; cheap to clone.
+/// Cache of the objects that pods refer to. Clones share it.
 #[derive(Clone)]
 pub struct Objects {
     shared: Arc<SharedObjects>,
@@ -93,7 +93,7 @@ enum Handle {
 }
 
 impl Objects {
-    /// A store that calls `notify` with the UID of each pod that refers to what changed.
+    /// Creates a cache that calls `notify` with the UID of each pod that refers to a changed object.
     pub fn new(tasks: &Tasks, client: Client, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self {
             shared: Arc::new(SharedObjects {
@@ -105,7 +105,7 @@ impl Objects {
         }
     }
 
-    /// Watches what `pod` refers to.
+    /// Starts watches of the objects that `pod` refers to.
     pub fn register(&self, pod: &Pod) {
         let uid = pod::uid(pod);
         for reference in references(pod) {
@@ -113,7 +113,7 @@ impl Objects {
         }
     }
 
-    /// Forgets a pod; ends the watches that no other pod needs.
+    /// Removes a pod, and ends the watches that no other pod needs.
     pub fn unregister(&self, uid: &str) {
         let mut watched = self.shared.watched.lock();
         watched.retain(|_, w| {
@@ -156,10 +156,10 @@ impl Objects {
         Informer::new(self.shared.client.clone(), config).on_change(changed).start_in(&self.shared.tasks)
     }
 
-    /// A pull secret for a pod.
+    /// Returns a pull secret of a pod.
     ///
     /// # Errors
-    /// When the API has none of this name, or has not answered in time.
+    /// The secret does not exist, or the API did not respond in time.
     pub async fn secret(&self, pod: &Pod, name: &str) -> Result<Arc<Secret>, ObjectError> {
         let reference = Reference { kind: Kind::Secret, key: ObjectKey::new(pod::namespace(pod), name) };
         let kind = Kind::Secret.word();
@@ -169,10 +169,10 @@ impl Objects {
         h.get(&reference.key).ok_or_else(missing)
     }
 
-    /// The data of an object for a pod.
+    /// Returns the data of an object for a pod.
     ///
     /// # Errors
-    /// When the API has none of this name, or has not answered in time.
+    /// The object does not exist, or the API did not respond in time.
     pub async fn data(&self, pod: &Pod, kind: Kind, name: &str) -> Result<Data, ObjectError> {
         let reference = Reference { kind, key: ObjectKey::new(pod::namespace(pod), name) };
         let handle = self.watch(&reference, pod::uid(pod));
@@ -195,7 +195,7 @@ impl Objects {
     }
 }
 
-/// Every config map and secret that a pod's spec names.
+/// Returns all ConfigMaps and Secrets that a pod's spec refers to.
 pub fn references(pod: &Pod) -> Vec<Reference> {
     let mut out = Vec::new();
     let Some(s) = pod.spec.as_ref() else { return out };

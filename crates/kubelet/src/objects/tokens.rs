@@ -1,5 +1,5 @@
-//! Bound service account tokens for projected volumes: asked for once, kept, and renewed at 80 % of their life or after
-//! a day (upstream: `pkg/kubelet/token`).
+//! Bound service account tokens for projected volumes: requested once, cached, and renewed after 80 % of their lifetime or after a day
+//! (upstream: `pkg/kubelet/token`).
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,29 +14,29 @@ use serde_json::json;
 
 use crate::pod;
 
-/// A token is renewed after this share of its life.
+/// Percentage of its lifetime after which a token is renewed.
 const RENEW_PERCENT: u32 = 80;
-/// … and after this long in any case.
+/// Maximum age of a token before it is renewed.
 const RENEW_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How far the clock may go back before a token counts as one of the future; the server allows as much.
+/// Maximum clock change backwards before a token counts as issued in the future. The server has the same tolerance.
 const EARLY_MAX: Duration = Duration::from_secs(60);
-/// Life of a token whose volume does not say.
+/// Lifetime in seconds of a token whose volume does not set one.
 pub const DEFAULT_SECONDS: i64 = 3600;
 
-/// A token; its text does not print.
+/// A token. Its `Debug` output omits the token itself.
 #[derive(Clone)]
 pub struct Token {
     text: Arc<str>,
-    /// When it was asked for.
+    /// When it was requested.
     asked: Timestamp,
-    /// When to ask for the next one.
+    /// When it is to be renewed.
     pub renew_at: Timestamp,
-    /// When it is no longer good.
+    /// When it expires.
     pub expires: Timestamp,
 }
 
 impl Token {
-    /// The token itself.
+    /// Returns the token itself.
     pub fn secret(&self) -> &str {
         &self.text
     }
@@ -68,7 +68,7 @@ struct TokenAnswerStatus {
     expiration_timestamp: Timestamp,
 }
 
-/// The tokens of this node's pods; cheap to clone.
+/// Cache of the tokens of this node's pods. Clones share it.
 #[derive(Clone)]
 pub struct Tokens {
     client: Client,
@@ -77,19 +77,20 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// An empty store; tokens are asked for when a volume needs them.
+    /// Creates an empty cache; tokens are requested when a volume needs them.
     pub fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
         Self { client, clock, kept: Arc::default() }
     }
 
-    /// A token for `pod`; a kept one while it is young enough, also an older one that still lives if asking fails.
+    /// Returns a token for `pod`: the cached one if it need not be renewed, otherwise a new one. If the request fails, returns the cached
+    /// one as long as it is valid.
     pub async fn get(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, String> {
         let account = pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref()).unwrap_or("default");
         let key =
             Key { pod: pod::uid(pod).to_owned(), account: account.to_owned(), audience: audience.to_owned(), seconds };
         let kept = self.kept.lock().get(&key).cloned();
         let now = self.clock.now();
-        // One that was asked for in what is the future now: the clock was set back, and the server takes none of that day.
+        // If the token was requested in the future, the clock was set back, and the server rejects such tokens.
         if let Some(t) = kept.as_ref().filter(|t| now < t.renew_at && now + EARLY_MAX >= t.asked) {
             return Ok(t.clone());
         }
@@ -100,7 +101,7 @@ impl Tokens {
             }
             Err(e) => match kept.filter(|t| now < t.expires) {
                 Some(mut t) => {
-                    tracing::warn!(error = %e, "token not renewed; the present one is kept");
+                    tracing::warn!(error = %e, "renewing a service account token failed; keeping the current token");
                     t.renew_at = now + Duration::from_secs(30);
                     Ok(t)
                 }
@@ -128,7 +129,7 @@ impl Tokens {
         Ok(Token { text: answer.status.token.into(), asked, renew_at: asked + renew, expires })
     }
 
-    /// Forgets a pod's tokens.
+    /// Removes a pod's tokens.
     pub fn forget(&self, uid: &str) {
         self.kept.lock().retain(|k, _| k.pod != uid);
     }

@@ -1,5 +1,5 @@
-//! What containers have to themselves, on disk, in upstream's form and under its names, so that either kubelet takes over from the
-//! other (`cpu_manager_state`, `memory_manager_state`).
+//! Checkpoints of exclusive CPUs and memory (`cpu_manager_state`, `memory_manager_state`), under upstream's file names and in its format,
+//! so that Kelson's and upstream's kubelet can replace each other.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::collections::BTreeMap;
@@ -12,37 +12,37 @@ use super::cpus::ByContainer;
 use super::memory::{MemoryBlock, NodesMemory};
 use crate::config::cpuset::CpuSet;
 
-/// In the kubelet's directory.
+/// File name in the kubelet's root directory.
 pub const CPU_FILE: &str = "cpu_manager_state";
-/// In the kubelet's directory.
+/// File name in the kubelet's root directory.
 pub const MEMORY_FILE: &str = "memory_manager_state";
 
-/// The state of the processors.
+/// Checkpoint of CPU assignments.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CpuState {
-    /// The policy under which it was written.
+    /// Policy under which it was written.
     pub policy_name: String,
-    /// Where those run that have none of their own.
+    /// CPUs of the shared pool.
     #[serde(rename = "defaultCpuSet", alias = "defaultCPUSet", default)]
     pub shared: String,
-    /// Whose are the others.
+    /// Exclusive CPUs of containers.
     #[serde(rename = "entries", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held: ByContainer<String>,
     #[serde(default)]
     checksum: u64,
 }
 
-/// The state of the memory.
+/// Checkpoint of memory assignments.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryState {
-    /// The policy under which it was written.
+    /// Policy under which it was written.
     pub policy_name: String,
-    /// What each part of the machine has left.
+    /// State of each NUMA node's memory.
     #[serde(rename = "machineState", default)]
     pub nodes: NodesMemory,
-    /// What containers were promised.
+    /// Memory that is reserved for containers.
     #[serde(rename = "entries", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held: ByContainer<Vec<MemoryBlock>>,
     #[serde(default)]
@@ -50,7 +50,7 @@ pub struct MemoryState {
 }
 
 impl CpuState {
-    /// To be written.
+    /// Creates a checkpoint with its checksum.
     pub fn new(policy: &str, shared: &CpuSet, held: &ByContainer<CpuSet>) -> Self {
         let text = |all: &BTreeMap<String, CpuSet>| all.iter().map(|(n, s)| (n.clone(), s.to_string())).collect();
         let held: ByContainer<String> = held.iter().map(|(pod, all)| (pod.clone(), text(all))).collect();
@@ -59,10 +59,10 @@ impl CpuState {
         Self { policy_name: policy.to_owned(), shared, held, checksum }
     }
 
-    /// What an earlier kubelet left under the same policy; `None` where it left nothing.
+    /// Reads the checkpoint of an earlier kubelet: the shared pool and the exclusive CPUs. `None` if there is none.
     ///
     /// # Errors
-    /// When it is damaged or was written under another policy: then somebody must look, as upstream has it.
+    /// It is damaged or was written under another policy. Like upstream, an operator must then remove it.
     pub fn read(dir: &Path, policy: &str) -> Result<Option<(CpuSet, ByContainer<CpuSet>)>, String> {
         let found = read::<Self>(&dir.join(CPU_FILE), policy, "CPU", |s| {
             (s.policy_name.as_str(), s.checksum, checksum::of_cpus(&s.policy_name, &s.shared, &s.held))
@@ -80,16 +80,16 @@ impl CpuState {
 }
 
 impl MemoryState {
-    /// To be written.
+    /// Creates a checkpoint with its checksum.
     pub fn new(policy: &str, nodes: &NodesMemory, held: &ByContainer<Vec<MemoryBlock>>) -> Self {
         let checksum = checksum::of_memory(policy, nodes, held);
         Self { policy_name: policy.to_owned(), nodes: nodes.clone(), held: held.clone(), checksum }
     }
 
-    /// What an earlier kubelet left under the same policy; `None` where it left nothing.
+    /// Reads the checkpoint of an earlier kubelet; `None` if there is none.
     ///
     /// # Errors
-    /// As of [`CpuState::read`].
+    /// As for [`CpuState::read`].
     pub fn read(dir: &Path, policy: &str) -> Result<Option<Self>, String> {
         read::<Self>(&dir.join(MEMORY_FILE), policy, "memory", |s| {
             (s.policy_name.as_str(), s.checksum, checksum::of_memory(&s.policy_name, &s.nodes, &s.held))
@@ -97,7 +97,7 @@ impl MemoryState {
     }
 }
 
-/// Reads a state file; `about` tells its policy, the sum that it has and the one that it should have.
+/// Reads a checkpoint file. `about` returns its policy, its checksum, and the computed checksum.
 fn read<T: serde::de::DeserializeOwned>(
     path: &Path,
     policy: &str,
@@ -117,7 +117,7 @@ fn read<T: serde::de::DeserializeOwned>(
     };
     let state: T = serde_json::from_slice(&text).map_err(|e| fault(e.to_string()))?;
     let (written_by, sum, expected) = about(&state);
-    // Zero is the sum of a file that had none yet.
+    // Zero means that the file has no checksum.
     if sum != 0 && sum != expected {
         return Err(fault("checkpoint is corrupted".into()));
     }
@@ -127,10 +127,10 @@ fn read<T: serde::de::DeserializeOwned>(
     Ok(Some(state))
 }
 
-/// Writes a state, whole or not at all.
+/// Writes a checkpoint atomically.
 ///
 /// # Errors
-/// The system's.
+/// The error of the system call.
 pub fn write(dir: &Path, file: &str, state: &impl Serialize) -> Result<(), String> {
     let text = serde_json::to_vec(state).map_err(|e| e.to_string())?;
     kelson_pki::write_secret(&dir.join(file), &text, true).map_err(|e| e.to_string())
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_damage_is_told() {
+    fn checkpoints_round_trip_and_damage_is_reported() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(CpuState::read(dir.path(), "static"), Ok(None));
         let set = |text: &str| text.parse::<CpuSet>().expect("a set");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_upstreams_kubelet_left_is_read() {
+    fn upstreams_checkpoint_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
         let text = r#"{"policyName":"static","machineState":{"0":{"numberOfAssignments":0,"memoryMap":{"memory":{"total":2048,
             "systemReserved":512,"allocatable":1536,"reserved":512,"free":1024}},"cells":[]}},

@@ -1,11 +1,11 @@
-//! The sum by which upstream's kubelet knows that its state files are whole: over the text that Go prints of them in memory, with
-//! the names of its types. Pure.
+//! Checksums of upstream's checkpoint files. They are computed over the string that Go prints for the in-memory structures, including type
+//! names. Pure.
 use std::fmt::Write as _;
 
 use super::cpus::ByContainer;
 use super::memory::{MemoryBlock, NodesMemory};
 
-/// FNV-1a over 32 bits.
+/// FNV-1a with 32 bits.
 fn fnv(text: &str) -> u64 {
     let sum = text.bytes().fold(0x811c_9dc5_u32, |sum, b| (sum ^ u32::from(b)).wrapping_mul(0x0100_0193));
     u64::from(sum)
@@ -15,7 +15,7 @@ fn joined<T>(all: impl IntoIterator<Item = T>, text: impl Fn(T) -> String) -> St
     all.into_iter().map(text).collect::<Vec<_>>().join(" ")
 }
 
-/// The sum of a `cpu_manager_state`.
+/// Checksum of `cpu_manager_state`.
 pub fn of_cpus(policy: &str, shared: &str, held: &ByContainer<String>) -> u64 {
     let pods = joined(held, |(pod, all)| format!("{pod}:map[{}]", joined(all, |(name, set)| format!("{name}:{set}"))));
     fnv(&format!(
@@ -24,7 +24,7 @@ pub fn of_cpus(policy: &str, shared: &str, held: &ByContainer<String>) -> u64 {
     ))
 }
 
-/// The sum of a `memory_manager_state`.
+/// Checksum of `memory_manager_state`.
 pub fn of_memory(policy: &str, nodes: &NodesMemory, held: &ByContainer<Vec<MemoryBlock>>) -> u64 {
     let numbers = |all: &[u32]| joined(all, u32::to_string);
     let mut parts = String::new();
@@ -38,7 +38,7 @@ pub fn of_memory(policy: &str, nodes: &NodesMemory, held: &ByContainer<Vec<Memor
         });
         let space = if parts.is_empty() { "" } else { " " };
         let (count, cells) = (n.number_of_assignments, numbers(&n.cells));
-        // Writing into a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(
             parts,
             "{space}{id}:<*>{{NumberOfAssignments:(int){count} \
@@ -71,7 +71,7 @@ mod tests {
         let containers = [("container1", "4-6"), ("container2", "1-3")].map(|(n, s)| (n.to_owned(), s.to_owned()));
         let held = BTreeMap::from([("pod".to_owned(), BTreeMap::from(containers))]);
         assert_eq!(of_cpus("none", "1-3", &held), 3_610_638_499);
-        // As every node has it whose kubelet never heard of the policy.
+        // The checksum of every node that has never enabled the policy.
         assert_eq!(of_cpus("none", "", &BTreeMap::new()), 1_353_318_690);
         let memory = MemoryAmounts { total: 2048, system_reserved: 512, allocatable: 1536, reserved: 512, free: 1024 };
         let node = NodeMemory { memory_map: [("memory".to_owned(), memory)].into(), ..NodeMemory::default() };

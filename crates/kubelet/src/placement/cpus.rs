@@ -1,11 +1,11 @@
-//! Processors that containers have to themselves (upstream: `cpumanager/policy_static.go`): a pod that is guaranteed what it asks for,
-//! and asks for whole processors, has them alone; all others share what is left. Pure.
+//! Exclusive CPUs (upstream: `cpumanager/policy_static.go`). A container of a Guaranteed pod that requests whole CPUs gets them
+//! exclusively; all others share the remaining ones. Pure.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::hints::{NumaHint, Wishes};
+use super::hints::{NumaHint, ResourceHints};
 use super::layout::{Level, MachineLayout};
 use super::numa::{NodeMask, subsets};
 use super::take::take;
@@ -13,17 +13,17 @@ use crate::config::cpuset::CpuSet;
 use crate::config::placement::CpuOptions;
 use crate::pod::{self, Member, Role};
 
-/// Why a pod does not get what it asks for: reason and message of its failure.
+/// Why resources cannot be assigned to a pod: reason and message of its failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementRefusal {
-    /// Such as `TopologyAffinityError`.
+    /// Reason, such as `TopologyAffinityError`.
     pub reason: &'static str,
-    /// In upstream's words.
+    /// Message in upstream's words.
     pub message: String,
 }
 
 impl PlacementRefusal {
-    /// What should have been there is not.
+    /// Creates an `UnexpectedAdmissionError`.
     pub fn unexpected(why: impl std::fmt::Display) -> Self {
         Self {
             reason: "UnexpectedAdmissionError",
@@ -35,28 +35,30 @@ impl PlacementRefusal {
     }
 }
 
-/// Containers by the UID of their pod and by name, and what each has.
+/// Values by UID of the pod and name of the container.
 pub type ByContainer<T> = BTreeMap<String, BTreeMap<String, T>>;
 
-/// Whose processors are whose.
+/// Assignment of CPUs to containers. A CPU is in the shared pool, reserved, or exclusive to one container. [`CpuTable::hints`] lists the
+/// NUMA nodes from which a request could be met, [`CpuTable::allocate`] assigns after the hints of all resources were merged, and
+/// [`CpuTable::take_back`] releases. The state is restored from a checkpoint by [`CpuTable::restored`].
 #[derive(Clone, Debug)]
 pub struct CpuTable {
     machine: Arc<MachineLayout>,
     options: CpuOptions,
     reserved: CpuSet,
     reserved_cores: CpuSet,
-    /// Where everybody else runs, what is reserved included unless that is strict.
+    /// The shared pool, including reserved CPUs unless reservation is strict.
     shared: CpuSet,
     held: ByContainer<CpuSet>,
-    /// What the steps of the pod had that was looked at last.
+    /// CPUs of the init containers of the last processed pod, by its UID.
     reusable: (String, CpuSet),
 }
 
 impl CpuTable {
-    /// Nobody has any yet. `amount` is how many are reserved; `by_number` which, where that was said.
+    /// Creates a table without assignments. `amount` is the number of reserved CPUs; `by_number` the reserved CPUs if they are configured.
     ///
     /// # Errors
-    /// When that is not possible on this machine.
+    /// The reservation or an option is impossible on this machine.
     pub fn new(
         machine: Arc<MachineLayout>,
         options: CpuOptions,
@@ -92,10 +94,10 @@ impl CpuTable {
         Ok(Self { machine, options, reserved, reserved_cores, shared, held, reusable })
     }
 
-    /// With what an earlier kubelet gave.
+    /// Restores assignments from a checkpoint.
     ///
     /// # Errors
-    /// When that does not fit the machine or the configuration of now.
+    /// They do not match the machine or the configuration.
     pub fn restored(mut self, shared: CpuSet, held: ByContainer<CpuSet>) -> Result<Self, String> {
         if shared.is_empty() {
             return if held.is_empty() { Ok(self) } else { Err("default cpuset cannot be empty".into()) };
@@ -137,66 +139,66 @@ impl CpuTable {
         Ok(self)
     }
 
-    /// Where those run that have none of their own.
+    /// Returns the shared pool.
     pub fn shared(&self) -> &CpuSet {
         &self.shared
     }
-    /// What containers have to themselves.
+    /// Returns the exclusive CPUs of all containers.
     pub fn held(&self) -> &ByContainer<CpuSet> {
         &self.held
     }
-    /// What one container has to itself.
+    /// Returns the exclusive CPUs of one container.
     pub fn of(&self, pod: &str, container: &str) -> Option<&CpuSet> {
         self.held.get(pod)?.get(container)
     }
-    /// What could be given if nobody had any.
+    /// Returns the CPUs that could be assigned if none were.
     pub fn allocatable(&self) -> CpuSet {
         self.machine.cpus.all().minus(&self.reserved)
     }
-    /// What could be given now.
+    /// Returns the CPUs that can be assigned now.
     pub fn free(&self) -> CpuSet {
         self.shared.minus(&self.reserved)
     }
-    /// Whether only whole cores are given.
+    /// Returns whether only whole cores are assigned.
     pub fn is_by_core(&self) -> bool {
         self.options.whole_cores
     }
-    /// How many of each part of the machine somebody has to himself.
+    /// Number of exclusive CPUs, by NUMA node.
     pub fn by_node(&self) -> BTreeMap<u32, usize> {
         let all = self.held.values().flat_map(BTreeMap::values).fold(CpuSet::default(), |s, cpus| s.plus(cpus));
         let taken = self.machine.cpus.only(&all);
         self.machine.cpus.ids(Level::Node).into_iter().map(|n| (n, taken.count(Level::Node, n))).collect()
     }
-    /// Whether all of these share one last cache.
+    /// Returns whether these CPUs share one last-level cache.
     pub fn shares_cache(&self, cpus: &CpuSet) -> bool {
         super::take::shares_cache(&self.machine, cpus)
     }
 
-    /// Where the processors could come from that a container of a pod wants.
-    pub fn hints(&self, pod: &Pod, c: &Container) -> Wishes {
+    /// NUMA hints for the CPUs of one container.
+    pub fn hints(&self, pod: &Pod, c: &Container) -> ResourceHints {
         let wanted = whole_cpus(pod, c);
         if wanted == 0 {
-            return Wishes::new();
+            return ResourceHints::new();
         }
         let hints = match self.of(pod::uid(pod), &c.name) {
             Some(held) if held.len() != wanted => Vec::new(),
             Some(held) => self.places(held, &CpuSet::default(), wanted),
             None => self.places(&self.free(), self.reusable(pod::uid(pod)), wanted),
         };
-        Wishes::from([("cpu".to_owned(), Some(hints))])
+        ResourceHints::from([("cpu".to_owned(), Some(hints))])
     }
 
-    /// Where all processors could come from that a pod wants.
-    pub fn pod_hints(&self, pod: &Pod) -> Wishes {
+    /// NUMA hints for all CPUs of a pod.
+    pub fn pod_hints(&self, pod: &Pod) -> ResourceHints {
         let wanted = of_pod(pod);
         if wanted == 0 {
-            return Wishes::new();
+            return ResourceHints::new();
         }
         let mut has = CpuSet::default();
         for m in pod::members(pod).filter(|m| m.role != Role::Ephemeral) {
             let Some(held) = self.of(pod::uid(pod), &m.container.name) else { continue };
             if held.len() != whole_cpus(pod, &m.container) {
-                return Wishes::from([("cpu".to_owned(), Some(Vec::new()))]);
+                return ResourceHints::from([("cpu".to_owned(), Some(Vec::new()))]);
             }
             has = has.plus(held);
         }
@@ -204,7 +206,7 @@ impl CpuTable {
             true => self.places(&has, &CpuSet::default(), wanted),
             false => self.places(&self.free(), &self.reusable(pod::uid(pod)).plus(&has), wanted),
         };
-        Wishes::from([("cpu".to_owned(), Some(hints))])
+        ResourceHints::from([("cpu".to_owned(), Some(hints))])
     }
 
     fn reusable(&self, pod: &str) -> &CpuSet {
@@ -233,7 +235,7 @@ impl CpuTable {
         places.into_iter().map(|mask| NumaHint { nodes: Some(mask), preferred: preferred(mask) }).collect()
     }
 
-    /// Whether these parts lie in as few sockets as so many parts can.
+    /// Returns whether these NUMA nodes are in as few sockets as `least` nodes can be.
     fn is_by_socket(&self, mask: NodeMask, least: u32) -> bool {
         let cpus = &self.machine.cpus;
         let of_socket = cpus.ids(Level::Node).len() / cpus.ids(Level::Socket).len().max(1);
@@ -244,11 +246,11 @@ impl CpuTable {
         self.machine.cpus.0.values().filter(|p| mask.has(p.node)).map(|p| p.socket).collect()
     }
 
-    /// Gives a container its processors, near to what `hint` says as far as there are; what it got, `None` where it asks for none
-    /// or has them.
+    /// Assigns CPUs to a container, from the NUMA nodes in `hint` as far as possible. Returns the CPUs; `None` if it requests none or
+    /// already has them.
     ///
     /// # Errors
-    /// Why it cannot have them.
+    /// Why the request cannot be met.
     pub fn allocate(&mut self, pod: &Pod, m: &Member<'_>, hint: NumaHint) -> Result<Option<CpuSet>, PlacementRefusal> {
         let (uid, wanted) = (pod::uid(pod), whole_cpus(pod, &m.container));
         if wanted == 0 {
@@ -299,14 +301,14 @@ impl CpuTable {
         near.map(|(cpu, _)| *cpu).collect()
     }
 
-    /// What a step of a pod had, its later ones may have again.
+    /// Keeps the CPUs of an init container for later containers of the pod.
     fn reuse(&mut self, uid: &str, role: Role, cpus: &CpuSet) {
         let before = self.reusable(uid).clone();
         let now = if role == Role::Init { before.plus(cpus) } else { before.minus(cpus) };
         self.reusable = (uid.to_owned(), now);
     }
 
-    /// Takes back what pods have that `stays` does not know; what is free again.
+    /// Releases the CPUs of pods for which `stays` is false. Returns the released CPUs.
     pub fn take_back(&mut self, stays: impl Fn(&str) -> bool) -> CpuSet {
         let mut freed = CpuSet::default();
         self.held.retain(|pod, containers| {
@@ -321,7 +323,7 @@ impl CpuTable {
     }
 }
 
-/// How many processors a container has alone: those it asks for, if they are whole and its pod is guaranteed them.
+/// Number of exclusive CPUs of a container: its request, if that is a whole number and the pod is Guaranteed.
 pub fn whole_cpus(pod: &Pod, c: &Container) -> usize {
     if !is_guaranteed_by_container(pod) {
         return 0;
@@ -330,8 +332,8 @@ pub fn whole_cpus(pod: &Pod, c: &Container) -> usize {
     if milli % 1000 == 0 { usize::try_from(milli / 1000).unwrap_or(0) } else { 0 }
 }
 
-/// Whether each container of a pod is guaranteed what it asks for itself: what a pod asks for as a whole is nobody's own
-/// (`PodLevelResourceManagers` is off by default).
+/// Whether each container of a pod is Guaranteed by its own resources. Pod-level resources do not count (`PodLevelResourceManagers` is off
+/// by default).
 pub fn is_guaranteed_by_container(pod: &Pod) -> bool {
     let whole = pod.spec.as_ref().and_then(|s| s.resources.as_ref());
     let asks = |r: &k8s_openapi::api::core::v1::ResourceRequirements| {
@@ -340,7 +342,7 @@ pub fn is_guaranteed_by_container(pod: &Pod) -> bool {
     pod::qos_class(pod) == "Guaranteed" && !whole.is_some_and(asks)
 }
 
-/// How many a pod has alone at once, its steps one after the other.
+/// Maximum number of exclusive CPUs of a pod at one time; init containers run one after another.
 fn of_pod(pod: &Pod) -> usize {
     let (mut sidecars, mut steps, mut apps) = (0, 0, 0);
     for m in pod::members(pod) {

@@ -1,10 +1,10 @@
-//! Tests of the processors that containers have to themselves.
+//! Tests of exclusive CPUs.
 use serde_json::{Value, json};
 
 use super::*;
 use crate::placement::layout::machine;
 
-/// A pod whose containers ask for so much; a name that begins with `i` is a step, with `s` a sidecar.
+/// A pod whose containers request these CPUs. A name that begins with `i` is an init container, with `s` a sidecar.
 fn pod(uid: &str, containers: &[(&str, &str)]) -> Pod {
     let all = |of: fn(&str) -> bool| -> Vec<Value> {
         let container = |(name, cpu): &(&str, &str)| {
@@ -25,7 +25,7 @@ fn table(m: &MachineLayout, reserved: usize, options: CpuOptions) -> CpuTable {
 
 const ANYWHERE: NumaHint = NumaHint { nodes: None, preferred: false };
 
-/// What each container of the pod got, or why not.
+/// Assigns CPUs to each container of the pod and returns the result or the error.
 fn give(t: &mut CpuTable, p: &Pod, hint: NumaHint) -> String {
     let mut out = Vec::new();
     for m in pod::members(p) {
@@ -39,7 +39,7 @@ fn give(t: &mut CpuTable, p: &Pod, hint: NumaHint) -> String {
 }
 
 #[test]
-fn who_asks_for_whole_processors_has_them_alone() {
+fn whole_cpu_requests_get_exclusive_cpus() {
     let m = machine(1, 1, 4, 2);
     let mut t = table(&m, 1, CpuOptions::default());
     assert_eq!((t.shared().to_string(), t.allocatable().to_string()), ("0-7".into(), "1-7".into()), "0 is reserved");
@@ -56,7 +56,7 @@ fn who_asks_for_whole_processors_has_them_alone() {
 }
 
 #[test]
-fn steps_hand_on_what_they_had() {
+fn init_containers_pass_on_their_cpus() {
     let m = machine(1, 1, 8, 1);
     let mut t = table(&m, 1, CpuOptions::default());
     assert_eq!(give(&mut t, &pod("p", &[("i1", "2"), ("i2", "3"), ("a", "1")]), ANYWHERE), "i1=1-2 i2=1-3 a=1");
@@ -67,13 +67,13 @@ fn steps_hand_on_what_they_had() {
 }
 
 #[test]
-fn whole_cores_or_nothing() {
+fn full_pcpus_only() {
     let m = machine(1, 1, 4, 2);
     let mut t = table(&m, 1, CpuOptions { whole_cores: true, ..CpuOptions::default() });
     let odd = "SMTAlignmentError: SMT Alignment Error: requested 1 cpus not multiple cpus per core = 2";
     assert_eq!(give(&mut t, &pod("p", &[("a", "1")]), ANYWHERE), odd);
     assert_eq!(give(&mut t, &pod("p", &[("a", "4")]), ANYWHERE), "a=1-2,5-6");
-    // The second thread of the reserved one is free, and no core.
+    // The sibling of the reserved CPU is free, but no whole core is.
     let few = "SMTAlignmentError: SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 2, \
                requested CPUs = 4, CPUs per core = 2";
     assert_eq!(give(&mut t, &pod("q", &[("a", "4")]), ANYWHERE), few);
@@ -99,7 +99,7 @@ fn reserved_by_number_and_strictly() {
 }
 
 #[test]
-fn what_an_earlier_kubelet_gave_must_fit() {
+fn restored_cpu_assignments_must_match() {
     let m = machine(1, 1, 4, 1);
     let set = |text: &str| text.parse::<CpuSet>().expect("a set");
     let held = |text: &str| ByContainer::from([("p".to_owned(), [("a".to_owned(), set(text))].into())]);
@@ -123,16 +123,16 @@ fn what_an_earlier_kubelet_gave_must_fit() {
 }
 
 #[test]
-fn hints_and_where_it_is_given() {
+fn hints_and_assigned_cpus() {
     let m = machine(2, 1, 2, 2);
     let mut t = table(&m, 1, CpuOptions::default());
-    let text = |w: &Wishes| -> String {
+    let text = |w: &ResourceHints| -> String {
         let hint = |h: &NumaHint| format!("{:?}{}", h.nodes.unwrap_or_default(), if h.preferred { "!" } else { "" });
         let all = w.get("cpu").map(|l| l.as_ref().expect("a preference").iter().map(hint).collect::<Vec<_>>());
         all.map_or("none".into(), |all| all.join(" "))
     };
     let of = |t: &CpuTable, p: &Pod| text(&t.hints(p, &p.spec.as_ref().expect("a spec").containers[0]));
-    // Each part has two cores of two threads; one processor of the first is reserved.
+    // Each NUMA node has two cores with two threads; one CPU of the first node is reserved.
     assert_eq!(of(&t, &pod("p", &[("a", "2")])), "[0]! [1]! [0, 1]");
     assert_eq!(of(&t, &pod("p", &[("a", "4")])), "[1]! [0, 1]");
     assert_eq!(of(&t, &pod("p", &[("a", "6")])), "[0, 1]!");
@@ -152,7 +152,7 @@ fn hints_and_where_it_is_given() {
 
 #[test]
 fn by_socket() {
-    // Two sockets of two parts each: two parts of one socket are as good as one.
+    // Two sockets with two NUMA nodes each: two nodes of one socket are as good as one.
     let m = machine(2, 2, 2, 1);
     let t = table(&m, 1, CpuOptions { by_socket: true, ..CpuOptions::default() });
     let p = pod("p", &[("a", "1")]);
@@ -171,7 +171,7 @@ fn by_socket() {
 }
 
 #[test]
-fn a_pod_that_asks_as_a_whole_has_nothing_alone() {
+fn pod_level_requests_get_no_exclusive_cpus() {
     let mut p = pod("p", &[("a", "1")]);
     let whole = json!({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "1", "memory": "1Gi"}});
     p.spec.as_mut().expect("a spec").resources = serde_json::from_value(whole).expect("resources");

@@ -1,28 +1,28 @@
-//! Where what a container wants could come from, and which place suits all of it (upstream: `topologymanager/policy.go`). Pure.
+//! NUMA hints of a container's resources, and their merge into one (upstream: `topologymanager/policy.go`). Pure.
 use std::collections::BTreeMap;
 
 use super::layout::MemoryNode;
 use super::numa::NodeMask;
 use crate::config::placement::{AlignmentPolicy, AlignmentScope, PlacementConfig};
 
-/// Parts of the machine from which something could come.
+/// A set of NUMA nodes from which a request could be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumaHint {
-    /// The parts; `None`: wherever.
+    /// The NUMA nodes; `None` means any.
     pub nodes: Option<NodeMask>,
-    /// Whether there is none better.
+    /// Whether the nodes are preferred: there is no better set.
     pub preferred: bool,
 }
 
 impl NumaHint {
-    /// Wherever; that is as good as any.
+    /// Any NUMA node, without preference.
     pub const ANYWHERE: Self = Self { nodes: None, preferred: true };
 }
 
-/// The hints for each resource that somebody gives: `None` where any place is right, empty where none is.
-pub type Wishes = BTreeMap<String, Option<Vec<NumaHint>>>;
+/// Hints by resource: `None` if any NUMA node is suitable, empty if none is.
+pub type ResourceHints = BTreeMap<String, Option<Vec<NumaHint>>>;
 
-/// How hints become one.
+/// Merges hints according to the topology manager's policy.
 #[derive(Clone, Debug)]
 pub struct Alignment {
     policy: AlignmentPolicy,
@@ -33,10 +33,10 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// For a machine of these parts; `None` where nobody asks for it.
+    /// Creates it for a machine with these NUMA nodes; `None` if the policy is `none`.
     ///
     /// # Errors
-    /// When the machine has too many, or does not say how far they are where that matters.
+    /// The machine has too many NUMA nodes, or does not report distances that the options need.
     pub fn of(config: &PlacementConfig, nodes: &[MemoryNode]) -> Result<Option<Self>, String> {
         if config.alignment == AlignmentPolicy::None {
             return Ok(None);
@@ -46,7 +46,7 @@ impl Alignment {
             return Err(format!("unsupported on machines with more than {max} NUMA Nodes"));
         }
         if config.prefers_closest && nodes.iter().any(|n| n.distances.len() < nodes.len()) {
-            return Err("cannot discover NUMA topology: the machine does not say how far its parts are".into());
+            return Err("cannot discover NUMA topology: the machine reports no distances between NUMA nodes".into());
         }
         Ok(Some(Self {
             policy: config.alignment,
@@ -57,18 +57,18 @@ impl Alignment {
         }))
     }
 
-    /// What must be near to each other.
+    /// The unit of alignment: container or pod.
     pub fn scope(&self) -> AlignmentScope {
         self.scope
     }
 
-    /// Whether what is admitted lies in one part of the machine.
+    /// Returns whether admitted containers always have their resources on one NUMA node.
     pub fn is_guaranteed(&self) -> bool {
         self.policy == AlignmentPolicy::SingleNumaNode
     }
 
-    /// The best place for all of it, and whether it is good enough.
-    pub fn merge(&self, wishes: &[Wishes]) -> (NumaHint, bool) {
+    /// Returns the best hint for all resources, and whether the policy admits it.
+    pub fn merge(&self, wishes: &[ResourceHints]) -> (NumaHint, bool) {
         let mut lists: Vec<Vec<NumaHint>> = Vec::new();
         for of_one in wishes {
             if of_one.is_empty() {
@@ -104,7 +104,7 @@ impl Alignment {
         best.unwrap_or(NumaHint { nodes: Some(self.all), preferred: false })
     }
 
-    /// What all of them have in common; it is as it should be only where all say the same.
+    /// Intersection of the hints. It is preferred only if all of them are preferred and equal.
     fn merged(&self, chosen: &[NumaHint]) -> NumaHint {
         let mut places = chosen.iter().filter_map(|h| h.nodes);
         let first = places.clone().next();
@@ -113,7 +113,7 @@ impl Alignment {
         NumaHint { nodes: Some(nodes), preferred }
     }
 
-    /// `least` is how many parts the resource that needs the most needs at least.
+    /// Returns the better of two hints. `least` is the maximum, over the resources, of the minimum number of NUMA nodes.
     fn better(&self, now: NumaHint, other: NumaHint, least: u32) -> NumaHint {
         if now.preferred != other.preferred {
             return if now.preferred { now } else { other };
@@ -143,7 +143,7 @@ impl Alignment {
         if is_other { other } else { now }
     }
 
-    /// How far these parts are from each other on the mean, in thousandths.
+    /// Average distance between these NUMA nodes, in thousandths.
     fn distance(&self, mask: NodeMask) -> u64 {
         let inside: Vec<&MemoryNode> = self.nodes.iter().filter(|n| mask.has(n.id)).collect();
         let far = |a: &MemoryNode, b: &MemoryNode| a.distances.get(b.id as usize).copied().unwrap_or(0);
@@ -172,18 +172,18 @@ mod tests {
         Alignment::of(&config, &machine(2, 1, 1, 1).nodes).expect("two parts").expect("a policy")
     }
 
-    /// `0 1! 01` are hints for part 0, part 1 (preferred) and both; `-` no preference, the empty text: no place at all.
-    fn wish(text: &str) -> Wishes {
+    /// `0 1! 01` are hints for node 0, node 1 (preferred) and both; `-` means no preference, and an empty string that no node is suitable.
+    fn wish(text: &str) -> ResourceHints {
         let hint = |word: &str| NumaHint {
             nodes: Some(NodeMask::of(word.trim_end_matches('!').chars().filter_map(|c| c.to_digit(10)))),
             preferred: word.ends_with('!'),
         };
         let hints = (text != "-").then(|| text.split_whitespace().map(hint).collect());
-        Wishes::from([("r".to_owned(), hints)])
+        ResourceHints::from([("r".to_owned(), hints)])
     }
 
     fn check(policy: AlignmentPolicy, wishes: &[&str], expected: &str) {
-        let wishes: Vec<Wishes> = wishes.iter().map(|w| wish(w)).collect();
+        let wishes: Vec<ResourceHints> = wishes.iter().map(|w| wish(w)).collect();
         let (hint, admitted) = alignment(policy, false).merge(&wishes);
         let nodes = hint.nodes.map_or("-".to_owned(), |n| n.nodes().iter().map(u32::to_string).collect());
         let text = format!(
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_become_one() {
+    fn hints_are_merged() {
         use AlignmentPolicy::{BestEffort, Restricted, SingleNumaNode};
         let all = "0! 1! 01";
         for (wishes, best, restricted, single) in [
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closest_parts_where_that_is_asked_for() {
+    fn prefer_closest_numa_nodes() {
         let config = PlacementConfig {
             alignment: AlignmentPolicy::BestEffort,
             prefers_closest: true,

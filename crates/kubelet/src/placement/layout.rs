@@ -1,36 +1,36 @@
-//! How a machine is built: which logical processors share a core, a cache, a socket, a part of memory. Pure; `sysfs` reads it.
+//! Topology of a machine: cores, caches, sockets and NUMA nodes of its CPUs. Pure; `sysfs` reads it.
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::cpuset::CpuSet;
 
-/// Where a logical processor lies.
+/// Position of a logical CPU in the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuPlace {
-    /// The lowest processor of its core.
+    /// Lowest CPU number of its core.
     pub core: u32,
-    /// The socket that it is in.
+    /// Number of its socket.
     pub socket: u32,
-    /// The part of the machine (NUMA node) that it is in.
+    /// Number of its NUMA node.
     pub node: u32,
-    /// The last cache that only some of that part share; the socket where there is none such.
+    /// ID of its last-level cache, if only a part of the NUMA node shares it; otherwise the socket.
     pub cache: u32,
 }
 
-/// What processors are together in.
+/// A level of the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Threads of a core.
     Core,
     /// Cores of a socket.
     Socket,
-    /// A part of the machine.
+    /// CPUs of a NUMA node.
     Node,
-    /// A last cache.
+    /// CPUs of a last-level cache.
     Cache,
 }
 
 impl CpuPlace {
-    /// The number of the core, socket, … that it is in.
+    /// Number of the CPU's core, socket, NUMA node or cache.
     pub fn at(&self, level: Level) -> u32 {
         match level {
             Level::Core => self.core,
@@ -41,75 +41,75 @@ impl CpuPlace {
     }
 }
 
-/// Processors by number.
+/// CPUs by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cpus(pub BTreeMap<u32, CpuPlace>);
 
 impl Cpus {
-    /// All of them.
+    /// Returns all CPU numbers.
     pub fn all(&self) -> CpuSet {
         self.0.keys().copied().collect()
     }
-    /// The numbers of all cores, sockets, …
+    /// Returns the numbers of all units of a level.
     pub fn ids(&self, level: Level) -> BTreeSet<u32> {
         self.0.values().map(|p| p.at(level)).collect()
     }
-    /// The cores, sockets, … that have a processor in this one.
+    /// Returns the units of `level` with a CPU in the unit `within`.
     pub fn ids_in(&self, level: Level, within: (Level, u32)) -> Vec<u32> {
         let inside = self.0.values().filter(|p| p.at(within.0) == within.1);
         let ids: BTreeSet<u32> = inside.map(|p| p.at(level)).collect();
         ids.into_iter().collect()
     }
-    /// The processors of one core, socket, …
+    /// Returns the CPUs of one unit.
     pub fn within(&self, level: Level, id: u32) -> CpuSet {
         self.0.iter().filter(|(_, p)| p.at(level) == id).map(|(cpu, _)| *cpu).collect()
     }
-    /// How many those are.
+    /// Number of CPUs of one unit.
     pub fn count(&self, level: Level, id: u32) -> usize {
         self.0.values().filter(|p| p.at(level) == id).count()
     }
-    /// Without all but these.
+    /// Keeps only these CPUs.
     #[must_use]
     pub fn only(&self, cpus: &CpuSet) -> Self {
         Self(self.0.iter().filter(|(cpu, _)| cpus.contains(**cpu)).map(|(cpu, p)| (*cpu, *p)).collect())
     }
 }
 
-/// One part of the machine, its memory first.
+/// A NUMA node, mainly its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryNode {
-    /// The kernel's number of it.
+    /// Number of the node in the kernel.
     pub id: u32,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory: u64,
-    /// Bytes of huge pages, by the size of a page in bytes.
+    /// Huge pages in bytes, by page size in bytes.
     pub huge_pages: BTreeMap<u64, u64>,
-    /// How far each part is, by number; empty where the machine does not say.
+    /// Distances to all NUMA nodes, by number; empty if the machine does not report them.
     pub distances: Vec<u64>,
 }
 
-/// How one machine is built.
+/// Topology of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineLayout {
-    /// All its logical processors.
+    /// All logical CPUs.
     pub cpus: Cpus,
-    /// Its parts, by number.
+    /// NUMA nodes, by number.
     pub nodes: Vec<MemoryNode>,
 }
 
 impl MachineLayout {
-    /// How many processors one core, socket or cache has, where all are alike.
+    /// Number of CPUs per unit of a level, if all units are equal.
     pub fn each(&self, level: Level) -> usize {
         self.cpus.0.len() / self.cpus.ids(level).len().max(1)
     }
-    /// The numbers of its parts.
+    /// Numbers of the NUMA nodes.
     pub fn node_ids(&self) -> Vec<u32> {
         self.nodes.iter().map(|n| n.id).collect()
     }
 }
 
-/// Machines for tests: sockets, parts of each, cores of each part, threads of each core. The second threads have the numbers after
-/// all first ones, as on usual hardware.
+/// A machine for tests: sockets, NUMA nodes per socket, cores per node, threads per core. The second threads are numbered after all first
+/// ones, as on common hardware.
 #[cfg(test)]
 pub fn machine(sockets: u32, nodes: u32, cores: u32, threads: u32) -> MachineLayout {
     let all = sockets * nodes * cores;

@@ -1,5 +1,4 @@
-//! Who has which processors and how much memory of which part of the machine, as the kubelet works with it: gives them, keeps what it
-//! gave on disk, and says where a container runs.
+//! Manager of exclusive CPUs and memory: assigns them, writes checkpoints, and returns the placement of containers.
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,17 +11,17 @@ use tokio::sync::{MutexGuard, watch};
 
 use super::checkpoint::{self, CPU_FILE, CpuState, MEMORY_FILE, MemoryState};
 use super::cpus::{CpuTable, PlacementRefusal, is_guaranteed_by_container, whole_cpus};
-use super::hints::{Alignment, NumaHint, Wishes};
+use super::hints::{Alignment, NumaHint, ResourceHints};
 use super::layout::MachineLayout;
 use super::memory::{MemoryBlock, MemoryTable};
 use super::sysfs;
-use crate::cgroups::placed::Placed;
+use crate::cgroups::placed::ContainerPlacement;
 use crate::config::cpuset::CpuSet;
 use crate::config::placement::PlacementConfig;
 use crate::metrics::PlacementMetrics;
 use crate::pod::Member;
 
-/// What is placed; cheap to clone.
+/// Manager of exclusive CPUs and memory. Clones share the state.
 #[derive(Clone)]
 pub struct Placement {
     shared: Arc<SharedPlacement>,
@@ -33,9 +32,9 @@ struct SharedPlacement {
     nodes: Vec<u32>,
     alignment: Option<Alignment>,
     tables: Mutex<PlacedTables>,
-    /// One pod is placed at a time: what one sees free, it gets.
+    /// Serializes the placement of pods, so that free resources stay free until they are assigned.
     turn: tokio::sync::Mutex<()>,
-    /// One writes at a time, and always the newest.
+    /// Serializes writes of checkpoints; each writes the newest state.
     writes: tokio::sync::Mutex<()>,
     changes: watch::Sender<()>,
     metrics: Arc<PlacementMetrics>,
@@ -44,16 +43,16 @@ struct SharedPlacement {
 struct PlacedTables {
     cpus: Option<CpuTable>,
     memory: Option<MemoryTable>,
-    /// Pods that were placed since this kubelet started.
+    /// UIDs of the pods that were placed since this kubelet started.
     placed: HashSet<String>,
 }
 
-/// What the node keeps for itself, by which the policies start.
+/// Resources that the node reserves, which the policies need at start.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
-    /// What is reserved, by resource, and of memory also what is free before pods are evicted.
+pub struct NodeReservation {
+    /// Reserved amounts by resource; for memory including the hard eviction threshold.
     pub amounts: BTreeMap<String, Quantity>,
-    /// Memory of the machine, bytes.
+    /// Memory of the machine in bytes.
     pub machine_memory: u64,
 }
 
@@ -66,20 +65,20 @@ fn memory_policy(config: &PlacementConfig) -> &'static str {
 }
 
 impl Placement {
-    /// As configured for this machine, with what the last kubelet left in `dir`.
+    /// Creates the manager for this machine, with the checkpoints in `dir`.
     ///
     /// # Errors
-    /// When the machine cannot have it, or what was left is damaged or of another policy.
+    /// The machine does not support the configuration, or a checkpoint is damaged or of another policy.
     pub async fn open(
         config: &PlacementConfig,
         dir: &Path,
-        kept: Kept,
+        kept: NodeReservation,
         metrics: Arc<PlacementMetrics>,
     ) -> Result<Self, String> {
         let (of, from) = (config.clone(), dir.to_owned());
         let opened = FILES.run(move || {
             let layout = match sysfs::read(Path::new("/sys/devices/system"), kept.machine_memory) {
-                // Who wants nothing of it needs not know how the machine is built.
+                // Without exclusive resources the topology is not needed.
                 Err(_) if of == PlacementConfig::default() => MachineLayout::default(),
                 other => other?,
             };
@@ -94,7 +93,7 @@ impl Placement {
         Ok(placement)
     }
 
-    /// Nobody has anything to himself.
+    /// Creates a manager that assigns nothing.
     pub fn none(dir: &Path, metrics: Arc<PlacementMetrics>) -> Self {
         let tables = PlacedTables { cpus: None, memory: None, placed: HashSet::new() };
         Self::with(dir, (Vec::new(), None), tables, metrics)
@@ -120,49 +119,49 @@ impl Placement {
         }
     }
 
-    /// The numbers of the machine's parts.
+    /// Numbers of the NUMA nodes.
     pub fn nodes(&self) -> &[u32] {
         &self.shared.nodes
     }
-    /// How what a container gets is brought together; `None`: it is not.
+    /// The topology manager's policy; `None` if there is no alignment.
     pub fn alignment(&self) -> Option<&Alignment> {
         self.shared.alignment.as_ref()
     }
-    /// What is counted.
+    /// Metrics of placement.
     pub fn metrics(&self) -> &PlacementMetrics {
         &self.shared.metrics
     }
-    /// Changes whenever others may have processors that some had.
+    /// Notifies when the shared pool changes.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.shared.changes.subscribe()
     }
-    /// Nobody else places a pod until this is dropped.
+    /// Locks placement: no other pod is placed until the guard is dropped.
     pub async fn turn(&self) -> MutexGuard<'_, ()> {
         self.shared.turn.lock().await
     }
-    /// Whether anybody has processors of his own here.
+    /// Returns whether exclusive CPUs are assigned.
     pub fn gives_cpus(&self) -> bool {
         self.shared.tables.lock().cpus.is_some()
     }
 
-    /// Where processors and memory could come from that a container wants.
-    pub fn hints(&self, pod: &Pod, c: &Container) -> Vec<Wishes> {
+    /// NUMA hints for the CPUs and memory of one container.
+    pub fn hints(&self, pod: &Pod, c: &Container) -> Vec<ResourceHints> {
         let tables = self.shared.tables.lock();
         let cpus = tables.cpus.as_ref().map(|t| t.hints(pod, c));
         cpus.into_iter().chain(tables.memory.as_ref().map(|t| t.hints(pod, c))).collect()
     }
 
-    /// The same for a whole pod.
-    pub fn pod_hints(&self, pod: &Pod) -> Vec<Wishes> {
+    /// NUMA hints for a whole pod.
+    pub fn pod_hints(&self, pod: &Pod) -> Vec<ResourceHints> {
         let tables = self.shared.tables.lock();
         let cpus = tables.cpus.as_ref().map(|t| t.pod_hints(pod));
         cpus.into_iter().chain(tables.memory.as_ref().map(|t| t.pod_hints(pod))).collect()
     }
 
-    /// Gives a container processors and memory, from where `hint` says.
+    /// Assigns CPUs and memory to a container, according to `hint`.
     ///
     /// # Errors
-    /// Why it cannot have them.
+    /// Why the request cannot be met.
     pub fn allocate(&self, pod: &Pod, m: &Member<'_>, hint: NumaHint) -> Result<(), PlacementRefusal> {
         let metrics = &self.shared.metrics;
         let mut tables = self.shared.tables.lock();
@@ -187,15 +186,15 @@ impl Placement {
         Ok(())
     }
 
-    /// Whether this kubelet has placed the pod.
+    /// Returns whether this kubelet has placed the pod.
     pub fn is_placed(&self, uid: &str) -> bool {
         self.shared.tables.lock().placed.contains(uid)
     }
 
-    /// A pod is placed: what it got is on disk when this returns, and others make room.
+    /// Completes the placement of a pod: writes the checkpoints and notifies the containers of the shared pool.
     ///
     /// # Errors
-    /// When it could not be written.
+    /// A checkpoint cannot be written.
     pub async fn done(&self, uid: &str) -> Result<(), PlacementRefusal> {
         let is_anything = {
             let mut tables = self.shared.tables.lock();
@@ -211,20 +210,20 @@ impl Placement {
         Ok(())
     }
 
-    /// A container is about to start: what only steps before it had is no longer theirs.
+    /// Called when a container is about to start: releases memory that only earlier init containers needed.
     pub async fn starts(&self, pod: &Pod, container: &str) {
         let changed = self.shared.tables.lock().memory.as_mut().is_some_and(|t| t.starts(pod, container));
         if changed && let Err(error) = self.save().await {
-            tracing::error!(error, "which memory pods have is not on disk");
+            tracing::error!(error, "cannot write the memory manager's checkpoint");
         }
     }
 
-    /// A pod's containers have ended, or it is not placed after all: others may have what it had.
+    /// Releases the resources of a pod that ended or whose placement failed.
     pub async fn forget(&self, uid: &str) {
         self.retain(|pod| pod != uid).await;
     }
 
-    /// Takes back what pods have that nobody knows any more.
+    /// Releases the resources of unknown pods.
     pub async fn retain(&self, known: impl Fn(&str) -> bool) {
         let changed = {
             let mut tables = self.shared.tables.lock();
@@ -234,17 +233,17 @@ impl Placement {
         };
         if changed {
             if let Err(error) = self.save().await {
-                tracing::error!(error, "which processors and memory pods have is not on disk");
+                tracing::error!(error, "cannot write the checkpoints of CPU and memory managers");
             }
             self.count();
             self.shared.changes.send_replace(());
         }
     }
 
-    /// Where a container runs.
-    pub fn placed(&self, uid: &str, container: &str) -> Placed {
+    /// Returns the placement of a container.
+    pub fn placed(&self, uid: &str, container: &str) -> ContainerPlacement {
         let tables = self.shared.tables.lock();
-        let mut placed = Placed::default();
+        let mut placed = ContainerPlacement::default();
         if let Some(table) = &tables.cpus {
             let own = table.of(uid, container);
             placed.has_own_cpus = own.is_some();
@@ -257,12 +256,12 @@ impl Placement {
         placed
     }
 
-    /// Whether a container of the pod has processors of its own.
+    /// Returns whether a container of the pod has exclusive CPUs.
     pub fn has_own_cpus(&self, uid: &str) -> bool {
         self.shared.tables.lock().cpus.as_ref().is_some_and(|t| t.held().contains_key(uid))
     }
 
-    /// The processors and the memory that a container has to itself, for who lists what pods have.
+    /// Returns the exclusive CPUs and memory of a container, for the PodResources API.
     pub fn listed(&self, uid: &str, container: &str) -> (CpuSet, Vec<MemoryBlock>) {
         let tables = self.shared.tables.lock();
         let cpus = tables.cpus.as_ref().and_then(|t| t.of(uid, container).cloned());
@@ -270,7 +269,7 @@ impl Placement {
         (cpus.unwrap_or_default(), memory.unwrap_or_default())
     }
 
-    /// What could be given if nobody had any.
+    /// Returns the CPUs and memory that could be assigned if none were.
     pub fn allocatable(&self) -> (CpuSet, Vec<MemoryBlock>) {
         let tables = self.shared.tables.lock();
         let cpus = tables.cpus.as_ref().map(CpuTable::allocatable);
@@ -307,8 +306,13 @@ impl Placement {
     }
 }
 
-/// The tables of the policies that are on, as they were left.
-fn tables(config: &PlacementConfig, layout: &MachineLayout, dir: &Path, kept: &Kept) -> Result<PlacedTables, String> {
+/// Creates the tables of the enabled policies from the checkpoints.
+fn tables(
+    config: &PlacementConfig,
+    layout: &MachineLayout,
+    dir: &Path,
+    kept: &NodeReservation,
+) -> Result<PlacedTables, String> {
     let fault = |why: String| format!("{why}: please drain this node and remove the policy state file");
     let of_cpus = CpuState::read(dir, cpu_policy(config))?;
     let of_memory = MemoryState::read(dir, memory_policy(config))?;

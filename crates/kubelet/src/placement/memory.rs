@@ -1,12 +1,12 @@
-//! Memory that containers are sure of, by part of the machine (upstream: `memorymanager/policy_static.go`): what guaranteed pods ask for
-//! is counted against the parts that they may use, so that none is promised twice. Pure.
+//! Memory reserved for containers by NUMA node (upstream: `memorymanager/policy_static.go`). Requests of Guaranteed pods are subtracted
+//! from the NUMA nodes that they may use, so that no memory is reserved twice. Pure.
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kelson_meta::Quantity;
 
 use super::cpus::{ByContainer, PlacementRefusal, is_guaranteed_by_container};
-use super::hints::{NumaHint, Wishes};
+use super::hints::{NumaHint, ResourceHints};
 use super::layout::MachineLayout;
 use super::numa::{NodeMask, subsets};
 pub use super::promises::{MemoryAmounts, MemoryBlock, NodeMemory, NodesMemory};
@@ -15,26 +15,25 @@ use crate::config::placement::ReservedMemory;
 use crate::pod::{self, Member, Role};
 
 const MEMORY: &str = "memory";
-/// With what the name of a resource of huge pages begins.
+/// Prefix of the names of huge page resources.
 const HUGE_PAGES: &str = "hugepages-";
 
-/// What is whose.
+/// Reservations of memory by NUMA node and container.
 #[derive(Clone, Debug)]
 pub struct MemoryTable {
     nodes: NodesMemory,
     held: ByContainer<Vec<MemoryBlock>>,
-    /// What steps of the pod had that was looked at last, by the parts it is from and resource.
+    /// Memory of the init containers of the last processed pod, by NUMA nodes and resource.
     reusable: (String, BTreeMap<(NodeMask, String), u64>),
 }
 
 type Amounts = BTreeMap<String, u64>;
 
 impl MemoryTable {
-    /// Nobody has any yet. `kept` is what the node keeps for itself of each resource, which must be the same in sum as what is reserved
-    /// of its parts.
+    /// Creates a table without reservations. `kept` is the node's reservation by resource, which must equal the sum of `reservedMemory`.
     ///
     /// # Errors
-    /// When it is not, or a part is not there.
+    /// The sums differ, or a NUMA node does not exist.
     pub fn new(
         machine: &MachineLayout,
         reserved: &[ReservedMemory],
@@ -85,10 +84,10 @@ impl MemoryTable {
         Ok(Self { nodes, held: BTreeMap::new(), reusable: Default::default() })
     }
 
-    /// With what an earlier kubelet promised.
+    /// Restores reservations from a checkpoint.
     ///
     /// # Errors
-    /// When that does not fit the machine or the configuration of now.
+    /// They do not match the machine or the configuration.
     pub fn restored(self, nodes: NodesMemory, held: ByContainer<Vec<MemoryBlock>>) -> Result<Self, String> {
         if nodes.is_empty() {
             let why = "machine state can not be empty when it has memory assignments";
@@ -115,19 +114,19 @@ impl MemoryTable {
         Ok(Self { nodes, held, ..self })
     }
 
-    /// What each part of the machine has left.
+    /// State of each NUMA node's memory.
     pub fn nodes(&self) -> &NodesMemory {
         &self.nodes
     }
-    /// What containers were promised.
+    /// Reservations of all containers.
     pub fn held(&self) -> &ByContainer<Vec<MemoryBlock>> {
         &self.held
     }
-    /// What one container was promised.
+    /// Reservations of one container.
     pub fn of(&self, pod: &str, container: &str) -> Option<&Vec<MemoryBlock>> {
         self.held.get(pod)?.get(container)
     }
-    /// What could be promised if nobody had any.
+    /// Memory that could be reserved if none were.
     pub fn allocatable(&self) -> Vec<MemoryBlock> {
         let of_node = |(id, n): (&u32, &NodeMemory)| -> Vec<MemoryBlock> {
             let all = n.memory_map.iter().filter(|(_, a)| a.allocatable > 0);
@@ -136,10 +135,10 @@ impl MemoryTable {
         self.nodes.iter().flat_map(of_node).collect()
     }
 
-    /// Where the memory could come from that a container wants.
-    pub fn hints(&self, pod: &Pod, c: &Container) -> Wishes {
+    /// NUMA hints for the memory of one container.
+    pub fn hints(&self, pod: &Pod, c: &Container) -> ResourceHints {
         if !is_guaranteed_by_container(pod) || self.is_over(pod, &c.name) {
-            return Wishes::new();
+            return ResourceHints::new();
         }
         let wanted = wants(c);
         match self.of(pod::uid(pod), &c.name) {
@@ -148,11 +147,11 @@ impl MemoryTable {
         }
     }
 
-    /// Where all memory could come from that a pod wants.
-    pub fn pod_hints(&self, pod: &Pod) -> Wishes {
+    /// NUMA hints for all memory of a pod.
+    pub fn pod_hints(&self, pod: &Pod) -> ResourceHints {
         let wanted = of_pod(pod);
         if !is_guaranteed_by_container(pod) || wanted.is_empty() {
-            return Wishes::new();
+            return ResourceHints::new();
         }
         let mut members = pod::members(pod).filter(|m| m.role != Role::Ephemeral);
         match members.find_map(|m| self.of(pod::uid(pod), &m.container.name)) {
@@ -161,11 +160,11 @@ impl MemoryTable {
         }
     }
 
-    fn wishes(&self, uid: &str, wanted: &Amounts) -> Wishes {
+    fn wishes(&self, uid: &str, wanted: &Amounts) -> ResourceHints {
         let places = self.places(uid, wanted);
         if places.is_empty() {
-            // As upstream, which gives no hint then: the promise itself fails.
-            return Wishes::new();
+            // Like upstream, returns no hint; the reservation then fails.
+            return ResourceHints::new();
         }
         wanted.keys().map(|r| (r.clone(), Some(places.clone()))).collect()
     }
@@ -183,7 +182,7 @@ impl MemoryTable {
                 continue;
             }
             least = least.min(mask.count());
-            // A part that gives memory together with others gives none alone, and one that gives alone none together.
+            // A node that is used in a group cannot be used alone, and the reverse.
             let members = mask.nodes();
             let parts = || members.iter().filter_map(|n| self.nodes.get(n));
             let clashes = match members.len() {
@@ -203,11 +202,11 @@ impl MemoryTable {
         if self.reusable.0 == uid { found.unwrap_or(0) } else { 0 }
     }
 
-    /// Promises a container what it asks for, from the parts that `hint` names and others beside them where those have too little;
-    /// whether anything was promised.
+    /// Reserves memory for a container from the nodes in `hint`, extended by others if these have too little. Returns whether anything was
+    /// reserved.
     ///
     /// # Errors
-    /// Why it cannot be.
+    /// Why the request cannot be met.
     pub fn allocate(&mut self, pod: &Pod, m: &Member<'_>, hint: NumaHint) -> Result<bool, PlacementRefusal> {
         let uid = pod::uid(pod);
         if !is_guaranteed_by_container(pod) || self.is_over(pod, &m.container.name) {
@@ -263,7 +262,7 @@ impl MemoryTable {
         self.held.entry(uid.to_owned()).or_default().insert(m.container.name.clone(), blocks);
     }
 
-    /// What a later container took over from steps is no longer theirs, so that it is given back once.
+    /// Removes from init containers what a later container reuses, so that it is released only once.
     fn of_steps(&mut self, pod: &Pod, container: &str, blocks: &[MemoryBlock]) {
         let Some(containers) = self.held.get_mut(pod::uid(pod)) else { return };
         let before = pod::members(pod).take_while(|m| m.container.name != container);
@@ -291,8 +290,8 @@ impl MemoryTable {
         }
     }
 
-    /// A container is about to start: steps before it are at their end, and others may be promised what they did not hand on; whether
-    /// that was anything.
+    /// Called when a container is about to start: releases memory of earlier init containers that is not reused. Returns whether there was
+    /// any.
     pub fn starts(&mut self, pod: &Pod, container: &str) -> bool {
         let Some(containers) = self.held.get_mut(pod::uid(pod)) else { return false };
         let before = pod::members(pod).take_while(|m| m.container.name != container);
@@ -304,8 +303,8 @@ impl MemoryTable {
         !over.is_empty()
     }
 
-    /// Whether a container was a step of a pod whose containers have their memory: it has given back its own, and runs with what there
-    /// is, should it run again.
+    /// Whether a container is an init container of a pod whose later containers have their memory: its reservation was released, and it
+    /// runs without one if it starts again.
     fn is_over(&self, pod: &Pod, container: &str) -> bool {
         let Some(held) = self.held.get(pod::uid(pod)).filter(|held| !held.contains_key(container)) else {
             return false;
@@ -314,7 +313,7 @@ impl MemoryTable {
         after.next().is_some_and(|m| m.role == Role::Init) && after.any(|m| held.contains_key(&m.container.name))
     }
 
-    /// Takes back what pods were promised that `stays` does not know; whether that was anything.
+    /// Releases the memory of pods for which `stays` is false. Returns whether there was any.
     pub fn take_back(&mut self, stays: impl Fn(&str) -> bool) -> bool {
         let gone: Vec<String> = self.held.keys().filter(|pod| !stays(pod)).cloned().collect();
         for blocks in gone.iter().filter_map(|pod| self.held.remove(pod)).flat_map(BTreeMap::into_values).flatten() {
@@ -328,10 +327,10 @@ fn is_memory(resource: &str) -> bool {
     resource == MEMORY || resource.starts_with(HUGE_PAGES)
 }
 
-/// The hint of what was promised already; none where that is not what is wanted.
-fn again(blocks: &[MemoryBlock], wanted: &Amounts) -> Wishes {
+/// Returns the hint of an existing reservation; none if it differs from the request.
+fn again(blocks: &[MemoryBlock], wanted: &Amounts) -> ResourceHints {
     if blocks.len() != wanted.len() || blocks.iter().any(|b| wanted.get(&b.resource) != Some(&b.size)) {
-        return Wishes::new();
+        return ResourceHints::new();
     }
     let hint = |b: &MemoryBlock| NumaHint { nodes: Some(NodeMask::of(b.nodes.iter().copied())), preferred: true };
     blocks.iter().map(|b| (b.resource.clone(), Some(vec![hint(b)]))).collect()
@@ -349,14 +348,14 @@ fn best_of(places: &[NumaHint]) -> Option<NumaHint> {
     places.iter().copied().reduce(better)
 }
 
-/// What a container asks for of memory and huge pages.
+/// A container's requests of memory and huge pages.
 fn wants(c: &Container) -> Amounts {
     let all = c.resources.iter().flat_map(|r| r.requests.iter().flatten().chain(r.limits.iter().flatten()));
     let names = all.map(|(name, _)| name).filter(|name| is_memory(name));
     names.filter_map(|r| Some((r.clone(), u64::try_from(pod::request(c, r)?.value()).ok()?))).collect()
 }
 
-/// What a pod asks for at once, its steps one after the other.
+/// A pod's maximum request at one time; init containers run one after another.
 fn of_pod(pod: &Pod) -> Amounts {
     let (mut sidecars, mut steps, mut apps) = (Amounts::new(), Amounts::new(), Amounts::new());
     for m in pod::members(pod) {

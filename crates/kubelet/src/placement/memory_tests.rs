@@ -1,4 +1,4 @@
-//! Tests of the memory that containers are promised.
+//! Tests of memory reservations.
 use serde_json::json;
 
 use super::*;
@@ -18,7 +18,7 @@ fn pod(uid: &str, containers: &[(&str, u64)]) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": uid, "uid": uid}, "spec": spec})).expect("a pod")
 }
 
-/// Two parts of 8 GiB, of which one is kept of each.
+/// Two NUMA nodes with 8 GiB, of which 1 GiB is reserved each.
 fn table() -> MemoryTable {
     let of = |node| ReservedMemory { node, amounts: [("memory".to_owned(), Quantity::binary(1 << 30))].into() };
     let kept =
@@ -32,7 +32,7 @@ fn on(nodes: &[u32], preferred: bool) -> NumaHint {
     NumaHint { nodes: Some(NodeMask::of(nodes.iter().copied())), preferred }
 }
 
-/// What each container got of which parts, or why not.
+/// Reserves memory for each container and returns the nodes or the error.
 fn give(t: &mut MemoryTable, p: &Pod, hint: NumaHint) -> String {
     let mut out = Vec::new();
     for m in pod::members(p) {
@@ -50,7 +50,7 @@ fn free(t: &MemoryTable) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_promised_is_promised_once() {
+fn memory_is_reserved_once() {
     let mut t = table();
     assert_eq!(free(&t), [7, 7]);
     assert_eq!(give(&mut t, &pod("p", &[("a", 5)]), ANYWHERE), "a=5@[0]");
@@ -65,7 +65,7 @@ fn what_is_promised_is_promised_once() {
 }
 
 #[test]
-fn parts_that_give_together() {
+fn numa_node_groups() {
     let mut t = table();
     assert_eq!(give(&mut t, &pod("p", &[("a", 10)]), on(&[0], false)), "a=10@[0, 1]", "one part has too little");
     assert_eq!(free(&t), [0, 4]);
@@ -78,7 +78,7 @@ fn parts_that_give_together() {
 }
 
 #[test]
-fn steps_hand_on_what_they_were_promised() {
+fn init_containers_pass_on_their_memory() {
     let mut t = table();
     assert_eq!(give(&mut t, &pod("p", &[("i", 4), ("a", 3)]), ANYWHERE), "i=4@[0] a=3@[0]");
     assert_eq!(free(&t), [3, 7], "the larger of both");
@@ -88,7 +88,7 @@ fn steps_hand_on_what_they_were_promised() {
 }
 
 #[test]
-fn steps_give_back_what_is_not_handed_on() {
+fn memory_of_init_containers_that_is_not_reused_is_released() {
     let mut t = table();
     let p = pod("p", &[("i", 6), ("i2", 1), ("a", 2)]);
     assert_eq!(give(&mut t, &p, ANYWHERE), "i=6@[0] i2=1@[0] a=2@[0]");
@@ -96,8 +96,8 @@ fn steps_give_back_what_is_not_handed_on() {
     assert_eq!(free(&t), [1, 7]);
     assert!(t.starts(&p, "i2"), "and is over when the second begins");
     assert!(t.starts(&p, "a") && !t.starts(&p, "a"));
-    assert_eq!(free(&t), [5, 7], "the container has what it asked for, and nobody else of the pod any");
-    // The next kubelet places the pod again when one of its containers starts anew: its steps are over.
+    assert_eq!(free(&t), [5, 7], "only the container has a reservation");
+    // The next kubelet places the pod again when a container restarts, after its init containers ended.
     let mut next = table().restored(t.nodes().clone(), t.held().clone()).expect("the same machine");
     assert_eq!(give(&mut next, &p, ANYWHERE), "a=2@[0]");
     assert_eq!(free(&next), [5, 7]);
@@ -107,7 +107,7 @@ fn steps_give_back_what_is_not_handed_on() {
 #[test]
 fn hints() {
     let mut t = table();
-    let text = |w: &Wishes| -> String {
+    let text = |w: &ResourceHints| -> String {
         let hint = |h: &NumaHint| format!("{:?}{}", h.nodes.unwrap_or_default(), if h.preferred { "!" } else { "" });
         let all = w.get("memory").map(|l| l.as_ref().expect("a preference").iter().map(hint).collect::<Vec<_>>());
         all.map_or("none".into(), |all| all.join(" "))
@@ -141,7 +141,7 @@ fn reservations_must_be_those_of_the_node() {
 }
 
 #[test]
-fn what_an_earlier_kubelet_promised_must_fit() {
+fn restored_memory_reservations_must_match() {
     let mut t = table();
     give(&mut t, &pod("p", &[("a", 10)]), ANYWHERE);
     let (nodes, held) = (t.nodes().clone(), t.held().clone());

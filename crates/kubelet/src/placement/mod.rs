@@ -1,6 +1,5 @@
-//! Which processors and which parts of memory containers have to themselves (upstream: `pkg/kubelet/cm/cpumanager`, `memorymanager`,
-//! `topologymanager`). The tables and the merging of hints are pure; `manager` keeps them, writes down what was given, and has the
-//! containers without processors of their own moved to those that are left.
+//! Exclusive CPUs and memory with NUMA alignment (upstream: `pkg/kubelet/cm/cpumanager`, `memorymanager`, `topologymanager`). The tables
+//! and the merging of hints are pure; `manager` holds them, writes checkpoints, and triggers the update of containers in the shared pool.
 pub mod checkpoint;
 pub mod checksum;
 pub mod cpus;

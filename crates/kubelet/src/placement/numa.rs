@@ -1,40 +1,40 @@
-//! Parts of a machine (NUMA nodes) as a set of numbers.
+//! Sets of NUMA nodes.
 use std::fmt;
 
-/// The largest number that a part can have here.
+/// Largest supported NUMA node number.
 pub const NODE_MAX: u32 = 63;
 
-/// Some parts of a machine.
+/// A set of NUMA nodes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeMask(u64);
 
 impl NodeMask {
-    /// These parts; numbers beyond [`NODE_MAX`] are left out.
+    /// Creates a set; numbers above [`NODE_MAX`] are ignored.
     pub fn of(nodes: impl IntoIterator<Item = u32>) -> Self {
         Self(nodes.into_iter().filter(|n| *n <= NODE_MAX).fold(0, |mask, n| mask | (1 << n)))
     }
-    /// How many there are.
+    /// Number of nodes.
     pub fn count(self) -> u32 {
         self.0.count_ones()
     }
-    /// Whether this part is among them.
+    /// Returns whether the set contains this node.
     pub fn has(self, node: u32) -> bool {
         node <= NODE_MAX && self.0 & (1 << node) != 0
     }
-    /// Whether one of these parts is among them.
+    /// Returns whether the set contains any of these nodes.
     pub fn has_any(self, nodes: &[u32]) -> bool {
         nodes.iter().any(|n| self.has(*n))
     }
-    /// Those in both.
+    /// Returns the intersection.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
-    /// Their numbers, from the lowest.
+    /// Returns the numbers in ascending order.
     pub fn nodes(self) -> Vec<u32> {
         (0..=NODE_MAX).filter(|n| self.has(*n)).collect()
     }
-    /// Whether it is smaller, or as small and has the lower numbers.
+    /// Returns whether it has fewer nodes, or as many with lower numbers.
     pub fn is_narrower_than(self, other: Self) -> bool {
         (self.count(), self.0) < (other.count(), other.0)
     }
@@ -46,7 +46,7 @@ impl fmt::Debug for NodeMask {
     }
 }
 
-/// All sets of these parts but the empty one: first the smallest, and among equals those with the lowest numbers.
+/// Returns all non-empty subsets: smaller ones first, then those with lower numbers.
 pub fn subsets(nodes: &[u32]) -> Vec<NodeMask> {
     let mut out = Vec::new();
     for size in 1..=nodes.len() {
@@ -58,7 +58,7 @@ pub fn subsets(nodes: &[u32]) -> Vec<NodeMask> {
     out
 }
 
-/// Hands every choice of `size` of these to `each`, in order, until it says no.
+/// Calls `each` with every combination of `size` numbers, in order, until it returns false.
 pub fn combinations(of: &[u32], size: usize, each: &mut impl FnMut(&[u32]) -> bool) {
     fn go(of: &[u32], size: usize, chosen: &mut Vec<u32>, each: &mut impl FnMut(&[u32]) -> bool) -> bool {
         if size == 0 {

@@ -1,61 +1,61 @@
-//! How much memory each part of a machine has promised, and to whom. Pure.
+//! State of reserved memory of each NUMA node, in the format of upstream's checkpoint. Pure.
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::numa::NodeMask;
 
-/// Bytes of one resource in one part of the machine.
+/// Bytes of one resource on one NUMA node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MemoryAmounts {
-    /// All that there is.
+    /// Amount on the node.
     pub total: u64,
-    /// What no pod gets.
+    /// Amount reserved for the system.
     pub system_reserved: u64,
-    /// What pods may get.
+    /// Amount available to pods.
     pub allocatable: u64,
-    /// What they have been promised.
+    /// Amount reserved by pods.
     pub reserved: u64,
-    /// What is left.
+    /// Amount that is free.
     pub free: u64,
 }
 
-/// One part of the machine.
+/// Memory of one NUMA node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeMemory {
-    /// How many promises name it: one for each resource of a container.
+    /// Number of reservations on it: one per container and resource.
     pub number_of_assignments: i64,
-    /// What there is of each resource.
+    /// Amounts by resource.
     pub memory_map: BTreeMap<String, MemoryAmounts>,
-    /// The parts from which containers get memory together with this one, itself among them.
+    /// Numbers of the NUMA nodes in its group, including itself.
     pub cells: Vec<u32>,
 }
 
-/// What a container was promised of one resource.
+/// Memory of one resource that is reserved for a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryBlock {
-    /// From which parts of the machine.
+    /// NUMA nodes of the memory.
     #[serde(rename = "numaAffinity")]
     pub nodes: Vec<u32>,
-    /// `memory` or huge pages of a size.
+    /// Either `memory` or a huge pages resource.
     #[serde(rename = "type")]
     pub resource: String,
-    /// How many bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// By number of the part.
+/// Memory by number of the NUMA node.
 pub type NodesMemory = BTreeMap<u32, NodeMemory>;
 
-/// Of so much, less what the system and other kinds of memory have.
+/// Creates the amounts from the total, the system's reservation, and the size of other memory types.
 pub(super) fn amounts(total: u64, system_reserved: u64, others: u64) -> MemoryAmounts {
     let allocatable = total.saturating_sub(system_reserved).saturating_sub(others);
     MemoryAmounts { total, system_reserved, allocatable, reserved: 0, free: allocatable }
 }
 
-/// Takes so much from these parts, from the first as much as it has.
+/// Reserves an amount on these nodes, using each node completely before the next.
 pub(super) fn promise(all: &mut NodesMemory, nodes: &[u32], resource: &str, size: u64) {
     let mut left = size;
     for id in nodes {
@@ -88,8 +88,8 @@ pub(super) fn release(all: &mut NodesMemory, block: &MemoryBlock) {
     }
 }
 
-/// Whether both say the same of each part alone, and of the parts of each group together: from which of them a promise was taken
-/// first depends on the order of the promises.
+/// Whether two states are equal, comparing only the sums within groups: how a reservation is distributed in a group depends on the order of
+/// reservations.
 pub(super) fn are_equal(a: &NodesMemory, b: &NodesMemory) -> bool {
     let alone = |n: &NodeMemory| {
         let of = |(r, a): (&String, &MemoryAmounts)| (r.clone(), (a.total, a.system_reserved, a.allocatable));

@@ -1,9 +1,9 @@
-//! Which parts of a machine give how much when a container's processors are spread over them. Pure.
+//! Distribution of a container's CPUs over several NUMA nodes. Pure.
 use std::collections::BTreeMap;
 
 use super::numa::combinations;
 
-/// How unequal what is left is, to three places.
+/// Standard deviation of the free CPUs, rounded to three decimal places.
 fn deviation(left: &BTreeMap<u32, usize>) -> f64 {
     let to_three = |x: f64| (x * 1000.0).round() / 1000.0;
     let values: Vec<f64> = left.values().map(|n| *n as f64).collect();
@@ -12,8 +12,8 @@ fn deviation(left: &BTreeMap<u32, usize>) -> f64 {
     to_three((values.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count).sqrt())
 }
 
-/// The parts that give the same each, and those of them that give what remains, group by group, such that what is left over is most
-/// even; `None` where no `count` of them can give it.
+/// Selects `count` NUMA nodes that give the same number each, and those of them that give the remainder, group by group, such that the free
+/// CPUs are most even. `None` if that is impossible.
 pub fn best(
     nodes: &[u32],
     left: &BTreeMap<u32, usize>,
@@ -45,7 +45,7 @@ pub fn best(
     best.map(|(_, chosen, rest)| (chosen, rest))
 }
 
-/// Who gives what remains: of all choices the one that leaves most even, the larger ones first.
+/// Selects the nodes that give the remainder, such that the free CPUs are most even; nodes with more free CPUs first.
 fn rest(chosen: &[u32], after: &BTreeMap<u32, usize>, remainder: usize, group: usize) -> Option<(f64, Vec<u32>)> {
     let able: Vec<u32> = chosen.iter().copied().filter(|n| after[n] >= group).collect();
     let mut best: Option<(f64, Vec<u32>)> = None;

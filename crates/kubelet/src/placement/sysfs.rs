@@ -1,5 +1,5 @@
-//! Reads how this machine is built from the kernel's files.
-#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, read in the lane for files")]
+//! Reads the machine's topology from sysfs.
+#![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, read in the lane for files")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,12 +8,12 @@ use super::layout::{CpuPlace, Cpus, MachineLayout, MemoryNode};
 use super::numa::NODE_MAX;
 use crate::config::cpuset::CpuSet;
 
-/// Reads it below `/sys/devices/system`; a machine that tells nothing of its parts is one part with all `memory`.
+/// Reads the topology below `root` (`/sys/devices/system`). A machine that reports no NUMA nodes has one node with all `memory`.
 ///
 /// # Errors
-/// When it does not tell its processors, or has parts that cannot be counted.
+/// The CPUs are not reported, or a NUMA node's number is too large.
 pub fn read(root: &Path, memory: u64) -> Result<MachineLayout, String> {
-    let online = set(&root.join("cpu/online")).ok_or("the kernel does not say which processors are online")?;
+    let online = set(&root.join("cpu/online")).ok_or("cannot read the kernel's list of online CPUs")?;
     let nodes = set(&root.join("node/online")).filter(|n| !n.is_empty());
     if nodes.as_ref().and_then(|n| n.iter().max()).is_some_and(|n| n > NODE_MAX) {
         return Err(format!("NUMA nodes beyond number {NODE_MAX} are not supported"));
@@ -52,13 +52,13 @@ fn number(path: &Path) -> Option<u32> {
 fn place(root: &Path, cpu: u32, node: u32, of_node: &CpuSet) -> CpuPlace {
     let dir = root.join(format!("cpu/cpu{cpu}"));
     let threads = set(&dir.join("topology/thread_siblings_list")).unwrap_or_default();
-    // Virtual machines can say -1.
+    // Virtual machines may report -1.
     let socket = number(&dir.join("topology/physical_package_id")).unwrap_or(0);
     let core = threads.common(of_node).iter().next().unwrap_or(cpu);
     CpuPlace { core, socket, node, cache: cache(&dir, of_node).unwrap_or(socket) }
 }
 
-/// The last cache, where not all of the part share it.
+/// ID of the last-level cache, if not all CPUs of the NUMA node share it.
 fn cache(dir: &Path, of_node: &CpuSet) -> Option<u32> {
     let mut index = (0..8).rev().map(|n| dir.join(format!("cache/index{n}")));
     let last = index.find(|i| number(&i.join("level")).is_some_and(|level| level > 2))?;
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_of_two_parts() {
+    fn a_machine_with_two_numa_nodes() {
         let dir = tempfile::tempdir().expect("a directory");
         let write = |path: &str, text: &str| {
             let path = dir.path().join(path);

@@ -1,15 +1,15 @@
-//! Which processors a container gets of those that are free: whole parts, sockets and cores before single threads, and the pieces that
-//! are broken already before new ones (upstream: `cpu_assignment.go`). Pure.
+//! Selection of free CPUs for a container: whole NUMA nodes, sockets and cores before single threads, and partly used units before unused
+//! ones (upstream: `cpu_assignment.go`). Pure.
 use std::collections::BTreeMap;
 
 use super::layout::{Cpus, Level, MachineLayout};
 use crate::config::cpuset::CpuSet;
 use crate::config::placement::CpuOptions;
 
-/// Chooses `wanted` of `free` as the options say.
+/// Selects `wanted` CPUs of `free` according to the options.
 ///
 /// # Errors
-/// When there are too few.
+/// There are too few.
 pub fn take(machine: &MachineLayout, free: &CpuSet, wanted: usize, options: CpuOptions) -> Result<CpuSet, String> {
     if options.across_nodes {
         let group = if options.whole_cores { machine.each(Level::Core).max(1) } else { 1 };
@@ -18,17 +18,17 @@ pub fn take(machine: &MachineLayout, free: &CpuSet, wanted: usize, options: CpuO
     packed(machine, free, wanted, (options.across_cores, options.by_cache))
 }
 
-struct Taking<'m> {
+struct CpuSelection<'m> {
     machine: &'m MachineLayout,
     free: Cpus,
     needed: usize,
     taken: CpuSet,
-    /// The larger of socket and part first.
+    /// Sockets and NUMA nodes, the larger unit first.
     levels: [Level; 2],
     is_spread: bool,
 }
 
-impl<'m> Taking<'m> {
+impl<'m> CpuSelection<'m> {
     fn new(machine: &'m MachineLayout, free: &CpuSet, wanted: usize, is_spread: bool) -> Result<Self, String> {
         let (sockets, nodes) = (machine.cpus.ids(Level::Socket).len(), machine.cpus.ids(Level::Node).len());
         let levels = if sockets >= nodes { [Level::Node, Level::Socket] } else { [Level::Socket, Level::Node] };
@@ -52,13 +52,13 @@ impl<'m> Taking<'m> {
         self.free.0.retain(|cpu, _| !cpus.contains(*cpu));
     }
 
-    /// The one with the fewest free processors first.
+    /// Sorts by the number of free CPUs, ascending.
     fn sorted(&self, mut ids: Vec<u32>, level: Level) -> Vec<u32> {
         ids.sort_by_key(|id| (self.free.count(level, *id), *id));
         ids
     }
 
-    /// All that have a free processor, in the order in which they are looked at.
+    /// Returns the units of a level with free CPUs, in the order of selection.
     fn order(&self, level: Level) -> Vec<u32> {
         let inside = |above: Level| -> Vec<u32> {
             let each = self.order(above).into_iter();
@@ -80,7 +80,7 @@ impl<'m> Taking<'m> {
         self.free.count(level, id) == all
     }
 
-    /// Takes what is free as a whole, as long as all of it is needed.
+    /// Takes whole free units as long as they are completely needed.
     fn whole(&mut self, level: Level) {
         let whole: Vec<u32> = self.order(level).into_iter().filter(|id| self.is_whole(level, *id)).collect();
         for id in whole {
@@ -106,7 +106,7 @@ impl<'m> Taking<'m> {
         }
     }
 
-    /// Takes all that is needed from one cache, where it has that.
+    /// Takes all needed CPUs from one cache, if it has enough.
     fn part_of_cache(&mut self, cache: u32) {
         let threads = self.machine.each(Level::Core).max(1);
         let cores = self.free.ids_in(Level::Core, (Level::Cache, cache));
@@ -141,7 +141,7 @@ fn packed(
     wanted: usize,
     (is_spread, by_cache): (bool, bool),
 ) -> Result<CpuSet, String> {
-    let mut t = Taking::new(machine, free, wanted, is_spread)?;
+    let mut t = CpuSelection::new(machine, free, wanted, is_spread)?;
     for step in 0..5 {
         if t.is_done() {
             break;
@@ -158,7 +158,7 @@ fn packed(
     if t.is_done() { Ok(t.taken) } else { Err("failed to allocate cpus".into()) }
 }
 
-/// The same number from each of as few parts as can give it, such that what is left is spread best.
+/// Takes the same number from each of as few NUMA nodes as possible, such that the remaining free CPUs are most even.
 fn distributed(
     machine: &MachineLayout,
     free: &CpuSet,
@@ -168,7 +168,7 @@ fn distributed(
     if !wanted.is_multiple_of(group) {
         return packed(machine, free, wanted, (is_spread, false));
     }
-    let mut t = Taking::new(machine, free, wanted, is_spread)?;
+    let mut t = CpuSelection::new(machine, free, wanted, is_spread)?;
     if t.is_done() {
         return Ok(t.taken);
     }
@@ -202,7 +202,7 @@ fn distributed(
     packed(machine, free, wanted, (is_spread, false))
 }
 
-/// Whether all of these share one last cache.
+/// Returns whether these CPUs share one last-level cache.
 pub fn shares_cache(machine: &MachineLayout, cpus: &CpuSet) -> bool {
     machine.cpus.only(cpus).ids(Level::Cache).len() == 1
 }
@@ -219,9 +219,9 @@ mod tests {
     }
 
     #[test]
-    fn whole_pieces_first_and_broken_ones_before_new_ones() {
+    fn whole_units_first_and_partly_used_ones_before_unused_ones() {
         let plain = CpuOptions::default();
-        // One socket, four cores of two threads: 0-3 and their second threads 4-7.
+        // One socket with four cores of two threads: 0-3 and their siblings 4-7.
         let smt = machine(1, 1, 4, 2);
         for (free, wanted, expected) in [
             ("0-7", 1, "0"),
@@ -235,13 +235,13 @@ mod tests {
         ] {
             check(&smt, free, wanted, plain, expected);
         }
-        // Two sockets of three cores.
+        // Two sockets with three cores.
         let two = machine(2, 1, 3, 2);
         check(&two, "0-11", 6, plain, "0-2,6-8");
         check(&two, "1-11", 6, plain, "3-5,9-11");
         check(&two, "1-11", 2, plain, "1,7");
         check(&two, "0-11", 7, plain, "0-3,6-8");
-        // Two processors of a core each, without threads.
+        // Two cores without hyper-threading.
         check(&machine(1, 1, 2, 1), "1", 1, plain, "1");
     }
 
@@ -250,7 +250,7 @@ mod tests {
         let cores = CpuOptions { across_cores: true, ..CpuOptions::default() };
         check(&machine(1, 1, 4, 2), "0-7", 4, cores, "0-3");
         let nodes = CpuOptions { across_nodes: true, ..CpuOptions::default() };
-        // Two sockets with two parts of four cores each.
+        // Two sockets with two NUMA nodes of four cores each.
         let four = machine(2, 2, 4, 1);
         check(&four, "0-15", 4, nodes, "0-3");
         check(&four, "0-15", 6, nodes, "0-2,4-6");
@@ -258,13 +258,13 @@ mod tests {
         check(&four, "0-15", 9, nodes, "0-2,4-6,8-10");
         check(&four, "0-15", 16, nodes, "0-15");
         let whole = CpuOptions { whole_cores: true, ..nodes };
-        // Eight processors of four cores in each of two parts: six cores are three in each.
+        // Each of two NUMA nodes has eight CPUs in four cores; six cores are three on each.
         check(&machine(2, 1, 4, 2), "0-15", 12, whole, "0-2,4-6,8-10,12-14");
     }
 
     #[test]
     fn one_cache_where_it_has_enough() {
-        // One part with two caches of four cores.
+        // One NUMA node with two caches of four cores.
         let mut m = machine(1, 1, 8, 1);
         m.cpus.0.iter_mut().for_each(|(cpu, p)| p.cache = cpu / 4);
         let by_cache = CpuOptions { by_cache: true, ..CpuOptions::default() };

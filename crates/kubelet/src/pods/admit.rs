@@ -1,4 +1,4 @@
-//! Admission of a pod at the node: what the scheduler should have known, checked where it is true (upstream:
+//! Admission of a pod by the node: repeats the scheduler's checks against the node's actual state (upstream:
 //! `pkg/kubelet/lifecycle/predicate.go`).
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use crate::config::thresholds::Pressure;
 use crate::node::runtime::RuntimeState;
 use crate::pod;
 
-/// The resource of which every pod takes one.
+/// Name of the resource that counts pods.
 const PODS: &str = "pods";
 
-/// Reason of a pod that fails at once, and what its event says; its status says before it that the pod was rejected.
+/// Reason and message of a rejection. The event has both as they are; the status prefixes the message with "Pod was rejected".
 pub type Rejection = (String, String);
 
-/// Why a pod may not run here.
+/// Why a pod cannot run on this node.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The pod does not suit the node, however empty that is.
+    /// The pod does not suit the node, even if the node were empty.
     Unfit(Rejection),
-    /// There is too little of these, of at least one.
-    Short(Vec<Short>),
+    /// One or more resources are insufficient.
+    Shortage(Vec<Shortage>),
 }
 
 impl Refusal {
-    /// What the pod is told: of several resources the first.
+    /// Converts to the reason and message of a rejection. Only the first insufficient resource is named.
     pub fn rejection(self) -> Rejection {
         match self {
             Self::Unfit(rejection) => rejection,
-            Self::Short(short) => short.into_iter().next().map(Short::rejection).unwrap_or_default(),
+            Self::Shortage(short) => short.into_iter().next().map(Shortage::rejection).unwrap_or_default(),
         }
     }
 }
@@ -42,38 +42,38 @@ impl From<Rejection> for Refusal {
     }
 }
 
-/// What of the node decides.
+/// State of the node that admission depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Here<'a> {
-    /// `--allowed-unsafe-sysctls`.
+pub struct NodeState<'a> {
+    /// `--allowed-unsafe-sysctls`: names or prefixes.
     pub allowed_unsafe_sysctls: &'a [String],
-    /// The Node object; `None` before it has been read.
+    /// The Node object; `None` before it was read.
     pub node: Option<&'a Node>,
-    /// What the node is short of.
+    /// Current pressure conditions.
     pub pressure: Pressure,
-    /// Whether the machine is about to go down.
+    /// Whether the node is shutting down.
     pub shuts_down: bool,
-    /// What the runtime can do.
+    /// Status and features of the container runtime.
     pub runtime: &'a RuntimeState,
-    /// Resources that this kubelet's device plugins offer.
+    /// Resources that registered device plugins advertise.
     pub devices: &'a BTreeSet<String>,
-    /// Whether containers may have CPUs or memory to themselves.
+    /// Whether containers can get exclusive CPUs or memory.
     pub exclusive: bool,
 }
 
-/// Whether `pod` may run beside `others` here.
+/// Checks whether `pod` can run on the node in addition to `others`.
 ///
 /// # Errors
-/// Why not. What room could help with is looked at last, so that nothing is ended for a pod that cannot run anyway.
-pub fn admit(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Refusal> {
+/// The reason. Insufficient resources are checked last, so that nothing is preempted for a pod that cannot run anyway.
+pub fn admit(here: &NodeState<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Refusal> {
     suits(here, pod, others)?;
     let short = here.node.map(|node| shortages(pod, others, node, here.devices)).unwrap_or_default();
-    if short.is_empty() { Ok(()) } else { Err(Refusal::Short(short)) }
+    if short.is_empty() { Ok(()) } else { Err(Refusal::Shortage(short)) }
 }
 
-/// Which of `gone`, pods whose containers are still being ended, hold what `pod` needs beside `staying`: ports of the node,
-/// resources, devices, or CPUs and memory that it would have to itself.
-pub fn in_the_way(here: &Here<'_>, pod: &Pod, staying: &[Arc<Pod>], gone: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
+/// Returns the pods of `gone` (deleted pods whose containers are still ending) that hold something that `pod` needs in addition to what
+/// `staying` use: host ports, resources, devices, exclusive CPUs or exclusive memory.
+pub fn in_the_way(here: &NodeState<'_>, pod: &Pod, staying: &[Arc<Pod>], gone: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
     let mut beside = staying.to_vec();
     let mut held = Vec::new();
     for other in gone.iter().filter(|p| !pod::is_terminal(p)) {
@@ -85,14 +85,14 @@ pub fn in_the_way(here: &Here<'_>, pod: &Pod, staying: &[Arc<Pod>], gone: &[Arc<
     held
 }
 
-/// Whether both want something that is given to one pod alone, and which is not counted by [`admit`].
-fn contends(here: &Here<'_>, pod: &Pod, other: &Pod) -> bool {
+/// Returns whether both pods need a kind of resource that is assigned exclusively and that [`admit`] does not count.
+fn contends(here: &NodeState<'_>, pod: &Pod, other: &Pod) -> bool {
     let both_guaranteed = || [pod, other].iter().all(|p| pod::qos_class(p) == "Guaranteed");
     here.devices.iter().any(|d| wanted(pod, d) > 0 && wanted(other, d) > 0) || here.exclusive && both_guaranteed()
 }
 
-/// Whether `pod` may run here where there is room for it.
-fn suits(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+/// Runs all checks that do not depend on free resources.
+fn suits(here: &NodeState<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Rejection> {
     if here.shuts_down {
         return Err(("NodeShutdown".into(), "Pod was rejected as the node is shutting down.".into()));
     }
@@ -121,7 +121,7 @@ fn suits(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Rejectio
     Ok(())
 }
 
-/// Whether another pod that lives here has a port of the node that this one wants.
+/// Returns whether another pod on the node uses a host port of this pod.
 fn ports_taken(pod: &Pod, others: &[Arc<Pod>]) -> bool {
     let wanted = host_ports(pod);
     if wanted.is_empty() {
@@ -135,10 +135,10 @@ fn ports_taken(pod: &Pod, others: &[Arc<Pod>]) -> bool {
     active.flat_map(|p| host_ports(p)).any(|theirs| wanted.iter().any(|own| clash(own, &theirs)))
 }
 
-/// The node's ports that a pod takes: address, protocol, number.
+/// Returns the host ports of a pod: address, protocol, number.
 fn host_ports(pod: &Pod) -> Vec<(&str, &str, i32)> {
     let spec = pod.spec.as_ref();
-    // Init containers that go on running take theirs as well.
+    // Sidecars (init containers that keep running) use host ports as well.
     let sidecars = spec.iter().flat_map(|s| s.init_containers.iter().flatten());
     let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
     let ports = spec.iter().flat_map(|s| &s.containers).chain(sidecars).flat_map(|c| c.ports.iter().flatten());
@@ -149,26 +149,26 @@ fn host_ports(pod: &Pod) -> Vec<(&str, &str, i32)> {
     taken.collect()
 }
 
-/// A resource of which the node has too little left.
+/// A resource of which the node has too little.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Short {
-    /// Its name, e.g. `cpu`.
+pub struct Shortage {
+    /// Name of the resource, for example `cpu`.
     pub resource: String,
-    /// What was wanted and what there is; CPU in thousandths.
+    /// Requested, used and total amount, in upstream's words; CPU in millicores.
     pub message: String,
-    /// How much more there would have to be, in the same unit.
+    /// Missing amount in the resource's unit; CPU in millicores.
     pub missing: i64,
 }
 
-impl Short {
+impl Shortage {
     fn rejection(self) -> Rejection {
         (format!("OutOf{}", self.resource), self.message)
     }
 }
 
-/// Isolation that was promised must be given: a pod that asks for what the runtime cannot do does not run without it.
-/// A pod with a runtime class is judged when its sandbox is made, since its handler is not known here; so is every pod as
-/// long as the runtime has not answered.
+/// Rejects a pod whose requested isolation the runtime cannot provide: such a pod must not run without it. Pods with a RuntimeClass are
+/// checked when the sandbox is created, because the handler is not known here. All pods are checked then until the runtime has reported its
+/// features.
 fn refused_by_runtime(pod: &Pod, runtime: &RuntimeState) -> Result<(), Rejection> {
     if !runtime.answered {
         return Ok(());
@@ -184,8 +184,8 @@ fn refused_by_runtime(pod: &Pod, runtime: &RuntimeState) -> Result<(), Rejection
     Ok(())
 }
 
-/// A node under pressure takes no pods but those the system depends on; short of memory alone, also those that asked for
-/// what they need or tolerate it.
+/// Rejects pods on a node under pressure, except critical pods. If only memory is short, pods that are not `BestEffort` or that tolerate
+/// the taint are admitted as well.
 fn refused_by_pressure(pod: &Pod, pressure: Pressure) -> Option<String> {
     let all = [("MemoryPressure", pressure.memory), ("DiskPressure", pressure.disk), ("PIDPressure", pressure.pid)];
     let held: Vec<&str> = all.into_iter().filter(|(_, holds)| *holds).map(|(name, _)| name).collect();
@@ -206,18 +206,18 @@ fn refused_by_pressure(pod: &Pod, pressure: Pressure) -> Option<String> {
     Some(format!("The node had condition: [{}]. ", held.join(" ")))
 }
 
-/// Whether a pod's requests fit beside those of `others`; see [`shortages`].
+/// Checks whether a pod's requests fit in addition to those of `others`; see [`shortages`].
 ///
 /// # Errors
-/// The first resource of which there is too little.
-pub fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node, devices: &BTreeSet<String>) -> Result<(), Short> {
+/// The first insufficient resource.
+pub fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node, devices: &BTreeSet<String>) -> Result<(), Shortage> {
     shortages(pod, others, node, devices).into_iter().next().map_or(Ok(()), Err)
 }
 
-/// The resources of which there is too little for a pod beside `others`, of which the pod itself does not count. Of `devices`
-/// their own table decides when it gives them, and it alone knows: the Node object may be older than what plugins have said,
-/// and the scheduler may have heard of a device before this kubelet reads its own report of it again.
-fn shortages(pod: &Pod, others: &[Arc<Pod>], node: &Node, devices: &BTreeSet<String>) -> Vec<Short> {
+/// Returns the resources that are insufficient for a pod in addition to `others`; the pod itself is skipped if `others` contains it.
+/// Resources in `devices` are not checked, because only the device table knows the current number: the Node object may be older than the
+/// plugins' last report, and the scheduler may have seen a device before this kubelet reads its own Node again.
+fn shortages(pod: &Pod, others: &[Arc<Pod>], node: &Node, devices: &BTreeSet<String>) -> Vec<Shortage> {
     let none = BTreeMap::new();
     let allocatable = node.status.as_ref().and_then(|s| s.allocatable.as_ref()).unwrap_or(&none);
     let active: Vec<_> = others.iter().filter(|p| !pod::is_terminal(p) && pod::uid(p) != pod::uid(pod)).collect();
@@ -237,13 +237,13 @@ fn shortages(pod: &Pod, others: &[Arc<Pod>], node: &Node, devices: &BTreeSet<Str
             let message = format!(
                 "Node didn't have enough resource: {r}, requested: {wanted}, used: {used}, capacity: {capacity}"
             );
-            short.push(Short { resource: r.to_owned(), message, missing });
+            short.push(Shortage { resource: r.to_owned(), message, missing });
         }
     }
     short
 }
 
-/// How much of a resource a pod asks for, itself being one of `pods`; CPU in thousandths.
+/// Sum of the requests of `pods` for a resource; CPU in millicores.
 pub fn wanted(pod: &Pod, resource: &str) -> i64 {
     if resource == PODS { 1 } else { number(resource, pod::pod_request(pod, resource)) }
 }
@@ -292,11 +292,11 @@ mod tests {
         Arc::new(serde_json::from_value(json!({"metadata":{"name":uid,"uid":uid},"spec":spec})).expect("pod"))
     }
 
-    /// Before the node has been read.
-    fn nowhere(runtime: &RuntimeState, pressure: Pressure) -> Here<'_> {
+    /// State before the Node was read.
+    fn nowhere(runtime: &RuntimeState, pressure: Pressure) -> NodeState<'_> {
         static NO_DEVICES: BTreeSet<String> = BTreeSet::new();
         let (node, devices) = (None, &NO_DEVICES);
-        Here { allowed_unsafe_sysctls: &[], node, pressure, shuts_down: false, runtime, devices, exclusive: false }
+        NodeState { allowed_unsafe_sysctls: &[], node, pressure, shuts_down: false, runtime, devices, exclusive: false }
     }
 
     #[test]
@@ -306,7 +306,7 @@ mod tests {
         .expect("node");
         let runtime = RuntimeState::default();
         let pressure = Pressure::default();
-        let here = Here { node: Some(&node), ..nowhere(&runtime, pressure) };
+        let here = NodeState { node: Some(&node), ..nowhere(&runtime, pressure) };
         let cpu = |n: &str| json!({"containers":[{"name":"a","resources":{"requests":{"cpu":n}}}]});
         let reason = |p: &Pod, others: &[Arc<Pod>]| admit(&here, p, others).map_err(|r| r.rejection().0);
         let port = |ip: &str, protocol: &str, host: i32| {
@@ -336,14 +336,14 @@ mod tests {
         };
         assert_eq!(reason(&pod("a", affinity("In")), &[]), Ok(()));
         assert_eq!(reason(&pod("a", affinity("NotIn")), &[]), Err("NodeAffinity".into()));
-        let down = Here { shuts_down: true, ..here };
+        let down = NodeState { shuts_down: true, ..here };
         assert_eq!(admit(&down, &pod("a", json!({})), &[]).expect_err("too late").rejection().0, "NodeShutdown");
         let (_, message) = admit(&here, &pod("a", cpu("3")), &[]).expect_err("too much").rejection();
         assert_eq!(message, "Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000");
     }
 
     #[test]
-    fn a_device_that_the_node_object_does_not_show_yet() {
+    fn a_device_missing_in_the_node_object_is_admitted() {
         let node: Node =
             serde_json::from_value(json!({"status":{"allocatable":{"pods":"9","example.com/gpu":"2"}}})).expect("node");
         let wants = |n: &str| {
@@ -351,10 +351,10 @@ mod tests {
             json!({"containers":[{"name":"a","resources":{"requests": amounts, "limits": amounts}}]})
         };
         let (runtime, others) = (RuntimeState::default(), [pod("o", wants("2"))]);
-        let here = Here { node: Some(&node), ..nowhere(&runtime, Pressure::default()) };
-        let reason = |here: &Here<'_>| admit(here, &pod("a", wants("1")), &others).map_err(|r| r.rejection().0);
+        let here = NodeState { node: Some(&node), ..nowhere(&runtime, Pressure::default()) };
+        let reason = |here: &NodeState<'_>| admit(here, &pod("a", wants("1")), &others).map_err(|r| r.rejection().0);
         let offered = BTreeSet::from(["example.com/gpu".to_owned()]);
-        assert_eq!(reason(&Here { devices: &offered, ..here }), Ok(()), "a third has come");
+        assert_eq!(reason(&NodeState { devices: &offered, ..here }), Ok(()), "a third has come");
         assert_eq!(reason(&here), Err("OutOfexample.com/gpu".into()), "what no plugin offers the object says");
     }
 

@@ -1,18 +1,17 @@
-//! How long a container that ended waits before it is started again: 10 s doubling to 300 s, forgotten after it ran for
-//! twice the longest delay (upstream: client-go `flowcontrol.Backoff` as the kubelet uses it). By the steady clock: who sets the
-//! node's clock back keeps nothing waiting.
+//! Restart back-off of containers: 10 s, doubling up to 300 s, reset after a run of twice the maximum (upstream: client-go
+//! `flowcontrol.Backoff` as the kubelet uses it). It uses the monotonic clock, so changes of the wall clock have no effect.
 use std::collections::HashMap;
 use std::time::Duration;
 
 use kelson_meta::Backoff;
 use tokio::time::Instant;
 
-/// The delay after the first failure.
+/// Delay after the first failure.
 pub const INITIAL: Duration = Duration::from_secs(10);
-/// The delay that is never exceeded, unless the node is configured otherwise.
+/// Default maximum of the delay.
 pub const MAX: Duration = Duration::from_secs(300);
 
-/// The delays of one pod's containers, or of a node's images, by key.
+/// Back-off delays by key: containers of one pod, or images of a node.
 #[derive(Clone, Debug)]
 pub struct BackOff {
     delays: Backoff,
@@ -32,17 +31,17 @@ impl Default for BackOff {
 }
 
 impl BackOff {
-    /// Delays of containers' restarts on a node where none is longer than `max` (KEP-4603).
+    /// Creates restart delays with the maximum `max` (KEP-4603).
     pub fn of_restarts(max: Duration) -> Self {
         Self::new(INITIAL.min(max), max)
     }
 
-    /// Delays from `initial`, doubling to `max`.
+    /// Creates delays that start at `initial` and double up to `max`.
     pub fn new(initial: Duration, max: Duration) -> Self {
         Self { delays: Backoff::new(initial, max), entries: HashMap::new() }
     }
 
-    /// Until when `key`, whose last run ended at `ended`, must wait, and the delay; `None`: it may start now.
+    /// Returns when `key` may start again and the delay, counted from `ended`, the end of its last run. `None`: it may start now.
     pub fn waits(&self, key: &str, ended: Instant, now: Instant) -> Option<(Instant, Duration)> {
         let entry = self.entries.get(key)?;
         if self.expired(entry, ended) {
@@ -52,26 +51,26 @@ impl BackOff {
         (now < until).then_some((until, entry.delay))
     }
 
-    /// Notes that `key`, whose last run ended at `ended`, is started again.
+    /// Records that `key` starts again after its last run ended at `ended`; the next delay is longer.
     pub fn next(&mut self, key: &str, ended: Instant, now: Instant) {
         let last = self.entries.get(key).filter(|e| !self.expired(e, ended));
         let delay = self.delays.after(last.map(|e| e.delay));
         self.entries.insert(key.to_owned(), Entry { delay, updated: now });
     }
 
-    /// Until when `key` must wait, counted from its last [`Self::next`]: for what has no end of its own, such as a pull.
+    /// Returns when `key` may start again, counted from its last [`Self::next`]. For operations without a run, such as an image pull.
     pub fn waits_since_update(&self, key: &str, now: Instant) -> Option<Instant> {
         let entry = self.entries.get(key)?;
         let until = entry.updated + entry.delay;
         (now < until).then_some(until)
     }
 
-    /// Forgets the failures of a key.
+    /// Resets the delay of a key.
     pub fn reset(&mut self, key: &str) {
         self.entries.remove(key);
     }
 
-    /// Drops what has expired, so that the table stays as small as what fails.
+    /// Removes expired entries, so that the table contains only recent failures.
     pub fn purge(&mut self, now: Instant) {
         let max = self.delays.max;
         self.entries.retain(|_, e| now.duration_since(e.updated) <= max * 2);

@@ -1,6 +1,5 @@
-//! What happens to pods on this node: the events of one pod's worker, the steps of its executor, and what a worker starts
-//! with. Sources do not queue events but leave the newest state in a [`WorkerInbox`], so that nothing here grows with how
-//! often something changes.
+//! Events of one pod's worker, the steps that its executor reports, and the initial state of a worker. Sources do not queue events: they
+//! replace the state in a [`WorkerInbox`], so that memory does not grow with the rate of changes.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,105 +17,105 @@ use crate::placement::cpus::PlacementRefusal;
 use crate::probes::ProbeKind;
 use crate::volumes::PodVolumes;
 
-/// Steps of one executor that its worker has not taken yet; the executor waits when it is this far ahead.
+/// Capacity of the channel from an executor to its worker. The executor waits when the channel is full.
 pub const STEPS_MAX: usize = 16;
 
-/// How far the executor of a plan has come.
+/// Progress of an executor.
 #[derive(Debug)]
 pub enum Step {
-    /// Directories, cgroup and volumes are there.
+    /// Directories, cgroups and volumes of the pod are ready.
     Prepared(PodVolumes),
-    /// They are not; the whole pod waits.
+    /// Directories, cgroups or volumes could not be prepared; the whole pod waits. The value is the error.
     NotPrepared(String),
-    /// The node cannot give the pod what it wants to itself; it ends.
+    /// The node cannot assign the exclusive resources or devices of the pod; the pod fails.
     Refused(PlacementRefusal),
-    /// A sandbox could not be made.
+    /// The sandbox could not be created. The value is the error.
     SandboxFailed(String),
-    /// Something changed in the runtime.
+    /// The state of the runtime changed.
     Changed,
-    /// A container was removed for a new start of its pod.
+    /// A container was removed to restart its pod.
     Removed {
-        /// The container's name in the pod.
+        /// Name of the container in the pod.
         name: String,
-        /// Its end, where its rule led to the new start.
+        /// When the container ended, if its restart rule caused the restart.
         ended: Option<Instant>,
     },
     /// A container was started.
     Started {
-        /// The container's name in the pod.
+        /// Name of the container in the pod.
         name: String,
-        /// The end of the instance before.
+        /// When the previous instance ended.
         restarted_after: Option<Instant>,
     },
     /// A container could not be started.
     StartFailed {
-        /// The container's name in the pod.
+        /// Name of the container in the pod.
         name: String,
-        /// Why it could not be started.
+        /// The reason and message of the failure.
         error: StartError,
-        /// The end of the instance before.
+        /// When the previous instance ended.
         restarted_after: Option<Instant>,
     },
-    /// The pod and these containers (by ID) are held to what the pod was granted, or the resize failed after some of them.
+    /// The pod and these containers have the granted resources, or the resize failed after some of them.
     Resized {
-        /// Containers that are held to other bounds now, and to which.
+        /// IDs of the containers that were updated, and their new limits.
         held: Vec<(String, Limits)>,
-        /// Why it failed.
+        /// Why the resize failed, if it did.
         error: Option<String>,
     },
 }
 
-/// What a worker starts with.
+/// Initial state of a worker.
 #[derive(Clone, Debug)]
-pub struct Start {
-    /// The pod, with the resources it was granted.
+pub struct WorkerStart {
+    /// The pod, with the granted resources.
     pub pod: Arc<Pod>,
-    /// Why it does not have the resources its spec wants now.
+    /// Why the pod does not have the resources that its spec requests.
     pub deferred: Option<ResizePending>,
-    /// A rejection by admission.
+    /// The rejection by admission, if any.
     pub rejected: Option<Rejection>,
-    /// The object is already gone from the API.
+    /// Whether the pod was already deleted from the API.
     pub gone: bool,
-    /// The pod was evicted before.
+    /// An eviction that was requested before the worker started.
     pub evicted: Option<Eviction>,
 }
 
-impl Start {
-    /// Of a pod that is welcome.
+impl WorkerStart {
+    /// Creates the state of an admitted pod.
     pub fn of(pod: Arc<Pod>) -> Self {
         Self { pod, deferred: None, rejected: None, gone: false, evicted: None }
     }
 }
 
-/// A pod must go because the node is short of something, goes down itself, or has to take a pod that the system depends on.
+/// Request to end a pod: the node is short of a resource or shuts down, or the pod is preempted for a critical pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
     /// `status.reason`: `Evicted`, `Terminated` or `Preempting`.
     pub reason: &'static str,
-    /// The text of status and event.
+    /// Message of the status and of the event.
     pub message: String,
-    /// What its containers get to end.
+    /// Grace period of the containers.
     pub grace: Duration,
 }
 
-/// Everything that happened to a pod since its worker last looked.
+/// Everything that happened to a pod since the worker last took its events.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// The API's newest state, with the resources it was granted.
+    /// Newest state of the API, with the granted resources.
     pub pod: Option<Granted>,
-    /// The object is gone from the API.
+    /// The pod was deleted from the API.
     pub gone: bool,
-    /// Something changed in the runtime.
+    /// The state of the runtime changed.
     pub runtime: bool,
-    /// A config map or secret it refers to changed.
+    /// A ConfigMap or Secret of the pod changed.
     pub objects: bool,
-    /// The newest result of each probe, by container ID. There are as many as running containers have probes.
+    /// Newest result of each probe, by container ID. There is one entry per probe of a running container.
     pub probes: HashMap<(String, ProbeKind), bool>,
-    /// The pod is evicted.
+    /// Request to evict the pod.
     pub evicted: Option<Eviction>,
 }
 
-/// Where a pod's events wait for its worker; cheap to clone.
+/// Pending events of a pod for its worker. Clones share the same events.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerInbox(Arc<Waiting>);
 
@@ -132,42 +131,42 @@ impl WorkerInbox {
         self.0.wake.notify_one();
     }
 
-    /// The API has this state of the pod, and it was granted these resources.
+    /// Records the newest state of the pod in the API, with the granted resources.
     pub fn pod(&self, pod: Granted) {
         self.put(|e| e.pod = Some(pod));
     }
-    /// The pod is gone from the API.
+    /// Records that the pod was deleted from the API.
     pub fn gone(&self) {
         self.put(|e| e.gone = true);
     }
-    /// Something changed in the runtime.
+    /// Records a change in the runtime.
     pub fn runtime(&self) {
         self.put(|e| e.runtime = true);
     }
-    /// A config map or secret of the pod changed.
+    /// Records that a ConfigMap or Secret of the pod changed.
     pub fn objects(&self) {
         self.put(|e| e.objects = true);
     }
-    /// A device of the pod may be in another state: its status is put together again.
+    /// Records that the health of a device may have changed; the worker computes the status again.
     pub fn health(&self) {
         self.put(|_| ());
     }
-    /// A probe has this result now.
+    /// Records the result of a probe.
     pub fn probe(&self, container_id: &str, kind: ProbeKind, ok: bool) {
         self.put(|e| {
             e.probes.insert((container_id.to_owned(), kind), ok);
         });
     }
-    /// The pod must go.
+    /// Records a request to evict the pod.
     pub fn evict(&self, eviction: Eviction) {
         self.put(|e| e.evicted = Some(eviction));
     }
 
-    /// Takes what has happened.
+    /// Takes all pending events.
     pub fn take(&self) -> Events {
         std::mem::take(&mut *self.0.events.lock())
     }
-    /// Waits until something has happened since the last call.
+    /// Waits for an event after the last call.
     pub async fn changed(&self) {
         self.0.wake.notified().await;
     }

@@ -1,6 +1,6 @@
-//! Carries out the actions of a plan: sandbox, images, containers, hooks. Reports each step to the worker as it happens
-//! (upstream: `kuberuntime_manager.go` SyncPod, `kuberuntime_container.go` startContainer).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Executes the actions of a plan: sandbox, images, containers, hooks. Reports each step to the worker when it is done (upstream:
+//! `kuberuntime_manager.go` SyncPod, `kuberuntime_container.go` startContainer).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use super::parts::Parts;
 use super::place::place;
 use super::plan::{Action, KillReason};
 use super::terminate::{self, Kill};
-use crate::env::resolve::{self, Given};
+use crate::env::resolve::{self, EnvironmentInput};
 use crate::images::error::{StartError, StartReason};
-use crate::images::{Present, Wanted};
+use crate::images::{ImageRequest, Present};
 use crate::pod::{self, Member, Role};
 use crate::probes::{Handler, Target};
 use crate::runtime::dns::{ClusterDns, PodDns, pod_dns};
@@ -32,34 +32,35 @@ use crate::runtime::{config, sandbox, security};
 use crate::volumes::container::{CONTAINERS_DIR, ContainerMounts};
 use crate::volumes::{PodVolumes, Ready};
 
-/// How long a postStart hook may take; upstream sets no limit but the pod's own deletion.
+/// Maximum duration of a postStart hook. Upstream has no limit except the deletion of the pod.
 const POST_START_MAX: Duration = Duration::from_secs(3600);
 
-/// One execution of a plan.
+/// One execution of a plan for one pod. [`Executor::run`] executes the actions in order and sends a [`Step`] to the worker after each. The
+/// worker may drop the future when the pod must end; calls that must not be interrupted run through `in_flight`.
 pub struct Executor {
-    /// What it works with.
+    /// Dependencies of pod workers.
     pub parts: Arc<Parts>,
-    /// The pod that the action is for.
+    /// The pod that the actions are for.
     pub pod: Arc<Pod>,
-    /// What the runtime has, as of the plan.
+    /// State of the runtime from which the plan was computed.
     pub runtime: Arc<RuntimePod>,
-    /// To the worker.
+    /// Sends steps to the worker.
     pub report: mpsc::Sender<Step>,
-    /// Calls that are not broken off when the pod has to go; the execution ends after the one under way.
+    /// Calls that are not interrupted when the pod must end. The execution then ends after the current call.
     pub in_flight: InFlight,
 }
 
 impl Executor {
-    pub(super) async fn tell(&self, step: Step) {
-        // A closed channel means that the kubelet ends: the worker outlives its executor.
+    pub(super) async fn report_step(&self, step: Step) {
+        // A closed channel means that the kubelet stops; otherwise the worker outlives its executor.
         let _ = self.report.send(step).await;
     }
 
     fn event(&self, kind: EventType, reason: &str, message: impl Into<String>) {
-        self.parts.effects.tell.pod(&self.pod, kind, reason, message);
+        self.parts.effects.events.pod(&self.pod, kind, reason, message);
     }
 
-    /// Does all of it, in order; a failed start does not keep others from being tried.
+    /// Executes all actions in order. After a container fails to start, the others are still tried.
     pub async fn run(self, actions: Vec<Action>) {
         let (began, new) = (Instant::now(), self.runtime.sandboxes.is_empty());
         let update = if new { "create" } else { "update" };
@@ -75,30 +76,30 @@ impl Executor {
         self.parts.effects.metrics.pod_worked(if new { "create" } else { "sync" }, began.elapsed());
     }
 
-    /// Tells each step; what is given back is the first that failed.
+    /// Executes all actions and reports each step. Returns the first failure; later actions are executed anyway.
     async fn carry_out(&self, actions: Vec<Action>) -> Result<(), String> {
         let needs_volumes =
             actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. } | Action::StartContainer { .. }));
         let mut volumes = PodVolumes::default();
         if needs_volumes {
-            let anew = actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
-            if let Err(why) = place(&self.parts, &self.pod, anew).await {
+            let is_new = actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
+            if let Err(why) = place(&self.parts, &self.pod, is_new).await {
                 let text = why.message.clone();
-                self.tell(Step::Refused(why)).await;
+                self.report_step(Step::Refused(why)).await;
                 return Err(text);
             }
             match self.prepare().await {
                 Ok(v) => {
-                    self.tell(Step::Prepared(v.clone())).await;
+                    self.report_step(Step::Prepared(v.clone())).await;
                     volumes = v;
                 }
                 Err(message) => {
-                    self.tell(Step::NotPrepared(message.clone())).await;
+                    self.report_step(Step::NotPrepared(message.clone())).await;
                     return Err(message);
                 }
             }
-            if let Err(message) = self.claims(anew).await {
-                self.tell(Step::NotPrepared(message.clone())).await;
+            if let Err(message) = self.claims(is_new).await {
+                self.report_step(Step::NotPrepared(message.clone())).await;
                 return Err(message);
             }
         }
@@ -111,7 +112,7 @@ impl Executor {
                 Action::StartContainer { name, restart_count, restarted_after } => {
                     let outcome = self.start(&name, restart_count, &volumes).await;
                     self.count(&name, outcome.as_ref().err());
-                    self.tell(match outcome {
+                    self.report_step(match outcome {
                         Ok(()) => Step::Started { name, restarted_after },
                         Err(error) => {
                             let why = format!("failed to start container {name:?}: {}", error.reason.as_str());
@@ -160,9 +161,9 @@ impl Executor {
         }
     }
 
-    /// The devices of the pod's claims are ready when this returns: before the sandbox, since drivers may want to change it.
-    async fn claims(&self, anew: bool) -> Result<(), String> {
-        if !anew && self.parts.claims.is_prepared(&self.pod) {
+    /// Prepares the devices of the pod's resource claims. This precedes the sandbox, because DRA drivers may want to change it.
+    async fn claims(&self, is_new: bool) -> Result<(), String> {
+        if !is_new && self.parts.claims.is_prepared(&self.pod) {
             return Ok(());
         }
         self.parts.claims.prepare(&self.pod).await.inspect_err(|why| {
@@ -193,12 +194,12 @@ impl Executor {
         if let Err(e) = self.parts.effects.runtime.stop_pod_sandbox(id).await
             && !e.is_not_found()
         {
-            tracing::warn!(pod = %pod::format_pod(&self.pod), sandbox = id, error = %e, "sandbox not stopped");
+            tracing::warn!(pod = %pod::format_pod(&self.pod), sandbox = id, error = %e, "cannot stop the pod sandbox");
         }
-        self.tell(Step::Changed).await;
+        self.report_step(Step::Changed).await;
     }
 
-    /// The configuration of the pod's sandbox; container calls repeat it.
+    /// Builds the CRI configuration of the pod's sandbox. Calls for containers repeat it.
     async fn sandbox_config(&self, attempt: u32, ids: Option<IdRange>) -> cri::PodSandboxConfig {
         let parts = &self.parts;
         let dns = self.dns().await.config;
@@ -222,9 +223,9 @@ impl Executor {
             self.parts.effects.metrics.pod_failed();
             let text = format!("Failed to create pod sandbox: {message}");
             self.event(EventType::Warning, "FailedCreatePodSandBox", text);
-            return self.tell(Step::SandboxFailed(message)).await;
+            return self.report_step(Step::SandboxFailed(message)).await;
         }
-        self.tell(Step::Changed).await;
+        self.report_step(Step::Changed).await;
     }
 
     async fn try_sandbox(&self, attempt: u32) -> Result<(), String> {
@@ -247,8 +248,7 @@ impl Executor {
         class.map(|c| c.handler).map_err(|e| format!("failed to get sandbox runtime: {e}"))
     }
 
-    /// The host IDs of the pod's users, where they are not the node's. What was promised and cannot be given keeps the
-    /// pod from starting: it must never run with the node's own users instead.
+    /// The host IDs of the pod's user namespace (`None`: the host's). A pod whose isolation the runtime cannot provide must not start.
     async fn isolation(&self, handler: &str) -> Result<Option<IdRange>, String> {
         let state = self.parts.runtime_state.borrow().clone();
         if pod::has_strict_groups(&self.pod) && !state.supplemental_groups_policy {
@@ -274,10 +274,10 @@ impl Executor {
         let grace = of_probe.and_then(|p| p.termination_grace_period_seconds).map(pod::seconds);
         let grace = grace.unwrap_or_else(|| pod::grace(&self.pod));
         Kill::of(&self.parts.effects, &self.pod, instance, grace).run(Some(message)).await;
-        self.tell(Step::Changed).await;
+        self.report_step(Step::Changed).await;
     }
 
-    /// For a new start of the pod: whoever asks for it wants no grace, and each container's log goes on being kept.
+    /// Removes a container so that its pod restarts: without grace period, and with its log kept.
     async fn remove(&self, id: &str, name: String, ended: Option<Instant>) {
         let runtime = &self.parts.effects.runtime;
         let found = self.runtime.containers.iter().find(|c| c.id == id);
@@ -286,12 +286,12 @@ impl Executor {
         }
         match runtime.remove_container(id).await {
             Err(e) if !e.is_not_found() => {
-                tracing::warn!(container = name, id, error = %e, "container not removed for a new start of its pod");
-                self.tell(Step::Changed).await;
+                tracing::warn!(container = name, id, error = %e, "cannot remove the container to restart its pod");
+                self.report_step(Step::Changed).await;
             }
             _ => {
                 logging::unlink(&self.parts, &self.pod, (&name, id)).await;
-                self.tell(Step::Removed { name, ended }).await;
+                self.report_step(Step::Removed { name, ended }).await;
             }
         }
     }
@@ -302,13 +302,13 @@ impl Executor {
         let Some(sandbox) = self.runtime.ready_sandbox() else { return Ok(()) };
         let started = self.try_start(&m, restart_count, volumes, sandbox).await;
         let id = started.inspect_err(|e| {
-            // As upstream: of an image that did not come, the reason alone is an event too.
+            // Like upstream, a failed pull also records an event with the reason alone.
             let image = matches!(e.reason, StartReason::ImagePull | StartReason::Image(_));
             let what = if image { e.reason.as_str() } else { &e.message };
             let text = format!("Error: {what}");
-            self.parts.effects.tell.container(pod, m.role, name, EventType::Warning, "Failed", text);
+            self.parts.effects.events.container(pod, m.role, name, EventType::Warning, "Failed", text);
         })?;
-        self.tell(Step::Changed).await;
+        self.report_step(Step::Changed).await;
         let ip = self.pod_ips(sandbox).into_iter().next().unwrap_or_default();
         self.post_start(&m, &id, &ip).await
     }
@@ -317,7 +317,7 @@ impl Executor {
         if pod::host_network(&self.pod) { self.parts.host_ips() } else { sandbox.ips.clone() }
     }
 
-    /// Image, configuration, container, start; gives the container's ID.
+    /// Pulls the image, builds the configuration, creates and starts the container. Returns the container's ID.
     async fn try_start(
         &self,
         m: &Member<'_>,
@@ -333,7 +333,7 @@ impl Executor {
         };
         let sandbox_config = self.sandbox_config(sandbox.attempt, ids).await;
         let effects = parts.image_effects();
-        let image = parts.images.ensure(&effects, pod, Wanted::of(m.role, &m.container), &sandbox_config).await?;
+        let image = parts.images.ensure(&effects, pod, ImageRequest::of(m.role, &m.container), &sandbox_config).await?;
         let (volumes, of_images) = &self.with_images(&m.container, volumes, &sandbox_config).await?;
         let pod_ips = self.pod_ips(sandbox);
         let config = self.container_config(m, restart_count, volumes, &image, &pod_ips, ids).await;
@@ -344,19 +344,19 @@ impl Executor {
             gate.pass(pod, &pod_ips).await.map_err(|e| create_fault(e.to_string()))?;
         }
         parts.placement.starts(pod, name).await;
-        let (runtime, tell) = (&parts.effects.runtime, &parts.effects.tell);
+        let (runtime, events) = (&parts.effects.runtime, &parts.effects.events);
         let created = self.in_flight.call(runtime.create_container(&sandbox.id, config, sandbox_config)).await;
         parts.effects.metrics.lives().image_volumes(*of_images, created.is_ok());
         let id = created.map_err(|e| create_fault(e.message))?;
-        tell.container(pod, m.role, name, EventType::Normal, "Created", "Container created");
+        events.container(pod, m.role, name, EventType::Normal, "Created", "Container created");
         let started = self.in_flight.call(runtime.start_container(&id)).await;
         started.map_err(|e| StartError::new(StartReason::Run, e.message))?;
         logging::link(parts, pod, (name, &id), log).await;
-        tell.container(pod, m.role, name, EventType::Normal, "Started", "Container started");
+        events.container(pod, m.role, name, EventType::Normal, "Started", "Container started");
         Ok(id)
     }
 
-    /// The volumes, with the images of those that the container mounts pulled as their policies say, and how many these are.
+    /// Pulls the images of the container's image volumes as their policies say. Returns the volumes with these images, and their number.
     async fn with_images(
         &self,
         c: &Container,
@@ -367,7 +367,7 @@ impl Executor {
         let (mut volumes, effects) = (volumes.clone(), self.parts.image_effects());
         for mount in c.volume_mounts.iter().flatten() {
             let Some(Ready::Image { reference, policy }) = volumes.ready.get_mut(&mount.name) else { continue };
-            let wanted = Wanted { image: reference, policy: policy.as_deref(), container: None };
+            let wanted = ImageRequest { image: reference, policy: policy.as_deref(), container: None };
             let present = self.parts.images.ensure(&effects, &self.pod, wanted, sandbox).await?;
             *reference = present.reference;
             count += 1;
@@ -386,7 +386,7 @@ impl Executor {
     ) -> Result<cri::ContainerConfig, String> {
         let (parts, pod, c) = (&self.parts, &*self.pod, &*m.container);
         let volume = |name: &str| volumes.path(name);
-        let given = Given { pod_ips, volume: &volume };
+        let given = EnvironmentInput { pod_ips, volume: &volume };
         let env = resolve::environment(&parts.environment, pod, m.role, c, &given).await?;
         let mounts = ContainerMounts {
             pod: Arc::clone(&self.pod),
@@ -439,7 +439,7 @@ impl Executor {
         let Err(why) = effects.hook(&self.pod, &handler, &target, POST_START_MAX).await else { return Ok(()) };
         tracing::info!(pod = %pod::format_pod(&self.pod), container = %name, why, "postStart hook failed");
         let (kind, text) = (EventType::Warning, "PostStartHook failed");
-        effects.tell.container(&self.pod, m.role, name, kind, "FailedPostStartHook", text);
+        effects.events.container(&self.pod, m.role, name, kind, "FailedPostStartHook", text);
         let message = format!("FailedPostStartHook: Container {name} failed postStart hook");
         let grace = pod::grace(&self.pod);
         let kill = Kill { effects, pod: &self.pod, id, name, running: true, made_with: None, grace };

@@ -1,4 +1,4 @@
-//! How the devices are that pods have: their statuses say so (KEP-4680), and are put together again when that changes.
+//! Health of the devices of pods: it is part of their status (KEP-4680), which is computed again when it changes.
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus, ResourceHealth, ResourceStatus};
@@ -10,23 +10,23 @@ use crate::dra::DynamicResources;
 use crate::dra::health::Health;
 use crate::pod;
 
-/// Wakes the workers of pods whose devices may be in another state; cheap to clone.
+/// Notifies workers of pods whose devices may have changed their health.
 #[derive(Clone)]
-pub struct HealthNews {
-    /// Devices of plugins.
+pub struct HealthNotifier {
+    /// Devices of device plugins.
     pub devices: Devices,
-    /// Devices of claims.
+    /// Devices of resource claims.
     pub claims: DynamicResources,
-    /// Knows the workers.
+    /// The manager's inbox, which forwards to workers.
     pub manager: ManagerInbox,
 }
 
-impl HealthNews {
-    /// Until the task is ended.
+impl HealthNotifier {
+    /// Runs until its task is aborted.
     pub async fn run(self) {
         let (mut of_plugins, mut of_claims) = (self.devices.changes(), self.claims.health_changes());
         loop {
-            // The other ends live as long as what this holds.
+            // The senders live as long as `self`.
             let pods = tokio::select! {
                 Ok(()) = of_plugins.changed() => self.devices.holders(),
                 Ok(()) = of_claims.changed() => self.claims.users(),
@@ -37,7 +37,7 @@ impl HealthNews {
     }
 }
 
-/// Adds to a status how the devices are that containers have. A pod that has ended keeps what was last known.
+/// Adds the health of the containers' devices to a status. A pod that has ended keeps the last known health.
 pub(super) fn add(parts: &Parts, pod: &Pod, status: &mut PodStatus, has_ended: bool) {
     for c in status.container_statuses.iter_mut().flatten() {
         let mut all = BTreeMap::new();

@@ -1,29 +1,29 @@
-//! Calls to the runtime that run to their end although their pod has to go. A start that is broken off half-way leaves a
-//! container that ended with code 128 and reason StartError, which its program had no part in.
+//! Runtime calls that complete although their pod must end. Interrupting a start half-way would leave a container with exit code 128 and
+//! reason `StartError`, although its program did nothing wrong.
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// The longest wait for a call after which it is broken off all the same: the runtime may hang.
+/// Maximum wait for a running call. Then it is interrupted anyway, because the runtime may hang.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 struct Flight {
-    /// Calls that have begun and not ended.
+    /// Number of running calls.
     calls: usize,
-    /// Whether no call may begin any more.
+    /// Whether further calls are blocked.
     stopping: bool,
 }
 
-/// The calls of one execution; cheap to clone.
+/// Running calls of one execution. Clones share the same count.
 #[derive(Clone, Debug)]
 pub struct InFlight(Arc<watch::Sender<Flight>>);
 
 /// Counts a call as ended when it is dropped.
-struct UnderWay<'a>(&'a InFlight);
+struct RunningCall<'a>(&'a InFlight);
 
-impl Drop for UnderWay<'_> {
+impl Drop for RunningCall<'_> {
     fn drop(&mut self) {
         self.0.0.send_modify(|f| f.calls -= 1);
     }
@@ -36,8 +36,8 @@ impl Default for InFlight {
 }
 
 impl InFlight {
-    /// Makes a call that is not broken off by [`InFlight::stop`]. After that it never begins: the caller is dropped by
-    /// whoever waits for [`InFlight::stopped`].
+    /// Runs a call that [`InFlight::stop`] does not interrupt. After `stop`, `call` never returns; the task that awaits
+    /// [`InFlight::stopped`] drops the caller.
     pub async fn call<T>(&self, call: impl Future<Output = T>) -> T {
         let may_begin = self.0.send_if_modified(|f| {
             f.calls += usize::from(!f.stopping);
@@ -46,16 +46,16 @@ impl InFlight {
         if !may_begin {
             return std::future::pending().await;
         }
-        let _counted = UnderWay(self);
+        let _counted = RunningCall(self);
         call.await
     }
 
-    /// Lets no further call begin.
+    /// Blocks further calls.
     pub fn stop(&self) {
         self.0.send_modify(|f| f.stopping = true);
     }
 
-    /// Returns once [`InFlight::stop`] was called and no call is under way, or one has taken too long since.
+    /// Returns when [`InFlight::stop`] was called and no call is running, or a call has taken too long since.
     pub async fn stopped(&self) {
         let mut seen = self.0.subscribe();
         // The sender lives as long as this handle.
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_call_under_way_ends_and_no_other_begins() {
+    async fn a_running_call_completes_and_no_other_starts() {
         for (calls, stop_after, expected, ended) in
             [(&[4, 5][..], 1, &[4][..], 4), (&[4, 5], 6, &[4, 5], 9), (&[4, 600], 6, &[4], 36), (&[1], 0, &[1], 1)]
         {

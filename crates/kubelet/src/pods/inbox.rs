@@ -1,5 +1,5 @@
-//! What the manager has not looked at yet: the newest state of each pod, kept by UID. It is as large as the node has pods,
-//! however often they change.
+//! Events that the manager has not processed: the newest state of each pod by UID. Its size is bounded by the number of pods, however often
+//! they change.
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -10,49 +10,49 @@ use tokio::sync::Notify;
 use super::event::Eviction;
 use crate::runtime::events::RunningPod;
 
-/// What the API says of a pod.
+/// A change of a pod in the API.
 #[derive(Clone, Debug)]
 pub enum PodChange {
-    /// It has this state.
+    /// The pod was added or updated; its newest state.
     Is(Arc<Pod>),
-    /// It is gone; this was the last state.
+    /// The pod was deleted; its last state.
     Gone(Arc<Pod>),
 }
 
-/// Where manifests of static pods are from.
+/// Source of static pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ManifestSource {
-    /// Files of a directory of this node.
+    /// Manifest files in a directory of this node.
     Files,
-    /// What is published at a URL.
+    /// A document at a URL.
     Url,
 }
 
-/// Everything that happened since the manager last looked.
+/// All events since the manager last took them.
 #[derive(Debug, Default)]
 pub struct Pending {
     order: VecDeque<String>,
     changes: HashMap<String, PodChange>,
-    /// The API's initial list of pods is complete.
+    /// Whether the initial list of pods from the API is complete.
     pub synced: bool,
-    /// All the runtime had at start.
+    /// The pods that the runtime had when the kubelet started.
     pub found: Option<Vec<RunningPod>>,
-    /// Pods that changed in the runtime, by UID, with what it has of them.
+    /// Pods that changed in the runtime, by UID, with their state there; `None` if the runtime no longer has the pod.
     pub runtime: HashMap<String, Option<RunningPod>>,
-    /// Pods whose config maps or secrets changed.
+    /// UIDs of pods whose ConfigMaps or Secrets changed.
     pub objects: HashSet<String>,
-    /// Pods whose devices may be in another state.
+    /// UIDs of pods whose devices may have changed their health.
     pub health: HashSet<String>,
-    /// Workers that ended, and whether by themselves.
+    /// Workers that ended, by UID of the pod; `true` if they returned, `false` if they panicked.
     pub ended: HashMap<String, bool>,
-    /// The manifests of this node, by where they are from.
+    /// Static pods of this node, by source.
     pub statics: BTreeMap<ManifestSource, Vec<Arc<Pod>>>,
-    /// Pods that must go for the node's sake.
+    /// Requested evictions, by UID.
     pub evictions: HashMap<String, Eviction>,
 }
 
 impl Pending {
-    /// What may let pods have resources that they wait for, as `kubelet_pod_deferred_accepted_resizes_total` names it.
+    /// Returns what may have freed resources for deferred resizes, as the label of `kubelet_pod_deferred_accepted_resizes_total`.
     pub fn retry_trigger(&self) -> &'static str {
         let is = |which: &dyn Fn(&PodChange) -> bool| self.changes.values().any(which);
         if !self.ended.is_empty() || is(&|c| matches!(c, PodChange::Gone(_))) {
@@ -66,15 +66,15 @@ impl Pending {
         }
     }
 
-    /// Changes of pods in the API, in the order in which the pods first changed: one that takes the name of another
-    /// comes after it.
+    /// Takes the changes of pods in the API, in the order in which the pods first changed. A pod that reuses a name thus follows the old
+    /// pod.
     pub fn changes(&mut self) -> Vec<PodChange> {
         let order = std::mem::take(&mut self.order);
         order.into_iter().filter_map(|uid| self.changes.remove(&uid)).collect()
     }
 }
 
-/// The manager's inbox; cheap to clone.
+/// The manager's inbox. Clones share the same events.
 #[derive(Clone, Debug, Default)]
 pub struct ManagerInbox(Arc<WaitingEvents>);
 
@@ -90,7 +90,7 @@ impl ManagerInbox {
         self.0.wake.notify_one();
     }
 
-    /// The API says this of a pod.
+    /// Records a change of a pod in the API.
     pub fn pod(&self, change: PodChange) {
         let (PodChange::Is(pod) | PodChange::Gone(pod)) = &change;
         let uid = crate::pod::uid(pod).to_owned();
@@ -100,44 +100,44 @@ impl ManagerInbox {
             }
         });
     }
-    /// The API's initial list of pods is complete.
+    /// Records that the initial list of pods from the API is complete.
     pub fn synced(&self) {
         self.put(|p| p.synced = true);
     }
-    /// The runtime has these pods at start.
+    /// Records the pods that the runtime had when the kubelet started.
     pub fn found(&self, pods: Vec<RunningPod>) {
         self.put(|p| p.found = Some(pods));
     }
-    /// A pod changed in the runtime, which has this of it.
+    /// Records a change of a pod in the runtime, with its state there.
     pub fn runtime(&self, uid: String, pod: Option<RunningPod>) {
         self.put(|p| drop(p.runtime.insert(uid, pod)));
     }
-    /// A config map or secret of a pod changed.
+    /// Records that a ConfigMap or Secret of a pod changed.
     pub fn objects(&self, uid: &str) {
         self.put(|p| {
             p.objects.insert(uid.to_owned());
         });
     }
-    /// These pods' devices may be in another state.
+    /// Records that the health of these pods' devices may have changed.
     pub fn health(&self, uids: impl IntoIterator<Item = String>) {
         self.put(|p| p.health.extend(uids));
     }
-    /// A worker ended, by itself or by a panic.
+    /// Records that a worker ended: by itself or by a panic.
     pub fn ended(&self, uid: String, by_itself: bool) {
         self.put(|p| {
             p.ended.insert(uid, by_itself);
         });
     }
-    /// The manifests of this node are these, as far as they are from there.
+    /// Records the static pods of one source.
     pub fn statics(&self, source: ManifestSource, pods: Vec<Arc<Pod>>) {
         self.put(|p| drop(p.statics.insert(source, pods)));
     }
-    /// A pod must go for the node's sake.
+    /// Records a request to evict a pod.
     pub fn evict(&self, uid: &str, eviction: Eviction) {
         self.put(|p| drop(p.evictions.insert(uid.to_owned(), eviction)));
     }
 
-    /// Waits until something has happened and takes it.
+    /// Waits for events and takes all of them.
     pub async fn next(&self) -> Pending {
         self.0.wake.notified().await;
         std::mem::take(&mut *self.0.pending.lock())

@@ -1,4 +1,4 @@
-//! The pods this node works on, for those who only look: the server, evictions, log rotation.
+//! The pods of this node, for read access by the server, eviction and log rotation.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -7,26 +7,25 @@ use parking_lot::Mutex;
 
 use crate::pod;
 
-/// Pods by UID; cheap to clone.
+/// Pods by UID. Clones share the same map.
 #[derive(Clone, Default)]
-pub struct Known {
+pub struct PodRegistry {
     pods: Arc<Mutex<HashMap<String, Arc<Pod>>>>,
 }
 
-impl Known {
-    /// All of them.
+impl PodRegistry {
+    /// Returns all pods.
     pub fn list(&self) -> Vec<Arc<Pod>> {
         self.pods.lock().values().cloned().collect()
     }
-    /// By namespace and name. While one pod is on its way out and the next of its name is here, it is the next (upstream's list by
-    /// names knows the last that came).
+    /// Finds a pod by namespace and name. If an old pod of the name is ending, returns the new one, like upstream, whose index by name has
+    /// the last added pod.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let made = |p: &Pod| p.metadata.creation_timestamp.as_ref().map(|t| t.0);
         self.named(namespace, name).into_iter().max_by_key(|p| (!pod::is_deleted(p), made(p)))
     }
-    /// The same, if it is the very one that `uid` names: a pod made anew under the name is another one. A static pod is also
-    /// named by the UID of its mirror, which `mirror_of` gives: it is the only one that the API knows (upstream:
-    /// `TranslatePodUID`).
+    /// Finds a pod by namespace and name if its UID is `uid`: another pod of the same name does not match. A static pod is also found by
+    /// the UID of its mirror pod, which `mirror_of` returns, because the API knows only that one (upstream: `TranslatePodUID`).
     pub fn find_exactly(
         &self,
         namespace: &str,
@@ -57,8 +56,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_made_anew_is_another_one() {
-        let known = Known::default();
+    fn a_recreated_pod_is_a_different_pod() {
+        let known = PodRegistry::default();
         let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "second"}});
         known.put(&Arc::new(serde_json::from_value(pod).expect("a pod")));
         let found = |uid| known.find_exactly("n", "p", uid, |_| None).is_some();
@@ -66,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_means_the_pod_that_stays() {
+    fn a_name_refers_to_the_newest_pod() {
         let of = |uid: &str, made: &str, deleted: Option<&str>| -> Arc<Pod> {
             let metadata = json!({"name": "p", "namespace": "n", "uid": uid, "creationTimestamp": made,
                 "deletionTimestamp": deleted});
@@ -74,7 +73,7 @@ mod tests {
         };
         let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z");
         for all in [[("old", early, Some(late)), ("new", late, None)], [("old", early, None), ("new", late, None)]] {
-            let known = Known::default();
+            let known = PodRegistry::default();
             all.iter().for_each(|(uid, made, deleted)| known.put(&of(uid, made, *deleted)));
             let found = |uid| known.find_exactly("n", "p", uid, |_| None).map(|p| pod::uid(&p).to_owned());
             assert_eq!(found(None).as_deref(), Some("new"));
@@ -83,8 +82,8 @@ mod tests {
     }
 
     #[test]
-    fn a_static_pod_is_named_by_its_mirror_too() {
-        let known = Known::default();
+    fn a_static_pod_is_found_by_its_mirrors_uid() {
+        let known = PodRegistry::default();
         let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "hash"}});
         known.put(&Arc::new(serde_json::from_value(pod).expect("a pod")));
         let found = |uid, mirror: Option<&str>| {

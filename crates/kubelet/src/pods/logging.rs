@@ -1,6 +1,6 @@
-//! The links by which log collectors find containers' logs. A link that cannot be made or removed stops no container: the log says
-//! so, and links to logs that are gone are swept away at the next start.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Links for log collectors to container logs (`/var/log/containers`). If a link cannot be created or removed, the container still runs;
+//! the failure is logged, and dangling links are removed when the kubelet next starts.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use crate::logs::links;
 use crate::pod;
 use crate::runtime::config;
 
-/// Makes the directory of a container's log; gives where the log will be.
+/// Creates the directory of a container's log. Returns the path of the log file.
 ///
 /// # Errors
-/// The system's, in words.
+/// The error of the system call as a string.
 pub async fn prepare(sandbox: &cri::PodSandboxConfig, container: &str, restart_count: i32) -> Result<PathBuf, String> {
     let log = Path::new(&sandbox.log_directory).join(config::log_path(container, restart_count));
     let dir = log.parent().map(Path::to_owned).unwrap_or_default();
@@ -25,12 +25,12 @@ pub async fn prepare(sandbox: &cri::PodSandboxConfig, container: &str, restart_c
     Ok(log)
 }
 
-/// Links a container's log, once the runtime has begun it.
+/// Links a container's log after the runtime created it.
 pub async fn link(parts: &Parts, pod: &Pod, (container, id): (&str, &str), log: PathBuf) {
     let Some(link) = path(parts, pod, container, id) else { return };
     let (at, made) = (link.clone(), FILES.run(move || links::make(&link, &log)).await);
     if let Ok(Err(error)) = made {
-        tracing::warn!(link = %at.display(), %error, "the link to a container's log is not made: collectors miss it");
+        tracing::warn!(link = %at.display(), %error, "cannot create the link to a container's log; log collectors will not find the log");
     }
 }
 
@@ -39,7 +39,7 @@ pub async fn unlink(parts: &Parts, pod: &Pod, (container, id): (&str, &str)) {
     let Some(link) = path(parts, pod, container, id) else { return };
     let (at, removed) = (link.clone(), FILES.run(move || links::remove(&link)).await);
     if let Ok(Err(error)) = removed {
-        tracing::debug!(link = %at.display(), %error, "the link to a container's log stays");
+        tracing::debug!(link = %at.display(), %error, "cannot remove the link to a container's log; the next start removes it");
     }
 }
 

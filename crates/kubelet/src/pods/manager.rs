@@ -1,6 +1,6 @@
-//! Starts and feeds the workers: pods from the API and from manifests, changes in the runtime, what an earlier kubelet left
-//! behind. A worker that panics is started again with what is known of its pod.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Starts the pod workers and forwards events to them: pods from the API and from manifests, changes in the runtime, pods of an earlier
+//! kubelet. A worker that panicked is started again with what is known of its pod.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 mod judge;
 mod statics;
 
@@ -13,13 +13,13 @@ use kelson_client::{Change, Client, EventType, Informer, InformerConfig, Informe
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
 
-use super::event::{Start, WorkerInbox};
+use super::event::{WorkerInbox, WorkerStart};
 use super::inbox::{ManagerInbox, ManifestSource, Pending, PodChange};
-use super::known::Known;
+use super::known::PodRegistry;
 use super::mirror::{MirrorInbox, MirrorManager};
 use super::parts::Parts;
 use super::resize::{self, Granted, ResizePending};
-use super::room::{LeavingPods, Wait};
+use super::room::{EndingPods, Wait};
 use super::worker::Worker;
 use crate::config::thresholds::Pressure;
 use crate::pod;
@@ -27,52 +27,54 @@ use crate::runtime::events::RunningPod;
 pub use statics::read_manifests;
 use statics::{Statics, name};
 
-/// Before a worker that panicked is started again: the first time, and the longest after panics in a row.
+/// First and maximum delay before a worker is restarted after panics.
 const RESTART_MIN: Duration = Duration::from_secs(1);
 const RESTART_MAX: Duration = Duration::from_secs(60);
-/// How often pods that wait for resources are looked at when nothing else happens (upstream: `retryDelay`).
+/// Interval at which deferred resizes are tried again if nothing else happens (upstream: `retryDelay`).
 const RESIZE_RETRY: Duration = Duration::from_secs(180);
 
 /// A pod and its worker.
 struct PodEntry {
     inbox: WorkerInbox,
-    /// With what the worker is started, should it be started again.
-    start: Start,
-    /// The pod as the API has it; the worker's has the resources it was granted.
+    /// Initial state for the worker if it must be restarted.
+    start: WorkerStart,
+    /// The pod as the API has it. The worker's pod has the granted resources instead.
     wanted: Arc<Pod>,
-    /// How often it has panicked.
+    /// Number of panics of the worker.
     panics: u32,
 }
 
-/// The manager's task.
+/// The manager of pod workers, a single task. It takes all pending events from its [`ManagerInbox`], admits new pods, grants resizes in
+/// place, starts one worker per pod, restarts a worker that panicked, and ends pods that the runtime has and the API does not know. The
+/// containers themselves are handled by the workers.
 pub struct PodManager {
     parts: Arc<Parts>,
     node: watch::Receiver<Option<Arc<Node>>>,
     pressure: watch::Receiver<Pressure>,
-    /// Whether the machine is about to go down.
+    /// Whether the node is shutting down.
     shutdown: watch::Receiver<bool>,
     inbox: ManagerInbox,
     workers: HashMap<String, PodEntry>,
-    known: Known,
-    /// Pods found in the runtime at start that the API has not named yet.
+    known: PodRegistry,
+    /// Pods that the runtime had at start and that the API has not named yet.
     found: Option<HashMap<String, RunningPod>>,
     synced: bool,
-    /// Static pods, by where they are from.
+    /// Static pods, by source.
     statics: Statics,
-    /// Static pods that wait until the one of the same name before them has ended.
+    /// Static pods that wait for the end of an earlier pod of the same name.
     waiting: HashMap<(String, String), Arc<Pod>>,
-    /// What is left for pods that wait for it, by their UIDs.
-    rooms: HashMap<String, LeavingPods>,
+    /// Pods that wait for resources of ending pods, by UID of the waiting pod.
+    rooms: HashMap<String, EndingPods>,
     mirrors: MirrorInbox,
 }
 
-/// Watches this node's pods in the API for the manager.
+/// Starts the watch of this node's pods in the API.
 pub fn source(tasks: &Tasks, client: &Client, node_name: &str, to: ManagerInbox) -> InformerHandle<Pod> {
     let config = InformerConfig { fields: format!("spec.nodeName={node_name}"), ..Default::default() };
-    let tell = to.clone();
+    let inbox = to.clone();
     let handle = Informer::new(client.clone(), config)
         .on_change(move |change: &Change<Pod>| {
-            tell.pod(match change {
+            inbox.pod(match change {
                 Change::Added(p) | Change::Updated { new: p, .. } => PodChange::Is(of_the_api(p)),
                 Change::Deleted(p) => PodChange::Gone(of_the_api(p)),
             });
@@ -86,7 +88,8 @@ pub fn source(tasks: &Tasks, client: &Client, node_name: &str, to: ManagerInbox)
     handle
 }
 
-/// A pod of the API is no manifest of this node, whatever its annotations say: only those are never evicted.
+/// Overwrites the source annotation of static pods. Only manifests of this node make static pods, which are never evicted; a pod of the API must not
+/// claim to be one.
 fn of_the_api(pod: &Arc<Pod>) -> Arc<Pod> {
     if !pod::is_static(pod) || pod::is_mirror(pod) {
         return Arc::clone(pod);
@@ -97,13 +100,13 @@ fn of_the_api(pod: &Arc<Pod>) -> Arc<Pod> {
 }
 
 impl PodManager {
-    /// A manager that has not run yet. Mirror pods are kept from now on.
+    /// Creates a manager that is not running yet. The mirror pods are managed from now on.
     pub fn new(
         parts: Arc<Parts>,
         node: watch::Receiver<Option<Arc<Node>>>,
         (pressure, shutdown): (watch::Receiver<Pressure>, watch::Receiver<bool>),
         inbox: ManagerInbox,
-        known: Known,
+        known: PodRegistry,
     ) -> Self {
         let mirrors = MirrorInbox::default();
         let manager = MirrorManager::new(parts.client.clone(), node.clone(), parts.statuses.clone(), mirrors.clone());
@@ -127,10 +130,10 @@ impl PodManager {
         }
     }
 
-    /// Runs until the task is ended.
+    /// Runs until its task is aborted.
     pub async fn run(mut self) {
         loop {
-            // A node that grows says so to nobody: what waits for room is looked at again now and then.
+            // No event reports that a node grew, so deferred resizes are also retried periodically.
             let waits = self.workers.values().any(|e| e.start.deferred.is_some());
             let pending = tokio::select! {
                 pending = self.inbox.next() => pending,
@@ -144,7 +147,7 @@ impl PodManager {
     }
 
     async fn take(&mut self, mut pending: Pending) {
-        // First what the runtime has: pods that run already are taken over, not judged.
+        // The runtime's state comes first: pods that already run are adopted without admission.
         let mut settled = pending.synced;
         if let Some(found) = pending.found.take() {
             self.found = Some(found.into_iter().map(|p| (p.uid.clone(), p)).collect());
@@ -173,7 +176,7 @@ impl PodManager {
         for (uid, there) in pending.runtime {
             match (there.filter(|_| self.complete()), self.workers.get(&uid)) {
                 (_, Some(entry)) => entry.inbox.runtime(),
-                // Made by a call that was given up after its pod had ended.
+                // A call that was abandoned created the container after its pod had ended.
                 (Some(left), None) => self.end_orphan(left),
                 (None, None) => {}
             }
@@ -204,17 +207,17 @@ impl PodManager {
         let adopted = self.found.as_ref().is_some_and(|f| f.contains_key(&uid));
         if adopted {
             let before = resize::remembered(&pod);
-            self.start(Start::of(Arc::clone(&before)), None);
+            self.start(WorkerStart::of(Arc::clone(&before)), None);
             return self.grant(&uid, &before, pod);
         }
         self.parts.effects.metrics.lives().came(pod.spec.as_ref().map_or(0, |s| s.containers.len()));
         let ends = pod::is_deleted(&pod) || pod::is_terminal(&pod);
         let judged = if ends { Ok(None) } else { self.judge(&pod) };
         let (wait, rejected) = judged.map_or_else(|rejection| (None, Some(rejection)), |wait| (wait, None));
-        self.start(Start { rejected, ..Start::of(pod) }, wait);
+        self.start(WorkerStart { rejected, ..WorkerStart::of(pod) }, wait);
     }
 
-    /// Gives a pod with a worker what its newest state wants, where the node has it.
+    /// Grants a running pod the resources of its newest spec, if the node has them.
     fn grant(&mut self, uid: &str, before: &Arc<Pod>, wanted: Arc<Pod>) {
         let node = self.node.borrow().clone();
         let granted = if resize::same_resources(before, &wanted) {
@@ -225,8 +228,8 @@ impl PodManager {
             resize::grant(here, &self.others(), before, &wanted)
         };
         let Some(entry) = self.workers.get_mut(uid) else { return };
-        let tell = |kind, reason, what, why: &str| {
-            self.parts.effects.tell.pod(&wanted, kind, reason, resize::message(what, &wanted, why));
+        let record = |kind, reason, what, why: &str| {
+            self.parts.effects.events.pod(&wanted, kind, reason, resize::message(what, &wanted, why));
         };
         let metrics = self.parts.effects.metrics.resizes();
         if !resize::same_resources(&entry.wanted, &wanted) {
@@ -236,14 +239,14 @@ impl PodManager {
         match &granted.deferred {
             Some(why) if entry.start.deferred.is_none() || generation(&wanted) != generation(&entry.wanted) => {
                 let reason = if why.reason == "Deferred" { "ResizeDeferred" } else { "ResizeInfeasible" };
-                tell(EventType::Warning, reason, why.reason, &why.message);
+                record(EventType::Warning, reason, why.reason, &why.message);
                 if !why.detail.is_empty() {
                     metrics.infeasible(why.detail);
                 }
             }
             Some(_) => {}
             None if !resize::same_resources(before, &granted.pod) => {
-                tell(EventType::Normal, "ResizeStarted", "started", "")
+                record(EventType::Normal, "ResizeStarted", "started", "")
             }
             None => {}
         }
@@ -254,7 +257,7 @@ impl PodManager {
         entry.inbox.pod(granted);
     }
 
-    /// Looks again at the pods that wait for resources: first those with the highest priority.
+    /// Retries deferred resizes, by priority.
     fn retry_deferred(&mut self, trigger: &str) {
         let may_come = |p: &ResizePending| p.reason == "Deferred";
         let waiting = self.workers.iter().filter(|(_, e)| e.start.deferred.as_ref().is_some_and(may_come));
@@ -282,7 +285,7 @@ impl PodManager {
         }
     }
 
-    /// Whether API and manifests have both been read once.
+    /// Returns whether both the API and the manifests were read completely.
     fn complete(&self) -> bool {
         self.synced && self.statics.complete()
     }
@@ -315,17 +318,17 @@ impl PodManager {
         }
     }
 
-    /// The worker's state is lost; the runtime and the API have what counts of it.
+    /// Restarts the worker. Its state is lost, but the runtime and the API have everything that matters.
     fn panicked(&mut self, uid: &str) {
         let Some(entry) = self.workers.get_mut(uid) else { return };
         let pause = RESTART_MIN.saturating_mul(1 << entry.panics.min(10)).min(RESTART_MAX);
         entry.panics = entry.panics.saturating_add(1);
-        tracing::error!(pod = %pod::format_pod(&entry.start.pod), ?pause, "the pod's worker panicked and starts again");
+        tracing::error!(pod = %pod::format_pod(&entry.start.pod), ?pause, "the pod's worker panicked; restarting it");
         let (start, inbox) = (entry.start.clone(), entry.inbox.clone());
         self.spawn(start, inbox, tokio::time::sleep(pause));
     }
 
-    fn start(&mut self, start: Start, wait: Option<Wait>) {
+    fn start(&mut self, start: WorkerStart, wait: Option<Wait>) {
         let uid = pod::uid(&start.pod).to_owned();
         let inbox = WorkerInbox::default();
         self.known.put(&start.pod);
@@ -338,10 +341,10 @@ impl PodManager {
         });
     }
 
-    /// Starts a worker once something is over.
-    fn spawn(&self, start: Start, inbox: WorkerInbox, first: impl Future<Output = ()> + Send + 'static) {
+    /// Starts a worker after the future `first` completed.
+    fn spawn(&self, start: WorkerStart, inbox: WorkerInbox, first: impl Future<Output = ()> + Send + 'static) {
         let uid = pod::uid(&start.pod).to_owned();
-        let ending = Ending { uid, by_itself: false, to: self.inbox.clone(), tasks: self.parts.tasks.clone() };
+        let ending = WorkerEndNotice { uid, by_itself: false, to: self.inbox.clone(), tasks: self.parts.tasks.clone() };
         let parts = Arc::clone(&self.parts);
         self.parts.tasks.spawn("pod-worker", OnPanic::Contain, async move {
             let mut ending = ending;
@@ -360,10 +363,10 @@ impl PodManager {
         pod.metadata.namespace = Some(p.namespace);
         pod.metadata.uid = Some(p.uid);
         pod.spec = Some(PodSpec::default());
-        self.start(Start { gone: true, ..Start::of(Arc::new(pod)) }, None);
+        self.start(WorkerStart { gone: true, ..WorkerStart::of(Arc::new(pod)) }, None);
     }
 
-    /// Ends pods that the runtime has and the API has not, and removes directories of unknown pods.
+    /// Ends pods that the runtime has and the API does not know, and removes directories of unknown pods.
     async fn orphans(&mut self) {
         if !self.complete() {
             return;
@@ -382,10 +385,10 @@ impl PodManager {
         let there = kelson_tasks::FILES.run(names).await.unwrap_or_default();
         for uid in there.into_iter().filter(|uid| !self.workers.contains_key(uid)) {
             let parts = Arc::clone(&self.parts);
-            // Apart: the manager goes on with the pods that are wanted, however much there is to remove.
+            // In a separate task, so that the manager continues with other pods meanwhile.
             self.parts.tasks.spawn("orphan-removal", OnPanic::Contain, async move {
                 if let Err(e) = parts.volumes.tear_down(&uid).await {
-                    tracing::warn!(uid, error = %e, "directory of an unknown pod not removed");
+                    tracing::warn!(uid, error = %e, "cannot remove the directory of an unknown pod");
                     return;
                 }
                 parts.cgroups.remove(&uid).await;
@@ -395,16 +398,16 @@ impl PodManager {
     }
 }
 
-/// Tells the manager that a worker has ended, when it is dropped: by its own end or a panic. The end of the kubelet is neither.
-struct Ending {
+/// Notifies the manager when it is dropped that a worker ended: returned or panicked. The end of the kubelet is ignored.
+struct WorkerEndNotice {
     uid: String,
     by_itself: bool,
     to: ManagerInbox,
-    /// Whose end ends the worker.
+    /// The task group whose end also ends the worker.
     tasks: Tasks,
 }
 
-impl Drop for Ending {
+impl Drop for WorkerEndNotice {
     fn drop(&mut self) {
         if self.by_itself || !self.tasks.token().is_cancelled() {
             self.to.ended(std::mem::take(&mut self.uid), self.by_itself);
@@ -421,7 +424,7 @@ mod tests {
         let inbox = ManagerInbox::default();
         let tasks = Tasks::root("test");
         let worker = |uid: &str, panics: bool| {
-            let ending = Ending { uid: uid.into(), by_itself: false, to: inbox.clone(), tasks: tasks.clone() };
+            let ending = WorkerEndNotice { uid: uid.into(), by_itself: false, to: inbox.clone(), tasks: tasks.clone() };
             tasks.spawn("pod-worker", OnPanic::Contain, async move {
                 let _ending = ending;
                 assert!(!panics, "as the test wants it");
@@ -433,7 +436,7 @@ mod tests {
         let ended = inbox.next().await.ended;
         assert_eq!(ended, HashMap::from([("broken".to_owned(), false)]));
         tasks.shutdown(Duration::from_secs(1)).await;
-        let told = tokio::time::timeout(Duration::from_secs(1), inbox.next()).await;
-        assert!(told.is_err(), "the worker that was ended with its group is told as {:?}", told.map(|t| t.ended));
+        let next = tokio::time::timeout(Duration::from_secs(1), inbox.next()).await;
+        assert!(next.is_err(), "the worker that was ended with its group is reported as {:?}", next.map(|t| t.ended));
     }
 }

@@ -1,6 +1,6 @@
-//! Static pods: manifests, and those of a directory, as pods of this node. Pure but for reading the directory; who runs them and
-//! shows them in the API is the manager's and `mirror`'s work (upstream: `pkg/kubelet/config/file.go`, `common.go`).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Converts manifests to static pods of this node, and reads a directory of manifests. Only the reading has effects. The manager runs
+//! static pods, and `mirror` shows them in the API (upstream: `pkg/kubelet/config/file.go`, `common.go`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,39 +16,39 @@ use crate::logs::notify::Watch;
 use crate::pod;
 use kelson_tasks::FILES;
 
-/// Longest manifest that is read.
+/// Maximum size of a manifest in bytes.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
-/// Manifests of one source.
+/// Maximum number of manifests per source.
 pub(super) const MANIFESTS_MAX: usize = 512;
-/// A file that was just made is read when its writer has likely finished.
+/// Delay after a change before a file is read, so that its writer has likely finished.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// The pod a manifest stands for.
+/// Parses a manifest.
 ///
 /// # Errors
-/// What is wrong with it, for the operator.
+/// What is invalid, for the operator.
 pub fn parse(text: &[u8], source: &Path, node: &str) -> Result<Pod, String> {
     let (value, _) = kelson_codec::yaml::to_value(text).map_err(|e| e.to_string())?;
     of(value, Origin::File(source), node)
 }
 
-/// Where a manifest is from.
+/// The source of a manifest.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Origin<'a> {
     File(&'a Path),
     Url(&'a str),
 }
 
-/// The same of a decoded one.
+/// Converts a decoded manifest; see [`parse`].
 pub(super) fn of(mut value: Value, origin: Origin<'_>, node: &str) -> Result<Pod, String> {
     if value["kind"] != "Pod" || value["apiVersion"] != "v1" {
-        return Err(format!("not a v1 Pod but {} {}", value["apiVersion"], value["kind"]));
+        return Err(format!("expected a v1 Pod, got {} {}", value["apiVersion"], value["kind"]));
     }
     let name = value["metadata"]["name"].as_str().unwrap_or_default();
     if name.is_empty() {
         return Err("invalid pod: name is needed for the pod".into());
     }
-    let strategy = kelson_resources::strategy("", "pods").ok_or("pods are not known")?;
+    let strategy = kelson_resources::strategy("", "pods").ok_or("pods are not a known resource")?;
     let uid = match value["metadata"]["uid"].as_str() {
         Some(uid) if !uid.is_empty() => uid.to_owned(),
         _ => digest(&value, origin, node),
@@ -77,7 +77,7 @@ pub(super) fn of(mut value: Value, origin: Origin<'_>, node: &str) -> Result<Pod
     Ok(pod)
 }
 
-/// Node problems do not evict it: nothing would bring it back.
+/// Adds a toleration for all `NoExecute` taints: nothing would recreate an evicted static pod.
 fn stays(pod: &mut Pod) {
     let always = Toleration { operator: Some("Exists".into()), effect: Some("NoExecute".into()), ..Default::default() };
     let tolerations = pod.spec.get_or_insert_default().tolerations.get_or_insert_default();
@@ -86,7 +86,7 @@ fn stays(pod: &mut Pod) {
     }
 }
 
-/// A digest of what the manifest says and where it lies: it changes when they do.
+/// Hash of a manifest's content and location, so that it changes with either.
 fn digest(value: &Value, origin: Origin<'_>, node: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(value.to_string());
@@ -97,7 +97,7 @@ fn digest(value: &Value, origin: Origin<'_>, node: &str) -> String {
     hash.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect()
 }
 
-/// Static pods live without the API: they cannot refer to its objects.
+/// Rejects references to API objects: static pods run without the API.
 fn allowed(pod: &Pod) -> Result<(), String> {
     let Some(s) = &pod.spec else { return Ok(()) };
     if s.resource_claims.as_ref().is_some_and(|c| !c.is_empty()) {
@@ -129,7 +129,7 @@ fn allowed(pod: &Pod) -> Result<(), String> {
     Ok(())
 }
 
-/// All manifests of a directory, by path; hidden files and directories are left out, faults are in the result.
+/// Reads all manifests of a directory, by path. Hidden files and directories are skipped; the result of an invalid manifest is the error.
 pub fn read(dir: &Path, node: &str) -> BTreeMap<PathBuf, Result<Pod, String>> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
     let hidden = |p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
@@ -142,7 +142,7 @@ pub fn read(dir: &Path, node: &str) -> BTreeMap<PathBuf, Result<Pod, String>> {
         let file = std::fs::File::open(p).map_err(|e| e.to_string())?;
         file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).map_err(|e| e.to_string())?;
         if text.len() as u64 > MANIFEST_BYTES_MAX {
-            return Err(format!("longer than {MANIFEST_BYTES_MAX} bytes"));
+            return Err(format!("larger than {MANIFEST_BYTES_MAX} bytes"));
         }
         parse(&text, p, node)
     };
@@ -154,32 +154,32 @@ async fn is_dir(dir: &Path) -> bool {
     FILES.run(move || dir.is_dir()).await.unwrap_or(false)
 }
 
-/// Watches the directory and gives the manager all its pods whenever they change, and once at the start. It is looked at every
-/// `period` where no change is heard of (`fileCheckFrequency`).
+/// Watches the directory and sends all its pods to the manager at the start and after each change. Also reads it every `period`, in case no
+/// change is notified (`fileCheckFrequency`).
 pub async fn run(dir: PathBuf, period: Duration, node: String, to: ManagerInbox) {
-    let mut told: BTreeMap<PathBuf, Result<Pod, String>> = BTreeMap::new();
+    let mut reported: BTreeMap<PathBuf, Result<Pod, String>> = BTreeMap::new();
     let mut first = true;
     loop {
-        // The watch is there before the directory is read, so that nothing falls between.
+        // The watch starts before the directory is read, so that no change is missed.
         let watch = Watch::new(&dir).ok();
         loop {
             let (at, name) = (dir.clone(), node.clone());
             let Ok(found) = FILES.run(move || read(&at, &name)).await else { break };
-            if std::mem::take(&mut first) || found != told {
+            if std::mem::take(&mut first) || found != reported {
                 for (path, fault) in found.iter().filter_map(|(p, r)| Some((p, r.as_ref().err()?))) {
-                    if told.get(path) != found.get(path) {
-                        tracing::error!(manifest = %path.display(), error = fault, "static pod not taken");
+                    if reported.get(path) != found.get(path) {
+                        tracing::error!(manifest = %path.display(), error = fault, "cannot use a static pod manifest");
                     }
                 }
                 let pods = found.values().filter_map(|r| r.as_ref().ok().cloned().map(Arc::new)).collect();
                 to.statics(ManifestSource::Files, pods);
-                told = found;
+                reported = found;
             }
             let Some(watch) = &watch else { break };
             match tokio::time::timeout(period, watch.changed()).await {
                 Ok(Ok(())) => tokio::time::sleep(SETTLE).await,
                 Ok(Err(_)) => break,
-                // The watch says nothing of a directory that was removed.
+                // The watch does not report that its directory was removed.
                 Err(_) if !is_dir(&dir).await => break,
                 Err(_) => {}
             }
@@ -211,9 +211,9 @@ mod tests {
     }
 
     #[test]
-    fn what_it_may_not_be() {
+    fn invalid_manifests_are_rejected() {
         let fault = |text: &str| parse(text.as_bytes(), Path::new("/m"), "n").expect_err(text);
-        assert!(fault("kind: Service\napiVersion: v1").contains("not a v1 Pod"));
+        assert!(fault("kind: Service\napiVersion: v1").contains("expected a v1 Pod"));
         assert!(fault("kind: Pod\napiVersion: v1\nspec: {}").contains("name is needed"));
         let with = |more: &str| POD.replace("spec: {", &format!("spec: {{{more}, "));
         assert!(fault(&with("volumes: [{name: v, secret: {secretName: s}}]")).contains("may not reference secrets"));

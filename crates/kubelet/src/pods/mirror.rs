@@ -1,5 +1,5 @@
-//! Shows static pods in the API: one mirror pod for each, made again when it is deleted, removed with its manifest.
-//! The status writer learns from here which mirror stands for which pod (upstream: `pkg/kubelet/pod/mirror_client.go`).
+//! Shows static pods in the API: creates a mirror pod for each, creates it again after its deletion, and deletes it with the manifest. The
+//! status writer learns the UID of each mirror pod from here (upstream: `pkg/kubelet/pod/mirror_client.go`).
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use crate::pod;
 use crate::status::writer::StatusWriter;
 
-/// Before a call that failed is made again.
+/// Delay before a failed call is retried.
 const RETRY: Duration = Duration::from_secs(5);
 
 type Name = (String, String);
@@ -22,7 +22,7 @@ fn name(pod: &Pod) -> Name {
     (pod::namespace(pod).to_owned(), pod::name(pod).to_owned())
 }
 
-/// What to do about one name.
+/// What to do for one name.
 #[derive(Debug, PartialEq)]
 enum MirrorAction {
     Nothing,
@@ -33,7 +33,7 @@ enum MirrorAction {
 fn decide(wanted: Option<&Pod>, mirror: Option<&Pod>, complete: bool) -> MirrorAction {
     match (wanted, mirror) {
         (None, None) => MirrorAction::Nothing,
-        // It may be of a source that has not been read yet.
+        // The mirror may belong to a source that was not read yet.
         (None, Some(_)) if !complete => MirrorAction::Nothing,
         (None, Some(_)) => MirrorAction::Delete,
         (Some(_), None) => MirrorAction::Create,
@@ -44,7 +44,7 @@ fn decide(wanted: Option<&Pod>, mirror: Option<&Pod>, complete: bool) -> MirrorA
     }
 }
 
-/// The mirror of a static pod on a node.
+/// Builds the mirror pod of a static pod.
 fn mirror(pod: &Pod, node: &Node) -> Pod {
     let mut out = pod.clone();
     let annotations = out.metadata.annotations.get_or_insert_default();
@@ -63,7 +63,7 @@ fn mirror(pod: &Pod, node: &Node) -> Pod {
     out
 }
 
-/// Static pods and their mirrors as they are now; cheap to clone. It is as large as the node has static pods.
+/// Static pods and their mirror pods. Clones share the state; its size is bounded by the number of static pods.
 #[derive(Clone, Default)]
 pub struct MirrorInbox(Arc<WaitingMirror>);
 
@@ -75,18 +75,18 @@ struct WaitingMirror {
 
 #[derive(Clone, Default)]
 struct Mirrors {
-    /// The static pods that want a mirror, by name.
+    /// Static pods, by name.
     wanted: HashMap<Name, Arc<Pod>>,
-    /// Mirror pods in the API.
+    /// Mirror pods in the API, by name.
     mirrors: HashMap<Name, Arc<Pod>>,
-    /// The API has been read whole.
+    /// Whether the initial list from the API is complete.
     synced: bool,
-    /// Every source of manifests has been read: a mirror of none of them is nobody's.
+    /// Whether every source of manifests was read. Then a mirror without a static pod is deleted.
     complete: bool,
 }
 
 impl MirrorInbox {
-    /// How many mirrors the API has.
+    /// Number of mirror pods in the API.
     pub fn count(&self) -> usize {
         self.0.state.lock().mirrors.len()
     }
@@ -96,18 +96,18 @@ impl MirrorInbox {
         self.0.wake.notify_one();
     }
 
-    /// These are the static pods; `complete`: all there are.
+    /// Replaces the static pods. `complete`: every source was read.
     pub fn wanted(&self, pods: Vec<Arc<Pod>>, complete: bool) {
         self.put(|s| {
             s.wanted = pods.into_iter().map(|p| (name(&p), p)).collect();
             s.complete = complete;
         });
     }
-    /// The API has this mirror pod.
+    /// Records a mirror pod in the API.
     pub fn seen(&self, pod: Arc<Pod>) {
         self.put(|s| drop(s.mirrors.insert(name(&pod), pod)));
     }
-    /// The API has this mirror pod no more.
+    /// Records that a mirror pod was deleted from the API.
     pub fn gone(&self, pod: &Pod) {
         self.put(|s| {
             let name = name(pod);
@@ -116,13 +116,13 @@ impl MirrorInbox {
             }
         });
     }
-    /// The API has been read whole.
+    /// Records that the initial list from the API is complete.
     pub fn synced(&self) {
         self.put(|s| s.synced = true);
     }
 }
 
-/// Brings the mirror pods in the API to what the manifests say.
+/// Reconciles the mirror pods in the API with the manifests.
 #[derive(Clone)]
 pub struct MirrorManager {
     client: Client,
@@ -132,7 +132,7 @@ pub struct MirrorManager {
 }
 
 impl MirrorManager {
-    /// One that has not run yet.
+    /// Creates a manager that is not running yet.
     pub fn new(
         client: Client,
         node: watch::Receiver<Option<Arc<Node>>>,
@@ -142,13 +142,13 @@ impl MirrorManager {
         Self { client, node, statuses, inbox }
     }
 
-    /// Runs until the task is ended.
+    /// Runs until its task is aborted.
     pub async fn run(self) {
         let mut again = false;
         loop {
             let changed = self.inbox.0.wake.notified();
             match again {
-                // Something failed: it is tried again though nothing changes.
+                // After a failure, retries even if nothing changes.
                 true => drop(tokio::time::timeout(RETRY, changed).await),
                 false => changed.await,
             }
@@ -157,7 +157,7 @@ impl MirrorManager {
         }
     }
 
-    /// Brings every name further; false when something failed and must be tried again.
+    /// Reconciles every name. Returns `false` if something failed and must be retried.
     async fn reconcile(&self, now: &Mirrors) -> bool {
         let mut names: Vec<Name> = now.wanted.keys().chain(now.mirrors.keys()).cloned().collect();
         names.sort();
@@ -172,12 +172,12 @@ impl MirrorManager {
             }
             let outcome = match (action, &wanted, &mirror) {
                 (MirrorAction::Create, Some(w), _) => self.create(w).await,
-                // The watch then reports its removal, which leads to the new one.
+                // The watch then reports the deletion, after which the new mirror is created.
                 (MirrorAction::Delete, _, Some(m)) => self.delete(m).await,
                 _ => Ok(()),
             };
             if let Err(why) = outcome {
-                tracing::warn!(pod = %format!("{}/{}", n.0, n.1), why, "mirror pod not brought up to date yet");
+                tracing::warn!(pod = %format!("{}/{}", n.0, n.1), why, "updating the mirror pod failed; retrying");
                 fine = false;
             }
         }
@@ -188,7 +188,7 @@ impl MirrorManager {
         let node = self.node.borrow().clone().ok_or("the node is not registered yet")?;
         match self.client.create::<Pod>(pod::namespace(pod), &mirror(pod, &node)).await {
             Ok(made) => {
-                // The watch may take its time; until then this one counts.
+                // The watch may be late; until then use the created pod.
                 self.statuses.mirrored(pod::uid(pod), made.metadata.uid.clone());
                 self.inbox.0.state.lock().mirrors.insert(name(pod), Arc::new(made));
                 Ok(())
@@ -198,8 +198,10 @@ impl MirrorManager {
         }
     }
 
-    /// Whether the pod of the mirror's name is the mirror: the watch tells of it then. Another one keeps it from being made,
-    /// which is tried again until that has gone.
+    /// Checks whether the existing pod of this name is the mirror; the watch then reports it.
+    ///
+    /// # Errors
+    /// Another pod has the name. Creating the mirror is retried until that pod is gone.
     async fn is_there(&self, pod: &Pod) -> Result<(), String> {
         let there = self.client.get::<Pod>(pod::namespace(pod), pod::name(pod)).await.map_err(|e| e.to_string())?;
         let hash = |p: &Pod, key: &str| p.metadata.annotations.as_ref().and_then(|a| a.get(key).cloned());
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_for_one_name() {
+    fn actions_for_one_mirror_pod() {
         let (wanted, mine) = (pod(pod::CONFIG_HASH, "1"), pod(pod::CONFIG_MIRROR, "1"));
         let old = pod(pod::CONFIG_MIRROR, "0");
         let mut leaving = mine.clone();
@@ -242,7 +244,7 @@ mod tests {
         assert_eq!(
             decide(Some(&wanted), Some(&leaving), true),
             MirrorAction::Delete,
-            "somebody deletes it: a new one follows"
+            "a deleted mirror is created again"
         );
         assert_eq!(decide(None, Some(&mine), true), MirrorAction::Delete);
         assert_eq!(decide(None, Some(&mine), false), MirrorAction::Nothing, "its manifest may not have been read yet");

@@ -1,7 +1,7 @@
-//! Pods on this node: one worker task per pod. [`manager`] starts workers, [`worker`] keeps a pod's state and turns
-//! events into decisions ([`plan`], pure), [`execute`] and [`terminate`] carry them out. Pods of this node's own
-//! manifests come from [`manifests`] and from a URL (`published`). Which resources a pod may use here says [`resize`], and which
-//! pods make room for others [`preempt`], for which those wait ([`room`]).
+//! Pods on this node, with one worker task per pod. [`manager`] starts workers. [`worker`] keeps the state of one pod and turns events into
+//! plans ([`plan`], pure), which [`execute`] and [`terminate`] carry out. Static pods come from [`manifests`] and from a URL (`published`).
+//! [`admit`] and [`resize`] decide which resources a pod may use, [`preempt`] which pods end for a critical pod, and [`room`] lets pods
+//! wait for resources of ending pods.
 pub mod admit;
 pub mod backoff;
 pub mod event;

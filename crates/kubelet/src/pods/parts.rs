@@ -1,4 +1,4 @@
-//! What pod workers work with. Only this room takes all of it together.
+//! The dependencies of pod workers. Only this module uses all of them together.
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -23,47 +23,47 @@ use crate::runtime::userns::UserNamespaces;
 use crate::status::writer::StatusWriter;
 use crate::volumes::Volumes;
 
-/// The parts; behind an `Arc` everywhere.
+/// Dependencies shared by all pod workers, always behind an `Arc`.
 pub struct Parts {
     /// The group of the workers' tasks.
     pub tasks: Tasks,
-    /// What the kubelet was told.
+    /// Configuration of the kubelet.
     pub config: Arc<Config>,
-    /// Where pods' directories and logs lie.
+    /// Paths of pods' directories and logs.
     pub dirs: PodDirs,
-    /// The API, as this node: runtime classes, and the confirmation of deletions.
+    /// Client of the API, as this node: reads RuntimeClasses and confirms deletions.
     pub client: Client,
     /// Runtime, hooks, events, clock.
     pub effects: PodEffects,
-    /// Volumes, and what they are rendered from.
+    /// Volumes and the sources of their contents.
     pub volumes: Volumes,
-    /// Makes containers' environments from specs and API objects.
+    /// Builds containers' environment variables from specs and API objects.
     pub environment: Environment,
-    /// Pulls images and keeps their records.
+    /// Pulls images and keeps pull records.
     pub images: Images,
-    /// Gives containers the node's devices.
+    /// Allocates devices of device plugins to containers.
     pub devices: Devices,
-    /// Has drivers make the devices of claims ready.
+    /// Prepares the devices of resource claims through DRA drivers.
     pub claims: DynamicResources,
-    /// Gives containers processors and memory to themselves.
+    /// Assigns exclusive CPUs and memory to containers.
     pub placement: Placement,
-    /// Makes, changes and removes pods' cgroups.
+    /// Creates, updates and removes pods' cgroups.
     pub cgroups: Cgroups,
-    /// What containers may have of the machine's swap.
+    /// Rules for containers' use of swap.
     pub swap: SwapRules,
-    /// What of the memory is kept for containers, and how they end without any.
+    /// Rules for memory protection and for the OOM killer.
     pub memory: MemoryRules,
-    /// Host IDs of pods with users of their own.
+    /// Assigns host ID ranges to pods with user namespaces.
     pub user_namespaces: UserNamespaces,
-    /// Pod statuses on their way to the API.
+    /// Writes pod statuses to the API.
     pub statuses: StatusWriter,
-    /// What pods may see of their node.
+    /// Facts about the node that pods can read.
     pub node: watch::Receiver<Arc<NodeFacts>>,
-    /// What the runtime says of itself.
+    /// Status and features of the runtime.
     pub runtime_state: watch::Receiver<Arc<RuntimeState>>,
     /// The node's resolver configuration.
     pub host_dns: HostDns,
-    /// The runtime's name, with which container IDs begin, e.g. `containerd`.
+    /// Name of the runtime, the prefix of container IDs, for example `containerd`.
     pub runtime_name: String,
 }
 
@@ -73,11 +73,11 @@ impl Parts {
         self.config.node_ips.iter().map(ToString::to_string).collect()
     }
 
-    /// Whether the runtime can make what is mounted below the container's read-only volumes read-only too. `handler` is waited for
-    /// only where the container names such mounts.
+    /// Whether the runtime supports recursive read-only mounts for the container. `handler` is awaited only if the container uses such
+    /// mounts.
     ///
     /// # Errors
-    /// The handler is not known.
+    /// The runtime handler is not known.
     pub async fn has_recursive_read_only(
         &self,
         c: &Container,
@@ -90,17 +90,17 @@ impl Parts {
         Ok(self.runtime_state.borrow().has_recursive_read_only(&handler))
     }
 
-    /// Whether the pod is not bounded in the time of processors: it has some alone, or nobody here is.
+    /// Returns whether the pod has no CPU quota: it has exclusive CPUs, or quotas are disabled on the node.
     pub fn unbound_cpu(&self, pod: &Pod) -> bool {
         !self.config.cpu_quota || self.placement.has_own_cpus(crate::pod::uid(pod))
     }
 
-    /// What an image takes.
+    /// Dependencies of the image module.
     pub fn image_effects(&self) -> ImageEffects<'_> {
         ImageEffects {
             runtime: &*self.effects.runtime,
             objects: &self.volumes.objects,
-            tell: &self.effects.tell,
+            events: &self.effects.events,
             metrics: &self.effects.metrics,
         }
     }

@@ -1,4 +1,4 @@
-//! Keeps containers on the processors that are theirs, or on those that nobody has alone (upstream: `cpumanager` reconcileState).
+//! Keeps containers on their exclusive CPUs or on the shared pool (upstream: `cpumanager` reconcileState).
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use kelson_cri::{Runtime, proto as cri};
 use crate::placement::Placement;
 use crate::runtime::labels;
 
-/// What it works with.
+/// Reconciles the CPU sets of running containers.
 #[derive(Clone)]
-pub struct Pinning {
-    /// Who has which processors.
+pub struct CpuPinning {
+    /// Current CPU assignments.
     pub placement: Placement,
-    /// Is told where containers run.
+    /// Receives the CPU sets of containers.
     pub runtime: Arc<dyn Runtime>,
-    /// How often it looks though nothing changed.
+    /// Interval of reconciliation without changes.
     pub every: Duration,
 }
 
-impl Pinning {
-    /// Looks whenever somebody gets processors alone or gives them back, and every so often.
+impl CpuPinning {
+    /// Reconciles after each change of assignments, and periodically.
     pub async fn run(self) {
         let mut changes = self.placement.changes();
-        let mut told: HashMap<String, String> = HashMap::new();
+        let mut written: HashMap<String, String> = HashMap::new();
         loop {
-            told = self.look(told).await;
+            written = self.look(written).await;
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep(self.every) => {}
@@ -33,17 +33,17 @@ impl Pinning {
         }
     }
 
-    /// Tells the runtime of each running container that is to run elsewhere than `told`; what is told now. A fault is tried again
-    /// the next time.
-    async fn look(&self, mut told: HashMap<String, String>) -> HashMap<String, String> {
+    /// Updates running containers whose CPU set differs from `written`, the sets that were last written. Returns the sets that are written
+    /// now. Failures are retried the next time.
+    async fn look(&self, mut written: HashMap<String, String>) -> HashMap<String, String> {
         let running = cri::ContainerStateValue { state: cri::ContainerState::ContainerRunning as i32 };
         let filter = cri::ContainerFilter { state: Some(running), ..Default::default() };
-        let Ok(containers) = self.runtime.list_containers(Some(filter)).await else { return told };
+        let Ok(containers) = self.runtime.list_containers(Some(filter)).await else { return written };
         let mut now = HashMap::new();
         for c in containers {
             let label = |key: &str| c.labels.get(key).map(String::as_str).unwrap_or_default();
             let wanted = self.placement.placed(label(labels::POD_UID), label(labels::CONTAINER_NAME)).cpus;
-            let before = told.remove(&c.id);
+            let before = written.remove(&c.id);
             if wanted.is_empty() || before.as_ref() == Some(&wanted) {
                 now.extend(before.map(|cpus| (c.id, cpus)));
                 continue;
@@ -57,7 +57,9 @@ impl Pinning {
             match self.runtime.update_container_resources(request).await {
                 Ok(()) => drop(now.insert(c.id, wanted)),
                 Err(e) if e.is_not_found() => {}
-                Err(error) => tracing::warn!(container = c.id, cpus = wanted, %error, "a container is not moved"),
+                Err(error) => {
+                    tracing::warn!(container = c.id, cpus = wanted, %error, "cannot update the CPUs of a container; retrying later")
+                }
             }
         }
         now

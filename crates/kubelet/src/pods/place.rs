@@ -1,23 +1,23 @@
-//! A pod's devices, processors and memory, given container by container, near to each other where that is configured (upstream:
+//! Allocates a pod's devices, CPUs and memory container by container, with NUMA alignment if configured (upstream:
 //! `topologymanager/scope_container.go`, `scope_pod.go`).
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
 
 use super::parts::Parts;
 use crate::config::placement::AlignmentScope;
-use crate::devices::DeviceTurn;
+use crate::devices::PodDeviceAllocation;
 use crate::placement::cpus::PlacementRefusal;
-use crate::placement::hints::{Alignment, NumaHint, Wishes};
+use crate::placement::hints::{Alignment, NumaHint, ResourceHints};
 use crate::pod::{self, Member, Role};
 
-/// Gives a pod what it asks for; what it has stays its own. With `starts_anew` its devices must still work.
+/// Allocates what a pod requests; existing allocations stay. With `starts_anew` its devices must be healthy.
 ///
 /// # Errors
-/// Why it cannot have it. What it got so far is taken back when it has ended.
+/// Why the allocation is impossible. Partial allocations are released when the pod has ended.
 pub async fn place(parts: &Parts, pod: &Pod, starts_anew: bool) -> Result<(), PlacementRefusal> {
     let (placement, uid) = (&parts.placement, pod::uid(pod));
     if placement.is_placed(uid) {
-        // Its devices may be ill since then.
+        // Devices may have become unhealthy since the allocation.
         return parts.devices.allocate(pod, starts_anew).await.map_err(PlacementRefusal::unexpected);
     }
     let _turn = placement.turn().await;
@@ -30,7 +30,7 @@ pub async fn place(parts: &Parts, pod: &Pod, starts_anew: bool) -> Result<(), Pl
 
 async fn try_place(parts: &Parts, pod: &Pod, starts_anew: bool) -> Result<(), PlacementRefusal> {
     let placement = &parts.placement;
-    let mut turn = DeviceTurn::new(starts_anew);
+    let mut turn = PodDeviceAllocation::new(starts_anew);
     let of_pod = match placement.alignment().filter(|a| a.scope() == AlignmentScope::Pod) {
         Some(alignment) => {
             let wishes = [vec![parts.devices.pod_hints(pod, placement.nodes())], placement.pod_hints(pod)].concat();
@@ -42,7 +42,7 @@ async fn try_place(parts: &Parts, pod: &Pod, starts_anew: bool) -> Result<(), Pl
         let hint = match (of_pod, placement.alignment()) {
             (Some(hint), _) => hint,
             (None, Some(alignment)) => aligned(parts, alignment, &of_container(parts, pod, &m, &turn))?,
-            // As upstream: who does not look says nothing, and is content with any place.
+            // Like upstream, a provider without hints accepts any NUMA node.
             (None, None) => NumaHint { nodes: None, preferred: false },
         };
         let devices = parts.devices.allocate_for(pod, &m, hint.nodes, &mut turn).await;
@@ -58,12 +58,12 @@ async fn try_place(parts: &Parts, pod: &Pod, starts_anew: bool) -> Result<(), Pl
     parts.devices.allocated(&turn).await.map_err(PlacementRefusal::unexpected)
 }
 
-fn of_container(parts: &Parts, pod: &Pod, m: &Member<'_>, turn: &DeviceTurn) -> Vec<Wishes> {
+fn of_container(parts: &Parts, pod: &Pod, m: &Member<'_>, turn: &PodDeviceAllocation) -> Vec<ResourceHints> {
     let devices = parts.devices.hints(pod, m, turn, parts.placement.nodes());
     [vec![devices], parts.placement.hints(pod, &m.container)].concat()
 }
 
-fn aligned(parts: &Parts, alignment: &Alignment, wishes: &[Wishes]) -> Result<NumaHint, PlacementRefusal> {
+fn aligned(parts: &Parts, alignment: &Alignment, wishes: &[ResourceHints]) -> Result<NumaHint, PlacementRefusal> {
     let (hint, admitted) = alignment.merge(wishes);
     if admitted {
         return Ok(hint);

@@ -1,6 +1,5 @@
-//! The decision: from a pod's spec, what the runtime has of it, what probes said and which delays run, to the actions
-//! that bring it further. Pure: no clock, no calls. Carrying actions out is the executor's work.
-//! (upstream: `kuberuntime_manager.go` computePodActions)
+//! Computes the actions for a pod from its spec, the state of the runtime, probe results and back-off delays. Pure: no clock and no calls.
+//! The executor carries out the actions (upstream: `kuberuntime_manager.go` computePodActions).
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -14,28 +13,28 @@ use crate::probes::view::ProbeView;
 use crate::runtime::labels;
 use crate::runtime::snapshot::{Instance, RuntimePod, Sandbox, State};
 
-/// Everything the decision is made from.
+/// All input of the decision.
 #[derive(Debug)]
 pub struct Input<'a> {
-    /// The pod as the API last gave it.
+    /// Newest state of the pod in the API.
     pub pod: &'a Pod,
-    /// What the runtime has.
+    /// State of the pod in the runtime.
     pub runtime: &'a RuntimePod,
-    /// What probes said.
+    /// Results of probes.
     pub probes: &'a ProbeView,
     /// Restart delays, by container name.
     pub backoff: &'a BackOff,
-    /// Containers whose last start failed, and [`SANDBOX`], with the time before which it is not tried again.
+    /// Earliest time of the next try, for containers whose last start failed and for [`SANDBOX`].
     pub holds: &'a HashMap<String, Instant>,
-    /// What the pod was granted changed, and its cgroup does not say so yet.
+    /// Whether the granted resources changed and the pod's cgroup is not updated yet.
     pub cgroup_stale: bool,
-    /// A resize that failed is not tried again before.
+    /// Earliest time to retry a failed resize.
     pub resize_held: Option<Instant>,
-    /// The time to decide for, by the steady clock, as all times here.
+    /// Current time of the monotonic clock, like all times here.
     pub now: Instant,
 }
 
-/// The key in [`Input::holds`] that stands for the pod as a whole.
+/// Key in [`Input::holds`] for the pod as a whole.
 pub const SANDBOX: &str = "";
 
 /// Why a container is killed.
@@ -47,77 +46,77 @@ pub enum KillReason {
     Liveness,
     /// Its startup probe failed.
     Startup,
-    /// The runtime does not know its state.
+    /// The runtime reports an unknown state.
     UnknownState,
-    /// Its resources changed, and its resize policy asks for a restart.
+    /// Its resources changed and its resize policy requires a restart.
     Resize,
 }
 
-/// One step for the executor, in order.
+/// One action of the executor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Stop a sandbox and what is in it.
+    /// Stops a sandbox and its containers.
     StopSandbox {
-        /// The runtime's ID of it.
+        /// The runtime's ID of the sandbox.
         id: String,
     },
-    /// Make a sandbox.
+    /// Creates a sandbox.
     CreateSandbox {
-        /// Which attempt of this pod.
+        /// Number of earlier sandboxes of this pod.
         attempt: u32,
     },
-    /// Stop one container, gracefully.
+    /// Stops one container gracefully.
     KillContainer {
-        /// The runtime's ID of it.
+        /// The runtime's ID of the container.
         id: String,
-        /// The container's name in the pod.
+        /// Name of the container in the pod.
         name: String,
-        /// Decides about the grace period.
+        /// Determines the grace period.
         reason: KillReason,
-        /// What the event says.
+        /// Message of the event.
         message: String,
     },
-    /// Create and start one container in the ready sandbox.
+    /// Creates and starts one container in the ready sandbox.
     StartContainer {
-        /// The container's name in the pod.
+        /// Name of the container in the pod.
         name: String,
-        /// How many instances there were before.
+        /// Number of earlier instances.
         restart_count: i32,
-        /// The end of the instance before, to count the delay from.
+        /// When the previous instance ended; the delay counts from then.
         restarted_after: Option<Instant>,
     },
-    /// Remove one container, at once where it still runs, so that its pod begins anew.
+    /// Removes one container, killing it if it runs, to restart the whole pod.
     RemoveContainer {
-        /// The runtime's ID of it.
+        /// The runtime's ID of the container.
         id: String,
-        /// The container's name in the pod.
+        /// Name of the container in the pod.
         name: String,
-        /// Its end, where its rule led to the new start, to count the delay from.
+        /// When the container ended, if its rule caused the restart; the delay counts from then.
         ended: Option<Instant>,
     },
-    /// Hold the pod, and these running containers of it, to what the pod was granted.
+    /// Applies the granted resources to the pod's cgroup and to these running containers.
     Resize {
-        /// IDs and names.
+        /// IDs and names of the containers.
         containers: Vec<(String, String)>,
     },
 }
 
-/// What to do now, and what to wait for.
+/// The actions to execute now, and what the pod waits for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What is carried out, one after the other.
+    /// Actions, executed in order.
     pub actions: Vec<Action>,
-    /// Containers that wait out their restart delay.
+    /// Remaining delay of containers in restart back-off, by name.
     pub crash_loops: BTreeMap<String, Duration>,
-    /// When to decide again though nothing happened.
+    /// When to compute the plan again without an event.
     pub wake_at: Option<Instant>,
-    /// Nothing of this pod will ever run again.
+    /// Whether no container of the pod will ever run again.
     pub finished: bool,
-    /// A container ended as a rule says that all others begin anew with it.
+    /// Whether an exit code matched a rule that restarts all containers.
     pub restarting_all: bool,
-    /// What runs is not held to what the pod was granted yet.
+    /// Whether the granted resources are not applied completely yet.
     pub resizing: bool,
-    /// Running containers whose bounds must change while they run, IDs and names.
+    /// IDs and names of running containers whose limits must change.
     resize: Vec<(String, String)>,
 }
 
@@ -127,7 +126,7 @@ impl Plan {
     }
 }
 
-/// Decides. See the module's text.
+/// Computes the plan; see the module's documentation.
 pub fn compute(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
     if restart_all(input, &mut plan) {
@@ -150,8 +149,9 @@ pub fn compute(input: &Input<'_>) -> Plan {
     plan
 }
 
-/// Whether a container ended by whose rule the whole pod begins anew; plans the removal of its containers. The ones whose
-/// rule it was go last and by themselves: as long as one is there, a kubelet that starts in between knows what was under way.
+/// Plans the removal of all containers if one ended with an exit code whose rule restarts the pod. Returns whether that is so. The
+/// containers whose rule matched are removed last and alone: as long as one exists, a kubelet that restarts meanwhile knows that the
+/// restart is in progress.
 fn restart_all(input: &Input<'_>, plan: &mut Plan) -> bool {
     let (mut sources, mut others) = (Vec::new(), Vec::new());
     for m in pod::members(input.pod).filter(|m| m.role != Role::Ephemeral) {
@@ -161,7 +161,7 @@ fn restart_all(input: &Input<'_>, plan: &mut Plan) -> bool {
         if source { &mut sources } else { &mut others }.extend(of_member());
     }
     plan.restarting_all = !sources.is_empty();
-    // Those go first that began last.
+    // The container that started last is removed first.
     others.reverse();
     let go = if others.is_empty() { &sources } else { &others };
     for i in go {
@@ -179,7 +179,7 @@ fn restart_all(input: &Input<'_>, plan: &mut Plan) -> bool {
     plan.restarting_all
 }
 
-/// After everything else: a resize that cannot be done must not keep the pod's other containers from starting.
+/// Comes last: an impossible resize must not prevent the start of other containers.
 fn resize(input: &Input<'_>, plan: &mut Plan) {
     let containers = std::mem::take(&mut plan.resize);
     if containers.is_empty() && !input.cgroup_stale {
@@ -192,23 +192,23 @@ fn resize(input: &Input<'_>, plan: &mut Plan) {
     }
 }
 
-/// What of a container's bounds is not as its spec asks: CPU, memory.
+/// Which limits of a container differ from its spec: CPU, memory.
 fn differences(pod: &Pod, c: &Container, i: &Instance) -> (bool, bool) {
     let wanted = Limits::of(pod, c);
-    // Of what nobody knows it is believed that it is right: a resize would be tried for ever.
+    // If the runtime does not report a limit, it is assumed to be right; otherwise the resize would repeat without end.
     let actual = i.limits.unwrap_or(wanted).beside(wanted);
     let cpu = (actual.cpu_shares, actual.cpu_quota) != (wanted.cpu_shares, wanted.cpu_quota);
     (cpu, actual.memory != wanted.memory)
 }
 
-/// Whether a container asks for other memory than when it was made. The kernel knows nothing of that, but its program may, which
-/// a restart tells where the resize policy says so.
+/// Whether a container's memory request changed since it was created. The kernel does not use the request, but the program may; the resize
+/// policy says whether it is restarted.
 fn asks_other_memory(c: &Container, i: &Instance) -> bool {
     let made_with = i.annotations.get(labels::MEMORY_REQUEST).and_then(|text| text.parse::<i64>().ok());
     made_with.is_some_and(|made_with| made_with != memory_request(c))
 }
 
-/// Whether a change of these resources takes a restart, by the container's resize policy.
+/// Returns whether the container's resize policy requires a restart for a change of these resources.
 fn resize_restarts(c: &Container, (cpu, memory): (bool, bool)) -> bool {
     let asks = |resource: &str| {
         let mut policies = c.resize_policy.iter().flatten();
@@ -217,7 +217,7 @@ fn resize_restarts(c: &Container, (cpu, memory): (bool, bool)) -> bool {
     (cpu && asks("cpu")) || (memory && asks("memory"))
 }
 
-/// No sandbox that containers can run in: make one if anything is left to run.
+/// Plans a new sandbox if no sandbox is ready and containers are left to run.
 fn without_sandbox(input: &Input<'_>, plan: &mut Plan) {
     plan.resizing = input.cgroup_stale;
     if !left_to_run(input) {
@@ -272,7 +272,7 @@ impl PlanStep<'_> {
         self.input.runtime.latest_in(&self.sandbox.id, name).map(|c| &**c)
     }
 
-    /// Brings init containers and sidecars forward; true when the ordinary containers may run.
+    /// Plans init containers and sidecars. Returns `true` when ordinary containers may run.
     fn inits(&self, plan: &mut Plan) -> bool {
         let pod = self.input.pod;
         let apps_began = pod::members(pod).any(|m| m.role == Role::App && self.here(&m.container.name).is_some());
@@ -311,7 +311,7 @@ impl PlanStep<'_> {
         let mut alive = false;
         for m in pod::members(pod).filter(|m| m.role == Role::App) {
             let c = &*m.container;
-            // An instance that ended in an earlier sandbox counts: a job that succeeded is not run again.
+            // An instance that ended in an earlier sandbox counts: a container that succeeded is not run again.
             let instance = self.input.runtime.latest(&c.name).map(|i| &**i);
             match instance {
                 Some(i) if i.state == State::Running && i.sandbox_id == self.sandbox.id => {
@@ -336,7 +336,7 @@ impl PlanStep<'_> {
         }
     }
 
-    /// Kills a running container that must not go on; true when it does.
+    /// Plans the kill of a running container that must not continue. Returns `true` if it continues.
     fn check_running(&self, plan: &mut Plan, role: Role, c: &Container, i: &Instance) -> bool {
         let probes = self.input.probes;
         let reason = if !i.hash.is_empty() && i.hash != pod::container_hash(c) && role != Role::Init {
@@ -366,14 +366,14 @@ impl PlanStep<'_> {
             KillReason::UnknownState => format!("Container {} is in an unknown state", c.name),
             KillReason::Resize => format!("Container {} resize requires restart", c.name),
         };
-        // 137 stands for what the kill will make of it.
+        // 137 is the exit code of a killed container.
         let again = pod::restarts_after(self.input.pod, role, c, 137);
         let message = if again { format!("{what}, will be restarted") } else { what };
         plan.actions.push(Action::KillContainer { id: i.id.clone(), name: c.name.clone(), reason, message });
         true
     }
 
-    /// Starts a container that does not run, unless it has to wait.
+    /// Plans the start of a container, unless it must wait.
     fn start(&self, plan: &mut Plan, c: &Container, last: Option<&Instance>) {
         let input = self.input;
         if let Some(i) = last.filter(|i| i.state == State::Unknown) {
@@ -381,7 +381,7 @@ impl PlanStep<'_> {
             let reason = KillReason::UnknownState;
             plan.actions.push(Action::KillContainer { id: i.id.clone(), name: c.name.clone(), reason, message });
         }
-        // What holds the pod as a whole holds each of its containers: volumes that cannot be had, for one.
+        // What delays the pod as a whole, such as missing volumes, delays each of its containers.
         let holds = [c.name.as_str(), SANDBOX].into_iter().filter_map(|key| input.holds.get(key));
         if let Some(until) = holds.copied().filter(|t| *t > input.now).max() {
             plan.wake(until);
@@ -402,16 +402,16 @@ impl PlanStep<'_> {
         if let Some(n) = known {
             return n + 1;
         }
-        // The runtime has forgotten; the API may remember.
+        // The runtime has no instance any more; the status in the API may have the count.
         let status = self.input.pod.status.as_ref();
-        let told = status
+        let reported = status
             .into_iter()
             .flat_map(|s| [&s.container_statuses, &s.init_container_statuses])
             .flat_map(|l| l.iter().flatten())
             .find(|s| s.name == c.name);
-        // One that was removed for a new start of the pod is counted already, and has no ID any more.
+        // A container that was removed to restart the pod is already counted and has no ID.
         let has_id = |s: &ContainerStatus| s.container_id.as_deref().is_some_and(|id| !id.is_empty());
-        told.map_or(0, |s| s.restart_count + i32::from(has_id(s)))
+        reported.map_or(0, |s| s.restart_count + i32::from(has_id(s)))
     }
 }
 

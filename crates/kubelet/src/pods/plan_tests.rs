@@ -1,4 +1,4 @@
-//! The decision as a table: what is there, and what follows.
+//! Tables of inputs and the resulting plans.
 use std::sync::{Arc, LazyLock};
 
 use serde_json::json;
@@ -91,7 +91,7 @@ impl Case {
             now: now(),
         })
     }
-    /// Short words for the actions: `+a` starts, `-a` kills, `sandbox0` creates, `stop:s0` stops, `~a` removes.
+    /// Short form of the actions: `+a` starts, `-a` kills, `sandbox0` creates, `stop:s0` stops, `~a` removes.
     fn words(&self) -> Vec<String> {
         let word = |a: &Action| match a {
             Action::StopSandbox { id } => format!("stop:{id}"),
@@ -142,7 +142,7 @@ fn restart_policies() {
 }
 
 #[test]
-fn a_crashing_container_waits_and_says_so() {
+fn a_crashing_container_waits_in_back_off() {
     let mut c = case(
         two("Always"),
         vec![sandbox(true)],
@@ -201,7 +201,7 @@ fn init_containers_run_one_after_the_other() {
 }
 
 #[test]
-fn a_dead_sandbox_is_made_anew_unless_all_is_done() {
+fn a_dead_sandbox_is_recreated_unless_all_containers_are_done() {
     let running = || vec![instance("a", State::Running, 0), instance("b", State::Exited, 0)];
     assert_eq!(case(two("Always"), vec![sandbox(false)], running()).words(), ["stop:s0", "sandbox1"]);
     let done = || vec![instance("a", State::Exited, 0), instance("b", State::Exited, 0)];
@@ -221,7 +221,7 @@ fn ephemeral_containers_start_once() {
     assert!(case(p, vec![sandbox(true)], vec![a, instance("d", State::Exited, 1)]).words().is_empty());
 }
 
-/// A container that runs with a quota of half a CPU, 64 MiB and the shares of a quarter CPU.
+/// A running container with a quota of half a CPU, 64 MiB, and the shares of a quarter CPU.
 fn bounded(name: &str) -> Arc<Instance> {
     let mut i = (*instance(name, State::Running, 0)).clone();
     i.limits = Some(Limits { cpu_shares: 256, cpu_quota: 50_000, memory: 64 << 20 });
@@ -229,7 +229,7 @@ fn bounded(name: &str) -> Arc<Instance> {
 }
 
 #[test]
-fn what_runs_is_held_to_what_was_granted() {
+fn running_containers_get_the_granted_resources() {
     let spec = |request: &str, limit: &str, memory: &str, policy: serde_json::Value| {
         pod(json!({"containers":[{"name":"a","image":"x","resizePolicy":policy,"resources":{
             "requests":{"cpu":request,"memory":"32Mi"},"limits":{"cpu":limit,"memory":memory}}}]}))
@@ -248,7 +248,7 @@ fn what_runs_is_held_to_what_was_granted() {
         assert_eq!(c.words(), want, "{request} {limit} {memory} {policy}");
         assert_eq!(c.plan().resizing, !want.is_empty());
     }
-    // The kernel knows nothing of the memory that is asked for; a program may, which its policy says.
+    // The kernel does not use the memory request; a program may, which the resize policy says.
     for (made_with, policy, want) in [
         (None, restart("memory"), &[][..]),
         (Some(32 << 20), restart("memory"), &[]),
@@ -260,14 +260,14 @@ fn what_runs_is_held_to_what_was_granted() {
         let c = case(spec("250m", "500m", "64Mi", policy.clone()), vec![sandbox(true)], vec![Arc::new(made)]);
         assert_eq!(c.words(), want, "{made_with:?} {policy}");
     }
-    // The pod's own bounds change also when none of its containers' do, once it has a sandbox.
+    // The pod's limits change even if no container's do, once there is a sandbox.
     let mut c = case(spec("250m", "500m", "64Mi", json!([])), vec![sandbox(true)], vec![bounded("a")]);
     c.cgroup_stale = true;
     assert_eq!(c.words(), ["resize:"]);
     c.runtime.containers.clear();
     c.runtime.sandboxes.clear();
     assert_eq!((c.words(), c.plan().resizing), (vec!["sandbox0".to_owned()], true));
-    // A resize that failed waits, and keeps nothing else from being done.
+    // A failed resize waits and does not prevent other actions.
     let mut c = case(spec("250m", "1", "64Mi", json!([])), vec![sandbox(true)], vec![bounded("a")]);
     let until = now() + Duration::from_secs(5);
     c.resize_held = Some(until);
@@ -276,7 +276,7 @@ fn what_runs_is_held_to_what_was_granted() {
 }
 
 #[test]
-fn a_rule_begins_all_anew() {
+fn a_restart_rule_restarts_all_containers() {
     let rules = json!([{"action":"RestartAllContainers","exitCodes":{"operator":"In","values":[42]}}]);
     let p = pod(json!({"restartPolicy":"Never",
         "initContainers":[{"name":"i","image":"x"},{"name":"s","image":"x","restartPolicy":"Always"}],
@@ -295,27 +295,27 @@ fn a_rule_begins_all_anew() {
     c.probes.started.insert("id-s".into());
     assert!(c.words().is_empty() && !c.plan().restarting_all, "another code");
     let mut c = case(p, vec![sandbox(true)], all(42));
-    assert_eq!(c.words(), ["~b", "~s", "~i"], "whoever asked for it stays until the others are gone");
+    assert_eq!(c.words(), ["~b", "~s", "~i"], "the container that caused it is removed last");
     assert!(c.plan().restarting_all && !c.plan().finished);
     c.runtime.containers.retain(|i| ["a", "d"].contains(&i.name.as_str()));
     let ended = now() - Duration::from_secs(5);
     let remove = Action::RemoveContainer { id: "id-a".into(), name: "a".into(), ended: Some(ended) };
     assert_eq!(c.plan().actions, [remove]);
-    // What asks again and again waits each time longer, as any container does.
+    // Repeated restarts of the pod are delayed like those of a container.
     c.backoff.next("a", ended, ended);
     let plan = c.plan();
     assert_eq!((plan.actions.len(), plan.restarting_all, plan.crash_loops["a"]), (0, true, Duration::from_secs(10)));
     c.backoff.reset("a");
     c.runtime.containers.retain(|i| i.name == "d");
     assert_eq!((c.words(), c.plan().restarting_all), (vec!["+i".to_owned()], false));
-    // Also where the sandbox is gone.
+    // The same applies without a sandbox.
     c.runtime.sandboxes.clear();
     c.runtime.containers = all(42);
     assert_eq!(c.words(), ["~b", "~s", "~i"]);
 }
 
 #[test]
-fn what_was_removed_is_counted_once() {
+fn a_removed_container_is_counted_once() {
     let p = two("Always");
     let count = |status: serde_json::Value| {
         let mut p = p.clone();

@@ -1,23 +1,23 @@
-//! Which pods make room for one that the system depends on: as few as can be, those that asked for least promises first
-//! (upstream: `pkg/kubelet/preemption`). Pure; the manager ends them.
+//! Selects the pods that end for a critical pod: as few as possible, lower QoS classes first (upstream: `pkg/kubelet/preemption`). Pure;
+//! the manager ends the pods.
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::admit::{Short, wanted};
+use super::admit::{Shortage, wanted};
 use crate::pod;
 
-/// What is still missing: resource and amount, none of it zero.
+/// Missing amounts by resource, all greater than zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing(Vec<(String, i64)>);
 
 impl Missing {
-    /// Of resources that are short.
-    pub fn of(short: &[Short]) -> Self {
+    /// Creates it from the insufficient resources.
+    pub fn of(short: &[Shortage]) -> Self {
         Self(short.iter().map(|s| (s.resource.clone(), s.missing)).collect())
     }
 
-    /// What is missing once `pods` are gone.
+    /// What is still missing after `pods` ended.
     pub fn without<'a>(&self, pods: impl IntoIterator<Item = &'a Arc<Pod>> + Clone) -> Self {
         let left = |(resource, amount): &(String, i64)| {
             let freed = pods.clone().into_iter().fold(0i64, |sum, p| sum.saturating_add(wanted(p, resource)));
@@ -26,7 +26,7 @@ impl Missing {
         Self(self.0.iter().map(left).filter(|(_, amount)| *amount > 0).collect())
     }
 
-    /// The share that a pod's end leaves missing: every resource counts alike, however large its numbers.
+    /// Normalized distance to the missing amounts after the pod ended. Each resource has the same weight.
     fn distance(&self, pod: &Pod) -> f64 {
         let of = |(resource, amount): &(String, i64)| {
             let left = amount.saturating_sub(wanted(pod, resource)).max(0);
@@ -42,16 +42,16 @@ impl Missing {
     }
 }
 
-/// Whether a pod may be ended for another.
+/// Returns whether a pod may be ended for another.
 fn yields(pod: &Pod, to: &Pod) -> bool {
     let given = |p: &Pod| p.spec.as_ref().and_then(|s| s.priority);
     pod::is_critical(to) && !pod::is_critical(pod) || given(to).zip(given(pod)).is_some_and(|(to, pod)| to > pod)
 }
 
-/// The pods of `running` to be ended so that what `pod` misses is there.
+/// Selects pods of `running` whose end frees what `pod` misses.
 ///
 /// # Errors
-/// What would be missing still if all that may be ended were.
+/// What would still be missing if all candidates ended.
 pub fn victims(pod: &Pod, running: &[Arc<Pod>], missing: &Missing) -> Result<Vec<Arc<Pod>>, String> {
     let of = |class: &str| -> Vec<Arc<Pod>> {
         running.iter().filter(|p| yields(p, pod) && pod::qos_class(p) == class).cloned().collect()
@@ -61,14 +61,14 @@ pub fn victims(pod: &Pod, running: &[Arc<Pod>], missing: &Missing) -> Result<Vec
     if !still.0.is_empty() {
         return Err(still.refused());
     }
-    // Of each class what would be missing if all below it went; then the classes below are spared what those above free.
+    // For each class, first assumes that all pods of lower classes end; the lower classes are then reduced by what the higher ones free.
     let guaranteed = nearest(guaranteed, missing.without(best_effort.iter().chain(&burstable)))?;
     let burstable = nearest(burstable, missing.without(best_effort.iter().chain(&guaranteed)))?;
     let best_effort = nearest(best_effort, missing.without(burstable.iter().chain(&guaranteed)))?;
     Ok([best_effort, burstable, guaranteed].concat())
 }
 
-/// Takes the pod that frees most of what is missing, again and again; of several the one that asked for less.
+/// Repeatedly selects the pod that frees most of what is missing; on a tie the one with the smaller request.
 fn nearest(mut pods: Vec<Arc<Pod>>, mut missing: Missing) -> Result<Vec<Arc<Pod>>, String> {
     let mut taken = Vec::new();
     while !missing.0.is_empty() {
@@ -91,7 +91,7 @@ mod tests {
         Arc::new(serde_json::from_value(json!({"metadata":{"name":name,"uid":name},"spec":spec})).expect("pod"))
     }
 
-    /// A pod of a class that asks for thousandths of a processor and for MiB.
+    /// A pod of a QoS class with requests in millicores and MiB.
     fn asks(name: &str, class: &str, (cpu, memory): (u32, u32)) -> Arc<Pod> {
         let amounts = json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
         let resources = match class {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_that_makes_room() {
+    fn as_few_pods_as_possible_are_preempted() {
         const MIB: i64 = 1 << 20;
         let critical = pod("critical", json!({"priority": 2_000_000_000, "containers": []}));
         let running = [
@@ -151,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn a_critical_pod_yields_to_a_higher_priority_alone() {
+    fn a_critical_pod_is_preempted_only_for_a_higher_priority() {
         let of = |priority: i64| pod("p", json!({"priority": priority, "containers": []}));
         let (system, node) = (of(2_000_000_000), of(2_000_001_000));
         assert!(yields(&system, &node) && !yields(&node, &system) && !yields(&system, &system));
-        assert!(yields(&of(1), &of(2)), "as upstream, whose caller asks for critical pods alone");
+        assert!(yields(&of(1), &of(2)), "as upstream, where only critical pods preempt");
     }
 }

@@ -1,4 +1,4 @@
-//! Static pods that are published at a URL, as one pod or as a list of them (`staticPodURL`; upstream: `pkg/kubelet/config/http.go`).
+//! Static pods from a URL, as one pod or a list (`staticPodURL`; upstream: `pkg/kubelet/config/http.go`).
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,40 +19,39 @@ use crate::config::PublishedPods;
 use crate::probes::http::At;
 use crate::probes::words::address;
 
-/// How long one look may take, redirects and all.
+/// Timeout of one request, redirects included.
 const LOOK_MAX: Duration = Duration::from_secs(10);
-/// Longest document that is read.
+/// Maximum size of the document in bytes.
 const BYTES_MAX: usize = 10 << 20;
-/// Redirects that are followed.
+/// Maximum number of redirects.
 const REDIRECTS_MAX: usize = 10;
-/// Failures in a row that are told as such.
+/// Number of consecutive failures that are logged as warnings.
 const TOLD_MAX: u32 = 4;
-/// What is not sent to another host than the one that it was meant for.
+/// Headers that are not sent to another host after a redirect.
 const PRIVATE: [&str; 4] = ["authorization", "www-authenticate", "cookie", "cookie2"];
 
-/// What is asked, and what was answered last.
+/// The source and its last response.
 struct Published {
     from: PublishedPods,
     node: String,
     tls: TlsConnector,
-    /// Of the newest document.
+    /// Digest of the newest document.
     digest: Option<[u8; 32]>,
 }
 
-/// An answer, or where it is.
-enum Fetched {
+/// A response: the document, or the target of a redirect.
+enum FetchResult {
     Body(Bytes),
     Elsewhere(String),
 }
 
-/// Looks at the URL again and again, and gives the manager the pods whenever they change. What cannot be had or used changes
-/// nothing: the pods that were there last go on.
+/// Polls the URL and sends the pods to the manager when they change. On errors the pods of the last valid document stay.
 pub async fn run(from: PublishedPods, node: String, to: ManagerInbox) {
     let every = from.every;
     let tls = loop {
         match tls().await {
             Ok(tls) => break tls,
-            Err(error) => tracing::warn!(error, "static pods cannot be asked for by HTTPS"),
+            Err(error) => tracing::warn!(error, "cannot set up TLS to fetch static pods; retrying"),
         }
         tokio::time::sleep(every).await;
     };
@@ -61,17 +60,25 @@ pub async fn run(from: PublishedPods, node: String, to: ManagerInbox) {
     loop {
         match published.look(&to).await {
             Ok(()) if failures > 0 => {
-                tracing::info!(url = published.from.url, "static pods are read from their URL again");
+                tracing::info!(url = published.from.url, "fetching static pods from the URL succeeded again");
                 failures = 0;
             }
             Ok(()) => {}
             Err(error) => {
                 failures = failures.saturating_add(1);
-                // The first few get the point across.
+                // Later failures are logged at debug level only.
                 if failures <= TOLD_MAX {
-                    tracing::warn!(url = published.from.url, error, "static pods not read from their URL");
+                    tracing::warn!(
+                        url = published.from.url,
+                        error,
+                        "fetching static pods from the URL failed; retrying"
+                    );
                 } else {
-                    tracing::debug!(url = published.from.url, error, "static pods not read from their URL");
+                    tracing::debug!(
+                        url = published.from.url,
+                        error,
+                        "fetching static pods from the URL failed; retrying"
+                    );
                 }
             }
         }
@@ -92,7 +99,7 @@ async fn tls() -> Result<TlsConnector, String> {
 }
 
 impl Published {
-    /// Looks once, and tells the manager what is new.
+    /// Requests the document once and sends changed pods to the manager.
     async fn look(&mut self, to: &ManagerInbox) -> Result<(), String> {
         let url = &self.from.url;
         let fetched = tokio::time::timeout(LOOK_MAX, self.fetch()).await;
@@ -114,12 +121,12 @@ impl Published {
     }
 
     async fn fetch(&self) -> Result<Bytes, String> {
-        let mut at = At::of(&self.from.url).ok_or("not a URL of HTTP")?;
+        let mut at = At::of(&self.from.url).ok_or("not an HTTP or HTTPS URL")?;
         let first = at.clone();
         for _ in 0..=REDIRECTS_MAX {
             match self.ask(&at, at.host == first.host).await? {
-                Fetched::Body(body) => return Ok(body),
-                Fetched::Elsewhere(location) => {
+                FetchResult::Body(body) => return Ok(body),
+                FetchResult::Elsewhere(location) => {
                     at = at.join(&location).ok_or_else(|| format!("failed to parse Location header {location:?}"))?;
                 }
             }
@@ -127,7 +134,7 @@ impl Published {
         Err(format!("stopped after {REDIRECTS_MAX} redirects"))
     }
 
-    async fn ask(&self, at: &At, is_first_host: bool) -> Result<Fetched, String> {
+    async fn ask(&self, at: &At, is_first_host: bool) -> Result<FetchResult, String> {
         let mut request = Request::get(&at.path).header(header::CONNECTION, "close");
         let headers = self.from.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
         let headers: Vec<_> = headers.filter(|(name, _)| is_first_host || !PRIVATE.contains(&name.as_str())).collect();
@@ -152,7 +159,7 @@ impl Published {
     }
 }
 
-async fn exchange<T>(io: T, request: Request<Empty<Bytes>>) -> Result<Fetched, String>
+async fn exchange<T>(io: T, request: Request<Empty<Bytes>>) -> Result<FetchResult, String>
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
@@ -163,24 +170,24 @@ where
     let location = answer.headers().get(header::LOCATION).and_then(|v| v.to_str().ok()).map(str::to_owned);
     match (answer.status(), location) {
         (status, Some(location)) if matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308) => {
-            Ok(Fetched::Elsewhere(location))
+            Ok(FetchResult::Elsewhere(location))
         }
         (StatusCode::OK, _) => {
             let body = Limited::new(answer.into_body(), BYTES_MAX).collect().await;
-            Ok(Fetched::Body(body.map_err(|e| e.to_string())?.to_bytes()))
+            Ok(FetchResult::Body(body.map_err(|e| e.to_string())?.to_bytes()))
         }
         (status, _) => Err(status.to_string()),
     }
 }
 
-/// The pods of a document, or none where one of them cannot be used.
+/// Parses the pods of a document. If one pod is invalid, all are rejected.
 fn pods(document: &[u8], url: &str, node: &str) -> Result<Vec<Pod>, String> {
     let (value, _) = kelson_codec::yaml::to_value(document).map_err(|e| e.to_string())?;
     let items = match (value["apiVersion"].as_str(), value["kind"].as_str()) {
         (Some("v1"), Some("Pod")) => vec![value],
         (Some("v1"), Some("PodList")) => value["items"].as_array().cloned().unwrap_or_default(),
         _ => {
-            return Err(format!("neither a v1 Pod nor a v1 PodList but {} {}", value["apiVersion"], value["kind"]));
+            return Err(format!("expected a v1 Pod or PodList, got {} {}", value["apiVersion"], value["kind"]));
         }
     };
     if items.len() > MANIFESTS_MAX {
@@ -188,7 +195,7 @@ fn pods(document: &[u8], url: &str, node: &str) -> Result<Vec<Pod>, String> {
     }
     let whole = |mut item: serde_json::Value| {
         if let Some(fields) = item.as_object_mut() {
-            // What is in a list need not say again what it is.
+            // Items of a list may omit `apiVersion` and `kind`.
             fields.entry("apiVersion").or_insert("v1".into());
             fields.entry("kind").or_insert("Pod".into());
         }

@@ -1,5 +1,5 @@
-//! Resizing in place (KEP-1287): the resources a pod has been granted on this node, apart from those that its spec wants now. What
-//! does not fit waits until other pods leave room. Pure; the manager keeps the grants, the worker carries them out (upstream:
+//! In-place resize (KEP-1287): the resources that are granted to a pod on this node, as opposed to those that its spec requests. A resize
+//! that does not fit is deferred until other pods free resources. Pure; the manager keeps the grants and the worker applies them (upstream:
 //! `pkg/kubelet/allocation`).
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,32 +12,32 @@ use super::admit;
 use crate::config::placement::PlacementConfig;
 use crate::pod::{self, Role};
 
-/// Why what a pod has to itself does not change, as the metric names it.
+/// Why exclusive resources cannot be resized, as labels of the metric.
 const OWN_CPUS: &str = "guaranteed_pod_cpu_manager_static_policy";
 const OWN_MEMORY: &str = "guaranteed_pod_memory_manager_static_policy";
 
-/// Why a pod does not get what its spec wants now.
+/// Why a pod does not get the resources of its spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResizePending {
-    /// `Deferred` as long as others have what it wants, `Infeasible` where it will never get it here.
+    /// `Deferred` while other pods use the resources, `Infeasible` if this node can never grant them.
     pub reason: &'static str,
-    /// In upstream's words.
+    /// The message, in upstream's words.
     pub message: String,
-    /// What of the node stands against it for good, as `kubelet_pod_infeasible_resizes_total` names it; else empty.
+    /// Why the resize is infeasible, as the label of `kubelet_pod_infeasible_resizes_total`; empty if deferred.
     pub detail: &'static str,
 }
 
-/// A pod with the resources it may use here.
+/// A pod with the resources that it may use on this node.
 #[derive(Clone, Debug)]
 pub struct Granted {
-    /// The API's newest state, with the granted resources in place of the wanted ones.
+    /// Newest state of the API, with the granted resources in place of the requested ones.
     pub pod: Arc<Pod>,
-    /// Why it does not have what its spec wants.
+    /// Why the pod does not have the resources of its spec.
     pub deferred: Option<ResizePending>,
 }
 
-/// What a pod gets that has been granted the resources of `known` and whose spec is `wanted` now. What it has to itself it has by the
-/// policies of `placement`, under which it keeps it; `devices` are resources that do not change.
+/// Computes the grant of a pod that has the resources of `known` and requests those of `wanted`. Exclusive CPUs and memory stay as the
+/// policies in `placement` require, and resources in `devices` do not change.
 pub fn grant(
     (node, placement, devices): (Option<&Node>, &PlacementConfig, &BTreeSet<String>),
     others: &[Arc<Pod>],
@@ -61,7 +61,7 @@ pub fn grant(
     }
 }
 
-/// Why a guaranteed pod never gets what it wants here: what it has to itself cannot be changed while it runs.
+/// Returns why a guaranteed pod cannot be resized: exclusive resources do not change while it runs.
 fn infeasible(placement: &PlacementConfig, known: &Pod, wanted: &Pod) -> Option<(String, &'static str)> {
     if pod::qos_class(wanted) != "Guaranteed" {
         return None;
@@ -81,16 +81,16 @@ fn infeasible(placement: &PlacementConfig, known: &Pod, wanted: &Pod) -> Option<
     first.map(|(.., policy, detail)| (format!("Resize is infeasible for Guaranteed Pods alongside {policy}"), detail))
 }
 
-/// The grant of a pod that an earlier kubelet ran, as the API's status remembers it.
+/// Restores the grant of a pod of an earlier kubelet from the status in the API.
 pub fn remembered(pod: &Arc<Pod>) -> Arc<Pod> {
     let mut known = (**pod).clone();
     let Some(status) = known.status.clone() else { return Arc::clone(pod) };
-    let told = || {
+    let statuses = || {
         let all = [&status.container_statuses, &status.init_container_statuses];
         all.into_iter().flat_map(|l| l.iter().flatten())
     };
     for c in resizable(&mut known) {
-        let Some(s) = told().find(|s| s.name == c.name && s.allocated_resources.is_some()) else { continue };
+        let Some(s) = statuses().find(|s| s.name == c.name && s.allocated_resources.is_some()) else { continue };
         let resources = c.resources.get_or_insert_default();
         if resources.requests == s.allocated_resources {
             continue;
@@ -105,7 +105,7 @@ fn resizable(pod: &mut Pod) -> impl Iterator<Item = &mut Container> {
     pod.spec.iter_mut().flat_map(|s| s.containers.iter_mut().chain(s.init_containers.iter_mut().flatten()))
 }
 
-/// Whether two states of a pod want the same resources.
+/// Returns whether two states of a pod request the same resources.
 pub fn same_resources(a: &Pod, b: &Pod) -> bool {
     let whole = |p: &Pod| p.spec.as_ref().and_then(|s| s.resources.clone());
     let of = |p: &Pod| -> Vec<(String, Option<ResourceRequirements>)> {
@@ -129,7 +129,7 @@ fn with_resources_of(wanted: &Pod, known: &Pod) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-/// The text of an event about a resize: what was done, and the resources it is about, as upstream's tools read them.
+/// Message of an event about a resize: what was done and the resources, in the JSON form that upstream's tools parse.
 pub fn message(what: &str, pod: &Pod, error: &str) -> String {
     let list = |of: &[Container]| -> Vec<serde_json::Value> {
         of.iter().map(|c| json!({"name": c.name, "resources": c.resources.clone().unwrap_or_default()})).collect()
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_granted_and_the_rest_waits() {
+    fn a_resize_that_fits_is_granted_and_others_are_deferred() {
         let node: Node =
             serde_json::from_value(json!({"status":{"allocatable":{"cpu":"2","pods":"10"}}})).expect("node");
         let (others, none, no_devices) = ([pod("o", "1")], PlacementConfig::default(), BTreeSet::new());
@@ -178,7 +178,7 @@ mod tests {
                 "500m",
                 Some("Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000"),
             ),
-            // More than the node has is not refused for good: the node may grow.
+            // A request larger than the node is deferred and not infeasible, because the node may grow.
             (
                 "500m",
                 "8",
@@ -191,10 +191,10 @@ mod tests {
             assert_eq!((cpu(&got.pod).as_str(), why), (granted, deferred), "{from} -> {to}");
             assert_eq!(got.pod.metadata.generation, Some(2));
         }
-        // Its own old share does not count against it.
+        // The pod's own current resources do not count against it.
         let got = grant((Some(&node), &none, &no_devices), &[pod("p", "2")], &pod("p", "2"), &pod("p", "1500m"));
         assert_eq!((cpu(&got.pod).as_str(), got.deferred), ("1500m", None));
-        // Whatever ends gets nothing more.
+        // A terminating pod gets no more resources.
         let mut ending = (*pod("p", "8")).clone();
         ending.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time"));
         let got = grant((Some(&node), &none, &no_devices), &[], &pod("p", "1"), &Arc::new(ending));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_has_to_itself_it_keeps() {
+    fn exclusive_resources_are_not_resized() {
         let of = |cpu: &str, memory: &str| -> Arc<Pod> {
             let resources = json!({"cpu": cpu, "memory": memory});
             let pod = json!({"metadata":{"name":"p","uid":"p"},"spec":{"containers":

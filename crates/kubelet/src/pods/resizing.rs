@@ -1,4 +1,4 @@
-//! Holds a pod and its running containers to what it was granted (KEP-1287), as one step of its execution.
+//! Applies the granted resources to a pod and its running containers (KEP-1287), as one action of the executor.
 use kelson_cri::proto as cri;
 use tokio::time::Instant;
 
@@ -9,14 +9,14 @@ use crate::cgroups::resources::{Limits, container_resources, unbound_cpu};
 use crate::pod::{self, Member};
 
 impl Executor {
-    /// Bounds of the pod that grow are raised before those of its containers, and lowered after them: the kernel refuses a
-    /// child that may use more than its parent.
+    /// Raises the pod's limits before those of its containers and lowers them afterwards: the kernel rejects a child that may use more than
+    /// its parent.
     pub(super) async fn resize(&self, containers: &[(String, String)]) {
         let mut held = Vec::new();
         let began = Instant::now();
         let error = self.try_resize(containers, &mut held).await.err();
         self.parts.effects.metrics.resizes().carried_out(error.is_none(), began.elapsed());
-        self.tell(Step::Resized { held, error }).await;
+        self.report_step(Step::Resized { held, error }).await;
     }
 
     async fn try_resize(
@@ -52,7 +52,7 @@ impl Executor {
         parts.cgroups.ensure(pod, parts.unbound_cpu(pod)).await
     }
 
-    /// A bound below what the container uses would get it killed at once: then it keeps the one it has.
+    /// A limit below the current usage would kill the container at once; then the old limit stays.
     async fn may_shrink(&self, id: &str, m: &Member<'_>) -> Result<(), String> {
         let wanted = Limits::of(&self.pod, &m.container).memory;
         let now = self.runtime.containers.iter().find(|c| c.id == id).and_then(|c| c.limits).map_or(0, |l| l.memory);

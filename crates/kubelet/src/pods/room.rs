@@ -1,30 +1,30 @@
-//! Room on the node that some pods leave and another one waits for.
+//! Waiting for resources of the node that other pods still use.
 use std::collections::HashSet;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-/// Pods on their way out, for whose resources another waits.
-pub struct LeavingPods {
+/// Ending pods whose resources another pod waits for.
+pub struct EndingPods {
     leaving: HashSet<String>,
-    /// Dropped when they have left.
+    /// Dropping it wakes the waiting pod.
     _made: oneshot::Sender<()>,
 }
 
-/// What a pod waits for before it starts: that others have left, but no longer than they have reason to take.
+/// What a pod waits for before it starts: the end of other pods, or a time limit.
 pub struct Wait {
     made: oneshot::Receiver<()>,
     limit: Option<Duration>,
 }
 
-impl LeavingPods {
-    /// Room that the pods with these UIDs leave, and the wait for it, which ends at `limit` where there is one.
+impl EndingPods {
+    /// Creates the wait for the pods with these UIDs, with an optional time limit.
     pub fn left_by(leaving: HashSet<String>, limit: Option<Duration>) -> (Self, Wait) {
         let (sender, made) = oneshot::channel();
         (Self { leaving, _made: sender }, Wait { made, limit })
     }
 
-    /// Whether one of them, by its UID, still `runs`.
+    /// Returns whether one of the pods, by UID, still runs (`runs`).
     pub fn is_taken(&mut self, runs: impl Fn(&String) -> bool) -> bool {
         self.leaving.retain(runs);
         !self.leaving.is_empty()
@@ -32,9 +32,9 @@ impl LeavingPods {
 }
 
 impl Wait {
-    /// Returns when the room is given up, or the limit has passed.
+    /// Returns when the pods have ended or the limit has passed.
     pub async fn over(self) {
-        // Resolves by the end of the sender, which sends nothing.
+        // Completes when the sender is dropped; no value is sent.
         match self.limit {
             Some(limit) => drop(tokio::time::timeout(limit, self.made).await),
             None => drop(self.made.await),
@@ -48,10 +48,10 @@ mod tests {
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_goes_on_when_all_have_left_or_take_too_long() {
+    async fn a_waiting_pod_continues_when_others_ended_or_after_the_limit() {
         let limit = Duration::from_secs(45);
         let leaving = || HashSet::from(["a".to_owned(), "b".to_owned()]);
-        let (mut room, wait) = LeavingPods::left_by(leaving(), Some(limit));
+        let (mut room, wait) = EndingPods::left_by(leaving(), Some(limit));
         assert!(room.is_taken(|_| true) && room.is_taken(|uid| uid == "b"));
         let begun = Instant::now();
         let waits = kelson_tasks::scoped("waits", wait.over());
@@ -61,11 +61,11 @@ mod tests {
         drop(room);
         waits.await.expect("over");
         assert_eq!(begun.elapsed(), Duration::from_secs(5));
-        let (_room, wait) = LeavingPods::left_by(leaving(), Some(limit));
+        let (_room, wait) = EndingPods::left_by(leaving(), Some(limit));
         let begun = Instant::now();
         wait.over().await;
         assert_eq!(begun.elapsed(), limit);
-        let (_room, wait) = LeavingPods::left_by(leaving(), None);
+        let (_room, wait) = EndingPods::left_by(leaving(), None);
         assert!(tokio::time::timeout(limit * 1000, wait.over()).await.is_err(), "without a limit it waits");
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps the cgroups above those of pods in line with the pods that run and with what the node reserves.
+//! Updates the cgroups above those of pods to the pods that run and to the node's reservations.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,36 +8,36 @@ use kelson_meta::Quantity;
 use kelson_tasks::FILES;
 use tokio::time::Instant;
 
-use super::known::Known;
+use super::known::PodRegistry;
 use crate::cgroups::Cgroups;
 use crate::cgroups::bounds::{Bounds, ClassMemory};
 use crate::config::Config;
-use crate::effects::Tell;
+use crate::effects::EventReporter;
 use crate::node::facts;
 
-/// How often the pods are looked at.
+/// Interval of updates.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How often what is right already is written again: somebody else may have changed it.
+/// Interval at which unchanged values are written again, because other software may have changed them.
 const WRITE_EVERY: Duration = Duration::from_secs(60);
 
-/// What it works with.
+/// Updates the QoS cgroups and enforces node allocatable.
 #[derive(Clone)]
-pub struct Shares {
-    /// Where shares and limits are written.
+pub struct QosCgroups {
+    /// Writes shares and limits.
     pub cgroups: Cgroups,
-    /// What is reserved, and which cgroups are held to it.
+    /// Reservations and the cgroups that are limited to them.
     pub config: Arc<Config>,
     /// The pods of this node.
-    pub known: Known,
-    /// Tells events of the node.
-    pub tell: Tell,
+    pub known: PodRegistry,
+    /// Records events of the node.
+    pub events: EventReporter,
 }
 
-/// When it was last written, and by what pods asked for then: the weight of those that ask for less than they may use, and memory.
+/// Time of the last write, and the values: CPU request of burstable pods and memory by QoS class.
 type WrittenShare = (Instant, (Option<i64>, ClassMemory));
 
-impl Shares {
-    /// Looks until the task is ended.
+impl QosCgroups {
+    /// Runs until its task is aborted.
     pub async fn run(self) {
         let Some(enforced) = self.config.cgroups.as_ref().map(|c| c.enforced.clone()) else { return };
         let mut held: BTreeMap<String, bool> = BTreeMap::new();
@@ -74,14 +74,14 @@ impl Shares {
         self.cgroups.hold_reserved(cgroup, amounts, only_cpu).await
     }
 
-    /// An event when it comes to hold, and when it no longer does.
+    /// Records an event when enforcement starts to succeed and when it starts to fail.
     fn say(&self, held: &mut BTreeMap<String, bool>, done: String, what: &str, outcome: Result<(), String>) {
         let before = held.insert(what.to_owned(), outcome.is_ok());
         match outcome {
-            Ok(()) if before != Some(true) => self.tell.node(EventType::Normal, "NodeAllocatableEnforced", done),
+            Ok(()) if before != Some(true) => self.events.node(EventType::Normal, "NodeAllocatableEnforced", done),
             Err(why) if before != Some(false) => {
                 let text = format!("Failed to update Node Allocatable Limits {what}: {why}");
-                self.tell.node(EventType::Warning, "FailedNodeAllocatableEnforcement", text);
+                self.events.node(EventType::Warning, "FailedNodeAllocatableEnforcement", text);
             }
             _ => {}
         }

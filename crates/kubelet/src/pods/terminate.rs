@@ -1,6 +1,6 @@
-//! Ends containers and pods: preStop hooks, grace periods, sidecars last, then the sandboxes; and removes what is left
-//! of a pod (upstream: `kuberuntime_container.go` killContainer, `kubelet.go` SyncTerminatingPod).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Ends containers and pods: preStop hooks, grace periods, sidecars last, then the sandboxes. Removes the remains of a pod (upstream:
+//! `kuberuntime_container.go` killContainer, `kubelet.go` SyncTerminatingPod).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,48 +19,48 @@ use crate::probes::{Handler, Target};
 use crate::runtime::labels;
 use crate::runtime::snapshot::{Instance, RuntimePod, State};
 
-/// A container gets at least this long, whatever its pod is given, and also after its preStop hook used up the grace period
-/// (upstream: `minimumGracePeriodInSeconds`).
+/// Minimum grace period of a container, whatever its pod has, also after the preStop hook used up the grace period (upstream:
+/// `minimumGracePeriodInSeconds`).
 pub const GRACE_MIN: Duration = Duration::from_secs(2);
 
-/// One container to end.
+/// The end of one container.
 pub struct Kill<'a> {
-    /// What it takes.
+    /// Runtime, hooks, events and clock.
     pub effects: &'a PodEffects,
-    /// The pod that the container is of.
+    /// The pod of the container.
     pub pod: &'a Pod,
     /// The runtime's ID of the container.
     pub id: &'a str,
-    /// Its name in the pod.
+    /// Name of the container in the pod.
     pub name: &'a str,
-    /// Whether there is anybody to hear a hook.
+    /// Whether the container runs, so that a hook makes sense.
     pub running: bool,
-    /// Its preStop handler as it was made with, for a pod whose object is gone.
+    /// The preStop handler from the container's annotation, for a pod whose object is gone.
     pub made_with: Option<&'a str>,
-    /// How long it may take, hook included.
+    /// Grace period, including the hook.
     pub grace: Duration,
 }
 
 impl<'a> Kill<'a> {
-    /// Of a container as the runtime has it.
+    /// Creates it from the runtime's instance.
     pub fn of(effects: &'a PodEffects, pod: &'a Pod, instance: &'a Instance, grace: Duration) -> Self {
         let running = instance.state == State::Running;
         let made_with = instance.annotations.get(labels::PRE_STOP).map(String::as_str);
         Self { effects, pod, id: &instance.id, name: &instance.name, running, made_with, grace }
     }
 
-    /// Ends it; `message` is the event's text.
+    /// Runs the hook and stops the container. `message` is the message of the event.
     pub async fn run(&self, message: Option<String>) {
         let left = self.announce(message).await;
         self.stop(left).await;
     }
 
-    /// Tells the event and runs the preStop hook; gives what is left of the grace period.
+    /// Records the event and runs the preStop hook. Returns the remaining grace period.
     pub async fn announce(&self, message: Option<String>) -> Duration {
         let role = pod::member(self.pod, self.name).map_or(Role::App, |m| m.role);
         let message = message.unwrap_or_else(|| format!("Stopping container {}", self.name));
         if self.running {
-            self.effects.tell.container(self.pod, role, self.name, EventType::Normal, "Killing", message);
+            self.effects.events.container(self.pod, role, self.name, EventType::Normal, "Killing", message);
         }
         let began = tokio::time::Instant::now();
         if self.running
@@ -73,17 +73,17 @@ impl<'a> Kill<'a> {
         self.grace
     }
 
-    /// Stops it within `left`, or a moment more.
+    /// Stops the container within `left`, or within the minimum grace period.
     pub async fn stop(&self, left: Duration) {
         let left = left.max(GRACE_MIN);
         if let Err(e) = self.effects.runtime.stop_container(self.id, left).await
             && !e.is_not_found()
         {
-            tracing::warn!(container = %self.name, id = %self.id, error = %e, "container not stopped");
+            tracing::warn!(container = %self.name, id = %self.id, error = %e, "cannot stop the container; retrying at the next sync");
         }
     }
 
-    /// From the spec, or, for a pod whose object is gone, from the annotation it was made with.
+    /// Returns the handler from the spec, or from the container's annotation if the pod's object is gone.
     fn pre_stop(&self) -> Option<Handler> {
         if let Some(m) = pod::member(self.pod, self.name) {
             return m.container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()).and_then(Handler::of_hook);
@@ -104,27 +104,27 @@ impl<'a> Kill<'a> {
             Ok(Err(why)) => {
                 tracing::info!(container = %self.name, why, "preStop hook failed");
                 let (kind, reason, message) = (EventType::Warning, "FailedPreStopHook", "PreStopHook failed");
-                self.effects.tell.container(self.pod, role, self.name, kind, reason, message);
+                self.effects.events.container(self.pod, role, self.name, kind, reason, message);
             }
             Err(_) => tracing::info!(container = %self.name, "preStop hook not completed in grace period"),
         }
     }
 }
 
-/// Ends everything of a pod. What cannot be ended now is found by the worker's next look and tried again.
+/// Ends all containers and sandboxes of a pod. What cannot be ended now is retried at the worker's next sync.
 pub async fn pod(effects: PodEffects, pod: Arc<Pod>, runtime: Arc<RuntimePod>, grace: Duration) {
     let begun = tokio::time::Instant::now();
     let alive = |c: &&Arc<Instance>| matches!(c.state, State::Running | State::Created | State::Unknown);
     let role = |c: &Instance| pod::member(&pod, &c.name).map(|m| m.role);
     let (sidecars, others): (Vec<_>, Vec<_>) =
         runtime.containers.iter().filter(alive).partition(|c| role(c) == Some(Role::Sidecar));
-    // Every hook is called at once: a sidecar hears of the end when the others do, and stops after them.
+    // All hooks start at once: sidecars run their hooks with the others but stop after them.
     let mains = others.iter().map(|c| async { Kill::of(&effects, &pod, c, grace).run(None).await });
-    let told = sidecars.iter().map(|c| async {
+    let announced = sidecars.iter().map(|c| async {
         let _ = Kill::of(&effects, &pod, c, grace).announce(None).await;
     });
-    futures::future::join(futures::future::join_all(mains), futures::future::join_all(told)).await;
-    // In the reverse of their order, within what is left of the grace period.
+    futures::future::join(futures::future::join_all(mains), futures::future::join_all(announced)).await;
+    // Sidecars stop in reverse order within the remaining grace period.
     let order: Vec<String> =
         pod::members(&pod).filter(|m| m.role == Role::Sidecar).map(|m| m.container.name.clone()).collect();
     for name in order.iter().rev() {
@@ -137,12 +137,12 @@ pub async fn pod(effects: PodEffects, pod: Arc<Pod>, runtime: Arc<RuntimePod>, g
         if let Err(e) = effects.runtime.stop_pod_sandbox(&s.id).await
             && !e.is_not_found()
         {
-            tracing::warn!(sandbox = %s.id, error = %e, "sandbox not stopped");
+            tracing::warn!(sandbox = %s.id, error = %e, "cannot stop the pod sandbox; retrying at the next sync");
         }
     }
 }
 
-/// Removes a dead pod's containers and sandboxes from the runtime, and its logs.
+/// Removes an ended pod's containers and sandboxes from the runtime, and its logs.
 pub async fn remove(parts: &Parts, pod: &Pod, runtime: &RuntimePod) -> CriResult<()> {
     let runtime_calls = &parts.effects.runtime;
     for c in &runtime.containers {
@@ -156,11 +156,11 @@ pub async fn remove(parts: &Parts, pod: &Pod, runtime: &RuntimePod) -> CriResult
     let dir = parts.dirs.pod_logs(pod::namespace(pod), pod::name(pod), pod::uid(pod));
     let removed = FILES.run(move || match std::fs::remove_dir_all(&dir) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(dir = %dir.display(), error = %e, "pod logs not removed");
+            tracing::warn!(dir = %dir.display(), error = %e, "cannot remove the pod's logs");
         }
         _ => {}
     });
-    // Fails only when the process ends, or by a panic that has been reported.
+    // Fails only if the process ends, or after a panic that was already reported.
     let _ = removed.await;
     Ok(())
 }
@@ -169,11 +169,11 @@ fn gone(e: kelson_cri::CriError) -> CriResult<()> {
     if e.is_not_found() { Ok(()) } else { Err(e) }
 }
 
-/// Removes instances that neither status nor `logs --previous` needs: all but the newest two of each container.
+/// Removes old instances: all but the newest two of each container, which the status and `logs --previous` need.
 pub async fn collect(parts: &Parts, pod: &Pod, runtime: &RuntimePod) {
     let dead = |c: &Arc<Instance>| c.state != State::Running;
     let has_more = runtime.containers.iter().filter(|c| dead(c)).count() > 2 || runtime.sandboxes.len() > 1;
-    // Most pods have nothing to collect, which is no work to tell of.
+    // Most pods have nothing to collect, which needs no span.
     let span = if has_more { parts.effects.spans.node("Containers/GarbageCollect") } else { Span::default() };
     span.scope(remove_dead(parts, pod, runtime)).await;
 }
@@ -188,7 +188,7 @@ async fn remove_dead(parts: &Parts, pod: &Pod, runtime: &RuntimePod) {
             continue;
         }
         if let Err(e) = effects.runtime.remove_container(&c.id).await {
-            tracing::debug!(id = %c.id, error = %e, "dead container not removed");
+            tracing::debug!(id = %c.id, error = %e, "cannot remove an ended container");
             continue;
         }
         logging::unlink(parts, pod, (&c.name, &c.id)).await;
@@ -198,12 +198,12 @@ async fn remove_dead(parts: &Parts, pod: &Pod, runtime: &RuntimePod) {
     let holds = |id: &str| runtime.containers.iter().any(|c| c.sandbox_id == id);
     for s in runtime.sandboxes.iter().skip(1).filter(|s| !s.ready && !holds(&s.id)) {
         if let Err(e) = effects.runtime.remove_pod_sandbox(&s.id).await {
-            tracing::debug!(id = %s.id, error = %e, "dead sandbox not removed");
+            tracing::debug!(id = %s.id, error = %e, "cannot remove an ended sandbox");
         }
     }
 }
 
-/// Whether this process may give others an OOM score below its own (CAP_SYS_RESOURCE).
+/// Returns whether this process may lower OOM scores of others below its own (CAP_SYS_RESOURCE).
 pub fn may_lower_oom() -> bool {
     static MAY: OnceLock<bool> = OnceLock::new();
     *MAY.get_or_init(|| {

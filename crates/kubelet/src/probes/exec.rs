@@ -1,11 +1,11 @@
-//! Commands as probes and hooks: run by the runtime, judged by their exit code (upstream: `pkg/probe/exec`).
+//! Command probes and hooks: the runtime runs the command, and the exit code decides (upstream: `pkg/probe/exec`).
 use std::time::Duration;
 
 use kelson_cri::Runtime;
 
 use super::target::Outcome;
 
-/// Bytes of a command's output that are kept for messages.
+/// Maximum number of output bytes in messages.
 const OUTPUT_MAX: usize = 10 * 1024;
 
 /// Runs `command` in a container for at most `limit`.

@@ -1,4 +1,4 @@
-//! gRPC health checking (`grpc.health.v1`), as `grpc` probes use it.
+//! gRPC health checking (`grpc.health.v1`) for `grpc` probes.
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -23,7 +23,7 @@ struct HealthCheckResponse {
 /// `ServingStatus.SERVING` of the health protocol.
 const SERVING: i32 = 1;
 
-/// Asks the health service once, within the limit.
+/// Calls the health service once, within the limit.
 pub async fn check(host: &str, port: u16, service: &str, limit: Duration) -> Outcome {
     let at = address(host, port);
     let work = async {
@@ -70,7 +70,7 @@ mod tests {
     use hyper::body::{Frame, Incoming};
     use hyper_util::rt::{TokioExecutor, TokioIo};
 
-    /// Answers one connection's health checks: serving for the service `good`, not serving for others.
+    /// Serves one connection: the service `good` is serving, all others are not.
     async fn answer(request: http::Request<Incoming>) -> Result<http::Response<Body>, std::convert::Infallible> {
         assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
         let asked = request.into_body().collect().await.expect("body").to_bytes();

@@ -1,5 +1,5 @@
-//! The handlers of probes and hooks, one file each (upstream: `pkg/probe`). A new one is its file, and here a variant of
-//! [`Handler`] with its field of the API and its line in `judge`.
+//! Handlers of probes and hooks, one file each (upstream: `pkg/probe`). A new handler needs a file, a variant of [`Handler`], and a branch
+//! in `judge`.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use super::{exec, grpc, http, tcp};
 /// A handler to run.
 #[derive(Clone, Debug)]
 pub enum Handler {
-    /// A command in the container.
+    /// Runs a command in the container.
     Exec(ExecAction),
-    /// An HTTP request, judged by its answer.
+    /// Sends an HTTP request; the status code decides.
     Http(HTTPGetAction),
-    /// An HTTP request of a hook: whoever answers was told.
+    /// Sends the HTTP request of a lifecycle hook; any response is a success.
     HttpHook(HTTPGetAction),
-    /// A TCP connection.
+    /// Opens a TCP connection.
     Tcp(TCPSocketAction),
-    /// gRPC health checking.
+    /// Calls the gRPC health service.
     Grpc(GRPCAction),
-    /// Nothing, for a while.
+    /// Sleeps for a duration.
     Sleep(Duration),
 }
 
 impl Handler {
-    /// The handler of a probe.
+    /// Returns the handler of a probe.
     pub fn of_probe(p: &Probe) -> Option<Self> {
         p.exec
             .clone()
@@ -37,7 +37,7 @@ impl Handler {
             .or_else(|| p.tcp_socket.clone().map(Self::Tcp))
             .or_else(|| p.grpc.clone().map(Self::Grpc))
     }
-    /// The handler of a hook.
+    /// Returns the handler of a lifecycle hook.
     pub fn of_hook(h: &LifecycleHandler) -> Option<Self> {
         h.exec
             .clone()
@@ -50,7 +50,7 @@ impl Handler {
     }
 }
 
-/// Runs the handlers of probes and hooks: an effect, so that tests need no containers.
+/// Runs handlers of probes and hooks. A trait, so that tests need no containers.
 #[async_trait]
 pub trait ProbeRunner: Send + Sync + 'static {
     /// Runs one handler, for at most `limit`.
@@ -64,7 +64,7 @@ pub struct Handlers {
 }
 
 impl Handlers {
-    /// Commands go to `runtime`.
+    /// Creates the handlers; commands run through `runtime`.
     pub fn new(runtime: Arc<dyn Runtime>) -> Self {
         Self { runtime, http: http::Prober::new() }
     }

@@ -1,5 +1,5 @@
-//! HTTP probes and hooks. Certificates are not verified, as upstream promises: the pod's address is no name one could
-//! be issued for (upstream: `pkg/probe/http`).
+//! HTTP probes and hooks. Certificates are not verified, as upstream documents, because no certificate can be issued for the pod's address
+//! (upstream: `pkg/probe/http`).
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use tokio::net::TcpStream;
 use super::target::Outcome;
 use super::words::{address, os_text};
 
-/// Redirects that a probe follows.
+/// Maximum number of redirects.
 const REDIRECTS_MAX: usize = 10;
-/// Before the version in the user agent of probes.
+/// User agent of probes, before the version.
 const PROBE_AGENT: &str = "kube-probe";
-/// Before the version in the user agent of lifecycle hooks.
+/// User agent of lifecycle hooks, before the version.
 const HOOK_AGENT: &str = "kube-lifecycle";
-/// Bytes of an answer that are read.
+/// Maximum number of bytes of a response that are read.
 const BODY_MAX: usize = 10 * 1024;
 
-/// Sends HTTP probes, each over a connection of its own.
+/// Sends HTTP probes, each over a new connection.
 pub struct Prober {
     tls: Option<tokio_rustls::TlsConnector>,
 }
@@ -35,14 +35,14 @@ impl Default for Prober {
 }
 
 impl Prober {
-    /// Ready to send.
+    /// Creates a prober with its TLS configuration.
     pub fn new() -> Self {
         let config = AnyServerCertificate::client_config().ok();
         Self { tls: config.map(|config| tokio_rustls::TlsConnector::from(Arc::new(config))) }
     }
 
-    /// One GET of a probe, judged by its status. Redirects are followed as long as they stay on the host that was asked; one
-    /// that leads elsewhere is a success with a warning, as the server answered.
+    /// Sends the GET request of a probe; the status code decides. Redirects to the same host are followed. A redirect to another host is a
+    /// success with a warning, because the server responded.
     pub async fn get(&self, action: &HTTPGetAction, pod_ip: &str, port: u16, limit: Duration) -> Outcome {
         let asked = At::new(action, pod_ip, port);
         match tokio::time::timeout(limit, self.follow(action, asked.clone())).await {
@@ -50,14 +50,14 @@ impl Prober {
             Ok(Err((at, e))) => Outcome::Failure(format!("Get {:?}: {e}", at.url())),
             Ok(Ok(answer)) => match answer.status {
                 200..300 => Outcome::Success,
-                // Not followed, as it leads to another host or nowhere: a success, and whoever wrote the probe is told.
+                // A redirect that is not followed is a success with a warning in an event.
                 300..400 => Outcome::Warning(format!("Probe terminated redirects, Response body: {}", answer.body)),
                 status => Outcome::Failure(format!("HTTP probe failed with statuscode: {status}")),
             },
         }
     }
 
-    /// One GET of a hook: any answer is a success (upstream: `pkg/kubelet/lifecycle/handlers.go`).
+    /// Sends the GET request of a lifecycle hook; any response is a success (upstream: `pkg/kubelet/lifecycle/handlers.go`).
     pub async fn call(&self, action: &HTTPGetAction, pod_ip: &str, port: u16, limit: Duration) -> Outcome {
         let at = At::new(action, pod_ip, port);
         let plain = At { https: false, ..at.clone() };
@@ -114,10 +114,10 @@ fn timed_out(at: &At) -> Outcome {
     Outcome::Failure(format!("Get {url:?}: context deadline exceeded (Client.Timeout exceeded while awaiting headers)"))
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
-    /// The server answered a handshake with something else.
+    /// The server responded to the TLS handshake with something else.
     #[error("http: server gave HTTP response to HTTPS client")]
     NoTls,
     #[error("{0}")]
@@ -140,26 +140,26 @@ impl Fault {
     }
 }
 
-/// What of an answer counts.
+/// The parts of a response that are used.
 struct HttpAnswer {
     status: u16,
     location: Option<String>,
-    /// At most [`BODY_MAX`] bytes of it.
+    /// At most [`BODY_MAX`] bytes of the body.
     body: String,
 }
 
-/// Where a request goes.
+/// Target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     pub https: bool,
     pub host: String,
     pub port: u16,
-    /// Path and query, from the root.
+    /// Path and query, with a leading slash.
     pub path: String,
 }
 
 impl At {
-    /// A whole URL; `None` for what is none of HTTP.
+    /// Parses an absolute URL; `None` if it is not an HTTP URL.
     pub fn of(url: &str) -> Option<Self> {
         let nowhere = Self { https: false, host: String::new(), port: 0, path: "/".to_owned() };
         nowhere.join(url).filter(|at| !at.host.is_empty())
@@ -181,7 +181,7 @@ impl At {
         format!("{scheme}://{}{}", address(&self.host, self.port), self.path)
     }
 
-    /// Where a `Location` leads from here; `None` where it leads nowhere that HTTP goes to.
+    /// Resolves a `Location` header; `None` if the result is not an HTTP URL.
     pub fn join(&self, location: &str) -> Option<Self> {
         let location = location.split('#').next().unwrap_or_default();
         let (path, _) = self.path.split_once('?').unwrap_or((&self.path, ""));
@@ -219,7 +219,7 @@ impl At {
     }
 }
 
-/// A path without `.` and `..`; the query stays.
+/// Removes `.` and `..` segments from a path; the query stays.
 fn without_dots(path: &str) -> String {
     let (path, query) = path.find('?').map_or((path, ""), |at| path.split_at(at));
     let mut parts: Vec<&str> = Vec::new();
@@ -248,7 +248,7 @@ fn request(a: &HTTPGetAction, at: &At, agent: &str) -> Result<hyper::Request<Emp
     if !given("accept") {
         builder = builder.header("accept", "*/*");
     }
-    // An explicitly empty value leaves the header out.
+    // A header with an explicitly empty value is omitted.
     for h in a.http_headers.iter().flatten().filter(|h| !h.value.is_empty()) {
         builder = builder.header(&h.name, &h.value);
     }
@@ -259,7 +259,7 @@ async fn exchange<T>(io: T, request: hyper::Request<Empty<Bytes>>) -> Result<Htt
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    // Names of headers as Go writes them: some servers of people's own making compare letters.
+    // Header names are written in title case like in Go, because some servers compare them case-sensitively.
     let made = hyper::client::conn::http1::Builder::new().title_case_headers(true).handshake(TokioIo::new(io)).await;
     let (mut sender, connection) = made.map_err(|e| e.to_string())?;
     let _driver = kelson_tasks::scoped("probe-connection", connection);
@@ -290,8 +290,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// A server that answers each path as told, and tells what it was asked: path and agent. The first bytes of what is no
-    /// HTTP are answered as a bad request, as Go's server does.
+    /// A server with scripted responses by path, which records path and user agent of requests. Like Go's server, it responds to bytes that
+    /// are not HTTP with a bad request.
     async fn server(
         answers: &'static [(&'static str, u16, &'static str)],
     ) -> (u16, Arc<parking_lot::Mutex<Vec<String>>>) {
@@ -312,7 +312,7 @@ mod tests {
                 let location = location.replace("PORT", &port.to_string());
                 let head = format!("HTTP/1.1 {status} x\r\nlocation: {location}\r\n");
                 let answer = match status {
-                    // A status that has no body.
+                    // A status without a body.
                     304 => format!("{head}\r\n"),
                     _ => format!("{head}content-length: 4\r\n\r\nbody"),
                 };
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn any_answer_to_a_hook_is_a_success_and_plain_http_will_do() {
+    async fn any_response_to_a_hook_is_a_success_and_https_falls_back_to_http() {
         let (port, asked) = server(&[("/stop", 500, ""), ("/moved", 302, "/stop")]).await;
         let prober = Prober::new();
         let call = async |path: &str, scheme: &str| {
@@ -372,14 +372,14 @@ mod tests {
             format!("request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP succeeded");
         assert_eq!(call("/stop", "HTTPS").await, Outcome::FellBack(text));
         let refused = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let nobody = refused.local_addr().expect("an address").port();
+        let unused = refused.local_addr().expect("an address").port();
         drop(refused);
         let action = action(json!({"path": "/", "port": 1}));
-        assert!(matches!(prober.call(&action, "127.0.0.1", nobody, LIMIT).await, Outcome::Failure(_)));
+        assert!(matches!(prober.call(&action, "127.0.0.1", unused, LIMIT).await, Outcome::Failure(_)));
     }
 
     #[test]
-    fn where_a_location_leads() {
+    fn location_headers_are_resolved() {
         let at = At { https: true, host: "h".into(), port: 8443, path: "/a/b?q".into() };
         for (location, wanted) in [
             ("/x", Some("https://h:8443/x")),

@@ -1,5 +1,5 @@
-//! Probes and lifecycle hooks: the handlers as an effect ([`ProbeRunner`]), and one small task per probe of a running
-//! container that turns outcomes into results by thresholds. What a result leads to is the pod worker's decision.
+//! Probes and lifecycle hooks: handlers behind the trait [`ProbeRunner`], and one task per probe of a running container that converts
+//! outcomes to results by thresholds. The pod worker decides what follows from a result.
 mod exec;
 mod grpc;
 pub mod handlers;
@@ -15,19 +15,19 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 pub use handlers::{Handler, ProbeRunner};
 pub use target::{Outcome, Target};
 
-/// The three probes a container may have.
+/// The three kinds of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProbeKind {
-    /// Failing means a restart.
+    /// Restarts the container when it fails.
     Liveness,
-    /// Failing means no traffic.
+    /// Removes the pod from Services while it fails.
     Readiness,
-    /// Holds the others back until it succeeded.
+    /// Delays the other probes until it succeeds.
     Startup,
 }
 
 impl ProbeKind {
-    /// As events begin.
+    /// Name at the beginning of event messages.
     pub fn word(self) -> &'static str {
         match self {
             Self::Liveness => "Liveness",
@@ -35,7 +35,7 @@ impl ProbeKind {
             Self::Startup => "Startup",
         }
     }
-    /// The container's probe of this kind.
+    /// Returns the container's probe of this kind.
     pub fn of(self, c: &Container) -> Option<&Probe> {
         match self {
             Self::Liveness => c.liveness_probe.as_ref(),

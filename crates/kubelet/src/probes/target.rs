@@ -1,24 +1,24 @@
-//! What a handler acts on, and how that ended.
+//! Target of a handler, and the outcome.
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// How one attempt ended.
+/// Outcome of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The container is well, as far as this handler can tell.
+    /// The handler succeeded.
     Success,
-    /// The container is well, and whoever wrote the probe should know this; the text of the event.
+    /// The handler succeeded with a warning; the value is the event's message.
     Warning(String),
-    /// The container is not well; the text of the event.
+    /// The handler failed; the value is the event's message.
     Failure(String),
-    /// It went well by another way than asked for: a hook over HTTPS whose server speaks plain HTTP. The text of the event.
+    /// An HTTPS hook succeeded over HTTP, because the server does not support TLS; the value is the event's message.
     FellBack(String),
-    /// The handler could not be run: counts as nothing.
+    /// The handler could not run; the attempt does not count.
     Unknown(String),
 }
 
 impl Outcome {
-    /// As metrics name it.
+    /// Label value in metrics.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Success | Self::Warning(_) | Self::FellBack(_) => "successful",
@@ -28,7 +28,7 @@ impl Outcome {
     }
 }
 
-/// What a handler acts on.
+/// The container that a handler is for.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     /// The runtime's ID of the container.
@@ -40,12 +40,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// Of a container.
+    /// Creates the target of a container.
     pub fn new(c: &Container, container_id: &str, pod_ip: &str) -> Self {
         let ports = c.ports.iter().flatten().filter_map(|p| Some((p.name.clone()?, p.container_port))).collect();
         Self { container_id: container_id.to_owned(), pod_ip: pod_ip.to_owned(), ports }
     }
-    /// A port by number or name.
+    /// Resolves a port by number or name.
     pub fn port(&self, port: &IntOrString) -> Result<u16, String> {
         let number = match port {
             IntOrString::Int(n) => Some(*n),

@@ -1,6 +1,5 @@
-//! One probe of one running container: delay, period, thresholds. Reports a result when it first is known and when it
-//! changes; a failed liveness or startup probe, and a startup probe that succeeded, end the task (upstream:
-//! `pkg/kubelet/prober/worker.go`).
+//! One probe of one running container: initial delay, period, thresholds. Reports the first result and each change. The task ends after a
+//! failed liveness or startup probe, and after a successful startup probe (upstream: `pkg/kubelet/prober/worker.go`).
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,23 +7,23 @@ use k8s_openapi::api::core::v1::Probe;
 
 use super::{Handler, Outcome, ProbeKind, ProbeRunner, Target};
 
-/// Thresholds and times of a probe, with the API's defaults.
+/// Timing and thresholds of a probe, with the API's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Before the first attempt, from the container's start.
+    /// Delay of the first attempt after the container's start.
     pub initial_delay: Duration,
-    /// Time from one attempt to the next (`periodSeconds`).
+    /// Interval of attempts (`periodSeconds`).
     pub period: Duration,
-    /// Of one attempt.
+    /// Timeout of one attempt.
     pub timeout: Duration,
-    /// Successes in a row that make one.
+    /// Consecutive successes that change the result to success.
     pub successes: u32,
-    /// Failures in a row that make one.
+    /// Consecutive failures that change the result to failure.
     pub failures: u32,
 }
 
 impl Timing {
-    /// Of a probe.
+    /// Reads the timing of a probe.
     pub fn of(p: &Probe) -> Self {
         let at_least =
             |v: Option<i32>, default: u32, min: u32| v.and_then(|n| u32::try_from(n).ok()).unwrap_or(default).max(min);
@@ -38,16 +37,16 @@ impl Timing {
     }
 }
 
-/// What a probe's task reports.
+/// A report of a probe's task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// The result is now this.
+    /// The result is known for the first time or changed.
     Result(bool),
-    /// What came of one attempt, and how long it took.
+    /// Outcome and duration of one attempt.
     Attempt(Outcome, Duration),
 }
 
-/// Reason and text of the event about an attempt; none of one that succeeded (upstream: `prober.go`).
+/// Reason and message of the event about an attempt; `None` after a success (upstream: `prober.go`).
 pub fn complaint(kind: ProbeKind, outcome: &Outcome) -> Option<(&'static str, String)> {
     let kind = kind.word();
     match outcome {
@@ -60,7 +59,7 @@ pub fn complaint(kind: ProbeKind, outcome: &Outcome) -> Option<(&'static str, St
     }
 }
 
-/// Runs a probe until it is over. `age`: how long the container has run already.
+/// Runs a probe until it is done. `age`: how long the container has been running.
 pub async fn run(
     kind: ProbeKind,
     probe: Probe,

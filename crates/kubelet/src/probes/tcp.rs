@@ -1,4 +1,4 @@
-//! Connections as probes: one that is accepted is a success (upstream: `pkg/probe/tcp`).
+//! TCP probes: an accepted connection is a success (upstream: `pkg/probe/tcp`).
 use std::time::Duration;
 
 use tokio::net::TcpStream;

@@ -1,11 +1,11 @@
-//! Addresses and system errors as upstream's messages word them.
+//! Addresses and system errors in the form of upstream's messages.
 
-/// `host:port`, with brackets around an IPv6 address.
+/// Formats `host:port`, with brackets around an IPv6 address.
 pub fn address(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// A system error as Go words it.
+/// Formats a system error like Go.
 pub fn os_text(e: &std::io::Error) -> String {
     match e.kind() {
         std::io::ErrorKind::ConnectionRefused => "connection refused".into(),

@@ -1,4 +1,4 @@
-//! The configuration a container is made with (upstream: `kuberuntime_container.go` generateContainerConfig).
+//! Builds the CRI configuration of a container (upstream: `kuberuntime_container.go` generateContainerConfig).
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -6,62 +6,62 @@ use kelson_cri::proto as cri;
 
 use super::labels;
 use crate::cgroups::memory::MemoryRules;
-use crate::cgroups::placed::Placed;
+use crate::cgroups::placed::ContainerPlacement;
 use crate::cgroups::resources;
 use crate::cgroups::swap::SwapRules;
 use crate::devices::DeviceAllocation;
 use crate::env::expand::{Budget, expand_words};
 use crate::pod::{self, Role};
 
-/// Everything that is known when a container is made.
+/// All input for a container's configuration.
 pub struct ContainerParts<'a> {
-    /// The pod that the container is of.
+    /// The pod of the container.
     pub pod: &'a Pod,
-    /// Init, regular or ephemeral.
+    /// The container's role in its pod.
     pub role: Role,
-    /// What the pod says of the container.
+    /// The container's specification.
     pub container: &'a Container,
-    /// How many instances there were before.
+    /// Number of earlier instances of the container.
     pub restart_count: i32,
-    /// The image to run, as the runtime calls it.
+    /// Reference of the image, as the runtime returned it.
     pub image_ref: String,
-    /// The full environment.
+    /// All environment variables.
     pub env: Vec<(String, String)>,
-    /// Mounts, volumes and managed files.
+    /// Mounts of volumes and of files that the kubelet manages.
     pub mounts: Vec<cri::Mount>,
-    /// Devices of the host that it gets as volumes.
+    /// Host devices of block volumes.
     pub devices: Vec<cri::Device>,
-    /// What it gets with devices that plugins offer.
+    /// Devices, mounts and environment from device plugins and DRA drivers.
     pub given: DeviceAllocation,
-    /// The pod's and the container's security contexts, merged.
+    /// The merged security contexts of pod and container.
     pub security: cri::LinuxContainerSecurityContext,
-    /// The processors and parts of memory that it runs on.
-    pub placed: Placed,
-    /// What it may have of the machine's swap.
+    /// The CPUs and NUMA nodes that it may use.
+    pub placed: ContainerPlacement,
+    /// Rules for swap.
     pub swap: SwapRules,
-    /// What of the memory is kept for it, and how it ends without any.
+    /// Rules for memory protection and for the OOM killer.
     pub memory: MemoryRules,
-    /// Whether its limit of processors holds.
+    /// Whether CPU limits are enforced.
     pub cpu_quota: bool,
-    /// Memory of the machine, bytes, for the OOM score.
+    /// Memory of the machine in bytes, for the OOM score.
     pub machine_memory: i64,
     /// Whether this process may set OOM scores below its own.
     pub may_lower_oom: bool,
 }
 
-/// Log file of a container instance, relative to the pod's log directory.
+/// Path of the log file of a container instance, relative to the pod's log directory.
 pub fn log_path(name: &str, restart_count: i32) -> String {
     format!("{name}/{restart_count}.log")
 }
 
-/// The container's configuration.
+/// Builds the configuration.
 ///
 /// # Errors
-/// The message of `CreateContainerConfigError`: its command is larger than any process can have.
+/// The message of `CreateContainerConfigError`: the command is larger than the kernel allows.
 pub fn config(mut parts: ContainerParts<'_>) -> Result<cri::ContainerConfig, String> {
     let c = parts.container;
     let given = std::mem::take(&mut parts.given);
-    // What the container says of itself has precedence.
+    // The container's own values override those of devices.
     let own = std::mem::take(&mut parts.env);
     let others = given.env.into_iter().filter(|(name, _)| !own.iter().any(|(known, _)| known == name));
     let env: Vec<(String, String)> = others.collect::<Vec<_>>().into_iter().chain(own).collect();
@@ -149,7 +149,7 @@ fn annotations(pod: &Pod, c: &Container, restart_count: i32) -> BTreeMap<String,
     out
 }
 
-/// JSON of anything, for annotations.
+/// Serializes values for annotations.
 mod erased {
     pub trait Json {
         fn json(&self) -> Option<String>;

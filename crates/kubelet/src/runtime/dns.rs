@@ -1,5 +1,5 @@
-//! A pod's resolver configuration and host name (upstream: `pkg/kubelet/network/dns`).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Resolver configuration and host name of a pod (upstream: `pkg/kubelet/network/dns`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::io::Read as _;
 use std::net::IpAddr;
@@ -15,55 +15,55 @@ use parking_lot::Mutex;
 
 use crate::pod;
 
-/// Nameservers a resolver reads.
+/// Maximum number of name servers that resolvers read.
 const NAMESERVERS_MAX: usize = 3;
-/// Search domains a pod may have.
+/// Maximum number of search domains of a pod.
 const SEARCHES_MAX: usize = 32;
-/// Longest search domain: some resolvers end the process that meets a longer one.
+/// Maximum length of a search domain: some resolvers crash on longer ones.
 const SEARCH_MAX: usize = 253;
-/// Longest line of search domains, with the blanks between them.
+/// Maximum length of the line of search domains, including blanks.
 const SEARCH_LINE_MAX: usize = 2048;
-/// Search domains that a pod has of its cluster, beside those of the host.
+/// Number of search domains that a pod gets from the cluster, besides the host's.
 const CLUSTER_SEARCHES: usize = 3;
-/// Host names are cut to what Linux accepts.
+/// Maximum length of a host name in Linux; longer names are cut.
 const HOST_NAME_MAX: usize = 63;
 
-/// What of the cluster's DNS pods get.
+/// DNS settings of the cluster for pods.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterDns {
-    /// Name servers, the first asked first.
+    /// Name servers in order of preference.
     pub servers: Vec<IpAddr>,
-    /// Domain, e.g. `cluster.local`.
+    /// Domain of the cluster, for example `cluster.local`.
     pub domain: String,
 }
 
-/// Longest resolver configuration that is read.
+/// Maximum size in bytes of a resolver configuration that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The node's resolver configuration, read again only when its file has changed; cheap to clone.
+/// The node's resolver configuration. The file is read again only when it changed. Clones share the cache.
 #[derive(Clone, Debug)]
 pub struct HostDns {
     path: PathBuf,
-    read: Arc<Mutex<Option<(Stamp, DnsConfig)>>>,
+    read: Arc<Mutex<Option<(FileStamp, DnsConfig)>>>,
 }
 
-/// What distinguishes one state of a file from the next: inode, length, time of change.
-type Stamp = (u64, u64, SystemTime);
+/// Identifies a version of a file: inode, length, modification time.
+type FileStamp = (u64, u64, SystemTime);
 
 impl HostDns {
-    /// Of the file at `path`; empty while it cannot be read.
+    /// Uses the file at `path`. The configuration is empty while the file cannot be read.
     pub fn new(path: PathBuf) -> Self {
         Self { path, read: Arc::default() }
     }
 
-    /// The configuration now.
+    /// Returns the current configuration.
     pub async fn get(&self) -> DnsConfig {
         let own = self.clone();
         FILES.run(move || own.look()).await.unwrap_or_default()
     }
 
-    /// What is wrong with the host's search domains for pods that get the cluster's as well, in the words of upstream's event
-    /// `CheckLimitsForResolvConf`; `None` where nothing is.
+    /// Checks the host's search domains. Returns the message of upstream's event `CheckLimitsForResolvConf`, or `None` if they are valid.
+    /// `in_cluster`: whether pods also get the cluster's search domains.
     pub async fn fault(&self, in_cluster: bool) -> Option<String> {
         let (own, path) = (self.clone(), self.path.clone());
         let read = FILES.run(move || std::fs::metadata(&own.path).map(|_| own.look())).await.ok()?;
@@ -90,14 +90,14 @@ impl HostDns {
     }
 }
 
-/// Parses a `resolv.conf`.
+/// Parses a `resolv.conf` file.
 fn parse(text: &str) -> DnsConfig {
     let mut out = DnsConfig::default();
     for line in text.lines() {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("nameserver") => out.servers.extend(words.next().map(str::to_owned)),
-            // The last search or domain line wins.
+            // The last `search` or `domain` line applies.
             Some("search" | "domain") => {
                 out.searches = words.map(|w| if w == "." { w } else { w.trim_end_matches('.') }.to_owned()).collect();
             }
@@ -129,16 +129,16 @@ fn line_length(words: &[String]) -> usize {
     words.iter().map(String::len).sum::<usize>() + words.len().saturating_sub(1)
 }
 
-/// A pod's resolver configuration, and what had to be left out or replaced for it.
+/// A pod's resolver configuration, with warnings about omitted or replaced parts.
 #[derive(Debug, Default, PartialEq)]
 pub struct PodDns {
-    /// As the runtime gets it.
+    /// The configuration for the runtime.
     pub config: DnsConfig,
-    /// Events about the pod, all warnings: reason and text (upstream's).
+    /// Warning events about the pod: reason and upstream's message.
     pub warnings: Vec<(&'static str, String)>,
 }
 
-/// Leaves out what resolvers do not read.
+/// Removes name servers and search domains beyond the limits.
 fn fit(dns: &mut DnsConfig, warnings: &mut Vec<(&'static str, String)>) {
     const REASON: &str = "DNSConfigForming";
     if dns.servers.len() > NAMESERVERS_MAX {
@@ -161,7 +161,7 @@ fn fit(dns: &mut DnsConfig, warnings: &mut Vec<(&'static str, String)>) {
     }
 }
 
-/// The configuration a pod gets, from the host's and the cluster's.
+/// Computes a pod's configuration from the host's and the cluster's.
 pub fn pod_dns(pod: &Pod, host: &DnsConfig, cluster: &ClusterDns) -> PodDns {
     let mut warnings = Vec::new();
     let spec = pod.spec.as_ref();
@@ -231,7 +231,7 @@ pub fn host_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) {
     (host, domain)
 }
 
-/// The host name for the kernel: the fully qualified name where the pod asks for it.
+/// Host name for the kernel: the fully qualified name if the pod sets `setHostnameAsFQDN`.
 pub fn kernel_host_name(pod: &Pod, cluster_domain: &str) -> String {
     let (host, domain) = host_and_domain(pod, cluster_domain);
     let fqdn = pod.spec.as_ref().and_then(|s| s.set_hostname_as_fqdn).unwrap_or(false);
@@ -258,15 +258,15 @@ mod tests {
     }
 
     #[test]
-    fn what_resolvers_do_not_read_is_left_out_and_said() {
+    fn name_servers_and_domains_over_the_limits_are_omitted_with_a_warning() {
         let cluster = ClusterDns { servers: vec!["10.43.0.10".parse().expect("ip")], domain: "c.l".into() };
-        let told = |host: &DnsConfig, cluster: &ClusterDns, spec: serde_json::Value| {
+        let resolve = |host: &DnsConfig, cluster: &ClusterDns, spec: serde_json::Value| {
             let dns = pod_dns(&pod(spec), host, cluster);
             (dns.config, dns.warnings)
         };
         let none = DnsConfig::default();
         let servers = json!({"dnsConfig": {"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3", "1.1.1.1"]}});
-        let (dns, warnings) = told(&none, &cluster, servers);
+        let (dns, warnings) = resolve(&none, &cluster, servers);
         assert_eq!(dns.servers, ["10.43.0.10", "1.1.1.1", "2.2.2.2"]);
         let text = "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: \
                     10.43.0.10 1.1.1.1 2.2.2.2";
@@ -276,26 +276,27 @@ mod tests {
         for (searches, kept) in [
             (of(29, 4), 32),
             (of(30, 4), 32),
-            // Three of the cluster's: n.svc.c.l svc.c.l c.l are 21 characters and a blank.
+            // The cluster's three domains, `n.svc.c.l svc.c.l c.l`, are 21 characters including blanks.
             (vec!["x".repeat(254), "y".repeat(253)], 4),
             (of(8, 252), 3 + 8),
             (of(9, 252), 3 + 8),
         ] {
-            let (dns, warnings) = told(&DnsConfig { searches: searches.clone(), ..none.clone() }, &cluster, json!({}));
+            let (dns, warnings) =
+                resolve(&DnsConfig { searches: searches.clone(), ..none.clone() }, &cluster, json!({}));
             assert_eq!(dns.searches.len(), kept);
             assert!(line_length(&dns.searches) <= SEARCH_LINE_MAX);
             let want: Vec<&str> = if searches.len() + 3 > kept { vec!["DNSConfigForming"] } else { Vec::new() };
             assert_eq!(warnings.iter().map(|w| w.0).collect::<Vec<_>>(), want);
         }
 
-        let (dns, warnings) = told(&parse("nameserver 9.9.9.9"), &ClusterDns::default(), json!({}));
+        let (dns, warnings) = resolve(&parse("nameserver 9.9.9.9"), &ClusterDns::default(), json!({}));
         assert_eq!((dns.servers, warnings[0].0), (vec!["9.9.9.9".to_owned()], "MissingClusterDNS"));
-        let (_, warnings) = told(&none, &ClusterDns::default(), json!({"dnsPolicy": "Default"}));
+        let (_, warnings) = resolve(&none, &ClusterDns::default(), json!({"dnsPolicy": "Default"}));
         assert_eq!(warnings, []);
     }
 
     #[test]
-    fn what_is_wrong_with_the_hosts_search_line() {
+    fn invalid_search_lines_of_the_host_are_reported() {
         let many = |n: usize| vec!["a".to_owned(); n];
         let fault = |searches: &[String], in_cluster| search_fault("/r", searches, in_cluster);
         assert_eq!((fault(&many(29), true), fault(&many(32), false)), (None, None));

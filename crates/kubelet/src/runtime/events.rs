@@ -1,5 +1,5 @@
-//! How the kubelet learns of changes in the runtime: events where it streams them (CRI's, or containerd's own), and a list of all
-//! that is compared with the one before, fast while events are missing, slow while they come (upstream: `pkg/kubelet/pleg`).
+//! Detects changes in the runtime. It uses event streams (CRI's, or containerd's own) and compares lists of all pods: often while there are
+//! no events, rarely while there are (upstream: `pkg/kubelet/pleg`).
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use tonic_prost::ProstCodec;
 
 use super::labels;
 
-/// Between lists while no events come: a container's end is noticed within this.
+/// Interval of lists without an event stream, and so the maximum delay until the end of a container is noticed.
 const PERIOD_BLIND: Duration = Duration::from_secs(1);
-/// Between lists while events come, or there is nothing to watch.
+/// Interval of lists with an event stream, or without any pod.
 const PERIOD_QUIET: Duration = Duration::from_secs(10);
-/// Pauses between the lists after an event. The runtime's own bookkeeping lags behind what it streams: containerd shows a container as
-/// running until its shim has been taken down, which takes some tens of milliseconds, more on a loaded machine.
+/// Delays of the lists after an event. The runtime's state lags behind its events: containerd shows a container as running until its shim
+/// has been deleted, which takes some tens of milliseconds, more on a loaded machine.
 const AFTER_EVENT: [Duration; 8] = [
     Duration::from_millis(10),
     Duration::from_millis(15),
@@ -30,30 +30,30 @@ const AFTER_EVENT: [Duration; 8] = [
     Duration::from_millis(250),
     Duration::from_millis(1000),
 ];
-/// Events that wait; what does not fit says nothing new.
+/// Capacity of the event channel. Further events can be dropped, because a pending event already triggers a list.
 const EVENTS_MAX: usize = 64;
-/// Before an event stream is asked for again.
+/// Delay before an event stream is opened again.
 const STREAM_RETRY: Duration = Duration::from_secs(5);
 
-/// A pod as the runtime has it.
+/// A pod in the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningPod {
-    /// UID of the pod that the event is about.
+    /// UID of the pod.
     pub uid: String,
-    /// Name of that pod.
+    /// Name of the pod.
     pub name: String,
-    /// Namespace of that pod.
+    /// Namespace of the pod.
     pub namespace: String,
 }
 
-/// Finds what changed from one list of all pods to the next.
+/// Compares consecutive lists of all pods.
 #[derive(Debug, Default)]
 pub struct Relist {
     known: HashMap<String, BTreeMap<String, i32>>,
 }
 
 impl Relist {
-    /// Lists all; gives the pods there are and the UIDs of those that differ from the list before.
+    /// Lists all pods. Returns the current pods by UID, and the UIDs of those that differ from the previous list.
     pub async fn once(&mut self, runtime: &dyn Runtime) -> CriResult<(HashMap<String, RunningPod>, HashSet<String>)> {
         let sandboxes = runtime.list_pod_sandbox(None).await?;
         let containers = runtime.list_containers(None).await?;
@@ -65,7 +65,7 @@ impl Relist {
             let get = |key: &str| labels.get(key).cloned().unwrap_or_default();
             let uid = get(labels::POD_UID);
             if uid.is_empty() {
-                // Not made by a kubelet.
+                // Sandboxes without the label were not created by a kubelet.
                 continue;
             }
             there.entry(uid.clone()).or_insert_with(|| RunningPod {
@@ -82,28 +82,28 @@ impl Relist {
         Ok((there, changed))
     }
 
-    /// Whether the runtime has any pod.
+    /// Returns whether the runtime has no pod.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
     }
 }
 
-/// A change in the runtime.
+/// A notification about pods in the runtime.
 #[derive(Debug)]
 pub enum RuntimeNotice {
-    /// All there is, once, at start.
+    /// All pods, sent once at start.
     Initial(Vec<RunningPod>),
-    /// This pod changed; what the runtime has of it, if anything.
+    /// This pod changed; its state in the runtime, or `None` if it is gone.
     Changed(String, Option<RunningPod>),
 }
 
-/// Watches until the task is ended; `relisted` hears how long each list took.
+/// Watches until the task is aborted. `relisted` receives the duration of each list.
 pub async fn watch(
     tasks: Tasks,
     runtime: Arc<dyn Runtime>,
     endpoint: String,
     mut relisted: impl FnMut(Duration) + Send,
-    mut tell: impl FnMut(RuntimeNotice) + Send,
+    mut notify: impl FnMut(RuntimeNotice) + Send,
 ) {
     let (to, mut events) = mpsc::channel::<StreamEvent>(EVENTS_MAX);
     let _stream = tasks.scoped("runtime-events", stream(Arc::clone(&runtime), endpoint, to));
@@ -117,14 +117,14 @@ pub async fn watch(
             Ok((there, changed)) => {
                 relisted(began.elapsed());
                 if std::mem::take(&mut first) {
-                    tell(RuntimeNotice::Initial(there.values().cloned().collect()));
+                    notify(RuntimeNotice::Initial(there.values().cloned().collect()));
                 }
                 for uid in changed {
                     let now = there.get(&uid).cloned();
-                    tell(RuntimeNotice::Changed(uid, now));
+                    notify(RuntimeNotice::Changed(uid, now));
                 }
             }
-            Err(e) => tracing::warn!(error = %e, "runtime not listed"),
+            Err(e) => tracing::warn!(error = %e, "listing the runtime's pods failed; retrying"),
         }
         let pause = match after.split_first() {
             Some((next, rest)) => {
@@ -136,7 +136,7 @@ pub async fn watch(
         };
         match tokio::time::timeout(pause, events.recv()).await {
             Ok(Some(StreamEvent::Changed)) => {
-                // Let a burst arrive whole.
+                // Wait for the rest of a burst of events.
                 tokio::time::sleep(AFTER_EVENT[0]).await;
                 while let Ok(n) = events.try_recv() {
                     streams = !matches!(n, StreamEvent::Lost);
@@ -167,16 +167,16 @@ async fn stream(runtime: Arc<dyn Runtime>, endpoint: String, to: mpsc::Sender<St
             Ok(mut events) => {
                 let _ = to.send(StreamEvent::Connected).await;
                 while let Some(Ok(_)) = events.next().await {
-                    // A full channel has a change in it already.
+                    // If the channel is full, it already has a pending change.
                     let _ = to.try_send(StreamEvent::Changed);
                 }
             }
             Err(e) => {
-                tracing::debug!(error = %e, "no CRI events");
+                tracing::debug!(error = %e, "the runtime has no CRI event stream; trying containerd's events");
                 if !endpoint.is_empty()
                     && let Err(e) = containerd(&endpoint, &to).await
                 {
-                    tracing::debug!(error = %e, "no containerd events");
+                    tracing::debug!(error = %e, "the runtime has no containerd event stream; polling");
                 }
             }
         }
@@ -222,7 +222,7 @@ struct TaskExit {
     id: String,
 }
 
-/// Containerd older than 1.7 has no CRI events, but streams its own.
+/// Subscribes to containerd's own events: containerd before 1.7 has no CRI events.
 async fn containerd(endpoint: &str, to: &mpsc::Sender<StreamEvent>) -> Result<(), String> {
     let path = endpoint.trim_start_matches("unix://");
     let endpoint = tonic::transport::Endpoint::from_shared(format!("unix://{path}")).map_err(|e| e.to_string())?;
@@ -245,7 +245,7 @@ async fn containerd(endpoint: &str, to: &mpsc::Sender<StreamEvent>) -> Result<()
     Ok(())
 }
 
-/// Whether the event is about a process beside the container's own: every exec probe makes some.
+/// Returns whether the event is about an exec process and not the container itself; each exec probe creates such events.
 fn is_exec(event: &Envelope) -> bool {
     let Some(any) = event.event.as_ref().filter(|_| event.topic == "/tasks/exit") else { return false };
     TaskExit::decode(any.value.as_slice()).is_ok_and(|e| !e.id.is_empty() && e.id != e.container_id)
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_of_execs_change_no_pod() {
+    fn exec_exits_are_not_pod_changes() {
         let event = |id: &str| Envelope {
             namespace: "k8s.io".into(),
             topic: "/tasks/exit".into(),

@@ -1,4 +1,4 @@
-//! The `/etc/hosts` a pod's containers share (upstream: `kubelet_pods.go` managedHostsFileContent).
+//! The `/etc/hosts` file that a pod's containers share (upstream: `kubelet_pods.go` managedHostsFileContent).
 use std::fmt::Write as _;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::dns;
 use crate::pod;
 
-/// The file's text; on the host's network it starts from the host's own.
+/// Returns the content of the file. On the host network it starts with the host's file.
 pub fn content(pod: &Pod, pod_ips: &[String], cluster_domain: &str, host_file: &str) -> String {
     let mut out = String::new();
     if pod::host_network(pod) {
@@ -21,7 +21,7 @@ pub fn content(pod: &Pod, pod_ips: &[String], cluster_domain: &str, host_file: &
         );
         let (host, domain) = dns::host_and_domain(pod, cluster_domain);
         for ip in pod_ips {
-            // Writing to a String cannot fail.
+            // Writing to a `String` cannot fail.
             let _ = match domain.is_empty() {
                 true => writeln!(out, "{ip}\t{host}"),
                 false => writeln!(out, "{ip}\t{host}.{domain}\t{host}"),

@@ -1,5 +1,5 @@
-//! The kubelet's side of the runtime: what it asks for (sandbox and container configuration), what it reads back
-//! (snapshots), and how it learns of changes.
+//! The kubelet's use of the container runtime: configurations of sandboxes and containers, snapshots of their state, and detection of
+//! changes.
 pub mod config;
 pub mod dns;
 pub mod events;

@@ -1,4 +1,4 @@
-//! The configuration a pod's sandbox is made with (upstream: `kuberuntime_sandbox.go` generatePodSandboxConfig).
+//! Builds the CRI configuration of a pod's sandbox (upstream: `kuberuntime_sandbox.go` generatePodSandboxConfig).
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -10,7 +10,7 @@ use super::{labels, security};
 use crate::config::Config;
 use crate::pod::{self, Role};
 
-/// Sysctls any pod may set (upstream: `pkg/kubelet/sysctl/safe_sysctls.go`).
+/// Sysctls that every pod may set (upstream: `pkg/kubelet/sysctl/safe_sysctls.go`).
 const SAFE_SYSCTLS: &[&str] = &[
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -26,7 +26,7 @@ const SAFE_SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_wmem",
 ];
 
-/// The first sysctl of the pod that this node does not allow, in the words of its rejection.
+/// Checks the pod's sysctls. Returns the rejection message for the first one that this node does not allow.
 pub fn forbidden_sysctl(pod: &Pod, allowed_unsafe: &[String]) -> Option<String> {
     sysctls(pod).find_map(|(name, _)| {
         let allowed = SAFE_SYSCTLS.contains(&&*name)
@@ -38,14 +38,14 @@ pub fn forbidden_sysctl(pod: &Pod, allowed_unsafe: &[String]) -> Option<String> 
     })
 }
 
-/// The pod's sysctls, their names with dots between the parts.
+/// Returns the pod's sysctls, with dots as separators in their names.
 fn sysctls(pod: &Pod) -> impl Iterator<Item = (String, &str)> {
     let s = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     s.into_iter().flat_map(|s| s.sysctls.iter().flatten()).map(|s| (with_dots(&s.name), s.value.as_str()))
 }
 
-/// The name of a sysctl as the kernel's documentation has it. Where a slash comes first, slashes part it, and dots are of its
-/// parts, such as names of interfaces (sysctl.d(5)).
+/// Converts the name of a sysctl to dots as separators. If the first separator is a slash, slashes separate and dots belong to the parts,
+/// for example in interface names (sysctl.d(5)).
 fn with_dots(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(at) if name[at..].starts_with('/') => {
@@ -60,7 +60,7 @@ fn with_dots(name: &str) -> String {
     }
 }
 
-/// Labels every sandbox and container of the pod carries.
+/// Returns the labels of the pod's sandbox and containers.
 pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
     let mut out: BTreeMap<String, String> =
         pod.metadata.labels.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -70,7 +70,7 @@ pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
     out
 }
 
-/// The sandbox's configuration.
+/// Builds the sandbox's configuration.
 pub fn config(
     pod: &Pod,
     config: &Config,
@@ -85,7 +85,7 @@ pub fn config(
         seccomp_default: config.seccomp_default,
         seccomp_root: &config.root_dir.join("seccomp"),
     };
-    // On the node's network the pod has the node's UTS namespace too, whose name is not the pod's to set.
+    // A pod on the host network also uses the host's UTS namespace and cannot set its host name.
     let hostname = if pod::host_network(pod) { String::new() } else { kernel_host_name(pod, &config.cluster_domain) };
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
@@ -110,7 +110,7 @@ pub fn config(
     }
 }
 
-/// The pod's annotations, and whose sandbox it is.
+/// Returns the pod's annotations and the one that names the kubelet's directory.
 fn annotations(pod: &Pod, config: &Config) -> BTreeMap<String, String> {
     let mut out: BTreeMap<String, String> =
         pod.metadata.annotations.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -118,14 +118,14 @@ fn annotations(pod: &Pod, config: &Config) -> BTreeMap<String, String> {
     out
 }
 
-/// Host ports of the pod's containers; a port asked for twice under one name is mapped once.
+/// Returns the host ports of the pod's containers. A port that occurs twice with the same name is mapped once.
 fn port_mappings(pod: &Pod) -> Vec<cri::PortMapping> {
     let mut names = std::collections::HashSet::new();
     let mut out = Vec::new();
     if pod::host_network(pod) {
         return out;
     }
-    // Of others than the ordinary containers upstream opens none: a port of a step before them would stay open for ever.
+    // Like upstream, only ports of ordinary containers are mapped: ports of init containers would stay open.
     for m in pod::members(pod).filter(|m| m.role == Role::App) {
         for p in m.container.ports.iter().flatten() {
             let protocol = p.protocol.as_deref().unwrap_or("TCP");

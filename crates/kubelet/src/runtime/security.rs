@@ -1,4 +1,4 @@
-//! Security contexts: a container's own settings over its pod's, in CRI's form (upstream: `pkg/securitycontext`,
+//! Builds CRI security contexts; a container's settings override its pod's (upstream: `pkg/securitycontext`,
 //! `kuberuntime/security_context.go`).
 use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SELinuxOptions, SecurityContext};
 use kelson_cri::proto as cri;
@@ -24,20 +24,20 @@ const DEFAULT_MASKED: &[&str] = &[
 ];
 const DEFAULT_READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// What of the node security contexts depend on.
+/// Settings of the node and the pod's volumes that security contexts depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Defaults<'a> {
     /// The pod's user namespace (`hostUsers: false`).
     pub ids: Option<IdRange>,
-    /// Groups of the pod's volumes, which its processes have too.
+    /// Supplemental groups from the pod's volumes.
     pub volume_groups: &'a [i64],
     /// `--seccomp-default`.
     pub seccomp_default: bool,
-    /// Where localhost seccomp profiles lie.
+    /// Directory of localhost seccomp profiles.
     pub seccomp_root: &'a std::path::Path,
 }
 
-/// Namespaces of the pod's sandbox and ordinary containers.
+/// Returns the namespaces of the pod's sandbox and ordinary containers.
 fn namespaces(pod: &Pod, ids: Option<IdRange>) -> cri::NamespaceOption {
     let s = pod.spec.as_ref();
     let node_or = |host: Option<bool>, other| if host == Some(true) { cri::NamespaceMode::Node } else { other } as i32;
@@ -52,7 +52,7 @@ fn namespaces(pod: &Pod, ids: Option<IdRange>) -> cri::NamespaceOption {
     }
 }
 
-/// The sandbox's own security context.
+/// Builds the sandbox's security context.
 pub fn sandbox(pod: &Pod, d: &Defaults<'_>) -> cri::LinuxSandboxSecurityContext {
     let p = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     let int = |v: Option<i64>| v.map(|value| cri::Int64Value { value });
@@ -64,14 +64,13 @@ pub fn sandbox(pod: &Pod, d: &Defaults<'_>) -> cri::LinuxSandboxSecurityContext 
         supplemental_groups: groups(p, d),
         supplemental_groups_policy: groups_policy(p) as i32,
         privileged: pod::has_privileged(pod),
-        // The pause process runs nothing of the pod's: always the runtime's own profile.
+        // The pause container runs no code of the pod, so it always has the runtime's default profile.
         seccomp: Some(seccomp_of("RuntimeDefault", None, d)),
         ..Default::default()
     }
 }
 
-/// Whether the groups of the image's own files count beside those of the spec. `Strict` is only sent to runtimes that know
-/// it: the pod is refused at admission otherwise.
+/// Returns the supplemental groups policy. `Strict` is sent only to runtimes that support it; otherwise admission rejects the pod.
 fn groups_policy(p: Option<&PodSecurityContext>) -> cri::SupplementalGroupsPolicy {
     match p.and_then(|p| p.supplemental_groups_policy.as_deref()) {
         Some("Strict") => cri::SupplementalGroupsPolicy::Strict,
@@ -86,7 +85,10 @@ fn groups(p: Option<&PodSecurityContext>, d: &Defaults<'_>) -> Vec<i64> {
     out
 }
 
-/// Refuses what `runAsNonRoot` forbids, in upstream's words. `image` is the user the image names.
+/// Checks `runAsNonRoot`. `image` is the user ID or name in the image.
+///
+/// # Errors
+/// The violation, in upstream's words.
 pub fn verify_non_root(pod: &Pod, c: &Container, image: (Option<i64>, &str)) -> Result<(), String> {
     let p = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     let own = c.security_context.as_ref();
@@ -113,7 +115,7 @@ pub fn verify_non_root(pod: &Pod, c: &Container, image: (Option<i64>, &str)) -> 
     }
 }
 
-/// A container's security context. `target` is the container whose process namespace it joins, for debugging.
+/// Builds a container's security context. `target` is the container whose process namespace a debug container joins.
 pub fn container(
     pod: &Pod,
     c: &Container,
@@ -150,7 +152,7 @@ pub fn container(
         namespace_options: Some(namespace),
         selinux_options: selinux(own, p),
         run_as_user: user.map(|value| cri::Int64Value { value }),
-        // CRI refuses a group without a user: root is what it would be.
+        // CRI rejects a group without a user; the group would be root's.
         run_as_group: group.map(|value| cri::Int64Value { value }).filter(|_| has_user),
         run_as_username: user_name,
         readonly_rootfs: own.and_then(|s| s.read_only_root_filesystem).unwrap_or(false),
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_users_are_not_the_nodes_where_it_says_so() {
+    fn host_users_false_maps_ids() {
         let p: Pod = serde_json::from_value(json!({"metadata":{"name":"p","namespace":"n","uid":"u"},
             "spec":{"hostUsers":false,"securityContext":{"supplementalGroupsPolicy":"Strict"},"containers":[{"name":"a"}]}}))
         .expect("pod");

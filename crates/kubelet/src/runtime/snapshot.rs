@@ -1,5 +1,5 @@
-//! What the runtime has of one pod: its sandboxes and containers, newest first, and how that is read over CRI. Statuses
-//! that cannot change any more are not asked for twice.
+//! State of one pod in the runtime (sandboxes and containers, newest first), read through CRI. A status that can no longer change is read
+//! only once.
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::path::Path;
@@ -19,139 +19,137 @@ use crate::cgroups::resources::Limits;
 /// State of a container in the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Made, not started.
+    /// Created but not started.
     Created,
-    /// Its process runs at this moment.
+    /// Its process is running.
     Running,
-    /// It ran and has ended, or never will run.
+    /// It has ended.
     Exited,
-    /// The runtime does not know.
+    /// The runtime reports an unknown state.
     Unknown,
 }
 
-/// Nanoseconds since the epoch, as the runtime gives them, as a time.
+/// Converts the runtime's nanoseconds since the epoch to a timestamp.
 pub fn timestamp(nanos: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// One sandbox as the runtime knows it, ready or not.
+/// One sandbox in the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sandbox {
-    /// What the runtime calls it.
+    /// The runtime's ID of the sandbox.
     pub id: String,
-    /// Which attempt of the pod it is, from 0.
+    /// Number of earlier sandboxes of the pod.
     pub attempt: u32,
-    /// Whether it can hold running containers.
+    /// Whether containers can run in it.
     pub ready: bool,
-    /// Creation, nanoseconds since the epoch.
+    /// Creation time in nanoseconds since the epoch.
     pub created_at: i64,
-    /// Addresses, the primary one first; none on the host's network.
+    /// Addresses, the primary one first; empty on the host network.
     pub ips: Vec<String>,
 }
 
-/// One container as the runtime knows it, running or ended.
+/// One instance of a container in the runtime, running or ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// What the runtime calls it.
+    /// The runtime's ID of the container.
     pub id: String,
-    /// Name in the pod.
+    /// Name of the container in the pod.
     pub name: String,
-    /// The sandbox that it runs in.
+    /// ID of its sandbox.
     pub sandbox_id: String,
-    /// What the runtime says of its process.
+    /// State of its process.
     pub state: State,
-    /// How many instances of this container there were before.
+    /// Number of earlier instances of the container.
     pub restart_count: i32,
-    /// Digest of the spec it was made from.
+    /// Hash of the spec from which it was created.
     pub hash: String,
-    /// Image as the spec named it.
+    /// Image as named in the spec.
     pub image: String,
     /// Digest reference of the image.
     pub image_id: String,
-    /// Creation, nanoseconds since the epoch.
+    /// Creation time in nanoseconds since the epoch.
     pub created_at: i64,
-    /// Start; 0 when not started.
+    /// Start time in nanoseconds since the epoch; 0 if not started.
     pub started_at: i64,
-    /// End; 0 when not ended.
+    /// End time in nanoseconds since the epoch; 0 if not ended.
     pub finished_at: i64,
-    /// When that was by the steady clock, which what follows is counted by; `None` when not ended.
+    /// End time by the monotonic clock, from which delays count; `None` if not ended.
     pub ended: Option<Instant>,
-    /// How its process ended; 0 while it runs.
+    /// Exit code; 0 while it runs.
     pub exit_code: i32,
-    /// The runtime's reason, e.g. `OOMKilled`.
+    /// The runtime's reason, for example `OOMKilled`.
     pub reason: String,
-    /// The runtime's message, or the termination message.
+    /// The termination message, or the runtime's message.
     pub message: String,
-    /// The file that the runtime writes its output to.
+    /// Path of its log file.
     pub log_path: String,
-    /// Host file of the termination message; empty without one.
+    /// Host path of the termination message file; empty without one.
     pub termination_file: String,
-    /// Paths in the container that are read-only with all that is mounted below them.
+    /// Paths in the container that are mounted recursively read-only.
     pub recursive_read_only: Vec<String>,
-    /// Annotations, as they were set at creation.
+    /// Annotations that were set at creation.
     pub annotations: BTreeMap<String, String>,
-    /// The IDs that its first process began with; `None` where the runtime does not tell (containerd before 2.1).
+    /// User and groups of its first process; `None` if the runtime does not report them (containerd before 2.1).
     pub user: Option<cri::LinuxContainerUser>,
-    /// What the runtime holds it to; `None` where nobody knows: it was made by another kubelet, and the runtime does not tell.
+    /// Its current limits. `None` if unknown: another kubelet created it and the runtime does not report limits.
     pub limits: Option<Limits>,
 }
 
-/// What the runtime has of one pod.
+/// State of one pod in the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimePod {
-    /// Name, from labels.
+    /// Name of the pod, from labels.
     pub name: String,
-    /// Namespace, from labels.
+    /// Namespace of the pod, from labels.
     pub namespace: String,
-    /// In the order of their making, the newest first.
+    /// Sandboxes, newest first.
     pub sandboxes: Vec<Sandbox>,
-    /// Those of each name in the order of their making, the newest first.
+    /// Containers; instances of each name are ordered newest first.
     pub containers: Vec<Arc<Instance>>,
 }
 
 impl RuntimePod {
-    /// Puts the newest first. By count before time: the clock may have been set back, and then a container that runs seems to have
-    /// been made before the one that ended.
+    /// Sorts the newest first: by attempt count before creation time, because the wall clock may have been changed.
     fn sort(&mut self) {
         self.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
         self.containers.sort_by_key(|c| std::cmp::Reverse((c.restart_count, c.created_at)));
     }
-    /// The newest instance of a container, of any sandbox.
+    /// Returns the newest instance of a container in any sandbox.
     pub fn latest(&self, name: &str) -> Option<&Arc<Instance>> {
         self.containers.iter().find(|c| c.name == name)
     }
-    /// The newest instance of a container in a sandbox.
+    /// Returns the newest instance of a container in a sandbox.
     pub fn latest_in(&self, sandbox: &str, name: &str) -> Option<&Arc<Instance>> {
         self.containers.iter().find(|c| c.name == name && c.sandbox_id == sandbox)
     }
-    /// The newest sandbox, if containers can run in it.
+    /// Returns the newest sandbox if it is ready.
     pub fn ready_sandbox(&self) -> Option<&Sandbox> {
         self.sandboxes.first().filter(|s| s.ready)
     }
-    /// Whether anything is alive.
+    /// Returns whether any container is running or any sandbox is ready.
     pub fn is_running(&self) -> bool {
         self.containers.iter().any(|c| c.state == State::Running) || self.sandboxes.iter().any(|s| s.ready)
     }
-    /// Whether there is nothing at all.
+    /// Returns whether the runtime has nothing of the pod.
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 }
 
-/// Reads snapshots of one pod, remembering what cannot change.
+/// Reads snapshots of one pod and caches what can no longer change.
 pub struct SnapshotReader {
     clock: Arc<dyn Clock>,
     prefers_ipv6: bool,
     sandboxes: HashMap<String, (i32, Sandbox)>,
     containers: HashMap<String, (i32, Arc<Instance>)>,
-    /// Bounds that were set after a container was made.
+    /// Limits that were set after a container was created.
     resized: HashMap<String, Limits>,
 }
 
 impl SnapshotReader {
-    /// A reader that has read nothing; by `clock` it tells how long ago containers ended.
-    ///
-    /// Of a pod's addresses the one comes first that is of the family of `node`, the node's own first address.
+    /// Creates a reader with an empty cache. `clock` is used to convert end times. The first address of each pod is of the same IP family
+    /// as `node`, the node's primary address.
     pub fn new(clock: Arc<dyn Clock>, node: Option<IpAddr>) -> Self {
         Self {
             clock,
@@ -161,13 +159,13 @@ impl SnapshotReader {
             resized: HashMap::new(),
         }
     }
-    /// A container is held to other bounds now, which its state does not show: it is read anew the next time, and a runtime that
-    /// does not tell them is taken at its word.
+    /// Records new limits of a container, because its state does not show that they changed. The container is read again the next time; if
+    /// the runtime does not report limits, these are used.
     pub fn resized(&mut self, id: &str, limits: Limits) {
         self.containers.remove(id);
         self.resized.insert(id.to_owned(), limits);
     }
-    /// Reads what there is of the pod with this UID.
+    /// Reads the state of the pod with this UID.
     pub async fn read(&mut self, runtime: &dyn Runtime, uid: &str) -> CriResult<RuntimePod> {
         let selector: BTreeMap<String, String> = [(labels::POD_UID.to_owned(), uid.to_owned())].into();
         let filter = cri::PodSandboxFilter { label_selector: selector.clone(), ..Default::default() };
@@ -195,7 +193,7 @@ impl SnapshotReader {
                         self.sandboxes.insert(s.id.clone(), (s.state, read.clone()));
                         pod.sandboxes.push(read);
                     }
-                    // Removed between the list and the question.
+                    // The sandbox was removed after the list was read.
                     Err(e) if e.is_not_found() => {}
                     Err(e) => return Err(e),
                 },
@@ -229,7 +227,7 @@ impl SnapshotReader {
     }
 }
 
-/// When a container ended by the steady clock, judged once, as soon as it is seen: the clock of the world may be set later.
+/// Converts an end time to the monotonic clock. Called once, when the end is first seen, because the wall clock may be changed later.
 fn ended(finished_at: i64, now: Timestamp) -> Instant {
     let ago = Duration::try_from(now.duration_since(timestamp(finished_at))).unwrap_or_default();
     let now = Instant::now();
@@ -249,25 +247,25 @@ fn sandbox(listed: &cri::PodSandbox, status: cri::PodSandboxStatus, prefers_ipv6
     }
 }
 
-/// The first address of each family as addresses are usually written (upstream: `sortPodIPs`).
-fn of_both_families<'a>(told: impl Iterator<Item = &'a str>, prefers_ipv6: bool) -> Vec<String> {
-    let known: Vec<IpAddr> = told.filter_map(|ip| ip.parse().ok()).map(|ip: IpAddr| ip.to_canonical()).collect();
+/// Returns the first address of each IP family in canonical form (upstream: `sortPodIPs`).
+fn of_both_families<'a>(reported: impl Iterator<Item = &'a str>, prefers_ipv6: bool) -> Vec<String> {
+    let known: Vec<IpAddr> = reported.filter_map(|ip| ip.parse().ok()).map(|ip: IpAddr| ip.to_canonical()).collect();
     let first = |ipv6: bool| known.iter().find(|ip| ip.is_ipv6() == ipv6);
     [first(prefers_ipv6), first(!prefers_ipv6)].into_iter().flatten().map(ToString::to_string).collect()
 }
 
-/// Longest termination message, as upstream cuts it.
+/// Maximum length of a termination message in bytes, as in upstream.
 const MESSAGE_MAX: usize = 4096;
-/// Lines and bytes of the log that stand in for one.
+/// Lines and bytes of the log that are used as a termination message.
 const FALLBACK: (u64, u64) = (80, 2048);
 
-/// The message of a container that ended: what it wrote to its file, or the end of its log where its policy says so.
+/// Returns the termination message of an ended container: the content of its file, or the end of its log if the policy says so.
 fn termination_message(i: &Instance) -> Option<String> {
     use std::io::Read as _;
     let mut text = Vec::new();
     if !i.termination_file.is_empty() {
         let file = crate::logs::read::open(Path::new(&i.termination_file)).ok();
-        // A file of the container's making: read no more than is shown.
+        // The container wrote the file, so read no more than the maximum.
         file.and_then(|f| f.take(MESSAGE_MAX as u64).read_to_end(&mut text).ok());
     }
     let falls_back = i.annotations.get(labels::TERMINATION_POLICY).is_some_and(|p| p == "FallbackToLogsOnError");
@@ -277,8 +275,7 @@ fn termination_message(i: &Instance) -> Option<String> {
     Some(String::from_utf8_lossy(&text).into_owned()).filter(|t| !t.is_empty())
 }
 
-/// The bounds a container was made with. After a restart of the kubelet they may be older than those it is held to, and then are
-/// set once more.
+/// Returns the limits at creation. After a restart of the kubelet they may be outdated and are then applied once more.
 fn as_made(i: &Instance) -> Option<Limits> {
     i.annotations.get(labels::LIMITS).and_then(|text| serde_json::from_str(text).ok())
 }
@@ -328,7 +325,7 @@ fn bare(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
         recursive_read_only: recursive.map(|m| m.container_path.clone()).collect(),
         annotations: s.annotations.clone(),
         user: s.user.and_then(|u| u.linux),
-        limits: s.resources.as_ref().and_then(|r| r.linux.as_ref()).map(Limits::told),
+        limits: s.resources.as_ref().and_then(|r| r.linux.as_ref()).map(Limits::from_runtime),
         id: s.id,
     }
 }
@@ -339,15 +336,15 @@ mod tests {
 
     #[test]
     fn the_address_of_the_nodes_family_is_the_first() {
-        let told = ["10.0.0.5", "", "FD00::5", "10.0.0.6", "fd00::6"];
-        assert_eq!(of_both_families(told.into_iter(), false), ["10.0.0.5", "fd00::5"]);
-        assert_eq!(of_both_families(told.into_iter(), true), ["fd00::5", "10.0.0.5"]);
+        let reported = ["10.0.0.5", "", "FD00::5", "10.0.0.6", "fd00::6"];
+        assert_eq!(of_both_families(reported.into_iter(), false), ["10.0.0.5", "fd00::5"]);
+        assert_eq!(of_both_families(reported.into_iter(), true), ["fd00::5", "10.0.0.5"]);
         assert_eq!(of_both_families(["::ffff:10.0.0.7"].into_iter(), true), ["10.0.0.7"], "one is better than none");
         assert!(of_both_families([""].into_iter(), false).is_empty(), "a sandbox without a network");
     }
 
     #[test]
-    fn the_newest_is_the_newest_though_the_clock_was_set_back() {
+    fn instances_are_ordered_correctly_after_the_clock_was_set_back() {
         let of = |attempt: u32, created_at: i64| {
             let metadata = Some(cri::ContainerMetadata { name: "c".into(), attempt });
             let labels = BTreeMap::from([(labels::CONTAINER_NAME.to_owned(), "c".to_owned())]);

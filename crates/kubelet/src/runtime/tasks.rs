@@ -1,12 +1,12 @@
-//! Containerd's own task API, as far as running one more process in a container needs it. CRI offers the same, but its
-//! streaming server takes the end of a command's output for the end of its input (containerd#12734, #13934).
+//! Client of containerd's task API for running an exec process in a container. CRI's Exec streaming is not used, because its server treats
+//! the end of a command's output as the end of its input (containerd#12734, #13934).
 use http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-/// The namespace in which containerd's CRI plugin keeps its containers.
+/// Namespace in which containerd's CRI plugin keeps its containers.
 const NAMESPACE: &str = "k8s.io";
-/// What a process specification is called on the wire.
+/// Type URL of a process specification.
 const PROCESS_TYPE: &str = "types.containerd.io/opencontainers/runtime-spec/1/Process";
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -35,7 +35,7 @@ struct ExecProcessRequest {
     exec_id: String,
 }
 
-/// `StartRequest`, `WaitRequest` and `DeleteProcessRequest`, which are alike.
+/// Shared form of `StartRequest`, `WaitRequest` and `DeleteProcessRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ProcessRequest {
     #[prost(string, tag = "1")]
@@ -60,32 +60,32 @@ struct WaitResponse {
     exit_status: u32,
 }
 
-/// An answer of which nothing is read.
+/// A response whose fields are not read.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Nothing {}
 
-/// Paths of named pipes; empty ones are not connected.
+/// Paths of the process's named pipes; an empty path means not connected.
 #[derive(Clone, Debug, Default)]
 pub struct Pipes {
-    /// The process reads it.
+    /// Standard input of the process.
     pub stdin: String,
-    /// The process writes it.
+    /// Standard output of the process.
     pub stdout: String,
-    /// The process writes it.
+    /// Standard error of the process.
     pub stderr: String,
 }
 
-/// One more process of a container.
+/// An exec process of a container.
 #[derive(Clone)]
 pub struct Process {
     channel: Channel,
     container: String,
-    /// Its name among the container's processes.
+    /// ID of the process within the container.
     pub id: String,
 }
 
 impl Process {
-    /// For a process that does not exist yet; `endpoint` is the runtime's socket.
+    /// Connects to the runtime at `endpoint`; the process is not created yet.
     pub async fn new(endpoint: &str, container: &str, id: &str) -> Result<Self, String> {
         let path = endpoint.trim_start_matches("unix://");
         let endpoint = Endpoint::from_shared(format!("unix://{path}")).map_err(|e| e.to_string())?;
@@ -112,7 +112,7 @@ impl Process {
         ProcessRequest { container_id: self.container.clone(), exec_id: self.id.clone() }
     }
 
-    /// Makes the process; `spec` is JSON of the OCI runtime specification's `process`.
+    /// Creates the process. `spec` is the JSON of `process` of the OCI runtime specification.
     pub async fn create(&self, spec: Vec<u8>, pipes: &Pipes) -> Result<(), String> {
         let request = ExecProcessRequest {
             container_id: self.container.clone(),
@@ -125,22 +125,22 @@ impl Process {
         };
         self.call::<_, Nothing>("/containerd.services.tasks.v1.Tasks/Exec", request).await.map(drop)
     }
-    /// Starts it; its ends of the pipes are open then.
+    /// Starts the process. It has opened its ends of the pipes when this returns.
     pub async fn start(&self) -> Result<(), String> {
         self.call::<_, Nothing>("/containerd.services.tasks.v1.Tasks/Start", self.named()).await.map(drop)
     }
-    /// Waits for its end; gives the exit code.
+    /// Waits for the end of the process and returns its exit code.
     pub async fn wait(&self) -> Result<u32, String> {
         let answer: WaitResponse = self.call("/containerd.services.tasks.v1.Tasks/Wait", self.named()).await?;
         Ok(answer.exit_status)
     }
-    /// Lets go of the end of its input that the runtime holds open.
+    /// Closes the runtime's end of the process's standard input.
     pub async fn close_stdin(&self) -> Result<(), String> {
         let ProcessRequest { container_id, exec_id } = self.named();
         let request = CloseIoRequest { container_id, exec_id, stdin: true };
         self.call::<_, Nothing>("/containerd.services.tasks.v1.Tasks/CloseIO", request).await.map(drop)
     }
-    /// Forgets it once it has ended.
+    /// Deletes the process after it ended.
     pub async fn delete(&self) -> Result<(), String> {
         self.call::<_, Nothing>("/containerd.services.tasks.v1.Tasks/DeleteProcess", self.named()).await.map(drop)
     }

@@ -1,6 +1,6 @@
-//! User namespaces of pods (`hostUsers: false`, KEP-127): each gets a range of host IDs of its own, kept in a file of the
-//! pod's directory, so that no two pods ever share one, over restarts too (upstream: `pkg/kubelet/userns`).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! User namespaces of pods (`hostUsers: false`, KEP-127). Each pod gets a separate range of host IDs, which is recorded in a file of the
+//! pod's directory, so that two pods never share a range, also after restarts (upstream: `pkg/kubelet/userns`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -14,27 +14,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::PodDirs;
 
-/// The record in a pod's directory.
+/// Name of the record in a pod's directory.
 const FILE: &str = "userns";
 
-/// A pod's range: its IDs from 0 on are `host` and up on the node.
+/// A pod's range: its IDs from 0 on are the host IDs from `host` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IdRange {
-    /// First ID on the node, a multiple of the length.
+    /// First host ID, a multiple of the length.
     pub host: u32,
-    /// As many they are.
+    /// Number of IDs.
     pub length: u32,
 }
 
-/// All IDs there are.
+/// Number of IDs of the kernel.
 const IDS: u64 = 1 << 32;
 
-/// Ranges of this length that can be given away: the first belongs to the node itself.
+/// Number of ranges of this length that can be assigned; the first one is the host's own.
 fn ranges(length: u32) -> u64 {
     (IDS / u64::from(length.max(1))).saturating_sub(1)
 }
 
-/// Whether each pod of the node can have a range of this length of its own.
+/// Checks that each of `pods_max` pods can have a range of this length.
 ///
 /// # Errors
 /// There are too few IDs.
@@ -46,19 +46,19 @@ pub fn enough(length: u32, pods_max: u32) -> Result<(), String> {
 }
 
 impl IdRange {
-    /// In CRI's form.
+    /// Converts to CRI's ID mapping.
     pub fn mapping(self) -> cri::IdMapping {
         cri::IdMapping { host_id: self.host, container_id: 0, length: self.length }
     }
 
-    /// The namespace for sandbox and containers.
+    /// Returns the user namespace for sandbox and containers.
     pub fn namespace(self) -> cri::UserNamespace {
         let mode = cri::NamespaceMode::Pod as i32;
         cri::UserNamespace { mode, uids: vec![self.mapping()], gids: vec![self.mapping()] }
     }
 }
 
-/// The record, with upstream's names.
+/// The record, with upstream's field names.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
@@ -75,26 +75,26 @@ struct RecordedMapping {
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct AssignedRanges {
     by_pod: HashMap<String, IdRange>,
     hosts: BTreeSet<u32>,
 }
 
-/// The ranges of this node's pods; cheap to clone.
+/// Assignment of ID ranges to this node's pods. Clones share the state.
 #[derive(Clone, Debug)]
 pub struct UserNamespaces {
     dirs: PodDirs,
     ranges_max: u32,
     length: u32,
-    taken: Arc<Mutex<Taken>>,
-    /// A record that cannot be read: which range it means is unknown, so none is given away.
+    taken: Arc<Mutex<AssignedRanges>>,
+    /// Path of an unreadable record. Its range is unknown, so no range is assigned while it exists.
     damaged: Option<PathBuf>,
 }
 
 impl UserNamespaces {
-    /// Takes up the records of pods that are there already. `ranges_max`: pods of this node; `length`: IDs of one pod.
+    /// Reads the records of existing pods. `ranges_max`: maximum number of pods; `length`: IDs per pod.
     pub fn open(dirs: PodDirs, ranges_max: u32, length: u32) -> Self {
-        let mut taken = Taken::default();
+        let mut taken = AssignedRanges::default();
         let mut damaged = None;
         for entry in std::fs::read_dir(dirs.pods()).into_iter().flatten().flatten() {
             let path = entry.path().join(FILE);
@@ -105,7 +105,7 @@ impl UserNamespaces {
                     taken.by_pod.insert(entry.file_name().to_string_lossy().into_owned(), range);
                 }
                 Err(e) => {
-                    tracing::error!(file = %path.display(), error = %e, "no user namespaces are made until this record is removed");
+                    tracing::error!(file = %path.display(), error = %e, "cannot read a user namespace record; remove the file to assign user namespaces again");
                     damaged = Some(path);
                 }
             }
@@ -113,10 +113,10 @@ impl UserNamespaces {
         Self { dirs, ranges_max, length, taken: Arc::new(Mutex::new(taken)), damaged }
     }
 
-    /// The pod's range; a free one is taken and recorded where it has none.
+    /// Returns the pod's range. Assigns and records a free one if the pod has none.
     ///
     /// # Errors
-    /// When all are taken or the record cannot be written: the pod must not be started then.
+    /// No range is free or the record cannot be written. The pod must not start then.
     pub async fn get(&self, uid: &str) -> Result<IdRange, String> {
         let (own, uid) = (self.clone(), uid.to_owned());
         FILES.run(move || own.take(&uid)).await.map_err(|e| e.to_string())?
@@ -141,11 +141,13 @@ impl UserNamespaces {
             range
         };
         let written = write(&self.dirs.pod(uid), range);
-        written.inspect_err(|_| self.forget(uid)).map_err(|e| format!("user namespace not recorded: {e}"))?;
+        written
+            .inspect_err(|_| self.forget(uid))
+            .map_err(|e| format!("cannot write the user namespace record: {e}"))?;
         Ok(range)
     }
 
-    /// Gives a pod's range back; its containers and its directory are gone.
+    /// Releases a pod's range after its containers and its directory are gone.
     pub fn forget(&self, uid: &str) {
         let mut taken = self.taken.lock();
         if let Some(range) = taken.by_pod.remove(uid) {
@@ -154,20 +156,20 @@ impl UserNamespaces {
     }
 }
 
-/// Ranges of another length would overlap with those that are given away now.
+/// Reads a record. A range of another length is an error, because it would overlap with ranges that are assigned now.
 fn read(path: &Path, length: u32) -> io::Result<Option<IdRange>> {
     let text = match std::fs::read(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
     let record: Record = serde_json::from_slice(&text)?;
-    let sound = |m: &[RecordedMapping]| match m {
+    let valid = |m: &[RecordedMapping]| match m {
         [m] if m.container_id == 0 && m.length == length && m.host_id.is_multiple_of(length) => Some(m.host_id),
         _ => None,
     };
-    match (sound(&record.uid_mappings), sound(&record.gid_mappings)) {
+    match (valid(&record.uid_mappings), valid(&record.gid_mappings)) {
         (Some(uids), Some(gids)) if uids == gids && uids != 0 => Ok(Some(IdRange { host: uids, length })),
-        _ => Err(io::Error::other("not a mapping of this kubelet's")),
+        _ => Err(io::Error::other("not an ID mapping of the configured length")),
     }
 }
 
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_read_stops_new_ranges() {
+    fn an_unreadable_record_prevents_new_ranges() {
         let dir = tempfile::tempdir().expect("tempdir");
         std::fs::create_dir_all(dir.path().join("pods/a")).expect("mkdir");
         std::fs::write(dir.path().join("pods/a/userns"), "{}").expect("write");

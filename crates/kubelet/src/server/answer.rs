@@ -1,4 +1,4 @@
-//! Answers of the kubelet's server.
+//! Responses of the kubelet's server.
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use http_body_util::BodyExt as _;
@@ -6,18 +6,18 @@ use http_body_util::combinators::UnsyncBoxBody;
 use kelson_cri::CriError;
 use tonic::Code;
 
-/// A body that streams.
+/// A streaming body.
 pub type Body = UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
-/// How long a runtime keeps streams that were asked for and not fetched: then it takes new ones again.
+/// How long a runtime keeps stream URLs that were requested and not used; after that it accepts new requests.
 const TOKENS_LIVE_SECONDS: &str = "60";
 
-/// A text answer.
+/// Creates a plain text response.
 pub fn text(code: StatusCode, body: impl Into<Bytes>) -> Response<Body> {
     typed(code, "text/plain; charset=utf-8", body)
 }
 
-/// An answer of a media type.
+/// Creates a response with a media type.
 pub fn typed(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response<Body> {
     let mut response = Response::new(http_body_util::Full::new(body.into()).boxed_unsync());
     *response.status_mut() = code;
@@ -25,7 +25,7 @@ pub fn typed(code: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Re
     response
 }
 
-/// An answer as JSON.
+/// Creates a JSON response.
 pub fn json(value: &impl serde::Serialize) -> Response<Body> {
     match serde_json::to_vec(value) {
         Ok(b) => typed(StatusCode::OK, "application/json", b),
@@ -33,7 +33,7 @@ pub fn json(value: &impl serde::Serialize) -> Response<Body> {
     }
 }
 
-/// What the runtime refused, in the status that upstream gives it: clients tell by it what is gone from what is broken.
+/// Converts a runtime error to upstream's status code, by which clients distinguish a missing container from a failure.
 pub fn refused_by_runtime(error: &CriError) -> Response<Body> {
     let code = match error.code {
         Code::NotFound => StatusCode::NOT_FOUND,
@@ -47,7 +47,7 @@ pub fn refused_by_runtime(error: &CriError) -> Response<Body> {
     response
 }
 
-/// An upgrade that is refused.
+/// Converts a rejected upgrade to a response.
 pub fn refused(refusal: Response<String>) -> Response<Body> {
     let (head, message) = refusal.into_parts();
     let mut response = text(head.status, message);
@@ -55,7 +55,7 @@ pub fn refused(refusal: Response<String>) -> Response<Body> {
     response
 }
 
-/// No such path.
+/// Creates the response for an unknown path.
 pub fn not_found() -> Response<Body> {
     text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_gone_is_told_from_what_is_broken() {
+    fn not_found_is_distinguished_from_failures() {
         for (code, status, again) in [
             (Code::NotFound, 404, None),
             (Code::ResourceExhausted, 429, Some("60")),

@@ -1,5 +1,5 @@
-//! Who calls the kubelet, by client certificate or by a token that the API server reviews, and whether they may, by the
-//! API server's SubjectAccessReview; answers are kept for a while (upstream: `pkg/kubelet/server/auth.go`).
+//! Authentication and authorization of the kubelet's clients: by client certificate or TokenReview, and by SubjectAccessReview of the API
+//! server; results are cached (upstream: `pkg/kubelet/server/auth.go`).
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,37 +21,37 @@ use tokio::time::Instant;
 use crate::config::{Config, ReviewRules};
 use crate::metrics::ReviewMetrics;
 
-/// How long a token that was found bad is: callers without a good one must not become requests to the API server.
+/// How long an invalid token is cached, so that clients without a valid token do not cause requests to the API server.
 const BAD_TOKEN_FOR: Duration = Duration::from_secs(10);
-/// Tokens in review at once; a caller waits [`REVIEW_WAIT`] for his turn.
+/// Maximum number of concurrent token reviews; a request waits up to [`REVIEW_WAIT`].
 const REVIEWS_MAX: usize = 8;
-/// How long a request waits for one of them.
+/// Maximum wait for a token review slot.
 const REVIEW_WAIT: Duration = Duration::from_secs(2);
-/// Longest token that is looked at.
+/// Maximum length of a token in bytes; longer ones are rejected.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
-/// Answers kept of each kind.
+/// Maximum number of cache entries of each kind.
 const KEPT_MAX: usize = 1000;
 
-/// A caller, as certificate or token name him.
+/// A client, as its certificate or token identifies it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct User {
-    /// The user name that policies refer to.
+    /// User name for authorization.
     pub name: String,
-    /// Tells him from another of the same name, where whoever knows him says so.
+    /// UID of the user; empty if unknown.
     pub uid: String,
-    /// The groups that policies refer to.
+    /// Groups for authorization.
     pub groups: Vec<String>,
-    /// What else is known of him, for authorizers that ask for it.
+    /// Further attributes for authorization.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// The key under which a certificate is named among what is known of its user.
+/// Key of a certificate's ID in the user's extra attributes.
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
-/// A token as it is kept: never itself.
+/// SHA-256 of a token; the token itself is never stored.
 type TokenDigest = [u8; 32];
 
-/// Decides who calls and what they may, and keeps the answers for a while.
+/// Authenticates and authorizes clients, with caches.
 pub struct Auth {
     client: Client,
     clock: Arc<dyn Clock>,
@@ -65,10 +65,10 @@ pub struct Auth {
 }
 
 impl Auth {
-    /// Trusting client certificates of `cas`; what is asked of the API server is shown by `registry`, once.
+    /// Creates it with the CA certificates of clients in `cas`. Metrics of reviews go to `registry`.
     ///
     /// # Errors
-    /// When a certificate of `cas` cannot be used.
+    /// A certificate of `cas` is invalid.
     pub fn new(
         client: Client,
         clock: Arc<dyn Clock>,
@@ -90,21 +90,21 @@ impl Auth {
         })
     }
 
-    /// Trusts client certificates of these authorities, and no others, from the next request on.
+    /// Replaces the CA certificates of clients, from the next request on.
     ///
     /// # Errors
-    /// When they cannot be read; what was trusted stays so.
+    /// They are invalid; the previous ones stay.
     pub fn trust(&self, ca_pem: &str) -> Result<(), String> {
         self.chains.as_ref().map_or(Ok(()), |chains| chains.replace(&[ca_pem]).map_err(|e| e.to_string()))
     }
 
-    /// Who calls; `None` without a good certificate or token, which is a 401.
+    /// Authenticates a client; `None` without a valid certificate or token, which results in status 401.
     pub async fn authenticate(&self, chain: &[CertificateDer<'static>], headers: &HeaderMap) -> Option<User> {
         if let (Some(chains), Some(leaf)) = (&self.chains, chain.first())
             && chains.verify(chain, self.clock.now()).is_ok()
         {
             let info = CertInfo::from_der(leaf).ok()?;
-            // A certificate without a common name names no user.
+            // A certificate without a common name does not identify a user.
             if !info.common_name.is_empty() {
                 return Some(User {
                     name: info.common_name,
@@ -128,7 +128,7 @@ impl Auth {
             return known;
         }
         let _turn = tokio::time::timeout(REVIEW_WAIT, self.reviews.acquire()).await.ok()?.ok()?;
-        // Another request may have asked about the same token meanwhile.
+        // Another request may have reviewed the same token meanwhile.
         if let Some(known) = self.known(&digest) {
             return known;
         }
@@ -139,8 +139,8 @@ impl Auth {
         let answer = match answer {
             Ok(a) => a.status.unwrap_or_default(),
             Err(e) => {
-                // Not kept: it says nothing of the token.
-                tracing::warn!(error = %e, "token not reviewed");
+                // Not cached, because the error does not concern the token.
+                tracing::warn!(error = %e, "token review failed; rejecting the request");
                 return None;
             }
         };
@@ -155,7 +155,7 @@ impl Auth {
         if tokens.len() >= KEPT_MAX {
             tokens.retain(|_, (user, at)| at.elapsed() < self.kept_for(user.as_ref()));
         }
-        // Bad tokens are dropped first, so that a flood of them does not cause reviews of the good ones.
+        // Invalid tokens are removed first, so that many of them do not cause reviews of valid tokens.
         if tokens.len() >= KEPT_MAX {
             tokens.retain(|_, (user, _)| user.is_some());
         }
@@ -172,14 +172,17 @@ impl Auth {
         if user.is_some() { self.kept.token_for } else { BAD_TOKEN_FOR }
     }
 
-    /// What is known of a token, if anything.
+    /// Returns the cached result of a token, if there is one.
     fn known(&self, digest: &TokenDigest) -> Option<Option<User>> {
         let tokens = self.tokens.lock();
         let (user, at) = tokens.get(digest)?;
         (at.elapsed() < self.kept_for(user.as_ref())).then(|| user.clone())
     }
 
-    /// Whether the caller may do `verb` with any of the node's `subresources`; the error says what not.
+    /// Authorizes `verb` on any of the node's `subresources`.
+    ///
+    /// # Errors
+    /// The message for status 403.
     pub async fn authorize(
         &self,
         user: &User,
@@ -214,8 +217,8 @@ impl Auth {
         let answer = match answer {
             Ok(r) => r.status.is_some_and(|s| s.allowed),
             Err(e) => {
-                // Not kept: the next caller asks again.
-                tracing::warn!(error = %e, "access not reviewed");
+                // Not cached; the next request asks again.
+                tracing::warn!(error = %e, "subject access review failed; denying the request");
                 return false;
             }
         };
@@ -228,7 +231,7 @@ impl Auth {
     }
 }
 
-/// The sum of a certificate, by which others find it.
+/// The ID of a certificate: its SHA-256.
 fn credential(leaf: &CertificateDer<'_>) -> String {
     let sum: [u8; 32] = Sha256::digest(leaf).into();
     let hex: String = sum.iter().map(|b| format!("{b:02x}")).collect();
@@ -251,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that knows one token, and counts who asks.
+    /// An API server that knows one token and counts requests.
     #[derive(Default)]
     struct Reviews {
         asked: AtomicUsize,
@@ -310,7 +313,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_certificate_without_a_name_authenticates_no_one() {
         let now = clock().now();
-        let ca = kelson_pki::Authority::create("ca", now).expect("an authority");
+        let ca = kelson_pki::Authority::create("ca", now).expect("a CA");
         let spec = kelson_pki::LeafSpec {
             common_name: "",
             organizations: &["system:masters".to_owned()],
@@ -328,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bad_tokens_do_not_push_good_ones_out() {
+    async fn invalid_tokens_do_not_evict_valid_ones_from_the_cache() {
         let (reviews, auth) = auth();
         assert!(auth.authenticate(&[], &bearer("good")).await.is_some());
         for n in 0..KEPT_MAX + 2 {
@@ -363,20 +366,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_known_of_a_user_is_told_to_who_decides() {
+    async fn user_attributes_are_sent_for_authorization() {
         let (reviews, auth) = auth();
         let user = auth.authenticate(&[], &bearer("good")).await.expect("known");
         auth.authorize(&user, "create", &["proxy"]).await.expect("allowed for what is known of him");
         let spec = reviews.last.lock().clone();
         assert_eq!((&spec["user"], &spec["uid"], &spec["groups"]), (&json!("u"), &json!("7"), &json!(["g"])));
         assert_eq!(spec["extra"], json!({"k": ["v", "w"]}));
-        // Of another, of whom less is known, it is asked anew.
+        // A user with other attributes is reviewed separately.
         let other = User { extra: BTreeMap::new(), ..user };
         assert!(auth.authorize(&other, "create", &["proxy"]).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_hold_as_long_as_the_configuration_says() {
+    async fn reviews_are_cached_as_configured() {
         let reviews = Arc::new(Reviews::default());
         let mut config = config();
         let seconds = Duration::from_secs;
@@ -394,12 +397,12 @@ mod tests {
         auth.authorize(&user, "get", &["metrics"]).await.expect("allowed");
         assert_eq!(reviews.asked.load(Ordering::SeqCst), 3, "the token alone was asked about again");
         config.server.reviews.takes_tokens = false;
-        assert_eq!(of(&config).authenticate(&[], &bearer("good")).await, None, "nobody is asked");
+        assert_eq!(of(&config).authenticate(&[], &bearer("good")).await, None, "no review is requested");
         assert_eq!(reviews.asked.load(Ordering::SeqCst), 3);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn questions_are_counted_by_the_codes_of_their_answers() {
+    async fn reviews_are_counted_by_status_code() {
         let registry = Registry::new();
         let client = Client::new(Arc::new(Wire(Arc::default())), "test");
         let auth = Auth::new(client, clock(), &config(), &[], &registry).expect("auth");

@@ -1,8 +1,7 @@
-//! Commands without a terminal, where the runtime is a containerd: the client's streams end here and are carried through
-//! named pipes, so that a command that closes its output (`sh -c 'cat > file'`) still gets all its input, and its output is
-//! not carried through one more process by pieces of what the command happened to write. See [`crate::runtime::tasks`].
-//! Everything else is spliced to the runtime's streaming server by `splice`.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Exec without a terminal for containerd. The client's streams end here and are connected to named pipes. Thus a command that closes its
+//! output (`sh -c 'cat > file'`) still gets all its input, and output is not copied by a further process in small writes. See
+//! [`crate::runtime::tasks`]. All other commands use the runtime's streaming server through `splice`.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,15 +23,15 @@ use super::answer::{Body, refused};
 use super::state::ServerState;
 use crate::runtime::tasks::{Pipes, Process};
 
-/// Bytes of input carried at a time.
+/// Number of input bytes per read.
 const COPY_BYTES: usize = 64 * 1024;
-/// What a pipe of output may hold, so that the runtime's shim goes on while what it wrote is carried; the most that Linux
-/// gives without asking.
+/// Requested size of an output pipe in bytes, so that containerd's shim can write while the output is copied; the maximum for unprivileged
+/// processes in Linux.
 const OUTPUT_PIPE_BYTES: usize = 1 << 20;
-/// Between attempts to open a pipe that the other side has not opened yet; it is about to.
+/// Delay between attempts to open a pipe that the other side has not opened yet.
 const READER_WAIT: Duration = Duration::from_millis(2);
 
-/// A command ready to be run in a container.
+/// A command that is ready to run in a container.
 pub struct Command {
     process: Process,
     spec: Vec<u8>,
@@ -42,12 +41,12 @@ pub struct Command {
     tasks: Tasks,
 }
 
-/// Where the named pipes of commands lie, below the kubelet's root directory.
+/// Directory of the named pipes, below the kubelet's root directory.
 pub fn directory(root: &Path) -> PathBuf {
     root.join("exec")
 }
 
-/// Prepares a command; `None` where the runtime must do it: another runtime, a terminal.
+/// Prepares a command; `None` if the runtime must run it because it is not containerd or a terminal is requested.
 pub async fn prepare(state: &ServerState, container: &str, command: &[String], wanted: ExecOptions) -> Option<Command> {
     let endpoint = &state.config.runtime_endpoint;
     if wanted.tty || state.runtime_name != "containerd" || endpoint.is_empty() {
@@ -61,7 +60,7 @@ pub async fn prepare(state: &ServerState, container: &str, command: &[String], w
     Some(Command { process, spec, dir: state.pipes_dir.join(id), wanted, options, tasks: state.tasks.clone() })
 }
 
-/// The container's own process with another command, from a container's verbose information.
+/// Returns the OCI process of a container with another command, from the container's verbose information.
 fn process_spec(info: &str, command: &[String]) -> Option<Vec<u8>> {
     let mut info: Value = serde_json::from_str(info).ok()?;
     let process = info["runtimeSpec"]["process"].as_object_mut()?;
@@ -72,7 +71,7 @@ fn process_spec(info: &str, command: &[String]) -> Option<Vec<u8>> {
 }
 
 impl Command {
-    /// Answers the client's upgrade and runs the command.
+    /// Accepts the client's upgrade and runs the command.
     pub fn serve(self, request: Request<Incoming>) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let accepted = match kelson_streams::accept_exec(&parts) {
@@ -85,7 +84,7 @@ impl Command {
         tasks.spawn("exec", OnPanic::Contain, async move {
             match upgraded.await {
                 Ok(io) => self.session(TokioIo::new(io), protocol).await,
-                Err(e) => tracing::debug!(error = %e, "upgrade failed"),
+                Err(e) => tracing::debug!(error = %e, "upgrading a connection for a stream failed"),
             }
         });
         accepted.response.map(|()| Empty::new().boxed_unsync())
@@ -98,31 +97,31 @@ impl Command {
         let mut streams = match ExecStreams::serve(io, protocol, self.wanted, &self.options).await {
             Ok(s) => s,
             Err(e) => {
-                tracing::debug!(error = %e, "exec not served");
+                tracing::debug!(error = %e, "cannot set up the streams of an exec");
                 return;
             }
         };
         let result = match self.run(&mut streams).await {
             Ok(Some(code)) => ExecResult::ExitCode(code),
-            // The client is gone.
+            // The client has disconnected.
             Ok(None) => ExecResult::Success,
             Err(e) => ExecResult::internal_error(format!("error executing command in container: {e}")),
         };
         streams.finish(&result).await;
         let dir = self.dir.clone();
         if let Ok(Err(e)) = FILES.run(move || std::fs::remove_dir_all(dir)).await {
-            tracing::debug!(dir = %self.dir.display(), error = %e, "pipes not removed");
+            tracing::debug!(dir = %self.dir.display(), error = %e, "cannot remove the pipes of an exec");
         }
     }
 
-    /// Runs the command to its end; `None` when the client left before.
+    /// Runs the command to its end; `None` if the client disconnected before.
     async fn run(&self, streams: &mut ExecStreams) -> Result<Option<i32>, String> {
         let failed =
             |e: String| format!("failed to exec in container: failed to start exec {:?}: {e}", self.process.id);
         let (dir, wanted) = (self.dir.clone(), self.wanted);
         let paths = FILES.run(move || make_pipes(&dir, wanted)).await;
         let paths = paths.map_err(|e| failed(e.to_string()))?.map_err(|e| failed(e.to_string()))?;
-        let open = Open::new(paths).map_err(|e| failed(e.to_string()))?;
+        let open = OpenPipes::new(paths).map_err(|e| failed(e.to_string()))?;
         let process = &self.process;
         process.create(self.spec.clone(), &open.paths).await.map_err(failed)?;
         if let Err(e) = process.start().await {
@@ -135,7 +134,7 @@ impl Command {
         let ended = async { tokio::join!(process.wait(), outputs.0, outputs.1).0 };
         let code = tokio::select! {
             code = ended => Some(code),
-            // The client left: the command's input ends and its output has no reader. It notices, or runs on.
+            // The client disconnected: the command's input ends and its output has no reader. It may continue to run.
             _ = streams.closed() => None,
         };
         drop(input);
@@ -150,15 +149,14 @@ impl Command {
             return Ok(None);
         };
         if let Err(e) = process.delete().await {
-            tracing::debug!(error = e, "process of an exec not removed");
+            tracing::debug!(error = e, "cannot delete the process of an exec");
         }
         Ok(Some(code?.try_into().unwrap_or(i32::MAX)))
     }
 }
 
-/// Makes the named pipes in `dir`. Outputs have one whether the client wants them or not: containerd's shim opens both, and
-/// fails on an empty path; what is not wanted is read and dropped. Only an unwanted stdin is left out (containerd:
-/// `pkg/cri/io/helpers.go`).
+/// Creates the named pipes in `dir`. There is always a pipe for each output, because containerd's shim opens both and fails for an empty
+/// path; unwanted output is read and dropped. Only an unwanted stdin has no pipe (containerd: `pkg/cri/io/helpers.go`).
 fn make_pipes(dir: &Path, wanted: ExecOptions) -> std::io::Result<Pipes> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -173,37 +171,37 @@ fn make_pipes(dir: &Path, wanted: ExecOptions) -> std::io::Result<Pipes> {
     Ok(Pipes { stdin: make(wanted.stdin, "stdin")?, stdout: make(true, "stdout")?, stderr: make(true, "stderr")? })
 }
 
-struct Open {
+struct OpenPipes {
     paths: Pipes,
     stdout: Output,
     stderr: Output,
 }
 
-/// The end of a pipe that is read here.
+/// The read end of an output pipe.
 struct Output {
     pipe: pipe::Receiver,
-    /// What it holds while nobody reads.
+    /// Capacity of the pipe in bytes.
     held: usize,
 }
 
 impl Output {
     fn open(path: &str) -> std::io::Result<Self> {
         let pipe = pipe::OpenOptions::new().open_receiver(path)?;
-        // Where more is not allowed it stays as it is, which only makes it slower.
+        // If a larger pipe is not permitted, the default size only makes it slower.
         let held = fcntl_setpipe_size(&pipe, OUTPUT_PIPE_BYTES).or_else(|_| fcntl_getpipe_size(&pipe))?;
         Ok(Self { pipe, held })
     }
 }
 
-impl Open {
-    /// Opens the ends that are read here, which does not wait for the other side.
+impl OpenPipes {
+    /// Opens the read ends, which does not wait for the other side.
     fn new(paths: Pipes) -> std::io::Result<Self> {
         Ok(Self { stdout: Output::open(&paths.stdout)?, stderr: Output::open(&paths.stderr)?, paths })
     }
 }
 
-/// Opens the writing end once the other side reads: what is written and closed before that would be lost, and its end
-/// never seen. The caller gives up when the process has ended.
+/// Opens the write end when the other side reads: data written and closed before would be lost, and its end never noticed. The caller stops
+/// waiting when the process has ended.
 async fn writer(path: &str) -> std::io::Result<pipe::Sender> {
     loop {
         match pipe::OpenOptions::new().open_sender(path) {
@@ -216,22 +214,21 @@ async fn writer(path: &str) -> std::io::Result<pipe::Sender> {
 async fn input(from: Stream, path: String, process: Process) {
     match writer(&path).await {
         Ok(mut to) => {
-            // A client that breaks off has ended its input too.
+            // A client that disconnects has ended its input as well.
             let _ = tokio::io::copy_buf(&mut BufReader::with_capacity(COPY_BYTES, from), &mut to).await;
         }
-        Err(e) => tracing::debug!(error = %e, "input of an exec not opened"),
+        Err(e) => tracing::debug!(error = %e, "cannot open the input pipe of an exec"),
     }
     if let Err(e) = process.close_stdin().await {
-        tracing::debug!(error = e, "input of an exec not closed");
+        tracing::debug!(error = e, "cannot close the input of an exec");
     }
 }
 
-/// Carries an output to the client, or reads and drops it where the client did not ask for it, so that the command does
-/// not stand still on a full pipe.
+/// Copies an output to the client. Reads and drops it if the client did not request it, so that the command does not block on a full pipe.
 async fn output(mut from: Output, to: Option<Stream>) {
     match to {
         Some(mut to) => {
-            // A client that reads no more is noticed by its connection.
+            // A client that stops reading is detected by its connection.
             let _ = kelson_streams::copy_gathered(&mut from.pipe, &mut to, from.held).await;
             let _ = to.shutdown().await;
         }
@@ -251,7 +248,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn input_waits_for_its_reader() {
+    async fn input_waits_until_the_process_opens_its_pipe() {
         use tokio::io::AsyncReadExt as _;
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("stdin");

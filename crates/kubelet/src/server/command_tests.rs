@@ -1,5 +1,5 @@
-//! Commands in a container, with a shim of this test's own behind containerd's task API: every combination of streams, over
-//! every protocol, with every way in which the command or its client ends.
+//! Exec with a fake shim behind containerd's task API: all combinations of streams, protocols, and ways in which the command or the client
+//! ends.
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ mod grpc;
 
 use grpc::{Frames, ended, framed};
 
-/// What the shim is asked to run; other fields of `ExecProcessRequest` do not matter here.
+/// The used fields of `ExecProcessRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Exec {
     #[prost(string, tag = "2")]
@@ -41,19 +41,19 @@ struct Waited {
 enum EndedBy {
     /// The command writes to both outputs and ends.
     Command,
-    /// The command ends when its input has ended.
+    /// The command ends at the end of its input.
     Input,
-    /// The client leaves while the command runs.
+    /// The client disconnects while the command runs.
     Client,
     /// The runtime cannot start the command.
     NoStart,
 }
 
-/// A shim that opens what it is given as containerd's does: outputs by writing, which fails for an empty path.
+/// A shim that opens its pipes like containerd's: outputs for writing, which fails for an empty path.
 #[derive(Default)]
 struct Shim {
     created: Mutex<HashMap<String, Exec>>,
-    /// Calls that came, by the last part of their path.
+    /// Received calls, by the last part of their path.
     calls: Mutex<Vec<String>>,
     input: Mutex<Vec<u8>>,
 }
@@ -110,11 +110,11 @@ impl Shim {
         }
     }
 
-    /// The command: it reads its input where its end depends on it, and writes to both outputs.
+    /// The command: reads its input if its end depends on it, and writes to both outputs.
     async fn run(&self, ending: EndedBy) {
         let exec = self.created.lock().get("").cloned().expect("created");
         if ending == EndedBy::Client {
-            // Until the kubelet lets go of the input, which it does when the client has left.
+            // Wait until the kubelet closes the input after the client disconnected.
             while !self.calls.lock().iter().any(|c| c == "CloseIO") {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -123,19 +123,19 @@ impl Shim {
         if ending == EndedBy::Input && !exec.stdin.is_empty() {
             let mut pipe = pipe::OpenOptions::new().open_receiver(&exec.stdin).expect("the input");
             let mut all = Vec::new();
-            // A named pipe ends at once as long as nobody has opened the other side.
+            // A named pipe reports its end as long as the other side is not open.
             while all.is_empty() {
                 pipe.read_to_end(&mut all).await.expect("reads");
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             *self.input.lock() = all;
         }
-        // Enough for an output that nobody reads to fill its pipe; once for each set of streams will do.
+        // Enough to fill the pipe of an unread output; needed only once per combination of streams.
         let size = if ending == EndedBy::Command { 400_000 } else { 10 };
         let outputs = move || {
             for (path, text) in [(exec.stdout, "out"), (exec.stderr, "err")] {
                 let mut file = std::fs::File::options().write(true).open(path).expect("an output");
-                // More than a pipe holds: an output that the client does not want must be read all the same.
+                // More than a pipe holds, so an unwanted output must be read as well.
                 file.write_all(text.repeat(size).as_bytes()).expect("written");
             }
         };
@@ -187,7 +187,9 @@ async fn check(wanted: ExecOptions, protocol: ExecProtocol, ending: EndedBy) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), left).await.unwrap_or_else(|_| panic!("{what}: nobody noticed"));
+        tokio::time::timeout(Duration::from_secs(20), left)
+            .await
+            .unwrap_or_else(|_| panic!("{what}: the end was not noticed"));
         return;
     }
     let (stdin, stdout, stderr) = (client.stdin.take(), client.stdout.take(), client.stderr.take());
@@ -217,7 +219,7 @@ async fn check(wanted: ExecOptions, protocol: ExecProtocol, ending: EndedBy) {
 }
 
 #[tokio::test]
-async fn every_combination_of_streams_over_every_protocol_to_every_end() {
+async fn exec_works_for_all_streams_protocols_and_endings() {
     use RemoteCommandVersion::{V1, V2, V3, V4, V5};
     let spdy = [V1, V2, V3, V4].map(ExecProtocol::Spdy);
     let channels = [(V1, false), (V1, true), (V4, false), (V4, true), (V5, false)];
@@ -228,7 +230,7 @@ async fn every_combination_of_streams_over_every_protocol_to_every_end() {
             let (stdin, stdout, stderr) = (streams & 1 > 0, streams & 2 > 0, streams & 4 > 0);
             let wanted = ExecOptions { stdin, stdout, stderr, tty: false };
             for ending in [EndedBy::Command, EndedBy::Input, EndedBy::Client, EndedBy::NoStart] {
-                // A client of channels cannot end its input before version 5.
+                // A channel client cannot end its input before version 5.
                 if ending != EndedBy::Input || !stdin || ends_input {
                     check(wanted, protocol, ending).await;
                 }

@@ -1,4 +1,4 @@
-//! `/configz`: the configuration in force, with the names of KubeletConfiguration.
+//! Endpoint `/configz`: the current configuration with the field names of KubeletConfiguration.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 use crate::config::Config;
 
-/// The configuration in force.
+/// Serves the current configuration.
 pub fn serve(state: Arc<ServerState>, _: Call) -> Answer {
     Box::pin(async move { configz(&state.config) })
 }
@@ -20,12 +20,12 @@ fn configz(c: &Config) -> Response<Body> {
     json_body(&json!({"kubeletconfig": shown(c)}))
 }
 
-/// Whole seconds as Go writes them.
+/// Formats whole seconds like Go.
 fn seconds(span: Duration) -> String {
     format!("{}s", span.as_secs())
 }
 
-/// What the configuration says, with the names of its fields. Headers may be secret: only their names are shown.
+/// Builds the configuration object. Values of headers may be secret, so only their names are shown.
 fn shown(c: &Config) -> Value {
     let mut all = fields(c);
     let published = c.published_pods.as_ref();
@@ -83,7 +83,7 @@ mod tests {
     use crate::config::cgroups::MemoryQos;
 
     #[test]
-    fn what_was_said_is_shown_and_what_is_secret_is_not() {
+    fn configz_shows_the_configuration_without_secrets() {
         let mut config = Config::new("n", std::path::Path::new("/"));
         let usual = shown(&config);
         assert_eq!(usual["tlsCipherSuites"], json!([]));

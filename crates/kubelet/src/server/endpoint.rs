@@ -1,4 +1,4 @@
-//! One endpoint of the server. Each is a file with its `serve`, and a row in the table of `routes`.
+//! The interface of endpoints. Each endpoint is a file with a function `serve` and a row in the table of `routes`.
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -9,43 +9,43 @@ use kelson_meta::url::{Query, decode};
 use super::answer::Body;
 use super::state::ServerState;
 
-/// An answer on its way.
+/// Future of a response.
 pub type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-/// A request whose path has been read.
+/// A request with its decoded path and query.
 pub struct Call {
-    /// The decoded segments of the path below the endpoint's root.
+    /// Decoded path segments below the endpoint's root.
     pub below: Vec<String>,
-    /// The decoded parameters.
+    /// Decoded query parameters.
     pub query: Query,
     /// Method, headers and body.
     pub request: Request<Incoming>,
 }
 
-/// An endpoint: everything below one first segment of the path.
+/// An endpoint: all paths with the same first segment.
 pub struct Endpoint {
-    /// The first segment of its paths.
+    /// First path segment.
     pub root: &'static str,
-    /// Subresources of the node any of which authorizes it.
+    /// Subresources of `nodes`; permission for any of them authorizes the request.
     pub subresources: &'static [&'static str],
-    /// Whether it runs something in a pod: then it is authorized as `create` whatever its method, since a WebSocket begins
-    /// as a GET.
+    /// Whether it runs something in a pod. It is then authorized with the verb `create` for every method, because a WebSocket starts with
+    /// GET.
     pub acts: bool,
-    /// Whether it is for those who look for faults, and goes with `enableDebuggingHandlers`.
+    /// Whether it is for debugging and depends on `enableDebuggingHandlers`.
     pub debugs: bool,
-    /// Serves a request that is allowed.
+    /// Serves an authorized request.
     pub serve: fn(Arc<ServerState>, Call) -> Answer,
 }
 
-/// The segments of a path, decoded, without empty ones; `None` for a path that no client of good faith sends: with a
-/// broken escape, dots as segments, or a slash or zero byte hidden in one.
+/// Splits a path into decoded segments, without empty ones. `None` for a malformed or suspicious path: an invalid escape, dot segments, or
+/// an escaped slash or zero byte.
 pub fn segments(path: &str) -> Option<Vec<String>> {
     let decoded: Vec<String> = path.split('/').filter(|s| !s.is_empty()).map(decode).collect::<Option<_>>()?;
     let bad = |s: &String| matches!(s.as_str(), "." | "..") || s.contains(['/', '\0']);
     (!decoded.iter().any(bad)).then_some(decoded)
 }
 
-/// The verb of a request on a node's subresource.
+/// The verb for authorization.
 pub fn verb(endpoint: Option<&Endpoint>, method: &Method) -> &'static str {
     if endpoint.is_some_and(|e| e.acts) {
         return "create";

@@ -1,4 +1,4 @@
-//! `/exec` and `/attach`: a new process in a container, or the streams of the one that runs.
+//! Endpoints `/exec` and `/attach`: runs a process in a container, or attaches to the container's own process.
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
@@ -13,7 +13,7 @@ use super::state::ServerState;
 use super::target::running_container;
 use super::{command, translate};
 
-/// Serves `/exec`, a command in a container.
+/// Serves `/exec`: runs a command in a container.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let opened = match open(&state, &call).await {
@@ -25,10 +25,10 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     })
 }
 
-/// Serves `/attach`, the streams of a container's own process.
+/// Serves `/attach`: connects to the streams of a container's process.
 pub fn serve_attach(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
-        let Opened { container_id, wanted } = match open(&state, &call).await {
+        let ExecSession { container_id, wanted } = match open(&state, &call).await {
             Ok(opened) => opened,
             Err(refusal) => return refusal,
         };
@@ -39,13 +39,13 @@ pub fn serve_attach(state: Arc<ServerState>, call: Call) -> Answer {
     })
 }
 
-/// What both need.
-struct Opened {
+/// The container and the requested streams.
+struct ExecSession {
     container_id: String,
     wanted: ExecOptions,
 }
 
-async fn open(state: &ServerState, call: &Call) -> Result<Opened, Response<Body>> {
+async fn open(state: &ServerState, call: &Call) -> Result<ExecSession, Response<Body>> {
     let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
     let (namespace, pod, container) = match below.as_slice() {
         [namespace, pod, container] => (namespace, (*pod, None), container),
@@ -63,11 +63,16 @@ async fn open(state: &ServerState, call: &Call) -> Result<Opened, Response<Body>
     if !wanted.stdin && !wanted.stdout && !wanted.stderr {
         return Err(text(StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr"));
     }
-    Ok(Opened { container_id: running_container(state, namespace, pod, container).await?, wanted })
+    Ok(ExecSession { container_id: running_container(state, namespace, pod, container).await?, wanted })
 }
 
-async fn exec(state: &Arc<ServerState>, opened: Opened, query: &Query, request: Request<Incoming>) -> Response<Body> {
-    let Opened { container_id, wanted } = opened;
+async fn exec(
+    state: &Arc<ServerState>,
+    opened: ExecSession,
+    query: &Query,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let ExecSession { container_id, wanted } = opened;
     let cmd: Vec<String> = query.all("command").map(str::to_owned).collect();
     let ExecOptions { stdin, stdout, stderr, tty } = wanted;
     if let Some(command) = command::prepare(state, &container_id, &cmd, wanted).await {

@@ -1,8 +1,7 @@
-//! Port-forward: the client's streams are ended here, and each connection is made by this process inside the pod's
-//! network namespace. Asking the runtime to do it costs a second per connection with containerd, which waits that long
-//! for the client to end its side before it passes the pod's end on. Runtimes that do not tell the namespace (virtual
-//! machines) are still asked.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Port-forward. The client's streams end here, and this process connects in the pod's network namespace. The runtime is not used, because
+//! containerd delays the end of each connection by a second: it waits that long for the client to close its side. Runtimes that do not
+//! report the namespace (virtual machines) are still used.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::fs::File;
 use std::io;
@@ -34,10 +33,10 @@ use crate::pod;
 use crate::probes::words::os_text;
 use crate::runtime::labels;
 
-/// How long a connection inside the pod may take; it is one to a loopback address.
+/// Timeout of a connection to the pod's loopback address.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Serves `/portForward`, connections to ports of a pod.
+/// Serves `/portForward`: connections to ports of a pod.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
@@ -73,7 +72,7 @@ async fn port_forward(
     let Some(sandbox) = sandboxes.into_iter().max_by_key(|s| s.created_at) else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to find sandbox for pod {pod}_{namespace}"));
     };
-    // A pod with a runtime class may be a virtual machine, whose ports are not behind the namespace's loopback.
+    // A pod with a RuntimeClass may be a virtual machine, whose ports are not on the namespace's loopback.
     let plain = found.spec.as_ref().is_none_or(|s| s.runtime_class_name.as_deref().unwrap_or_default().is_empty());
     if plain && let Some(network) = network(&*state.runtime, &sandbox.id).await {
         let target = SessionTarget { network, pod: format!("{pod}_{namespace}"), uid: pod::uid(&found).to_owned() };
@@ -87,16 +86,16 @@ async fn port_forward(
     }
 }
 
-/// The network a sandbox is on.
+/// Network of a sandbox.
 #[derive(Debug, Clone)]
 enum Network {
-    /// The node's own.
+    /// The host network.
     Node,
-    /// The namespace behind this path, held open.
+    /// A network namespace, as an open file descriptor.
     Namespace(Arc<OwnedFd>),
 }
 
-/// The part of a runtime's verbose sandbox information that containerd and CRI-O share.
+/// The part of the verbose sandbox information that containerd and CRI-O have in common.
 #[derive(Debug, Deserialize)]
 struct Info {
     #[serde(rename = "runtimeSpec")]
@@ -122,8 +121,7 @@ struct Namespace {
     path: PathBuf,
 }
 
-/// The path of the network namespace in a sandbox's verbose information: `Some(None)` where it is the node's,
-/// `None` where nothing is said.
+/// Path of the network namespace in a sandbox's verbose information: `Some(None)` for the host network, `None` if there is no information.
 fn namespace_path(info: &str) -> Option<Option<PathBuf>> {
     let info: Info = serde_json::from_str(info).ok()?;
     match info.spec.linux.namespaces.into_iter().find(|n| n.kind == "network") {
@@ -133,7 +131,7 @@ fn namespace_path(info: &str) -> Option<Option<PathBuf>> {
     }
 }
 
-/// Which network a sandbox is on, if the runtime says so and this process can reach it.
+/// Returns the network of a sandbox, if the runtime reports it and this process can open it.
 async fn network(runtime: &dyn Runtime, sandbox: &str) -> Option<Network> {
     let info = runtime.pod_sandbox_status(sandbox, true).await.ok()?.info;
     match namespace_path(info.get("info")?)? {
@@ -145,7 +143,7 @@ async fn network(runtime: &dyn Runtime, sandbox: &str) -> Option<Network> {
     }
 }
 
-/// Connects to a port of the pod's loopback, IPv4 first.
+/// Connects to a port on the pod's loopback, IPv4 first.
 async fn connect(network: &Network, port: u16) -> Result<TcpStream, String> {
     let mut faults = Vec::new();
     for (words, at) in [
@@ -162,8 +160,8 @@ async fn connect(network: &Network, port: u16) -> Result<TcpStream, String> {
     Err(format!("failed to connect to localhost:{port} inside the pod's network namespace, {}", faults.join(" ")))
 }
 
-/// A socket belongs to the namespace it was made in, whichever thread uses it: one is made on a thread that lives no
-/// longer, so that no thread of the pool is ever somewhere else.
+/// Creates a socket in the namespace. A socket stays in the namespace of the thread that created it, so a new thread is used, and no thread
+/// of the pool ever changes its namespace.
 async fn socket(network: &Network, v4: bool) -> io::Result<TcpSocket> {
     let make = move || {
         let family = if v4 { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -177,7 +175,7 @@ async fn socket(network: &Network, v4: bool) -> io::Result<TcpSocket> {
             let (to, made) = tokio::sync::oneshot::channel();
             std::thread::Builder::new().name("port-forward".into()).spawn(move || {
                 let entered = rustix::thread::move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network));
-                // The receiver is gone when the client has left.
+                // The receiver is gone if the client disconnected.
                 let _ = to.send(entered.and_then(|()| make()));
             })?;
             made.await.map_err(io::Error::other)??
@@ -186,17 +184,17 @@ async fn socket(network: &Network, v4: bool) -> io::Result<TcpSocket> {
     Ok(TcpSocket::from_std_stream(made.into()))
 }
 
-/// What a session needs to know.
+/// Target of a session.
 struct SessionTarget {
-    /// Where the pod's ports are.
+    /// Network of the pod.
     network: Network,
-    /// `name_namespace`, for messages.
+    /// The pod as `name_namespace`, for messages.
     pod: String,
-    /// The pod's UID, which messages name.
+    /// UID of the pod, for messages.
     uid: String,
 }
 
-/// Answers the client's upgrade and serves its connections until it leaves; `tasks` are the session's own.
+/// Accepts the client's upgrade and serves its connections until it disconnects. `tasks` is the session's own group.
 fn answer(
     tasks: Tasks,
     request: Request<Incoming>,
@@ -213,7 +211,7 @@ fn answer(
     tasks.spawn("port-forward", OnPanic::Contain, async move {
         match upgraded.await {
             Ok(io) => session(&own, TokioIo::new(io), (accepted.protocol, options), target).await,
-            Err(e) => tracing::debug!(error = %e, "upgrade failed"),
+            Err(e) => tracing::debug!(error = %e, "upgrading a connection for a stream failed"),
         }
     });
     accepted.response.map(|()| Empty::new().boxed_unsync())
@@ -228,7 +226,7 @@ async fn session(
     let mut session = match PortForwardSession::serve(io, protocol, &options) {
         Ok(s) => s,
         Err(e) => {
-            tracing::debug!(error = %e, "port-forward not served");
+            tracing::debug!(error = %e, "cannot set up the streams of a port-forward");
             return;
         }
     };
@@ -236,14 +234,14 @@ async fn session(
     while let Some(pair) = session.next_pair().await {
         tasks.spawn("port-forward-pair", OnPanic::Contain, carry(pair, Arc::clone(&target)));
     }
-    // The client is gone, and with it the reader of what the pairs still carry.
+    // The client has disconnected, so no one reads what the connections still carry.
     tasks.token().cancel();
 }
 
 async fn carry(pair: PortForwardPair, target: Arc<SessionTarget>) {
     match connect(&target.network, pair.port).await {
         Ok(stream) => {
-            // Not fatal: it only delays small writes.
+            // A failure only delays small writes.
             let _ = stream.set_nodelay(true);
             pair.relay(stream).await;
         }
@@ -266,14 +264,14 @@ mod tests {
         let pod = info(r#"[{"type":"pid"},{"type":"network","path":"/run/netns/x"}]"#);
         assert_eq!(namespace_path(&pod), Some(Some("/run/netns/x".into())));
         assert_eq!(namespace_path(&info(r#"[{"type":"pid"}]"#)), Some(None), "the node's");
-        assert_eq!(namespace_path(&info(r#"[{"type":"network"}]"#)), None, "one of its own, made by the runtime");
+        assert_eq!(namespace_path(&info(r#"[{"type":"network"}]"#)), None, "a new namespace of the runtime");
         for nothing in ["", "{}", r#"{"runtimeSpec":{}}"#] {
             assert_eq!(namespace_path(nothing), None, "{nothing}");
         }
     }
 
     #[tokio::test]
-    async fn connects_and_says_why_not() {
+    async fn connections_to_the_pod_succeed_or_report_the_error() {
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("listen");
         let port = listener.local_addr().expect("address").port();
         let (stream, accepted) = tokio::join!(connect(&Network::Node, port), listener.accept());
@@ -282,7 +280,7 @@ mod tests {
         let mut got = [0; 1];
         theirs.read_exact(&mut got).await.expect("read");
         drop((listener, ours, theirs));
-        let why = connect(&Network::Node, port).await.expect_err("nobody listens");
+        let why = connect(&Network::Node, port).await.expect_err("no process listens");
         assert!(why.contains(&format!("dial tcp4 127.0.0.1:{port}: connect: connection refused")), "{why}");
     }
 }

@@ -1,4 +1,4 @@
-//! `/healthz`: the server answers, so its process lives.
+//! Endpoint `/healthz`: a response shows that the process works.
 use std::sync::Arc;
 
 use http::StatusCode;
@@ -7,7 +7,7 @@ use super::answer::{not_found, text};
 use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 
-/// `ok` as long as the server answers.
+/// Responds with `ok`.
 pub fn serve(_: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         match call.below.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {

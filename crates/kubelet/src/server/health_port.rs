@@ -1,5 +1,4 @@
-//! The port that says to this machine alone whether the kubelet lives (`healthzBindAddress`, `healthzPort`): plain HTTP, as
-//! `kubeadm` and supervisors ask for it.
+//! The `healthz` port (`healthzBindAddress`, `healthzPort`): plain HTTP for `kubeadm` and supervisors on this machine.
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,23 +14,23 @@ use tokio::sync::Semaphore;
 
 use super::answer::{Body, not_found, text};
 
-/// Before a port that another process has is asked for again.
+/// Delay before a port in use is tried again.
 const TAKEN_RETRY: Duration = Duration::from_secs(5);
-/// How long a request's head may take, and an idle connection stays.
+/// Timeout for request headers and for idle connections.
 const HEAD_MAX: Duration = Duration::from_secs(15);
-/// Connections at once; more are closed.
+/// Maximum number of connections; more are closed.
 const CONNECTIONS_MAX: usize = 32;
 
-/// Serves until the task is ended. A port that is taken is waited for: the kubelet works without it.
+/// Serves until the task is aborted. If the port is in use, the kubelet works without it and retries.
 pub async fn serve(tasks: Tasks, at: SocketAddr) {
-    let mut told = false;
+    let mut is_logged = false;
     let listener = loop {
         match TcpListener::bind(at).await {
             Ok(listener) => break listener,
-            Err(error) if !told => tracing::warn!(%at, %error, "health is not served there yet"),
+            Err(error) if !is_logged => tracing::warn!(%at, %error, "cannot listen on the healthz port; retrying"),
             Err(_) => {}
         }
-        told = true;
+        is_logged = true;
         tokio::time::sleep(TAKEN_RETRY).await;
     };
     listen(tasks, listener).await;
@@ -53,7 +52,7 @@ async fn listen(tasks: Tasks, listener: TcpListener) {
                 );
             let mut server = hyper::server::conn::http1::Builder::new();
             let server = server.timer(TokioTimer::new()).header_read_timeout(HEAD_MAX);
-            // A caller who goes away in the middle has nothing to be told.
+            // A client that disconnects needs no response.
             let _ = server.serve_connection(TokioIo::new(tcp), service).await;
         });
     }
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_says_ok_and_nothing_else() {
+    async fn the_healthz_port_serves_only_healthz() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let at = listener.local_addr().expect("its address");
         let tasks = Tasks::root("test");

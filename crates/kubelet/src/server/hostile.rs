@@ -1,5 +1,5 @@
-//! Callers of the kubelet who have nothing good to show, and what each subresource opens: certificates of others, headers that are
-//! believed elsewhere, a user with one right.
+//! Clients without valid credentials, and what each subresource permits: foreign certificates, headers of front proxies, a user with one
+//! permission.
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::auth::Auth;
 use super::routes::judged;
 use crate::config::Config;
 
-/// An API server that knows the token `good` as `u`, who may read `nodes/pods` and nothing else. What it was asked is kept.
+/// An API server that knows the token `good` as user `u`, who may read `nodes/pods` only. Records the requests.
 struct ReviewWire(Arc<Mutex<Vec<Value>>>);
 
 impl Transport for ReviewWire {
@@ -60,23 +60,23 @@ fn world() -> World {
     World { asked, ca, now, auth }
 }
 
-fn shown(authority: &Authority, purpose: Purpose, at: Timestamp) -> Vec<CertificateDer<'static>> {
+fn shown(ca: &Authority, purpose: Purpose, at: Timestamp) -> Vec<CertificateDer<'static>> {
     let organizations = ["ops".to_owned()];
     let lifetime = Duration::from_secs(3600);
     let spec = LeafSpec { common_name: "jane", organizations: &organizations, sans: &[], purpose, lifetime };
-    certificates_from_pem(&authority.issue(&spec, at).expect("issued").cert_pem).expect("a chain")
+    certificates_from_pem(&ca.issue(&spec, at).expect("issued").cert_pem).expect("a chain")
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_certificates_of_the_clusters_users_that_are_in_force_name_anybody() {
+async fn only_valid_client_certificates_of_the_ca_authenticate() {
     let w = world();
     let (none, two_hours) = (HeaderMap::new(), Duration::from_secs(7200));
     let jane = w.auth.authenticate(&shown(&w.ca, Purpose::Client, w.now), &none).await.expect("known");
     assert_eq!((jane.name.as_str(), jane.groups), ("jane", vec!["ops".to_owned(), "system:authenticated".to_owned()]));
     let stranger = Authority::create("ca", w.now).expect("ca");
     for (what, chain) in [
-        ("nobody's", Vec::new()),
-        ("of another authority of that name", shown(&stranger, Purpose::Client, w.now)),
+        ("none", Vec::new()),
+        ("of another CA of that name", shown(&stranger, Purpose::Client, w.now)),
         ("expired", shown(&w.ca, Purpose::Client, w.now - two_hours)),
         ("not yet valid", shown(&w.ca, Purpose::Client, w.now + two_hours)),
         ("a server's", shown(&w.ca, Purpose::Server, w.now)),
@@ -96,7 +96,7 @@ async fn only_certificates_of_the_clusters_users_that_are_in_force_name_anybody(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_right_to_one_subresource_opens_what_it_is_for_and_nothing_else() {
+async fn permission_for_a_subresource_permits_only_its_endpoints() {
     let w = world();
     let token = HeaderMap::from_iter([(header::AUTHORIZATION, "Bearer good".parse().expect("a header"))]);
     let user = w.auth.authenticate(&[], &token).await.expect("known");
@@ -127,7 +127,7 @@ async fn a_right_to_one_subresource_opens_what_it_is_for_and_nothing_else() {
     let asked = w.asked.lock().clone();
     let of = |spec: &Value| spec["resourceAttributes"]["subresource"].as_str().map(str::to_owned);
     let mut seen: Vec<String> = asked.iter().filter_map(of).collect();
-    // The general one is asked about once for reading and once for acting.
+    // The general subresource is checked once for reading and once for acting.
     seen.sort_unstable();
     let wanted = ["checkpoint", "configz", "healthz", "log", "metrics", "pods", "proxy", "proxy", "stats"];
     assert_eq!(seen, wanted, "the fine ones each once, as answers are kept");

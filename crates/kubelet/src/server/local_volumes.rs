@@ -1,6 +1,6 @@
-//! `/localVolumes`: the removal of a directory of the built-in provisioner, asked for by its controller through the API's
-//! proxy when the volume's claim is gone. A node has no say over volumes, so it is told instead of watching.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Endpoint `/localVolumes`: removes a directory of the built-in provisioner. Its controller calls it through the API server's proxy after
+//! the claim was deleted. The node has no permission for volumes and so does not watch them.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::io;
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use super::answer::{Body, not_found, text};
 use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 
-/// What the names of all such directories begin with.
+/// Prefix of the names of all such directories.
 const PREFIX: &str = "pvc-";
 
-/// Removes one directory with everything in it. One that is not there is removed already.
+/// Removes one directory and its contents. A missing directory is a success.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let (root, is_delete) = (state.config.local_volumes_dir.clone(), call.request.method() == Method::DELETE);

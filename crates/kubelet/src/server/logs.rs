@@ -1,5 +1,5 @@
-//! `/containerLogs`.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Endpoint `/containerLogs`: logs of containers.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,16 +22,19 @@ use crate::logs::read::{self, Options};
 use crate::pod;
 use crate::runtime::labels;
 
-/// Blocks on their way to the client: what it does not read is not read from the disk.
-const BLOCKS_MAX: usize = 4;
+/// Number of blocks that wait for the client; when it does not read, the file is not read further.
+pub(super) const BLOCKS_MAX: usize = 4;
 
-/// Options from a query; `Err` is what is wrong with it.
+/// Parses the query.
+///
+/// # Errors
+/// The invalid parameter.
 fn options(query: &Query, now: jiff::Timestamp) -> Result<Options, String> {
     let number = |name: &str| -> Result<Option<u64>, String> {
         let Some(v) = query.get(name).filter(|v| !v.is_empty()) else { return Ok(None) };
         v.parse().map(Some).map_err(|_| format!("invalid {name}: {v:?}"))
     };
-    // More than there has been of time: all of it.
+    // A value before the beginning of time means the whole log.
     let mut since = number("sinceSeconds")?.and_then(|s| now.checked_sub(Duration::from_secs(s)).ok());
     if let Some(t) = query.get("sinceTime").filter(|v| !v.is_empty()) {
         since = Some(t.parse().map_err(|_| format!("invalid sinceTime: {t:?}"))?);
@@ -52,7 +55,7 @@ fn options(query: &Query, now: jiff::Timestamp) -> Result<Options, String> {
     })
 }
 
-/// The log of one container, followed where that is asked for.
+/// Serves the log of one container.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let [namespace, pod, container] = call.below.as_slice() else { return not_found() };
@@ -89,7 +92,7 @@ async fn answer(state: &ServerState, namespace: &str, name: &str, container: &st
             status.is_ok_and(|s| s.status.is_some_and(|s| s.state == cri::ContainerState::ContainerRunning as i32))
         };
         if let Err(e) = read::read(path, options, sink, alive).await {
-            tracing::debug!(error = %e, "log not read to its end");
+            tracing::debug!(error = %e, "reading a container log failed");
         }
     });
     let stream =
@@ -99,7 +102,7 @@ async fn answer(state: &ServerState, namespace: &str, name: &str, container: &st
     response
 }
 
-/// The instance whose log is meant, and its file.
+/// Finds the instance and its log file.
 async fn log_of(state: &ServerState, pod: &Pod, container: &str, previous: bool) -> Result<(String, PathBuf), String> {
     let selector = [
         (labels::POD_UID.to_owned(), pod::uid(pod).to_owned()),
@@ -114,7 +117,7 @@ async fn log_of(state: &ServerState, pod: &Pod, container: &str, previous: bool)
     let exited = cri::ContainerState::ContainerExited as i32;
     let waits = waiting_reason(pod, container);
     let chosen = if previous {
-        // The newest instance itself is the previous one while its successor waits out its delay.
+        // The newest instance is the previous one while its successor waits for its back-off.
         let skip = usize::from(waits.is_none());
         let found = started.filter(|c| c.state == exited || skip == 1).nth(skip);
         found.ok_or_else(|| format!("previous terminated container {container:?} in pod {name:?} not found"))?

@@ -1,10 +1,10 @@
-//! The kubelet's HTTPS server: logs, exec, attach, port-forward, run, pods, stats, metrics, health. Every request but
-//! health of a loopback caller is authenticated and authorized (upstream: `pkg/kubelet/server`).
+//! The kubelet's HTTPS server: logs, exec, attach, port-forward, run, pods, statistics, metrics, health. Every request is authenticated and
+//! authorized (upstream: `pkg/kubelet/server`).
 #![allow(clippy::disallowed_methods, reason = "blocking: read at start, before anything is served")]
 
 mod answer;
 mod auth;
-mod authorities;
+mod client_ca;
 pub(crate) mod command;
 mod configz;
 mod endpoint;
@@ -28,6 +28,9 @@ mod splice;
 pub mod state;
 mod target;
 mod translate;
+#[cfg(test)]
+#[path = "tests/unread.rs"]
+mod unread;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -35,6 +38,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
@@ -54,38 +58,43 @@ use auth::Auth;
 pub use routes::judged;
 use state::ServerState;
 
-/// Silence before the kernel asks a peer, and between two questions.
+/// TCP keep-alive: idle time before the first probe, and interval of probes.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Questions without an answer before the connection is closed.
+/// Number of unanswered keep-alive probes after which the connection is closed.
 const KEEP_ALIVE_PROBES: u32 = 9;
-/// Connections served at once; more are closed.
+/// Maximum number of connections; more are closed.
 const CONNECTIONS_MAX: usize = 1024;
-/// Connections of one address at once; loopback may have all.
+/// Maximum number of connections per address; loopback may use all.
 const CONNECTIONS_PER_PEER_MAX: usize = 256;
-/// Before the next connection is taken when one could not be: there may be no descriptor left.
+/// Delay after a failed accept, for example when no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a TLS handshake may take.
+/// Timeout of a TLS handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// How long a request's head may take, counted from the end of the request before.
+/// Timeout for request headers, counted from the end of the previous request.
 const HEADER_MAX: Duration = Duration::from_secs(30);
-/// Life of the certificate that serves until the cluster issued one.
+/// Lifetime of the self-signed certificate.
 const SELF_SIGNED_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What the server is made of.
+/// Bytes of a request's head, and of an answer that the peer does not read, that a connection may hold.
+const BUFFER_BYTES_MAX: usize = 256 << 10;
+
+/// State and dependencies of the server. [`Server::start`] listens and serves in a task; each connection is limited per address, does a TLS
+/// handshake with the current serving certificate and CA certificates, and passes its requests to `routes`, which authenticates, authorizes
+/// and calls an endpoint.
 pub struct Server {
-    /// What requests are served with.
+    /// State for endpoints.
     pub state: ServerState,
-    /// The API, for reviews of tokens and access, and for the serving certificate.
+    /// Client of the API, for reviews and for the serving certificate.
     pub client: Client,
-    /// What the serving certificate is to name; empty until the node has addresses.
+    /// Names for the serving certificate; empty until the node has addresses.
     pub names: watch::Receiver<Vec<San>>,
 }
 
 impl Server {
-    /// Starts the server; gives its port, 0 where none is configured.
+    /// Starts the server. Returns its port, or 0 if no server is configured.
     ///
     /// # Errors
-    /// When it cannot listen or its certificates cannot be read.
+    /// It cannot listen, or its certificates cannot be read.
     pub async fn start(self) -> Result<u16, ServerError> {
         let Self { state, client, names } = self;
         let settings = state.config.server.clone();
@@ -120,15 +129,15 @@ impl Server {
             tls: RwLock::new(tls),
             certificate,
             auth: Arc::new(auth.map_err(ServerError::Certificate)?),
-            places: Places::default(),
+            places: ConnectionLimits::default(),
             state: Arc::new(state),
         });
         let tasks = serving.state.tasks.clone();
         if let Some(file) = settings.client_ca_file {
             let (serving, known) = (Arc::clone(&serving), settings.client_ca_pem);
-            tasks.supervise("client-authorities", move || {
+            tasks.supervise("client-ca", move || {
                 let serving = Arc::clone(&serving);
-                authorities::follow(file.clone(), known.clone(), move |ca| serving.trust(ca))
+                client_ca::follow(file.clone(), known.clone(), move |ca| serving.trust(ca))
             });
         }
         tasks.supervise("server-accept", move || accept(Arc::clone(&serving)));
@@ -139,15 +148,15 @@ impl Server {
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address is taken or not this machine's.
+    /// The address is in use or not an address of this machine.
     #[error("listen on {at}: {source}")]
     Listen {
-        /// Where it was to listen.
+        /// The configured address.
         at: SocketAddr,
-        /// The system's reason.
+        /// The error of the system call.
         source: std::io::Error,
     },
-    /// A certificate, a key or an authority cannot be used.
+    /// A certificate, key or CA certificate is invalid.
     #[error("{0}")]
     Certificate(String),
 }
@@ -157,12 +166,12 @@ struct Serving {
     tls: RwLock<TlsAcceptor>,
     certificate: Arc<SwappableCertificate>,
     auth: Arc<Auth>,
-    places: Places,
+    places: ConnectionLimits,
     state: Arc<ServerState>,
 }
 
 impl Serving {
-    /// Trusts these authorities, on open connections too, and asks new ones for certificates of theirs.
+    /// Replaces the CA certificates of clients, also for requests on open connections.
     fn trust(&self, ca_pem: &str) -> Result<(), String> {
         let tls = acceptor(&[ca_pem], &self.certificate, &self.state.config.server)?;
         self.auth.trust(ca_pem)?;
@@ -171,7 +180,7 @@ impl Serving {
     }
 }
 
-/// Shows this certificate, and asks for one of these authorities.
+/// Creates the TLS acceptor with this serving certificate, which requests client certificates of these CAs.
 fn acceptor(
     cas: &[&str],
     certificate: &Arc<SwappableCertificate>,
@@ -185,7 +194,7 @@ fn acceptor(
         .map_err(|e| e.to_string())?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::clone(certificate) as _);
-    // Upgrades need HTTP/1.1; nothing here gains from HTTP/2, and what is not spoken cannot be reset rapidly.
+    // Upgrades need HTTP/1.1 and nothing here needs HTTP/2, whose rapid resets are thereby excluded.
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(tls)))
 }
@@ -195,28 +204,27 @@ async fn accept(serving: Arc<Serving>) {
         let (tcp, peer) = match serving.listener.accept().await {
             Ok(accepted) => accepted,
             Err(e) => {
-                tracing::warn!(error = %e, "connection not accepted");
+                tracing::warn!(error = %e, "accepting a connection failed; retrying");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        // A connection without a place is closed at once: one that waited would keep others waiting behind it.
+        // A connection over the limit is closed at once; waiting would delay the connections behind it.
         let Some(place) = serving.places.take(peer.ip()) else {
-            tracing::debug!(%peer, "too many connections");
+            tracing::debug!(%peer, "too many connections; closing the new one");
             continue;
         };
         let own = Arc::clone(&serving);
         serving.state.tasks.spawn("server-connection", OnPanic::Contain, async move {
             let _place = place;
             if let Err(e) = serve(tcp, &own).await {
-                tracing::debug!(%peer, error = %e, "connection ended");
+                tracing::debug!(%peer, error = %e, "a connection ended with an error");
             }
         });
     }
 }
 
-/// Has the kernel ask a silent peer whether it is there still, as Go's listeners do: one that lost its power must not hold its
-/// place. Not fatal where that fails.
+/// Enables TCP keep-alive like Go's listeners, so that a peer that lost power does not hold its connection. A failure is ignored.
 fn keep_alive(tcp: &TcpStream) {
     use rustix::net::sockopt;
     let set = || -> rustix::io::Result<()> {
@@ -226,12 +234,12 @@ fn keep_alive(tcp: &TcpStream) {
         sockopt::set_socket_keepalive(tcp, true)
     };
     if let Err(error) = set() {
-        tracing::debug!(%error, "a connection without keep-alive");
+        tracing::debug!(%error, "cannot enable TCP keep-alive");
     }
 }
 
 async fn serve(tcp: TcpStream, serving: &Serving) -> Result<(), String> {
-    // Not fatal: it only delays small writes.
+    // A failure only delays small writes.
     let _ = tcp.set_nodelay(true);
     keep_alive(&tcp);
     let tls = serving.tls.read().clone();
@@ -245,42 +253,43 @@ async fn serve(tcp: TcpStream, serving: &Serving) -> Result<(), String> {
         let (state, auth, chain) = (Arc::clone(&state), Arc::clone(&auth), Arc::clone(&chain));
         async move { Ok::<_, std::convert::Infallible>(routes::handle(state, auth, chain, request).await) }
     });
-    // The time for a head counts between requests too: a silent connection is closed.
-    hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_MAX)
-        .serve_connection(TokioIo::new(io), service)
-        .with_upgrades()
-        .await
-        .map_err(|e| e.to_string())
+    http1_builder().serve_connection(TokioIo::new(io), service).with_upgrades().await.map_err(|e| e.to_string())
 }
 
-/// The places of connections, shared out so that one host cannot take them all.
-#[derive(Default)]
-struct Places(Arc<Mutex<HashMap<IpAddr, usize>>>);
+/// The limits of every connection.
+fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    // The timeout for headers also runs between requests, so a silent connection is closed.
+    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_MAX).max_buf_size(BUFFER_BYTES_MAX);
+    builder
+}
 
-/// A connection's place; free again when it is dropped.
-struct Place {
+/// Numbers of connections by address, limited so that one host cannot use all.
+#[derive(Default)]
+struct ConnectionLimits(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// Slot of a connection, which is released when it is dropped.
+struct ConnectionSlot {
     of: Arc<Mutex<HashMap<IpAddr, usize>>>,
     peer: IpAddr,
 }
 
-impl Places {
-    fn take(&self, peer: IpAddr) -> Option<Place> {
+impl ConnectionLimits {
+    fn take(&self, peer: IpAddr) -> Option<ConnectionSlot> {
         let peer = peer.to_canonical();
         let mut taken = self.0.lock();
         let (all, own) = (taken.values().sum::<usize>(), taken.get(&peer).copied().unwrap_or(0));
-        // The API server of a small cluster is on this very machine.
+        // The API server of a small cluster is on this machine.
         let own_max = if peer.is_loopback() { CONNECTIONS_MAX } else { CONNECTIONS_PER_PEER_MAX };
         if all >= CONNECTIONS_MAX || own >= own_max {
             return None;
         }
         *taken.entry(peer).or_default() += 1;
-        Some(Place { of: Arc::clone(&self.0), peer })
+        Some(ConnectionSlot { of: Arc::clone(&self.0), peer })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut taken = self.of.lock();
         if let Some(n) = taken.get_mut(&self.peer) {
@@ -292,7 +301,7 @@ impl Drop for Place {
     }
 }
 
-/// From the configured files, from an earlier run, or made on the spot.
+/// Loads the serving certificate from the configured files or an earlier run, or creates a self-signed one.
 fn serving_certificate(config: &Config, clock: &dyn Clock) -> Result<Arc<SwappableCertificate>, String> {
     let read = |p: &Path| std::fs::read_to_string(p).map_err(|e| format!("{}: {e}", p.display()));
     let load = |cert: &Path, key: &Path| -> Result<Issued, String> {
@@ -311,7 +320,7 @@ fn serving_certificate(config: &Config, clock: &dyn Clock) -> Result<Arc<Swappab
 
 fn self_signed(config: &Config, now: Timestamp) -> Result<Issued, String> {
     let name = &config.node_name;
-    let authority = Authority::create(&format!("{name}-ca"), now).map_err(|e| e.to_string())?;
+    let ca = Authority::create(&format!("{name}-ca"), now).map_err(|e| e.to_string())?;
     let mut sans = vec![San::Dns(name.clone())];
     sans.extend(config.node_ips.iter().map(|ip| San::Ip(*ip)));
     let spec = LeafSpec {
@@ -321,7 +330,7 @@ fn self_signed(config: &Config, now: Timestamp) -> Result<Issued, String> {
         purpose: Purpose::Server,
         lifetime: SELF_SIGNED_LIFE,
     };
-    authority.issue(&spec, now).map_err(|e| e.to_string())
+    ca.issue(&spec, now).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
@@ -334,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that offers this suite of TLS 1.2 alone, and whether the server takes it, with what is listed there.
+    /// Connects a client that offers only this TLS 1.2 suite to a server with the listed suites.
     async fn shakes_hands(listed: &[&str], offered: &str) -> Result<(), String> {
         let dir = tempfile::tempdir().expect("tempdir");
         let mut config = Config::new("n", dir.path());
@@ -361,8 +370,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_with_no_suite_of_the_list_is_refused() {
-        // The certificate's key is of an elliptic curve, as both suites want it.
+    async fn a_client_without_a_listed_cipher_suite_is_rejected() {
+        // The certificate has an elliptic curve key, which both suites require.
         let listed = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384";
         let other = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256";
         assert_eq!(shakes_hands(&[listed], listed).await, Ok(()));
@@ -373,10 +382,10 @@ mod tests {
 
     #[test]
     fn one_host_cannot_take_all_places() {
-        let places = Places::default();
+        let places = ConnectionLimits::default();
         let (greedy, other): (IpAddr, IpAddr) = ("192.0.2.1".parse().expect("ip"), "192.0.2.2".parse().expect("ip"));
         let mapped: IpAddr = "::ffff:192.0.2.1".parse().expect("ip");
-        let held: Vec<Place> = std::iter::from_fn(|| places.take(greedy)).collect();
+        let held: Vec<ConnectionSlot> = std::iter::from_fn(|| places.take(greedy)).collect();
         assert_eq!(held.len(), CONNECTIONS_PER_PEER_MAX);
         assert!(places.take(mapped).is_none(), "the same host by another spelling");
         assert!(places.take(other).is_some());

@@ -1,4 +1,4 @@
-//! Files below a directory of logs, each opened beneath its root by handle: no link leads out of it.
+//! Log files below a directory, opened beneath it by handle, so that no link leads out of it.
 use std::convert::Infallible;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -15,12 +15,12 @@ use rustix::io::Errno;
 
 use super::answer::{Body, not_found, text, typed};
 
-/// Bytes read at a time.
+/// Number of bytes per read.
 pub(super) const BLOCK: usize = 64 * 1024;
-/// Names listed of one directory.
+/// Maximum number of names in a listing.
 const NAMES_MAX: usize = 10_000;
 
-/// The first of these names that is a file, of the service whose log it may be; what is wrong is told among the lines.
+/// Opens the first of these names that is a file, for the log of a service; errors are written to the output.
 pub(super) fn read_first(
     root: &'static str,
     service: String,
@@ -47,7 +47,7 @@ pub(super) fn read_first(
     frames.flatten_stream()
 }
 
-/// A file, or the names in a directory.
+/// Serves a file, or a listing of a directory.
 pub(super) async fn answer(root: &'static str, path: String) -> Response<Body> {
     let work = FILES.run(move || open(Path::new(root), &path));
     match work.await {
@@ -64,7 +64,7 @@ pub(super) async fn answer(root: &'static str, path: String) -> Response<Body> {
 
 #[derive(Debug)]
 enum FoundLog {
-    /// Names, escaped; directories end in a slash.
+    /// Escaped names; directories end with a slash.
     Directory(Vec<String>),
     File(std::fs::File, u64),
 }
@@ -102,8 +102,7 @@ fn escaped(name: &str) -> String {
     name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;")
 }
 
-/// The file as it is now: what is appended meanwhile is not waited for. A block is read when the client has taken the one
-/// before.
+/// Streams the file with its current size. A block is read when the client has taken the previous one.
 fn stream(file: std::fs::File, size: u64) -> Response<Body> {
     let mut response = Response::new(StreamBody::new(frames(file, size)).boxed_unsync());
     response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -118,7 +117,7 @@ fn frames(file: std::fs::File, size: u64) -> impl futures::Stream<Item = Result<
             block.truncate(n);
             (file, block)
         });
-        // The client sees a short answer where the file was cut meanwhile.
+        // If the file was truncated meanwhile, the response is short.
         let (file, block) = read.await.ok().filter(|(_, block)| !block.is_empty())?;
         Some((Ok(Frame::data(Bytes::from(block))), file))
     })

@@ -1,5 +1,4 @@
-//! Runs a query of the node's services (`enableSystemLogQuery`): journald is asked where it knows them, and files are read where it
-//! does not.
+//! Runs a query of the node's logs (`enableSystemLogQuery`) with journalctl for services in the journal, and from files for others.
 use std::convert::Infallible;
 use std::process::Stdio;
 use std::time::Duration;
@@ -17,16 +16,16 @@ use super::answer::{Body, text};
 use super::node_files::{BLOCK, read_first};
 use super::node_query::{LogSelection, NodeLogQuery, by_logger, file_names};
 
-/// How long the logs of services may take.
+/// Timeout of a query.
 const QUERY_MAX: Duration = Duration::from_secs(30);
 const JOURNALCTL: &str = "journalctl";
 
-/// The logs of the query's services, as they come.
+/// Streams the logs of the queried services.
 pub async fn answer(root: &'static str, query: NodeLogQuery) -> Response<Body> {
     let end = Instant::now() + QUERY_MAX;
     let (native, others) = match query.services.is_empty() {
         true => (Vec::new(), Vec::new()),
-        // A machine without journald has files alone.
+        // A machine without journald has only files.
         false => by_logger(&query.services, &units(end).await.unwrap_or_default()),
     };
     if others.is_empty() {
@@ -44,7 +43,7 @@ fn lines(body: impl Into<Bytes>) -> Response<Body> {
     text(http::StatusCode::OK, body)
 }
 
-/// All units that have written to journald.
+/// Lists all units in the journal.
 async fn units(end: Instant) -> Option<String> {
     let output = Command::new(JOURNALCTL).args(["--field", "_SYSTEMD_UNIT"]).kill_on_drop(true).output();
     let output = tokio::time::timeout_at(end, output).await.ok()?.ok()?;
@@ -53,11 +52,11 @@ async fn units(end: Instant) -> Option<String> {
 
 struct Journal {
     output: pipe::Receiver,
-    /// Ended when the client goes or the time is over.
+    /// Killed when the client disconnects or the time is over.
     _child: Child,
 }
 
-/// Starts journalctl; what it says of faults goes among its lines, as upstream has it.
+/// Starts journalctl; its errors are written to the output, like in upstream.
 fn start(words: &[String]) -> std::io::Result<Journal> {
     let (sender, output) = pipe::pipe()?;
     let sender = sender.into_blocking_fd()?;
@@ -71,13 +70,13 @@ fn stream(words: &[String], end: Instant) -> Response<Body> {
     let running = match start(words) {
         Ok(running) => running,
         Err(error) => {
-            tracing::debug!(%error, "journalctl not started");
+            tracing::debug!(%error, "cannot start journalctl");
             return lines("\nerror: journal output not available\n");
         }
     };
     let frames = futures::stream::unfold(running, move |mut running| async move {
         let mut block = vec![0; BLOCK];
-        // The client sees a short answer where the time was over.
+        // If the time is over, the response is short.
         let read = tokio::time::timeout_at(end, running.output.read(&mut block)).await.ok()?.ok()?;
         block.truncate(read);
         (read > 0).then(|| (Ok::<_, Infallible>(Frame::data(Bytes::from(block))), running))
@@ -87,7 +86,7 @@ fn stream(words: &[String], end: Instant) -> Response<Body> {
     response
 }
 
-/// The logs of services that write to files, one after the other.
+/// Streams the log files of services, one after another.
 async fn files(root: &'static str, services: Vec<String>) -> Response<Body> {
     let frames = futures::stream::iter(services);
     let frames =

@@ -1,5 +1,5 @@
-//! `/logs`: the files below the node's log directory, read only, and where the node is told to (`enableSystemLogQuery`) the logs of its
-//! services. The subresource `log` of the node authorizes it.
+//! Endpoint `/logs`: files below the node's log directory, and logs of its services if `enableSystemLogQuery` is set. Authorized by the
+//! subresource `log` of nodes.
 use std::sync::Arc;
 
 use http::{Method, Response, StatusCode};
@@ -12,10 +12,10 @@ use super::node_journal;
 use super::node_query::NodeLogQuery;
 use super::state::ServerState;
 
-/// What is served.
+/// Directory of the served files.
 const ROOT: &str = "/var/log";
 
-/// A file, the names in a directory, or what a query asks for.
+/// Serves a file, a directory listing, or the result of a query.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let server = &state.config.server;
@@ -42,7 +42,7 @@ async fn queried(path: String, query: &Query) -> Response<Body> {
         return node_journal::answer(ROOT, query).await;
     }
     match query.files.first() {
-        // Clients on Windows write their own slashes.
+        // Clients on Windows use backslashes.
         Some(file) => answer(ROOT, file.replace('\\', "/")).await,
         None => answer(ROOT, path).await,
     }

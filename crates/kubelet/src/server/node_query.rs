@@ -1,4 +1,4 @@
-//! What a query of the node's logs asks for, and how journald is asked for it (KEP-2258). Pure; `node_journal` runs it.
+//! Queries of the node's logs, and the arguments of journalctl for them (KEP-2258). Pure; `node_journal` runs them.
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
@@ -6,34 +6,34 @@ use jiff::civil::DateTime;
 use kelson_meta::url::Query;
 use kelson_meta::{FieldErrors, FieldPath};
 
-/// Most lines from the end of a log.
+/// Maximum of `tailLines`.
 const TAIL_MAX: i64 = 100_000;
-/// Most bytes of a service's name, and most services at once.
+/// Maximum length of a service name in bytes, and maximum number of services.
 const SERVICE_BYTES_MAX: usize = 256;
 const SERVICES_MAX: usize = 4;
-/// Forms of journald's output that may be asked for.
+/// Supported output formats of journalctl.
 const FORMATS: &[&str] = &["cat", "json", "short", "short-iso", "short-iso-precise", "short-precise", "short-unix"];
-/// How journald is told a time, and how it is asked for in words.
+/// Time format of journalctl's arguments.
 const TIME_FORM: &str = "%Y-%-m-%-d %-H:%-M:%-S";
 
 /// A query of the node's logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeLogQuery {
-    /// Services whose logs are wanted; none means everything in journald.
+    /// Queried services; empty for the whole journal.
     pub services: Vec<String>,
-    /// Files below the node's directory of logs; told from services by a slash.
+    /// Queried files below the log directory; a slash distinguishes them from services.
     pub files: Vec<String>,
-    /// What of the logs.
+    /// Filters and output format.
     pub options: LogSelection,
 }
 
-/// Which part of services' logs is wanted, and how it is shown. Files have none of it.
+/// Filters and output format for logs of services. They do not apply to files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogSelection {
     since_time: Option<Timestamp>,
     until_time: Option<Timestamp>,
     tail: Option<i64>,
-    /// Which boot of the machine: 0 is this one, -1 the one before.
+    /// Boot of the machine: 0 is the current one, -1 the previous one.
     boot: Option<i64>,
     pattern: String,
     case_sensitive: bool,
@@ -43,10 +43,10 @@ pub struct LogSelection {
 }
 
 impl NodeLogQuery {
-    /// Reads the parameters.
+    /// Parses the query parameters.
     ///
     /// # Errors
-    /// Those that do not read.
+    /// The parameters that cannot be parsed.
     pub fn parse(query: &Query) -> Result<Self, FieldErrors> {
         let mut faults = FieldErrors::new();
         let is_file = |q: &&str| q.contains(['/', '\\']);
@@ -73,10 +73,10 @@ impl NodeLogQuery {
         if faults.is_empty() { Ok(Self { services, files, options }) } else { Err(faults) }
     }
 
-    /// Whether it can be answered.
+    /// Validates the query.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The invalid fields.
     pub fn validate(&self) -> Result<(), FieldErrors> {
         let mut faults = FieldErrors::new();
         let query = FieldPath::new("query");
@@ -142,7 +142,7 @@ impl LogSelection {
         }
     }
 
-    /// The words of `journalctl` for these services.
+    /// Returns the arguments of `journalctl` for these services.
     pub fn words(&self, services: &[String]) -> Vec<String> {
         let mut words = vec!["--utc".to_owned(), "--no-pager".to_owned()];
         let shown = |t: Timestamp| t.strftime(TIME_FORM).to_string();
@@ -168,13 +168,13 @@ impl LogSelection {
     }
 }
 
-/// Of the services those that write to journald, where `units` is its list of units, and those that do not.
+/// Splits the services into those in the journal, according to its list of `units`, and others.
 pub fn by_logger(services: &[String], units: &str) -> (Vec<String>, Vec<String>) {
     let known: BTreeSet<&str> = units.lines().map(str::trim).collect();
     services.iter().cloned().partition(|s| known.contains(format!("{s}.service").as_str()))
 }
 
-/// Where the log of a service lies that does not write to journald: the first of these that is a file.
+/// Possible file names of a service's log; the first that is a file is used.
 pub fn file_names(service: &str) -> [String; 3] {
     [service.to_owned(), format!("{service}.log"), format!("{service}/{service}.log")]
 }
@@ -185,7 +185,7 @@ fn is_relative(date: &str) -> bool {
     !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The first of two names that has a value.
+/// Returns the first of two parameters that has a value.
 fn either<'q>(query: &'q Query, first: &'static str, second: &'static str) -> (&'static str, &'q str) {
     match query.text(first) {
         "" => (second, query.text(second)),
@@ -233,7 +233,7 @@ mod tests {
         NodeLogQuery::parse(&Query::parse(Some(text))).map_err(|e| e.to_string())
     }
 
-    /// The words that journald is asked with, or why not.
+    /// Returns the arguments of journalctl or the error.
     fn words(text: &str) -> String {
         match parsed(text) {
             Err(e) => format!("400 {e}"),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_asked_for_by_their_units() {
+    fn services_are_queried_by_unit() {
         for (text, wanted) in [
             ("query=kubelet", "--utc --no-pager --unit=kubelet --output=short-precise"),
             ("query=a&query=b&unit=c", "--utc --no-pager --unit=a --unit=b --unit=c --output=short-precise"),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_is_told_by_its_field() {
+    fn invalid_query_fields_are_reported() {
         for (text, wanted) in [
             ("query=%20", "400 unit: Invalid value: [\" \"]: unit cannot be empty"),
             ("query=a&boot=x", "400 boot: Invalid value: \"x\": strconv.Atoi: parsing \"x\": invalid syntax"),
@@ -300,13 +300,13 @@ mod tests {
     }
 
     #[test]
-    fn no_query_asks_for_a_path() {
+    fn queries_cannot_contain_paths() {
         assert_eq!(parsed("").expect("fine"), NodeLogQuery::default());
         assert_eq!(parsed("query=/a").expect("fine").files, ["/a"]);
     }
 
     #[test]
-    fn services_are_journalds_or_have_files() {
+    fn services_are_in_the_journal_or_have_files() {
         let units = "init.scope\nkubelet.service\ncontainerd.service\n";
         let all = ["kubelet", "nginx", "tainerd"].map(str::to_owned);
         let (native, others) = by_logger(&all, units);

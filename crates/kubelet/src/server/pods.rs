@@ -1,4 +1,4 @@
-//! `/pods`: what this kubelet works on, and `/runningpods`: what the runtime has of it.
+//! Endpoints `/pods` (the kubelet's pods) and `/runningpods` (pods in the runtime).
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
@@ -10,12 +10,12 @@ use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 use crate::runtime::labels;
 
-/// Serves `/pods`, what the kubelet is to run.
+/// Serves `/pods`: the pods that the kubelet should run.
 pub fn serve(state: Arc<ServerState>, _: Call) -> Answer {
     Box::pin(async move { pods(&state) })
 }
 
-/// Serves `/runningpods`, what the runtime does run.
+/// Serves `/runningpods`: the pods that run in the runtime.
 pub fn serve_running(state: Arc<ServerState>, _: Call) -> Answer {
     Box::pin(async move { running(&state).await })
 }

@@ -1,5 +1,5 @@
-//! From path to answer: who calls, whether they may, and which endpoint it is. All three look at the same decoded segments,
-//! so that no spelling of a path is judged as one endpoint and served as another.
+//! Authentication, authorization and dispatch of requests. All three use the same decoded path segments, so that no spelling of a path is
+//! authorized as one endpoint and served as another.
 use std::sync::Arc;
 
 use http::{Method, Request, Response, StatusCode};
@@ -28,7 +28,7 @@ const fn debugs(root: &'static str, subresources: &'static [&'static str], serve
 
 type Serve = fn(Arc<ServerState>, Call) -> super::endpoint::Answer;
 
-/// Every endpoint that is served; others are not found.
+/// All endpoints; other paths return 404.
 const ENDPOINTS: &[Endpoint] = &[
     reads("healthz", &["healthz", "proxy"], health::serve),
     reads("pods", &["pods", "proxy"], pods::serve),
@@ -43,7 +43,7 @@ const ENDPOINTS: &[Endpoint] = &[
     acts("attach", exec::serve_attach),
     acts("portForward", forward::serve),
     acts("run", run::serve),
-    // Containers are not checkpointed here; that it is judged by its own subresource tells who may ask from who may not.
+    // Checkpointing is not supported. The endpoint exists for authorization, so that only permitted clients learn this.
     Endpoint {
         root: "checkpoint",
         subresources: &["checkpoint"],
@@ -58,7 +58,7 @@ fn find(segments: &[String]) -> Option<&'static Endpoint> {
     ENDPOINTS.iter().find(|e| e.root == root)
 }
 
-/// The method as a label; of the ones that nobody uses there is one for all.
+/// Method label for metrics; rare methods share one value.
 fn method(given: &Method) -> &str {
     match given.as_str() {
         known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS") => known,
@@ -66,14 +66,14 @@ fn method(given: &Method) -> &str {
     }
 }
 
-/// What a request for a path is judged as: the verb and the subresources of `nodes` of which its sender needs one; `None` for a path
-/// that is refused as it is written.
+/// Returns verb and subresources of `nodes` for the authorization of a path; one permitted subresource suffices. `None` if the path is
+/// rejected as malformed.
 pub fn judged(method: &Method, path: &str) -> Option<(&'static str, &'static [&'static str])> {
     let endpoint = find(&segments(path)?);
     Some((verb(endpoint, method), endpoint.map_or(&["proxy"][..], |e| e.subresources)))
 }
 
-/// Authenticates, authorizes, answers.
+/// Authenticates and authorizes a request, and calls its endpoint.
 pub async fn handle(
     state: Arc<ServerState>,
     auth: Arc<Auth>,
@@ -82,7 +82,7 @@ pub async fn handle(
 ) -> Response<Body> {
     let mut known = segments(request.uri().path());
     let endpoint = known.as_ref().and_then(|s| find(s));
-    // Paths that are not served share one label: a caller may choose them freely.
+    // Unknown paths share one label, because clients can choose them freely.
     let counted = Arc::clone(&state);
     let _open = counted.metrics.request(
         method(request.method()),
@@ -113,7 +113,7 @@ pub async fn handle(
     answer
 }
 
-/// The path with placeholders for what it names, as upstream's routes have it.
+/// The path with placeholders for names, like upstream's routes.
 fn route(segments: &[String]) -> String {
     let mut parts = segments.iter().map(String::as_str);
     let root = parts.next().unwrap_or_default();
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_do_not_say_what_they_name() {
+    fn routes_have_placeholders_for_names() {
         for (path, wanted) in [
             ("/pods", "/pods"),
             ("/metrics/resource", "/metrics/resource"),

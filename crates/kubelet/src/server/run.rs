@@ -1,4 +1,4 @@
-//! `/run`: a command in a container, answered with its output.
+//! Endpoint `/run`: runs a command in a container and returns its output.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 use super::target::running_container;
 
-/// How long a command may take.
+/// Timeout of a command.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
-/// Runs a command to its end.
+/// Serves `/run`: executes a command.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let below: Vec<&str> = call.below.iter().map(String::as_str).collect();

@@ -1,6 +1,5 @@
-//! Streams that the runtime serves: it names a URL of its streaming server on loopback; the client's own upgrade request is
-//! sent there, and after a verified 101 the bytes are carried both ways. A redirect is never followed and never handed
-//! out.
+//! Streams of the runtime's streaming server. The runtime returns a URL on loopback; the client's upgrade request is forwarded there, and
+//! after a valid 101 response the bytes are copied in both directions. A redirect is never followed and never returned to the client.
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -14,10 +13,10 @@ use tokio::net::TcpStream;
 
 use super::answer::{Body, text};
 
-/// Most of a refusal of the runtime's that is passed on.
+/// Maximum size in bytes of a forwarded error response.
 const REFUSAL_MAX: usize = 64 * 1024;
 
-/// The runtime's address: plain HTTP on loopback, nothing else.
+/// Parses the runtime's streaming URL, which must be plain HTTP on loopback.
 pub(super) fn loopback(url: &str) -> Result<(SocketAddr, Uri), String> {
     let uri: Uri = url.parse().map_err(|e| format!("the runtime's streaming URL: {e}"))?;
     if uri.scheme_str() != Some("http") {
@@ -26,20 +25,19 @@ pub(super) fn loopback(url: &str) -> Result<(SocketAddr, Uri), String> {
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let host = if host == "localhost" { "127.0.0.1" } else { host };
     let ip: std::net::IpAddr =
-        host.parse().map_err(|_| format!("the runtime's streaming host {host:?} is no address"))?;
+        host.parse().map_err(|_| format!("the runtime's streaming host {host:?} is not an IP address"))?;
     if !ip.is_loopback() {
         return Err(format!("the runtime streams on {ip}, which is not a loopback address"));
     }
     Ok((SocketAddr::new(ip, uri.port_u16().unwrap_or(80)), uri))
 }
 
-/// Carries the request's stream to the runtime's `url` until it has carried nothing for `idle`; the tasks of it belong to
-/// `tasks`.
+/// Forwards the request to the runtime's `url` and copies the stream until it is idle for `idle`. `tasks` is the group of its tasks.
 pub async fn carry(tasks: &Tasks, url: &str, request: Request<Incoming>, idle: Duration) -> Response<Body> {
     match upgrade(tasks, url, request, idle).await {
         Ok(response) => response,
         Err(e) => {
-            tracing::warn!(error = %e, "stream not opened");
+            tracing::warn!(error = %e, "cannot open a stream of the runtime");
             text(StatusCode::INTERNAL_SERVER_ERROR, e)
         }
     }
@@ -65,7 +63,7 @@ async fn upgrade(
     let mut forward = Request::builder().method(request.method().clone()).uri(path).body(Empty::<bytes::Bytes>::new());
     let forward_ok = forward.as_mut().map_err(|e| e.to_string())?;
     for (name, value) in request.headers() {
-        // Who the caller is, is nothing the runtime needs to know.
+        // The runtime does not need the client's credentials.
         if !matches!(*name, http::header::AUTHORIZATION | http::header::COOKIE | HOST) {
             forward_ok.headers_mut().append(name, value.clone());
         }
@@ -101,12 +99,12 @@ async fn upgrade(
         let (client, runtime) = match tokio::try_join!(client, hyper::upgrade::on(answer)) {
             Ok(both) => both,
             Err(e) => {
-                tracing::debug!(error = %e, "upgrade failed");
+                tracing::debug!(error = %e, "upgrading a connection for a stream failed");
                 return;
             }
         };
         if let Err(e) = kelson_streams::splice_until_idle(TokioIo::new(client), TokioIo::new(runtime), idle).await {
-            tracing::debug!(error = %e, "stream ended");
+            tracing::debug!(error = %e, "a stream ended with an error");
         }
     });
     Ok(response)

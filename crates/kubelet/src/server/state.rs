@@ -1,4 +1,4 @@
-//! What requests are served with.
+//! Shared state of the endpoints.
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,54 +13,54 @@ use super::metrics::rates::Rates;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::metrics::Metrics;
-use crate::pods::known::Known;
+use crate::pods::known::PodRegistry;
 use crate::spans::Spans;
 use crate::status::writer::StatusWriter;
 use crate::volumes::usage::VolumeUsages;
 
-/// The state; behind an `Arc` everywhere.
+/// State of the server, always behind an `Arc`.
 pub struct ServerState {
-    /// The group of the server's tasks.
+    /// Group of the server's tasks.
     pub tasks: Tasks,
-    /// Configuration, as `/configz` shows it.
+    /// Configuration, as shown by `/configz`.
     pub config: Arc<Config>,
-    /// The container runtime.
+    /// Client of the container runtime (CRI).
     pub runtime: Arc<dyn Runtime>,
-    /// Its name, e.g. `containerd`.
+    /// Name of the runtime, for example `containerd`.
     pub runtime_name: String,
     /// The pods of this node.
-    pub known: Known,
-    /// Knows by which mirror pod the API shows a static pod.
+    pub known: PodRegistry,
+    /// Returns the mirror pods of static pods.
     pub statuses: StatusWriter,
-    /// The clock that `sinceSeconds` counts back from.
+    /// Clock for `sinceSeconds`.
     pub clock: Arc<dyn Clock>,
-    /// Pods' cgroups, for their numbers.
+    /// Statistics of pods' cgroups.
     pub cgroups: Cgroups,
-    /// What the kubelet counts.
+    /// Metrics of the kubelet.
     pub metrics: Arc<Metrics>,
-    /// Who is told of requests.
+    /// Records spans of requests.
     pub spans: Spans,
-    /// What is counted of that.
+    /// Metrics of the trace exporter.
     pub traced: Option<Registry>,
-    /// The numbers of the node's certificates.
+    /// Metrics of the node's certificates.
     pub certificates: CertificateMetrics,
-    /// How full pods' volumes are.
+    /// Usage of pods' volumes.
     pub volumes: VolumeUsages,
-    /// How fast CPU time grew between answers.
+    /// CPU usage rates between readings.
     pub rates: Rates,
-    /// Where the named pipes of commands lie.
+    /// Directory of named pipes for exec.
     pub pipes_dir: PathBuf,
 }
 
 impl ServerState {
-    /// Counts a request for a stream, where it is a WebSocket that ends here and not in the runtime.
+    /// Counts a stream request over WebSocket that is terminated here instead of in the runtime.
     pub fn count_websocket(&self, subresource: &str, ends_here: bool) {
         if ends_here {
             self.metrics.streams().websocket(subresource);
         }
     }
 
-    /// The pod that a request names, by its UID too where it gives one.
+    /// Finds the pod of a request, checking the UID if there is one.
     pub fn find_pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Arc<Pod>> {
         self.known.find_exactly(namespace, name, uid, |own| self.statuses.mirror_of(own))
     }

@@ -1,4 +1,4 @@
-//! Which container or sandbox a request means.
+//! Finds the container that a request names.
 use http::{Response, StatusCode};
 use kelson_cri::proto as cri;
 
@@ -7,7 +7,10 @@ use super::state::ServerState;
 use crate::pod;
 use crate::runtime::labels;
 
-/// The running instance of a container, or the refusal to send. A request may name its pod's UID.
+/// Returns the ID of the running instance of a container. A request may also name the pod's UID.
+///
+/// # Errors
+/// The error response.
 pub async fn running_container(
     state: &ServerState,
     namespace: &str,

@@ -1,6 +1,6 @@
-//! WebSockets of exec and attach, and port-forwards that tunnel SPDY. They end here, and the runtime is spoken to in SPDY
-//! (`ExtendWebSocketsToKubelet`, which this node declares, so that API servers pass them on as they are). Runtimes do not
-//! serve the newer protocols, and containerd 1.6 loses the output of a short command on a terminal over the older ones.
+//! Exec and attach over WebSocket, and port-forward with tunneled SPDY. They are terminated here, and the runtime's streaming server gets
+//! SPDY (`ExtendWebSocketsToKubelet`, which this node declares, so that API servers forward them unchanged). Runtimes do not support the
+//! newer protocols, and containerd 1.6 loses the output of a short command with a terminal over the older ones.
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
@@ -14,7 +14,7 @@ use super::answer::{Body, refused, text};
 use super::splice;
 use super::state::ServerState;
 
-/// Carries an exec or attach to the runtime's `url`.
+/// Forwards an exec or attach to the runtime's `url`.
 pub async fn exec(state: &ServerState, url: &str, wanted: ExecOptions, request: Request<Incoming>) -> Response<Body> {
     if !negotiate::is_websocket_request(request.headers()) {
         return splice::carry(&state.tasks, url, request, state.config.server.streaming_idle).await;
@@ -30,7 +30,7 @@ pub async fn exec(state: &ServerState, url: &str, wanted: ExecOptions, request: 
     state.tasks.spawn("stream-translated", OnPanic::Contain, async move {
         let client = match upgraded.await {
             Ok(client) => TokioIo::new(client),
-            Err(error) => return tracing::debug!(%error, "upgrade failed"),
+            Err(error) => return tracing::debug!(%error, "upgrading a connection for a stream failed"),
         };
         let backend = async {
             let offered = RemoteCommandVersion::SPDY_SERVER.map(RemoteCommandVersion::name);
@@ -40,13 +40,13 @@ pub async fn exec(state: &ServerState, url: &str, wanted: ExecOptions, request: 
         };
         let carried = kelson_streams::translate_websocket_to_spdy(client, protocol, wanted, backend, &options).await;
         if let Err(error) = carried {
-            tracing::debug!(%error, "stream ended");
+            tracing::debug!(%error, "a stream ended with an error");
         }
     });
     accepted.response.map(|()| Empty::new().boxed_unsync())
 }
 
-/// Carries a port-forward to the runtime's `url`.
+/// Forwards a port-forward to the runtime's `url`.
 pub async fn port_forward(state: &ServerState, url: &str, request: Request<Incoming>) -> Response<Body> {
     if !negotiate::is_tunnel_request(request.headers()) {
         return splice::carry(&state.tasks, url, request, state.config.server.streaming_idle).await;
@@ -65,20 +65,20 @@ pub async fn port_forward(state: &ServerState, url: &str, request: Request<Incom
     state.tasks.spawn("stream-tunnel", OnPanic::Contain, async move {
         let client = match upgraded.await {
             Ok(client) => TokioIo::new(client),
-            Err(error) => return tracing::debug!(%error, "upgrade failed"),
+            Err(error) => return tracing::debug!(%error, "upgrading a connection for a stream failed"),
         };
         if let Err(error) = kelson_streams::tunnel_websocket_to_spdy(client, dialed.io).await {
-            tracing::debug!(%error, "stream ended");
+            tracing::debug!(%error, "a stream ended with an error");
         }
     });
     accepted.response.map(|()| Empty::new().boxed_unsync())
 }
 
-/// Why the runtime carries no stream.
+/// Why the runtime's streaming server did not open a stream.
 enum RuntimeFault {
-    /// It could not be spoken to.
+    /// It could not be reached.
     Unreachable(String),
-    /// It answered so.
+    /// It returned this error response.
     Refused(StatusCode, String),
 }
 
@@ -90,12 +90,12 @@ impl RuntimeFault {
     }
 }
 
-/// Asks the runtime's streaming server for SPDY.
+/// Connects to the runtime's streaming server with SPDY.
 async fn dial(url: &str, offered: &[&str]) -> Result<Dialed, RuntimeFault> {
     let lost = |why: String| RuntimeFault::Unreachable(why);
     let (at, uri): (_, Uri) = splice::loopback(url).map_err(lost)?;
     let tcp = TcpStream::connect(at).await.map_err(|e| lost(format!("runtime's streaming server: {e}")))?;
-    // Not fatal: it only delays small writes.
+    // A failure only delays small writes.
     let _ = tcp.set_nodelay(true);
     kelson_streams::dial_upgrade(tcp, Transport::Spdy, &uri, HeaderMap::new(), offered).await.map_err(|e| match e {
         DialError::Refused { status, body, .. } => {

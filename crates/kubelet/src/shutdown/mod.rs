@@ -1,6 +1,6 @@
-//! Graceful shutdown of the node (KEP-2000, KEP-2712): when the machine is about to go down, pods end by priority within
-//! the configured periods, new ones are refused, and the node says that it is not ready. The machine and the pods are
-//! effects, so that the rest runs on a paused clock (upstream: `pkg/kubelet/nodeshutdown`).
+//! Graceful node shutdown (KEP-2000, KEP-2712): before the machine shuts down, pods end by priority within the configured periods, new pods
+//! are rejected, and the node becomes not ready. The machine and the pods are traits, so that tests run on the paused clock (upstream:
+//! `pkg/kubelet/nodeshutdown`).
 pub mod kept;
 pub mod plan;
 pub mod real;
@@ -15,65 +15,68 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::shutdown::ShutdownPeriod;
-use kept::Times;
+use kept::ShutdownTimes;
 
-/// `status.message` of a pod that ended for a shutdown.
+/// `status.message` of a pod that was ended by a node shutdown.
 pub const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
-/// Before the machine's manager is asked again after a fault.
+/// Delay before reconnecting to logind after an error.
 const RECONNECT: Duration = Duration::from_secs(1);
-/// How often pods that are to end are looked at.
+/// Interval at which ending pods are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// What the shutdown sees and does on its node.
+/// Actions of the shutdown on the node's pods.
 #[async_trait]
 pub trait ShutdownPods: Send + Sync {
-    /// The pods that run.
+    /// Returns the running pods.
     fn active(&self) -> Vec<Arc<Pod>>;
-    /// Ends one, with so long for its containers.
+    /// Ends a pod with this grace period.
     fn end(&self, pod: &Arc<Pod>, grace: Duration);
-    /// Whether containers or volumes of any of these are left.
+    /// Returns whether containers or volumes of any of these pods remain.
     async fn remain(&self, pods: &[Arc<Pod>]) -> bool;
-    /// Tells of the node what its event is to say.
+    /// Records an event about the node.
     fn say(&self, what: &str);
-    /// Keeps when it began and ended, for the kubelet that starts after it.
-    async fn keep(&self, times: Times);
+    /// Stores start and end of the shutdown for the next kubelet.
+    async fn keep(&self, times: ShutdownTimes);
 }
 
-/// The machine's manager, which starts shutdowns.
+/// Connection to the component that shuts down the machine (logind).
 #[async_trait]
 pub trait Machine: Send {
-    /// Takes the lock that delays a shutdown for up to `wanted`, anew where it is held already.
+    /// Takes or renews the inhibitor lock that delays a shutdown by up to `wanted`.
     async fn hold(&mut self, wanted: Duration) -> Result<(), String>;
-    /// Lets the shutdown go on.
+    /// Releases the inhibitor lock.
     fn release(&mut self);
-    /// Waits until a shutdown is about to begin (true) or is called off (false).
+    /// Waits for a shutdown to begin (`true`) or to be cancelled (`false`).
     async fn next(&mut self) -> Result<bool, String>;
 }
 
-/// Ends pods before the machine does.
+/// Manager of graceful node shutdown.
 pub struct Shutdown<P, M> {
-    /// `shutdownGracePeriodByPodPriority`, or what the other two fields say.
+    /// `shutdownGracePeriodByPodPriority`, or the periods derived from the other two fields.
     pub periods: Vec<ShutdownPeriod>,
-    /// The node's pods.
+    /// The pods of the node.
     pub pods: P,
-    /// Makes a connection to the machine's manager.
+    /// Creates a connection to logind.
     pub connect: Box<dyn Fn() -> M + Send + Sync>,
-    /// The clock of the times that are kept.
+    /// Clock for start and end of the shutdown.
     pub clock: Arc<dyn Clock>,
-    /// Receives whether the node is on its way down.
+    /// Publishes whether the node is shutting down.
     pub begun: watch::Sender<bool>,
 }
 
 impl<P: ShutdownPods, M: Machine> Shutdown<P, M> {
-    /// Waits for shutdowns until the task is ended.
+    /// Handles shutdowns until its task is aborted.
     pub async fn run(self) {
         let mut said = String::new();
         loop {
             let mut machine = (self.connect)();
             let Err(why) = self.follow(&mut machine).await;
-            // Once for each reason: on a machine without such a manager it stays the same.
+            // Logged once per reason, because it stays the same on a machine without logind.
             if said != why {
-                tracing::warn!(why, "pods would not be ended before this machine is shut down");
+                tracing::warn!(
+                    why,
+                    "graceful node shutdown is not available; pods will not end before the machine shuts down"
+                );
                 said = why;
             }
             tokio::time::sleep(RECONNECT).await;
@@ -98,15 +101,15 @@ impl<P: ShutdownPods, M: Machine> Shutdown<P, M> {
     }
 
     async fn end_pods(&self) {
-        let mut times = Times { began: Some(self.clock.now()), ended: None };
+        let mut times = ShutdownTimes { began: Some(self.clock.now()), ended: None };
         self.pods.keep(times).await;
         for group in plan::groups(&self.periods, self.pods.active()) {
-            tracing::info!(pods = group.pods.len(), period = ?group.period, "the node shuts down: pods end");
+            tracing::info!(pods = group.pods.len(), period = ?group.period, "the node is shutting down; ending pods");
             group.pods.iter().for_each(|p| self.pods.end(p, plan::grace(p, group.period)));
             let until = Instant::now() + group.period;
             while self.pods.remain(&group.pods).await {
                 if Instant::now() >= until {
-                    tracing::warn!(period = ?group.period, "pods did not end in time");
+                    tracing::warn!(period = ?group.period, "pods did not end within their shutdown period");
                     break;
                 }
                 tokio::time::sleep_until((Instant::now() + LOOK_EVERY).min(until)).await;

@@ -1,4 +1,4 @@
-//! Which pods end when, and how long they get. Pure (upstream: `pkg/kubelet/nodeshutdown`).
+//! Groups of pods for a shutdown, and their grace periods. Pure (upstream: `pkg/kubelet/nodeshutdown`).
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::config::shutdown::ShutdownPeriod;
 use crate::pod;
 
-/// Pods that end together.
+/// Pods that end at the same time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// How long all of them have.
+    /// Time for the group.
     pub period: Duration,
-    /// Which they are.
+    /// The pods of the group.
     pub pods: Vec<Arc<Pod>>,
 }
 
-/// The groups in the order in which they end. A pod is of the group with the highest priority that is not above its own; one
-/// below all of them is of the lowest.
+/// Returns the groups in the order in which they end. A pod belongs to the group with the highest priority that is not above its own; below
+/// all groups, to the lowest.
 pub fn groups(periods: &[ShutdownPeriod], pods: Vec<Arc<Pod>>) -> Vec<Group> {
     let mut periods = periods.to_vec();
     periods.sort_by_key(|p| p.priority);
@@ -28,12 +28,12 @@ pub fn groups(periods: &[ShutdownPeriod], pods: Vec<Arc<Pod>>) -> Vec<Group> {
             group.pods.push(pod);
         }
     }
-    // Nobody waits for a group without pods.
+    // A group without pods needs no time.
     groups.retain(|g| !g.pods.is_empty());
     groups
 }
 
-/// What a pod's containers get to end: its own grace period, and no more than its group has.
+/// Grace period of a pod: its own, at most the group's.
 pub fn grace(pod: &Pod, group: Duration) -> Duration {
     let own = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
     own.and_then(|s| u64::try_from(s).ok()).map_or(group, |s| group.min(Duration::from_secs(s)))

@@ -1,4 +1,4 @@
-//! The shutdown's effects on a real node: logind, the manager of pods, the runtime.
+//! The shutdown's actions on a real node: logind, the pod manager, the runtime.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::PathBuf;
@@ -11,34 +11,34 @@ use kelson_client::EventType;
 use kelson_cri::{Runtime, proto as cri};
 use kelson_tasks::FILES;
 
-use super::kept::{self, Times};
+use super::kept::{self, ShutdownTimes};
 use super::{MESSAGE, Machine, ShutdownPods};
 use crate::config::PodDirs;
 use crate::config::shutdown::TERMINATED;
-use crate::effects::Tell;
+use crate::effects::EventReporter;
 use crate::metrics::ShutdownMetrics;
 use crate::pod;
 use crate::pods::event::Eviction;
 use crate::pods::inbox::ManagerInbox;
-use crate::pods::known::Known;
+use crate::pods::known::PodRegistry;
 use crate::runtime::labels;
 use crate::systemd::logind::{Logind, ShutdownLock};
 
 /// The pods of this node.
 pub struct NodePods {
-    /// Which they are.
-    pub known: Known,
-    /// Where it is said that they end.
+    /// List of the pods.
+    pub known: PodRegistry,
+    /// Receives the requests to end pods.
     pub manager: ManagerInbox,
-    /// The runtime, which knows whether they have.
+    /// Client of the runtime, to check whether pods have ended.
     pub runtime: Arc<dyn Runtime>,
-    /// Where their volumes are.
+    /// Paths of pods' volumes.
     pub dirs: PodDirs,
-    /// Where the times are kept.
+    /// The kubelet's root directory, for the record of the shutdown.
     pub root_dir: PathBuf,
-    /// Tells events of the node.
-    pub tell: Tell,
-    /// Shows the times.
+    /// Records events about the node.
+    pub events: EventReporter,
+    /// Metrics of the shutdown.
     pub metrics: ShutdownMetrics,
 }
 
@@ -55,7 +55,7 @@ impl ShutdownPods for NodePods {
     async fn remain(&self, pods: &[Arc<Pod>]) -> bool {
         let ready = cri::PodSandboxStateValue { state: cri::PodSandboxState::SandboxReady as i32 };
         let filter = cri::PodSandboxFilter { state: Some(ready), ..Default::default() };
-        // A runtime that does not answer may still run them.
+        // If the runtime does not respond, the pods may still be running.
         let Ok(sandboxes) = self.runtime.list_pod_sandbox(Some(filter)).await else { return true };
         let runs = |p: &Pod| sandboxes.iter().any(|s| s.labels.get(labels::POD_UID).is_some_and(|u| u == pod::uid(p)));
         if pods.iter().any(|p| runs(p)) {
@@ -66,28 +66,28 @@ impl ShutdownPods for NodePods {
     }
 
     fn say(&self, what: &str) {
-        self.tell.node(EventType::Normal, "NodeShutdown", what);
+        self.events.node(EventType::Normal, "NodeShutdown", what);
     }
 
-    async fn keep(&self, times: Times) {
+    async fn keep(&self, times: ShutdownTimes) {
         self.metrics.show(times.began, times.ended);
         let dir = self.root_dir.clone();
         if let Ok(Err(e)) = FILES.run(move || kept::write(&dir, times)).await {
-            tracing::warn!(error = %e, "when the shutdown began and ended is not on disk");
+            tracing::warn!(error = %e, "cannot write the record of the shutdown");
         }
     }
 }
 
-/// logind behind a bus.
+/// Connection to logind over D-Bus.
 pub struct LogindMachine {
-    /// Where the bus listens.
+    /// Path of the bus socket.
     pub socket: PathBuf,
     logind: Option<Logind>,
     lock: Option<ShutdownLock>,
 }
 
 impl LogindMachine {
-    /// Not connected yet.
+    /// Creates it without connecting.
     pub fn new(socket: PathBuf) -> Self {
         Self { socket, logind: None, lock: None }
     }

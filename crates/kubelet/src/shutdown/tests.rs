@@ -1,4 +1,4 @@
-//! A shutdown from the machine's word to its going on, on a paused clock: a trace of what was done when.
+//! Shutdowns from logind's signal to the release of the lock, on the paused clock, as a trace of actions and times.
 use std::collections::VecDeque;
 
 use jiff::Timestamp;
@@ -11,7 +11,7 @@ use crate::pod;
 
 #[derive(Default)]
 struct Node {
-    /// Name, priority, and seconds that it takes to end.
+    /// Name, priority, and seconds until it has ended.
     pods: Vec<(&'static str, i32, u64)>,
     ends: Mutex<Vec<(String, Instant)>>,
     trace: Mutex<Vec<String>>,
@@ -48,12 +48,12 @@ impl ShutdownPods for Arc<Node> {
     fn say(&self, what: &str) {
         self.note(what);
     }
-    async fn keep(&self, times: Times) {
+    async fn keep(&self, times: ShutdownTimes) {
         self.note(if times.ended.is_some() { "kept: over" } else { "kept: begun" });
     }
 }
 
-/// What the machine says in turn; an error ends the connection.
+/// Scripted signals of the machine; an error ends the connection.
 struct Script {
     node: Arc<Node>,
     next: Arc<tokio::sync::Mutex<mpsc::Receiver<Result<bool, String>>>>,
@@ -110,7 +110,7 @@ async fn trace(pods: Vec<(&'static str, i32, u64)>, says: Vec<Result<bool, Strin
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_end_by_priority_and_then_the_machine_goes_on() {
+async fn pods_end_by_priority_before_the_shutdown_continues() {
     let pods = vec![("dns", 2_000_000_000, 1), ("web", 0, 5), ("job", -1, 2)];
     let (trace, begun) = trace(pods, vec![Ok(true)]).await;
     assert_eq!(
@@ -130,7 +130,7 @@ async fn pods_end_by_priority_and_then_the_machine_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_does_not_end_holds_the_machine_no_longer_than_its_period() {
+async fn a_pod_that_does_not_end_delays_the_shutdown_by_its_period_at_most() {
     let (trace, _) = trace(vec![("stuck", 0, 1000), ("dns", 2_000_000_000, 1000)], vec![Ok(true)]).await;
     assert_eq!(
         trace[3..],
@@ -139,7 +139,7 @@ async fn a_pod_that_does_not_end_holds_the_machine_no_longer_than_its_period() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_called_off_goes_on_and_a_lost_connection_is_made_again() {
+async fn a_cancelled_shutdown_and_a_lost_connection() {
     let (trace, begun) = trace(Vec::new(), vec![Ok(true), Ok(false), Err("the bus is gone".to_owned())]).await;
     assert_eq!(
         trace[3..],

@@ -1,4 +1,4 @@
-//! A pod's conditions that the kubelet owns (upstream: `pkg/kubelet/status/generate.go`).
+//! The pod conditions that the kubelet owns (upstream: `pkg/kubelet/status/generate.go`).
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -6,7 +6,7 @@ use crate::config::shutdown::TERMINATED;
 use crate::config::thresholds::{EVICTED, PREEMPTED, PREEMPTED_CONDITION};
 use crate::pod::{self, Role};
 
-/// Types of conditions that are the kubelet's.
+/// Types of conditions that only the kubelet writes.
 pub const OWNED: &[&str] = &[
     "PodReadyToStartContainers",
     "Initialized",
@@ -32,7 +32,7 @@ fn list(words: &str, names: &[&str]) -> String {
     format!("containers with {words} status: [{}]", names.join(" "))
 }
 
-/// All of them, without transition times.
+/// Computes all conditions, without transition times.
 pub fn conditions(
     pod: &Pod,
     inits: &[ContainerStatus],
@@ -49,7 +49,7 @@ pub fn conditions(
     ]
 }
 
-/// Whether all containers begin anew at the moment; none of a pod without a rule that could lead to it.
+/// Condition of a restart of all containers; `None` for a pod without a rule that could cause it.
 pub fn restarting_all(pod: &Pod, phase: &str, now: bool) -> Option<PodCondition> {
     if !pod::may_restart_all(pod) {
         return None;
@@ -157,7 +157,7 @@ fn ready(pod: &Pod, containers: &PodCondition) -> PodCondition {
     }
 }
 
-/// How far a change of the pod's resources has come (KEP-1287); nothing when there is none.
+/// Conditions about an in-place resize (KEP-1287); empty if there is none.
 pub fn resize(pending: Option<(&'static str, &str)>, in_progress: Option<&str>) -> Vec<PodCondition> {
     let pending = pending.map(|(reason, why)| condition("PodResizePending", true, reason, why.to_owned()));
     let running = in_progress.map(|error| {
@@ -167,7 +167,7 @@ pub fn resize(pending: Option<(&'static str, &str)>, in_progress: Option<&str>) 
     pending.into_iter().chain(running).collect()
 }
 
-/// The condition of a pod that the kubelet ends before its time, if the reason of its end is such a one.
+/// Returns the condition `DisruptionTarget` if `reason` is one by which the kubelet ends pods early.
 pub fn disrupted(reason: &str, message: &str) -> Option<PodCondition> {
     let message = match reason {
         EVICTED | TERMINATED => message,
@@ -177,7 +177,7 @@ pub fn disrupted(reason: &str, message: &str) -> Option<PodCondition> {
     Some(condition("DisruptionTarget", true, "TerminationByKubelet", message.to_owned()))
 }
 
-/// Gives each condition its transition time: the old one while the status stays the same.
+/// Sets the transition time of each condition: the old one if the status did not change.
 pub fn keep_times(new: &mut [PodCondition], old: &[PodCondition], now: jiff::Timestamp, generation: Option<i64>) {
     let now = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
     for c in new {

@@ -1,4 +1,4 @@
-//! One container's status from its instances in the runtime (upstream: `kubelet_pods.go` convertToAPIContainerStatuses).
+//! Computes one container's status from its instances in the runtime (upstream: `kubelet_pods.go` convertToAPIContainerStatuses).
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,29 +17,29 @@ use crate::pod::{self, Member, Role};
 use crate::probes::view::ProbeView;
 use crate::runtime::snapshot::{Instance, RuntimePod, State, timestamp};
 
-/// Why a container waits that was removed so that its pod begins anew.
+/// Reason of a container that was removed to restart its pod.
 pub const RESTARTING_ALL: &str = "RestartingAllContainers";
 const RESTARTING_ALL_TEXT: &str = "The container is removed because RestartAllContainers in place";
 
-/// What besides the runtime decides a container's state.
+/// Input for container states besides the runtime.
 #[derive(Debug)]
-pub struct Circumstances<'a> {
-    /// What its probes have said so far.
+pub struct StateInput<'a> {
+    /// Results of the container's probes.
     pub probes: &'a ProbeView,
-    /// Delays that run, by container.
+    /// Remaining restart delays, by container.
     pub crash_loops: &'a BTreeMap<String, Duration>,
     /// Why the last start failed, by container.
     pub start_errors: &'a BTreeMap<String, StartError>,
-    /// The runtime's name, for container IDs.
+    /// Name of the runtime, the prefix of container IDs.
     pub runtime_name: &'a str,
-    /// Whether nothing of the pod will be started any more.
+    /// Whether no container of the pod will be started again.
     pub ending: bool,
-    /// Whether all containers begin anew: those that are gone were removed for it.
+    /// Whether all containers are being restarted, so that missing ones were removed for it.
     pub restarting_all: bool,
 }
 
-/// The status of one container.
-pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstances<'_>) -> ContainerStatus {
+/// Computes the status of one container.
+pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &StateInput<'_>) -> ContainerStatus {
     let c = &*m.container;
     let mut instances = runtime.containers.iter().filter(|i| i.name == c.name);
     let latest = instances.next();
@@ -83,12 +83,12 @@ pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstance
     out.state = Some(current);
     hold(pod, m, i, by, &mut out);
     resources(pod, c, Some(i), &mut out);
-    // The API shows an empty one too; the status must equal what it gives back, or it would be written twice.
+    // The API returns an empty state as well; the status must equal what is read back, or it would be written twice.
     out.last_state.get_or_insert_default();
     out
 }
 
-/// How the container's volumes are mounted (KEP-3857): as the runtime has it, before that as the pod asks for it.
+/// How the container's volumes are mounted (KEP-3857): as in the runtime, or before creation as in the spec.
 fn mounts(c: &Container, latest: Option<&Arc<Instance>>) -> Option<Vec<VolumeMountStatus>> {
     let is_recursive = |m: &VolumeMount| match latest {
         Some(i) => i.recursive_read_only.contains(&m.mount_path),
@@ -106,9 +106,9 @@ fn mounts(c: &Container, latest: Option<&Arc<Instance>>) -> Option<Vec<VolumeMou
     Some(all).filter(|all| !all.is_empty())
 }
 
-/// A container that waits for its restart shows why it waits, and how it ended as its last state.
-/// One whose start failed and that its policy does not start again has ended: the API refuses to hear that it waits.
-fn hold(pod: &Pod, m: &Member<'_>, i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
+/// Sets the state of a container that waits for its restart: the reason of the wait, and the last termination state. A container whose
+/// start failed and that is not restarted has terminated, because the API rejects a change to waiting.
+fn hold(pod: &Pod, m: &Member<'_>, i: &Instance, by: &StateInput<'_>, out: &mut ContainerStatus) {
     let c = &*m.container;
     let is_over = i.state == State::Exited && !pod::restarts_after(pod, m.role, c, i.exit_code);
     if i.state == State::Running || is_over || by.ending {
@@ -128,7 +128,7 @@ fn hold(pod: &Pod, m: &Member<'_>, i: &Instance, by: &Circumstances<'_>, out: &m
     out.ready = false;
 }
 
-/// The text of a restart delay, in states and events.
+/// Message of a restart back-off, in states and events.
 pub fn crash_message(pod: &Pod, container: &str, delay: Duration) -> String {
     format!(
         "back-off {} restarting failed container={container} pod={}",
@@ -137,14 +137,14 @@ pub fn crash_message(pod: &Pod, container: &str, delay: Duration) -> String {
     )
 }
 
-/// What a container shows that has not run yet, made already or not: in a pod with init containers all of them say that the pod
-/// is being initialized, as clients that wait for a pod's initialization expect.
+/// State of a container that has not run yet, created or not. In a pod with init containers it is `PodInitializing`, which clients expect
+/// until the pod is initialized.
 fn not_started(pod: &Pod) -> ContainerState {
     let has_init = pod.spec.as_ref().is_some_and(|s| s.init_containers.as_ref().is_some_and(|i| !i.is_empty()));
     waiting(if has_init { "PodInitializing" } else { "ContainerCreating" }, String::new())
 }
 
-fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&ContainerStatus>, out: &mut ContainerStatus) {
+fn absent(pod: &Pod, m: &Member<'_>, by: &StateInput<'_>, old: Option<&ContainerStatus>, out: &mut ContainerStatus) {
     let c = &*m.container;
     let was = old.and_then(|o| o.state.as_ref());
     out.restart_count = old.map_or(0, |o| o.restart_count);
@@ -161,14 +161,14 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
         return;
     }
     if by.restarting_all {
-        // It was shown as removed before, and stays so until it is made again.
+        // It was shown as removed before, which stays until it is created again.
         out.state = was.cloned();
         out.last_state = old.and_then(|o| o.last_state.clone());
         resources(pod, c, None, out);
         return;
     }
     if let Some(o) = old.filter(|_| was.is_some_and(|s| s.terminated.is_some())) {
-        // The runtime has forgotten it; its end stays known.
+        // The runtime no longer has it; its termination state is kept.
         *out = o.clone();
         return;
     }
@@ -185,7 +185,7 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
     resources(pod, c, None, out);
 }
 
-/// The state of a container of whose end nothing is known.
+/// State of a container without any information about its end.
 pub fn not_located() -> ContainerState {
     state_of(ContainerStateTerminated {
         reason: Some("ContainerStatusUnknown".into()),
@@ -195,7 +195,7 @@ pub fn not_located() -> ContainerState {
     })
 }
 
-fn identity(i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
+fn identity(i: &Instance, by: &StateInput<'_>, out: &mut ContainerStatus) {
     out.container_id = Some(format!("{}://{}", by.runtime_name, i.id));
     out.user = i.user.as_ref().map(|u| ContainerUser {
         linux: Some(LinuxContainerUser {
@@ -210,7 +210,7 @@ fn identity(i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
     out.image_id.clone_from(&i.image_id);
 }
 
-/// What the container was granted, and what it is held to while it runs, which differs as long as a resize is under way.
+/// Sets the allocated resources, and the current limits while the container runs. They differ while a resize is in progress.
 fn resources(pod: &Pod, c: &Container, instance: Option<&Instance>, out: &mut ContainerStatus) {
     let granted = c.resources.as_ref().filter(|r| r.requests.is_some() || r.limits.is_some());
     let mut held = granted.cloned().unwrap_or_default();
@@ -225,7 +225,7 @@ fn resources(pod: &Pod, c: &Container, instance: Option<&Instance>, out: &mut Co
                 None => drop(list.as_mut().and_then(|l| l.remove(name))),
             }
         };
-        // As long as the bound is the granted one, the words of the spec stay.
+        // If the limit equals the granted one, the quantity is written as in the spec.
         if actual.memory != wanted.memory {
             set(true, "memory", Some(actual.memory).filter(|m| *m > 0).map(|m| m.to_string()));
         }
@@ -243,7 +243,7 @@ fn resources(pod: &Pod, c: &Container, instance: Option<&Instance>, out: &mut Co
     out.resources = Some(held);
 }
 
-fn terminated(i: &Instance, by: &Circumstances<'_>) -> ContainerStateTerminated {
+fn terminated(i: &Instance, by: &StateInput<'_>) -> ContainerStateTerminated {
     let text = |s: &String| Some(s.clone()).filter(|s| !s.is_empty());
     let reason = text(&i.reason).or_else(|| Some(if i.exit_code == 0 { "Completed" } else { "Error" }.to_owned()));
     ContainerStateTerminated {
@@ -257,7 +257,7 @@ fn terminated(i: &Instance, by: &Circumstances<'_>) -> ContainerStateTerminated 
     }
 }
 
-/// The API keeps whole seconds: an object that was read back must compare equal.
+/// Cuts to whole seconds, like the API, so that an object that was read back compares equal.
 fn whole(nanos: i64) -> jiff::Timestamp {
     jiff::Timestamp::from_second(timestamp(nanos.max(0)).as_second()).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
 }
@@ -266,7 +266,7 @@ fn state_of(t: ContainerStateTerminated) -> ContainerState {
     ContainerState { terminated: Some(t), ..Default::default() }
 }
 
-/// A waiting state.
+/// Creates a waiting state.
 pub fn waiting(reason: &str, message: String) -> ContainerState {
     let message = Some(message).filter(|m| !m.is_empty());
     ContainerState {
@@ -275,7 +275,7 @@ pub fn waiting(reason: &str, message: String) -> ContainerState {
     }
 }
 
-/// What the API last knew of this container.
+/// Returns the container's status in the API.
 pub fn old_status<'a>(pod: &'a Pod, role: Role, name: &str) -> Option<&'a ContainerStatus> {
     let s = pod.status.as_ref()?;
     let list = match role {
@@ -286,7 +286,7 @@ pub fn old_status<'a>(pod: &'a Pod, role: Role, name: &str) -> Option<&'a Contai
     list.iter().flatten().find(|c| c.name == name)
 }
 
-/// The end of the instance before, from the API, where the runtime has forgotten it.
+/// Returns the previous instance's end from the API, if the runtime no longer has it.
 fn remembered(old: Option<&ContainerStatus>, restart_count: i32) -> Option<ContainerState> {
     let old = old?;
     let state = if old.restart_count < restart_count { old.state.as_ref() } else { old.last_state.as_ref() };
@@ -328,11 +328,11 @@ mod tests {
         })
     }
 
-    /// The statuses of a pod's containers, in their order.
+    /// Returns the statuses of a pod's containers, in order.
     fn statuses(spec: &serde_json::Value, instances: Vec<Arc<Instance>>) -> Vec<ContainerStatus> {
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).expect("pod");
         let runtime = RuntimePod { containers: instances, ..RuntimePod::default() };
-        let by = Circumstances {
+        let by = StateInput {
             probes: &ProbeView::default(),
             crash_loops: &BTreeMap::new(),
             start_errors: &BTreeMap::new(),
@@ -343,7 +343,7 @@ mod tests {
         pod::members(&pod).map(|m| status(&pod, &m, &runtime, &by)).collect()
     }
 
-    /// The reason of each container's waiting state; `-` for one that does not wait.
+    /// Returns the reason of each container's waiting state, or `-` if it does not wait.
     fn waits(spec: &serde_json::Value, instances: Vec<Arc<Instance>>) -> Vec<String> {
         let waiting = |s: ContainerStatus| s.state.and_then(|s| s.waiting);
         let reason = |s| waiting(s).map_or("-".to_owned(), |w| w.reason.unwrap_or_default());
@@ -351,8 +351,8 @@ mod tests {
     }
 
     #[test]
-    fn the_users_of_a_container_are_shown_as_the_runtime_tells_them() {
-        let mut told = Arc::unwrap_or_clone(instance("a", State::Running, 0));
+    fn the_user_of_a_container_is_shown_as_the_runtime_reports_it() {
+        let mut reported = Arc::unwrap_or_clone(instance("a", State::Running, 0));
         let user = |groups: &[i64]| kelson_cri::proto::LinuxContainerUser {
             uid: 1234,
             gid: 1235,
@@ -363,18 +363,18 @@ mod tests {
             (Some(user(&[44, 1235])), json!({"linux": {"uid": 1234, "gid": 1235, "supplementalGroups": [44, 1235]}})),
             (Some(user(&[])), json!({"linux": {"uid": 1234, "gid": 1235}})),
         ] {
-            told.user = of_runtime;
-            let shown = statuses(&json!({"containers": [{"name": "a"}]}), vec![Arc::new(told.clone())]);
+            reported.user = of_runtime;
+            let shown = statuses(&json!({"containers": [{"name": "a"}]}), vec![Arc::new(reported.clone())]);
             assert_eq!(json!(shown[0].user), expected);
         }
     }
 
     #[test]
-    fn a_container_shows_what_it_was_granted_and_what_it_is_held_to() {
+    fn the_status_has_allocated_and_current_resources() {
         let resources = json!({"requests":{"cpu":"0.5","memory":"32Mi"},"limits":{"cpu":"1000m","memory":"64Mi"}});
         let spec = json!({"containers":[{"name":"a","resources":resources}]});
         let pod: Pod = serde_json::from_value(json!({"spec": spec})).expect("pod");
-        let by = Circumstances {
+        let by = StateInput {
             probes: &ProbeView::default(),
             crash_loops: &BTreeMap::new(),
             start_errors: &BTreeMap::new(),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_failed_is_an_end_where_the_policy_does_not_try_again() {
+    fn a_failed_start_is_final_if_the_policy_does_not_restart() {
         let errors = BTreeMap::from([("a".to_owned(), StartError::new(StartReason::Run, "no such file"))]);
         let shown = |policy: &str, exit_code: i32| {
             let rules = json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}]);
@@ -411,7 +411,7 @@ mod tests {
             let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [a]}})).expect("pod");
             let containers = vec![instance("a", State::Exited, exit_code)];
             let runtime = RuntimePod { containers, ..RuntimePod::default() };
-            let by = Circumstances {
+            let by = StateInput {
                 probes: &ProbeView::default(),
                 crash_loops: &BTreeMap::new(),
                 start_errors: &errors,
@@ -430,13 +430,13 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_run_yet_says_what_the_pod_waits_for() {
+    fn containers_that_have_not_run_show_the_waiting_reason() {
         let plain = json!({"containers":[{"name":"a"},{"name":"b"}]});
         assert_eq!(waits(&plain, vec![]), ["ContainerCreating", "ContainerCreating"]);
         assert_eq!(waits(&plain, vec![instance("a", State::Created, 0)]), ["ContainerCreating", "ContainerCreating"]);
         let with_init = json!({"initContainers":[{"name":"i"},{"name":"j"}],"containers":[{"name":"a"}]});
         assert_eq!(waits(&with_init, vec![]), ["PodInitializing"; 3]);
-        // Made and not started yet is no news to whoever waits for the pod's initialization.
+        // A created container has not run yet, which clients that wait for the initialization see.
         let made = vec![instance("i", State::Created, 0)];
         assert_eq!(waits(&with_init, made), ["PodInitializing"; 3]);
         let second = vec![instance("j", State::Created, 0), instance("i", State::Exited, 0)];

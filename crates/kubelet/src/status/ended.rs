@@ -1,11 +1,11 @@
-//! The containers of a pod that has ended: each has a final state, as far as the pod got.
+//! Final states of the containers of a pod that has ended.
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 
 use super::container::not_located;
 use crate::pod::{self, Role};
 
-/// Gives every container of a pod that has ended a final state, as far as the pod got: those that wait will never run.
-/// Containers after init containers that never completed go on waiting (upstream: `status_manager.go` TerminatePod).
+/// Sets a terminated state for each container that waits although its pod has ended. Containers after init containers that never completed
+/// stay waiting (upstream: `status_manager.go` TerminatePod).
 pub fn end(pod: &Pod, inits: &mut [ContainerStatus], apps: &mut [ContainerStatus]) {
     let waits = |c: &ContainerStatus| c.state.as_ref().is_none_or(|s| s.running.is_none() && s.terminated.is_none());
     let ended_before = |c: &ContainerStatus| c.last_state.as_ref().is_some_and(|s| s.terminated.is_some());
@@ -17,7 +17,7 @@ pub fn end(pod: &Pod, inits: &mut [ContainerStatus], apps: &mut [ContainerStatus
         _ => completed(&last.state) || completed(&last.last_state),
     });
     let is_initialized = last_init_done || apps.iter().any(has_begun);
-    // The first init container was the next to run, whatever is known of it.
+    // The first init container was next to run, even without any status.
     let tried = inits.iter().rposition(has_begun).map_or(1, |last| last + 1).min(inits.len());
     let apps = apps.iter_mut().filter(|_| is_initialized);
     for c in inits[..tried].iter_mut().chain(apps).filter(|c| c.state.as_ref().is_none_or(|s| s.terminated.is_none())) {
@@ -58,7 +58,7 @@ mod tests {
             json!({"initContainers": [{"name": "i"}, init], "containers": [{"name": "a"}, {"name": "b"}]})
         };
         let plain = json!({"containers": [{"name": "a"}, {"name": "b"}]});
-        // States of init and app containers; which of them are told to have been lost.
+        // States of init and ordinary containers, and the containers whose end is unknown.
         for (spec, inits, apps, lost) in [
             (plain.clone(), &[][..], ["waits", "waits"], "ab"),
             (plain.clone(), &[], ["ran", "waits"], "b"),

@@ -1,4 +1,4 @@
-//! A pod's status: containers' states, phase and conditions as pure functions, and the one writer to the API.
+//! A pod's status: pure functions for container states, phase and conditions, and the writer that sends statuses to the API.
 pub mod conditions;
 pub mod container;
 mod ended;

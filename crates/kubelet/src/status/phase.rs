@@ -1,4 +1,4 @@
-//! A pod's phase from its containers' states (upstream: `kubelet_pods.go` getPhase).
+//! Computes a pod's phase from its containers' states (upstream: `kubelet_pods.go` getPhase).
 use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod};
 
 use super::container::RESTARTING_ALL;
@@ -12,12 +12,12 @@ fn exit(state: Option<&ContainerState>) -> Option<i32> {
     state.and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code)
 }
 
-/// What is counted of a pod's containers.
+/// Numbers of containers by state.
 #[derive(Default)]
 struct Tally {
     init_pending: bool,
     init_failed: bool,
-    /// One failed that is not started again.
+    /// Whether an init container failed and is not restarted.
     init_lost: bool,
     sidecars: u32,
     unknown: u32,
@@ -36,7 +36,7 @@ impl Tally {
         let ended = [state, last].into_iter().flatten().find_map(|s| s.terminated.as_ref());
         match ended {
             Some(t) if t.exit_code == 0 && !holds => {}
-            // It was removed so that the whole pod begins anew, and says nothing of how the pod is.
+            // It was removed to restart the whole pod, so its end does not count.
             Some(t) if t.reason.as_deref() == Some(RESTARTING_ALL) => self.init_pending = true,
             Some(t) if t.exit_code != 0 => {
                 self.init_failed = true;
@@ -46,7 +46,7 @@ impl Tally {
         }
     }
 
-    /// One that runs keeps the pod running, also when all others have ended; one that ended has no say.
+    /// A running sidecar keeps the pod running even if all other containers ended; an ended one does not count.
     fn sidecar(&mut self, s: Option<&ContainerStatus>, over: bool) {
         let state = s.and_then(|s| s.state.as_ref());
         let up = !over && state.is_some_and(|s| s.running.is_some());
@@ -74,7 +74,7 @@ impl Tally {
     }
 }
 
-/// `Pending`, `Running`, `Succeeded` or `Failed`. `over`: all containers have been stopped for good.
+/// Returns `Pending`, `Running`, `Succeeded` or `Failed`. `over`: all containers have been stopped and will not start again.
 pub fn phase(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], over: bool) -> &'static str {
     let mut t = Tally::default();
     for m in pod::members(pod) {
@@ -173,7 +173,7 @@ mod tests {
             (up(true), wait.clone(), false, "Pending"),
             (up(true), json!({"state":{"running":{}}}), false, "Running"),
             (again.clone(), json!({"state":{"running":{}}}), false, "Running"),
-            // The job is done, but not the pod: its sidecar is still being ended.
+            // The ordinary containers succeeded, but the pod is running until its sidecar has stopped.
             (up(true), ok.clone(), false, "Running"),
             (ended.clone(), ok.clone(), false, "Succeeded"),
             (ended.clone(), ok.clone(), true, "Succeeded"),

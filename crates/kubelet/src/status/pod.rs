@@ -1,54 +1,56 @@
-//! A pod's whole status, put together from containers, phase and conditions. Pure.
+//! Combines container states, phase and conditions to a pod's status. Pure.
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::container::{self, Circumstances};
+use super::container::{self, StateInput};
 use super::{conditions, ended, phase, resources};
 use crate::pod::{self, Role};
 use crate::runtime::snapshot::RuntimePod;
 
-/// What else a status needs.
+/// Further input for a status.
 #[derive(Debug)]
-pub struct About<'a> {
+pub struct StatusInput<'a> {
     /// Addresses of the node.
     pub host_ips: &'a [String],
     /// When this kubelet first saw the pod.
     pub start_time: Timestamp,
-    /// The time of new conditions.
+    /// Transition time of new conditions.
     pub now: Timestamp,
-    /// All containers have been stopped for good.
+    /// Whether all containers have been stopped and will not start again.
     pub over: bool,
-    /// A reason and message that end the pod (`Evicted`, `DeadlineExceeded`).
+    /// Reason and message of the kubelet's decision to end the pod (`Evicted`, `DeadlineExceeded`).
     pub verdict: Option<(&'a str, &'a str)>,
-    /// Why the pod does not have the resources that its spec wants.
+    /// Why the pod does not have the resources that its spec requests.
     pub resize_pending: Option<(&'static str, &'a str)>,
-    /// Whether its cgroup does not follow what it was granted yet.
+    /// Whether the pod's cgroup does not have the granted resources yet.
     pub cgroup_stale: bool,
-    /// Its containers are not held to what it was granted yet; the text says what failed, or nothing.
+    /// Set while granted resources are not applied completely. The value is the error, or empty.
     pub resizing: Option<&'a str>,
 }
 
-/// What the kubelet last said of a pod, with what others have said of it meanwhile. The kubelet's own part must not come
-/// back to it from the API: an event is from before its newest write, and two values would chase each other for ever.
-pub fn own_over(told: &PodStatus, own: &PodStatus) -> PodStatus {
+/// Combines the kubelet's own last status (`own`) with the fields that other components wrote (`observed`, the status in an event). The
+/// kubelet's own fields must not be read back from the API: an event may predate the newest write, and two values would then alternate
+/// without end.
+pub fn own_over(observed: &PodStatus, own: &PodStatus) -> PodStatus {
     let mut out = own.clone();
     let theirs = |c: &PodCondition| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget";
-    let others: Vec<PodCondition> = told.conditions.iter().flatten().filter(|c| theirs(c)).cloned().collect();
+    let others: Vec<PodCondition> = observed.conditions.iter().flatten().filter(|c| theirs(c)).cloned().collect();
     let list = out.conditions.get_or_insert_default();
-    // A disruption that the API does not know yet is the kubelet's own.
+    // `DisruptionTarget` may be the kubelet's own condition that the API does not have yet.
     list.retain(|c| !theirs(c) || (c.type_ == "DisruptionTarget" && others.iter().all(|o| o.type_ != c.type_)));
     list.extend(others);
-    out.resource_claim_statuses.clone_from(&told.resource_claim_statuses);
-    out.extended_resource_claim_status.clone_from(&told.extended_resource_claim_status);
-    if matches!(told.phase.as_deref(), Some("Failed" | "Succeeded")) {
-        (out.phase, out.reason, out.message) = (told.phase.clone(), told.reason.clone(), told.message.clone());
+    out.resource_claim_statuses.clone_from(&observed.resource_claim_statuses);
+    out.extended_resource_claim_status.clone_from(&observed.extended_resource_claim_status);
+    if matches!(observed.phase.as_deref(), Some("Failed" | "Succeeded")) {
+        (out.phase, out.reason, out.message) =
+            (observed.phase.clone(), observed.reason.clone(), observed.message.clone());
     }
     out
 }
 
-/// The whole status, as it is to be in the API.
-pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &About<'_>) -> PodStatus {
+/// Computes the complete status.
+pub fn status(pod: &Pod, runtime: &RuntimePod, by: &StateInput<'_>, about: &StatusInput<'_>) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
     let of = |roles: &[Role]| -> Vec<ContainerStatus> {
         let members = pod::members(pod).filter(|m| roles.contains(&m.role));
@@ -56,7 +58,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     };
     let (mut inits, mut apps, ephemeral) = (of(&[Role::Init, Role::Sidecar]), of(&[Role::App]), of(&[Role::Ephemeral]));
     let phase = match old.phase.as_deref() {
-        // A final phase stays.
+        // A final phase never changes.
         Some("Failed") => "Failed",
         Some("Succeeded") => "Succeeded",
         _ if about.verdict.is_some() && about.over => "Failed",
@@ -70,7 +72,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
         None => Vec::new(),
     };
     if ips.is_empty() {
-        // The address of a pod that ended stays readable, as upstream keeps it.
+        // Like upstream, an ended pod keeps its address.
         let last = runtime.sandboxes.first().filter(|s| !s.ips.is_empty()).map(|s| s.ips.clone());
         ips = last.unwrap_or_else(|| old.pod_ips.iter().flatten().map(|p| p.ip.clone()).collect());
     }
@@ -81,11 +83,11 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     own.extend(conditions::resize(about.resize_pending, about.resizing));
     let before = old.conditions.unwrap_or_default();
     conditions::keep_times(&mut own, &before, about.now, generation);
-    // After phase and conditions: a container that never ran does not make the pod another one.
+    // After phase and conditions, because the state of a container that never ran must not change them.
     if about.over {
         ended::end(pod, &mut inits, &mut apps);
     }
-    // What others say of the pod stays.
+    // Conditions of other components are kept.
     own.extend(
         before.into_iter().filter(|c| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget"),
     );
@@ -126,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_event_takes_nothing_back() {
+    fn an_old_event_does_not_revert_the_status() {
         let status = |v: Value| -> PodStatus { serde_json::from_value(v).expect("a status") };
         let at = |kind: &str, time: &str| json!({"type": kind, "status": "True", "lastTransitionTime": time});
         let (early, late) = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:09Z");

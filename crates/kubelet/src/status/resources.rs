@@ -1,5 +1,5 @@
-//! What a pod as a whole was granted and what it is held to (KEP-5419; upstream: `convertToAPIPodLevelResourcesStatus`), beside what its
-//! containers say each. Pure.
+//! Resources of a pod as a whole, granted and applied (KEP-5419; upstream: `convertToAPIPodLevelResourcesStatus`), in addition to those of
+//! each container. Pure.
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
@@ -11,13 +11,13 @@ use crate::pod::{self, Role};
 
 type ApiAmounts = BTreeMap<String, ApiQuantity>;
 
-/// What a container asks for, or may use.
+/// Returns the requests or limits of a container.
 fn own(c: &Container, requests: bool) -> Option<&ApiAmounts> {
     let r = c.resources.as_ref()?;
     if requests { r.requests.as_ref() } else { r.limits.as_ref() }
 }
 
-/// The resources of which any part of the pod has a request, or a limit.
+/// Returns the resources for which any part of the pod has a request or limit.
 fn named(pod: &Pod, requests: bool) -> BTreeSet<String> {
     let members = pod::members(pod).filter(|m| m.role != Role::Ephemeral);
     let mut names: BTreeSet<String> = members
@@ -42,24 +42,24 @@ fn text(amount: Quantity) -> ApiQuantity {
     ApiQuantity(amount.to_string())
 }
 
-/// What a status says of both.
+/// Computes both fields of the status.
 pub fn of_pod(pod: &Pod, old: &PodStatus, is_stale: bool) -> PodStatus {
     let (allocated_resources, resources) = (granted(pod), Some(held(pod, old, is_stale)));
     PodStatus { allocated_resources, resources, ..PodStatus::default() }
 }
 
-/// What the pod was granted of each resource.
+/// Granted amount of each resource.
 fn granted(pod: &Pod) -> Option<ApiAmounts> {
     some(named(pod, true).into_iter().map(|r| (r.clone(), text(pod::pod_request(pod, &r)))).collect())
 }
 
-/// What its containers may use together, where they have a limit at all.
+/// Sum of the containers' limits, for resources that are limited.
 fn limits(pod: &Pod) -> Option<ApiAmounts> {
     some(named(pod, false).into_iter().map(|r| (r.clone(), text(pod::pod_limit_sum(pod, &r)))).collect())
 }
 
-/// What the pod is held to: before it runs all that it was granted, and from then on what its cgroup says; with `is_stale` that does not
-/// follow the grant yet.
+/// Resources that the pod currently has: before it runs, all that was granted; then those of its cgroup. `is_stale`: the cgroup does not
+/// have the granted resources yet.
 fn held(pod: &Pod, old: &PodStatus, is_stale: bool) -> ResourceRequirements {
     if let Some(before) = old.resources.as_ref().filter(|_| is_stale) {
         return before.clone();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_has() {
+    fn pod_level_resources_in_the_status() {
         let of = |requests: Value, limits: Value| json!({"requests": requests, "limits": limits});
         let two = json!({"containers": [
             {"name": "a", "resources": of(json!({"cpu": "100m", "memory": "64Mi", "ephemeral-storage": "1Gi"}), json!({"memory": "64Mi"}))},
@@ -113,7 +113,7 @@ mod tests {
         let has = json!({"requests": asked, "limits": {"cpu": "1", "memory": "200Mi"}});
         check(whole.clone(), "Pending", asked.clone(), has.clone());
         check(whole.clone(), "Running", asked, has);
-        // As long as the cgroup does not follow, what was said before stays.
+        // While the cgroup is not updated, the old values stay.
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": whole})).expect("a pod");
         let before: ResourceRequirements = serde_json::from_value(json!({"limits": {"cpu": "2"}})).expect("resources");
         let old = PodStatus { phase: Some("Running".into()), resources: Some(before.clone()), ..PodStatus::default() };

@@ -1,5 +1,5 @@
-//! The one writer of pod statuses: newest state per pod, only what changed, one request per pod at a time, retried.
-//! (upstream: `pkg/kubelet/status/status_manager.go`)
+//! Writes pod statuses to the API: only the newest state of each pod, only changed fields, one request per pod at a time, with retries
+//! (upstream: `pkg/kubelet/status/status_manager.go`).
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +18,21 @@ use super::conditions::OWNED;
 use crate::metrics::Metrics;
 use crate::pod;
 
-/// Pauses after failed writes.
+/// Delays after failed writes.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
-/// Between looks that nothing asked for.
+/// Interval of checks without a wake-up.
 const LOOK: Duration = Duration::from_secs(60);
-/// Writes under way at once.
+/// Maximum number of concurrent writes.
 const PARALLEL_MAX: usize = 8;
 
-/// What is read of the answer to a write.
+/// The fields that are read from the response.
 #[derive(Deserialize)]
 struct Written {
     metadata: ObjectMeta,
 }
 slim_object!(Written, ResourceType::namespaced("", "v1", "pods", "Pod"));
 
-/// Takes statuses and writes them; cheap to clone.
+/// Receives statuses and writes them. Clones share the state.
 #[derive(Clone)]
 pub struct StatusWriter {
     shared: Arc<SharedStatus>,
@@ -41,7 +41,7 @@ pub struct StatusWriter {
 struct SharedStatus {
     client: Client,
     pods: Mutex<HashMap<String, StatusEntry>>,
-    /// UIDs of mirror pods, by those of the static pods they show.
+    /// UIDs of mirror pods, by UID of the static pod.
     mirrors: Mutex<HashMap<String, String>>,
     wake: Notify,
     slots: tokio::sync::Semaphore,
@@ -51,22 +51,22 @@ struct SharedStatus {
 struct StatusEntry {
     namespace: String,
     name: String,
-    /// What the API is known to have.
+    /// Status that the API is known to have.
     sent: StatusText,
-    /// The revision at which it had that.
+    /// The resourceVersion at which the API had it.
     revision: u64,
     wanted: Option<StatusText>,
-    /// Since when something is wanted that the API has not.
+    /// Since when the API lacks the wanted status.
     since: Option<Instant>,
-    /// What was last set.
+    /// Status that was set last.
     last: StatusText,
-    /// Written to its mirror pod, and not before there is one.
+    /// Whether it is a static pod, whose status is written to its mirror pod as soon as that exists.
     is_static: bool,
     busy: bool,
     done: Arc<Notify>,
 }
 
-/// A status as its JSON, empty before there is one. It is kept for every pod, and a tree of it takes ten times the room.
+/// A status as JSON; empty if there is none. It is kept for every pod, and a tree would take ten times the memory.
 #[derive(Clone, Default, PartialEq)]
 struct StatusText(Arc<str>);
 
@@ -79,7 +79,7 @@ impl StatusText {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 
-    /// See [`difference`].
+    /// Computes the patch; see [`difference`].
     fn difference(&self, to: &Self) -> Option<BTreeMap<String, Value>> {
         if self == to { None } else { difference(&self.tree(), &to.tree()) }
     }
@@ -93,7 +93,7 @@ impl StatusEntry {
 }
 
 impl StatusWriter {
-    /// Starts the writer in a group of tasks.
+    /// Starts the writer in a task group.
     pub fn start(client: Client, tasks: &Tasks, metrics: Arc<Metrics>) -> Self {
         let shared = Arc::new(SharedStatus {
             client,
@@ -108,7 +108,7 @@ impl StatusWriter {
         Self { shared }
     }
 
-    /// Sets what the pod's status is to be. Nothing happens if the API has it already.
+    /// Sets the status of a pod. Does nothing if the API already has it.
     pub fn set(&self, pod: &Pod, status: &PodStatus) {
         let wanted = StatusText::of(status);
         let is_static = pod::is_static(pod);
@@ -116,7 +116,7 @@ impl StatusWriter {
         let entry = pods.entry(pod::uid(pod).to_owned()).or_insert_with(|| StatusEntry {
             namespace: pod::namespace(pod).to_owned(),
             name: pod::name(pod).to_owned(),
-            // The status in a static pod is this kubelet's own; the API has not confirmed it.
+            // The status of a static pod comes from this kubelet and was not confirmed by the API.
             sent: pod.status.as_ref().filter(|_| !is_static).map(StatusText::of).unwrap_or_default(),
             revision: if is_static { 0 } else { revision(pod) },
             wanted: None,
@@ -134,12 +134,12 @@ impl StatusWriter {
         }
     }
 
-    /// The API has this of the pod. Somebody else may have changed what this writer keeps, or a write may have been carried
-    /// out whose answer was lost: what was last set is written again where it differs.
+    /// Compares the pod in the API with what was written. If another client changed the kubelet's fields, or a write was executed whose
+    /// response was lost, the last status is written again.
     pub fn seen(&self, pod: &Pod) {
         let mut pods = self.shared.pods.lock();
         let Some(entry) = pods.get_mut(pod::uid(pod)).filter(|e| !e.is_static) else { return };
-        // An event from before the last write says nothing of what is there now.
+        // An event older than the last write does not show the current state.
         if revision(pod) < entry.revision {
             return;
         }
@@ -151,7 +151,7 @@ impl StatusWriter {
         }
     }
 
-    /// Waits until everything set for the pod has been written, or `limit` has passed.
+    /// Waits until everything for the pod was written, or `limit` has passed. Returns whether it was written.
     pub async fn flushed(&self, uid: &str, limit: Duration) -> bool {
         let wait = async {
             loop {
@@ -167,14 +167,14 @@ impl StatusWriter {
                 if self.shared.pods.lock().get(uid).is_none_or(|e| e.wanted.is_none() && !e.busy) {
                     return;
                 }
-                // A short limit covers a wake-up between the check and the wait.
+                // The short timeout covers a notification between the check and the wait.
                 let _ = tokio::time::timeout(Duration::from_millis(500), notified).await;
             }
         };
         tokio::time::timeout(limit, wait).await.is_ok()
     }
 
-    /// Tells which mirror pod shows a static pod; a new one gets the status whole.
+    /// Sets the mirror pod of a static pod. A new mirror pod gets the complete status.
     pub fn mirrored(&self, uid: &str, mirror: Option<String>) {
         let before = match mirror.clone() {
             Some(m) => self.shared.mirrors.lock().insert(uid.to_owned(), m),
@@ -190,12 +190,12 @@ impl StatusWriter {
         self.shared.wake.notify_one();
     }
 
-    /// The UID of the mirror pod that shows a static pod in the API; none when there is none for the moment.
+    /// Returns the UID of a static pod's mirror pod, if there is one.
     pub fn mirror_of(&self, uid: &str) -> Option<String> {
         self.shared.mirrors.lock().get(uid).cloned()
     }
 
-    /// Forgets a pod that is gone.
+    /// Removes a pod that is gone.
     pub fn forget(&self, uid: &str) {
         self.shared.pods.lock().remove(uid);
         self.shared.mirrors.lock().remove(uid);
@@ -216,32 +216,32 @@ impl SharedStatus {
     }
 }
 
-/// Starts a task for each pod that has something to be written and none that writes it.
+/// Starts a write task for each pod with something to write and no running task.
 async fn start_writes(shared: Arc<SharedStatus>, tasks: Tasks) {
     loop {
         for uid in shared.due() {
             tasks.spawn("pod-status", OnPanic::Contain, write(Arc::clone(&shared), uid));
         }
-        // The net for a wake-up that was lost with a panic.
+        // In case a notification was lost with a panic.
         let _ = tokio::time::timeout(LOOK, shared.wake.notified()).await;
     }
 }
 
-/// The removal of conditions of the kubelet's own that hold no more.
+/// Returns patches that delete the kubelet's conditions that no longer exist.
 fn ended<'a>(before: &'a [Value], now: &'a [Value]) -> impl Iterator<Item = Value> + 'a {
     let own = |c: &&Value| OWNED.contains(&c["type"].as_str().unwrap_or_default());
     let gone = before.iter().filter(own).filter(|c| now.iter().all(|n| n["type"] != c["type"]));
     gone.map(|c| json!({"$patch": "delete", "type": c["type"]}))
 }
 
-/// Lets go of a pod's turn however its task ends, so that the next change finds it free.
-struct Turn {
+/// Releases a pod's turn however its task ends, so that the next write can start.
+struct WriteTurn {
     shared: Arc<SharedStatus>,
     uid: String,
     held: bool,
 }
 
-impl Drop for Turn {
+impl Drop for WriteTurn {
     fn drop(&mut self) {
         if self.held
             && let Some(e) = self.shared.pods.lock().get_mut(&self.uid)
@@ -252,7 +252,7 @@ impl Drop for Turn {
 }
 
 async fn write(shared: Arc<SharedStatus>, uid: String) {
-    let mut turn = Turn { shared: Arc::clone(&shared), uid: uid.clone(), held: true };
+    let mut turn = WriteTurn { shared: Arc::clone(&shared), uid: uid.clone(), held: true };
     let mut delay = RETRY.base;
     loop {
         let Ok(slot) = shared.slots.acquire().await else { return };
@@ -260,7 +260,7 @@ async fn write(shared: Arc<SharedStatus>, uid: String) {
             let mut pods = shared.pods.lock();
             let Some(e) = pods.get_mut(&uid) else { break };
             let Some(wanted) = e.wanted.clone() else {
-                // Under the lock that `set` takes: what is set from now on starts a task of its own.
+                // Under the lock of `set`: a status that is set from now on starts another task.
                 e.free();
                 turn.held = false;
                 break;
@@ -282,16 +282,17 @@ async fn write(shared: Arc<SharedStatus>, uid: String) {
                 delay = RETRY.base;
             }
             Err(e) if is_gone(&shared.client, &namespace, &name, &object, &e).await => {
-                // Deleted, or another pod has the name: the status has no reader any more.
+                // The pod was deleted or replaced by another of the name, so the status is dropped.
                 settle(&shared, &uid, wanted, 0);
             }
             Err(e) if is_invalid(&e) => {
-                // The same status would be refused again; the next change of it is tried.
-                tracing::error!(pod = %name, %namespace, error = %e, "the API server refuses the pod's status as invalid");
+                // The same status would be rejected again; the next change is tried.
+                let message = "the API server rejected the pod's status as invalid; waiting for the next change";
+                tracing::error!(pod = %name, %namespace, error = %e, "{message}");
                 give_up(&shared, &uid, &wanted);
             }
             Err(e) => {
-                tracing::debug!(pod = %name, error = %e, "pod status not written");
+                tracing::debug!(pod = %name, error = %e, "writing the pod's status failed; retrying");
                 drop(slot);
                 tokio::time::sleep(delay).await;
                 delay = RETRY.after(Some(delay));
@@ -300,8 +301,8 @@ async fn write(shared: Arc<SharedStatus>, uid: String) {
     }
 }
 
-/// Whether there is no such pod any more: none of the name, or one with another UID. A conflict alone does not say so,
-/// and is looked into.
+/// Whether the pod no longer exists: not found, or the name belongs to another UID. A conflict alone does not show this, so the pod is
+/// read.
 async fn is_gone(client: &Client, namespace: &str, name: &str, uid: &str, e: &ClientError) -> bool {
     match e.status().map(|s| s.code) {
         Some(404 | 410) => true,
@@ -317,7 +318,7 @@ fn is_invalid(e: &ClientError) -> bool {
     e.status().is_some_and(|s| s.code == 422)
 }
 
-/// Leaves a refused status unwritten; what the API has stays what it is compared with.
+/// Drops a rejected status; the status in the API stays the base of the next patch.
 fn give_up(shared: &SharedStatus, uid: &str, refused: &StatusText) {
     if let Some(e) = shared.pods.lock().get_mut(uid)
         && e.wanted.as_ref() == Some(refused)
@@ -326,7 +327,8 @@ fn give_up(shared: &SharedStatus, uid: &str, refused: &StatusText) {
     }
 }
 
-/// The API has this now, at a revision (0: unknown). What was set meanwhile may be another, even one that it had before.
+/// Records that the API has this status at a resourceVersion (0: unknown). A different status may have been set meanwhile, even one that
+/// the API had before.
 fn settle(shared: &SharedStatus, uid: &str, written: StatusText, revision: u64) {
     let mut pods = shared.pods.lock();
     let Some(e) = pods.get_mut(uid) else { return };
@@ -342,12 +344,12 @@ fn settle(shared: &SharedStatus, uid: &str, written: StatusText, revision: u64) 
     e.done.notify_waiters();
 }
 
-/// The revision of an object, 0 where it has none. Revisions of one resource can be compared (`k8s.io/apimachinery/pkg/util/resourceversion`).
+/// Returns the object's resourceVersion, or 0. Versions of one resource can be compared (`k8s.io/apimachinery/pkg/util/resourceversion`).
 fn revision(pod: &Pod) -> u64 {
     pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-/// A condition to merge over the one there is: what that has and this has not must go, or the merge would keep it.
+/// Returns a patch for a condition: fields that the new one lacks are deleted explicitly, because the merge would keep them.
 fn without_leftovers(before: &[Value], condition: &Value) -> Value {
     let mut out = condition.clone();
     let old = before.iter().find(|o| o["type"] == condition["type"]).and_then(Value::as_object);
@@ -359,7 +361,7 @@ fn without_leftovers(before: &[Value], condition: &Value) -> Value {
     out
 }
 
-/// What makes one tree into another where it is merged into it: members that are to go are named too.
+/// Returns the merge patch from one tree to another, with `null` for deleted members.
 fn changed(from: Option<&Value>, to: &Value) -> Value {
     let (Some(Value::Object(from)), Value::Object(to)) = (from, to) else { return to.clone() };
     let mut out: Map<String, Value> =
@@ -369,8 +371,8 @@ fn changed(from: Option<&Value>, to: &Value) -> Value {
     Value::Object(out)
 }
 
-/// The strategic merge patch from one status to another; `None` when equal. Fields that only others write are left out;
-/// conditions are merged by type, so that those of others stay.
+/// Returns the strategic merge patch from one status to another; `None` if they are equal. It omits fields that only other components
+/// write. Conditions are merged by type, so that those of others stay.
 pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<BTreeMap<String, Value>> {
     let mut out = BTreeMap::new();
     for (k, v) in to {
@@ -388,7 +390,7 @@ pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<
                 out.insert(k.clone(), json!(ours));
             }
         } else if k == "podIPs" && from.contains_key(k) {
-            // Merged by address: without the directive the old one would stay beside the new.
+            // The list is merged by address; without the directive the old address would stay.
             let mut list = vec![json!({"$patch": "replace"})];
             list.extend(v.as_array().into_iter().flatten().cloned());
             out.insert(k.clone(), Value::Array(list));

@@ -1,11 +1,11 @@
-//! The writer against a server that answers with the codes it is given, on a paused clock.
+//! The writer against a server with scripted response codes, on the paused clock.
 use std::pin::Pin;
 
 use kelson_client::{Request, Response, Transport, TransportError, full_body};
 
 use super::*;
 
-/// An API server that answers patches with the codes it is given, then with success, and has one pod.
+/// An API server with one pod. It responds to patches with the given codes, then with success.
 struct ScriptedServer {
     codes: Mutex<Vec<u16>>,
     uid: &'static str,
@@ -33,7 +33,7 @@ impl Transport for Wire {
     }
 }
 
-/// How often a status is sent that is set twice, with time between.
+/// Sets a status twice, with a delay between, and returns how often each was sent.
 async fn patches(codes: &[u16], uid: &'static str) -> (u32, u32) {
     let server = Arc::new(ScriptedServer { codes: Mutex::new(codes.to_vec()), uid, patches: Mutex::default() });
     let tasks = Tasks::root("test");
@@ -64,7 +64,7 @@ async fn only_a_status_that_was_written_counts_as_written() {
     assert_eq!(patches(&[500, 500], "u").await, (3, 0), "tried again");
 }
 
-/// A pod as the API shows it, with one condition.
+/// A pod in the API with one condition.
 fn shown(revision: &str, ready: &str) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": revision},
         "spec": {"containers": []}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
@@ -72,7 +72,7 @@ fn shown(revision: &str, ready: &str) -> Pod {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_api_has_instead_is_put_right() {
+async fn a_status_changed_by_another_client_is_corrected() {
     let server = Arc::new(ScriptedServer { codes: Mutex::default(), uid: "u", patches: Mutex::default() });
     let tasks = Tasks::root("test");
     let writer = StatusWriter::start(
@@ -88,13 +88,13 @@ async fn what_the_api_has_instead_is_put_right() {
     writer.set(&shown("4", "False"), &ready);
     assert_eq!(count().await, 1);
     writer.seen(&shown("5", "True"));
-    assert_eq!(count().await, 0, "the echo of its own write");
+    assert_eq!(count().await, 0, "the event of its own write");
     writer.seen(&shown("6", "False"));
-    assert_eq!(count().await, 1, "somebody else says that it is not ready");
+    assert_eq!(count().await, 1, "another client set it to not ready");
     writer.seen(&shown("3", "False"));
     assert_eq!(count().await, 0, "an old event");
 
-    // The write of another status arrives and its answer is lost; meanwhile the first is wanted again.
+    // The write of another status succeeds but its response is lost; meanwhile the first status is set again.
     *server.codes.lock() = vec![500];
     writer.set(&shown("6", "True"), &shown("", "False").status.expect("a status"));
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -105,7 +105,7 @@ async fn what_the_api_has_instead_is_put_right() {
 }
 
 #[test]
-fn the_text_of_a_status_stands_for_its_tree() {
+fn a_serialized_status_equals_its_tree() {
     let text = |status: Value| StatusText(status.to_string().into());
     let (one, other) = (
         text(json!({"conditions":[{"type":"Ready","status":"True"},{"type":"PodScheduled","status":"True"}]})),
@@ -138,7 +138,7 @@ fn only_what_changed_is_sent() {
     let d = difference(&a, &b).expect("changed");
     assert_eq!(json!(d), json!({"phase":"Running","podIP":"1","conditions":[{"type":"Ready","status":"True"}]}));
     assert_eq!(json!(difference(&b, &a).expect("changed"))["podIP"], Value::Null);
-    // Amounts are merged by name: those that are no more must be named.
+    // Resources are merged by name, so removed ones must be named.
     let less = map(json!({"resources":{"requests":{"cpu":"1"}},"allocatedResources":{"cpu":"1"}}));
     let more = map(
         json!({"resources":{"requests":{"cpu":"2"},"limits":{"cpu":"2"}},"allocatedResources":{"cpu":"1","memory":"1"}}),
@@ -148,7 +148,7 @@ fn only_what_changed_is_sent() {
         json!(d),
         json!({"resources":{"requests":{"cpu":"1"},"limits":null},"allocatedResources":{"memory":null}})
     );
-    // A condition of the kubelet's that holds no more is taken away; somebody else's stays.
+    // A condition of the kubelet that no longer exists is deleted; another component's condition stays.
     let before =
         map(json!({"conditions":[{"type":"PodResizePending","status":"True"},{"type":"x/y","status":"True"}]}));
     let d = difference(&before, &map(json!({"conditions":[]}))).expect("changed");

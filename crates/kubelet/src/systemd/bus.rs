@@ -1,4 +1,4 @@
-//! A connection to the system's message bus: who we are, calls one after the other, signals as they come, descriptors.
+//! A connection to the system's D-Bus: authentication, sequential calls, signals, file descriptors.
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,41 +12,41 @@ use tokio::net::UnixStream;
 
 use super::wire::{FIXED_BYTES, Message, MessageKind, Value, WireError};
 
-/// Where the system's bus listens when nobody says otherwise.
+/// Default path of the system bus socket.
 const SOCKET: &str = "/run/dbus/system_bus_socket";
-/// How long an answer may take.
+/// Timeout of a call.
 const ANSWER_MAX: Duration = Duration::from_secs(25);
-/// Longest line of the handshake.
+/// Maximum length of a line in the handshake.
 const LINE_BYTES_MAX: usize = 4096;
-/// Descriptors of one reading, and those that wait for their message.
+/// Maximum number of file descriptors per read, and of those that wait for their message.
 const DESCRIPTORS_MAX: usize = 8;
-/// Signals that nobody has taken yet; the oldest go.
+/// Maximum number of pending signals; older ones are dropped.
 const SIGNALS_MAX: usize = 64;
 const BUS: &str = "org.freedesktop.DBus";
 
-/// Why the bus or who was asked over it did not do something.
+/// Why a call or the connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
-    /// The connection cannot be made or has ended.
+    /// The connection cannot be opened or was closed.
     #[error("system bus: {0}")]
     Connection(#[from] io::Error),
-    /// What came is no message.
+    /// The received bytes are not a valid message.
     #[error("system bus: {0}")]
     Wire(#[from] WireError),
-    /// Whoever was asked refused.
+    /// The called service returned an error.
     #[error("{name}: {message}")]
     Refused {
-        /// The error's name on the bus.
+        /// Name of the D-Bus error.
         name: String,
-        /// What was wrong, in the words of who was asked.
+        /// Message of the service.
         message: String,
     },
-    /// No answer came in time, or not the one that was asked for.
+    /// There was no response in time, or an unexpected one.
     #[error("system bus: {0}")]
     Answer(&'static str),
 }
 
-/// A connection of this process. One at a time calls.
+/// A connection of this process. Calls are sequential.
 #[derive(Debug)]
 pub struct Bus {
     stream: UnixStream,
@@ -56,26 +56,26 @@ pub struct Bus {
     signals: VecDeque<Message>,
 }
 
-/// An answer, and the descriptors that came with it.
+/// A response with its file descriptors.
 #[derive(Debug)]
-pub struct Answered {
-    /// The answer's values.
+pub struct BusResponse {
+    /// Values of the response.
     pub body: Vec<Value>,
-    /// In the order in which the values name them.
+    /// File descriptors, in the order of the indices in the values.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Bus {
-    /// Where the system's bus is on this machine (`DBUS_SYSTEM_BUS_ADDRESS`).
+    /// Path of the system bus socket (`DBUS_SYSTEM_BUS_ADDRESS`).
     pub fn system() -> PathBuf {
         let named = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
         named.strip_prefix("unix:path=").map_or_else(|| SOCKET.into(), |p| p.split(',').next().unwrap_or(p).into())
     }
 
-    /// Connects to the bus at `socket` as the user that this process is.
+    /// Connects to the bus at `socket` and authenticates with this process's user ID.
     ///
     /// # Errors
-    /// When there is none, or it does not let us in.
+    /// There is no bus, or it rejects the user.
     pub async fn connect(socket: &Path) -> Result<Self, BusError> {
         let stream = UnixStream::connect(socket).await?;
         let mut bus =
@@ -85,25 +85,25 @@ impl Bus {
             let hex: String = uid.bytes().map(|b| format!("{b:02x}")).collect();
             bus.stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes()).await?;
             if !bus.line().await?.starts_with("OK") {
-                return Err(BusError::Answer("it does not let this user in"));
+                return Err(BusError::Answer("the bus rejected the authentication"));
             }
             bus.stream.write_all(b"NEGOTIATE_UNIX_FD\r\n").await?;
             if !bus.line().await?.starts_with("AGREE_UNIX_FD") {
-                return Err(BusError::Answer("it passes no descriptors on"));
+                return Err(BusError::Answer("the bus does not support file descriptor passing"));
             }
             bus.stream.write_all(b"BEGIN\r\n").await?;
             bus.call(Message::call(BUS, "/org/freedesktop/DBus", BUS, "Hello", Vec::new())).await?;
             Ok(())
         };
-        tokio::time::timeout(ANSWER_MAX, greet).await.map_err(|_| BusError::Answer("no answer in time"))??;
+        tokio::time::timeout(ANSWER_MAX, greet).await.map_err(|_| BusError::Answer("the response timed out"))??;
         Ok(bus)
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a call and waits for its response.
     ///
     /// # Errors
-    /// The refusal, or what is wrong with the connection.
-    pub async fn call(&mut self, mut message: Message) -> Result<Answered, BusError> {
+    /// The service's error, or an error of the connection.
+    pub async fn call(&mut self, mut message: Message) -> Result<BusResponse, BusError> {
         self.serial += 1;
         message.serial = self.serial;
         self.stream.write_all(&message.encode()).await?;
@@ -114,7 +114,7 @@ impl Bus {
                 match got.kind {
                     MessageKind::Signal => self.keep(got),
                     MessageKind::Return if got.answers == Some(serial) => {
-                        return Ok(Answered { body: got.body, descriptors });
+                        return Ok(BusResponse { body: got.body, descriptors });
                     }
                     MessageKind::Error if got.answers == Some(serial) => {
                         let message = match got.body.into_iter().next() {
@@ -123,27 +123,27 @@ impl Bus {
                         };
                         return Err(BusError::Refused { name: got.error, message });
                     }
-                    // Answers to calls that were given up, and calls to us, who serve nothing.
+                    // Responses to abandoned calls, and calls to this process, which offers no service.
                     _ => {}
                 }
             }
         };
-        tokio::time::timeout(ANSWER_MAX, answer).await.map_err(|_| BusError::Answer("no answer in time"))?
+        tokio::time::timeout(ANSWER_MAX, answer).await.map_err(|_| BusError::Answer("the response timed out"))?
     }
 
-    /// Has the bus send signals that match a rule, such as `type='signal',member='PrepareForShutdown'`.
+    /// Subscribes to signals that match a rule, such as `type='signal',member='PrepareForShutdown'`.
     ///
     /// # Errors
-    /// As of [`Bus::call`].
+    /// As for [`Bus::call`].
     pub async fn listen(&mut self, rule: &str) -> Result<(), BusError> {
         let body = vec![Value::text(rule)];
         self.call(Message::call(BUS, "/org/freedesktop/DBus", BUS, "AddMatch", body)).await.map(drop)
     }
 
-    /// The next signal; waits for it. Nothing is lost when the waiting is given up.
+    /// Waits for the next signal. The future can be dropped without losing a signal.
     ///
     /// # Errors
-    /// When the connection ends.
+    /// The connection was closed.
     pub async fn signal(&mut self) -> Result<Message, BusError> {
         loop {
             if let Some(signal) = self.signals.pop_front() {
@@ -163,7 +163,7 @@ impl Bus {
         self.signals.push_back(signal);
     }
 
-    /// A line of the handshake, without its end.
+    /// Reads a line of the handshake, without its end.
     async fn line(&mut self) -> Result<String, BusError> {
         loop {
             if let Some(end) = self.unread.windows(2).position(|w| w == b"\r\n") {
@@ -171,7 +171,7 @@ impl Bus {
                 return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
             }
             if self.unread.len() > LINE_BYTES_MAX {
-                return Err(BusError::Answer("its handshake does not end"));
+                return Err(BusError::Answer("the line of the handshake is too long"));
             }
             self.fill().await?;
         }
@@ -192,7 +192,7 @@ impl Bus {
         }
     }
 
-    /// Reads what there is, and waits for it.
+    /// Reads available bytes, or waits for some.
     async fn fill(&mut self) -> Result<(), BusError> {
         let Self { stream, unread, descriptors, .. } = self;
         let read = stream.async_io(Interest::READABLE, || {

@@ -1,4 +1,4 @@
-//! logind: a lock that delays the machine's shutdown, and the signal that one is about to begin.
+//! Client of logind: an inhibitor lock that delays the machine's shutdown, and the signal before a shutdown.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::os::fd::OwnedFd;
@@ -14,14 +14,14 @@ const SERVICE: &str = "org.freedesktop.login1";
 const OBJECT: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
 const SHUTDOWN: &str = "PrepareForShutdown";
-/// Where administrators' and others' settings of logind lie, and the name of the kubelet's.
+/// Directory of logind's drop-in configuration files, and the name of the kubelet's file.
 const SETTINGS: &str = "/etc/systemd/logind.conf.d";
 const OWN_SETTINGS: &str = "99-kubelet.conf";
-/// After logind was told to read its settings again: the first look, and how many there are, each after twice as long.
+/// After a reload of logind: delay before the first check, which doubles each time, and the number of checks.
 const RELOAD_WAIT: Duration = Duration::from_millis(100);
 const RELOAD_LOOKS: u32 = 5;
 
-/// Delays the shutdown for as long as it is held.
+/// Inhibitor lock that delays the shutdown while it is held.
 #[derive(Debug)]
 pub struct ShutdownLock(#[allow(dead_code, reason = "held open")] OwnedFd);
 
@@ -33,42 +33,42 @@ pub struct Logind {
 }
 
 impl Logind {
-    /// logind on the bus at `socket`, and signals of shutdowns from now on.
+    /// Connects to logind on the bus at `socket` and subscribes to shutdown signals.
     ///
     /// # Errors
-    /// When the bus is not there.
+    /// The bus does not exist.
     pub async fn connect(socket: &Path) -> Result<Self, BusError> {
         let mut bus = Bus::connect(socket).await?;
         bus.listen(&format!("type='signal',interface='{MANAGER}',member='{SHUTDOWN}',path='{OBJECT}'")).await?;
         Ok(Self { bus, settings: SETTINGS.into() })
     }
 
-    /// The same, with settings in another directory.
+    /// Uses another directory for configuration files.
     #[must_use]
     pub fn with_settings(self, dir: &Path) -> Self {
         Self { settings: dir.to_owned(), ..self }
     }
 
-    /// The longest time that locks can delay a shutdown (`InhibitDelayMaxSec`).
+    /// Returns the maximum delay of a shutdown by locks (`InhibitDelayMaxSec`).
     ///
     /// # Errors
-    /// When logind does not say.
+    /// logind does not return a number.
     pub async fn delay_max(&mut self) -> Result<Duration, BusError> {
         let body = vec![Value::text(MANAGER), Value::text("InhibitDelayMaxUSec")];
         let get = Message::call(SERVICE, OBJECT, "org.freedesktop.DBus.Properties", "Get", body);
         match self.bus.call(get).await?.body.into_iter().next() {
             Some(Value::Variant(value)) => match *value {
                 Value::U64(micros) => Ok(Duration::from_micros(micros)),
-                _ => Err(BusError::Answer("InhibitDelayMaxUSec is no number")),
+                _ => Err(BusError::Answer("InhibitDelayMaxUSec is not a number")),
             },
             _ => Err(BusError::Answer("InhibitDelayMaxUSec has no value")),
         }
     }
 
-    /// Has logind allow locks to delay a shutdown for so long, by a file of settings.
+    /// Configures logind by a drop-in file to allow this delay.
     ///
     /// # Errors
-    /// When it does not come to that.
+    /// logind's maximum delay is still shorter.
     pub async fn allow_delay(&mut self, wanted: Duration) -> Result<(), BusError> {
         if self.delay_max().await? >= wanted {
             return Ok(());
@@ -89,25 +89,25 @@ impl Logind {
                 return Ok(());
             }
         }
-        Err(BusError::Answer("logind does not delay a shutdown for as long as shutdownGracePeriod"))
+        Err(BusError::Answer("logind's maximum inhibitor delay is shorter than shutdownGracePeriod"))
     }
 
-    /// Takes a lock that delays a shutdown.
+    /// Takes an inhibitor lock.
     ///
     /// # Errors
-    /// When logind gives none.
+    /// logind returned no lock.
     pub async fn lock(&mut self) -> Result<ShutdownLock, BusError> {
         let why = "pods end before the machine does";
         let body = ["shutdown", "kubelet", why, "delay"].map(Value::text).into();
         let answer = self.bus.call(Message::call(SERVICE, OBJECT, MANAGER, "Inhibit", body)).await?;
         let lock = answer.descriptors.into_iter().next();
-        lock.map(ShutdownLock).ok_or(BusError::Answer("logind gave no lock"))
+        lock.map(ShutdownLock).ok_or(BusError::Answer("logind returned no inhibitor lock"))
     }
 
-    /// Waits until a shutdown is about to begin (true), or is called off (false).
+    /// Waits for a shutdown to begin (`true`) or to be cancelled (`false`).
     ///
     /// # Errors
-    /// When the connection ends.
+    /// The connection was closed.
     pub async fn shutdown(&mut self) -> Result<bool, BusError> {
         loop {
             let signal = self.bus.signal().await?;

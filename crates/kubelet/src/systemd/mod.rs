@@ -1,5 +1,5 @@
-//! What systemd does for a node, asked over D-Bus: slices as pods' cgroups (`cgroupDriver: systemd`), and a shutdown that
-//! waits for pods. Leaves when to ask to `cgroups` and `shutdown`.
+//! D-Bus calls to systemd: slices as pods' cgroups (`cgroupDriver: systemd`), and inhibitor locks for graceful node shutdown. `cgroups` and
+//! `shutdown` decide when to call.
 pub mod bus;
 pub mod logind;
 pub mod units;

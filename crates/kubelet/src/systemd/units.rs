@@ -1,4 +1,4 @@
-//! Slices of systemd: cgroups that it makes, and whose bounds it keeps when it reads its units again.
+//! systemd slices: cgroups that systemd creates, and whose limits it sets again when it reloads.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 const NO_SUCH: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// A bound of a slice, as systemd names it: `MemoryMax` and the number.
+/// A limit of a slice by systemd's name, such as `MemoryMax`, and its value.
 pub type Property = (&'static str, u64);
 
-/// Makes and ends slices; cheap to clone.
+/// Creates and stops slices. Clones share the connection.
 #[derive(Clone, Debug)]
 pub struct Slices {
     socket: PathBuf,
@@ -24,15 +24,15 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// Over the bus at `socket`, to which it connects when it is first needed.
+    /// Uses the bus at `socket`; connects with the first call.
     pub fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), bus: Arc::default() }
     }
 
-    /// Makes the slice `name` below `parent`, unless it is there; it lives until the machine's next start.
+    /// Creates the slice `name` below `parent`, unless it exists. It exists until the machine restarts.
     ///
     /// # Errors
-    /// When systemd does not make it.
+    /// systemd could not create it.
     pub async fn make(&self, name: &str, parent: &str) -> Result<(), BusError> {
         let on = |name: &str| property(name, Value::Bool(true));
         let parents = Value::Array("s".into(), vec![Value::text(parent)]);
@@ -54,24 +54,24 @@ impl Slices {
         }
     }
 
-    /// Sets bounds of a slice that is there.
+    /// Sets limits of an existing slice.
     ///
     /// # Errors
-    /// When systemd does not take them.
+    /// systemd rejected them.
     pub async fn set(&self, name: &str, bounds: &[Property]) -> Result<(), BusError> {
         if bounds.is_empty() {
             return Ok(());
         }
         let bounds = bounds.iter().map(|(name, n)| property(name, Value::U64(*n))).collect();
-        // Until the next start of the machine.
+        // `true` means: until the machine restarts.
         let body = vec![Value::text(name), Value::Bool(true), Value::Array("(sv)".into(), bounds)];
         self.call("SetUnitProperties", body).await
     }
 
-    /// Ends a slice, if it is there.
+    /// Stops a slice if it exists.
     ///
     /// # Errors
-    /// When systemd does not end it.
+    /// systemd could not stop it.
     pub async fn end(&self, name: &str) -> Result<(), BusError> {
         match self.call("StopUnit", vec![Value::text(name), Value::text("replace")]).await {
             Err(BusError::Refused { name, .. }) if name == NO_SUCH => Ok(()),
@@ -79,7 +79,7 @@ impl Slices {
         }
     }
 
-    /// Asks systemd; over a new connection where the one before has ended, since the bus may have been started anew.
+    /// Calls systemd. Opens a new connection if the previous one was closed, because the bus may have restarted.
     async fn call(&self, member: &str, body: Vec<Value>) -> Result<(), BusError> {
         let mut held = self.bus.lock().await;
         for is_last in [false, true] {

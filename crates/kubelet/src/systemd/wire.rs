@@ -1,45 +1,45 @@
-//! Messages of D-Bus, version 1, as bytes: as much of the format as calls to systemd and logind need, both ways. Pure.
-//! Format: the D-Bus specification, "Message Protocol".
+//! D-Bus messages, version 1: encoding and decoding of the types that calls to systemd and logind need. Pure. The format is that of the
+//! D-Bus specification, "Message Protocol".
 
-/// Longest message that is read. The specification allows more; answers of systemd are some hundred bytes.
+/// Maximum message size in bytes. The specification allows more; systemd's responses have some hundred bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a message before its header fields.
+/// Size of the fixed part of a message header in bytes.
 pub const FIXED_BYTES: usize = 16;
-/// Values may lie in each other this deep.
+/// Maximum nesting depth of values.
 const DEPTH_MAX: usize = 16;
 const VERSION: u8 = 1;
 
 /// A value with its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// `b`: true or false.
+    /// `b`: a boolean.
     Bool(bool),
-    /// `i`: a number that may be negative.
+    /// `i`: a signed 32-bit integer.
     I32(i32),
-    /// `u`: a small number that is never negative.
+    /// `u`: an unsigned 32-bit integer.
     U32(u32),
-    /// `t`: a large number that is never negative.
+    /// `t`: an unsigned 64-bit integer.
     U64(u64),
-    /// `s`: a text in UTF-8.
+    /// `s`: a UTF-8 string.
     Text(String),
-    /// `o`: the path of an object.
+    /// `o`: an object path.
     Path(String),
-    /// `g`: types of values.
+    /// `g`: a type signature.
     Signature(String),
-    /// `h`: which of the descriptors that come with the message.
+    /// `h`: index of a file descriptor of the message.
     Descriptor(u32),
-    /// `v`: one value that says its own type.
+    /// `v`: a value of any type.
     Variant(Box<Value>),
-    /// `a`: the type of each, and all of them.
+    /// `a`: signature of the elements, and the elements.
     Array(String, Vec<Value>),
-    /// `(…)`: values of different types, in order.
+    /// `(…)`: a struct of values.
     Struct(Vec<Value>),
-    /// Of a type that nobody here reads.
+    /// A value of a type that is not needed here.
     Other,
 }
 
 impl Value {
-    /// A text of the type `s`.
+    /// Creates a string value.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
@@ -62,48 +62,48 @@ impl Value {
     }
 }
 
-/// What a message is for.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
-    /// Asks for something.
+    /// A method call.
     Call = 1,
-    /// What was asked for.
+    /// The response to a call.
     Return = 2,
-    /// Why it could not be had.
+    /// An error response to a call.
     Error = 3,
-    /// Says that something happened.
+    /// A signal from a service.
     Signal = 4,
 }
 
-/// A message of either direction.
+/// A message in either direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What it is for.
+    /// Type of the message.
     pub kind: MessageKind,
-    /// Its number among its sender's messages.
+    /// Serial number, unique per sender.
     pub serial: u32,
-    /// The number of the call that it answers.
+    /// Serial number of the call that this message responds to.
     pub answers: Option<u32>,
-    /// The object that it is to or from.
+    /// Path of the object.
     pub path: String,
-    /// The interface that the member is of.
+    /// Interface of the method or signal.
     pub interface: String,
-    /// The method or the signal.
+    /// Name of the method or signal.
     pub member: String,
     /// Name of the error.
     pub error: String,
-    /// The name on the bus that it goes to.
+    /// Bus name of the destination.
     pub destination: String,
-    /// From whom, as the bus says.
+    /// Bus name of the sender, set by the bus.
     pub sender: String,
-    /// How many descriptors come with it.
+    /// Number of file descriptors.
     pub descriptors: u32,
-    /// What is said or asked, value by value.
+    /// Values of the body.
     pub body: Vec<Value>,
 }
 
 impl Message {
-    /// A call; its number is the connection's to give.
+    /// Creates a call. The connection sets its serial number.
     pub fn call(destination: &str, path: &str, interface: &str, member: &str, body: Vec<Value>) -> Self {
         Self {
             kind: MessageKind::Call,
@@ -120,7 +120,7 @@ impl Message {
         }
     }
 
-    /// The bytes that go over the connection.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Writer::default();
         self.body.iter().for_each(|v| body.value(v));
@@ -153,22 +153,22 @@ impl Message {
         out.0
     }
 
-    /// The length of the message that begins with these [`FIXED_BYTES`].
+    /// Returns the total length of the message that begins with these [`FIXED_BYTES`].
     ///
     /// # Errors
-    /// When no message begins so.
+    /// The bytes are not the beginning of a message, or the message is too long.
     pub fn length(fixed: &[u8; FIXED_BYTES]) -> Result<usize, WireError> {
         let mut r = WireReader::new(fixed)?;
         r.at = 4;
         let (body, _serial, fields) = (r.u32()? as usize, r.u32()?, r.u32()? as usize);
         let length = FIXED_BYTES.checked_add(fields).map(|n| n.next_multiple_of(8)).and_then(|n| n.checked_add(body));
-        length.filter(|n| *n <= MESSAGE_BYTES_MAX).ok_or(WireError("a message is too long"))
+        length.filter(|n| *n <= MESSAGE_BYTES_MAX).ok_or(WireError("the message is too long"))
     }
 
-    /// Reads a whole message; `None` for one of a kind that nobody knows, which is to be passed over.
+    /// Decodes a message; `None` if its type is unknown, in which case it must be ignored.
     ///
     /// # Errors
-    /// When the bytes are no message.
+    /// The bytes are not a valid message.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, WireError> {
         let mut r = WireReader::new(bytes)?;
         let kind = match bytes.get(1) {
@@ -210,14 +210,14 @@ impl Message {
     }
 }
 
-/// Bytes that are no message of D-Bus.
+/// The bytes are not a valid D-Bus message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("D-Bus: {0}")]
 pub struct WireError(&'static str);
 
-const SHORT: WireError = WireError("a message ends early");
+const SHORT: WireError = WireError("the message is truncated");
 
-/// The bytes to which a value of this type is aligned.
+/// Alignment of a type in bytes.
 fn alignment(kind: u8) -> usize {
     match kind {
         b'y' | b'g' | b'v' => 1,
@@ -248,7 +248,7 @@ impl Writer {
         self.0.extend(text.as_bytes());
         self.0.push(0);
     }
-    /// Writes the elements behind their length, which counts neither itself nor what aligns the first of them.
+    /// Writes an array: its length, then the elements. The length excludes itself and the padding before the first element.
     fn array(&mut self, to: usize, write: impl FnOnce(&mut Self)) {
         self.u32(0);
         let at = self.0.len() - 4;
@@ -295,8 +295,8 @@ impl<'a> WireReader<'a> {
     fn new(bytes: &'a [u8]) -> Result<Self, WireError> {
         match bytes {
             [b'l', _, _, VERSION, ..] => Ok(Self { bytes, at: 0 }),
-            [b'B', ..] => Err(WireError("a message has the other order of bytes")),
-            _ => Err(WireError("this is no message")),
+            [b'B', ..] => Err(WireError("the message is big-endian, which is not supported")),
+            _ => Err(WireError("the first byte is not a byte order mark of D-Bus")),
         }
     }
     fn take(&mut self, n: usize) -> Result<&'a [u8], WireError> {
@@ -326,15 +326,15 @@ impl<'a> WireReader<'a> {
     fn string(&mut self, length: usize) -> Result<String, WireError> {
         let text = self.take(length)?;
         self.take(1)?;
-        String::from_utf8(text.to_vec()).map_err(|_| WireError("a text is not UTF-8"))
+        String::from_utf8(text.to_vec()).map_err(|_| WireError("a string is not valid UTF-8"))
     }
 
-    /// Reads the value of the first of `types`, and takes that type from them.
+    /// Reads a value of the first type in `types`, and removes that type.
     fn value(&mut self, types: &mut &str, depth: usize) -> Result<Value, WireError> {
         if depth > DEPTH_MAX {
-            return Err(WireError("values lie in each other too deep"));
+            return Err(WireError("values are nested too deeply"));
         }
-        let kind = types.bytes().next().ok_or(WireError("a type is missing"))?;
+        let kind = types.bytes().next().ok_or(WireError("the signature is too short"))?;
         let whole = *types;
         *types = &types[complete(types)?..];
         Ok(match kind {
@@ -367,7 +367,7 @@ impl<'a> WireReader<'a> {
                     let before = self.at;
                     all.push(self.value(&mut &*of, depth + 1)?);
                     if self.at == before {
-                        return Err(WireError("values without bytes do not end"));
+                        return Err(WireError("array elements have no size"));
                     }
                 }
                 Value::Array(of.to_owned(), all)
@@ -386,7 +386,7 @@ impl<'a> WireReader<'a> {
                     b'y' => 1,
                     b'n' | b'q' => 2,
                     b'x' | b'd' => 8,
-                    _ => return Err(WireError("a type is not known")),
+                    _ => return Err(WireError("the signature has an unknown type")),
                 };
                 self.align(alignment(other))?;
                 self.take(bytes)?;
@@ -396,21 +396,21 @@ impl<'a> WireReader<'a> {
     }
 }
 
-/// Bytes that the first type of `types` takes of it.
+/// Length in bytes of the first complete type in `types`.
 fn complete(types: &str) -> Result<usize, WireError> {
     let (mut depth, bytes) = (0usize, types.as_bytes());
     for (n, kind) in bytes.iter().enumerate() {
         match kind {
             b'a' => continue,
             b'(' | b'{' => depth += 1,
-            b')' | b'}' => depth = depth.checked_sub(1).ok_or(WireError("types do not close"))?,
+            b')' | b'}' => depth = depth.checked_sub(1).ok_or(WireError("the signature has unbalanced parentheses"))?,
             _ => {}
         }
         if depth == 0 {
             return Ok(n + 1);
         }
     }
-    Err(WireError("types do not close"))
+    Err(WireError("the signature has unbalanced parentheses"))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Messages of D-Bus: as others send them, there and back, and damaged ones.
+//! D-Bus messages: as other clients encode them, round trips, and damaged ones.
 use super::*;
 
-/// The first message of every connection, as the bytes that other clients send.
+/// The `Hello` message, the first of every connection, as other clients encode it.
 #[test]
-fn hello_as_everybody_says_it() {
+fn hello_is_encoded_like_by_other_clients() {
     let bus = "org.freedesktop.DBus";
     let mut hello = Message::call(bus, "/org/freedesktop/DBus", bus, "Hello", Vec::new());
     hello.serial = 1;
@@ -12,7 +12,7 @@ fn hello_as_everybody_says_it() {
     wanted.extend(b"\x02\x01s\x00\x14\x00\x00\x00org.freedesktop.DBus\x00\x00\x00\x00");
     wanted.extend(b"\x03\x01s\x00\x05\x00\x00\x00Hello\x00\x00\x00");
     wanted.extend(b"\x06\x01s\x00\x14\x00\x00\x00org.freedesktop.DBus\x00\x00\x00\x00");
-    // What fills up the last field does not count as the fields' (0x6d bytes).
+    // The padding after the last field does not count for the length of the fields (0x6d bytes).
     assert_eq!(hello.encode(), wanted);
     let mut fixed = [0; FIXED_BYTES];
     fixed.copy_from_slice(&wanted[..FIXED_BYTES]);
@@ -52,14 +52,14 @@ fn what_is_written_is_read() {
 }
 
 #[test]
-fn cut_and_changed_bytes_are_faults_or_other_messages() {
+fn damaged_messages_do_not_panic() {
     let bytes = all().encode();
     for n in 0..bytes.len() {
         assert!(Message::decode(&bytes[..n]).is_err(), "cut at {n}");
         for change in [0x00, 0x01, 0x7f, 0xff] {
             let mut bytes = bytes.clone();
             bytes[n] = change;
-            // Whatever comes of it, it comes.
+            // Any result is acceptable; it must not panic.
             let _ = Message::decode(&bytes);
         }
     }

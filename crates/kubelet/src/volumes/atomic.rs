@@ -1,6 +1,6 @@
-//! Files that change all at once: the payload lies in a timestamped directory, `..data` points to it, and each visible
-//! name points through `..data`, so that a reader sees the old set or the new one (upstream: `volume/util/atomic_writer.go`).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Atomic updates of a set of files. The files are in a timestamped directory, the link `..data` points to it, and each visible name is a
+//! link through `..data`. A reader therefore sees either the old or the new set (upstream: `volume/util/atomic_writer.go`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,14 +8,14 @@ use std::io;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-/// One file of a payload; its bytes do not print.
+/// One file of a payload. Its `Debug` output omits the content.
 #[derive(Clone, PartialEq, Eq)]
 pub struct File {
-    /// All bytes of the file.
+    /// Content of the file.
     pub data: Vec<u8>,
-    /// The file's permission bits, without its type.
+    /// Permission bits of the file.
     pub mode: u32,
-    /// Owner, if it is not to be the kubelet's.
+    /// Owner; `None` for the kubelet's user.
     pub owner: Option<u32>,
 }
 
@@ -25,15 +25,15 @@ impl std::fmt::Debug for File {
     }
 }
 
-/// Files by path relative to the volume.
+/// Files, by path relative to the volume.
 pub type Payload = BTreeMap<String, File>;
 
 const DATA: &str = "..data";
 const DATA_TMP: &str = "..data_tmp";
-/// Longest path inside a volume, as the API allows.
+/// Maximum length of a path in a volume, as in the API.
 const PATH_MAX: usize = 4096;
 
-/// Refuses paths that would leave the volume.
+/// Checks that a path stays in the volume.
 pub fn check_path(path: &str) -> Result<(), String> {
     if path.is_empty() || path.len() > PATH_MAX || path.starts_with('/') {
         return Err(format!("invalid path: must be a relative path: {path:?}"));
@@ -44,7 +44,7 @@ pub fn check_path(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes `dir` show `payload`; true when anything changed. `group` owns all of it.
+/// Makes `dir` show `payload`, with `group` as the group of all files. Returns whether anything changed.
 pub fn write(dir: &Path, payload: &Payload, group: Option<u32>, stamp: &str) -> io::Result<bool> {
     for path in payload.keys() {
         check_path(path).map_err(io::Error::other)?;
@@ -88,7 +88,7 @@ fn put(root: &Path, path: &str, file: &File, group: Option<u32>) -> io::Result<(
         }
     }
     fs::write(&target, &file.data)?;
-    // Ownership before the mode: changing the owner clears bits.
+    // The owner is set before the mode, because a change of the owner clears mode bits.
     own(&target, file.owner, group)?;
     fs::set_permissions(&target, fs::Permissions::from_mode(file.mode))
 }
@@ -100,7 +100,7 @@ fn own(path: &Path, user: Option<u32>, group: Option<u32>) -> io::Result<()> {
     std::os::unix::fs::lchown(path, user, group)
 }
 
-/// Whether the directory holds exactly the payload.
+/// Returns whether the directory has exactly the files of the payload.
 fn same(dir: &Path, payload: &Payload) -> bool {
     let mut found = BTreeSet::new();
     walk(dir, "", &mut found);
@@ -123,7 +123,7 @@ fn walk(dir: &Path, prefix: &str, out: &mut BTreeSet<String>) {
     }
 }
 
-/// The visible names: the first component of each path, through `..data`; names of an older payload go.
+/// Creates the visible names (the first component of each path) as links through `..data`, and removes names of an older payload.
 fn link_names(dir: &Path, payload: &Payload) -> io::Result<()> {
     let wanted: BTreeSet<&str> = payload.keys().map(|p| p.split('/').next().unwrap_or(p)).collect();
     for name in &wanted {

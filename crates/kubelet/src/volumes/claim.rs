@@ -1,5 +1,5 @@
-//! persistentVolumeClaim and ephemeral volumes: the volume that the claim is bound to, by its own kind.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Volumes with `persistentVolumeClaim` or `ephemeral`: sets up the bound PersistentVolume by its type.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
@@ -55,14 +55,14 @@ fn ready(volume: &Arc<Persistent>, path: PathBuf) -> Ready {
     }
 }
 
-/// A path of the node; `ours` is the directory below which volumes of the built-in provisioner are made for everybody.
+/// Sets up a path of the node. `ours` is the directory of volumes of the built-in provisioner, which are writable for all users.
 fn of_host(source: &HostPathVolumeSource, ours: Option<&Path>, is_block: bool) -> Result<PathBuf, String> {
     let path = Path::new(&source.path);
     if let Some(root) = ours {
         if path.parent() != Some(root) {
-            return Err(format!("{} is not where this node keeps its local volumes", source.path));
+            return Err(format!("{} is not below this node's directory of local volumes", source.path));
         }
-        // Whatever user the containers run as: a hostPath is not given to the pod's group.
+        // Writable for any user, because `fsGroup` does not apply to hostPath.
         make_dir(root, 0o711).and_then(|()| make_dir(path, 0o777)).map_err(|e| e.to_string())?;
     }
     match is_block {
@@ -88,7 +88,7 @@ fn local(path: &Path, is_block: bool, ownership: Option<ownership::Ownership>) -
     Ok(path.to_owned())
 }
 
-/// The device itself, behind whatever links lead to it.
+/// Resolves symbolic links to a block device.
 fn device(path: &Path) -> Result<PathBuf, String> {
     let real = path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?;
     let kind = std::fs::metadata(&real).map_err(|e| format!("{}: {e}", real.display()))?.file_type();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_of_the_provisioner_are_everybodys_and_lie_in_one_place() {
+    fn provisioner_volumes_are_world_writable_and_below_one_directory() {
         let dir = tempfile::tempdir().expect("tempdir");
         let root = dir.path().join("storage");
         let path = root.join("pvc-u_n_c");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_local_volume_must_be() {
+    fn local_volumes_are_validated() {
         let dir = tempfile::tempdir().expect("tempdir");
         assert_eq!(local(dir.path(), false, None), Ok(dir.path().to_owned()));
         let missing = dir.path().join("missing");

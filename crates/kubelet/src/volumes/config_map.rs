@@ -1,4 +1,4 @@
-//! configMap volumes: the keys of a config map as files (upstream: `pkg/volume/configmap`).
+//! Volumes with `configMap`: the keys of a ConfigMap as files (upstream: `pkg/volume/configmap`).
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Volume;
 

@@ -1,6 +1,5 @@
-//! The mounts of one container: its volumes, the shared hosts file, the termination message file (upstream:
-//! `kubelet_pods.go` makeMounts).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Mounts of one container: volumes, the shared hosts file, the termination message file (upstream: `kubelet_pods.go` makeMounts).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -17,35 +16,35 @@ use crate::pod;
 use crate::runtime::hosts;
 use crate::runtime::userns::IdRange;
 
-/// Where a container's termination message lies when its spec does not say.
+/// Default path of the termination message.
 const TERMINATION_LOG: &str = "/dev/termination-log";
-/// The hosts file in a pod's directory.
+/// Name of the hosts file in a pod's directory.
 pub const HOSTS_FILE: &str = "etc-hosts";
-/// The directory of containers' own files in a pod's directory.
+/// Name of the directory with containers' files in a pod's directory.
 pub const CONTAINERS_DIR: &str = "containers";
 
-/// Whose mounts are made.
+/// Input for a container's mounts.
 pub struct ContainerMounts {
-    /// The pod that the container is of.
+    /// The pod of the container.
     pub pod: Arc<Pod>,
-    /// What the pod says of the container.
+    /// Specification of the container.
     pub container: Container,
-    /// How many instances there were before.
+    /// Number of earlier instances.
     pub restart_count: i32,
-    /// The pod's volumes.
+    /// Volumes of the pod.
     pub volumes: PodVolumes,
-    /// The full environment, for `subPathExpr`.
+    /// Environment variables of the container, for `subPathExpr`.
     pub env: Vec<(String, String)>,
-    /// The pod's addresses, for the hosts file.
+    /// Addresses of the pod, for the hosts file.
     pub pod_ips: Vec<String>,
-    /// The host IDs of the pod's user namespace, to which the runtime shifts every mount.
+    /// The pod's user namespace; the runtime maps every mount to it.
     pub ids: Option<IdRange>,
-    /// Whether the runtime can make what is mounted below a read-only volume read-only too.
+    /// Whether the runtime supports recursive read-only mounts.
     pub has_recursive_read_only: bool,
 }
 
 impl Volumes {
-    /// Makes a container's mounts.
+    /// Builds the mounts and creates the files that they need.
     ///
     /// # Errors
     /// The message of `CreateContainerConfigError`.
@@ -83,7 +82,7 @@ impl ContainerMounts {
         let path = c.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or(TERMINATION_LOG);
         let dir = pod_dir.join(CONTAINERS_DIR).join(&c.name);
         std::fs::create_dir_all(&dir).map_err(text)?;
-        // One file per instance, so that the message of the one before is not overwritten.
+        // One file per instance, so that the previous message is not overwritten.
         let file = dir.join(format!("{:08x}", self.restart_count));
         std::fs::File::create(&file).map_err(text)?;
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).map_err(text)?;
@@ -113,7 +112,7 @@ impl ContainerMounts {
         if let Some(expression) = m.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
             sub = expand_strict(expression, &self.env)?;
         }
-        // Of an image too, where the runtime resolves it: an expression may bring in what validation has not seen.
+        // Also for image volumes, where the runtime resolves the path: the result of an expression was not validated before.
         if sub.starts_with('/') || sub.split('/').any(|p| p == "..") {
             return Err(format!("error SubPath `{sub}` must not be an absolute path or contain '..'"));
         }
@@ -156,7 +155,10 @@ impl ContainerMounts {
         })
     }
 
-    /// `recursiveReadOnly` as the runtime is told it: what was promised and cannot be given keeps the container from starting.
+    /// Decides about `recursiveReadOnly`.
+    ///
+    /// # Errors
+    /// It is required but not possible; the container must not start without it.
     fn recursive_read_only(&self, m: &VolumeMount) -> Result<bool, String> {
         let refused = |why: String| {
             let name = &m.name;
@@ -179,7 +181,7 @@ impl ContainerMounts {
 }
 
 impl PodVolumes {
-    /// The devices of a container: its volumes with `volumeMode: Block`.
+    /// Returns the block devices of a container: its volumes with `volumeMode: Block`.
     ///
     /// # Errors
     /// The message of `CreateContainerConfigError`.
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_below_a_read_only_volume_is_read_only_where_that_was_promised() {
+    fn recursive_read_only_is_applied_or_rejected() {
         let made = |mount: serde_json::Value, can: bool| {
             let mut all = json!({"name": "path", "mountPath": "/m"});
             all.as_object_mut().expect("a map").extend(mount.as_object().expect("a map").clone());
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mount_of_a_user_namespace_is_shifted_to_it() {
+    fn every_mount_is_mapped_to_the_user_namespace() {
         let dir = tempfile::tempdir().expect("tempdir");
         let mount = json!({"name": "path", "mountPath": "/m"});
         let ids = IdRange { host: 131_072, length: 65_536 };

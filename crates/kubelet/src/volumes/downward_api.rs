@@ -1,4 +1,4 @@
-//! downwardAPI volumes: what the pod says of itself as files (upstream: `pkg/volume/downwardapi`).
+//! Volumes with `downwardAPI`: fields of the pod as files (upstream: `pkg/volume/downwardapi`).
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Volume;
 

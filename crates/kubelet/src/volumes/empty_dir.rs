@@ -1,5 +1,5 @@
-//! emptyDir volumes: a directory of the pod's own, or memory (upstream: `pkg/volume/emptydir`).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Volumes with `emptyDir`: a directory of the pod, or memory (upstream: `pkg/volume/emptydir`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,7 +13,7 @@ use super::mounts::is_mounted;
 use super::source::{Ready, Request, SetUp, Source, in_files, make_dir};
 use crate::pod;
 
-/// The directory of such volumes in a pod's own.
+/// Name of the directory of emptyDir volumes in a pod's directory.
 pub const PLUGIN: &str = "kubernetes.io~empty-dir";
 
 pub(super) struct EmptyDir;
@@ -46,7 +46,7 @@ impl Source for EmptyDir {
             }
             if let Some(group) = group.filter(|_| fresh) {
                 std::os::unix::fs::chown(&dir, None, Some(group)).map_err(text)?;
-                // Set-group-id: what is made in it belongs to the group too.
+                // The set-group-ID bit makes new files belong to the group.
                 std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o2777)).map_err(text)?;
             }
             Ok(())
@@ -56,8 +56,8 @@ impl Source for EmptyDir {
     }
 }
 
-/// The size of the pages of a volume of huge ones: `HugePages-2Mi` says it, of `HugePages` it is the one size that the pod's containers
-/// ask for. `None`: the medium is another one.
+/// Page size in bytes of a huge pages volume: in `HugePages-2Mi` it is explicit, for `HugePages` it is the only size that the pod's
+/// containers request. `None` for other media.
 fn page_bytes(pod: &Pod, medium: &str) -> Result<Option<u64>, String> {
     let Some(named) = medium.strip_prefix("HugePages") else { return Ok(None) };
     let bytes = |text: &str| text.parse::<Quantity>().ok().and_then(|q| u64::try_from(q.value()).ok());
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_as_large_as_the_pod_asks_for() {
+    fn huge_page_sizes_follow_the_pods_requests() {
         let pod = |sizes: &[&str]| -> Pod {
             let limits: serde_json::Map<_, _> =
                 sizes.iter().map(|size| (format!("hugepages-{size}"), json!("1Gi"))).collect();

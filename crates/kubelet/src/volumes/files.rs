@@ -1,5 +1,5 @@
-//! File work of volumes: where it runs, and the one thing that most of them do.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! File operations of volumes.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use kelson_tasks::FILES;
 
-/// File work of a volume, in the lane of such work.
+/// Runs a blocking file operation in the lane for files.
 pub(super) async fn in_files<T, W>(work: W) -> Result<T, String>
 where
     W: FnOnce() -> Result<T, String> + Send + 'static,
@@ -16,7 +16,7 @@ where
     FILES.run(work).await.map_err(|e| e.to_string())?
 }
 
-/// Makes a directory with this mode, whatever the process's mask; one that is there stays as it is.
+/// Creates a directory with this mode, regardless of the umask. An existing directory is unchanged.
 pub(super) fn make_dir(dir: &Path, mode: u32) -> io::Result<()> {
     if !dir.exists() {
         std::fs::create_dir_all(dir)?;

@@ -1,5 +1,5 @@
-//! hostPath volumes: a path of the node, checked against its type (upstream: `pkg/volume/hostpath`).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Volumes with `hostPath`: a path of the node, checked against its type (upstream: `pkg/volume/hostpath`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,7 +25,7 @@ impl Source for HostPath {
     }
 }
 
-/// Checks a hostPath against its type, making what the type asks to be made.
+/// Checks a path against its type, and creates it for the types `DirectoryOrCreate` and `FileOrCreate`.
 pub(super) fn host_path(h: &HostPathVolumeSource) -> Result<PathBuf, String> {
     use std::os::unix::fs::FileTypeExt as _;
     let path = PathBuf::from(&h.path);

@@ -1,4 +1,4 @@
-//! Image volumes: the runtime mounts them (KEP-4639).
+//! Volumes with `image`: the runtime mounts them (KEP-4639).
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Volume;
 

@@ -1,6 +1,5 @@
-//! Volumes of pods: setting them up below the pod's directory, keeping configuration in them fresh, the mounts of each
-//! container, and taking all of it down again.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Volumes of pods: setup below the pod's directory, updates of their contents, the mounts of each container, and removal.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 mod atomic;
 mod claim;
@@ -43,7 +42,7 @@ use source::{Request, Source};
 
 use crate::pod;
 
-/// The kinds of volumes. A volume without a kind here is refused.
+/// All volume types. A volume of another type is rejected.
 const SOURCES: &[&dyn Source] = &[
     &config_map::ConfigMap,
     &secret::Secret,
@@ -57,45 +56,45 @@ const SOURCES: &[&dyn Source] = &[
     &image::Image,
 ];
 
-/// Removal of pods' directories, which takes as long as they are large: apart from all other file work, so that pods
-/// that start do not wait for those that go.
+/// Lane for the removal of pods' directories, which can be large. It is separate from other file operations, so that starting pods do not
+/// wait for it.
 static REMOVALS: Lane = Lane::new("pod-removal", 4);
 
-/// Why a volume is not there; the text is that of the FailedMount event.
+/// Why a volume is not available. The message is that of the FailedMount event.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// It could not be set up.
+    /// Setting up the volume failed.
     #[error("MountVolume.SetUp failed for volume {volume:?} : {reason}")]
     SetUp {
-        /// The volume's name in the pod.
+        /// Name of the volume in the pod.
         volume: String,
-        /// What went wrong, for the pod's events.
+        /// Reason for the event.
         reason: String,
     },
-    /// Its claim has nothing to set up yet.
+    /// The claim has no volume that can be set up yet.
     #[error(
         "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], \
          failed to process volumes=[{volume}]: {reason}"
     )]
     Claim {
-        /// The volume's name in the pod.
+        /// Name of the volume in the pod.
         volume: String,
-        /// What went wrong, for the pod's events.
+        /// Reason for the event.
         reason: String,
     },
 }
 
-/// The volumes of one pod, by name.
+/// Volumes of one pod, by name.
 #[derive(Clone, Debug, Default)]
 pub struct PodVolumes {
-    /// What is set up.
+    /// Volumes that are set up.
     pub ready: HashMap<String, Ready>,
-    /// When rendered volumes must be looked at though nothing changed (tokens).
+    /// When volumes with tokens must be updated even without another change.
     pub renew_at: Option<Timestamp>,
 }
 
 impl PodVolumes {
-    /// Where the content of a volume lies on the host; `None` of what is not set up, or lies in no directory of the host.
+    /// Host path of a volume's content; `None` if the volume is not set up or has no path on the host.
     pub fn path(&self, name: &str) -> Option<PathBuf> {
         match self.ready.get(name)? {
             Ready::Path { path, .. } => Some(path.clone()),
@@ -104,16 +103,16 @@ impl PodVolumes {
     }
 }
 
-/// Whether a volume's files may change while its pod runs.
+/// Returns whether a volume's files may change while the pod runs.
 pub fn follows_api(volume: &Volume) -> bool {
     SOURCES.iter().any(|s| s.is(volume) && s.follows_api())
 }
 
 impl Volumes {
-    /// Sets up, or brings up to date, every volume of the pod.
+    /// Sets up or updates every volume of the pod.
     ///
     /// # Errors
-    /// The first volume that cannot be had.
+    /// The first volume that is not available.
     pub async fn ensure(&self, pod: &Pod) -> Result<PodVolumes, VolumeError> {
         let mut out = PodVolumes::default();
         for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
@@ -137,10 +136,10 @@ impl Volumes {
         Ok(out)
     }
 
-    /// Takes a pod's volumes and directory down. Never crosses into a mount: what cannot be unmounted stops it.
+    /// Unmounts a pod's volumes and removes its directory. Never removes files below a mount: a failed unmount stops the removal.
     ///
     /// # Errors
-    /// When something stays; it can be tried again.
+    /// Something could not be removed; the call can be repeated.
     pub async fn tear_down(&self, uid: &str) -> io::Result<()> {
         if uid.is_empty() || uid.contains('/') || uid.starts_with('.') {
             return Err(io::Error::other("not a pod's UID"));

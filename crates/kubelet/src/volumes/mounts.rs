@@ -1,4 +1,4 @@
-//! Mounting as an effect. The real one speaks to the kernel; tests count.
+//! Mount operations as a trait, so that tests can replace the kernel.
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -6,26 +6,26 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-/// What the kubelet mounts.
+/// Mount operations of the kubelet.
 pub trait Mounts: Send + Sync + 'static {
-    /// A tmpfs of at most `size` bytes (`None`: the kernel's default) with this mode.
+    /// Mounts a tmpfs of at most `size` bytes (`None`: the kernel's default) with this mode.
     fn tmpfs(&self, at: &Path, size: Option<u64>, mode: u32) -> io::Result<()>;
-    /// Memory in pages of so many bytes.
+    /// Mounts a hugetlbfs with this page size in bytes.
     fn huge_pages(&self, at: &Path, page_bytes: u64) -> io::Result<()>;
-    /// What `file` is, at `at` too.
+    /// Bind-mounts `file` at `at`.
     fn bind(&self, file: BorrowedFd<'_>, at: &Path) -> io::Result<()>;
-    /// Takes a mount away; nothing there is no error.
+    /// Unmounts `at`. A path that is not a mount point is not an error.
     fn unmount(&self, at: &Path) -> io::Result<()>;
-    /// Mount points at and below `dir`, the deepest first.
+    /// Returns the mount points at and below `dir`, deepest first.
     fn below(&self, dir: &Path) -> Vec<PathBuf>;
 }
 
-/// Whether `dir` is a mount point.
+/// Returns whether `dir` is a mount point.
 pub(super) fn is_mounted(mounts: &dyn Mounts, dir: &Path) -> bool {
     mounts.below(dir).iter().any(|p| p == dir)
 }
 
-/// Mounts a tmpfs whose pages never go to swap, where the kernel knows how to (6.4); without that promise elsewhere.
+/// Mounts a tmpfs whose pages are never swapped, if the kernel supports the option (6.4), and otherwise without the option.
 fn without_swap(size: Option<u64>, mode: u32, mount: impl Fn(String) -> Result<(), Errno>) -> io::Result<()> {
     let size = size.map(|s| format!(",size={s}")).unwrap_or_default();
     match mount(format!("mode={mode:o}{size},noswap")) {
@@ -34,7 +34,7 @@ fn without_swap(size: Option<u64>, mode: u32, mount: impl Fn(String) -> Result<(
     }
 }
 
-/// The mounts of this machine.
+/// Mount operations of this machine's kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelMounts;
 
@@ -53,7 +53,7 @@ impl Mounts for KernelMounts {
 
     fn bind(&self, file: BorrowedFd<'_>, at: &Path) -> io::Result<()> {
         use std::os::fd::AsRawFd as _;
-        // By handle: what was opened beneath the volume is what is mounted, whatever its path leads to by now.
+        // Mounts the open handle, so that a later change of the path has no effect.
         let source = format!("/proc/self/fd/{}", file.as_raw_fd());
         rustix::mount::mount_bind(source.as_str(), at)?;
         Ok(rustix::mount::mount_change(at, MountPropagationFlags::PRIVATE)?)

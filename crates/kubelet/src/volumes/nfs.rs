@@ -1,5 +1,5 @@
-//! nfs volumes, named by a pod or by its claim's volume: mounted below the pod's directory by the system's own `mount`, which
-//! knows how to find the server and to agree on a version (upstream: `pkg/volume/nfs`).
+//! Volumes with `nfs`, of a pod or a claim. They are mounted below the pod's directory by the system's `mount` command, which resolves the
+//! server and negotiates the version (upstream: `pkg/volume/nfs`).
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{NFSVolumeSource, Volume};
 use super::mounts::is_mounted;
 use super::source::{Ready, Request, SetUp, Source, in_files, make_dir};
 
-/// How long a server may take to answer.
+/// Timeout of the mount command.
 const MOUNT_MAX: Duration = Duration::from_secs(120);
 
 pub(super) struct Nfs;
@@ -30,9 +30,9 @@ impl Source for Nfs {
     }
 }
 
-/// The arguments of `mount`.
+/// Returns the arguments of `mount`.
 fn arguments(source: &NFSVolumeSource, options: &[String], read_only: bool, dir: &str) -> Vec<String> {
-    // An address with colons would be taken for a server with a path.
+    // IPv6 addresses need brackets, because a colon separates server and path.
     let server = match source.server.contains(':') && !source.server.starts_with('[') {
         true => format!("[{}]", source.server),
         false => source.server.clone(),
@@ -49,7 +49,7 @@ fn arguments(source: &NFSVolumeSource, options: &[String], read_only: bool, dir:
     out
 }
 
-/// Mounts a server's directory at `dir`, unless it is mounted already.
+/// Mounts a server's directory at `dir`, unless it is already mounted.
 pub(super) async fn mount(
     request: &Request<'_>,
     dir: PathBuf,
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_server_is_mounted() {
+    fn mount_arguments_of_nfs() {
         let of = |server: &str| NFSVolumeSource { server: server.into(), path: "/export".into(), read_only: None };
         let options = ["nfsvers=4.1".to_owned(), "hard".to_owned()];
         assert_eq!(arguments(&of("host"), &[], false, "/d"), ["-t", "nfs", "--", "host:/export", "/d"]);

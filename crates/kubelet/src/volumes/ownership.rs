@@ -1,6 +1,5 @@
-//! `fsGroup`: a volume that lasts is given to the pod's group, file by file, once or as often as its content may have
-//! changed (upstream: `pkg/volume/volume_linux.go`, KEP-695). Everything is opened beneath the root by handle; links are not
-//! followed.
+//! `fsGroup`: changes the group of a persistent volume's files to the pod's group, always or only if the root differs (upstream:
+//! `pkg/volume/volume_linux.go`, KEP-695). Everything is opened beneath the root by handle, and symbolic links are not followed.
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -10,21 +9,21 @@ use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags};
 
 use super::source::Request;
 
-/// Bits that a member of the group needs on files, and on directories besides: to enter, and to hand the group on.
+/// Permission bits that the group gets on files, and in addition on directories (search and set-group-ID).
 const FILE: u32 = 0o660;
 const DIRECTORY: u32 = 0o2110;
-/// How deep a tree may be: each level holds a handle open.
+/// Maximum depth of the tree, because each level holds an open handle.
 const DEPTH_MAX: usize = 256;
 
-/// To whom a volume is given.
+/// Group and policy of a volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ownership {
     group: u32,
-    /// Only when the root is not the group's yet (`fsGroupChangePolicy: OnRootMismatch`).
+    /// Change nothing if the root already has the group (`fsGroupChangePolicy: OnRootMismatch`).
     if_root_differs: bool,
 }
 
-/// What the pod says; nothing where it says nothing, or may not write.
+/// Reads the pod's security context. `None` if it has no `fsGroup` or the volume is read-only.
 pub(super) fn of(request: &Request<'_>) -> Option<Ownership> {
     let group = request.fs_group()?;
     if request.persistent.as_ref().is_some_and(|p| p.read_only) {
@@ -40,7 +39,7 @@ fn is_groups(stat: &rustix::fs::Stat, group: u32, wanted: u32) -> bool {
 }
 
 impl Ownership {
-    /// Gives the tree at `root` to the group.
+    /// Applies the group to the tree at `root`.
     pub(super) fn apply(self, root: &Path) -> io::Result<()> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let handle = rustix::fs::open(root, flags, Mode::empty())?;
@@ -50,10 +49,10 @@ impl Ownership {
         self.directory(handle, 0)
     }
 
-    /// What is in it first: the root's own state says whether all of it was done.
+    /// Changes the contents before the directory itself, so that the root's group shows whether all was done.
     fn directory(self, handle: OwnedFd, depth: usize) -> io::Result<()> {
         if depth > DEPTH_MAX {
-            return Err(io::Error::other("too many directories in each other"));
+            return Err(io::Error::other("directories are nested too deeply"));
         }
         let mut entries = Dir::read_from(&handle)?;
         while let Some(entry) = entries.read() {
@@ -84,7 +83,7 @@ impl Ownership {
             }
             FileType::RegularFile if !is_groups(&stat, self.group, FILE) => {
                 rustix::fs::chownat(&handle, c"", None, Some(self.gid()), AtFlags::EMPTY_PATH)?;
-                // A handle that only names a file cannot change its mode; this way to it cannot be led elsewhere.
+                // `chmod` does not work on an `O_PATH` handle; this path to it cannot be redirected.
                 use std::os::fd::AsRawFd as _;
                 let by_handle = format!("/proc/self/fd/{}", handle.as_raw_fd());
                 rustix::fs::chmod(by_handle.as_str(), Mode::from_raw_mode(stat.st_mode & 0o7777 | FILE))?;
@@ -108,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_group_gets_all_of_it_and_nothing_outside() {
+    fn fs_group_applies_to_the_volume_only() {
         let dir = tempfile::tempdir().expect("tempdir");
         let (root, outside) = (dir.path().join("volume"), dir.path().join("outside"));
         fs::create_dir_all(root.join("sub")).expect("mkdir");
@@ -117,7 +116,7 @@ mod tests {
             fs::set_permissions(f, fs::Permissions::from_mode(0o600)).expect("chmod");
         }
         symlink(&outside, root.join("link")).expect("symlink");
-        // A group that even a user without privileges may give: his own.
+        // The test user's own group, which needs no privileges.
         let group = fs::metadata(&root).expect("stat").gid();
         let mode = |p: &Path| fs::metadata(p).expect("stat").permissions().mode() & 0o7777;
         let all = Ownership { group, if_root_differs: false };

@@ -1,4 +1,4 @@
-//! What volumes are set up with: each kind of volume takes what it uses.
+//! Dependencies for setting up volumes. Each volume type uses some of them.
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,32 +15,32 @@ use crate::node::facts::NodeFacts;
 use crate::objects::Objects;
 use crate::objects::tokens::Tokens;
 
-/// What setting volumes up takes; cheap to clone.
+/// Sets up volumes. Clones share the state.
 #[derive(Clone)]
 pub struct Volumes {
-    /// Where pods' directories lie.
+    /// Paths of pods' directories.
     pub dirs: PodDirs,
-    /// Config maps and secrets.
+    /// ConfigMaps and Secrets.
     pub objects: Objects,
     /// Service account tokens.
     pub tokens: Tokens,
-    /// Claims and their volumes.
+    /// Claims and their PersistentVolumes.
     pub claims: Claims,
-    /// Where volumes of the built-in provisioner lie; `None`: there are none here.
+    /// Directory of the built-in provisioner's volumes; `None` if the node has none.
     pub local_volumes: Option<PathBuf>,
-    /// Volumes of drivers.
+    /// State of CSI volumes.
     pub csi: CsiVolumes,
-    /// How those grow.
+    /// Expands CSI volumes.
     pub growth: VolumeGrowth,
-    /// How full they are.
+    /// Usage of volumes.
     pub usages: VolumeUsages,
-    /// How long work on them takes.
+    /// Metrics of storage operations.
     pub metrics: Arc<StorageMetrics>,
-    /// Mounts and unmounts, as the machine does it or a test notes it.
+    /// Executes mount operations.
     pub mounts: Arc<dyn Mounts>,
-    /// What pods may see of their node.
+    /// Facts about the node that pods can read.
     pub node: watch::Receiver<Arc<NodeFacts>>,
-    /// The clock that tokens' ends are compared with.
+    /// Clock for the expiry of tokens.
     pub clock: Arc<dyn Clock>,
     /// `--cluster-domain`, for the hosts file.
     pub cluster_domain: String,

@@ -1,6 +1,6 @@
-//! From a volume of a pod that is a claim to the volume that the claim is bound to. Both are read when the pod's volumes are
-//! first set up and remembered until they are taken down: a binding never changes, and the API is not asked for it at each
-//! turn of the pod (upstream: `pkg/kubelet/volumemanager/populator`).
+//! Resolves a claim of a pod to the PersistentVolume that it is bound to. Both objects are read when the pod's volumes are first set up and
+//! cached until they are unmounted: a binding never changes, so the API is not asked at each sync (upstream:
+//! `pkg/kubelet/volumemanager/populator`).
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -11,30 +11,30 @@ use parking_lot::Mutex;
 
 use crate::pod;
 
-/// Reads claims and their volumes; cheap to clone.
+/// Reads claims and their PersistentVolumes. Clones share the cache.
 #[derive(Clone)]
 pub struct Claims {
     client: Client,
-    /// By the pod's UID, then by the volume's name in the pod. As many as the node's pods have claims.
+    /// By UID of the pod and name of the volume in the pod.
     known: Arc<Mutex<HashMap<String, HashMap<String, Arc<Persistent>>>>>,
 }
 
-/// A volume that a claim of the pod is bound to.
+/// The PersistentVolume of a pod's claim.
 #[derive(Debug)]
 pub(super) struct Persistent {
     pub(super) name: String,
     pub(super) spec: PersistentVolumeSpec,
-    /// Whether the pod may only read.
+    /// Whether the pod's mount is read-only.
     pub(super) read_only: bool,
-    /// Whether the built-in provisioner made it: its directory is this kubelet's to make.
+    /// Whether the built-in provisioner created it, so that this kubelet creates its directory.
     pub(super) is_local_path: bool,
-    /// Whether its claim waited for it to be grown when it was read.
+    /// Whether the claim waited for an expansion when it was read.
     pub(super) grows: bool,
-    /// Who may use it beside its owner: containers have this group too (`pv.beta.kubernetes.io/gid`).
+    /// Group of the volume, which containers get as a supplemental group (`pv.beta.kubernetes.io/gid`).
     group: Option<i64>,
 }
 
-/// The annotation of a volume that names its group.
+/// Annotation of a PersistentVolume with its group.
 const GROUP: &str = "pv.beta.kubernetes.io/gid";
 
 impl Persistent {
@@ -44,7 +44,7 @@ impl Persistent {
         Some((claim.namespace.as_deref()?, claim.name.as_deref()?))
     }
 
-    /// Its claim, for events.
+    /// Reference to its claim, for events.
     pub(super) fn claim(&self) -> Option<ObjectRef> {
         let reference = self.spec.claim_ref.as_ref()?;
         let mut claim = PersistentVolumeClaim::default();
@@ -54,7 +54,7 @@ impl Persistent {
         Some(ObjectRef::of(&claim))
     }
 
-    /// Whether containers get it as a device.
+    /// Returns whether containers get it as a block device.
     pub(super) fn is_block(&self) -> bool {
         self.spec.volume_mode.as_deref() == Some("Block")
     }
@@ -64,7 +64,7 @@ fn group(annotations: &BTreeMap<String, String>) -> Option<i64> {
     annotations.get(GROUP)?.parse().ok().filter(|group| *group >= 0)
 }
 
-/// The claim's name, whether the pod only reads, and whether the claim must be the pod's own.
+/// Returns the claim's name, whether the mount is read-only, and whether the pod must own the claim.
 pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool, bool)> {
     if let Some(c) = &volume.persistent_volume_claim {
         return Some((c.claim_name.clone(), c.read_only.unwrap_or(false), false));
@@ -73,15 +73,15 @@ pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool, bool
 }
 
 impl Claims {
-    /// Reads as the node.
+    /// Creates it with an empty cache.
     pub fn new(client: Client) -> Self {
         Self { client, known: Arc::default() }
     }
 
-    /// The volume behind a volume of the pod; `None` where that is no claim.
+    /// Returns the PersistentVolume of a pod's volume; `None` if the volume is not a claim.
     ///
     /// # Errors
-    /// Why it cannot be had yet; the text is for the pod's events.
+    /// Why it is not available, for the pod's event.
     pub(super) async fn resolve(&self, pod: &Pod, volume: &Volume) -> Result<Option<Arc<Persistent>>, String> {
         let Some((claim, read_only, own)) = claim_of(pod, volume) else { return Ok(None) };
         let uid = pod::uid(pod);
@@ -102,7 +102,7 @@ impl Claims {
         let unread = |e: ClientError| format!("failed to fetch PV {name:?} from API server: {e}");
         let volume = self.client.get::<PersistentVolume>("", &name).await.map_err(unread)?;
         let annotations = volume.metadata.annotations.unwrap_or_default();
-        let spec = volume.spec.ok_or("its volume says nothing of itself")?;
+        let spec = volume.spec.ok_or("the PersistentVolume has no spec")?;
         let reference = spec.claim_ref.as_ref().and_then(|r| r.uid.as_ref());
         if reference.is_none() || reference != found.metadata.uid.as_ref() {
             return Err(format!("PV {name:?} is bound to another claim"));
@@ -116,7 +116,7 @@ impl Claims {
         Ok(Persistent { name, spec, read_only, is_local_path, grows, group: group(&annotations) })
     }
 
-    /// The groups of the volumes that a pod has, each once, without those that it has anyhow.
+    /// Returns the distinct groups of the pod's volumes, without the groups that the pod has anyway.
     pub fn groups(&self, pod: &Pod) -> Vec<i64> {
         let own = pod.spec.as_ref().and_then(|s| s.security_context.as_ref()?.supplemental_groups.clone());
         let own = own.unwrap_or_default();
@@ -125,18 +125,18 @@ impl Claims {
         all.filter(|group| !own.contains(group)).collect::<BTreeSet<i64>>().into_iter().collect()
     }
 
-    /// The volumes of a pod's claims, as far as they were set up.
+    /// Returns the PersistentVolumes of a pod that were set up.
     pub(super) fn of(&self, uid: &str) -> Vec<Arc<Persistent>> {
         self.known.lock().get(uid).into_iter().flat_map(HashMap::values).cloned().collect()
     }
 
-    /// Forgets a pod.
+    /// Removes a pod from the cache.
     pub(super) fn forget(&self, uid: &str) {
         self.known.lock().remove(uid);
     }
 }
 
-/// The name of the claim's volume, when the pod may have it.
+/// Checks that the pod may use the claim, and returns the name of its PersistentVolume.
 fn judge(pod: &Pod, claim: &PersistentVolumeClaim, own: bool) -> Result<String, String> {
     let m = &claim.metadata;
     let is_owner = || {
@@ -168,7 +168,7 @@ mod tests {
             assert_eq!(group(&[(GROUP.to_owned(), text.to_owned())].into()), wanted, "{text:?}");
         }
         assert_eq!(group(&BTreeMap::new()), None);
-        let transport: Arc<dyn kelson_client::Transport> = Arc::new(Nobody);
+        let transport: Arc<dyn kelson_client::Transport> = Arc::new(UnusedTransport);
         let claims = Claims::new(Client::new(transport, "test"));
         let volume = |group| Persistent {
             name: "v".into(),
@@ -189,10 +189,10 @@ mod tests {
         assert_eq!(claims.groups(&pod("other")), Vec::<i64>::new());
     }
 
-    /// Nothing is asked in these tests.
-    struct Nobody;
+    /// A transport that fails the test when it is used.
+    struct UnusedTransport;
 
-    impl kelson_client::Transport for Nobody {
+    impl kelson_client::Transport for UnusedTransport {
         fn send(
             &self,
             _: kelson_client::Request,
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn which_claims_a_pod_may_have() {
+    fn claims_that_a_pod_may_use() {
         let pod: Pod =
             serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}})).expect("pod");
         let claim = |over: Value, phase: &str, volume: &str| {

@@ -1,9 +1,9 @@
-//! By which names upstream's plugins serve the volumes that a pod has.
+//! Names of upstream's volume plugins, for metrics.
 use k8s_openapi::api::core::v1::Volume;
 
 use super::persistent::Persistent;
 
-/// The plugin of a volume, with the driver's name where it is one of a driver; of a claim, that of the volume it is bound to.
+/// Returns the plugin's name of a volume, with the driver's name for CSI. For a claim it is the plugin of the PersistentVolume.
 pub(super) fn plugin_name(volume: &Volume, persistent: Option<&Persistent>) -> String {
     let bound = persistent.map(|p| &p.spec);
     let driver = volume.csi.as_ref().map(|csi| &csi.driver);

@@ -1,4 +1,5 @@
-//! projected volumes: several sources in one directory that never reaches a disk (upstream: `pkg/volume/projected`).
+//! Volumes with `projected`: several sources in one directory in memory, which is never written to a disk (upstream:
+//! `pkg/volume/projected`).
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Volume;
 

@@ -1,4 +1,4 @@
-//! Files that are rendered from objects of the API, the pod's own fields and tokens, and written all at once.
+//! Files rendered from API objects, fields of the pod and tokens, and updated atomically.
 use std::io;
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use crate::objects::tokens::DEFAULT_SECONDS;
 use crate::objects::{Data, Kind, ObjectError};
 use crate::pod;
 
-/// Permission bits of files whose volume does not say.
+/// Permission bits of files if the volume sets none.
 const MODE_DEFAULT: i32 = 0o644;
 
-/// Where rendered files lie.
+/// Location of rendered files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Medium {
-    /// In the pod's directory.
+    /// In the pod's directory on disk.
     Disk,
-    /// In memory: they must never reach a disk.
+    /// In a tmpfs, so that the files are never written to a disk.
     Memory,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Renderer<'a> {
     request: &'a Request<'a>,
     mode: i32,
     files: Payload,
-    /// When to render again though nothing changed.
+    /// When to render again even without another change.
     renew_at: Option<Timestamp>,
 }
 
@@ -39,12 +39,12 @@ fn bits(mode: i32) -> u32 {
 }
 
 impl<'a> Renderer<'a> {
-    /// No files yet; `mode` is the volume's default.
+    /// Starts without files; `mode` is the volume's default mode.
     pub(super) fn new(request: &'a Request<'a>, mode: Option<i32>) -> Self {
         Self { request, mode: mode.unwrap_or(MODE_DEFAULT), files: Payload::new(), renew_at: None }
     }
 
-    /// The keys of a config map or secret: all of them, or `items`.
+    /// Adds the keys of a ConfigMap or Secret: all, or those in `items`.
     pub(super) async fn object(
         &mut self,
         kind: Kind,
@@ -82,7 +82,7 @@ impl<'a> Renderer<'a> {
         Ok(())
     }
 
-    /// Fields of the pod and resources of its containers.
+    /// Adds fields of the pod and resources of its containers.
     pub(super) fn downward<'i>(
         &mut self,
         items: impl Iterator<Item = &'i DownwardAPIVolumeFile>,
@@ -105,7 +105,7 @@ impl<'a> Renderer<'a> {
         Ok(())
     }
 
-    /// A token of the pod's service account.
+    /// Adds a token of the pod's service account.
     pub(super) async fn token(&mut self, t: &ServiceAccountTokenProjection) -> Result<(), String> {
         check_path(&t.path)?;
         let pod = self.request.pod;
@@ -118,7 +118,7 @@ impl<'a> Renderer<'a> {
         Ok(())
     }
 
-    /// Makes the volume's directory show the files.
+    /// Writes the files to the volume's directory.
     pub(super) async fn write(self, plugin: &str, medium: Medium) -> Result<SetUp, String> {
         let (dir, group) = (self.request.dir(plugin), self.request.fs_group());
         let mounts = Arc::clone(&self.request.volumes.mounts);
@@ -143,8 +143,8 @@ impl<'a> Renderer<'a> {
     }
 }
 
-/// A token is for the pod's processes alone: owned by the one user they all run as, and the pod's group may read it, which the
-/// volume adds. Without both it has the volume's mode (upstream: `projected.go`, `FsUserFrom`).
+/// Mode and owner of a token file. Only the pod's processes may read it: if all containers run as one user, that user owns it; if the pod
+/// has an `fsGroup`, the group may read it. Otherwise the file has the volume's mode (upstream: `projected.go`, `FsUserFrom`).
 fn token_access(pod: &Pod, mode: u32) -> (u32, Option<u32>) {
     let s = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     let has_group = s.and_then(|s| s.fs_group).is_some();
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_its_pods() {
+    fn token_files_are_readable_by_the_pod_only() {
         for (group, users, expected) in [
             (None, &[None][..], (0o644, None)),
             (None, &[Some(5)], (0o600, Some(5))),

@@ -1,4 +1,4 @@
-//! secret volumes: the keys of a secret as files that never reach a disk (upstream: `pkg/volume/secret`).
+//! Volumes with `secret`: the keys of a Secret as files in memory (upstream: `pkg/volume/secret`).
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Volume;
 

@@ -1,5 +1,4 @@
-//! What a kind of volume is to the rest of the kubelet. Each kind is one file with its [`Source`], and one row in the
-//! table of `mod.rs`.
+//! The interface of volume types. Each type is one file that implements [`Source`] and one row in the table of `mod.rs`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,32 +16,32 @@ use super::persistent::Persistent;
 pub enum Ready {
     /// A directory or file of the host.
     Path {
-        /// Where the content lies on the host.
+        /// Host path of the content.
         path: PathBuf,
-        /// Whether containers may never write to it.
+        /// Whether containers cannot write to it.
         read_only: bool,
     },
     /// A block device of the host.
     Device {
-        /// Where the content lies on the host.
+        /// Host path of the device.
         path: PathBuf,
-        /// Whether containers may only read it.
+        /// Whether containers can only read it.
         read_only: bool,
     },
     /// An image that the runtime mounts.
     Image {
-        /// The image's reference, as the pod has it.
+        /// Reference of the image in the pod's spec.
         reference: String,
-        /// When the image of the volume is pulled (`image.pullPolicy`).
+        /// Pull policy of the image (`image.pullPolicy`).
         policy: Option<String>,
     },
 }
 
-/// The result of one volume's set-up.
+/// Result of setting up a volume.
 #[derive(Debug)]
 pub(super) struct SetUp {
     pub(super) ready: Ready,
-    /// When its content must be looked at again though nothing changed (tokens).
+    /// When the volume must be updated even without another change (tokens).
     pub(super) renew_at: Option<Timestamp>,
 }
 
@@ -52,45 +51,48 @@ impl From<Ready> for SetUp {
     }
 }
 
-/// One volume of one pod, to be set up or brought up to date.
+/// A volume of a pod that is to be set up or updated.
 pub(super) struct Request<'a> {
     pub(super) volumes: &'a Volumes,
     pub(super) pod: &'a Pod,
     pub(super) volume: &'a Volume,
-    /// What the volume is bound to, where it is a claim.
+    /// The PersistentVolume, if the volume is a claim.
     pub(super) persistent: Option<Arc<Persistent>>,
 }
 
 impl Request<'_> {
-    /// Where a volume is set up: `PODDIR/volumes/PLUGIN/NAME`.
+    /// Path of the volume: `PODDIR/volumes/PLUGIN/NAME`.
     pub(super) fn dir(&self, plugin: &str) -> PathBuf {
         self.dir_of(plugin, &self.volume.name)
     }
 
-    /// The same for a volume that has a name of its own.
+    /// The same with another name than the volume's.
     pub(super) fn dir_of(&self, plugin: &str, name: &str) -> PathBuf {
         let pod = self.volumes.dirs.pod(crate::pod::uid(self.pod));
         pod.join("volumes").join(plugin).join(name)
     }
 
-    /// The group that owns the pod's volumes.
+    /// The pod's `fsGroup`.
     pub(super) fn fs_group(&self) -> Option<u32> {
         let group = self.pod.spec.as_ref()?.security_context.as_ref()?.fs_group?;
         u32::try_from(group).ok()
     }
 }
 
-/// A kind of volume.
+/// A volume type.
 #[async_trait]
 pub(super) trait Source: Sync {
-    /// Whether the volume is of this kind.
+    /// Returns whether the volume is of this type.
     fn is(&self, volume: &Volume) -> bool;
 
-    /// Whether its files show what may change while the pod runs: objects of the API, the pod's own metadata.
+    /// Returns whether its files can change while the pod runs, because they show API objects or metadata of the pod.
     fn follows_api(&self) -> bool {
         false
     }
 
-    /// Sets the volume up, or brings it up to date. The error is the text of the FailedMount event.
+    /// Sets up or updates the volume.
+    ///
+    /// # Errors
+    /// The reason for the FailedMount event.
     async fn set_up(&self, request: &Request<'_>) -> Result<SetUp, String>;
 }

@@ -1,6 +1,6 @@
-//! `subPath`: a file or directory inside a volume, opened beneath the volume's root by handle, so that no symlink of a
-//! pod's making leads out of it (CVE-2017-1002101, CVE-2021-25741), and bound by that handle.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! `subPath`: a file or directory in a volume. It is opened beneath the volume's root by handle, so that no symbolic link of a pod leads
+//! out of the volume (CVE-2017-1002101, CVE-2021-25741), and bind-mounted through that handle.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -13,16 +13,15 @@ use super::mounts::Mounts;
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
-/// Opens `sub` beneath `root`; directories that do not exist are made, with the mode of the volume's root, unless `read_only`.
+/// Opens `sub` beneath `root`. Creates missing directories with the mode of the volume's root, unless `read_only`.
 ///
 /// # Errors
-/// `sub` leads out of the volume, or is a link that was put there while it was opened.
+/// `sub` leads out of the volume, or became a link while it was opened.
 pub fn open(root: &Path, sub: &str, read_only: bool) -> io::Result<OwnedFd> {
     open_watched(root, sub, read_only, &mut |_| {})
 }
 
-/// The same; `made` is called with each missing part between its making and its opening, where whoever can write to the
-/// volume may put something else in its place.
+/// The same, for tests: `made` is called for each created directory before it is opened, when a writer of the volume could replace it.
 fn open_watched(root: &Path, sub: &str, read_only: bool, made: &mut dyn FnMut(&str)) -> io::Result<OwnedFd> {
     let path = OFlags::PATH | OFlags::CLOEXEC;
     let base = rustix::fs::open(root, path, Mode::empty())?;
@@ -32,7 +31,7 @@ fn open_watched(root: &Path, sub: &str, read_only: bool, made: &mut dyn FnMut(&s
         Err(Errno::XDEV | Errno::LOOP) => return Err(leads_out(sub)),
         Err(e) => return Err(e.into()),
     };
-    // A handle of a link would be bound as the link itself, and lead whoever follows it to a path of the host.
+    // A handle of a symbolic link would be mounted as the link itself, which resolves to a path of the host.
     match FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) {
         FileType::Symlink | FileType::Unknown => Err(leads_out(sub)),
         _ => Ok(found),
@@ -43,11 +42,11 @@ fn leads_out(sub: &str) -> io::Error {
     io::Error::other(format!("subPath {sub:?} leads out of its volume"))
 }
 
-/// Opens `sub` part by part and makes what is missing. A made part is opened as a directory or not at all.
+/// Opens `sub` part by part and creates what is missing. A created part is opened only if it is a directory.
 fn make(base: OwnedFd, sub: &str, made: &mut dyn FnMut(&str)) -> io::Result<OwnedFd> {
     let path = OFlags::PATH | OFlags::CLOEXEC;
     let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // As upstream: a container whose user may write to the volume may write to the part that was made for it.
+    // Like upstream, a user who may write to the volume may also write to the created part.
     let mode = Mode::from_raw_mode(rustix::fs::fstat(&base)?.st_mode & 0o7777);
     let mut at = base;
     for part in sub.split('/').filter(|p| !p.is_empty() && *p != ".") {
@@ -65,7 +64,7 @@ fn make(base: OwnedFd, sub: &str, made: &mut dyn FnMut(&str)) -> io::Result<Owne
                     other => other?,
                 };
                 if is_new {
-                    // The process's mask took bits from the mode.
+                    // The umask removed bits from the mode.
                     rustix::fs::fchmod(&next, mode)?;
                 }
                 next
@@ -77,12 +76,12 @@ fn make(base: OwnedFd, sub: &str, made: &mut dyn FnMut(&str)) -> io::Result<Owne
     Ok(at)
 }
 
-/// Binds `sub` of the volume at `root` to `target` (made as what it is), and gives the target back.
+/// Bind-mounts `sub` of the volume at `root` to `target`, which is created as a file or directory. Returns `target`.
 pub fn bind(mounts: &dyn Mounts, root: &Path, sub: &str, target: PathBuf, read_only: bool) -> io::Result<PathBuf> {
     let found = open(root, sub, read_only)?;
     let directory = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) == FileType::Directory;
     if mounts.below(&target).contains(&target) {
-        // Of the instance before: the content may have been replaced since.
+        // The mount is of the previous instance; the content may have been replaced since.
         mounts.unmount(&target)?;
     }
     if let Some(parent) = target.parent() {
@@ -147,7 +146,7 @@ mod tests {
                 let _ = std::fs::remove_dir(root.join("first"));
             }
         }
-        // A directory in its place is the volume's own content, whatever its mode.
+        // A directory in its place is part of the volume, whatever its mode.
         std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o2777)).expect("chmod");
         let swap = &mut |_: &str| {
             std::fs::remove_dir(root.join("part")).expect("the part was made");

@@ -1,6 +1,6 @@
-//! How full the volumes of pods are, measured now and then, for who asks for statistics (upstream:
-//! `server/stats/volume_stat_calculator.go`). Of what the kubelet makes itself its own content counts, of all else its file system.
-#![allow(clippy::disallowed_methods, reason = "blocking: in a lane of its own")]
+//! Periodic measurement of the usage of pods' volumes (upstream: `server/stats/volume_stat_calculator.go`). For volumes whose content the
+//! kubelet creates, the content is counted; for all others, the file system.
+#![allow(clippy::disallowed_methods, reason = "blocking: in a separate lane")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -18,56 +18,56 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use super::persistent::claim_of;
 use crate::pod;
 
-/// Apart from all other file work: a file system of the network may hang.
+/// A separate lane, because a network file system may hang.
 static MEASURING: Lane = Lane::new("volume-usage", 2);
-/// A pod whose volumes take longer is passed over.
+/// Timeout per pod; then its volumes are skipped.
 const MEASURE_MAX: Duration = Duration::from_secs(30);
-/// Before the first look.
+/// Delay before the first measurement.
 const FIRST: Duration = Duration::from_secs(10);
-/// Entries counted of one directory, lest one pod keeps all others waiting.
+/// Maximum number of counted entries per directory, so that one pod does not delay the others.
 const ENTRIES_MAX: usize = 1_000_000;
-/// How deep a tree is counted: each level holds a handle open.
+/// Maximum counted depth of a tree, because each level holds an open handle.
 const DEPTH_MAX: usize = 256;
 
-/// How full one volume of a pod is.
+/// Usage of one volume of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeUsage {
-    /// Its name in the pod.
+    /// Name of the volume in the pod.
     pub name: String,
     /// Namespace and name of its claim.
     pub claim: Option<(String, String)>,
-    /// When this was so.
+    /// Time of the measurement.
     pub at: Timestamp,
-    /// Bytes and inodes that it has and that are taken.
-    pub room: Room,
-    /// Whether the kubelet makes its content, which counts as the pod's own.
+    /// Bytes and inodes, in total and used.
+    pub room: VolumeSpace,
+    /// Whether the kubelet created the content, which then counts as the pod's ephemeral storage.
     pub is_own: bool,
 }
 
 /// Bytes and inodes of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
-    /// Bytes of its file system.
+pub struct VolumeSpace {
+    /// Bytes of the file system.
     pub capacity: u64,
-    /// Those that anybody may write.
+    /// Bytes available to unprivileged users.
     pub available: u64,
-    /// Those that are taken.
+    /// Number of used bytes.
     pub used: u64,
-    /// Inodes of its file system; 0 where that has no table of them.
+    /// Inodes of the file system; 0 if it has no inode table.
     pub inodes: u64,
-    /// Those that are free.
+    /// Number of free inodes.
     pub inodes_free: u64,
-    /// Those that are taken.
+    /// Number of used inodes.
     pub inodes_used: u64,
 }
 
-/// Where a volume lies.
+/// Path of a volume and how it is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct VolumePlace {
     name: String,
     claim: Option<(String, String)>,
     path: PathBuf,
-    /// Whether its own content counts, and not all of the file system.
+    /// Whether only the content counts, instead of the file system.
     is_own: bool,
 }
 
@@ -77,13 +77,13 @@ struct MeasuredVolumes {
     usages: HashMap<String, Vec<VolumeUsage>>,
 }
 
-/// The volumes of all pods; cheap to clone.
+/// Usage of all pods' volumes. Clones share the state.
 #[derive(Clone, Default)]
 pub struct VolumeUsages {
     shared: Arc<Mutex<MeasuredVolumes>>,
 }
 
-/// Whether the kubelet makes the volume's content, or only the place for it.
+/// Returns whether the kubelet creates the volume's content.
 fn is_own(v: &Volume) -> bool {
     v.empty_dir.is_some()
         || v.config_map.is_some()
@@ -97,10 +97,10 @@ fn claim(pod: &Pod, v: &Volume) -> Option<(String, String)> {
 }
 
 impl VolumeUsages {
-    /// A pod has its volumes; `path` says where each lies.
+    /// Adds a pod's volumes; `path` returns the host path of each.
     pub(super) fn set_up(&self, pod: &Pod, path: impl Fn(&str) -> Option<PathBuf>) {
         let place = |v: &Volume| {
-            // What is the host's own is nobody's volume.
+            // A hostPath volume belongs to the host and is not measured.
             let path = path(&v.name).filter(|_| v.host_path.is_none())?;
             Some(VolumePlace { name: v.name.clone(), claim: claim(pod, v), path, is_own: is_own(v) })
         };
@@ -108,14 +108,14 @@ impl VolumeUsages {
         self.shared.lock().places.insert(pod::uid(pod).to_owned(), all);
     }
 
-    /// A pod's volumes are taken down.
+    /// Removes a pod's volumes.
     pub(super) fn forget(&self, uid: &str) {
         let mut shared = self.shared.lock();
         shared.places.remove(uid);
         shared.usages.remove(uid);
     }
 
-    /// Measures all of them for as long as the task runs.
+    /// Measures all volumes periodically until the task is aborted.
     pub async fn run(self, every: Duration, clock: Arc<dyn Clock>) {
         tokio::time::sleep(FIRST.min(every)).await;
         loop {
@@ -124,45 +124,45 @@ impl VolumeUsages {
         }
     }
 
-    /// Measures all of them once.
+    /// Measures all volumes once.
     pub async fn measure(&self, clock: &dyn Clock) {
         let pods: Vec<(String, Vec<VolumePlace>)> =
             self.shared.lock().places.iter().map(|(uid, places)| (uid.clone(), places.clone())).collect();
         for (uid, places) in pods {
             let work = MEASURING.run(move || places.into_iter().map(|p| (measured(&p.path, p.is_own), p)).collect());
-            let done: Vec<(Option<Room>, VolumePlace)> = match tokio::time::timeout(MEASURE_MAX, work).await {
+            let done: Vec<(Option<VolumeSpace>, VolumePlace)> = match tokio::time::timeout(MEASURE_MAX, work).await {
                 Ok(Ok(done)) => done,
                 _ => continue,
             };
             let at = clock.now();
-            let usage = |(room, p): (Option<Room>, VolumePlace)| {
+            let usage = |(room, p): (Option<VolumeSpace>, VolumePlace)| {
                 Some(VolumeUsage { name: p.name, claim: p.claim, at, room: room?, is_own: p.is_own })
             };
             let mut shared = self.shared.lock();
-            // One that was taken down meanwhile is not shown any more.
+            // A pod whose volumes were removed meanwhile is skipped.
             if shared.places.contains_key(&uid) {
                 shared.usages.insert(uid, done.into_iter().filter_map(usage).collect());
             }
         }
     }
 
-    /// What was measured last of a pod.
+    /// Returns the last measurement of a pod's volumes.
     pub fn of(&self, uid: &str) -> Vec<VolumeUsage> {
         self.shared.lock().usages.get(uid).cloned().unwrap_or_default()
     }
 
-    /// The same of all claims, by namespace and name; those that several pods have are told once.
-    pub fn claims(&self) -> BTreeMap<(String, String), Room> {
+    /// Returns the last measurement of all claims by namespace and name; each claim once, even if several pods use it.
+    pub fn claims(&self) -> BTreeMap<(String, String), VolumeSpace> {
         let shared = self.shared.lock();
         let all = shared.usages.values().flatten();
         all.filter_map(|u| Some((u.claim.clone()?, u.room))).collect()
     }
 }
 
-fn measured(path: &Path, is_own: bool) -> Option<Room> {
+fn measured(path: &Path, is_own: bool) -> Option<VolumeSpace> {
     let s = rustix::fs::statvfs(path).ok()?;
     let (capacity, free) = (s.f_blocks * s.f_frsize, s.f_bfree * s.f_frsize);
-    let mut room = Room {
+    let mut room = VolumeSpace {
         capacity,
         available: s.f_bavail * s.f_frsize,
         used: capacity.saturating_sub(free),
@@ -176,18 +176,18 @@ fn measured(path: &Path, is_own: bool) -> Option<Room> {
     Some(room)
 }
 
-/// Bytes and inodes of a directory with all that is in it. Each directory is opened by its name in the one before it, by
-/// handle, so that a link that a container puts in its place leads nowhere.
+/// Bytes and inodes of a directory and its contents. Each directory is opened relative to its parent's handle without following links, so
+/// that a link of a container has no effect.
 pub fn content(root: &Path) -> (u64, u64) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(root) = rustix::fs::open(root, flags, Mode::empty()) else { return (0, 0) };
     let own = rustix::fs::fstat(&root).map_or(0, |s| bytes_of(&s));
-    let mut counted = Counted { bytes: own, inodes: 1, entries: 0 };
+    let mut counted = ContentCount { bytes: own, inodes: 1, entries: 0 };
     counted.directory(&root, 0);
     (counted.bytes, counted.inodes)
 }
 
-/// Bytes that a directory takes with all that is in it; links are not followed.
+/// Disk usage in bytes of a directory and its contents, without following links.
 pub fn disk_usage(root: &Path) -> u64 {
     content(root).0
 }
@@ -196,13 +196,13 @@ fn bytes_of(stat: &Stat) -> u64 {
     u64::try_from(stat.st_blocks).unwrap_or(0) * 512
 }
 
-struct Counted {
+struct ContentCount {
     bytes: u64,
     inodes: u64,
     entries: usize,
 }
 
-impl Counted {
+impl ContentCount {
     fn directory(&mut self, at: &OwnedFd, depth: usize) {
         let Ok(entries) = Dir::read_from(at) else { return };
         for entry in entries.flatten() {
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_lead_nowhere() {
+    fn links_are_not_followed_when_measuring() {
         let dir = tempfile::tempdir().expect("a directory");
         let (volume, outside) = (dir.path().join("volume"), dir.path().join("outside"));
         std::fs::create_dir_all(volume.join("a/b")).expect("directories");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_set_up_is_measured_until_it_is_taken_down() {
+    async fn volumes_are_measured_until_they_are_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         for name in ["scratch", "data", "etc"] {

@@ -1,4 +1,4 @@
-//! A driver of devices in memory, on real sockets: it registers, makes a claim ready for a pod, and takes that back with the last one.
+//! A fake DRA driver on real sockets: it registers, prepares a claim for a pod, and unprepares it after the last pod.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -29,9 +29,9 @@ use crate::grpc;
 
 const DRIVER: &str = "gpu.example.com";
 
-/// What was said to the driver, and with what words it refuses.
+/// Received calls, and the driver's error message.
 struct FakeDriver {
-    /// How its device is, and its words; without, it has no list of that.
+    /// Health and message of its device; `None` if it does not support health.
     health: watch::Sender<Option<(i32, &'static str)>>,
     calls: Mutex<Vec<String>>,
     refuses: Mutex<&'static str>,
@@ -79,7 +79,7 @@ impl FakeDriver {
         });
     }
 
-    /// The last words of all calls since the last look.
+    /// Returns the last path segment of the calls since the last time.
     fn said(&self) -> Vec<String> {
         let all = std::mem::take(&mut *self.calls.lock());
         all.into_iter().map(|c| c.rsplit('/').next().unwrap_or_default().to_owned()).collect()
@@ -94,7 +94,7 @@ fn pod(uid: &str) -> Pod {
     serde_json::from_value(json!({"metadata": meta, "spec": spec})).expect("a pod")
 }
 
-/// A claim that was given a device of the driver, for these pods.
+/// Creates a claim with an allocated device of the driver, reserved for these pods.
 async fn claim(api: &Api, pods: &[&str]) {
     let requests = json!([{"name": "r", "exactly": {"deviceClassName": "gpu"}}]);
     let spec = json!({"devices": {"requests": requests}});
@@ -147,7 +147,7 @@ impl ClaimNode {
 }
 
 #[tokio::test]
-async fn ready_before_containers_start_and_until_the_last_has_ended() {
+async fn claims_are_prepared_before_the_start_and_unprepared_after_the_last_pod() {
     let node = ClaimNode::start().await;
     claim(&node.api, &["p", "q"]).await;
     let resources = node.resources().await;
@@ -185,7 +185,7 @@ async fn ready_before_containers_start_and_until_the_last_has_ended() {
 }
 
 #[tokio::test]
-async fn the_next_kubelet_knows_what_is_ready() {
+async fn prepared_claims_survive_a_restart() {
     let node = ClaimNode::start().await;
     claim(&node.api, &["p"]).await;
     node.register(&["v1.DRAPlugin"]).expect("a known version");
@@ -205,7 +205,7 @@ async fn the_next_kubelet_knows_what_is_ready() {
 }
 
 #[tokio::test]
-async fn how_a_claims_devices_are() {
+async fn health_of_a_claims_devices() {
     let node = ClaimNode::start().await;
     claim(&node.api, &["p"]).await;
     node.register(&["v1.DRAPlugin"]).expect("a known version");
@@ -239,7 +239,7 @@ async fn how_a_claims_devices_are() {
 }
 
 #[tokio::test]
-async fn what_drivers_of_an_earlier_kubelet_offered_goes() {
+async fn resource_slices_of_an_earlier_kubelet_are_deleted() {
     let node = ClaimNode::start().await;
     for (name, of) in [("mine", "n1"), ("others", "n2")] {
         let pool = json!({"name": "p", "generation": 1, "resourceSliceCount": 1});

@@ -1,5 +1,5 @@
-//! A driver of volumes in memory, on real sockets: it registers, gets a volume staged and published for two pods, and takes
-//! it down with the last of them.
+//! A fake CSI driver on real sockets: it registers, a volume is staged and published for two pods, and unpublished and unstaged after the
+//! last one.
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -18,7 +18,7 @@ use kelson_kubelet::csi::drivers::{Driver, Drivers};
 use kelson_kubelet::csi::in_use::InUse;
 use kelson_kubelet::csi::registration::Registration;
 use kelson_kubelet::dra::drivers::DraDrivers;
-use kelson_kubelet::effects::Tell;
+use kelson_kubelet::effects::EventReporter;
 use kelson_kubelet::metrics::{ClaimMetrics, StorageMetrics};
 use kelson_kubelet::objects::Objects;
 use kelson_kubelet::objects::tokens::Tokens;
@@ -37,10 +37,10 @@ use tokio::sync::watch;
 
 use crate::grpc;
 
-/// Longest wait for what happens beside the test.
+/// Maximum wait for asynchronous results.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What was said to the driver, and what it has mounted.
+/// Received calls, and mounted targets.
 #[derive(Default)]
 struct FakeDriver {
     calls: Mutex<Vec<String>>,
@@ -48,7 +48,7 @@ struct FakeDriver {
     mounted: Mutex<BTreeSet<PathBuf>>,
     /// Path of its socket.
     endpoint: Mutex<String>,
-    /// A call that fails.
+    /// Name of a call that fails.
     refused: Mutex<&'static str>,
 }
 
@@ -67,7 +67,7 @@ impl FakeDriver {
             .encode_to_vec(),
             "NodeGetInfo" => NodeInfo { node_id: "node-1".into(), max_volumes_per_node: 9, accessible_topology: None }
                 .encode_to_vec(),
-            // Two capabilities: staging and growing.
+            // Two capabilities: staging and expansion.
             "NodeGetCapabilities" => vec![0x0a, 0x04, 0x0a, 0x02, 0x08, 0x01, 0x0a, 0x04, 0x0a, 0x02, 0x08, 0x03],
             "NodeExpandVolume" => {
                 let expand = Expand::decode(message).expect(decoded);
@@ -97,7 +97,7 @@ impl FakeDriver {
             "NodeUnpublishVolume" => {
                 let target = Unpublish::decode(message).expect(decoded).target_path;
                 self.mounted.lock().remove(Path::new(&target));
-                // One that was never published is fine, as the interface has it.
+                // Unpublishing a volume that was never published succeeds, as CSI requires.
                 let removed = std::fs::remove_dir(target);
                 let absent = removed.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
                 assert!(absent || removed.is_ok(), "the target is the driver's to remove");
@@ -150,7 +150,7 @@ async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
     assert!(tokio::time::timeout(LIMIT, looked).await.is_ok(), "{what}");
 }
 
-/// A claim `c` that is bound to a volume of the driver, which attaches nothing.
+/// Creates a claim `c` that is bound to a volume of the driver, which needs no attachment.
 async fn bound_claim(api: &Api) {
     api.namespace("n").await;
     let claim = json!({"metadata": {"name": "c", "namespace": "n"}, "status": {"phase": "Bound"},
@@ -175,14 +175,14 @@ fn pod(name: &str) -> Pod {
 fn volumes(api: &Api, config: &Config, driver: &Arc<FakeDriver>, csi: CsiVolumes) -> Volumes {
     let (client, clock) = (api.client(), Arc::new(api.clock));
     let recorder = EventRecorder::start_in(&Tasks::root("events"), api.client(), clock.clone(), "kubelet", "n1");
-    let tell = Tell::new(recorder, "n1");
+    let events = EventReporter::new(recorder, "n1");
     Volumes {
         dirs: config.dirs(),
         objects: Objects::new(&Tasks::root("objects"), client.clone(), |_| {}),
         tokens: Tokens::new(client.clone(), clock.clone()),
         claims: Claims::new(client),
         local_volumes: None,
-        growth: VolumeGrowth::new(api.client(), clock.clone(), config.dirs(), csi.clone(), tell),
+        growth: VolumeGrowth::new(api.client(), clock.clone(), config.dirs(), csi.clone(), events),
         csi,
         usages: VolumeUsages::default(),
         metrics: Arc::new(StorageMetrics::new(&Registry::new())),
@@ -193,7 +193,7 @@ fn volumes(api: &Api, config: &Config, driver: &Arc<FakeDriver>, csi: CsiVolumes
     }
 }
 
-/// A driver that wants it publishes again after a while, with what is new; one that fails then takes nothing from the pod.
+/// A driver with `requiresRepublish` publishes again after a while, with new content; if that fails, the pod keeps its volume.
 async fn publishes_anew(api: &Api, driver: &Arc<FakeDriver>, volumes: &Volumes) {
     let wants = json!({"spec": {"requiresRepublish": true}});
     api.patch("storage.k8s.io/v1/csidrivers", "", "d.example.com", "", wants).await;
@@ -214,7 +214,7 @@ async fn publishes_anew(api: &Api, driver: &Arc<FakeDriver>, volumes: &Volumes) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn from_the_socket_to_the_last_pod() {
+async fn a_csi_volume_from_registration_to_unstaging() {
     let api = Api::start().await;
     bound_claim(&api).await;
     api.create("v1/nodes", json!({"metadata": {"name": "n1"}})).await;
@@ -252,11 +252,11 @@ async fn from_the_socket_to_the_last_pod() {
     assert_eq!(entry, want);
     eventually("its registration", async || driver.calls.lock().iter().any(|c| c == "NotifyRegistrationStatus")).await;
 
-    // The node's reports, as its status task makes them.
-    let (told, mut changes) = (in_use.clone(), in_use.changes());
+    // Reports volumes like the node's status task.
+    let (reporter, mut changes) = (in_use.clone(), in_use.changes());
     tokio::spawn(async move {
         while changes.changed().await.is_ok() {
-            told.reported(told.all());
+            reporter.reported(reporter.all());
         }
     });
     let csi = CsiVolumes::new(api.client(), "n1", drivers.clone(), in_use.clone());
@@ -280,7 +280,7 @@ async fn from_the_socket_to_the_last_pod() {
     driver.calls.lock().clear();
     volumes.tear_down("uid-p").await.expect("taken down");
     assert_eq!(steps(&driver.calls.lock()), ["Unpublish"], "another pod has it");
-    // A kubelet that starts again knows from the disk what there is.
+    // A restarted kubelet finds the volumes on disk.
     let csi = CsiVolumes::new(api.client(), "n1", drivers.clone(), InUse::default());
     csi.remember(&config.dirs());
     assert_eq!(csi.in_use.all(), ["kubernetes.io/csi/d.example.com^h"]);
@@ -290,7 +290,7 @@ async fn from_the_socket_to_the_last_pod() {
 
     publishes_anew(&api, &driver, &volumes).await;
 
-    // What could not be published is taken down all the same.
+    // A volume whose publishing failed is still unpublished.
     driver.calls.lock().clear();
     *driver.refused.lock() = "NodePublishVolume";
     assert!(volumes.ensure(&pod("r")).await.is_err());
@@ -299,7 +299,7 @@ async fn from_the_socket_to_the_last_pod() {
     assert_eq!(steps(&driver.calls.lock()), ["Stage", "Unpublish", "Unstage"]);
     assert!(in_use.all().is_empty());
 
-    // A driver that starts again makes a new socket of the same name.
+    // A restarted driver creates a new socket of the same name.
     driver.calls.lock().clear();
     std::fs::remove_file(registry.join("d-reg.sock")).expect("removed");
     driver.listen(&registry.join("d-reg.sock"));
@@ -317,7 +317,7 @@ async fn from_the_socket_to_the_last_pod() {
     }
 }
 
-/// The controller's part of a claim's growth is done; the node's is not.
+/// The controller's part of a claim's expansion is done; the node's is not.
 async fn grows(api: &Api, gib: u32) {
     let size = json!({"storage": format!("{gib}Gi")});
     api.patch("v1/persistentvolumes", "", "pv", "", json!({"spec": {"capacity": size}})).await;
@@ -351,10 +351,10 @@ async fn volumes_grow_when_they_are_mounted_and_while_they_are_used() {
     let claim = async || api.get("v1/persistentvolumeclaims", "n", "c").await.expect("a claim")["status"].clone();
 
     grows(&api, 2).await;
-    let (told, mut changes) = (volumes.csi.in_use.clone(), volumes.csi.in_use.changes());
+    let (reporter, mut changes) = (volumes.csi.in_use.clone(), volumes.csi.in_use.changes());
     tokio::spawn(async move {
         while changes.changed().await.is_ok() {
-            told.reported(told.all());
+            reporter.reported(reporter.all());
         }
     });
     let p = pod("p");
@@ -364,12 +364,15 @@ async fn volumes_grow_when_they_are_mounted_and_while_they_are_used() {
     assert_eq!(status["capacity"]["storage"], "2Gi", "{status}");
     assert!(status["allocatedResourceStatuses"].is_null() && status["conditions"].is_null(), "{status}");
 
-    let told = async |kind: &str| {
+    let recorded = async |kind: &str| {
         let all = api.list("v1/events").await;
         let of_kind = all.iter().filter(|e| e["involvedObject"]["kind"] == kind);
         of_kind.filter(|e| e["reason"] == "FileSystemResizeSuccessful").count()
     };
-    eventually("both are told", async || told("Pod").await == 1 && told("PersistentVolumeClaim").await == 1).await;
+    eventually("both events are recorded", async || {
+        recorded("Pod").await == 1 && recorded("PersistentVolumeClaim").await == 1
+    })
+    .await;
     let pods = [Arc::new(p)];
     volumes.growth.look(&volumes.claims, &pods).await;
     assert_eq!(grown(), Vec::<String>::new(), "nothing is asked for");

@@ -1,5 +1,5 @@
-//! A device plugin in memory, on real sockets: it registers, gives its devices to containers and to nobody twice, falls ill and
-//! goes; and those who ask what pods have are told.
+//! A fake device plugin on real sockets: it registers, its devices are assigned to one container each, it becomes unhealthy and
+//! disconnects; and the PodResources API.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use kelson_kubelet::dra::DynamicResources;
 use kelson_kubelet::dra::drivers::DraDrivers;
 use kelson_kubelet::metrics::{ClaimMetrics, DeviceMetrics, PlacementMetrics};
 use kelson_kubelet::placement::Placement;
-use kelson_kubelet::placement::manager::Kept;
+use kelson_kubelet::placement::manager::NodeReservation;
 use kelson_metrics::Registry;
 use kelson_simulation::Api;
 use kelson_tasks::{Scoped, Tasks};
@@ -32,13 +32,13 @@ use tokio::sync::watch;
 
 use crate::grpc;
 
-/// Longest wait for what happens beside the test.
+/// Maximum wait for asynchronous results.
 const LIMIT: Duration = Duration::from_secs(60);
 const GPU: &str = "example.com/gpu";
 
-/// What the plugin has, and what was said to it.
+/// Devices of the plugin, and received calls.
 struct Plugin {
-    /// Devices that work, and devices that do not; without, the list of devices ends.
+    /// Healthy and unhealthy devices; `None` ends the stream.
     devices: watch::Sender<Option<(&'static str, &'static str)>>,
     calls: Mutex<Vec<String>>,
     refuses: Mutex<bool>,
@@ -67,7 +67,7 @@ impl Plugin {
         let (said, answer) = match call {
             "GetPreferredAllocation" => {
                 let asked = m::PreferredRequest::decode(message).expect(decoded).container_requests.remove(0);
-                // The last ones of the alphabet.
+                // The last ones in alphabetical order.
                 let mut liked = asked.available.clone();
                 liked.sort();
                 let liked = liked.split_off(liked.len() - usize::try_from(asked.size).expect("few"));
@@ -168,7 +168,7 @@ impl Node {
         call::<_, m::Empty>(&self.socket("kubelet.sock"), "/v1beta1.Registration/Register", request).await.map(drop)
     }
 
-    /// What the node has of the resource comes to be this.
+    /// Waits until the node has these amounts of the resource.
     async fn comes_to(&self, capacity: i64, allocatable: i64) {
         let wanted = DeviceCount { capacity, allocatable };
         self.until(|| self.devices.amounts().get(GPU) == Some(&wanted)).await;
@@ -206,7 +206,7 @@ fn wants(n: usize) -> Value {
 }
 
 #[tokio::test]
-async fn containers_get_devices_and_no_two_the_same() {
+async fn each_device_is_assigned_to_one_container() {
     let node = Node::start().await;
     let devices = &node.devices;
     let why = node.register("gpu", "x.sock").await.expect_err("no name of a resource");
@@ -223,20 +223,20 @@ async fn containers_get_devices_and_no_two_the_same() {
 
     let why = devices.allocate(&pod("q", wants(2)), true).await.expect_err("one is left");
     assert_eq!(why, "requested number of devices unavailable for example.com/gpu. Requested: 2, Available: 1");
-    // What a plugin refuses is free again.
+    // Devices that a plugin rejects are free again.
     *plugin.refuses.lock() = true;
     devices.allocate(&pod("q", wants(1)), true).await.expect_err("the plugin refuses");
     *plugin.refuses.lock() = false;
     devices.allocate(&pod("q", wants(1)), true).await.expect("the last one");
     assert_eq!(plugin.calls.lock().last().expect("a call"), "Allocate: a");
-    // Asked again, nothing changes and nobody is called.
+    // A second call changes nothing and calls no plugin.
     let calls = plugin.calls.lock().len();
     devices.allocate(&pod("p", wants(2)), false).await.expect("it has them");
     assert_eq!(plugin.calls.lock().len(), calls);
     devices.forget("p").await;
     devices.allocate(&pod("r", wants(2)), true).await.expect("given back");
 
-    // Steps before the containers hand theirs on; sidecars keep them.
+    // Init containers pass their devices on; sidecars keep them.
     devices.retain(|_| false).await;
     let step = |name: &str, more: Value| {
         let mut c = json!({"name": name, "resources": {"limits": {GPU: "1"}}});
@@ -252,14 +252,14 @@ async fn containers_get_devices_and_no_two_the_same() {
 }
 
 #[tokio::test]
-async fn what_there_is_follows_the_plugin_and_outlives_the_kubelet() {
+async fn the_inventory_follows_the_plugin_and_assignments_survive_a_restart() {
     let node = Node::start().await;
     let first = plugin(&node, "gpu.sock").await;
     node.devices.allocate(&pod("p", wants(2)), true).await.expect("two of three");
     let why = node.devices.allocate(&pod("q", wants(9)), true).await;
     assert!(why.is_err());
 
-    // The next kubelet begins with what pods have.
+    // The next kubelet starts with the recorded assignments.
     let next = open(node.dir.path()).await;
     assert_eq!(next.amounts()[GPU], DeviceCount::default(), "no plugin has registered with it");
     assert_eq!(next.given("p", "c").await.expect("known").env, [("GPUS".to_owned(), "b,c".to_owned())]);
@@ -274,16 +274,16 @@ async fn what_there_is_follows_the_plugin_and_outlives_the_kubelet() {
     assert_eq!(why, ill);
     first.devices.send_replace(None);
     node.comes_to(4, 0).await;
-    // One that comes again takes its place.
+    // A plugin that registers again replaces the previous one.
     plugin(&node, "again.sock").await;
     node.devices.allocate(&pod("p", wants(2)), true).await.expect("it has them, and they work");
-    // A kubelet that starts removes the sockets, so that plugins register with it; what pods have stays.
+    // A starting kubelet removes the sockets, so that plugins register again; assignments stay.
     checkpoint::clear(node.dir.path()).expect("cleared");
     assert!(!node.socket("again.sock").exists() && node.socket(checkpoint::FILE).exists());
 }
 
 #[tokio::test]
-async fn who_asks_is_told_what_pods_have() {
+async fn the_pod_resources_api_lists_pods() {
     let node = Node::start().await;
     let _plugin = plugin(&node, "gpu.sock").await;
     let mut over = (*pod("over", wants(1))).clone();
@@ -293,7 +293,8 @@ async fn who_asks_is_told_what_pods_have() {
     let socket = node.socket("pods/kubelet.sock");
     let (api, state) = (Api::start().await, tempfile::tempdir().expect("a directory"));
     let counted = Arc::new(PlacementMetrics::new(&Registry::new()));
-    let placement = Placement::open(&PlacementConfig::default(), state.path(), Kept::default(), counted).await;
+    let placement =
+        Placement::open(&PlacementConfig::default(), state.path(), NodeReservation::default(), counted).await;
     let placement = placement.expect("nothing is to be placed");
     let drivers = DraDrivers::new(Arc::new(ClaimMetrics::new(&Registry::new())), Tasks::root("drivers"));
     let claims = DynamicResources::open(api.client(), drivers, state.path().to_owned()).await.expect("none");

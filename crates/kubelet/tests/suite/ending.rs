@@ -1,4 +1,4 @@
-//! How a pod ends, on a paused clock: what goes on until its containers have ended, and what its status says afterwards.
+//! The end of a pod on the paused clock: what continues until its containers have ended, and the final status.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use kelson_kubelet::probes::Outcome;
 use serde_json::json;
 
 #[tokio::test(start_paused = true)]
-async fn readiness_is_probed_until_the_containers_of_a_deleted_pod_have_ended_and_liveness_is_not() {
+async fn only_readiness_is_probed_while_a_deleted_pod_terminates() {
     let probe = |command: &str| json!({"exec": {"command": [command]}, "periodSeconds": 1, "failureThreshold": 1});
     let spec = json!({"terminationGracePeriodSeconds": 30, "containers": [{"name": "a", "image": "x:1",
         "readinessProbe": probe("ready"), "livenessProbe": probe("live")}]});
@@ -29,13 +29,14 @@ async fn readiness_is_probed_until_the_containers_of_a_deleted_pod_have_ended_an
     life.world.prober.0.lock().remove("ready");
     life.until(3, |w| condition(w, "Ready") == "True").await;
     life.until(30, |w| !w.api.deleted.lock().is_empty()).await;
-    let told = life.world.api.events.lock().clone();
-    let unhealthy: Vec<_> = told.iter().filter(|(reason, _)| reason == "Unhealthy").map(|(_, m)| m.as_str()).collect();
+    let events = life.world.api.events.lock().clone();
+    let unhealthy: Vec<_> =
+        events.iter().filter(|(reason, _)| reason == "Unhealthy").map(|(_, m)| m.as_str()).collect();
     assert!(!unhealthy.is_empty() && unhealthy.iter().all(|m| m.starts_with("Readiness")), "{unhealthy:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_has_begun_is_not_broken_off_by_the_deletion() {
+async fn deletion_does_not_interrupt_a_start() {
     for call in ["CreateContainer", "StartContainer"] {
         let world = world();
         world.runtime.slow.lock().insert(call, Duration::from_secs(4));
@@ -51,7 +52,7 @@ async fn a_start_that_has_begun_is_not_broken_off_by_the_deletion() {
         let started = life.world.api.reasons().iter().any(|r| r == "Started");
         let (reason, expected) = match call {
             "StartContainer" => ("Error", true),
-            // It was made and not started: nothing begins once the pod has to go.
+            // It was created but not started: nothing starts after the pod must end.
             _ => ("ContainerStatusUnknown", false),
         };
         assert_eq!((&state["reason"], &state["exitCode"], started), (&json!(reason), &json!(137), expected), "{call}");
@@ -59,7 +60,7 @@ async fn a_start_that_has_begun_is_not_broken_off_by_the_deletion() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_that_never_started_has_ended_with_its_pod() {
+async fn a_container_that_never_started_terminates_with_its_pod() {
     let world = world();
     world.runtime.missing.lock().push("y:1".into());
     let spec = json!({"activeDeadlineSeconds": 3, "containers": [{"name": "a", "image": "y:1"}]});

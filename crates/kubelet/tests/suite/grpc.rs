@@ -1,4 +1,4 @@
-//! A gRPC server on a unix socket, as drivers and plugins of a node are, or on a port: its tests say what it answers.
+//! A gRPC server on a Unix socket, like those of drivers and plugins, or on a port, with responses that tests define.
 #![allow(dead_code, reason = "each test that includes this file uses a part of it")]
 
 use std::convert::Infallible;
@@ -12,13 +12,13 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Flag and length in front of a message.
+/// Size of the compression flag and the length before a message.
 pub const PREFIX_BYTES: usize = 5;
 
-/// What a server answers, message by message.
+/// The response of a server as a stream of frames.
 pub type Frames = BoxStream<'static, Frame<Bytes>>;
 
-/// An encoded message as it stands in a body: not compressed, with its length.
+/// Encodes a message for a body: uncompressed, with its length.
 pub fn framed(message: &[u8]) -> Bytes {
     let mut out = vec![0];
     out.extend(u32::try_from(message.len()).expect("short").to_be_bytes());
@@ -26,14 +26,14 @@ pub fn framed(message: &[u8]) -> Bytes {
     out.into()
 }
 
-/// The end of an answer, with its status.
+/// The trailers of a response with a gRPC status.
 pub fn ended(status: &'static str) -> Frame<Bytes> {
     let mut trailers = http::HeaderMap::new();
     trailers.insert("grpc-status", http::HeaderValue::from_static(status));
     Frame::trailers(trailers)
 }
 
-/// Answers each call, given by its path and its one message, until the test's runtime ends.
+/// Serves calls with `answer`, which gets the path and the message, until the test's runtime ends.
 pub fn listen<F>(socket: &Path, answer: F)
 where
     F: Fn(&str, &[u8]) -> Frames + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! A pod's life on a paused clock: a worker against a runtime in memory and an API that remembers what it was told.
+//! A pod's life on the paused clock: a worker with an in-memory runtime and a fake API server.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,14 +35,14 @@ async fn a_pod_fails_whose_devices_the_node_cannot_give() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn starts_becomes_ready_crashes_and_is_deleted() {
+async fn a_pod_starts_becomes_ready_crashes_and_is_deleted() {
     let spec = json!({"containers":[{"name":"a","image":"x:1"}],"terminationGracePeriodSeconds":5});
     let life = live(pod(spec.clone()));
     life.until(5, |w| w.api.phase() == "Running" && condition(w, "Ready") == "True").await;
     assert_eq!(life.world.api.status.lock()["podIP"], "10.0.0.7");
     assert_eq!(life.world.api.state()["containerID"], "fake://container-2");
 
-    // The first restart is at once, the second after ten seconds, the third after twenty.
+    // The first restart is immediate, the second after ten seconds, the third after twenty.
     life.world.runtime.exit("a", 1);
     life.until(3, |w| w.api.state()["restartCount"] == 1 && !w.runtime.running().is_empty()).await;
     life.world.runtime.exit("a", 1);
@@ -103,7 +103,7 @@ async fn a_missing_image_backs_off_and_heals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_is_set_makes_no_pause_longer_or_shorter() {
+async fn changes_of_the_wall_clock_do_not_affect_delays() {
     let spec = json!({"containers":[{"name":"a","image":"x:1"}]});
     for jump in [-4000, 4000] {
         let life = live(pod(spec.clone()));
@@ -129,7 +129,7 @@ async fn a_clock_that_is_set_makes_no_pause_longer_or_shorter() {
         let fresh = world();
         *fresh.runtime.refused.lock() = Some(0);
         let life = begin(fresh, pod(spec.clone()));
-        // Tried after half a second, one and a half, three and a half, and seven and a half.
+        // Attempts are after 0.5, 1.5, 3.5 and 7.5 seconds.
         tokio::time::sleep(Duration::from_secs(5)).await;
         life.world.runtime.refused.lock().take();
         life.world.clock.jump(jump);
@@ -198,7 +198,7 @@ async fn a_pod_is_resized_while_it_runs() {
     };
     let life = live(of("100m"));
     life.until(5, |w| w.api.phase() == "Running").await;
-    // The node has no room: the pod goes on with what it has, and says so.
+    // The node has too few resources: the pod continues with its old ones and reports this.
     let granted: Pod = serde_json::from_value(of("100m")).expect("pod");
     life.inbox.pod(Granted {
         pod: Arc::new(granted),
@@ -214,7 +214,7 @@ async fn a_pod_is_resized_while_it_runs() {
         .await;
     let resizes = std::mem::take(&mut *life.world.runtime.resizes.lock());
     let held: Vec<_> = resizes.iter().map(|(name, r)| (name.as_str(), r.cpu_quota, r.cpu_shares)).collect();
-    assert_eq!(held, [("a", 150_000, 1536)], "once, although the runtime does not tell");
+    assert_eq!(held, [("a", 150_000, 1536)], "once, although the runtime does not report limits");
     assert_eq!(life.world.runtime.counts(), (1, 1), "nothing was started again");
     tokio::time::sleep(Duration::from_secs(120)).await;
     assert_eq!(life.world.runtime.resizes.lock().len(), 0, "and not again later");
@@ -222,7 +222,7 @@ async fn a_pod_is_resized_while_it_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_evicted_pod_says_why() {
+async fn an_evicted_pod_has_reason_and_message() {
     let life = live(pod(json!({"containers":[{"name":"a","image":"x:1"}],"terminationGracePeriodSeconds":600})));
     life.until(5, |w| w.api.phase() == "Running").await;
     let message = "The node was low on resource: memory. ".to_owned();
@@ -278,7 +278,7 @@ async fn a_volume_follows_the_pods_labels() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_executor_that_panics_is_not_started_again_at_once() {
+async fn a_panicking_executor_is_restarted_with_back_off() {
     let world = world();
     world.runtime.panics.lock().insert("run_pod_sandbox", u32::MAX);
     let life = begin(world, pod(json!({"containers":[{"name":"a","image":"x:1"}]})));
@@ -294,7 +294,7 @@ async fn a_pod_with_users_of_its_own_never_runs_with_the_nodes() {
     let life = live(pod(json!({"hostUsers":false,"containers":[{"name":"a","image":"x:1"}]})));
     life.until(5, |w| w.api.reasons().iter().any(|r| r == "FailedCreatePodSandBox")).await;
     let events = life.world.api.events.lock().clone();
-    let why = events.iter().find(|(r, _)| r == "FailedCreatePodSandBox").expect("told");
+    let why = events.iter().find(|(r, _)| r == "FailedCreatePodSandBox").expect("recorded");
     assert!(why.1.ends_with("does not support user namespaces"), "{}", why.1);
     assert!(life.world.runtime.made.lock().is_empty());
 
@@ -310,7 +310,7 @@ async fn a_pod_with_users_of_its_own_never_runs_with_the_nodes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grace_period_beyond_all_times_is_a_long_one() {
+async fn a_huge_grace_period_is_bounded() {
     let spec = json!({"containers":[{"name":"a","image":"x:1"}],"terminationGracePeriodSeconds":i64::MAX,
         "activeDeadlineSeconds":i64::MAX});
     let life = live(pod(spec.clone()));
@@ -323,7 +323,7 @@ async fn a_grace_period_beyond_all_times_is_a_long_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_container_whose_rule_says_so_takes_the_whole_pod_with_it() {
+async fn a_restart_rule_can_restart_all_containers() {
     let rules = json!([{"action":"RestartAllContainers","exitCodes":{"operator":"In","values":[42]}}]);
     let life = live(pod(json!({"restartPolicy":"Never","terminationGracePeriodSeconds":5,
         "initContainers":[{"name":"i","image":"x:1"}],
@@ -349,14 +349,14 @@ async fn a_container_whose_rule_says_so_takes_the_whole_pod_with_it() {
         (life.world.api.phase(), condition(&life.world, "AllContainersRestarting")),
         ("Running".into(), "False".into())
     );
-    // One that ends otherwise ends for good.
+    // A container that ends with another exit code is not restarted.
     life.world.runtime.exit("a", 7);
     life.world.runtime.exit("b", 0);
     life.until(10, |w| w.api.phase() == "Failed").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_container_tells_its_end_when_a_sidecars_rule_began_the_pod_anew() {
+async fn every_container_reports_its_end_after_a_sidecars_rule_restarted_the_pod() {
     let rules = json!([{"action":"RestartAllContainers","exitCodes":{"operator":"In","values":[42]}}]);
     let life = live(pod(json!({"restartPolicy":"Never",
         "initContainers":[{"name":"i","image":"x:1"},

@@ -1,4 +1,4 @@
-//! Tests of the kubelet from outside: pod workers on a paused clock, plugins on real sockets.
+//! Tests of the kubelet's public interface: pod workers on the paused clock, plugins on real sockets.
 
 mod claims;
 mod common;

@@ -1,4 +1,4 @@
-//! A critical pod that does not fit, on a paused clock: the manager ends another one for it, and starts it when that has left.
+//! Preemption for a critical pod on the paused clock: the manager ends another pod and starts the critical one afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use crate::common::{World, world};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kelson_kubelet::config::thresholds::Pressure;
 use kelson_kubelet::pods::inbox::{ManagerInbox, PodChange};
-use kelson_kubelet::pods::known::Known;
+use kelson_kubelet::pods::known::PodRegistry;
 use kelson_kubelet::pods::manager::PodManager;
 use kelson_tasks::{Scoped, scoped};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// A node with one processor, and its manager.
+/// A node with one CPU, and its manager.
 struct OneCpu {
     world: World,
     inbox: ManagerInbox,
     _manager: Scoped<()>,
 }
 
-/// A pod with one container of the same name that asks for so much of a processor, in thousandths.
+/// A pod with one container of the same name that requests this many millicores.
 fn pod(name: &str, cpu: u32, priority: i64, status: Value) -> Arc<Pod> {
     let container = json!({"name": name, "image": "x:1", "resources": {"requests": {"cpu": format!("{cpu}m")}}});
     with_container(name, container, priority, status)
@@ -41,13 +41,13 @@ fn start() -> OneCpu {
     let (node, node_now) = watch::channel(Some(Arc::new(node)));
     let (pressure, pressure_now) = watch::channel(Pressure::default());
     let (shutdown, shutdown_now) = watch::channel(false);
-    // The senders live as long as the process: nothing changes.
+    // The senders live as long as the process, so nothing changes.
     std::mem::forget((node, pressure, shutdown));
     let inbox = ManagerInbox::default();
-    let told = inbox.clone();
+    let to_manager = inbox.clone();
     *world.runtime.changed.lock() = Some(Box::new(move || {
         for uid in ["usual", "small", "critical", "large"] {
-            told.runtime(uid.to_owned(), None);
+            to_manager.runtime(uid.to_owned(), None);
         }
     }));
     let manager = PodManager::new(
@@ -55,7 +55,7 @@ fn start() -> OneCpu {
         node_now,
         (pressure_now, shutdown_now),
         inbox.clone(),
-        Known::default(),
+        PodRegistry::default(),
     );
     inbox.found(Vec::new());
     inbox.synced();
@@ -81,7 +81,7 @@ impl OneCpu {
 const CRITICAL: i64 = 2_000_000_000;
 
 #[tokio::test(start_paused = true)]
-async fn who_must_go_goes_before_the_critical_one_starts() {
+async fn preempted_pods_end_before_the_critical_pod_starts() {
     let node = start();
     node.pod("usual", 600, 0);
     node.pod("small", 300, 0);
@@ -101,7 +101,7 @@ async fn who_must_go_goes_before_the_critical_one_starts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_goes_for_one_that_never_fits_or_is_not_critical() {
+async fn no_pod_is_preempted_for_a_pod_that_never_fits_or_is_not_critical() {
     let node = start();
     node.pod("usual", 600, 0);
     node.passes(5).await;
@@ -109,8 +109,8 @@ async fn nobody_goes_for_one_that_never_fits_or_is_not_critical() {
     node.pod("small", 500, 1000);
     node.passes(5).await;
     assert_eq!(node.running(), ["usual"]);
-    let told: Vec<(String, String)> = node.world.api.events.lock().clone();
-    let of = |reason: &str| told.iter().find(|(r, _)| r == reason).map(|(_, message)| message.clone());
+    let events: Vec<(String, String)> = node.world.api.events.lock().clone();
+    let of = |reason: &str| events.iter().find(|(r, _)| r == reason).map(|(_, message)| message.clone());
     let why = "Unexpected error while attempting to recover from admission failure: preemption: error finding a set of pods to \
                preempt: no set of running pods found to reclaim resources: [(res: cpu, q: 200), ]";
     assert_eq!(of("UnexpectedAdmissionError").as_deref(), Some(why));
@@ -119,7 +119,7 @@ async fn nobody_goes_for_one_that_never_fits_or_is_not_critical() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_critical_one_that_is_wanted_no_more_does_not_wait() {
+async fn a_deleted_critical_pod_stops_waiting() {
     let node = start();
     node.pod("usual", 600, 0);
     node.passes(5).await;
@@ -133,7 +133,7 @@ async fn a_critical_one_that_is_wanted_no_more_does_not_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_takes_the_place_of_a_pod_that_is_gone_waits_until_its_containers_have_ended() {
+async fn a_pod_waits_for_the_containers_of_a_deleted_pod_whose_resources_it_needs() {
     let port = |name: &str| {
         let ports = json!([{"containerPort": 80, "hostPort": 8043}]);
         with_container(name, json!({"name": name, "image": "x:1", "ports": ports}), 0, Value::Null)
@@ -146,7 +146,7 @@ async fn what_takes_the_place_of_a_pod_that_is_gone_waits_until_its_containers_h
         node.inbox.pod(PodChange::Is(of("usual")));
         node.passes(5).await;
         assert_eq!(node.running(), ["usual"], "{what}");
-        // Deleted by force: the API has let go of it, and the scheduler sends others in its place.
+        // The pod was force-deleted from the API, so the scheduler can place other pods.
         node.inbox.pod(PodChange::Gone(of("usual")));
         node.inbox.pod(PodChange::Is(of("large")));
         node.pod("small", 300, 0);
@@ -154,15 +154,15 @@ async fn what_takes_the_place_of_a_pod_that_is_gone_waits_until_its_containers_h
         assert_eq!(node.running(), ["small", "usual"], "{what}: one that fits beside it does not wait");
         node.passes(5).await;
         assert_eq!(node.running(), ["large", "small"], "{what}");
-        let told = node.world.api.events.lock().clone();
+        let events = node.world.api.events.lock().clone();
         let refused = ["OutOfcpu", "NodePorts"];
-        assert!(told.iter().all(|(reason, _)| !refused.contains(&reason.as_str())), "{what}: {told:?}");
-        assert!(told.iter().any(|(r, m)| r == "WaitingForTermination" && m.contains("usual_n(usual)")), "{told:?}");
+        assert!(events.iter().all(|(reason, _)| !refused.contains(&reason.as_str())), "{what}: {events:?}");
+        assert!(events.iter().any(|(r, m)| r == "WaitingForTermination" && m.contains("usual_n(usual)")), "{events:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_does_not_fit_beside_those_that_stay_is_refused_at_once() {
+async fn a_pod_that_does_not_fit_with_staying_pods_is_rejected_at_once() {
     let node = start();
     node.world.runtime.slow.lock().insert("StopContainer", Duration::from_secs(3));
     node.pod("usual", 300, 0);

@@ -1,4 +1,4 @@
-//! What a kubelet renews for its pods, on a paused clock: the tokens of their service accounts.
+//! Renewal of service account tokens on the paused clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! Static pods and their mirrors, with an API that has another pod of a mirror's name.
+//! Static pods and their mirror pods, with an API server that has another pod of a mirror's name.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kelson_client::{Request, Response, full_body};
 use kelson_kubelet::config::thresholds::Pressure;
 use kelson_kubelet::pods::inbox::{ManagerInbox, ManifestSource};
-use kelson_kubelet::pods::known::Known;
+use kelson_kubelet::pods::known::PodRegistry;
 use kelson_kubelet::pods::manager::PodManager;
 use kelson_tasks::scoped;
 use parking_lot::Mutex;
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::common::world;
 
-/// The pod of the mirror's name that the API has, and how often a mirror was asked for.
+/// The other pod of the mirror's name, and the number of attempts to create the mirror.
 #[derive(Default)]
 struct Names {
     stranger: Option<Value>,
@@ -41,7 +41,7 @@ fn answer(names: &Mutex<Names>, request: &Request) -> Option<Response> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mirror_is_made_once_the_pod_that_had_its_name_has_gone() {
+async fn a_mirror_is_created_after_the_other_pod_of_its_name_is_gone() {
     let world = world();
     let other = json!({"metadata": {"name": "p-n1", "namespace": "n", "uid": "other"}, "spec": {"containers": []}});
     let names = Arc::new(Mutex::new(Names { stranger: Some(other), asked: 0 }));
@@ -57,7 +57,7 @@ async fn a_mirror_is_made_once_the_pod_that_had_its_name_has_gone() {
         node_now,
         (pressure_now, shutdown_now),
         inbox.clone(),
-        Known::default(),
+        PodRegistry::default(),
     );
     let _manager = scoped("manager", manager.run());
     let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p-n1", "namespace": "n", "uid": "static",

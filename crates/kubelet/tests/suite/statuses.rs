@@ -1,5 +1,5 @@
-//! The kubelet on the real API server in memory: what it writes of a pod, and how often.
-// Helpers of a test fail by panicking, as the test itself does.
+//! The kubelet with the real API server in memory: which pod statuses it writes, and how often.
+// Helpers of a test may panic, like the test itself.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;

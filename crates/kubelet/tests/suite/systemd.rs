@@ -1,5 +1,5 @@
-//! systemd and logind as the kubelet asks them: a bus in this process that answers as they do, with descriptors; and, where
-//! one is installed, the real `dbus-daemon`, which takes none but well-made messages.
+//! Calls to systemd and logind on a fake bus in this process, including file descriptors; and on the real `dbus-daemon` if one is
+//! installed, which rejects invalid messages.
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -14,12 +14,12 @@ use kelson_kubelet::systemd::wire::{FIXED_BYTES, Message, MessageKind, Value};
 use parking_lot::Mutex;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-/// What was asked, and what logind says of itself.
+/// Received calls, and logind's settings.
 #[derive(Default)]
 struct Machine {
     asked: Mutex<Vec<String>>,
     delay: Mutex<u64>,
-    /// The other ends of the locks that were given.
+    /// Other ends of the locks that were handed out.
     locks: Mutex<Vec<OwnedFd>>,
     units: Mutex<Vec<String>>,
     connections: Mutex<Vec<UnixStream>>,
@@ -137,7 +137,7 @@ impl Machine {
         (signal.kind, signal.serial, signal.member) = (MessageKind::Signal, 9, "PrepareForShutdown".to_owned());
         signal.body = vec![Value::Bool(begins)];
         for mut connection in self.connections.lock().iter() {
-            // One that is closed hears nothing.
+            // A closed connection receives nothing.
             let _ = connection.write_all(&signal.encode());
         }
     }
@@ -149,18 +149,18 @@ fn held(lock: &OwnedFd) -> bool {
     rustix::io::read(lock, &mut byte) == Err(rustix::io::Errno::AGAIN)
 }
 
-/// Waits until nobody holds a lock: the machine's own copy may live a moment longer than the message that brought ours.
+/// Waits until the lock is released: the sender's copy may live a little longer than the message that carried it.
 fn released(lock: OwnedFd) -> bool {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, outcome) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         rustix::io::ioctl_fionbio(&lock, false).expect("a pipe");
-        tell.send(rustix::io::read(&lock, &mut [0]))
+        sender.send(rustix::io::read(&lock, &mut [0]))
     });
-    told.recv_timeout(Duration::from_secs(60)) == Ok(Ok(0))
+    outcome.recv_timeout(Duration::from_secs(60)) == Ok(Ok(0))
 }
 
 #[tokio::test]
-async fn a_shutdown_is_delayed_for_as_long_as_the_lock_is_held() {
+async fn an_inhibitor_lock_delays_the_shutdown() {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("bus");
     let machine = Machine::listen(&socket);
@@ -198,7 +198,7 @@ async fn slices_are_made_once_and_end() {
     slices.set("kubepods-podu.slice", &[("MemoryMax", 5)]).await.expect("set");
     slices.set("kubepods-podu.slice", &[]).await.expect("nothing to set");
     assert_eq!(*machine.units.lock(), ["kubepods-podu.slice"]);
-    // The bus is started anew: the next call finds it again.
+    // The bus restarts; the next call connects again.
     machine.connections.lock().drain(..).for_each(|c| c.shutdown(std::net::Shutdown::Both).expect("open"));
     for _ in 0..2 {
         slices.end("kubepods-podu.slice").await.expect("ended, or gone");
@@ -210,12 +210,12 @@ async fn slices_are_made_once_and_end() {
 }
 
 #[tokio::test]
-async fn without_a_bus_it_is_said() {
+async fn a_missing_bus_is_reported() {
     let error = Bus::connect(Path::new("/nowhere/bus")).await.expect_err("no bus");
     assert!(matches!(error, BusError::Connection(_)), "{error}");
 }
 
-/// The real daemon on a bus of its own.
+/// The real daemon on a private bus.
 struct Daemon {
     process: std::process::Child,
     socket: PathBuf,
@@ -252,11 +252,11 @@ async fn the_real_daemon_takes_our_messages() {
     assert!(names.contains(&Value::text(name)));
     let refused = bus.call(call("NoSuchMethod", Vec::new())).await.expect_err("unknown");
     assert!(matches!(&refused, BusError::Refused { name, .. } if name.ends_with("UnknownMethod")), "{refused}");
-    // Another connection comes: a signal from the daemon.
+    // A new connection causes a signal of the daemon.
     let _other = Bus::connect(&daemon.socket).await.expect("connected");
-    // It has greeted us by one of its own before.
+    // The daemon sent one for our own connection before.
     while bus.signal().await.expect("a signal").member != "NameOwnerChanged" {}
-    // Nobody has systemd's name here, but the daemon has looked at the whole message before it says so.
-    let refused = Slices::new(&daemon.socket).make("a.slice", "-.slice").await.expect_err("nobody serves it");
+    // No process owns systemd's name, but the daemon validates the whole message first.
+    let refused = Slices::new(&daemon.socket).make("a.slice", "-.slice").await.expect_err("no service");
     assert!(matches!(&refused, BusError::Refused { name, .. } if name.ends_with("ServiceUnknown")), "{refused}");
 }

@@ -6,7 +6,7 @@ fn main() -> ExitCode {
     match kelson_net::cni::run_if_invoked() {
         Some(code) => code,
         None => {
-            eprintln!("CNI_COMMAND is not set: this program is started by a container runtime");
+            eprintln!("CNI_COMMAND is not set; this program is run by a container runtime");
             ExitCode::FAILURE
         }
     }

@@ -121,7 +121,7 @@ impl HostGuard {
         };
         match aside(look).await {
             Ok(found) => self.found.extend(found),
-            Err(error) => tracing::debug!(%error, "the pod network's parts on the host cannot be looked at"),
+            Err(error) => tracing::debug!(%error, "checking the pod network on the host failed"),
         }
         self.look_at = Instant::now() + LOOK_EVERY;
     }

@@ -28,7 +28,7 @@ pub(crate) fn ensure_host(config: &NetworkConfig) -> Result<NetworkConfig, NetEr
     apply(&rules::table_script(&config, locked.pool.allocations()))?;
     // A kernel without netfilter for bridges has pods all the same, and its operator is told.
     if let Err(error) = apply(&spoofing::table_script(&config)) {
-        tracing::warn!(%error, "pods can send from each other's addresses");
+        tracing::warn!(%error, "enabling source address checks failed; pods can spoof each other's addresses");
     }
     block_on(lock_ports(&config, &locked))?;
     iptables::allow_forward(&config.bridge())?;
@@ -70,7 +70,7 @@ pub(super) async fn ensure_bridge(config: &NetworkConfig) -> Result<NetworkConfi
             // With an address of its own a bridge does not change it whenever a port comes or goes.
             links.add_bridge(&name, mac_of(gateway), config.mtu).await?;
             let made = links.by_name(&name).await?;
-            made.ok_or_else(|| NetError::Check(format!("bridge {name} vanished right after it was made")))?
+            made.ok_or_else(|| NetError::Check(format!("bridge {name} disappeared after its creation")))?
         }
     };
     if bridge.mtu != config.mtu {
@@ -113,7 +113,7 @@ pub(super) fn refuse_overlap<T>(
         if net.contains(&subnet.network()) || subnet.contains(&net.addr()) {
             let name = links.iter().find(|l| l.index == *index).map_or("?", |l| l.name.as_str());
             return Err(NetError::Config(format!(
-                "pod CIDR {subnet} overlaps {net} of interface {name}: choose another with --cluster-cidr"
+                "pod CIDR {subnet} overlaps {net} of interface {name}; choose another with --cluster-cidr"
             )));
         }
     }

@@ -139,7 +139,7 @@ pub(crate) fn attach(
     if attached.is_err()
         && let Err(e) = detach(config, container, ifname)
     {
-        tracing::warn!(container, error = %e, "undo of a failed pod network attachment");
+        tracing::warn!(container, error = %e, "rolling back a failed pod network attachment failed");
     }
     attached
 }
@@ -162,7 +162,7 @@ fn connect(
                 let thread = std::thread::Builder::new().name("pod-network".to_owned());
                 let started = thread.spawn(move || ensure_host(&again)).map_err(NetError::io("start a thread"))?;
                 let made = started.join();
-                made.map_err(|_| NetError::Check("making the pod network panicked".to_owned()))??;
+                made.map_err(|_| NetError::Check("setting up the pod network panicked".to_owned()))??;
                 let made = links.by_name(&config.bridge()).await?;
                 made.ok_or_else(|| NetError::Check(format!("bridge {} is missing", config.bridge())))?
             }
@@ -179,7 +179,7 @@ fn connect(
         };
         links.add_veth(pair).await?;
         let host = links.by_name(&host_name).await?;
-        let host = host.ok_or_else(|| NetError::Check(format!("{host_name} vanished right after it was made")))?;
+        let host = host.ok_or_else(|| NetError::Check(format!("{host_name} disappeared after its creation")))?;
         links.set_port(host.index, &mac_of(ip)).await?;
         Ok(host)
     })?;
@@ -271,7 +271,7 @@ pub(crate) fn collect(config: &NetworkConfig, live: impl Fn(&str, &str) -> bool)
         let links = Links::open()?;
         for allocation in &gone {
             if let Err(e) = links.delete(&config.veth(&allocation.container, &allocation.ifname)).await {
-                tracing::warn!(container = allocation.container, error = %e, "interface of a lost pod");
+                tracing::warn!(container = allocation.container, error = %e, "removing the interface of a lost pod failed");
             }
         }
         Ok(())
@@ -319,7 +319,7 @@ fn cleanup_blocking(data_dir: &Path) -> Vec<NetError> {
     }
     // Where the kernel knows no such tables there is none, and one that resists does no harm without the ports it names.
     if let Err(error) = apply(&spoofing::delete_script(&names.table())) {
-        tracing::debug!(%error, "rules for the pods' ports");
+        tracing::debug!(%error, "updating host port rules failed");
     }
     for device in [names.bridge(), names.vxlan()] {
         keep_error(&mut errors, iptables::disallow_forward(&device));

@@ -68,7 +68,7 @@ impl Book {
                 Ok(Some(r)) if !r.data_dir.exists() => drop(std::fs::remove_file(&path)),
                 Ok(Some(r)) if r.netns == netns => found.push(r),
                 Ok(_) => {}
-                Err(e) => tracing::warn!(error = %e, "a reservation nobody can read is passed over"),
+                Err(e) => tracing::warn!(error = %e, "address reservation cannot be decoded; ignoring it"),
             }
         }
         Ok(found)

@@ -23,8 +23,7 @@ fn refuse_taken(ranges: &Ranges, others: &[Reservation]) -> Result<(), NetError>
         for (flag, net) in [("--cluster-cidr", &ranges.cluster), ("--service-cidr", &ranges.service)] {
             if other.ranges.overlaps(net) {
                 return Err(NetError::Config(format!(
-                    "{flag} {net} is in use on this machine by the node with data directory {dir} (pods {}, services \
-                     {}): give each cluster its own, or remove that node with kelson cleanup --data-dir {dir}",
+                    "{flag} {net} is in use on this machine by the node with data directory {dir} (pods {}, services {}); choose another range, or remove that node with kelson cleanup --data-dir {dir}",
                     other.ranges.cluster,
                     other.ranges.service,
                     dir = other.data_dir.display(),

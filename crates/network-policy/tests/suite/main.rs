@@ -1,6 +1,16 @@
 //! Tests of the crate from outside: a model of the rules without a kernel, and the kernel itself.
 #![allow(clippy::unwrap_used)]
 
+mod cases;
 mod interpreter;
 mod kernel;
+mod matrix;
 mod model;
+mod sctp;
+
+/// Moves this thread into a network namespace.
+fn enter(namespace: &std::fs::File) {
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    use std::os::fd::AsFd as _;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+}

@@ -3,7 +3,7 @@
 //! converter of apimachinery `util/managedfields/internal/versionconverter`.
 use super::{
     compare::Comparison,
-    conflict::ApplyError,
+    conflict::{AcrossError, ApplyError, ConvertError},
     fields::FieldSet,
     managed::{Managed, Owned},
     manager::FieldManager,
@@ -12,8 +12,8 @@ use super::{
 use serde_json::Value;
 use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
 
-/// An object that is on its way to another version; the error is for people.
-pub type Converting<'a> = Pin<Box<dyn Future<Output = Result<Value, String>> + Send + 'a>>;
+/// An object that is on its way to another version.
+pub type Converting<'a> = Pin<Box<dyn Future<Output = Result<Value, ConvertError>> + Send + 'a>>;
 
 /// The versions in which one object can be seen.
 pub trait Versions: Send + Sync {
@@ -54,7 +54,7 @@ impl FieldManager {
         manager: &str,
         now: &str,
         versions: &dyn Versions,
-    ) -> Result<(), String> {
+    ) -> Result<(), AcrossError> {
         let mut others = BTreeMap::new();
         for version in foreign(named_in(live).chain(named_in(Some(new))), self.api_version()) {
             let changed = match live {
@@ -106,14 +106,14 @@ impl FieldManager {
         let object = match &pending.last {
             Some(last) if pending.released => {
                 let pruned = self.prune_across(merged, &pending.managed, last, versions).await;
-                pruned.map_err(|e| ApplyError::Invalid(format!("failed to prune fields: {e}")))?
+                pruned.map_err(ApplyError::Prune)?
             }
             _ => merged,
         };
         let mut others = BTreeMap::new();
         let named = pending.managed.0.values().map(|owned| owned.api_version.as_str());
         for version in foreign(named, self.api_version()) {
-            let changed = in_version(pending.base, &object, &version, versions).await.map_err(ApplyError::Invalid)?;
+            let changed = in_version(pending.base, &object, &version, versions).await?;
             others.insert(version, changed);
         }
         self.finish(pending, object, others, force, now)
@@ -127,7 +127,7 @@ impl FieldManager {
         managed: &Managed,
         last: &Owned,
         versions: &dyn Versions,
-    ) -> Result<Value, String> {
+    ) -> Result<Value, ConvertError> {
         let mut owned: BTreeMap<&str, FieldSet> = BTreeMap::new();
         for entry in managed.0.values() {
             owned.entry(&entry.api_version).or_default().extend(&entry.fields.set());
@@ -172,7 +172,7 @@ fn without(shape: &kelson_schema::Shape, value: &Value, fields: &FieldSet) -> Va
     value
 }
 
-async fn show(object: Value, version: &str, versions: &dyn Versions) -> Result<Value, String> {
+async fn show(object: Value, version: &str, versions: &dyn Versions) -> Result<Value, ConvertError> {
     if object["apiVersion"] == version {
         return Ok(object);
     }
@@ -185,10 +185,9 @@ async fn in_version(
     new: &Value,
     version: &str,
     versions: &dyn Versions,
-) -> Result<Option<Comparison>, String> {
+) -> Result<Option<Comparison>, AcrossError> {
     let Some(manager) = versions.manager(version) else { return Ok(None) };
-    let failed = |what: &'static str| move |e: String| format!("failed to convert {what} object: {e}");
-    let live = show(without_entries(live), version, versions).await.map_err(failed("old"))?;
-    let new = show(without_entries(new), version, versions).await.map_err(failed("new"))?;
+    let live = show(without_entries(live), version, versions).await.map_err(AcrossError::Old)?;
+    let new = show(without_entries(new), version, versions).await.map_err(AcrossError::New)?;
     Ok(Some(manager.compared(&live, &new)))
 }

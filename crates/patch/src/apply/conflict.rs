@@ -1,8 +1,10 @@
 //! Why an apply is refused, in upstream's words.
 use super::{
     fields::FieldSet,
-    managed::{ManagerId, Operation},
+    fit::Misfits,
+    managed::{EntriesError, ManagerId, Operation},
 };
+use kelson_codec::Exceeded;
 use std::collections::BTreeMap;
 
 /// One field that another manager owns.
@@ -20,15 +22,72 @@ pub enum ApplyError {
     /// 409 Conflict, a cause per field (`FieldManagerConflict`, message `conflict with …`).
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
-    /// 400 BadRequest, with the text for the client.
+    /// 400 BadRequest: the configuration is of another version or kind.
+    #[error("invalid object type: {}{version}, Kind={kind}", if .version.contains('/') { "" } else { "/" })]
+    OtherType {
+        /// The configuration's `apiVersion`.
+        version: String,
+        /// The configuration's kind.
+        kind: String,
+    },
+    /// 400 BadRequest: the configuration names owners of fields.
+    #[error("metadata.managedFields must be nil")]
+    NamesOwners,
+    /// The entries of the live object cannot be read. As all that follows but the last, upstream answers 500 with this text.
+    #[error("failed to decode managed fields: {0}")]
+    Entries(#[from] EntriesError),
+    /// The configuration does not fit the schema of its type.
+    #[error("failed to create typed patch object ({object}; {kind}): {misfits}")]
+    Unfit {
+        /// `namespace/name` of the object.
+        object: String,
+        /// Group, version and kind, as Go prints them.
+        kind: String,
+        /// What does not fit.
+        misfits: Misfits,
+    },
+    /// What this manager does not apply any more cannot be removed in the version that it was applied in.
+    #[error("failed to prune fields: {0}")]
+    Prune(ConvertError),
+    /// The object cannot be compared in a version that entries name.
+    #[error(transparent)]
+    Across(#[from] AcrossError),
+    /// 413 RequestEntityTooLarge: the merged object would cost more than a document may.
+    #[error(transparent)]
+    TooLarge(Exceeded),
+    /// 413 RequestEntityTooLarge: there is no room for the merged object beside the other two.
+    #[error("the apply takes more than {0} bytes of memory for the configuration and the object before and after it")]
+    TooLargeTogether(usize),
+}
+
+/// Why an object cannot be shown in another version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConvertError {
+    /// One of the versions is not served.
+    #[error("{from} and {to} are not both served")]
+    NotServed {
+        /// The version that the object is in.
+        from: String,
+        /// The version that is asked for.
+        to: String,
+    },
+    /// The conversion gave nothing.
+    #[error("the conversion gave no object")]
+    NoObject,
+    /// The conversion failed with this message.
     #[error("{0}")]
-    BadRequest(String),
-    /// The configuration does not fit the type; upstream answers 500 with this text.
-    #[error("{0}")]
-    Invalid(String),
-    /// 413 RequestEntityTooLarge: the object would take more memory or work than a document may.
-    #[error("{0}")]
-    TooLarge(String),
+    Failed(String),
+}
+
+/// Why two states of an object cannot be compared in another version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AcrossError {
+    /// The state before the write cannot be converted.
+    #[error("failed to convert old object: {0}")]
+    Old(ConvertError),
+    /// The state after the write cannot be converted.
+    #[error("failed to convert new object: {0}")]
+    New(ConvertError),
 }
 
 fn conflict_message(conflicts: &[Conflict]) -> String {

@@ -1,7 +1,7 @@
 //! Whether a configuration is of the types of its schema, to the last level: below lists and maps that are owned as one value,
 //! too. The rules and words are those of structured-merge-diff's validation, which shows values as Go prints its own.
 use super::fields::PathElement;
-use super::walk::element_of;
+use super::walk::{ElementError, element_of};
 use crate::printed::printed;
 use kelson_schema::shape::{Form, ScalarType};
 use kelson_schema::{ListType, Shape};
@@ -15,26 +15,89 @@ const FAULTS_MAX: usize = 100;
 ///
 /// # Errors
 /// Every fault with its path: fields that are not declared, values of another type, elements without a key or with the same key.
-pub(super) fn check(shape: &Shape, config: &Value) -> Result<(), String> {
+pub(super) fn check(shape: &Shape, config: &Value) -> Result<(), Misfits> {
     let mut check = Check { path: Vec::new(), faults: Vec::new() };
     check.value(shape, config);
-    match check.faults.as_slice() {
-        [] => Ok(()),
-        [only] => Err(only.clone()),
-        all => Err(all.iter().fold("errors:".to_owned(), |text, fault| text + "\n  " + fault)),
+    if check.faults.is_empty() { Ok(()) } else { Err(Misfits(check.faults)) }
+}
+
+/// Everything that is wrong with a configuration; at least one fault.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", list(.0))]
+pub struct Misfits(Vec<Misfit>);
+
+impl Misfits {
+    /// The faults, in the order of the configuration.
+    #[must_use]
+    pub fn all(&self) -> &[Misfit] {
+        &self.0
     }
+}
+
+impl From<Misfit> for Misfits {
+    fn from(only: Misfit) -> Self {
+        Self(vec![only])
+    }
+}
+
+fn list(faults: &[Misfit]) -> String {
+    match faults {
+        [only] => only.to_string(),
+        all => all.iter().fold("errors:".to_owned(), |text, fault| format!("{text}\n  {fault}")),
+    }
+}
+
+/// One value that does not fit its schema.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{fault}", prefix(.path))]
+pub struct Misfit {
+    /// Where it is.
+    pub path: Vec<PathElement>,
+    /// What is wrong there.
+    pub fault: MisfitKind,
+}
+
+fn prefix(path: &[PathElement]) -> String {
+    let path: String = path.iter().map(ToString::to_string).collect();
+    if path.is_empty() { path } else { path + ": " }
+}
+
+/// What is wrong with a value, in structured-merge-diff's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MisfitKind {
+    /// It is of another type.
+    #[error("expected {expected}, got {found}")]
+    Type {
+        /// The type of the schema.
+        expected: &'static str,
+        /// The value, or its type, as Go prints it.
+        found: String,
+    },
+    /// The schema has no such field.
+    #[error("field not declared in schema")]
+    Undeclared,
+    /// An element of a list has no name.
+    #[error("element {index}: {error}")]
+    Element {
+        /// The number of the element, from 0.
+        index: usize,
+        /// Why it has none.
+        error: ElementError,
+    },
+    /// Two elements of a list have the same name.
+    #[error("duplicate entries for key {0}")]
+    Duplicate(PathElement),
 }
 
 struct Check {
     path: Vec<PathElement>,
-    faults: Vec<String>,
+    faults: Vec<Misfit>,
 }
 
 impl Check {
-    fn fault(&mut self, why: &str) {
+    fn fault(&mut self, fault: MisfitKind) {
         if self.faults.len() < FAULTS_MAX {
-            let path: String = self.path.iter().map(ToString::to_string).collect();
-            self.faults.push(if path.is_empty() { why.to_owned() } else { format!("{path}: {why}") });
+            self.faults.push(Misfit { path: self.path.clone(), fault });
         }
     }
 
@@ -45,7 +108,7 @@ impl Check {
     }
 
     fn value(&mut self, shape: &Shape, value: &Value) {
-        let unfit = |wanted: &str| Some(format!("expected {wanted}, got &{{{}}}", printed(value)));
+        let unfit = |expected| Some(MisfitKind::Type { expected, found: format!("&{{{}}}", printed(value)) });
         let why = match (shape.form(), value) {
             // Null is a value of every type.
             (_, Value::Null) => None,
@@ -59,7 +122,7 @@ impl Check {
             (Form::Scalar(ty), value) => misfit(ty, value),
         };
         if let Some(why) = why {
-            self.fault(&why);
+            self.fault(why);
         }
     }
 
@@ -67,7 +130,7 @@ impl Check {
         for (key, value) in fields {
             self.below(PathElement::Field(key.clone()), |check| match shape.child(key) {
                 Some(of_field) => check.value(&of_field, value),
-                None => check.fault("field not declared in schema"),
+                None => check.fault(MisfitKind::Undeclared),
             });
         }
     }
@@ -81,11 +144,11 @@ impl Check {
                 ListType::Set | ListType::Map => match element_of(shape, item) {
                     Ok(element) => element,
                     // Without a name for the element nothing below it can be told, nor of those behind it.
-                    Err(why) => return self.fault(&format!("element {i}: {why}")),
+                    Err(error) => return self.fault(MisfitKind::Element { index: i, error }),
                 },
             };
             if !matches!(step, PathElement::Index(_)) && !seen.insert(step.clone()) {
-                self.fault(&format!("duplicate entries for key {step}"));
+                self.fault(MisfitKind::Duplicate(step.clone()));
             }
             self.below(step, |check| check.value(&of_element, item));
         }
@@ -93,17 +156,16 @@ impl Check {
 }
 
 /// What is wrong with a value of a place that holds one value of one type.
-fn misfit(ty: ScalarType, value: &Value) -> Option<String> {
-    match ty {
-        ScalarType::Numeric if !value.is_number() => {
-            Some(format!("expected numeric (int or float), got {}", go_type(value)))
-        }
+fn misfit(ty: ScalarType, value: &Value) -> Option<MisfitKind> {
+    let (expected, found) = match ty {
+        ScalarType::Numeric if !value.is_number() => ("numeric (int or float)", go_type(value).to_owned()),
         ScalarType::Text if !value.is_string() => {
-            Some(format!("expected string, got &value.valueUnstructured{{Value:{}}}", go_syntax(value)))
+            ("string", format!("&value.valueUnstructured{{Value:{}}}", go_syntax(value)))
         }
-        ScalarType::Boolean if !value.is_boolean() => Some(format!("expected boolean, got &{{{}}}", printed(value))),
-        _ => None,
-    }
+        ScalarType::Boolean if !value.is_boolean() => ("boolean", format!("&{{{}}}", printed(value))),
+        _ => return None,
+    };
+    Some(MisfitKind::Type { expected, found })
 }
 
 fn go_type(value: &Value) -> &'static str {
@@ -138,7 +200,8 @@ mod tests {
     fn fails(kind: (&str, &str, &str), config: Value, want: &str) {
         let (group, version, name) = kind;
         let shape = Shape::of_kind(group, version, name);
-        assert_eq!(check(&shape, &config).err().unwrap_or_default(), want, "{config}");
+        let found = check(&shape, &config).err().map(|misfits| misfits.to_string()).unwrap_or_default();
+        assert_eq!(found, want, "{config}");
     }
 
     const DEPLOYMENT: (&str, &str, &str) = ("apps", "v1", "Deployment");

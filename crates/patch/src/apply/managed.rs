@@ -62,18 +62,46 @@ pub struct Owned {
     pub time: Option<String>,
 }
 
+/// Why the elements of `metadata.managedFields` cannot be read, in upstream's words. Entries are numbered from 0.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EntriesError {
+    /// An entry is of neither kind of write.
+    #[error("operation must be `Apply` or `Update`")]
+    Operation,
+    /// An entry does not say in which version its fields are named.
+    #[error("apiVersion must not be empty")]
+    ApiVersion,
+    /// An entry does not say how its fields are written.
+    #[error("missing fieldsType in managed fields entry {0}")]
+    NoFieldsType(usize),
+    /// Fields are written in another way than `FieldsV1`.
+    #[error("invalid fieldsType {found:?} in managed fields entry {entry}")]
+    FieldsType {
+        /// What the entry says.
+        found: String,
+        /// The number of the entry.
+        entry: usize,
+    },
+    /// `fieldsV1` is not a set of paths.
+    #[error("error decoding set in managed fields entry {0}")]
+    Fields(usize),
+}
+
 /// All entries of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Managed(pub BTreeMap<ManagerId, Owned>);
 
 impl Managed {
-    /// Reads an object's entries; the error is upstream's.
-    pub fn read(object: &Value) -> Result<Self, String> {
+    /// Reads an object's entries.
+    ///
+    /// # Errors
+    /// The first entry that cannot be read.
+    pub fn read(object: &Value) -> Result<Self, EntriesError> {
         Self::of_entries(object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default())
     }
 
     /// From the elements of `managedFields`; see [`Managed::read`].
-    pub(super) fn of_entries(entries: Vec<Value>) -> Result<Self, String> {
+    pub(super) fn of_entries(entries: Vec<Value>) -> Result<Self, EntriesError> {
         let mut out = BTreeMap::new();
         for (i, mut entry) in entries.into_iter().enumerate() {
             let fields = entry.get_mut("fieldsV1").map(Value::take).unwrap_or_default();
@@ -81,18 +109,17 @@ impl Managed {
             let operation = match text("operation") {
                 "Apply" => Operation::Apply,
                 "Update" => Operation::Update,
-                _ => return Err("operation must be `Apply` or `Update`".into()),
+                _ => return Err(EntriesError::Operation),
             };
             if text("apiVersion").is_empty() {
-                return Err("apiVersion must not be empty".into());
+                return Err(EntriesError::ApiVersion);
             }
             match text("fieldsType") {
                 "FieldsV1" => {}
-                "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
-                other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {i}")),
+                "" => return Err(EntriesError::NoFieldsType(i)),
+                other => return Err(EntriesError::FieldsType { found: other.to_owned(), entry: i }),
             }
-            let fields = OwnedFields::from_fields_v1(fields)
-                .ok_or_else(|| format!("error decoding set in managed fields entry {i}"))?;
+            let fields = OwnedFields::from_fields_v1(fields).ok_or(EntriesError::Fields(i))?;
             let mut id = ManagerId::new("", operation, text("apiVersion"), text("subresource"));
             id.manager = text("manager").to_owned();
             let owned = Owned {

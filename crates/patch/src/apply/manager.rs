@@ -239,11 +239,10 @@ impl FieldManager {
     fn check_config(&self, config: &Value) -> Result<(), ApplyError> {
         let (version, kind) = (config["apiVersion"].as_str().unwrap_or(""), config["kind"].as_str().unwrap_or(""));
         if version != self.api_version || kind != self.kind {
-            let slash = if version.contains('/') { "" } else { "/" };
-            return Err(ApplyError::BadRequest(format!("invalid object type: {slash}{version}, Kind={kind}")));
+            return Err(ApplyError::OtherType { version: version.to_owned(), kind: kind.to_owned() });
         }
         if config["metadata"].get("managedFields").is_some_and(Value::is_array) {
-            return Err(ApplyError::BadRequest("metadata.managedFields must be nil".into()));
+            return Err(ApplyError::NamesOwners);
         }
         Ok(())
     }
@@ -274,9 +273,7 @@ impl FieldManager {
     ) -> Result<Pending<'a>, ApplyError> {
         self.check_config(config)?;
         let mut managed = match live {
-            Some(live) => {
-                Managed::read(live).map_err(|e| ApplyError::Invalid(format!("failed to decode managed fields: {e}")))?
-            }
+            Some(live) => Managed::read(live)?,
             None => Managed::default(),
         };
         let base = live.unwrap_or(&self.empty);
@@ -286,19 +283,18 @@ impl FieldManager {
             self.track(all, &mut managed, "before-first-apply", Some(now));
         }
         let located = |e: MergeError| {
-            if let MergeError::TooLarge(exceeded) = e {
-                return too_large(exceeded);
-            }
+            let misfits = match e {
+                MergeError::TooLarge(exceeded) => return too_large(exceeded),
+                MergeError::Unfit(misfits) => misfits,
+            };
             let name = config["metadata"]["name"].as_str().unwrap_or("");
             let namespace = config["metadata"]["namespace"].as_str().unwrap_or("");
             let (group, version) = self.api_version.split_once('/').unwrap_or(("", &self.api_version));
             let gv = if group.is_empty() { format!("/{version}") } else { format!("{group}/{version}") };
-            let kind = &self.kind;
-            ApplyError::Invalid(format!(
-                "failed to create typed patch object ({namespace}/{name}; {gv}, Kind={kind}): {e}"
-            ))
+            let kind = format!("{gv}, Kind={}", self.kind);
+            ApplyError::Unfit { object: format!("{namespace}/{name}"), kind, misfits }
         };
-        fit::check(&self.shape, config).map_err(|why| located(MergeError::Unfit(why)))?;
+        fit::check(&self.shape, config).map_err(|why| located(why.into()))?;
         let merged = merge::merge_bare(&self.shape, base, config, &mut Budget::new(limits)).map_err(located)?;
         let id = ManagerId::new(manager, Operation::Apply, &self.api_version, &self.subresource);
         let mut set = walk::field_set(&self.shape, config);
@@ -389,13 +385,10 @@ fn limits_of_merge(base: &Value, config: &Value) -> Result<Limits, Exceeded> {
 
 /// A merged tree that is no document, or that has no room beside the other two.
 fn too_large(exceeded: Exceeded) -> ApplyError {
-    ApplyError::TooLarge(match exceeded {
-        Exceeded::Bytes(most) if most != Limits::DOCUMENT.bytes => {
-            let most = Limits::APPLY.bytes;
-            format!("the object before and after the apply and the configuration take more than {most} bytes of memory")
-        }
-        other => other.to_string(),
-    })
+    match exceeded {
+        Exceeded::Bytes(most) if most != Limits::DOCUMENT.bytes => ApplyError::TooLargeTogether(Limits::APPLY.bytes),
+        other => ApplyError::TooLarge(other),
+    }
 }
 
 /// Fields that belong to nobody.

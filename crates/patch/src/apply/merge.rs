@@ -1,6 +1,6 @@
 //! The merge of an applied configuration into a live object, by schema.
 use super::fields::PathElement;
-use super::fit;
+use super::fit::{self, Misfit, MisfitKind, Misfits};
 use super::walk::{Atom, array, atom, child, element_of, object};
 use kelson_codec::{Budget, Exceeded};
 use kelson_schema::Shape;
@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Why a configuration cannot be merged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
-    /// The path, and what is wrong there.
-    #[error("{0}")]
-    Unfit(String),
+    /// The configuration does not fit its schema.
+    #[error(transparent)]
+    Unfit(#[from] Misfits),
     /// The merged tree would cost more than the budget has.
     #[error(transparent)]
     TooLarge(#[from] Exceeded),
@@ -24,7 +24,7 @@ pub enum MergeError {
 /// # Errors
 /// See [`MergeError`].
 pub fn merge(shape: &Shape, live: &Value, config: &Value, budget: &mut Budget) -> Result<Value, MergeError> {
-    fit::check(shape, config).map_err(MergeError::Unfit)?;
+    fit::check(shape, config)?;
     merge_checked(shape, live, config, budget)
 }
 
@@ -54,9 +54,8 @@ pub(super) fn merge_bare(
     Ok(Value::Object(merged))
 }
 
-fn locate(path: &[PathElement], message: &str) -> MergeError {
-    let path: String = path.iter().map(ToString::to_string).collect();
-    MergeError::Unfit(format!("{path}: {message}"))
+fn locate(path: &[PathElement], fault: MisfitKind) -> MergeError {
+    MergeError::Unfit(Misfit { path: path.to_vec(), fault }.into())
 }
 
 /// A part of one of the two trees goes into the merged one as it is.
@@ -115,7 +114,7 @@ fn merge_maps(
     for (key, value) in config.into_iter().flatten().filter(|(key, _)| !passes(key)) {
         path.push(PathElement::Field(key.clone()));
         let Some(of_field) = shape.child(key) else {
-            return Err(locate(path, "field not declared in schema"));
+            return Err(locate(path, MisfitKind::Undeclared));
         };
         let live = live.and_then(|live| live.get(key));
         let merged = merge_at(&of_field, live, Some(value), path, budget)?;
@@ -144,16 +143,15 @@ fn merge_lists(
 ) -> Result<Vec<Value>, MergeError> {
     budget.steps(live.len() + config.len())?;
     let index = |items: &[Value]| -> Result<Vec<PathElement>, MergeError> {
-        let elements = items
-            .iter()
-            .enumerate()
-            .map(|(i, item)| element_of(shape, item).map_err(|why| locate(path, &format!("element {i}: {why}"))));
+        let elements = items.iter().enumerate().map(|(index, item)| {
+            element_of(shape, item).map_err(|error| locate(path, MisfitKind::Element { index, error }))
+        });
         elements.collect()
     };
     let (left, right) = (index(live)?, index(config)?);
     let mut named = BTreeSet::new();
     if let Some(twice) = right.iter().find(|e| !named.insert(*e)) {
-        return Err(locate(path, &format!("duplicate entries for key {twice}")));
+        return Err(locate(path, MisfitKind::Duplicate(twice.clone())));
     }
     // A live element that is there twice has no value to merge with.
     let mut live_values: BTreeMap<&PathElement, Option<&Value>> = BTreeMap::new();

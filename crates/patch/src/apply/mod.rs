@@ -20,10 +20,11 @@ mod walk;
 
 pub use across::{Converting, Versions};
 pub use compare::{Comparison, compare};
-pub use conflict::{ApplyError, Conflict};
+pub use conflict::{AcrossError, ApplyError, Conflict, ConvertError};
 pub use fields::{FieldSet, PathElement, Scalar};
-pub use managed::{Managed, ManagerId, Operation, Owned, UPDATE_MANAGERS_MAX, keep_times};
+pub use fit::{Misfit, MisfitKind, Misfits};
+pub use managed::{EntriesError, Managed, ManagerId, Operation, Owned, UPDATE_MANAGERS_MAX, keep_times};
 pub use manager::FieldManager;
 pub use merge::{MergeError, merge};
 pub use owned::OwnedFields;
-pub use walk::{field_set, remove_fields};
+pub use walk::{ElementError, field_set, remove_fields};

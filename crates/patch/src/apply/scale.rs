@@ -2,7 +2,7 @@
 //! that is wanted. Upstream: apimachinery `util/managedfields/scalehandler`.
 use super::{
     fields::{FieldSet, PathElement},
-    managed::{Managed, ManagerId, Operation, Owned},
+    managed::{EntriesError, Managed, ManagerId, Operation, Owned},
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ fn keyed(id: &ManagerId, api_version: &str) -> ManagerId {
 ///
 /// # Errors
 /// When the entries do not read.
-pub fn to_scale(parent: &Value, paths: &ReplicaPaths, scale: &mut Value) -> Result<(), String> {
+pub fn to_scale(parent: &Value, paths: &ReplicaPaths, scale: &mut Value) -> Result<(), EntriesError> {
     let mut out = Managed::default();
     for (id, owned) in Managed::read(parent)?.0 {
         let Some(Some(path)) = paths.get(&owned.api_version) else { continue };
@@ -65,7 +65,7 @@ pub fn to_parent(
     paths: &ReplicaPaths,
     version: &str,
     object: &mut Value,
-) -> Result<(), String> {
+) -> Result<(), EntriesError> {
     let mut of_scale = Managed::read(scale)?.0;
     let mut out = Managed::default();
     for (id, mut owned) in Managed::read(parent)?.0 {

@@ -51,20 +51,45 @@ pub(super) fn child(shape: &Shape, key: &str) -> Shape {
     shape.child(key).unwrap_or(Shape::Untyped)
 }
 
-/// The path element of a list's element; the error names what is wrong with the element.
-pub(super) fn element_of(shape: &Shape, item: &Value) -> Result<PathElement, String> {
+/// Why an element of an associative list has no name, in structured-merge-diff's words.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ElementError {
+    /// A map in a list whose elements are names themselves.
+    #[error("associative list without keys has an element that's a map type")]
+    MapInSet,
+    /// A list in such a list.
+    #[error("not supported: associative list with lists as elements")]
+    ListInSet,
+    /// A null in such a list.
+    #[error("associative list without keys has an element that's an explicit null")]
+    NullInSet,
+    /// A null in a list whose elements are named by keys.
+    #[error("associative list with keys may not have a null element")]
+    Null,
+    /// Neither a map nor a null in such a list.
+    #[error("associative list with keys may not have non-map elements")]
+    NotMap,
+    /// A map without any of the keys.
+    #[error(
+        "associative list with keys has an element that omits all key fields {0:?} (and doesn't have default values for any key fields)"
+    )]
+    NoKey(Vec<String>),
+}
+
+/// The path element of a list's element.
+pub(super) fn element_of(shape: &Shape, item: &Value) -> Result<PathElement, ElementError> {
     if shape.list_type() == ListType::Set {
         return match item {
-            Value::Object(_) => Err("associative list without keys has an element that's a map type".into()),
-            Value::Array(_) => Err("not supported: associative list with lists as elements".into()),
-            Value::Null => Err("associative list without keys has an element that's an explicit null".into()),
+            Value::Object(_) => Err(ElementError::MapInSet),
+            Value::Array(_) => Err(ElementError::ListInSet),
+            Value::Null => Err(ElementError::NullInSet),
             scalar => Ok(PathElement::Value(Scalar(scalar.clone()))),
         };
     }
     let map = match item {
         Value::Object(map) => map,
-        Value::Null => return Err("associative list with keys may not have a null element".into()),
-        _ => return Err("associative list with keys may not have non-map elements".into()),
+        Value::Null => return Err(ElementError::Null),
+        _ => return Err(ElementError::NotMap),
     };
     let names = shape.map_keys();
     let element = shape.element();
@@ -76,9 +101,7 @@ pub(super) fn element_of(shape: &Shape, item: &Value) -> Result<PathElement, Str
         }
     }
     if keys.is_empty() {
-        return Err(format!(
-            "associative list with keys has an element that omits all key fields {names:?} (and doesn't have default values for any key fields)"
-        ));
+        return Err(ElementError::NoKey(names));
     }
     keys.sort();
     Ok(PathElement::Key(keys))

@@ -2,7 +2,7 @@
 
 use crate::common::{T1, T2, T3, deployment, deployments, entry, managers};
 use kelson_patch::apply::scale::{self, ReplicaPaths};
-use kelson_patch::apply::{Converting, Versions};
+use kelson_patch::apply::{ConvertError, Converting, Versions};
 use kelson_patch::{ApplyError, FieldManager, FieldSet};
 use kelson_schema::Shape;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ impl Versions for Sizes {
                     let size = spec.remove("scale").map(|mut scale| scale["size"].take());
                     size.and_then(|size| spec.insert("size".into(), size));
                 }
-                _ => return Err(format!("{from} to {to}")),
+                _ => return Err(ConvertError::NotServed { from, to: to.to_owned() }),
             }
             object["apiVersion"] = to.into();
             Ok(object)

@@ -91,7 +91,7 @@ impl Certificate {
             return Err(malformed(&"inner and outer signature algorithm identifiers don't match"));
         }
         if parsed.signature_value.unused_bits != 0 || parsed.public_key().subject_public_key.unused_bits != 0 {
-            return Err(malformed(&"a key or a signature is not of whole bytes"));
+            return Err(malformed(&"key or signature is not a whole number of bytes"));
         }
         let spki = parsed.public_key();
         let content = |der: &[u8]| Sequence::from_der(der).map(|(rest, s)| (s.content.into_owned(), rest.len()));

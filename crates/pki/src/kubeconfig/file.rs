@@ -342,7 +342,7 @@ impl User {
         }
         match uid.is_empty() && groups.is_empty() && extra.is_empty() {
             true => Ok(None),
-            false => Err(KubeconfigError("as-uid, as-groups and as-user-extra need a user in `as`".into())),
+            false => Err(KubeconfigError("as-uid, as-groups and as-user-extra require a user in `as`".into())),
         }
     }
 

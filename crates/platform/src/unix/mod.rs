@@ -4,6 +4,7 @@ pub mod files;
 #[cfg(target_os = "linux")]
 mod proc;
 pub mod process;
+pub mod service;
 #[cfg(feature = "tokio")]
 pub mod signals;
 #[cfg(feature = "tokio")]

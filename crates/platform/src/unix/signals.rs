@@ -28,11 +28,39 @@ impl EndSignals {
     }
 }
 
+/// Hears of SIGHUP, by which service managers ask a process to reload.
+#[derive(Debug)]
+pub struct ReloadSignal(Signal);
+
+impl ReloadSignal {
+    /// From now on the signal is heard here, and no longer ends the process.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn listen() -> io::Result<Self> {
+        signal(SignalKind::hangup()).map(Self)
+    }
+
+    /// Waits for the next one.
+    pub async fn asked(&mut self) {
+        if self.0.recv().await.is_none() {
+            std::future::pending().await
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::process::{Signal as Kind, getpid, kill_process};
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_hangup_asks_to_reload() {
+        let mut reload = ReloadSignal::listen().unwrap();
+        kill_process(getpid(), Kind::HUP).unwrap();
+        reload.asked().await;
+    }
 
     #[tokio::test]
     async fn both_signals_are_heard() {

@@ -3,6 +3,7 @@
 
 pub mod files;
 pub mod process;
+pub mod service;
 #[cfg(feature = "tokio")]
 pub mod signals;
 #[cfg(feature = "tokio")]

@@ -41,3 +41,22 @@ impl EndSignals {
         }
     }
 }
+
+/// Hears of requests to reload: on this system there are none.
+#[derive(Debug)]
+pub struct ReloadSignal(());
+
+impl ReloadSignal {
+    /// Hears nothing.
+    ///
+    /// # Errors
+    /// None.
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self(()))
+    }
+
+    /// Waits for ever: no request comes.
+    pub async fn asked(&mut self) {
+        std::future::pending().await
+    }
+}

@@ -8,9 +8,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kelson_meta::ObjectKey;
+use kelson_net::table::{Fragment, Item, Table};
+use kelson_proxy::Container;
 use kelson_proxy::model::{EndpointSlice, Family, Service, slice_type};
 use kelson_proxy::render::{self, Options};
-use kelson_proxy::ruleset::{Container, Fragment, Item, RuleSet};
 use kelson_proxy::service::{NodeInfo, PortPlan, local_ready, plan};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -143,9 +144,9 @@ fn options() -> Options {
 }
 
 fn rendered(p: &PortPlan) -> String {
-    let mut rules = RuleSet::new("ip t".into(), String::new());
+    let mut rules = Table::new("ip t".into(), String::new());
     rules.replace(&p.key, render::fragment(Family::V4, std::slice::from_ref(p), &options()));
-    rules.take_diff().unwrap_or_default()
+    rules.take_diff().unwrap_or_default().script
 }
 
 fn assert_lines(text: &str, present: &[&str], absent: &[&str]) {
@@ -327,15 +328,15 @@ fn some_fragment(rng: &mut StdRng, owner: usize) -> Fragment {
         } else {
             (Container::ServiceIps, format!("goto {chain}"))
         };
-        fragment.insert(Item::Element(container, key.clone()), Arc::from(verdict));
-        fragment.insert(Item::Element(Container::ClusterIps, key), Arc::from(""));
+        fragment.insert(container.element(key.clone()), Arc::from(verdict));
+        fragment.insert(Container::ClusterIps.element(key), Arc::from(""));
     }
     fragment
 }
 
 fn differences_add_up(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut rules = RuleSet::new("ip t".into(), String::new());
+    let mut rules = Table::new("ip t".into(), String::new());
     let mut wanted: BTreeMap<ObjectKey, Fragment> = BTreeMap::new();
     let mut kernel = Kernel::default();
     for step in 0..60 {
@@ -346,18 +347,18 @@ fn differences_add_up(seed: u64) {
             wanted.insert(key.clone(), fragment.clone());
             rules.replace(&key, fragment);
         }
-        if let Some(script) = rules.take_diff() {
-            kernel.apply(&script);
+        if let Some(transaction) = rules.take_diff() {
+            kernel.apply(&transaction.script);
         }
-        let mut fresh = RuleSet::new("ip t".into(), String::new());
+        let mut fresh = Table::new("ip t".into(), String::new());
         for (key, fragment) in &wanted {
             fresh.replace(key, fragment.clone());
         }
         let mut full = Kernel::default();
-        full.apply(&fresh.take_full());
+        full.apply(&fresh.take_full().script);
         assert_eq!(kernel, full, "seed {seed}, step {step}");
         assert_eq!(rules.expected(), fresh.expected(), "seed {seed}, step {step}");
-        assert_eq!(rules.take_diff(), None);
+        assert!(rules.take_diff().is_none());
     }
 }
 
@@ -370,7 +371,7 @@ fn differences_add_up_to_the_whole() {
 
 #[test]
 fn a_change_costs_what_changed() {
-    let mut rules = RuleSet::new("ip t".into(), String::new());
+    let mut rules = Table::new("ip t".into(), String::new());
     for i in 0..200 {
         let mut p = plan_of(json!({}), &["1:ready"]);
         p.key.name = format!("s{i}");
@@ -382,7 +383,7 @@ fn a_change_costs_what_changed() {
     p.key.name = "s7".into();
     p.cluster_ips = vec!["10.43.1.7".parse().unwrap()];
     rules.replace(&p.key.clone(), render::fragment(Family::V4, &[p], &options()));
-    let script = rules.take_diff().unwrap();
+    let script = rules.take_diff().unwrap().script;
     assert_eq!(script.matches("flush chain").count(), 1);
     assert_eq!(script.matches("element").count(), 0, "{script}");
 }
@@ -403,7 +404,7 @@ fn nft_takes_both_families() {
     for (family, prefix, name) in
         [(Family::V4, "10.42.0.", "ip kelson-x-proxy"), (Family::V6, "fd42::", "ip6 kelson-x-proxy")]
     {
-        let mut rules = RuleSet::new(name.into(), render::base(family, &options()));
+        let mut rules = Table::new(name.into(), render::base(family, &options()));
         for (count, sticky) in [(3, true), (3, false), (20, true), (20, false), (0, false)] {
             let mut spec = spec.clone();
             spec["sessionAffinity"] = json!(if sticky { "ClientIP" } else { "None" });
@@ -412,10 +413,10 @@ fn nft_takes_both_families() {
             slice.address_type = slice_type(family).into();
             let plans = plan(&service(spec), [&slice].into_iter(), family, &here());
             assert_eq!(plans.len(), 2);
-            let before = rules.take_full();
+            let before = rules.take_full().script;
             rules.replace(&plans[0].key, render::fragment(family, &plans, &options()));
-            nft(&format!("{before}{}", rules.take_diff().unwrap()));
-            nft(&rules.take_full());
+            nft(&format!("{before}{}", rules.take_diff().unwrap().script));
+            nft(&rules.take_full().script);
         }
     }
 }

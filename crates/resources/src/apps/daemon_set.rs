@@ -28,11 +28,11 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
     columns: columns![
         NAME,
-        Column::integer("Desired", "Nodes that should run a pod."),
-        Column::integer("Current", "Nodes that run one."),
-        Column::integer("Ready", "Nodes whose pod is ready."),
-        Column::integer("Up-to-date", "Nodes that run the newest template."),
-        Column::integer("Available", "Nodes whose pod is ready for long enough."),
+        Column::integer("Desired", "Number of nodes that should run a pod of the daemon set."),
+        Column::integer("Current", "Number of nodes that run a pod of the daemon set."),
+        Column::integer("Ready", "Number of nodes with a ready pod."),
+        Column::integer("Up-to-date", "Number of nodes whose pod has the current template."),
+        Column::integer("Available", "Number of nodes with an available pod."),
         Column::text("Node Selector", "Labels of the nodes to run on."),
         AGE,
         CONTAINERS,
@@ -64,6 +64,11 @@ impl Strategy for DaemonSets {
                 && let Some(r) = ensure(s, "rollingUpdate")
             {
                 default_to(r, "maxUnavailable", 1);
+                default_to(r, "maxSurge", 0);
+            }
+            // Of another type the limits are no pointers upstream.
+            if let Some(r) = s.get_mut("rollingUpdate") {
+                default_to(r, "maxUnavailable", 0);
                 default_to(r, "maxSurge", 0);
             }
         }
@@ -133,7 +138,7 @@ impl Strategy for DaemonSets {
     fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
         let p = Path::new("status");
         let more = ["observedGeneration", "updatedNumberScheduled", "numberAvailable", "numberUnavailable"];
-        for f in COUNTS.iter().chain(&more) {
+        for f in COUNTS.iter().chain(&more).chain(&["collisionCount"]) {
             rules::not_negative(&new["status"][*f], &p.child(f), e);
         }
         collisions(new, old, e);

@@ -25,8 +25,8 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     columns: columns![
         NAME,
         Column::text("Ready", "Ready pods of those desired."),
-        Column::text("Up-to-date", "Pods of the newest template."),
-        Column::text("Available", "Pods ready for long enough."),
+        Column::text("Up-to-date", "Number of pods with the current template."),
+        Column::text("Available", "Number of available pods."),
         AGE,
         CONTAINERS,
         IMAGES,

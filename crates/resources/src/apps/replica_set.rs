@@ -21,9 +21,9 @@ pub struct ReplicaSets;
 /// Columns shared with replication controllers.
 pub(super) const COLUMNS: &[Column] = &[
     NAME,
-    Column::integer("Desired", "Pods desired."),
-    Column::integer("Current", "Pods that exist."),
-    Column::integer("Ready", "Pods that are ready."),
+    Column::integer("Desired", "Number of desired pods."),
+    Column::integer("Current", "Current number of pods."),
+    Column::integer("Ready", "Number of ready pods."),
     AGE,
     CONTAINERS,
     IMAGES,

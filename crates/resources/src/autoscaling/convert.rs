@@ -109,7 +109,8 @@ pub fn to_v2(obj: &mut Value) {
     {
         statuses.push(json!({"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": n}}}));
     }
-    if let Some(s) = obj.get_mut("spec") {
+    // A spec of which nothing is left is one still.
+    if let Some(s) = ensure(obj, "spec") {
         remove(s, "targetCPUUtilizationPercentage");
         set(s, "metrics", metrics);
         if let Some(b) = behavior.filter(Value::is_object) {

@@ -30,9 +30,9 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
         NAME,
         Column::text("Reference", "Object that is scaled."),
         Column::text("Targets", "Metrics and their targets."),
-        Column::text("MinPods", "Fewest pods."),
-        Column::text("MaxPods", "Most pods."),
-        Column::text("Replicas", "Pods that exist."),
+        Column::text("MinPods", "Minimum number of pods."),
+        Column::text("MaxPods", "Maximum number of pods."),
+        Column::text("Replicas", "Current number of pods."),
         AGE,
     ],
     ..Options::of("autoscaling", "horizontalpodautoscalers")

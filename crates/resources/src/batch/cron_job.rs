@@ -29,7 +29,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
         Column::text("Schedule", "When jobs start, in cron format."),
         Column::text("Timezone", "Time zone of the schedule."),
         Column::boolean("Suspend", "Whether no further jobs start."),
-        Column::integer("Active", "Jobs that run."),
+        Column::integer("Active", "Number of running jobs."),
         Column::text("Last Schedule", "Time since a job was started."),
         AGE,
         CONTAINERS,
@@ -150,7 +150,8 @@ fn time_zone(v: &Value, p: &Path<'_>, e: &mut Errors) {
     if zone.eq_ignore_ascii_case("local") {
         e.invalid(p, zone, "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones");
     }
-    if TimeZone::get(zone).is_err() {
+    // Names are compared letter by letter.
+    if TimeZone::get(zone).ok().and_then(|known| known.iana_name().map(|name| name != zone)) != Some(false) {
         e.invalid(p, zone, format!("unknown time zone {zone}"));
     }
 }

@@ -34,7 +34,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     columns: columns![
         NAME,
         Column::text("Status", "State of the job."),
-        Column::text("Completions", "Pods that succeeded of those needed."),
+        Column::text("Completions", "Number of succeeded pods out of the desired completions."),
         Column::text("Duration", "Time from start to completion."),
         AGE,
         CONTAINERS,
@@ -96,8 +96,10 @@ impl Strategy for Jobs {
             generate_selector(obj);
         }
         let labels = obj["spec"]["template"]["metadata"]["labels"].clone();
-        // Defaults take an unlabelled job's labels from its template, which has some only now.
-        if present(&labels)
+        // Defaults take an unlabelled job's labels from its template, which has some only now. Those that are no labels are reported
+        // at the template.
+        let is_label = |v: &Value| kelson_meta::is_label_value(text(v)).is_ok();
+        if labels.as_object().is_some_and(|all| all.values().all(is_label))
             && let Some(meta) = ensure(obj, "metadata").filter(|m| empty(&m["labels"]))
         {
             set(meta, "labels", labels);

@@ -27,9 +27,9 @@ static POD_REQUESTS: LazyLock<Options> = LazyLock::new(|| Options {
         Column::text("PodName", "Pod the certificate is for."),
         Column::text("ServiceAccountName", "Service account of the pod."),
         Column::text("NodeName", "Node of the pod."),
-        Column::text("SignerName", "Signer that is asked."),
+        Column::text("SignerName", "Requested signer."),
         Column::text("State", "Issued, denied, failed or pending."),
-        Column::text("UnverifiedUserAnnotations", "What the pod's author asked besides.").wide(),
+        Column::text("UnverifiedUserAnnotations", "Additional annotations requested by the pod.").wide(),
     ],
     fields: texts!["spec.signerName", "spec.podName", "spec.nodeName"],
     ..Options::of(GROUP, "podcertificaterequests")

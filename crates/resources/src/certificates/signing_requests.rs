@@ -55,9 +55,9 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     columns: columns![
         NAME,
         AGE,
-        Column::text("SignerName", "Signer that is asked."),
-        Column::text("Requestor", "User that asked."),
-        Column::text("RequestedDuration", "Lifetime that is asked for."),
+        Column::text("SignerName", "Requested signer."),
+        Column::text("Requestor", "User who created the request."),
+        Column::text("RequestedDuration", "Requested lifetime."),
         Column::text("Condition", "Approval, failure and issue."),
     ],
     fields: texts!["spec.signerName"],

@@ -19,7 +19,7 @@ const COLUMNS: &[Column] = &[
     Column::text("Reason", "Short machine-readable reason."),
     Column::text("Object", "Object the event is about."),
     Column::text("Subobject", "Part of the object.").wide(),
-    Column::text("Source", "Who reported it.").wide(),
+    Column::text("Source", "Component that reported the event.").wide(),
     Column::text("Message", "What happened."),
     Column::text("First Seen", "Time since the first occurrence.").wide(),
     Column::text("Count", "Number of occurrences.").wide(),

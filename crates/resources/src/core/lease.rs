@@ -20,7 +20,7 @@ pub struct Leases;
 static LEASES: LazyLock<Options> = LazyLock::new(|| Options {
     allow_create_on_update: true,
     allow_unconditional_update: false,
-    columns: columns![NAME, Column::text("Holder", "Who holds the lease."), AGE],
+    columns: columns![NAME, Column::text("Holder", "Holder of the lease."), AGE],
     durability: Durability::Relaxed,
     ..Options::of("coordination.k8s.io", "leases")
 });
@@ -60,7 +60,7 @@ static CANDIDATES: LazyLock<Options> = LazyLock::new(|| Options {
     allow_unconditional_update: false,
     columns: columns![
         NAME,
-        Column::text("LeaseName", "Lease that is contended for."),
+        Column::text("LeaseName", "Lease that the candidate competes for."),
         Column::text("BinaryVersion", "Version of the candidate."),
         Column::text("EmulationVersion", "Version the candidate acts as."),
         AGE,

@@ -26,7 +26,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     columns: columns![
         NAME,
         Column::text("Status", "Readiness, and whether pods may be scheduled."),
-        Column::text("Roles", "Roles from the node's labels."),
+        Column::text("Roles", "Roles of the node, from its labels."),
         AGE,
         Column::text("Version", "Version of the kubelet."),
         Column::text("Internal-IP", "First internal address.").wide(),

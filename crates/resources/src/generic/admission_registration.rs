@@ -146,7 +146,7 @@ const VALIDATIONS: &[Column] = &[
 
 const MUTATIONS: &[Column] = &[
     NAME,
-    Column::integer("Mutations", "Changes that are made."),
+    Column::integer("Mutations", "Mutations of the policy."),
     Column::text("ParamKind", "Kind of the parameters."),
     AGE,
 ];

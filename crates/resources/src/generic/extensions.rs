@@ -95,8 +95,11 @@ fn migration_row(obj: &Value, _now: Timestamp) -> Vec<Value> {
     vec![name(obj), json!(migrated), json!(told.map_or("Unknown", |c| text(&c["type"])))]
 }
 
-const MIGRATIONS: &[Column] =
-    &[NAME, Column::text("Resource", "Whose objects are written anew."), Column::text("Status", "How far it is.")];
+const MIGRATIONS: &[Column] = &[
+    NAME,
+    Column::text("Resource", "Resource whose objects are migrated to the current storage version."),
+    Column::text("Status", "Status of the migration."),
+];
 
 const STORAGE_VERSIONS: &[Column] = &[
     NAME,

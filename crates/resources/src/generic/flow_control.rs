@@ -88,9 +88,9 @@ fn priority_level_row(obj: &Value, now: Timestamp) -> Vec<Value> {
 
 const FLOW_SCHEMAS: &[Column] = &[
     NAME,
-    Column::text("PriorityLevel", "Level the requests get."),
+    Column::text("PriorityLevel", "Priority level of the requests."),
     Column::text("MatchingPrecedence", "Order among schemas."),
-    Column::text("DistinguisherMethod", "How flows are told apart."),
+    Column::text("DistinguisherMethod", "How requests are divided into flows."),
     AGE,
     Column::text("MissingPL", "Whether the level is missing."),
 ];

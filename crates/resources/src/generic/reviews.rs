@@ -10,8 +10,8 @@ use crate::tree::{items, text};
 const COMPONENT: &[Column] = &[
     NAME,
     Column::text("Status", "Whether it is healthy."),
-    Column::text("Message", "What it says of its health."),
-    Column::text("Error", "What is wrong with it."),
+    Column::text("Message", "Health message of the component."),
+    Column::text("Error", "Health error of the component."),
 ];
 
 fn component_row(obj: &Value, _: Timestamp) -> Vec<Value> {

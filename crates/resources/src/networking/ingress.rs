@@ -256,7 +256,7 @@ static CLASSES: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
     columns: columns![
         NAME,
-        Column::text("Controller", "Who serves ingresses of the class."),
+        Column::text("Controller", "Controller of the ingress class."),
         Column::text("Parameters", "Object with more configuration."),
         AGE,
     ],

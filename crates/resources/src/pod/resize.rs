@@ -43,7 +43,9 @@ pub fn check(new: &Value, old: &Value, e: &mut Errors) {
     if text(&old["spec"]["os"]["name"]) == "windows" {
         return e.forbidden(&Path::new("[]"), "windows pods cannot be resized");
     }
+    let before = e.len();
     validate::pod_and_spec(new, e);
+    let is_faulty = e.len() > before;
     let p = Path::new("spec");
     let was = match text(&old["status"]["qosClass"]) {
         "" => qos_class(&old["spec"]),
@@ -76,6 +78,9 @@ pub fn check(new: &Value, old: &Value, e: &mut Errors) {
         for (i, (c, was)) in items_mut(&mut munged, list).zip(items(&old["spec"][list])).enumerate() {
             let modified = !same(c, was);
             keep_cpu_and_memory(c, was);
+            if is_faulty {
+                keep_claims(c, was);
+            }
             let init = list == "initContainers";
             if !same(c, was) && init {
                 let why = "only cpu and memory resources for init or sidecar containers are mutable";
@@ -143,6 +148,13 @@ fn removed(new: &Value, old: &Value, what: &str, p: &Path<'_>, e: &mut Errors) {
 }
 
 /// Takes cpu and memory from what was, so that all other differences show.
+/// What is wrong with claims was said; that they are not those of before is not said as well.
+fn keep_claims(c: &mut Value, old: &Value) {
+    if let Some(r) = crate::tree::object_mut(c, "resources") {
+        restore(r, &old["resources"], "claims");
+    }
+}
+
 fn keep_cpu_and_memory(c: &mut Value, old: &Value) {
     for list in ["requests", "limits"] {
         let was = &old["resources"][list];

@@ -16,7 +16,7 @@ pub const COLUMNS: &[Column] = &[
     Column::text("IP", "Address of the pod.").wide(),
     Column::text("Node", "Node the pod is bound to.").wide(),
     Column::text("Nominated Node", "Node set aside for the pod by preemption.").wide(),
-    Column::text("Readiness Gates", "Extra conditions that are true of those asked for.").wide(),
+    Column::text("Readiness Gates", "Number of true readiness gate conditions out of those required.").wide(),
 ];
 
 #[derive(Default)]

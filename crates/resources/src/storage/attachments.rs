@@ -30,7 +30,7 @@ static ATTACHMENTS: LazyLock<Options> = LazyLock::new(|| Options {
     allow_unconditional_update: false,
     columns: columns![
         NAME,
-        Column::identifying("Attacher", "Who attaches."),
+        Column::identifying("Attacher", "Driver that attaches the volume."),
         Column::text("PV", "Volume that is attached."),
         Column::text("Node", "Node it is attached to."),
         Column::boolean("Attached", "Whether it is attached."),

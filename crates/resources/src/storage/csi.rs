@@ -29,10 +29,10 @@ static DRIVERS: LazyLock<Options> = LazyLock::new(|| Options {
     columns: columns![
         NAME,
         Column::boolean("AttachRequired", "Whether volumes are attached first."),
-        Column::boolean("PodInfoOnMount", "Whether the driver is told of the pod."),
+        Column::boolean("PodInfoOnMount", "Whether the driver receives information about the pod on mount."),
         Column::boolean("StorageCapacity", "Whether capacity steers scheduling."),
         Column::text("TokenRequests", "Audiences of the pod's tokens."),
-        Column::boolean("RequiresRepublish", "Whether volumes are published again and again."),
+        Column::boolean("RequiresRepublish", "Whether the driver republishes volumes periodically."),
         Column::text("Modes", "Kinds of volumes."),
         AGE,
     ],

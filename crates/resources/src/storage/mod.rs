@@ -48,11 +48,11 @@ pub struct StorageClasses;
 static CLASSES: LazyLock<Options> = LazyLock::new(|| Options {
     columns: columns![
         NAME,
-        Column::text("Provisioner", "Who makes the volumes."),
-        Column::text("ReclaimPolicy", "What happens when a claim goes."),
+        Column::text("Provisioner", "Provisioner of the volumes."),
+        Column::text("ReclaimPolicy", "What happens to volumes when their claims are deleted."),
         Column::text("VolumeBindingMode", "When volumes are bound."),
         // Its cells are true or false all the same.
-        Column::text("AllowVolumeExpansion", "Whether claims may grow."),
+        Column::text("AllowVolumeExpansion", "Whether claims may be expanded."),
         AGE,
     ],
     delete_returns_object: true,

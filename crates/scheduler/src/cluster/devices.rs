@@ -312,7 +312,7 @@ impl Devices {
         match self.allocator().stock(host(node), class) {
             Ok(stock) => Some(stock).filter(|stock| stock.devices > 0),
             Err(why) => {
-                tracing::debug!(node = %node.name, resource, why, "devices cannot be counted");
+                tracing::debug!(node = %node.name, resource, why, "counting devices failed");
                 None
             }
         }

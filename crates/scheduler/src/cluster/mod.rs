@@ -340,7 +340,7 @@ impl Cluster {
             let since = *since;
             let Some((_, uid)) = self.unconfirmed.pop_front() else { return };
             if matches!(self.placed.get(&uid), Some(Placed { assumed: Some(Some(s)), .. }) if *s == since) {
-                tracing::warn!(%uid, "an assumed pod was never confirmed");
+                tracing::warn!(%uid, "binding of an assumed pod was never confirmed; forgetting it");
                 self.remove_pod(&uid);
             }
         }

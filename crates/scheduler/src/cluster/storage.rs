@@ -242,10 +242,10 @@ impl Storage {
     }
 
     /// The pod is bound, or its plan given up.
-    pub fn end(&mut self, pod: &str) {
-        if self.under_way.remove(pod).is_some() {
-            self.epoch += 1;
-        }
+    pub fn end(&mut self, pod: &str) -> bool {
+        let ended = self.under_way.remove(pod).is_some();
+        self.epoch += u64::from(ended);
+        ended
     }
 
     /// What a pod's claims allow, whatever the node.

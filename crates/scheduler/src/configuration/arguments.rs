@@ -72,7 +72,7 @@ pub(super) fn arguments(r: &mut Reader, at: &str, value: &Value, profile: &mut P
                 // As upstream, where its gate is off by default.
                 r.only(&join(&at, "shape"), &args["shape"], &[]);
             }
-            _ => r.fault(&at, &format!("plugin {name:?} takes no arguments here")),
+            _ => r.fault(&at, &format!("plugin {name:?} has no supported arguments")),
         }
     }
 }

@@ -197,7 +197,7 @@ fn point<'v>(r: &mut Reader, at: &str, value: &'v Value) -> Point<'v> {
             let name = r.text(&join(&at, "name"), &entry["name"]).unwrap_or_default();
             let known = DEFAULT.iter().any(|p| p.name() == name) || WITHOUT_A_ROW.contains(&name);
             if !known && (enables || name != "*") {
-                r.fault(&join(&at, "name"), &format!("no plugin {name:?} is here"));
+                r.fault(&join(&at, "name"), &format!("plugin {name:?} is not available"));
             }
             let weight = r.number(&join(&at, "weight"), &entry["weight"], (0, WEIGHT_MAX)).filter(|w| *w > 0);
             if enables { out.enabled.push((name, weight)) } else { out.disabled.push(name) }

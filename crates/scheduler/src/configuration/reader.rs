@@ -57,7 +57,7 @@ impl Reader {
         }
         let number = value.as_i64().filter(|n| (low..=high).contains(n));
         if number.is_none() {
-            self.fault(at, &format!("{value} is no whole number from {low} to {high}"));
+            self.fault(at, &format!("must be an integer from {low} to {high}, got {value}"));
         }
         number
     }

@@ -1,6 +1,7 @@
 //! The scheduler without its surroundings: everything known and waiting, fed by changes, asked for the next step.
 //! Synchronous and without effects, so that a test drives it by hand; [`crate::run`] gives it the API and time.
 mod ask;
+mod plans;
 mod promised;
 mod question;
 mod step;
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kelson_devices::{Readiness, ResourceClaimView};
+use kelson_devices::ResourceClaimView;
 use kelson_meta::ObjectKey;
 use kelson_metrics::Registry;
 use tokio::time::Instant;
@@ -18,8 +19,7 @@ use tokio::time::Instant;
 use self::promised::ask_promised_again;
 pub use self::question::{Answer, Question, Room, RoomQuestion};
 pub use self::step::{DeviceBinding, PendingBinding, Preemption, Report, Step};
-use crate::cluster::devices::{ClaimChange, ClaimPlan, DevicePlan, extended_owner};
-use crate::cluster::storage::{Claims, Plan, Progress};
+use crate::cluster::devices::{ClaimChange, DevicePlan, extended_owner};
 use crate::cluster::{Cluster, Learnt, NodeState};
 use crate::evaluation::nominations::Nominations;
 use crate::evaluation::preempt::Thoroughness;
@@ -192,9 +192,11 @@ impl Core {
         let (deciders, metrics) = (&self.deciders, &self.metrics);
         self.queue.requeue(now, change.label(), |pod, by| {
             let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
-            // Where it could go now and could not before, or never knew of; else who refused it must see a use in the change.
+            // Where it could go now and could not before for what the node was, or never knew of; else who refused it must see a
+            // use in the change.
             let fits = d.table.may_fit(&pod.spec, state);
-            let newly = fits && old.as_ref().is_none_or(|old| !d.table.may_fit(&pod.spec, old));
+            let turned = |old: &NodeState| by.meets(d.table.of_nodes()) && !d.table.may_fit(&pod.spec, old);
+            let newly = fits && old.as_ref().is_none_or(turned);
             by.is_empty()
                 || newly
                 || fits && by.meets(PluginSet::EXTENDERS)
@@ -296,7 +298,8 @@ impl Core {
         self.queue.requeue(now, change.label(), |pod, by| {
             let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
             by.meets(PluginSet::EXTENDERS)
-                || state.is_some_and(|s| d.table.fits(&pod.spec, s))
+                || by.is_empty()
+                || by.meets(d.table.of_room()) && state.is_some_and(|s| d.table.fits(&pod.spec, s))
                 || by.common(d.table.requeued_by(change)).rows().any(|row| {
                     let begun = std::time::Instant::now();
                     let plugin = d.table.rows()[row];
@@ -325,6 +328,7 @@ impl Core {
             Decision::Judge(nodes, unfit) => {
                 let named = |(i, total): (usize, i64)| (self.cluster.nodes()[i].node.name.clone(), total);
                 let nodes = nodes.into_iter().map(named).collect();
+                self.queue.ask_others(&pod.uid, unfit.plugins.and(PluginSet::EXTENDERS));
                 Step::Ask(Question { pod, nodes, profile, unfit, begun })
             }
             Decision::Unfit(unfit) => {
@@ -342,6 +346,7 @@ impl Core {
         let assigned = Arc::new(pod.assigned_to(&node));
         self.cluster.assume(Arc::clone(&assigned));
         self.promised.remove(&pod.uid);
+        self.queue.end_asking(&pod.uid);
         self.begun.insert(Arc::clone(&pod.uid), begun);
         let volumes = self.volumes_of(&pod, i);
         let volumes = volumes.map(|plan| PendingBinding { pod: Arc::clone(&assigned), plan });
@@ -352,66 +357,12 @@ impl Core {
         }
     }
 
-    /// What must be bound for a pod on the node it is assumed on; from now on others take it as bound (Reserve).
-    fn volumes_of(&mut self, pod: &Pod, node: usize) -> Option<Arc<Plan>> {
-        if pod.spec.claims.is_empty() {
-            return None;
-        }
-        let Claims::Needs(needs) = self.cluster.storage.claims(&pod.spec) else { return None };
-        let plan = needs.place(&self.cluster.storage, &self.cluster.nodes()[node].node).ok()?;
-        let plan = (!plan.is_empty()).then(|| Arc::new(plan))?;
-        self.cluster.storage.begin(&pod.uid, Arc::clone(&plan));
-        Some(plan)
-    }
-
-    /// What its claims get on the node that a pod is assumed on; from now on others take it as theirs (Reserve).
-    fn devices_of(&mut self, pod: &Pod, node: usize) -> Option<Arc<DevicePlan>> {
-        if pod.spec.devices.is_empty() && pod.spec.extended.is_empty() {
-            return None;
-        }
-        let node = Arc::clone(&self.cluster.nodes()[node].node);
-        let plan = self.cluster.devices.plan(&pod.spec, &node).filter(|p| !p.is_empty()).map(Arc::new)?;
-        self.cluster.devices.begin(&plan);
-        self.plans.insert(Arc::clone(&pod.uid), Arc::clone(&plan));
-        Some(plan)
-    }
-
-    fn end_plans(&mut self, uid: &str) {
-        self.cluster.storage.end(uid);
-        if let Some(plan) = self.plans.remove(uid) {
-            self.cluster.devices.end(&plan);
-        }
-    }
-
-    /// How far the binding of a pod's volumes is.
-    pub fn volumes_progress(&self, binding: &PendingBinding) -> Progress {
-        if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.plan.node) {
-            return Progress::Failed("the pod is gone".into());
-        }
-        let node = self.cluster.position(&binding.plan.node).map(|i| &*self.cluster.nodes()[i].node);
-        self.cluster.storage.progress(&binding.plan, node)
-    }
-
-    /// How far the devices of a pod are, with those of a claim that was made for it.
-    pub fn devices_progress(&self, binding: &DeviceBinding, made: Option<&ClaimPlan>) -> Readiness {
-        if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.pod.node_name) {
-            return Readiness::Failed("the pod is gone".into());
-        }
-        self.cluster.devices.progress(&binding.plan, made)
-    }
-
-    /// The devices of a pod were not ready in time.
-    pub fn devices_overdue(&mut self, binding: &DeviceBinding, made: Option<&ClaimPlan>) {
-        for claim in binding.plan.claims.iter().chain(made) {
-            self.cluster.devices.note_overdue(&claim.uid);
-        }
-    }
-
-    /// The victims of a preemption have been told; their room may even be there already.
-    pub fn room_asked(&mut self, p: &Preemption, now: Instant) {
-        self.queue.refuse(&p.report.pod.uid, p.plugins, now);
-        if let Some(node) = &p.report.nominate {
-            self.room_made(node, Change::AssignedPodDelete, (None, None), now);
+    /// The victims of a preemption are deleted, `all` of them or not; their room may even be there already.
+    pub fn room_asked(&mut self, p: &Preemption, all: bool, now: Instant) {
+        if all {
+            self.queue.refuse(&p.report.pod.uid, p.plugins, now);
+        } else {
+            self.queue.fault(&p.report.pod.uid, now);
         }
     }
 
@@ -430,7 +381,7 @@ impl Core {
     pub fn failed(&mut self, pod: &Pod, gone: bool, now: Instant) {
         let took = self.begun.remove(&pod.uid).map(|begun| begun.elapsed()).unwrap_or_default();
         self.metrics.attempt(self.profile_of(pod).unwrap_or(0), Attempt::Error, took);
-        self.end_plans(&pod.uid);
+        let (volumes, devices) = self.end_plans(&pod.uid);
         let forgotten = self.cluster.forget(&pod.uid);
         if gone {
             self.queue.remove(&pod.uid);
@@ -439,6 +390,12 @@ impl Core {
         }
         if forgotten {
             self.room_made(&pod.node_name, Change::AssignedPodDelete, (Some(Arc::clone(&pod.spec)), None), now);
+        }
+        if volumes {
+            self.requeue_by(Change::VolumeUpdate, None, now);
+        }
+        if devices {
+            self.requeue_by(Change::ResourceClaimUpdate, None, now);
         }
     }
 }

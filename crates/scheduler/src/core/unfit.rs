@@ -76,6 +76,7 @@ impl Core {
                     violations: c.violations,
                 };
                 let rooms = candidates.into_iter().map(room).collect();
+                self.queue.ask_others(&pod.uid, unfit.plugins.and(PluginSet::EXTENDERS));
                 Step::AskForRoom(RoomQuestion { pod, rooms, unfit })
             }
             Outcome::Useless(text) => {
@@ -112,6 +113,7 @@ impl Core {
         let disappointed: Vec<_> = self.promised.on(&node).iter().filter(lesser).cloned().collect();
         disappointed.iter().for_each(|p| self.promised.remove(&p.uid));
         self.promised.put(Arc::clone(&pod), &node);
+        self.queue.ask_others(&pod.uid, unfit.plugins);
         let report = Report { nominate: Some(node), free, ..report(pod, unfit.message("")) };
         Step::Preempt(Preemption { report, victims, disappointed, plugins: unfit.plugins })
     }

@@ -41,6 +41,10 @@ impl Plugin for NodeAffinity {
         self.never_fits(spec, state).then(|| Refusal::one(false, Reason::AFFINITY))
     }
 
+    fn judges_nodes(&self) -> bool {
+        true
+    }
+
     fn never_fits(&self, spec: &PodSpec, state: &NodeState) -> bool {
         self.is_excluded(state) || !spec.node_matches(&state.node.name, &state.node.labels)
     }

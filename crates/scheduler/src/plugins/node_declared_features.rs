@@ -17,6 +17,10 @@ impl Plugin for NodeDeclaredFeatures {
         self.never_fits(spec, state).then(|| Refusal::one(false, Reason::FEATURES))
     }
 
+    fn judges_nodes(&self) -> bool {
+        true
+    }
+
     fn never_fits(&self, spec: &PodSpec, state: &NodeState) -> bool {
         !spec.features.iter().all(|needed| state.node.features.iter().any(|has| **has == **needed))
     }

@@ -13,6 +13,10 @@ impl Plugin for NodePorts {
         "NodePorts"
     }
 
+    fn counts_room(&self) -> bool {
+        true
+    }
+
     fn filter(&self, spec: &PodSpec, state: &NodeState) -> Option<Refusal> {
         if spec.ports.is_empty() {
             return None;

@@ -176,6 +176,14 @@ impl Plugin for NodeResourcesFit {
         if spec.extended.is_empty() { self.short(&spec.requests.asked, state, None) } else { None }
     }
 
+    fn judges_nodes(&self) -> bool {
+        true
+    }
+
+    fn counts_room(&self) -> bool {
+        true
+    }
+
     fn never_fits(&self, spec: &PodSpec, state: &NodeState) -> bool {
         let (want, all) = (&spec.requests.asked, &state.node.allocatable);
         let of_drivers = |name: &str| all.scalar(name) == 0 && spec.extended.iter().any(|ask| *ask.resource == *name);

@@ -17,6 +17,10 @@ impl Plugin for NodeUnschedulable {
         self.never_fits(spec, state).then(|| Refusal::one(false, Reason::UNSCHEDULABLE))
     }
 
+    fn judges_nodes(&self) -> bool {
+        true
+    }
+
     fn never_fits(&self, spec: &PodSpec, state: &NodeState) -> bool {
         state.node.unschedulable && !tolerates(spec)
     }

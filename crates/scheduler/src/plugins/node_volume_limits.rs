@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kelson_meta::ObjectKey;
 
 use super::change::Change;
-use super::plugin::{PerNode, Plugin, Prepared};
+use super::plugin::{PerNode, Plugin, PodChange, Prepared};
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
@@ -38,6 +38,11 @@ impl Plugin for NodeVolumeLimits {
 
     fn hint(&self, spec: &PodSpec, change: Change, about: &ObjectKey) -> bool {
         !matches!(change, Change::ClaimAdd | Change::ClaimUpdate) || spec.has_claim(about)
+    }
+
+    /// Of use is a pod with volumes that left.
+    fn pod_hint(&self, _: &PodSpec, change: PodChange<'_>) -> bool {
+        change.old.is_some_and(|old| !old.claims.is_empty())
     }
 }
 

@@ -77,6 +77,18 @@ pub trait Plugin: Debug + Sync {
         None
     }
 
+    /// Whether what it says of a node depends on what the node is, so that a change of the node may make it say otherwise: whether it
+    /// has [`never_fits`](Self::never_fits).
+    fn judges_nodes(&self) -> bool {
+        false
+    }
+
+    /// Whether what it says of a node by [`filter`](Self::filter) depends on the pods there, so that it may say otherwise when pods
+    /// leave the node or ask for less.
+    fn counts_room(&self) -> bool {
+        false
+    }
+
     /// Whether the node could never take the pod, whatever pods leave it: then its coming or changing requeues nothing.
     fn never_fits(&self, _spec: &PodSpec, _node: &NodeState) -> bool {
         false

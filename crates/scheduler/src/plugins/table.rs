@@ -101,6 +101,10 @@ pub struct Table {
     weights: Vec<i64>,
     /// Those that may refuse nodes.
     filters: PluginSet,
+    /// Those of them that judge nodes by what they are.
+    of_nodes: PluginSet,
+    /// Those of them that judge nodes by the pods there.
+    of_room: PluginSet,
     /// By kind of change: those whose refused pods are tried again after it.
     requeued: Vec<PluginSet>,
     /// Rows whose raw scores count as they are.
@@ -127,6 +131,8 @@ impl Table {
         let requeued = |change: &Change| of(&|r| r.filters && r.plugin.requeues_on(*change));
         let requeued = CHANGES.iter().map(requeued).collect();
         let filters = of(&|r| r.filters);
+        let of_nodes = of(&|r| r.filters && r.plugin.judges_nodes());
+        let of_room = of(&|r| r.filters && r.plugin.counts_room());
         let scoring = |scaled: bool| {
             let wanted = |r: &Row| r.weight > 0 && (r.plugin.normalize() != Normalize::Nothing) == scaled;
             rows.iter().enumerate().filter(|(_, r)| wanted(r)).map(|(row, _)| row).collect()
@@ -137,6 +143,8 @@ impl Table {
             weights: rows.iter().map(|r| r.weight).collect(),
             rows: rows.iter().map(|r| r.plugin).collect(),
             filters,
+            of_nodes,
+            of_room,
             requeued,
         }
     }
@@ -149,6 +157,16 @@ impl Table {
     /// Whether a row may refuse nodes.
     pub fn filters(&self, row: usize) -> bool {
         self.filters.has(row)
+    }
+
+    /// The plugins that refuse nodes for what they are.
+    pub fn of_nodes(&self) -> PluginSet {
+        self.of_nodes
+    }
+
+    /// The plugins that refuse nodes for the pods there.
+    pub fn of_room(&self) -> PluginSet {
+        self.of_room
     }
 
     /// The plugins that may refuse nodes, with their rows.

@@ -17,6 +17,10 @@ impl Plugin for TaintToleration {
         self.never_fits(spec, state).then(|| Refusal::one(false, Reason::TAINT))
     }
 
+    fn judges_nodes(&self) -> bool {
+        true
+    }
+
     fn never_fits(&self, spec: &PodSpec, state: &NodeState) -> bool {
         spec.has_untolerated(&state.node.taints)
     }

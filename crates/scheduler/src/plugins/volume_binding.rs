@@ -36,9 +36,9 @@ impl Plugin for VolumeBinding {
     fn requeues_on(&self, change: Change) -> bool {
         use Change::{
             CapacityAdd, CapacityUpdate, ClaimAdd, ClaimUpdate, ClassAdd, ClassUpdate, CsiDriverUpdate, CsiNodeAdd,
-            CsiNodeUpdate, VolumeAdd, VolumeUpdate,
+            VolumeAdd, VolumeUpdate,
         };
-        let capacity = matches!(change, CapacityAdd | CapacityUpdate | CsiDriverUpdate | CsiNodeAdd | CsiNodeUpdate);
+        let capacity = matches!(change, CapacityAdd | CapacityUpdate | CsiDriverUpdate | CsiNodeAdd);
         capacity || matches!(change, ClaimAdd | ClaimUpdate | VolumeAdd | VolumeUpdate | ClassAdd | ClassUpdate)
     }
 

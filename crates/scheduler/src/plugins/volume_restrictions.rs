@@ -2,7 +2,7 @@
 use kelson_meta::ObjectKey;
 
 use super::change::Change;
-use super::plugin::{PerNode, Plugin, Prepared};
+use super::plugin::{PerNode, Plugin, PodChange, Prepared};
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
@@ -39,6 +39,15 @@ impl Plugin for VolumeRestrictions {
 
     fn hint(&self, spec: &PodSpec, change: Change, about: &ObjectKey) -> bool {
         !matches!(change, Change::ClaimAdd | Change::ClaimUpdate) || spec.has_claim(about)
+    }
+
+    /// Of use is a pod that left and had a claim of this one.
+    fn pod_hint(&self, spec: &PodSpec, change: PodChange<'_>) -> bool {
+        let shares = |old: &PodSpec| {
+            old.namespace == spec.namespace
+                && old.claims.iter().any(|c| spec.claims.iter().any(|own| own.name == c.name))
+        };
+        change.old.is_some_and(shares)
     }
 }
 

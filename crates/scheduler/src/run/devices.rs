@@ -113,7 +113,7 @@ impl Writer {
             let fresh = self.client.get_opt::<ResourceClaimView>(namespace, of).await;
             claim = fresh.map_err(|e| format!("get updated claim {name} after conflict: {e}"))?;
         }
-        Err(format!("claim {name}: others change it all the time"))
+        Err(format!("claim {name}: too many conflicting updates"))
     }
 
     async fn try_bind_claim(&self, plan: &ClaimPlan, pod: &Pod, claim: &ResourceClaimView) -> Result<(), Fault> {
@@ -187,7 +187,7 @@ impl Writer {
         let patch = json!({"metadata": {"resourceVersion": claim.metadata.resource_version},
             "status": {"allocation": null, "reservedFor": null, "devices": null}});
         if let Err(e) = self.patch_claim(key, "status", &patch).await {
-            tracing::info!(claim = %key, error = %e, "could not free the devices of a claim");
+            tracing::info!(claim = %key, error = %e, "deallocating the devices of a resource claim failed");
         }
     }
 
@@ -201,7 +201,7 @@ impl Writer {
                 "status": {"reservedFor": left}});
             if let Err(e) = self.patch_claim(&plan.key, "status", &patch).await {
                 // Tried again: the next binding of the pod finds it there, and when the pod goes a controller takes it out.
-                tracing::info!(claim = %plan.key, error = %e, "could not release a claim");
+                tracing::info!(claim = %plan.key, error = %e, "removing the pod's reservation from a resource claim failed");
             }
         }
     }

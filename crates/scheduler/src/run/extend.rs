@@ -63,7 +63,7 @@ impl Extenders {
                     tracing::info!(
                         extender = one.extender.url,
                         why,
-                        "an extender that can be done without does not answer"
+                        "calling an ignorable extender failed; continuing without it"
                     );
                 }
                 done => done?,
@@ -91,7 +91,7 @@ impl Extenders {
                     tracing::info!(
                         extender = one.extender.url,
                         why,
-                        "an extender that can be done without does not answer"
+                        "calling an ignorable extender failed; continuing without it"
                     );
                 }
                 Err(why) => return Err(why),
@@ -111,7 +111,7 @@ impl Extenders {
                     tracing::info!(
                         extender = one.extender.url,
                         why,
-                        "an extender that can be done without does not bind"
+                        "binding through an ignorable extender failed; continuing without it"
                     );
                 }
                 done => return Some(done),
@@ -159,14 +159,14 @@ fn field(answer: &mut Value, name: &str) -> Value {
 impl Reached {
     fn new(extender: Extender) -> Result<Self, String> {
         let uri: http::Uri = extender.url.parse().map_err(|e| format!("{:?}: {e}", extender.url))?;
-        let authority = uri.authority().ok_or_else(|| format!("{:?} names no server", extender.url))?;
+        let authority = uri.authority().ok_or_else(|| format!("{:?} has no host", extender.url))?;
         let transport: Arc<dyn Transport> = match uri.scheme_str() {
             Some("http") => Arc::new(Plain::new(authority.clone())),
             Some("https") => {
                 let config = reached_by(&extender.tls, format!("https://{authority}"));
                 Arc::new(Remote::new(config).map_err(|e| e.to_string())?)
             }
-            _ => return Err(format!("{:?} is neither http nor https", extender.url)),
+            _ => return Err(format!("must be an http or https URL, got {:?}", extender.url)),
         };
         let path = uri.path().trim_end_matches('/').to_owned();
         Ok(Self { client: Client::new(transport, "kube-scheduler"), path, extender })
@@ -241,7 +241,7 @@ impl Reached {
             Ok(Value::Array(all)) => all,
             Ok(_) => Vec::new(),
             Err(why) => {
-                tracing::debug!(extender = self.extender.url, why, "no scores by this extender");
+                tracing::debug!(extender = self.extender.url, why, "extender returned no scores");
                 Vec::new()
             }
         };

@@ -63,7 +63,7 @@ impl Writer {
                 if e.is_not_found() {
                     self.shared.core.lock().put_resource_claim(key.clone(), None, Instant::now());
                 } else {
-                    tracing::info!(claim = %key, error = %e, "could not delete a claim for extended resources");
+                    tracing::info!(claim = %key, error = %e, "deleting the resource claim for extended resources failed");
                 }
                 return;
             }

@@ -35,9 +35,13 @@ pub(super) async fn surroundings(shared: &Arc<Shared>, client: &Client, tasks: &
         None => core.remove_node(c.object().name(), now),
     });
     let namespaces = follow::<Namespace>(shared, client, tasks, all(), |core, c, now| {
+        let before = core.cluster.namespaces_epoch();
         match present(c) {
             Some(ns) => core.cluster.namespaces().put(ns),
             None => core.cluster.namespaces().remove(c.object().name()),
+        }
+        if core.cluster.namespaces_epoch() == before {
+            return;
         }
         core.changed(What::Namespaces, None, now);
     });

@@ -164,7 +164,7 @@ async fn run(shared: Arc<Shared>, writer: Arc<Writer>, tasks: Tasks) {
     // Pods come last: what decides on them should be there first.
     let _surroundings = follow::surroundings(&shared, &writer.client, &tasks).await;
     let _pods = follow::pods(&shared, &writer, &tasks).await;
-    tracing::info!("scheduling");
+    tracing::info!("scheduler is running");
     schedule(&shared, &writer, &tasks).await;
 }
 

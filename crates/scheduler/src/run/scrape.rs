@@ -7,7 +7,8 @@ use crate::core::Core;
 
 /// Adds which features there are, and which are on.
 pub(super) fn features(families: &mut Families, gates: &FeatureGates) {
-    let mut family = families.gauge("kubernetes_feature_enabled", "Whether a feature is on, by name and stage.");
+    let mut family =
+        families.gauge("kubernetes_feature_enabled", "1 if the feature gate is enabled, by name and stage.");
     for (name, stage, on) in gates.all() {
         family.sample(&[("name", name), ("stage", stage.label())], f64::from(u8::from(on)));
     }
@@ -16,7 +17,7 @@ pub(super) fn features(families: &mut Families, gates: &FeatureGates) {
 /// Adds what is true at the moment.
 pub(super) fn scraped(families: &mut Families, core: &Core) {
     let depth = core.queue.depth();
-    let mut pods = families.gauge("scheduler_pending_pods", "Pods that wait, by the queue they wait in.");
+    let mut pods = families.gauge("scheduler_pending_pods", "Number of pending pods by queue.");
     for (queue, n) in [
         ("active", depth.active),
         ("backoff", depth.backoff),
@@ -26,17 +27,17 @@ pub(super) fn scraped(families: &mut Families, core: &Core) {
         pods.sample(&[("queue", queue)], n as f64);
     }
     let mut incoming =
-        families.counter("scheduler_queue_incoming_pods_total", "Pods that came into a queue, by what brought them.");
+        families.counter("scheduler_queue_incoming_pods_total", "Pods added to scheduling queues, by event and queue.");
     for (queue, event, n) in core.queue.incoming() {
         incoming.sample(&[("queue", queue), ("event", event)], n as f64);
     }
-    let mut refused = families
-        .gauge("scheduler_unschedulable_pods", "Pods that wait for another try, by a plugin that refused them.");
+    let mut refused =
+        families.gauge("scheduler_unschedulable_pods", "Number of unschedulable pods by plugin and profile.");
     for ((plugin, profile), n) in core.refused() {
         refused.sample(&[("plugin", plugin), ("profile", &profile)], n as f64);
     }
     let (nodes, pods, assumed) = core.cluster.sizes();
-    let mut cache = families.gauge("scheduler_cache_size", "Nodes and placed pods that are known.");
+    let mut cache = families.gauge("scheduler_cache_size", "Number of nodes, pods and assumed pods in the cache.");
     for (kind, n) in [("nodes", nodes), ("pods", pods), ("assumed_pods", assumed)] {
         cache.sample(&[("type", kind)], n as f64);
     }
@@ -62,7 +63,7 @@ mod tests {
         let now = Instant::now();
         let registry = c.metrics.registry().clone();
         c.put_pod(asks("p", "3", json!({})), now);
-        let Step::Bind(p) = c.step(now) else { panic!("not bound") };
+        let Step::Bind(p) = c.step(now) else { panic!("pod was not bound") };
         c.bound(&p, now + Duration::from_secs(3));
         c.put_pod(asks("q", "3", json!({})), now);
         assert!(matches!(c.step(now), Step::Report(_)));

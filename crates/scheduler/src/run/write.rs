@@ -151,7 +151,7 @@ impl Writer {
             return;
         }
         let text = format!("running PreBind plugin {plugin:?}: {why}");
-        tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, plugin, why, "not bound");
+        tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, plugin, why, "pod was not bound");
         self.tell_failed(pod, &text);
         self.condition(pod, "SchedulerError", &text).await;
     }
@@ -176,6 +176,7 @@ impl Writer {
             self.patch_status(pod, &patch).await;
         }
         let (uid, node) = (&p.report.pod.uid, p.report.nominate.as_deref().unwrap_or_default());
+        let mut all = true;
         for victim in p.victims.iter().filter(|v| !v.deleting) {
             let by = &p.report.pod.spec.scheduler_name;
             let patch = json!({"metadata": {"uid": &*victim.uid}, "status": {"conditions": [{
@@ -193,10 +194,13 @@ impl Writer {
                     recorder.action((&whom, Some(&who)), EventType::Normal, "Preempted", "Preempting", text);
                 }
                 Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
-                Err(e) => tracing::warn!(pod = %victim.name, error = %e, "could not preempt a pod"),
+                Err(e) => {
+                    all = false;
+                    tracing::warn!(pod = %victim.name, error = %e, "preempting a pod failed; retrying");
+                }
             }
         }
-        self.shared.core.lock().room_asked(p, Instant::now());
+        self.shared.core.lock().room_asked(p, all, Instant::now());
         self.shared.changed.notify_one();
     }
 
@@ -231,7 +235,7 @@ impl Writer {
             Ok(_) => {}
             // Gone, or made anew under its name: nothing of ours any more.
             Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
-            Err(e) => tracing::warn!(pod = %pod.name, error = %e, "could not write the pod's status"),
+            Err(e) => tracing::warn!(pod = %pod.name, error = %e, "updating the pod's status failed"),
         }
     }
 }

@@ -127,7 +127,7 @@ fn configurations_of_extenders() {
             json!([{"urlPrefix": "http://x", "managedResources": [{"name": "a.b/c"}, {"name": "a.b/c"}]}]),
             "extenders[0].managedResources[1].name: \"a.b/c\": duplicate extender managed resource name",
         ),
-        (json!([{"urlPrefix": "ftp://x"}]), "extenders[0]: \"ftp://x\" is neither http nor https"),
+        (json!([{"urlPrefix": "ftp://x"}]), "extenders[0]: must be an http or https URL, got \"ftp://x\""),
         (json!([{"urlPrefix": "http://x", "verb": "f"}]), "extenders[0].verb: unknown field"),
         (json!([{"urlPrefix": "https://x", "tlsConfig": {"caFile": "/nowhere"}}]), "extenders[0]: /nowhere"),
     ] {

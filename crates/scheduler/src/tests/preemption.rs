@@ -85,7 +85,7 @@ fn who_waits_for_a_victim_looks_elsewhere_when_its_node_is_of_no_more_use() {
             "spec": {"priority": 1}, "status": {"conditions": [{"type": "DisruptionTarget", "status": "True",
             "reason": "PreemptionByScheduler"}]}});
         c.put_pod(on(&first, asks(&asked.victims[0].name, "4", going)), now);
-        c.room_asked(&asked, now);
+        c.room_asked(&asked, true, now);
         now += crate::queue::BACKOFF.max;
         match c.step(now) {
             Step::Idle(_) => {}
@@ -104,7 +104,7 @@ fn who_waits_for_a_victim_looks_elsewhere_when_its_node_is_of_no_more_use() {
     let mut now = Instant::now();
     c.put_pod(ranked("p", "3", 7), now);
     let Step::Preempt(asked) = c.step(now) else { panic!("no preemption") };
-    c.room_asked(&asked, now);
+    c.room_asked(&asked, true, now);
     c.put_node(&cordoned("a"), now);
     now += crate::queue::BACKOFF.max;
     let Step::Report(said) = c.step(now) else { panic!("nothing said") };
@@ -123,8 +123,8 @@ fn promised_room_is_kept() {
     c.remove_pod(&on("n", ranked("low", "4", 1)), now);
     assert!(decide(&mut c, ranked("thief", "2", 1)).is_err(), "the room is promised");
     assert_eq!(decide(&mut c, ranked("small", "1", 1)), Ok("n".into()), "what is left is not");
-    c.room_asked(&asked, now);
+    c.room_asked(&asked, true, now);
     let later = now + crate::queue::BACKOFF.max;
-    let Step::Bind(p) = c.step(later) else { panic!("not bound") };
+    let Step::Bind(p) = c.step(later) else { panic!("pod was not bound") };
     assert_eq!(&*p.name, "p");
 }

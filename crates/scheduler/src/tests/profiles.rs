@@ -134,7 +134,7 @@ fn what_plugins_are_told() {
         (
             "VolumeBinding",
             json!({"bindTimeoutSeconds": -1}),
-            "bindTimeoutSeconds: -1 is no whole number from 0 to 2147483647",
+            "bindTimeoutSeconds: must be an integer from 0 to 2147483647, got -1",
         ),
         ("VolumeBinding", json!({"shape": [{"utilization": 0, "score": 0}]}), "shape: is not supported"),
         ("DynamicResources", json!({"bindingTimeout": "0.5s"}), "bindingTimeout: \"0.5s\": must be at least 1 second"),
@@ -142,7 +142,7 @@ fn what_plugins_are_told() {
         (
             "InterPodAffinity",
             json!({"hardPodAffinityWeight": 101}),
-            "hardPodAffinityWeight: 101 is no whole number from 0 to 100",
+            "hardPodAffinityWeight: must be an integer from 0 to 100, got 101",
         ),
     ] {
         assert_eq!(read(name, args).unwrap_err().0, [format!("profiles[0].pluginConfig[0].args.{want}")]);

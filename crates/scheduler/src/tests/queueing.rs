@@ -230,7 +230,7 @@ fn which_changes_of_a_node_are_of_use() {
 fn bindings_that_fail() {
     let (mut c, t) = (core(&[node("n", json!({}))], &[]), Instant::now());
     c.put_pod(asks("p", "3", json!({})), t);
-    let Step::Bind(p) = c.step(t) else { panic!("not bound") };
+    let Step::Bind(p) = c.step(t) else { panic!("pod was not bound") };
     c.put_pod(asks("p", "3", json!({"status": {"phase": "Pending"}})), t);
     assert!(matches!(c.step(t), Step::Idle(_)), "an assumed pod does not wait");
     c.failed(&p, false, t);
@@ -239,4 +239,27 @@ fn bindings_that_fail() {
     let Step::Bind(p) = c.step(t + s(1)) else { panic!("not tried again") };
     c.failed(&p, true, t);
     assert!(matches!(c.step(t + s(99)), Step::Idle(None)), "gone is gone");
+}
+
+/// A pod is refused and others are asked about it, an extender or the victims of a preemption; then something happens.
+#[test]
+fn what_happens_while_others_are_asked_is_not_missed() {
+    type Happens = fn(&mut Queue, Instant);
+    let table: [(&str, Happens, bool); 5] = [
+        ("nothing", |_, _| {}, false),
+        ("a change of use", |q, t| q.requeue(t, "test", |_, by| by.meets(fit())), true),
+        ("another one", |q, t| q.requeue(t, "test", |_, by| by.meets(only("InterPodAffinity"))), false),
+        ("its node changes", |q, t| q.wake("a", "test", t), true),
+        ("it changes itself", |q, t| q.put(pod("a", json!({"metadata": {"labels": {"x": "y"}}})), false, t), true),
+    ];
+    for (what, happens, again) in table {
+        let (mut q, t) = (Queue::default(), Instant::now());
+        q.put(pod("a", json!({})), false, t);
+        q.pop(t);
+        q.ask_others("a", fit());
+        happens(&mut q, t);
+        q.refuse("a", fit(), t);
+        assert_eq!((q.depth().backoff, q.depth().unschedulable), (again.into(), (!again).into()), "{what}");
+        assert_eq!(popped(&mut q, t + s(1)).is_some(), again, "{what}");
+    }
 }

@@ -230,7 +230,7 @@ fn how_far_a_plan_is() {
     put_claim(&mut c, &written(&to_make, "7"));
     assert_eq!(c.volumes_progress(&binding), failed(lost), "it is to be chosen again");
     c.remove_pod(&binding.pod, Instant::now());
-    assert_eq!(c.volumes_progress(&binding), failed("the pod is gone".into()));
+    assert_eq!(c.volumes_progress(&binding), failed("the pod was deleted".into()));
 }
 
 #[test]

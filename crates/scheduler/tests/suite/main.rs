@@ -2,3 +2,4 @@
 
 mod binds;
 mod extenders;
+mod requeue;

@@ -60,7 +60,7 @@ impl<'a> Arguments<'a> {
         match self.at(place) {
             Value::List(items) => Ok(items),
             Value::Nil => Ok(&[]),
-            other => Err(fault(format!("a list is needed, not {}", other.type_name()))),
+            other => Err(fault(format!("must be a list, got {}", other.type_name()))),
         }
     }
 
@@ -69,7 +69,7 @@ impl<'a> Arguments<'a> {
         match self.at(place) {
             Value::Map(map) => Ok((**map).clone()),
             Value::Nil => Ok(BTreeMap::new()),
-            other => Err(fault(format!("a map is needed, not {}", other.type_name()))),
+            other => Err(fault(format!("must be a mapping, got {}", other.type_name()))),
         }
     }
 }

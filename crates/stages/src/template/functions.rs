@@ -21,7 +21,7 @@ pub fn all(surroundings: &Arc<dyn Surroundings>) -> FuncMap {
 fn pure((name, least, function): Row) -> (String, ValueFunc) {
     let call: ValueFunc = Arc::new(move |a: &[Value]| {
         if a.len() < least {
-            return Err(fault(format!("{name}: {least} arguments are needed, not {}", a.len())));
+            return Err(fault(format!("{name}: requires {least} arguments, got {}", a.len())));
         }
         function(&Arguments(a)).map_err(|e| match e {
             TemplateError::Exec(why) => fault(format!("{name}: {why}")),

@@ -24,7 +24,7 @@ fn rounded(a: &Arguments<'_>) -> Value {
 fn random(a: &Arguments<'_>) -> Result<Value> {
     let (least, most) = (a.integer(0), a.integer(1));
     if least >= most {
-        return Err(fault("the second number must be larger"));
+        return Err(fault("the second number must be greater than the first"));
     }
     Ok(Value::Int(rand::rng().random_range(least..most)))
 }

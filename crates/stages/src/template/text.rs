@@ -61,7 +61,7 @@ fn part(a: &Arguments<'_>) -> Value {
 fn repeated(a: &Arguments<'_>) -> Result<Value> {
     let (count, of) = (usize::try_from(a.integer(0)).unwrap_or(0), a.last_text());
     if count.saturating_mul(of.len()) > LENGTH_MAX {
-        return Err(fault("the text is too long"));
+        return Err(fault("the string is too long"));
     }
     Ok(text(of.repeat(count)))
 }
@@ -80,7 +80,7 @@ fn titled(of: &str) -> String {
 fn random(a: &Arguments<'_>, signs: &str) -> Result<Value> {
     let count = usize::try_from(a.integer(0)).unwrap_or(0);
     if count > LENGTH_MAX {
-        return Err(fault("the text is too long"));
+        return Err(fault("the string is too long"));
     }
     let signs = signs.as_bytes();
     let one = |_| char::from(signs[rand::rng().random_range(0..signs.len())]);

@@ -8,15 +8,15 @@ use super::convert::text;
 
 fn time(value: &Value) -> Result<Timestamp> {
     match value {
-        Value::String(s) => s.parse().map_err(|_| fault(format!("{s:?} is no time"))),
+        Value::String(s) => s.parse().map_err(|_| fault(format!("must be a time, got {s:?}"))),
         Value::Int(seconds) => Timestamp::from_second(*seconds).map_err(|e| fault(e.to_string())),
-        other => Err(fault(format!("a time is needed, not {}", other.type_name()))),
+        other => Err(fault(format!("must be a time, got {}", other.type_name()))),
     }
 }
 
 /// Later, or with a sign earlier.
 fn moved(a: &Arguments<'_>) -> Result<Value> {
-    let by = nanoseconds(a.at(0)).ok_or_else(|| fault(format!("{:?} is no duration", a.text(0))))?;
+    let by = nanoseconds(a.at(0)).ok_or_else(|| fault(format!("must be a duration, got {:?}", a.text(0))))?;
     let time = time(a.at(1))?.checked_add(by).map_err(|e| fault(e.to_string()))?;
     Ok(text(written(time)))
 }

@@ -49,7 +49,7 @@ impl Ballast {
                 true
             }
             Err(error) => {
-                tracing::debug!(%error, "no room is kept for a full disk");
+                tracing::debug!(%error, "reserving disk space for deletions on a full disk failed");
                 let _ = std::fs::remove_file(path);
                 false
             }
@@ -67,7 +67,7 @@ impl Ballast {
             }
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(%error, file = %path.display(), "the ballast cannot be removed");
+                    tracing::warn!(%error, file = %path.display(), "removing the file that reserves disk space failed");
                 }
                 false
             }

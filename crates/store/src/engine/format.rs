@@ -3,6 +3,7 @@
 //! Each row and each mark begins with a checksum over its number or name and its bytes, so that nothing damaged is served.
 //! Of an encrypted record only the key and its revisions are in the clear.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -68,6 +69,8 @@ pub(crate) enum Mark {
 /// One stored key and value, decoded.
 pub(crate) enum Stored {
     Record(Arc<Record>, Writer),
+    /// Name and revision of a record that cannot be decrypted now, and why.
+    Locked(Key, u64, SealError),
     Mark(Mark),
 }
 
@@ -193,6 +196,8 @@ pub(crate) struct Decoder<'a> {
     namespace: Option<Arc<str>>,
     names: FieldNames,
     labels: Interner<[u8]>,
+    /// Resources of which a record could not be decrypted for now.
+    locked: HashMap<Resource, SealError>,
 }
 
 impl<'a> Decoder<'a> {
@@ -204,7 +209,18 @@ impl<'a> Decoder<'a> {
             namespace: None,
             names: FieldNames::default(),
             labels: Interner::default(),
+            locked: HashMap::new(),
         }
+    }
+
+    /// A decoder of rows without the mark that says which format they have.
+    pub fn of_format(at_rest: Option<&'a dyn AtRest>, format: u64) -> Self {
+        Self { format, ..Self::new(at_rest) }
+    }
+
+    /// The resources of which a record could not be decrypted because a key service was not available. It is not asked for the others.
+    pub fn into_locked(self) -> HashMap<Resource, SealError> {
+        self.locked
     }
 
     /// Decodes an entry, decrypted where it is encrypted.
@@ -213,7 +229,7 @@ impl<'a> Decoder<'a> {
             StoredHead::Whole(stored) => Ok(stored),
             StoredHead::Encrypted(key, _) => Err(EngineError::Sealed {
                 key: key.to_string(),
-                reason: "it is encrypted, and no --encryption-provider-config says how".to_owned(),
+                reason: "it is encrypted, and no --encryption-provider-config is given".to_owned(),
             }),
         }
     }
@@ -224,9 +240,9 @@ impl<'a> Decoder<'a> {
             Entry::Record { id, value } => {
                 let unreadable = |why: &str| damaged(format!("record {id} {why}{}", name_of(value)));
                 let value = checked(&id.to_le_bytes(), value, self.format)
-                    .ok_or_else(|| unreadable("is not what was written (its checksum differs)"))?;
+                    .ok_or_else(|| unreadable("is damaged: checksum mismatch"))?;
                 let mut from = value;
-                let head = self.head(&mut from).ok_or_else(|| unreadable("cannot be read"))?;
+                let head = self.head(&mut from).ok_or_else(|| unreadable("cannot be decoded"))?;
                 let Some(at_rest) = self.at_rest.filter(|_| head.flags & SEALED != 0) else {
                     if head.flags & SEALED != 0 {
                         return Ok(StoredHead::Encrypted(head.key, head.revision));
@@ -235,12 +251,23 @@ impl<'a> Decoder<'a> {
                         let reason = "it is not encrypted, and the configuration has no identity provider for it";
                         return Err(EngineError::Sealed { key: head.key.to_string(), reason: reason.to_owned() });
                     }
-                    let record = self.plain(head, from).ok_or_else(|| unreadable("cannot be read"))?;
+                    let record = self.plain(head, from).ok_or_else(|| unreadable("cannot be decoded"))?;
                     return Ok(StoredHead::Whole(Stored::Record(Arc::new(record), Writer::CLEAR)));
                 };
-                let opened = at_rest
-                    .open(&head.key, from)
-                    .map_err(|why| EngineError::Sealed { key: head.key.to_string(), reason: why.to_string() })?;
+                if let Some(why) = self.locked.get(&head.key.resource) {
+                    let why = why.clone();
+                    return Ok(StoredHead::Whole(Stored::Locked(head.key, head.revision, why)));
+                }
+                let opened = match at_rest.open(&head.key, from) {
+                    Ok(opened) => opened,
+                    Err(why @ SealError::Unavailable(_)) => {
+                        self.locked.insert(head.key.resource, why.clone());
+                        return Ok(StoredHead::Whole(Stored::Locked(head.key, head.revision, why)));
+                    }
+                    Err(SealError::Invalid(reason)) => {
+                        return Err(EngineError::Sealed { key: head.key.to_string(), reason });
+                    }
+                };
                 let record = self.plain(head, &opened.plain).ok_or_else(|| unreadable("cannot be read"))?;
                 Ok(StoredHead::Whole(Stored::Record(Arc::new(record), opened.writer)))
             }
@@ -250,7 +277,7 @@ impl<'a> Decoder<'a> {
                     self.format = format;
                 }
                 mark.map(|mark| StoredHead::Whole(Stored::Mark(mark)))
-                    .ok_or_else(|| damaged(format!("{} cannot be read", name.escape_debug())))
+                    .ok_or_else(|| damaged(format!("{} cannot be decoded", name.escape_debug())))
             }
         }
     }

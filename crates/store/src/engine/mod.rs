@@ -149,8 +149,7 @@ pub enum EngineError {
     },
     /// There is no store where there must be one.
     #[error(
-        "{} is missing, and this directory was a cluster's. Restore a snapshot (kelson snapshot restore), or move the store \
-         back; for a new cluster, take an empty data directory",
+        "{} is missing, but this directory belonged to a cluster. Restore a snapshot (kelson snapshot restore) or move the store back; for a new cluster, use an empty data directory",
         .0.display()
     )]
     Missing(PathBuf),
@@ -163,7 +162,7 @@ pub enum EngineError {
         reason: String,
     },
     /// The files were written by another version in a format that this one does not read.
-    #[error("the store has format {found}, this version reads format {expected}")]
+    #[error("the store has format {found}, expected format {expected}")]
     Format {
         /// Format of the files.
         found: u64,
@@ -180,7 +179,7 @@ pub enum EngineError {
     },
     /// The disk did not confirm what was handed to it. The kernel may have dropped those bytes and yet answer the next
     /// sync with success, so trying again proves nothing: only what a new opening reads is true.
-    #[error("{context}: the disk did not confirm the write: {reason}")]
+    #[error("{context}: syncing the write failed: {reason}")]
     Sync {
         /// What was being done.
         context: &'static str,

@@ -109,7 +109,7 @@ pub(super) fn check_database(database: &Path) -> Result<(), EngineError> {
     }
     let left = [log_of(database), beside(database, SUFFIX)].into_iter().find(|path| length(path) > 0);
     let Some(left) = left else { return Ok(()) };
-    let reason = format!("it is missing or empty, and {} says that it was written to", left.display());
+    let reason = format!("it is missing or empty, but {} shows that it was written", left.display());
     Err(EngineError::Corrupt { path: database.to_path_buf(), reason })
 }
 
@@ -128,17 +128,17 @@ pub(super) fn check_log(database: &Path) -> Result<(), EngineError> {
     let path = log_of(database);
     let reason = match wal::read(&path).map_err(unreadable)? {
         RecoveredLog::Absent if known.carried => return Ok(()),
-        RecoveredLog::Absent => format!("it is missing or empty, and had {} pages", wanted.frames),
-        RecoveredLog::NoHeader => "its header is not what was written".to_owned(),
+        RecoveredLog::Absent => format!("it is missing or empty, but had {} pages", wanted.frames),
+        RecoveredLog::NoHeader => "checksum mismatch in its header".to_owned(),
         RecoveredLog::Frames(found) if found.salts == wanted.salts && found.frames < wanted.frames => {
-            format!("page {} of {} is not what was written", found.frames + 1, wanted.frames)
+            format!("checksum mismatch in page {} of {}", found.frames + 1, wanted.frames)
         }
         // The log was begun again since, which happens when all of it is in the database.
         RecoveredLog::Frames(_) => return Ok(()),
     };
     let note = beside(database, SUFFIX);
     let reason = format!(
-        "{reason}: acknowledged writes are lost. Restore a snapshot, or remove {} to start without them",
+        "{reason}; acknowledged writes are lost. Restore a snapshot, or remove {} to start without them",
         note.display()
     );
     Err(EngineError::Corrupt { path, reason })
@@ -182,7 +182,7 @@ impl PositionFile {
         match self.write(frames, synced, carried) {
             Ok(()) => self.failing = false,
             Err(error) if !self.failing => {
-                tracing::warn!(%error, file = %self.path.display(), "the position of the write-ahead log cannot be noted");
+                tracing::warn!(%error, file = %self.path.display(), "recording the position of the write-ahead log failed");
                 self.failing = true;
             }
             Err(_) => {}
@@ -215,7 +215,7 @@ impl PositionFile {
     /// Makes the note survive a power cut.
     pub fn sync(&self) {
         if let Err(error) = self.file.sync_data() {
-            tracing::warn!(%error, file = %self.path.display(), "the position of the write-ahead log was not synced");
+            tracing::warn!(%error, file = %self.path.display(), "syncing the position of the write-ahead log failed");
         }
     }
 

@@ -83,7 +83,7 @@ impl SqliteEngine {
         }
         check_pages(&connection, &path)?;
         let position = PositionFile::open(&path)
-            .inspect_err(|error| tracing::warn!(%error, "damage of the write-ahead log will not be noticed"))
+            .inspect_err(|error| tracing::warn!(%error, "recording the position of the write-ahead log is off; damage of it will not be detected"))
             .ok();
         if tables == 0 {
             sync_directory(dir)?;
@@ -183,7 +183,7 @@ impl SqliteEngine {
         self.carries_over = carries;
         let done = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, !carries);
         if let Err(error) = done {
-            tracing::warn!(%error, "the write-ahead log cannot be left as it is");
+            tracing::warn!(%error, "leaving the write-ahead log for the next start failed");
         }
     }
 
@@ -199,7 +199,7 @@ impl SqliteEngine {
     fn noted(&mut self, synced: bool) {
         match self.log_pages(LOOK) {
             Ok((pages, _)) => self.position.iter_mut().for_each(|position| position.note(pages, synced, false)),
-            Err(error) => tracing::warn!(%error, "the length of the write-ahead log is not known"),
+            Err(error) => tracing::warn!(%error, "reading the length of the write-ahead log failed"),
         }
     }
 
@@ -248,7 +248,7 @@ impl Drop for SqliteEngine {
             Ok(true) => self.position.iter().for_each(PositionFile::sync),
             Ok(false) => self.leave_files_alone(),
             Err(error) => {
-                tracing::warn!(%error, "the write-ahead log stays for the next start");
+                tracing::warn!(%error, "leaving the write-ahead log for the next start");
                 self.leave_files_alone();
             }
         }
@@ -259,7 +259,7 @@ type LoadRow<'a> = dyn FnMut(&rusqlite::Row<'_>) -> Result<(), EngineError> + 'a
 
 impl Engine for SqliteEngine {
     fn load(&mut self, sink: &mut Sink<'_>) -> Result<(), EngineError> {
-        let odd = |_| EngineError::Corrupt { path: self.path.clone(), reason: "a row of the wrong type".to_owned() };
+        let odd = |_| EngineError::Corrupt { path: self.path.clone(), reason: "a row has the wrong type".to_owned() };
         self.load_table("SELECT name, value FROM marks ORDER BY name <> 'format'", &mut |row| {
             let name = row.get_ref(0).and_then(|name| Ok(name.as_str()?)).map_err(odd)?;
             let value = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(odd)?;

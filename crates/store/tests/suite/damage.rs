@@ -129,7 +129,7 @@ impl AtRest for Turned {
     fn seal(&self, _: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError> {
         let writer = self.writer(Resource::parse("secrets")).unwrap();
         if writer.0 == 99 {
-            return Err(SealError("the key service is away".into()));
+            return Err(SealError::Unavailable("the key service is away".into()));
         }
         let mut bytes = vec![writer.0 as u8];
         bytes.extend(plain.iter().map(|b| b ^ 0xff));

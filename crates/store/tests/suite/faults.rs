@@ -249,3 +249,32 @@ async fn a_full_store_takes_only_what_makes_it_smaller() {
     store.commit(Write::delete(Key::new(Resource::parse("pods"), "default", "p1"), Precondition::Any)).await.unwrap();
     store.commit(put("again", 1000)).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_full_namespace_does_not_fill_the_store() {
+    const MAX: usize = 20_000;
+    let options = StoreOptions { bytes_max: MAX * 3, namespace_bytes_max: MAX, ..StoreOptions::default() };
+    let store = Store::in_memory(options);
+    let of = |namespace: &str, name: &str| {
+        let write = put(name, 1000);
+        Write { key: Key::new(write.key.resource, namespace, name), ..write }
+    };
+    let fill = async |namespace: &str| {
+        for n in 0.. {
+            if let Err(error) = store.commit(of(namespace, &format!("p{n}"))).await {
+                return (n, error);
+            }
+        }
+        unreachable!("it is never full")
+    };
+    let (taken, refused) = fill("one").await;
+    assert!((10..20).contains(&taken), "{taken}");
+    let StoreError::NamespaceFull { namespace, bytes, limit: MAX } = refused else { panic!("{refused}") };
+    assert!(namespace == "one" && bytes <= MAX, "{namespace}: {bytes}");
+    assert_eq!(fill("two").await.0, taken, "the other namespace has as much");
+    store.commit(of("", "cluster-scoped")).await.unwrap();
+    let gone = Write::delete(Key::new(Resource::parse("pods"), "one", "p0"), Precondition::Any);
+    store.commit(gone).await.unwrap();
+    store.commit(of("one", "again")).await.unwrap();
+    assert!(store.commit(of("one", "more")).await.is_err());
+}

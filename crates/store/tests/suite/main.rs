@@ -9,5 +9,6 @@ mod faults;
 mod history;
 mod kills;
 mod linear;
+mod locked;
 mod model;
 mod power;

@@ -88,7 +88,7 @@ async fn read_loop<T: AsyncRead>(mut io: ReadHalf<T>, shared: Arc<Shared>, mut d
         }
     };
     if matches!(error, StreamError::Protocol(_) | StreamError::Limit(_)) {
-        tracing::debug!(%error, "streaming connection ends");
+        tracing::debug!(%error, "streaming connection failed");
         shared.fail(error.clone());
         let _ = tokio::time::timeout(LINGER, phase.wait_for(|phase| *phase >= Phase::Written)).await;
     }

@@ -151,7 +151,7 @@ impl Default for HeaderDecompressor {
 }
 
 fn parse(mut plain: &[u8]) -> Result<Headers, StreamError> {
-    let short = || StreamError::Protocol("header block cut short".into());
+    let short = || StreamError::Protocol("header block is truncated".into());
     let count = take_u32(&mut plain).ok_or_else(short)?;
     if count > HEADER_COUNT_MAX {
         return Err(StreamError::Limit("SPDY header count"));

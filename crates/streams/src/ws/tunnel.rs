@@ -72,7 +72,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> TunnelStream<T> {
     fn event(&mut self, event: Event, cx: &mut Context<'_>) -> io::Result<()> {
         match event {
             Event::Message { text: true, .. } => {
-                return Err(StreamError::Protocol("websocket: tunnel wants binary messages".into()).into());
+                return Err(StreamError::Protocol("websocket: tunnel requires binary messages".into()).into());
             }
             Event::Message { data, .. } => self.ready = data,
             Event::Ping(data) if !self.close_sent && self.output.len() < PONG_BUFFER_BYTES_MAX => {

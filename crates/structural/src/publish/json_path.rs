@@ -77,6 +77,10 @@ impl JsonPath {
         while !rest.is_empty() {
             rest = match rest.strip_prefix('.') {
                 Some(after) if after.starts_with('.') => {
+                    let begins = |c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '[');
+                    if !after[1..].is_empty() && !after[1..].starts_with(begins) {
+                        return None;
+                    }
                     steps.push(Step::Descend);
                     // What follows is a name or brackets, as after one dot.
                     if after[1..].starts_with('[') { &after[1..] } else { after }
@@ -84,7 +88,7 @@ impl JsonPath {
                 Some(after) if after.is_empty() || after.starts_with('[') => after,
                 Some(after) => field(after, &mut steps)?,
                 None if rest.starts_with('[') => brackets(&rest[1..], depth, &mut steps)?,
-                None if steps.is_empty() => field(rest, &mut steps)?,
+                None if steps.is_empty() && is_identifier(rest) => field(rest, &mut steps)?,
                 None => return None,
             };
         }
@@ -105,6 +109,12 @@ impl JsonPath {
         }
         Some(found)
     }
+}
+
+/// Whether a path that begins with neither a dot nor a bracket begins with a name.
+fn is_identifier(text: &str) -> bool {
+    let end = text.find(['.', '[']).unwrap_or(text.len());
+    text.starts_with(|c: char| c.is_alphanumeric() || c == '_') && !text[..end].contains(['\n', '\r', '{', '}'])
 }
 
 /// A name after a dot; a backslash takes a dot's meaning.

@@ -41,9 +41,9 @@ pub struct Listed {
 /// Why a request is not fulfilled.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    #[error("there is no cluster {0:?}")]
+    #[error("cluster {0:?} does not exist")]
     NotFound(String),
-    #[error("{0} clusters live already")]
+    #[error("the maximum of {0} clusters is reached")]
     TooMany(usize),
     #[error(transparent)]
     Cluster(#[from] Error),

@@ -38,9 +38,10 @@ pub async fn listen(address: Address, clusters: Arc<Clusters>, tasks: &Tasks) ->
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let group = tasks.clone();
     match address {
-        Address::Tcp(address) if !address.ip().is_loopback() => {
-            Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, format!("{address} is no loopback address")))
-        }
+        Address::Tcp(address) if !address.ip().is_loopback() => Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            format!("must be a loopback address, got {address}"),
+        )),
         Address::Tcp(address) => {
             let listener = TcpListener::bind(address).await?;
             let bound = Address::Tcp(listener.local_addr()?);
@@ -100,7 +101,7 @@ async fn answer(clusters: &Clusters, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     // A page in a browser of this machine may send requests here; none of them is wanted.
     if head.headers.contains_key(header::ORIGIN) || !names_this_machine(head.headers.get(header::HOST)) {
-        return fault(StatusCode::FORBIDDEN, "requests of web pages and for other machines are not served");
+        return fault(StatusCode::FORBIDDEN, "requests from web pages or for other hosts are not allowed");
     }
     let path = head.uri.path().trim_end_matches('/').to_owned();
     match (&head.method, path.as_str(), path.strip_prefix("/clusters/")) {
@@ -115,10 +116,8 @@ async fn answer(clusters: &Clusters, request: Request<Incoming>) -> Answer {
             Ok(()) => plain(StatusCode::NO_CONTENT, ""),
             Err(refused) => refusal(&refused),
         },
-        (_, "/healthz" | "/clusters", _) | (_, _, Some(_)) => {
-            fault(StatusCode::METHOD_NOT_ALLOWED, "this is not done here")
-        }
-        _ => fault(StatusCode::NOT_FOUND, "there is no such path"),
+        (_, "/healthz" | "/clusters", _) | (_, _, Some(_)) => fault(StatusCode::METHOD_NOT_ALLOWED, "not supported"),
+        _ => fault(StatusCode::NOT_FOUND, "path not found"),
     }
 }
 

@@ -31,12 +31,12 @@ fn only_what_the_token_signed_is_believed() {
     assert_eq!(check(signed.clone(), &[pin]).unwrap(), ca.cert_pem());
     let rows = [
         (json!({}), vec![], "soon: the cluster's cluster-info holds no kubeconfig"),
-        (json!({"kubeconfig": text}), vec![], "soon: the cluster does not know the token \"abcdef\""),
-        (json!({"kubeconfig": text, "jws-kubeconfig-abcdef": forged}), vec![], "never: the signature under token"),
+        (json!({"kubeconfig": text}), vec![], "soon: token \"abcdef\" does not exist"),
+        (json!({"kubeconfig": text, "jws-kubeconfig-abcdef": forged}), vec![], "never: the signature for token"),
         (
             json!({"kubeconfig": format!("{text} "), "jws-kubeconfig-abcdef": good}),
             vec![],
-            "never: the signature under token",
+            "never: the signature for token",
         ),
         (signed, vec![format!("sha256:{}", "0".repeat(64))], "never: --token-ca-cert-hash: the cluster's CA is"),
     ];
@@ -121,7 +121,7 @@ fn a_machine_joins_its_own_cluster_anew_and_no_other() {
     let judge = |found| again(Path::new("/d"), &before, found, &why);
     assert_eq!(judge(Ok(known("new", 7))).unwrap().ca, "new");
     let rows = [
-        (Ok(known("new", 8)), ["the token is of another cluster", "kelson cleanup --delete-data --data-dir /d"]),
+        (Ok(known("new", 8)), ["the token belongs to another cluster", "kelson cleanup --delete-data --data-dir /d"]),
         (Err(anyhow!("it has expired")), ["kelson token create", "it has expired"]),
     ];
     for (found, parts) in rows {
@@ -184,7 +184,7 @@ async fn a_new_cluster_that_lets_nobody_read_its_cluster_info_yet_is_waited_for(
     // A cluster that never lets anybody: the way without it is told.
     let (found, took) = read(vec![403; 1_000]).await;
     let error = found.unwrap_err().to_string();
-    assert!(error.contains("does not let anybody read") && error.contains("--server-ca"), "{error}");
+    assert!(error.contains("does not allow anonymous reads") && error.contains("--server-ca"), "{error}");
     assert!(took >= PATIENCE && took < PATIENCE + PAUSE_MAX, "{took:?}");
     let (found, took) = read(vec![400]).await;
     assert!(found.is_err() && took.is_zero(), "a request that is no good does not get better");

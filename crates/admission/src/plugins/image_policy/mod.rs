@@ -133,7 +133,7 @@ impl ImagePolicyWebhook {
         let bytes = self.ask(&review).await?;
         let review: Value = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
         if !matches!(text(&review, &["kind"]), "ImageReview") {
-            return Err(format!("unexpected kind {:?} of the answer", text(&review, &["kind"])));
+            return Err(format!("unexpected kind {:?} in the response", text(&review, &["kind"])));
         }
         let status = at(&review, &["status"]);
         let annotations = strings(status, &["auditAnnotations"]).map(|(k, v)| (k.to_owned(), v.to_owned()));
@@ -217,7 +217,7 @@ impl AsyncPlugin for ImagePolicyWebhook {
         let answer = match self.answer(&spec_of(a)).await {
             Ok(answer) => answer,
             Err(why) if self.settings.allows_by_default => {
-                tracing::warn!(%why, "the image policy's server could not be asked; the pod is allowed");
+                tracing::warn!(%why, "calling the image policy webhook failed; allowing the pod");
                 notes.annotate(format!("{PREFIX}failed-open"), "true");
                 return Ok(());
             }

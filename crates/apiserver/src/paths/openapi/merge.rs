@@ -1,16 +1,16 @@
-//! Other servers' version 2 documents within ours: of each, the paths of the group version that it answers for, and what they
-//! refer to (upstream's `kube-aggregator/pkg/controllers/openapi/aggregator`).
+//! Merges OpenAPI v2 documents of aggregated API servers: of each, the paths of its group version and what they refer to (upstream's
+//! `kube-aggregator/pkg/controllers/openapi/aggregator`).
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-/// What a document has besides paths, and how references to it begin.
+/// The parts of a document that are referred to, and the prefixes of references.
 const SHARED: [(&str, &str); 2] = [("definitions", "#/definitions/"), ("parameters", "#/parameters/")];
-/// Names tried for a definition whose name stands for something else here.
+/// Names that are tried for a definition whose name is taken.
 const NAMES_MAX: usize = 16;
 
-/// Takes over what `theirs` says of the paths below `root` (`/apis/GROUP/VERSION/`). Paths that are there already stay.
-pub fn take(ours: &mut Value, mut theirs: Value, root: &str) {
+/// Adds the paths of `theirs` below `root` (`/apis/GROUP/VERSION/`). Existing paths are kept.
+pub fn add_paths(ours: &mut Value, mut theirs: Value, root: &str) {
     let paths = theirs["paths"].take();
     let Value::Object(paths) = paths else { return };
     let known = |path: &str| ours["paths"].get(path).is_some();
@@ -40,7 +40,7 @@ pub fn take(ours: &mut Value, mut theirs: Value, root: &str) {
     }
 }
 
-/// Everything that the paths refer to, directly or through what they refer to.
+/// All references in the paths, direct and indirect.
 fn referred(paths: &Map<String, Value>, document: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut pending: Vec<&Value> = paths.values().collect();
@@ -62,8 +62,9 @@ fn referred(paths: &Map<String, Value>, document: &Value) -> BTreeSet<String> {
     found
 }
 
-/// The name under which something is put among what is there: its own, or one with a number when that is taken by something
-/// else. `None` for what is not there or finds no name.
+/// The name for a definition: its own, or one with a number if that is taken by a different definition. `None` for a missing
+/// definition, or
+/// if no name is free.
 fn place(there: &Value, name: &str, schema: &Value) -> Option<String> {
     if schema.is_null() {
         return None;
@@ -100,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_what_belongs_to_the_group_version_comes() {
+    fn only_what_belongs_to_the_group_version_is_added() {
         let mut ours = json!({"paths": {"/api/v1/pods": {}}, "parameters": {},
             "definitions": {"Meta": {"type": "object"}, "Same": {"type": "string"}}});
         let get = json!({"responses": {"200": {"schema": {"$ref": "#/definitions/Thing"}}},
@@ -116,7 +117,7 @@ mod tests {
                 "Unused": {},
             },
         });
-        take(&mut ours, theirs, "/apis/far.example.com/v1/");
+        add_paths(&mut ours, theirs, "/apis/far.example.com/v1/");
         let names = |part: &str| ours[part].as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(names("paths"), "/api/v1/pods /apis/far.example.com/v1/things");
         assert_eq!(names("definitions"), "Meta Meta_v2 Same Thing");

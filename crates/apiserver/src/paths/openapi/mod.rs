@@ -1,5 +1,5 @@
-//! OpenAPI: the documents of what is served, v2 and v3, made from the catalog and the schema table when somebody asks.
-//! Facts come from the table, sentences from `kelson_schema::description`.
+//! OpenAPI documents v2 and v3, built on request from the catalog and the schema table. Descriptions come from
+//! `kelson_schema::description`.
 mod merge;
 mod operation;
 mod others;
@@ -69,7 +69,7 @@ pub async fn serve(cx: &RequestContext) -> Result<Answer, Status> {
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// The form of the v2 document; clients write the protobuf one's name in two ways.
+/// The encoding of the v2 document. Clients write the name of the protobuf form in two ways.
 fn v2_form(cx: &RequestContext) -> Result<&'static str, Status> {
     let clauses = clauses(&cx.headers);
     if clauses.is_empty() {
@@ -83,74 +83,78 @@ fn v2_form(cx: &RequestContext) -> Result<&'static str, Status> {
     clauses.iter().find_map(|c| form(c.media)).ok_or_else(|| Status::not_acceptable(&[JSON, PROTOBUF]))
 }
 
-/// The v3 documents have no protobuf form here; clients fall back to JSON.
+/// Whether JSON is accepted. The v3 documents have no protobuf form here; clients fall back to JSON.
 fn accepts_json(cx: &RequestContext) -> bool {
     let clauses = clauses(&cx.headers);
     clauses.is_empty() || clauses.iter().any(|c| matches!(c.media, "application/json" | "*/*" | "application/*"))
 }
 
-/// The document of everything that is served, here or by another server.
+/// The document of everything that is served, including aggregated API servers.
 async fn whole(cx: &RequestContext, form: &'static str) -> Result<Answer, Status> {
     let server = &cx.server;
     let remotes: Vec<Arc<Remote>> = server.aggregation.remotes().into_iter().filter(|r| r.is_available()).collect();
     let mut generation = server.catalog.generation();
     if !remotes.is_empty() {
-        // What other servers say may change without anybody telling.
+        // Documents of aggregated API servers may change without notice.
         generation += server.aggregation.generation() + age(cx);
     }
     let name = if form == JSON { "v2" } else { "v2.pb" };
     if let Some(document) = server.openapi.find(name, generation) {
-        return Ok(told(cx, form, document));
+        return Ok(with_etag(cx, form, document));
     }
     let others = documents_of(&remotes).await;
     let make = || {
         let mut whole = v2(&server.catalog);
         for (remote, theirs) in others {
             let spec = remote.spec();
-            merge::take(&mut whole, theirs, &format!("/apis/{}/{}/", spec.group, spec.version));
+            merge::add_paths(&mut whole, theirs, &format!("/apis/{}/{}/", spec.group, spec.version));
         }
         Some(if form == JSON { text(&whole) } else { proto::document(&whole).into() })
     };
     let made = server.openapi.get(name, generation, make).await;
-    Ok(told(cx, form, made.ok_or_else(Status::no_such_path)?))
+    Ok(with_etag(cx, form, made.ok_or_else(Status::no_such_path)?))
 }
 
-/// How long another server's version 2 document is believed without asking, seconds; upstream's downloader asks as often.
+/// How long the v2 document of an aggregated API server is cached, in seconds (as upstream's downloader).
 const REMOTE_AGE_S: i64 = 60;
-/// How long another server may take to answer with it.
+/// Timeout of fetching it.
 const REMOTE_TIMEOUT: Duration = Duration::from_secs(5);
-/// As whom other servers are asked, as upstream's aggregator.
+/// The user of these requests, as in upstream's aggregator.
 const AGGREGATOR: &str = "system:aggregator";
-/// A document of another server.
+/// Largest document of an aggregated API server in bytes.
 const DOCUMENT_BYTES_MAX: usize = 16 << 20;
 
-/// Changes when other servers should be asked again.
+/// A number that changes when aggregated API servers must be asked again.
 fn age(cx: &RequestContext) -> u64 {
     u64::try_from(cx.server.clock.now().as_second() / REMOTE_AGE_S).unwrap_or(0)
 }
 
-/// What other servers publish; one that does not answer is left out.
+/// The documents of aggregated API servers. A server that does not answer is omitted.
 async fn documents_of(remotes: &[Arc<Remote>]) -> Vec<(Arc<Remote>, Value)> {
-    // The document is kept for whoever asks next: it must not be what one of them may see.
+    // The document is cached for all clients, so it must not depend on the rights of one.
     let asking = UserInfo::new(AGGREGATOR, [user::AUTHENTICATED]);
     let mut documents = Vec::new();
     for remote in remotes {
         let answer = remote.fetch("/openapi/v2", &asking, DOCUMENT_BYTES_MAX);
         let document = match tokio::time::timeout(REMOTE_TIMEOUT, answer).await {
             Ok(Ok((StatusCode::OK, body))) => serde_json::from_slice(&body).map_err(|e| e.to_string()),
-            Ok(Ok((code, _))) => Err(format!("it answers {code}")),
+            Ok(Ok((code, _))) => Err(format!("status {code}")),
             Ok(Err(why)) => Err(why),
-            Err(_) => Err("it does not answer in time".to_owned()),
+            Err(_) => Err("timeout".to_owned()),
         };
         match document {
             Ok(document) => documents.push((Arc::clone(remote), document)),
-            Err(why) => tracing::debug!(group = remote.spec().group, why, "no OpenAPI document of another server"),
+            Err(why) => tracing::debug!(
+                group = remote.spec().group,
+                why,
+                "failed to fetch the OpenAPI document of an aggregated API server"
+            ),
         }
     }
     documents
 }
 
-/// The document of a group version that another server answers for, as it publishes it.
+/// The document of a group version of an aggregated API server, as the server publishes it.
 async fn of_remote(cx: &RequestContext, remote: &Remote, path: &str) -> Result<Answer, Status> {
     let unavailable = |why: String| Status::unavailable(format!("error trying to reach service: {why}"));
     let (code, body) = remote.fetch(path, &cx.user, DOCUMENT_BYTES_MAX).await.map_err(unavailable)?;
@@ -168,17 +172,17 @@ async fn document(
     make: impl FnOnce() -> Option<Bytes>,
 ) -> Result<Answer, Status> {
     let document = cx.server.openapi.get(name, generation_of(&cx.server.catalog, name), make).await;
-    Ok(document.map_or_else(absent, |document| told(cx, form, document)))
+    Ok(document.map_or_else(absent, |document| with_etag(cx, form, document)))
 }
 
-/// The answer where no group version has a document: not a word.
+/// The empty answer for a group version without a document.
 fn absent() -> Answer {
     let mut answer = Answer::new(ApiBody::empty());
     *answer.status_mut() = StatusCode::NOT_FOUND;
     answer
 }
 
-fn told(cx: &RequestContext, form: &'static str, document: Document) -> Answer {
+fn with_etag(cx: &RequestContext, form: &'static str, document: Document) -> Answer {
     let unchanged = cx.headers.get(header::IF_NONE_MATCH).is_some_and(|v| *v == document.etag);
     let mut answer = if unchanged {
         answer(StatusCode::NOT_MODIFIED, form, ApiBody::empty())
@@ -198,7 +202,7 @@ fn document_name(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
-/// The group and version that a v3 document is of.
+/// The group and version of a v3 document.
 fn named_group_version(name: &str) -> Option<(&str, &str)> {
     match name.split('/').collect::<Vec<_>>()[..] {
         ["api", version] => Some(("", version)),
@@ -207,16 +211,16 @@ fn named_group_version(name: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Changes when the content of a v3 document does: with its own group version.
+/// A number that changes with the content of a v3 document.
 fn generation_of(catalog: &Catalog, name: &str) -> u64 {
     match named_group_version(name) {
         Some((group, version)) => catalog.generation_of(group, version),
-        // What is no resource is the same as long as the program is.
+        // Paths that are not resources change only with the program.
         None => 0,
     }
 }
 
-/// Stands for a document's content without making it: it changes with the program and with what is served.
+/// A hash that changes with a document's content, computed without building the document.
 fn hash(catalog: &Catalog, name: &str) -> String {
     let text = format!("{}\n{}\n{name}", kelson_meta::version::GIT_VERSION, generation_of(catalog, name));
     Sha256::digest(text).iter().map(|b| format!("{b:02X}")).collect()
@@ -241,7 +245,7 @@ fn index(server: &Server) -> Value {
 }
 
 fn info() -> Value {
-    // The minor version that is served, as upstream names what it emulates.
+    // The served minor version, like upstream's emulated version.
     json!({"title": "Kubernetes", "version": format!("{}.{}", kelson_meta::version::MAJOR, kelson_meta::version::MINOR)})
 }
 
@@ -257,7 +261,7 @@ fn v3(catalog: &Catalog, name: &str) -> Option<Value> {
         Some(paths) => paths,
         None => {
             let (group, version) = named_group_version(name)?;
-            collector.tell_of(group, version);
+            collector.add_group_version(group, version);
             of_group_version(catalog, group, version, &mut collector)?
         }
     };
@@ -269,7 +273,7 @@ fn v3(catalog: &Catalog, name: &str) -> Option<Value> {
     Some(json!({"openapi": "3.0.0", "info": info(), "paths": paths, "components": components}))
 }
 
-/// The paths of a group version; that of the group version itself is published for the built-in ones.
+/// The paths of a group version. Built-in ones include the path of the group version itself.
 fn of_group_version(
     catalog: &Catalog,
     group: &str,
@@ -286,7 +290,7 @@ fn of_group_version(
 
 fn v2(catalog: &Catalog) -> Value {
     let mut collector = Collector::new(OpenApiVersion::V2);
-    collector.tell_of_all();
+    collector.add_all_group_versions();
     let mut all = Map::new();
     for name in others::served_names(catalog) {
         all.extend(others::of(&name, &mut collector).unwrap_or_default());
@@ -306,7 +310,7 @@ fn v2(catalog: &Catalog) -> Value {
     })
 }
 
-/// The order of a document's parts, as upstream's encoder has it.
+/// The order of a document's parts in upstream's encoder.
 const ORDER: Order = &[(
     "",
     &[

@@ -1,6 +1,5 @@
-//! One operation: what its description, its identity, its parameters, its body and its answers are. The names follow
-//! upstream's `endpoints/installer.go` and, for custom resources, `pkg/controller/openapi/builder`; generated clients are
-//! named after them.
+//! One operation: its description, ID, parameters, body and responses. Names follow upstream's `endpoints/installer.go` and, for custom
+//! resources, `pkg/controller/openapi/builder`, because generated clients are named after them.
 use kelson_meta::Gvk;
 use serde_json::{Map, Value, json};
 
@@ -9,7 +8,7 @@ use super::schema::Collector;
 use super::version::OpenApiVersion;
 use crate::catalog::{ObjectSchema, Served, Sub};
 
-/// Which requests an operation stands for.
+/// The kind of request that an operation describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// GET of one object.
@@ -26,16 +25,16 @@ pub enum Verb {
     Delete,
     /// DELETE of a collection.
     DeleteCollection,
-    /// GET of the old path that watches one object.
+    /// GET of the deprecated path that watches one object.
     Watch,
-    /// GET of the old path that watches a collection.
+    /// GET of the deprecated path that watches a collection.
     WatchList,
-    /// Any method, passed on.
+    /// Any method, forwarded to a backend.
     Connect(&'static str),
 }
 
 impl Verb {
-    /// As discovery names it; `None` for what discovery does not list.
+    /// The verb in discovery.
     pub fn listed(self) -> &'static str {
         match self {
             Self::Get | Self::Connect(_) => "get",
@@ -48,7 +47,7 @@ impl Verb {
             Self::Watch | Self::WatchList => "watch",
         }
     }
-    /// Its method, in lower case.
+    /// The method in lower case.
     pub fn method(self) -> &'static str {
         match self {
             Self::Get | Self::List | Self::Watch | Self::WatchList => "get",
@@ -71,25 +70,25 @@ impl Verb {
     }
 }
 
-/// What an operation is of.
+/// The resource or subresource of an operation.
 pub struct OperationTarget<'a> {
-    /// The resource whose path it is.
+    /// The resource in the path.
     pub served: &'a Served,
-    /// The subresource at the end of the path, if there is one.
+    /// The subresource at the end of the path.
     pub sub: Option<&'a Sub>,
-    /// Whether the path names a namespace.
+    /// Whether the path contains a namespace.
     pub in_namespace: bool,
-    /// `ForAllNamespaces` or `WithPath`, at the end of the operation's name.
+    /// `ForAllNamespaces` or `WithPath`, the end of the operation's ID.
     pub suffix: &'static str,
 }
 
-/// An operation and its parameters, which go to the path where all of the path's operations have them.
+/// An operation and its parameters. Parameters that all operations of a path have are moved to the path.
 pub struct Operation {
-    /// Method, in lower case.
+    /// The method in lower case.
     pub method: &'static str,
-    /// All else that stands in it.
+    /// All other members.
     pub facts: Map<String, Value>,
-    /// Those that are no body.
+    /// Path and query parameters.
     pub parameters: Vec<Parameter>,
     /// In version 2, the body is a parameter.
     pub body: Option<Value>,
@@ -105,7 +104,7 @@ const PATCHES: [&str; 4] = [
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
-/// Custom resources have no strategic merge.
+/// Custom resources have no strategic merge patch.
 const PATCHES_OF_CUSTOM: [&str; 3] =
     ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 
@@ -119,7 +118,7 @@ impl OperationTarget<'_> {
     fn is_log(&self) -> bool {
         self.sub.is_some_and(|s| s.name == "log")
     }
-    /// The type that connections take their parameters from.
+    /// The type with the query parameters of a connection.
     fn connect_options(&self) -> Option<String> {
         let sub = self.sub?;
         let word = match sub.name.as_str() {
@@ -142,7 +141,7 @@ impl OperationTarget<'_> {
         self.served.has_verb("watch")
     }
 
-    /// What it does.
+    /// The description of the operation.
     fn sentence(&self, verb: Verb) -> String {
         let kind = self.kind();
         let of = self.sub.map(|s| format!("{} of ", s.name)).unwrap_or_default();
@@ -168,7 +167,7 @@ impl OperationTarget<'_> {
         }
     }
 
-    /// The operation's name: the action, the group version, what it is done to.
+    /// The operation's ID: action, group version and target.
     fn id(&self, verb: Verb) -> String {
         let (action, method) = match verb {
             Verb::Get => ("read", String::new()),
@@ -236,7 +235,7 @@ impl OperationTarget<'_> {
         }
     }
 
-    /// The schema of what the resource, or the subresource, takes and gives.
+    /// The schema in requests and responses of the resource or subresource.
     fn own_schema(&self) -> (ObjectSchema, &Gvk) {
         match self.sub {
             None => (self.served.schema.clone(), &self.served.gvk),
@@ -276,7 +275,7 @@ impl OperationTarget<'_> {
         found.unwrap_or_else(|| json!({"type": "string"}))
     }
 
-    /// The codes of success.
+    /// The status codes of success.
     fn codes(&self, verb: Verb) -> &'static [(&'static str, &'static str)] {
         const OK: (&str, &str) = ("200", "OK");
         const CREATED: (&str, &str) = ("201", "Created");
@@ -290,7 +289,7 @@ impl OperationTarget<'_> {
         }
     }
 
-    /// What one verb does at this path; schemas it needs go to `collector`.
+    /// The operation of a verb at this path. Schemas that it refers to are added to `collector`.
     pub fn operation(&self, verb: Verb, collector: &mut Collector) -> Operation {
         let gvk = self.gvk(verb);
         let kind = json!({"group": gvk.group, "version": gvk.version, "kind": gvk.kind});
@@ -309,9 +308,10 @@ impl OperationTarget<'_> {
     }
 }
 
-const PRETTY: &str = "\"true\" indents the answer. When absent, only answers to curl, wget and browsers are indented.";
+const PRETTY: &str =
+    "\"true\" indents the response. By default, only responses to curl, wget and browsers are indented.";
 
-/// Writes what goes in and comes out; in version 2 the body is given back, since it is a parameter there.
+/// Writes media types, body and responses. In version 2, the body is returned, because it is a parameter there.
 pub fn transfer<'a>(
     facts: &mut Map<String, Value>,
     consumes: &[&str],
@@ -326,12 +326,12 @@ pub fn transfer<'a>(
     };
     let mut responses = Map::new();
     for (code, text, schema) in answers {
-        let told = if v3 {
+        let response = if v3 {
             json!({"description": text, "content": content(produces, &schema)})
         } else {
             json!({"description": text, "schema": schema})
         };
-        responses.insert(code.to_owned(), told);
+        responses.insert(code.to_owned(), response);
     }
     responses.insert("401".into(), json!({"description": "Unauthorized"}));
     facts.insert("responses".into(), responses.into());
@@ -360,12 +360,12 @@ pub fn transfer<'a>(
     })
 }
 
-/// A group in the names of operations and tags: `rbacAuthorization` for `rbac.authorization.k8s.io`.
+/// A group in operation IDs and tags: `rbacAuthorization` for `rbac.authorization.k8s.io`.
 pub fn group_word(group: &str) -> String {
     if group.is_empty() { "core".to_owned() } else { identifier(group.strip_suffix(".k8s.io").unwrap_or(group)) }
 }
 
-/// What is no letter, digit or underscore is left out, and the letter after it is a capital.
+/// Removes characters other than letters, digits and underscores, and capitalizes the letter after them.
 fn identifier(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut raise = false;
@@ -384,13 +384,13 @@ fn identifier(text: &str) -> String {
     out
 }
 
-/// The first letter as a capital.
+/// Capitalizes the first letter.
 pub fn capital(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |c| c.to_uppercase().chain(chars).collect())
 }
 
-/// `a ` or `an `; nothing before what ends like a plural.
+/// `a ` or `an `; empty for a plural.
 fn article(noun: &str) -> &'static str {
     if noun.ends_with('s') && !noun.ends_with("ss") {
         ""

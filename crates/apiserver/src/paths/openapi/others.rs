@@ -1,5 +1,6 @@
-//! Paths that are no resources: discovery, the version, the token issuer's documents. Each has a version 3 document of its
-//! own, named like the path.
+//! OpenAPI of paths that are not resources: discovery, version, and the token issuer's documents. Each has its own version 3 document
+//! with
+//! the path's name.
 use serde_json::{Map, Value, json};
 
 use super::operation::{Operation, capital, group_word, transfer};
@@ -8,18 +9,18 @@ use super::schema::Collector;
 use crate::catalog::{Catalog, ObjectSchema};
 
 const JSON: &str = "application/json";
-/// What discovery can be had in.
+/// Media types of discovery.
 const DISCOVERY: [&str; 3] = [JSON, "application/yaml", "application/vnd.kubernetes.protobuf"];
 const NO_SUCH_FORM: &[&str] = &[];
 
-/// What is served at a path that is no resource.
+/// A path that is not a resource.
 struct Other {
     text: String,
     id: String,
     tag: String,
     consumes: &'static [&'static str],
     produces: &'static [&'static str],
-    /// A kind of `meta.k8s.io`, `Info`, or a text.
+    /// A kind of `meta.k8s.io`, `Info`, or empty for a string.
     answer: &'static str,
 }
 
@@ -49,15 +50,15 @@ impl Other {
     }
 }
 
-/// Documents whose names are no group: where each path is, and who serves it.
+/// Names of documents that are not groups; also their paths.
 const FIXED: [&str; 5] = [".well-known/openid-configuration", "api", "apis", "openid/v1/jwks", "version"];
 
-/// Whether the group is built in: documents of groups are published for those alone.
+/// Whether the group is built in; others have no document of the group.
 fn is_builtin(group: &str) -> bool {
     kelson_schema::resource::group_versions().iter().any(|gv| gv.group == group)
 }
 
-/// The path that a document is of, as an item; `None` for a document that is not of this file.
+/// The path item of a document; `None` for a document that is not in this file.
 pub fn of(name: &str, collector: &mut Collector) -> Option<Map<String, Value>> {
     let other = match name {
         "api" => {
@@ -95,7 +96,7 @@ pub fn of(name: &str, collector: &mut Collector) -> Option<Map<String, Value>> {
     Some(paths)
 }
 
-/// The path of a built-in group version itself, which lists its resources.
+/// The path of a built-in group version, which lists its resources.
 pub fn group_version(group: &str, version: &str, collector: &mut Collector) -> (String, Value) {
     let word = group_word(group);
     let id = format!("get{}{}APIResources", capital(&word), capital(version));
@@ -104,7 +105,7 @@ pub fn group_version(group: &str, version: &str, collector: &mut Collector) -> (
     (root, other.write(collector))
 }
 
-/// The names of the documents that the server has now.
+/// The names of the current documents.
 pub fn served_names(catalog: &Catalog) -> Vec<String> {
     let groups = catalog.groups().into_iter().map(|(group, _)| group).filter(|g| !g.is_empty() && is_builtin(g));
     FIXED.iter().map(|name| (*name).to_owned()).chain(groups.map(|g| format!("apis/{g}"))).collect()

@@ -1,5 +1,5 @@
-//! Parameters of operations. What may stand in a query is what the options types of the table have for fields; a version 2
-//! document has each parameter that many operations share once (kube-openapi `pkg/builder/parameters.go`).
+//! Parameters of operations. Query parameters are the fields of options types. A version 2 document has each common parameter only once
+//! (kube-openapi `pkg/builder/parameters.go`).
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -11,39 +11,39 @@ use super::version::OpenApiVersion;
 use crate::catalog::ObjectSchema;
 use crate::request::order::{Order, Ordered};
 
-/// Where a parameter stands.
+/// The location of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Location {
-    /// A `{name}` of the path.
+    /// A `{name}` in the path.
     Path,
-    /// Behind the question mark.
+    /// In the query.
     Query,
 }
 
-/// A parameter that is no body.
+/// A path or query parameter.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Parameter {
-    /// Sorted by it.
+    /// The name; parameters are sorted by it.
     pub name: String,
-    /// Where it stands.
+    /// The location of the parameter.
     pub place: Location,
     ty: &'static str,
     text: String,
 }
 
-/// Parameters that documents of version 2 never share, because old versions of kubectl look for them by where they stand.
+/// Parameters that are never shared in version 2 documents, because old versions of kubectl look for them at the operation.
 const NEVER_SHARED: [&str; 2] = ["dryRun", "fieldValidation"];
 
 impl Parameter {
-    /// A part of the path.
+    /// A path parameter.
     pub fn path(name: &str, text: impl Into<String>) -> Self {
         Self { name: name.to_owned(), place: Location::Path, ty: "string", text: text.into() }
     }
-    /// A query parameter of a simple type.
+    /// A query parameter with a simple type.
     pub fn query(name: &str, ty: &'static str, text: impl Into<String>) -> Self {
         Self { name: name.to_owned(), place: Location::Query, ty, text: text.into() }
     }
-    /// The fields of an options type that a query can say, but for those in `without`.
+    /// The fields of an options type that have a query form, without those in `without`.
     pub fn of_options(kind: &str, without: &[&str], texts: &Descriptions) -> Vec<Self> {
         let known = [ObjectSchema::meta(kind), ObjectSchema::builtin("", "v1", kind)];
         let Some(ty) = known.iter().find_map(ObjectSchema::type_id) else { return Vec::new() };
@@ -73,7 +73,7 @@ impl Parameter {
     }
 }
 
-/// The type of a query parameter; `None` for what has no simple form there.
+/// The type of a query parameter; `None` if it has no simple form.
 fn simple(ty: FieldType) -> Option<&'static str> {
     match ty.kind() {
         Kind::Bool => Some("boolean"),
@@ -85,12 +85,12 @@ fn simple(ty: FieldType) -> Option<&'static str> {
     }
 }
 
-/// The parameters that operations of a version 2 document share.
+/// The common parameters of a version 2 document.
 #[derive(Default)]
 pub struct Shared(BTreeMap<String, Value>);
 
 impl Shared {
-    /// What stands at an operation or a path: the parameter, or a reference to the one that all share.
+    /// The parameter for an operation or path: itself, or a reference to the common one.
     pub fn place(&mut self, parameter: &Parameter, version: OpenApiVersion) -> Value {
         let facts = parameter.facts(version);
         let named = parameter.name == "name";
@@ -99,7 +99,7 @@ impl Shared {
         }
         self.refer(&parameter.name, facts)
     }
-    /// A reference to a body whose type is not the kind's own.
+    /// A reference to a common body parameter.
     pub fn body(&mut self, facts: Value) -> Value {
         self.refer("body", facts)
     }
@@ -109,16 +109,16 @@ impl Shared {
         self.0.entry(name).or_insert(facts);
         reference
     }
-    /// All of them by name.
+    /// All common parameters by name.
     pub fn finish(self) -> Map<String, Value> {
         self.0.into_iter().collect()
     }
 }
 
-/// The order of a parameter's facts in the text that its name is made of.
+/// The order of members in the JSON from which the name is computed.
 const ORDER: Order = &[("", &["uniqueItems", "type", "description", "name", "in", "required", "schema"])];
 
-/// What makes names of shared parameters unique: eight characters of a 64-bit FNV-1 sum.
+/// The unique part of a common parameter's name: eight characters of a 64-bit FNV-1 hash.
 fn digest(facts: &Value) -> String {
     let text = serde_json::to_vec(&Ordered::new(facts, ORDER)).unwrap_or_default();
     let step = |sum: u64, byte: &u8| sum.wrapping_mul(0x0000_0100_0000_01b3) ^ u64::from(*byte);
@@ -131,8 +131,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_made_as_published() {
-        // The published parameter that has no sentence in it.
+    fn names_are_computed_as_published() {
+        // The only published parameter without a description.
         let body = json!({"in": "body", "name": "body",
             "schema": {"$ref": "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"}});
         assert_eq!(format!("body-{}", digest(&body)), "body-2Y1dVQaQ");

@@ -1,4 +1,4 @@
-//! Paths: which there are for a group version, and which operations each has.
+//! The paths of a group version and their operations.
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::schema::Collector;
 use super::version::OpenApiVersion;
 use crate::catalog::{ObjectSchema, Served, Sub};
 
-/// Subresources whose requests are passed on, with the methods that each takes.
+/// Subresources whose requests are forwarded, with their methods.
 const CONNECTED: [(&str, &[&str]); 4] = [
     ("attach", &["get", "post"]),
     ("exec", &["get", "post"]),
@@ -42,7 +42,7 @@ impl Writer<'_> {
         let (group, version) = (&self.served.gvr.group, &self.served.gvr.version);
         if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
     }
-    /// What stands between the version and the resource.
+    /// The path between version and resource.
     fn scope(&self) -> &'static str {
         if self.served.namespaced { "namespaces/{namespace}/" } else { "" }
     }
@@ -97,11 +97,11 @@ impl Writer<'_> {
                         Verb::Connect(_) => operation.facts["x-kubernetes-group-version-kind"]["kind"].as_str(),
                         _ => None,
                     };
-                    let kind = named_kind(target, kind);
+                    let kind = described_kind(target, kind);
                     operation.parameters.push(Parameter::path("name", format!("name of the {kind}")));
                 }
                 if path.ends_with("{path}") {
-                    operation.parameters.push(Parameter::path("path", "Path of what is asked for."));
+                    operation.parameters.push(Parameter::path("path", "Path of the request to the backend."));
                 }
                 operation
             })
@@ -112,8 +112,8 @@ impl Writer<'_> {
     }
 }
 
-/// The kind that the description of `{name}` names.
-fn named_kind(target: &OperationTarget<'_>, connected: Option<&str>) -> String {
+/// The kind in the description of `{name}`.
+fn described_kind(target: &OperationTarget<'_>, connected: Option<&str>) -> String {
     match (connected, target.sub) {
         (Some(kind), _) => kind.to_owned(),
         (None, Some(sub)) if matches!(target.served.schema, ObjectSchema::Builtin(_)) => sub.gvk.kind.clone(),
@@ -121,7 +121,7 @@ fn named_kind(target: &OperationTarget<'_>, connected: Option<&str>) -> String {
     }
 }
 
-/// A path's operations. What all of them have stands once, at the path.
+/// The item of a path. Parameters that all operations have are moved to the path.
 pub fn item(operations: Vec<Operation>, collector: &mut Collector) -> Value {
     let key = |p: &Parameter| (p.name.clone(), p.place);
     let everywhere: BTreeSet<(String, Location)> = operations

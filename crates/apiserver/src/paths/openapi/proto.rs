@@ -1,5 +1,6 @@
-//! The v2 document in protobuf (`openapi.v2` messages), which kubectl validates against where the v3 documents do not
-//! help it (kinds without PATCH, unknown kinds). Made from the JSON tree; field numbers are the published schema's.
+//! The v2 document in protobuf (`openapi.v2` messages), which kubectl uses for validation if there is no v3 document (kinds without
+//! PATCH,
+//! unknown kinds). It is encoded from the JSON tree with the published field numbers.
 use serde_json::{Map, Value};
 
 /// A protobuf message under construction.
@@ -38,7 +39,7 @@ impl Message {
     fn message(&mut self, field: u32, message: Message) {
         self.bytes(field, &message.0);
     }
-    /// `NamedAny` entries of the extensions.
+    /// Extensions as `NamedAny` entries.
     fn extensions(&mut self, field: u32, object: &Value) {
         for (name, value) in entries(object).filter(|(k, _)| k.starts_with("x-")) {
             self.message(field, named(name, any(value)));
@@ -63,7 +64,7 @@ fn within(field: u32, inner: Message) -> Message {
     out
 }
 
-/// `Any`: JSON is YAML.
+/// `Any` contains YAML, of which JSON is a subset.
 fn any(value: &Value) -> Message {
     let mut out = Message::default();
     out.bytes(2, format!("{value}\n").as_bytes());
@@ -115,7 +116,7 @@ pub fn document(value: &Value) -> Vec<u8> {
     out.0
 }
 
-/// `ParametersItem`: a parameter, or where it stands.
+/// `ParametersItem`: a parameter or a reference.
 fn parameter_item(value: &Value) -> Message {
     if !value["$ref"].is_string() {
         return within(1, parameter(value));
@@ -125,7 +126,7 @@ fn parameter_item(value: &Value) -> Message {
     within(2, reference)
 }
 
-/// The fields of a `PathItem` that hold operations.
+/// The fields of a `PathItem` for operations.
 const METHODS: [(u32, &str); 7] =
     [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (6, "options"), (7, "head"), (8, "patch")];
 

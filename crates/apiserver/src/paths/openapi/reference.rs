@@ -1,19 +1,19 @@
-//! The generated documents against the published ones, whole: every path, operation, parameter, body, answer and definition.
-//! Prose is Kelson's own, so of sentences only the presence is compared, but for those that are made by rule.
+//! Compares the generated documents with the published ones: every path, operation, parameter, body, response and definition.
+//! Descriptions are Kelson's own, so only their presence is compared, except those that are composed by rule.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use super::*;
 
-/// Paths of the published documents that are not served, and why.
+/// Paths in the published documents that are not served, with the reason.
 const NOT_SERVED: [(&str, &str); 2] =
     [("/logs/", "serves no files of the host"), ("/logs/{logpath}", "serves no files of the host")];
-/// Documents of the reference that this server does not have.
+/// Published documents that this server does not have.
 const NO_DOCUMENT: [&str; 1] = ["logs"];
-/// Media types behind `CBORServingAndStorage`, which is alpha and off by default; the published documents are made with all
-/// gates on.
+/// Media types of the alpha feature `CBORServingAndStorage`, which is off by default; the published documents were made with all gates
+/// on.
 const GATED: [&str; 3] = ["application/cbor", "application/cbor-seq", "application/apply-patch+cbor"];
-/// Prose at operations, of which only the presence counts.
+/// Paths whose descriptions are only compared by presence.
 const PROSE: [&str; 2] = ["/.well-known/openid-configuration/", "/openid/v1/jwks/"];
 
 fn reference() -> Option<PathBuf> {
@@ -28,7 +28,7 @@ fn read(path: &std::path::Path) -> Value {
     serde_json::from_slice(&bytes).expect("JSON")
 }
 
-/// Without prose, without what is gated, lists that are sets sorted.
+/// Removes descriptions and gated media types, and sorts lists that are sets.
 fn bare(value: &Value, key: &str) -> Value {
     match value {
         Value::Object(map) => map
@@ -52,7 +52,7 @@ fn bare(value: &Value, key: &str) -> Value {
     }
 }
 
-/// Parameters in full, sorted; what a sentence made by rule says stays.
+/// The parameters with references resolved, sorted; descriptions that are composed by rule are kept.
 fn parameters(list: &Value, document: &Value) -> Value {
     let of = |p: &Value| {
         let found = p["$ref"].as_str().map_or(p, |r| document.pointer(&r[1..]).unwrap_or(p));
@@ -76,7 +76,7 @@ fn operation(path: &str, operation: &Value, document: &Value) -> Value {
     out
 }
 
-/// Each path and method with what it says.
+/// The operations by path and method.
 fn operations(document: &Value) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for (path, item) in document["paths"].as_object().expect("paths") {
@@ -89,7 +89,7 @@ fn operations(document: &Value) -> BTreeMap<String, Value> {
     all
 }
 
-/// Where two trees differ.
+/// Collects the differences of two trees.
 fn differences(at: &str, ours: &Value, theirs: &Value, out: &mut Vec<String>) {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) => {
@@ -123,15 +123,15 @@ fn compare(name: &str, ours: &Value, theirs: &Value, wrong: &mut Vec<String>) ->
     b.len()
 }
 
-/// Fails with what differs; the same difference at many paths is told once.
+/// Fails with the differences. The same difference at many paths is reported once.
 fn check(wrong: &[String]) {
     let mut kinds: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for text in wrong {
         let kind = text.split_once(" . ").map_or(text.as_str(), |(_, kind)| kind);
         kinds.entry(kind).or_insert((0, text)).0 += 1;
     }
-    let told: Vec<String> = kinds.values().map(|(count, first)| format!("{count} times, as in {first}")).collect();
-    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), told.join("\n"));
+    let report: Vec<String> = kinds.values().map(|(count, first)| format!("{count} times, as in {first}")).collect();
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), report.join("\n"));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn version_2_has_the_published_paths() {
     assert!(compared > 1_000, "only {compared} compared");
     let (a, b) = (ours["definitions"].as_object().unwrap(), theirs["definitions"].as_object().unwrap());
     for name in b.keys().filter(|name| !a.contains_key(*name)) {
-        wrong.push(format!("definition {name} is not there"));
+        wrong.push(format!("definition {name} is missing"));
     }
     for key in ["swagger", "security", "securityDefinitions"] {
         differences(key, &ours[key], &theirs[key], &mut wrong);
@@ -170,7 +170,7 @@ fn version_3_has_the_published_documents() {
         }
         let theirs = read(&path);
         let Some(ours) = v3(&catalog, &name) else {
-            wrong.push(format!("{name} is not there"));
+            wrong.push(format!("{name} is missing"));
             continue;
         };
         compared += compare(&name, &ours, &theirs, &mut wrong);

@@ -1,4 +1,4 @@
-//! Types of the schema table as OpenAPI schemas, collected as they are referred to.
+//! Schemas of the types that a document refers to.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use kelson_meta::Gvk;
@@ -10,24 +10,25 @@ use super::parameters::Shared;
 use super::version::OpenApiVersion;
 use crate::catalog::{ObjectSchema, Served};
 
-/// Collects the schemas that a document refers to.
+/// Collects the schemas and common parameters of one document. Each `refer_*` method returns a reference and adds what it refers to;
+/// [`Collector::finish`] then writes the definitions of built-in types, including those that they refer to.
 pub struct Collector {
     version: OpenApiVersion,
     done: BTreeMap<String, Value>,
     pending: Vec<TypeId>,
     kinds: HashMap<TypeId, Vec<Value>>,
-    /// The group versions that the document is about.
+    /// The group versions of the document.
     about: Vec<(String, String)>,
     texts: Descriptions,
     shared: Shared,
 }
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-/// Kinds that every group version has beside its own.
+/// Kinds that every group version has besides its own.
 const EVERYWHERE: [&str; 2] = ["DeleteOptions", "WatchEvent"];
 
 impl Collector {
-    /// Which form of OpenAPI is written; they differ in references and nullability.
+    /// Starts a document of this version of OpenAPI.
     pub fn new(version: OpenApiVersion) -> Self {
         let mut kinds: HashMap<TypeId, Vec<Value>> = HashMap::new();
         for (group, version, kind, ty) in Schema::builtin().kinds() {
@@ -44,34 +45,34 @@ impl Collector {
             shared: Shared::default(),
         }
     }
-    /// Has the document say of which group version it is.
-    pub fn tell_of(&mut self, group: &str, version: &str) {
+    /// Adds a group version to the document's.
+    pub fn add_group_version(&mut self, group: &str, version: &str) {
         self.about.push((group.to_owned(), version.to_owned()));
     }
-    /// Has it say that it is of all that are built in, those which are not served among them, but for what every server has.
-    pub fn tell_of_all(&mut self) {
+    /// Adds all built-in group versions, including those that are not served, except groups that every server has.
+    pub fn add_all_group_versions(&mut self) {
         let kinds =
             Schema::builtin().kinds().filter(|(group, ..)| !["meta.k8s.io", "apidiscovery.k8s.io"].contains(group));
         let all: BTreeSet<_> = kinds.map(|(group, version, ..)| (group.to_owned(), version.to_owned())).collect();
         self.about.extend(all);
     }
-    /// Which form of OpenAPI is written; they differ in references and nullability.
+    /// The version of OpenAPI.
     pub fn version(&self) -> OpenApiVersion {
         self.version
     }
-    /// What types and fields mean.
+    /// The descriptions of types and fields.
     pub fn texts(&self) -> &Descriptions {
         &self.texts
     }
-    /// The parameters that operations have in common.
+    /// The common parameters of operations.
     pub fn shared(&mut self) -> &mut Shared {
         &mut self.shared
     }
-    /// A reference to the type of patches, which is no kind.
+    /// A reference to the type of patches, which is not a kind.
     pub fn refer_patch(&mut self) -> Option<Value> {
         Schema::builtin().by_name("k8s.io/apimachinery/pkg/apis/meta/v1", "Patch").map(|ty| self.refer(ty))
     }
-    /// A reference to what `/version` answers, which is no kind.
+    /// A reference to the type of `/version`, which is not a kind.
     pub fn refer_version_info(&mut self) -> Value {
         const NAME: &str = "io.k8s.apimachinery.pkg.version.Info";
         if !self.done.contains_key(NAME) {
@@ -88,7 +89,7 @@ impl Collector {
         }
         self.reference(&name)
     }
-    /// A reference to a kind's definition; `None` when nothing is known of its structure.
+    /// A reference to a kind's definition; `None` without a schema.
     pub fn refer_kind(&mut self, schema: &ObjectSchema, gvk: &Gvk) -> Option<Value> {
         match schema {
             ObjectSchema::Builtin(ty) => Some(self.refer(*ty)),
@@ -105,7 +106,7 @@ impl Collector {
             }
         }
     }
-    /// A reference to the list of a kind that was made at run time.
+    /// A reference to the list of a custom resource.
     pub fn refer_list(&mut self, served: &Served) -> Option<Value> {
         let (gvk, list_kind) = (&served.gvk, served.list_kind.as_str());
         self.refer_kind(&served.schema, gvk)?;
@@ -121,7 +122,7 @@ impl Collector {
         }
         Some(self.reference(&name))
     }
-    /// Has a type of `meta.k8s.io` in the document, to which a definition made elsewhere refers.
+    /// Adds a type of `meta.k8s.io`, to which definitions of custom resources refer.
     fn refer_meta(&mut self, name: &str) {
         let holder = if name == "ListMeta" { "PartialObjectMetadataList" } else { "PartialObjectMetadata" };
         let metadata = ObjectSchema::meta(holder).type_id().and_then(|ty| ty.field_by_json("metadata"));
@@ -135,7 +136,7 @@ impl Collector {
             OpenApiVersion::V3 => Dialect::V3,
         }
     }
-    /// All schemas, and the parameters that operations share.
+    /// The schemas, and the common parameters of operations.
     pub fn finish(mut self) -> (Map<String, Value>, Map<String, Value>) {
         while let Some(ty) = self.pending.pop() {
             let schema = self.definition(ty);
@@ -149,7 +150,7 @@ impl Collector {
         json!({"$ref": format!("{place}/{name}")})
     }
 
-    /// A value that is no struct but has a schema of its own.
+    /// A reference to a scalar type with its own definition.
     fn named(&mut self, name: &str, kind: Kind, mut schema: Value) -> Value {
         if !self.done.contains_key(name) {
             if let Some(text) = self.texts.of_value(kind) {
@@ -252,7 +253,7 @@ impl Collector {
         if beside.is_empty() {
             return schema;
         }
-        // In v3 nothing may stand beside a reference.
+        // In v3, a reference must be alone.
         if self.version == OpenApiVersion::V3 && schema.get("$ref").is_some() {
             schema = json!({"allOf": [schema]});
         }
@@ -310,24 +311,24 @@ impl Collector {
     }
 }
 
-/// The facts of `version.Info`; what an emulated version is named by is not always there.
+/// The schema of `version.Info`. The members about compatibility are optional.
 fn version_info(version: OpenApiVersion) -> Value {
     const ALWAYS: [(&str, &str); 9] = [
-        ("major", "Major number of the version that the program is built as."),
-        ("minor", "Minor number of the version that the program is built as."),
-        ("gitVersion", "Version in full, with the program's own part behind a plus sign."),
-        ("gitCommit", "Commit that the program is built from."),
-        ("gitTreeState", "Whether the sources were as committed: clean or dirty."),
-        ("buildDate", "When it was built."),
-        ("goVersion", "Version of Go; none where there is no Go in it."),
-        ("compiler", "What compiled it."),
-        ("platform", "Operating system and processor."),
+        ("major", "Major version of the program."),
+        ("minor", "Minor version of the program."),
+        ("gitVersion", "Full version, with the program's own part after a plus sign."),
+        ("gitCommit", "Commit from which the program was built."),
+        ("gitTreeState", "State of the source tree: clean or dirty."),
+        ("buildDate", "Date of the build."),
+        ("goVersion", "Version of Go; none if the program does not contain Go."),
+        ("compiler", "Compiler of the program."),
+        ("platform", "Operating system and CPU architecture."),
     ];
     const MAYBE: [(&str, &str); 4] = [
-        ("emulationMajor", "Major number of the version whose behaviour is shown."),
-        ("emulationMinor", "Minor number of the version whose behaviour is shown."),
-        ("minCompatibilityMajor", "Major number of the oldest version it can serve beside."),
-        ("minCompatibilityMinor", "Minor number of the oldest version it can serve beside."),
+        ("emulationMajor", "Major version of the emulated behaviour."),
+        ("emulationMinor", "Minor version of the emulated behaviour."),
+        ("minCompatibilityMajor", "Major version of the oldest compatible server."),
+        ("minCompatibilityMinor", "Minor version of the oldest compatible server."),
     ];
     let mut properties = Map::new();
     for (name, text) in ALWAYS {
@@ -341,7 +342,7 @@ fn version_info(version: OpenApiVersion) -> Value {
         properties.insert(name.to_owned(), json!({"description": text, "type": "string"}));
     }
     json!({
-        "description": "Which Kubernetes the server is.",
+        "description": "The Kubernetes version of the server.",
         "properties": properties,
         "required": ALWAYS.map(|(name, _)| name),
         "type": "object",
@@ -359,8 +360,8 @@ fn kind_value(gvk: &Gvk, kind: &str) -> Value {
     json!([{"group": gvk.group, "version": gvk.version, "kind": kind}])
 }
 
-/// What v3 documents publish as default: the declared one, else the zero value of what is always present. (v2 documents
-/// publish none.)
+/// The published default in v3 documents: the declared one, or the zero value of a field that is always present. v2 documents have
+/// none.
 fn default(field: Field) -> Option<Value> {
     if let Some(declared) = field.default().and_then(|d| serde_json::from_str(d).ok()) {
         return Some(declared);

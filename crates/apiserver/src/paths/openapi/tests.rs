@@ -1,9 +1,9 @@
-//! The generated documents against the published ones, descriptions apart.
+//! Compares definitions with the published ones, without descriptions.
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// The published facts that `cargo xtask facts` wrote down: version 2's definitions, and of version 3 what differs.
+/// The published facts that `cargo xtask facts` extracted: definitions of version 2, and differences of version 3.
 struct Facts {
     definitions: Map<String, Value>,
     v3: BTreeMap<(String, String), Value>,
@@ -26,7 +26,7 @@ fn facts() -> Facts {
 }
 
 impl Facts {
-    /// A field's schema as version 3 has it.
+    /// The schema of a field in version 3.
     fn v3(&self, name: &str, field: &str) -> Option<Value> {
         if let Some(own) = self.v3.get(&(name.to_owned(), field.to_owned())) {
             return Some(own.clone());
@@ -37,7 +37,7 @@ impl Facts {
     }
 }
 
-/// Without texts, and without enumerations: the published documents are made with those switched off.
+/// Removes descriptions and enumerations, which were switched off for the published documents.
 fn bare(value: &Value) -> Value {
     match value {
         Value::Object(map) => map
@@ -70,7 +70,7 @@ fn definitions_equal_the_published_ones() {
                 wrong.push(format!("{name}.{field}: {:?} != {:?}", a.get(field), b.get(field)));
             }
         }
-        // A set: the published one lists it in the order of declaration, ours in that of names.
+        // A set: the published list is in declared order, ours is sorted.
         let set = |schema: &Value| -> BTreeSet<String> {
             schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
         };
@@ -88,8 +88,7 @@ fn definitions_equal_the_published_ones() {
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// A reference that nothing stands beside, whether or not it is wrapped: ours have descriptions where some published ones
-/// have none.
+/// Unwraps a reference without other members: ours may be wrapped because of a description that the published one lacks.
 fn unwrapped(property: &Value) -> &Value {
     match (property.as_object().map(Map::len), property["allOf"].as_array().map(Vec::as_slice)) {
         (Some(1), Some([reference])) => reference,
@@ -97,7 +96,7 @@ fn unwrapped(property: &Value) -> &Value {
     }
 }
 
-/// What stands beside a reference, and defaults, as in the published documents.
+/// Compares members besides references, and defaults.
 #[test]
 fn v3_properties_equal_the_published_ones() {
     let facts = facts();

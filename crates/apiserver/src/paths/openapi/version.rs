@@ -1,6 +1,6 @@
-//! The two forms of OpenAPI that documents are published in.
+//! The versions of OpenAPI.
 
-/// Which form of OpenAPI is written; they differ in references and nullability.
+/// A version of OpenAPI. They differ in references and nullability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenApiVersion {
     V2,

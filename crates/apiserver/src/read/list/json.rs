@@ -1,4 +1,4 @@
-//! Lists in JSON. Objects that are shown as they are stored are copied, and metadata is cut out of their bytes.
+//! Lists in JSON. Stored objects are copied, and metadata is cut from their bytes, wherever no conversion is needed.
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::future::BoxFuture;
 use kelson_codec::json::Indenter;
@@ -13,17 +13,17 @@ use crate::read::table;
 use crate::request::answer;
 use crate::request::negotiate::View;
 
-/// A list on its way out as JSON.
+/// A list that is being sent as JSON.
 pub(super) struct JsonPieces {
     run: Run,
-    /// Nothing was written yet.
+    /// Nothing has been written yet.
     first: bool,
-    /// What stands before the next record.
+    /// Bytes before the next record.
     pending: Vec<u8>,
-    /// What built-in objects begin with and say in lists no more, since the list says it: `{"kind":…,"apiVersion":…,`.
+    /// The beginning of built-in objects, `{"kind":…,"apiVersion":…,`, which items omit because the list has it.
     said: Vec<u8>,
     tail: Vec<u8>,
-    /// Makes it indented.
+    /// Indents the JSON.
     indenter: Option<Indenter>,
     done: bool,
 }
@@ -34,7 +34,7 @@ impl JsonPieces {
         if !pretty {
             tail.push(b'\n');
         }
-        let said = if run.says_kind_once() { beginning(&run.served.gvk) } else { Vec::new() };
+        let said = if run.omits_kind_in_items() { beginning(&run.served.gvk) } else { Vec::new() };
         let indenter = pretty.then(Indenter::default);
         Self { run, first: true, pending, said, tail, indenter, done: false }
     }
@@ -113,19 +113,19 @@ impl ListPieces for JsonPieces {
     }
 }
 
-/// What stands before the first item of a list's JSON, and what behind the last, with fields in upstream's order.
+/// The JSON before the first item of a list and after the last, with fields in upstream's order.
 fn around(run: &Run) -> (Vec<u8>, Vec<u8>) {
     let (mut list, items) = run.frame();
     list.insert(items.into(), json!([]));
     let mut head = answer::compact(&Value::Object(list));
-    // Found nowhere but where it belongs: within a text no quote stands without a backslash.
+    // It cannot be inside a string, because quotes are escaped there.
     let empty = format!("\"{items}\":[]");
     let at = head.windows(empty.len()).position(|w| w == empty.as_bytes()).unwrap_or_default();
     let tail = head.split_off(at + empty.len() - 1);
     (head, tail)
 }
 
-/// The beginning of every built-in object of a kind.
+/// The beginning of all built-in objects of a kind.
 fn beginning(gvk: &Gvk) -> Vec<u8> {
     format!("{{\"kind\":{:?},\"apiVersion\":{:?},", gvk.kind, gvk.api_version()).into_bytes()
 }

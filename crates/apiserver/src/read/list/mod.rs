@@ -1,5 +1,4 @@
-//! List: copies of stored bytes. A list is a header and a run of records, written in pieces as the client takes
-//! them, so that memory does not grow with the list, whatever its encoding.
+//! List: a header and records, sent in pieces as the client reads them, so that memory does not grow with the list in any encoding.
 mod json;
 mod protobuf;
 mod run;
@@ -25,12 +24,12 @@ use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
 use crate::request::selectors::Selectors;
-use crate::request::version_param::ListAt;
+use crate::request::version_param::ListParams;
 use crate::request::view::ViewOptions;
 use crate::shared::context::RequestContext;
-use crate::shared::room::Class;
+use crate::shared::pool::Class;
 
-/// Lists objects of a kind, as the request selects them.
+/// Serves a list of a kind's objects that match the selectors.
 ///
 /// # Errors
 /// 400, 406, 410, 504.
@@ -38,13 +37,13 @@ pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, S
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let selectors = Selectors::new(served, &cx.selectors)?;
-    let at = ListAt::new(&cx.query, cx.server.clock.now())?;
+    let at = ListParams::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
-    let found = child("cacher.GetList", || cx.traced_storage(served));
+    let found = child("cacher.GetList", || cx.storage_attributes(served));
     let records = at.view(&cx.server.store, served, namespace).await?;
     found.event("watchCache fresh enough", Vec::new);
     found.event("Listed items from cache", || vec![KeyValue::number("count", records.len())]);
-    let page = chosen((&at, namespace), records, served, selectors).await?;
+    let page = select_page((&at, namespace), records, served, selectors).await?;
     // A list without a limit is filtered while it is sent.
     if let Records::Some(chosen) = &page.records {
         found.event("Filtered items", || vec![KeyValue::number("count", chosen.len())]);
@@ -53,26 +52,26 @@ pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, S
     write(cx, served, accepted, view, page).await
 }
 
-/// The page of a view that is asked for.
+/// The requested page of a view.
 ///
 /// # Errors
-/// What the conversion refuses where objects must be looked at.
-pub(crate) async fn chosen(
+/// The conversion's error, if objects must be decoded to select them.
+pub(crate) async fn select_page(
     asked: PageRequest<'_>,
     view: kelson_store::ListView,
     served: &Served,
     selectors: Selectors,
 ) -> Result<Page, Status> {
-    match choose::by_object(served, &selectors) {
+    match choose::needs_objects(served, &selectors) {
         true => page_by_object(asked, view, served, &selectors).await,
         false => Ok(page(asked, view, selectors)),
     }
 }
 
-/// The answer with the records of a page.
+/// Answers with the records of a page.
 ///
 /// # Errors
-/// For what cannot be converted. Only the first piece is made before the answer begins.
+/// An object cannot be converted. Only the first piece is made before the answer begins.
 pub(crate) async fn write(
     cx: &RequestContext,
     served: &Arc<Served>,
@@ -86,16 +85,17 @@ pub(crate) async fn write(
     let run = Run { served: Arc::clone(served), view, options, page, computed, next: 0, ended: false };
     let threads = Threads { lane: Arc::clone(&cx.server.heavy), turns: Class::of(&cx.user, false).turns(&cx.user) };
     let body = match accepted.encoding {
-        Encoding::Protobuf => sent(protobuf::ProtobufPieces::new(run).await?, threads).await?,
-        Encoding::Json => sent(json::JsonPieces::new(run, accepted.pretty), threads).await?,
-        Encoding::Yaml => sent(yaml::YamlPieces::new(run)?, threads).await?,
+        Encoding::Protobuf => stream_pieces(protobuf::ProtobufPieces::new(run).await?, threads).await?,
+        Encoding::Json => stream_pieces(json::JsonPieces::new(run, accepted.pretty), threads).await?,
+        Encoding::Yaml => stream_pieces(yaml::YamlPieces::new(run)?, threads).await?,
     };
     Ok(answer::answer(StatusCode::OK, accepted.content_type(false), body))
 }
 
-/// The first piece is made before the answer begins, so that a kind that cannot be converted is a refusal. When a later
-/// piece cannot be made, the body breaks off: no client takes what it has for the whole list.
-async fn sent<P: ListPieces>(pieces: P, threads: Threads) -> Result<ApiBody, Status> {
+/// Makes the body of a list. The first piece is made before the answer begins, so that a failed conversion is an error status. If a
+/// later
+/// piece fails, the body is aborted, so that clients do not take it as complete.
+async fn stream_pieces<P: ListPieces>(pieces: P, threads: Threads) -> Result<ApiBody, Status> {
     let (pieces, first) = threads.next(pieces).await?;
     if pieces.run().ended {
         return Ok(ApiBody::parts(first));
@@ -106,7 +106,7 @@ async fn sent<P: ListPieces>(pieces: P, threads: Threads) -> Result<ApiBody, Sta
         match threads.next(pieces).await {
             Ok((pieces, piece)) => piece.map(|piece| (Ok(piece), Some((pieces, threads)))),
             Err(error) => {
-                tracing::error!(resource = %served.gr, %error, "a list breaks off: an object cannot be converted");
+                tracing::error!(resource = %served.gr, %error, "aborting a list: an object cannot be converted");
                 Some((Err(TransportError::new(error)), None))
             }
         }
@@ -114,7 +114,7 @@ async fn sent<P: ListPieces>(pieces: P, threads: Threads) -> Result<ApiBody, Sta
     Ok(ApiBody::stream(stream::iter(first.map(Ok::<Bytes, TransportError>)).chain(rest)))
 }
 
-/// Where pieces are made that take a core for long: those of large objects that are not copied as they are.
+/// The threads for pieces that compute for long: those of large objects that are converted or formatted.
 struct Threads {
     lane: Arc<FairLane>,
     turns: Turns,

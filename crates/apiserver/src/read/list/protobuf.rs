@@ -1,5 +1,6 @@
-//! Lists in protobuf. A document says its length first, so the records are walked twice: once for the lengths of their messages, and
-//! once to write them. Nothing but the lengths, and the messages of a short list, is held in between.
+//! Lists in protobuf. A document begins with its length, so the records are encoded twice: once to get the lengths of their messages
+//! and
+//! once to write them. Only the lengths, and the messages of a short list, are held in between.
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -17,18 +18,18 @@ use crate::read::page::PIECE_BYTES;
 use crate::read::table;
 use crate::request::negotiate::View;
 
-/// Bytes of messages that are kept between the two walks; those beyond are made again.
+/// Limit of the bytes of messages that are held between the two passes; others are encoded again.
 const HELD_BYTES_MAX: usize = 256 * 1024;
 
-/// A list on its way out as protobuf.
+/// A list that is being sent as protobuf.
 pub(super) struct ProtobufPieces {
     run: Run,
-    /// What one object is shown as.
+    /// The schema of the items.
     object: ObjectSchema,
     encoder: ListEncoder,
-    /// Length of each message.
+    /// Lengths of the messages.
     lengths: VecDeque<u32>,
-    /// The first messages, by the runs of records that they were made of.
+    /// The first messages, grouped as the batches of records.
     held: VecDeque<Vec<Bytes>>,
     begun: bool,
     done: bool,
@@ -45,14 +46,16 @@ fn refused(error: EncodeError) -> Status {
     }
 }
 
-/// Whether a record's message is the served object's.
+/// Whether the stored message of a record is the served object.
 fn is_plain(run: &Run) -> bool {
     run.view == View::Whole && !run.served.converts()
 }
 
 impl ProtobufPieces {
+    /// Computes the lengths of all messages.
+    ///
     /// # Errors
-    /// 406 for kinds without a protobuf form, 500 for what cannot be converted.
+    /// 406 for kinds without a protobuf form, 500 if an object cannot be converted.
     pub async fn new(mut run: Run) -> Result<Self, Status> {
         let (object, list) = match run.view {
             View::Whole => (run.served.schema.clone(), run.served.list_schema.clone()),
@@ -64,7 +67,7 @@ impl ProtobufPieces {
         while !run.ended {
             let records = run.records();
             if is_plain(&run) {
-                // Each is kept beside its record, so it is not made twice.
+                // Messages are cached in their records, so they are not encoded twice.
                 for record in &records {
                     lengths.push_back(length(record::message_len(&run.served.storage_schema, record)?)?);
                 }
@@ -78,7 +81,7 @@ impl ProtobufPieces {
                     held.push_back(made);
                 }
             }
-            // A list of many objects lets others have their turn.
+            // Yield to other tasks during a long list.
             tokio::task::consume_budget().await;
         }
         run.rewind();
@@ -108,7 +111,7 @@ impl ProtobufPieces {
         };
         for message in made {
             if self.lengths.pop_front().map(|n| n as usize) != Some(message.len()) {
-                return Err(Status::internal("an object was converted in two ways"));
+                return Err(Status::internal("an object's conversion is not deterministic"));
             }
             out.put_slice(&self.encoder.item_prefix(message.len()));
             out.put_slice(&message);
@@ -122,10 +125,10 @@ impl ProtobufPieces {
 }
 
 fn length(bytes: usize) -> Result<u32, Status> {
-    u32::try_from(bytes).map_err(|_| Status::internal("an object of more than 4 GiB"))
+    u32::try_from(bytes).map_err(|_| Status::internal("an object is larger than 4 GiB"))
 }
 
-/// Some records as messages of what is shown of them.
+/// Records as protobuf messages of the requested view.
 async fn messages(run: &Run, object: &ObjectSchema, records: &[Arc<Record>]) -> Result<Vec<Bytes>, Status> {
     if let View::Partial(version) = run.view
         && records.iter().all(|r| run.metadata_is_plain(r))

@@ -1,4 +1,4 @@
-//! A list on its way out: what is left to write, whatever the encoding.
+//! The state of a list that is being sent, common to all encodings.
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,30 +14,30 @@ use crate::request::negotiate::View;
 use crate::request::view::ViewOptions;
 use crate::shared::HEAVY_BYTES_MIN;
 
-/// Makes a list piece by piece.
+/// Encodes a list piece by piece.
 pub trait ListPieces: Send + Sized + 'static {
-    /// The next piece; `None` behind the last.
+    /// The next piece; `None` after the last one.
     fn next(&mut self) -> BoxFuture<'_, Result<Option<Bytes>, Status>>;
-    /// Where the list is.
+    /// The state of the list.
     fn run(&self) -> &Run;
 }
 
-/// The records of a list that are still to be written, and what is shown of them.
+/// The remaining records of a list, and the view of them.
 pub struct Run {
     pub served: Arc<Served>,
     pub view: View,
     pub options: ViewOptions,
     pub page: Page,
-    /// Objects are shown in another way than the bytes of their records.
+    /// Items are computed instead of copied from the records' bytes.
     pub computed: bool,
-    /// Position in the page of the next record.
+    /// Position of the next record in the page.
     pub next: usize,
-    /// All records were taken.
+    /// No records remain.
     pub ended: bool,
 }
 
 impl Run {
-    /// The records of the next piece, about [`PIECE_BYTES`] of them.
+    /// The records of the next piece, about [`PIECE_BYTES`].
     pub fn records(&mut self) -> Vec<Arc<Record>> {
         let (mut records, mut bytes, mut next) = (Vec::new(), 0, self.next);
         let mut ended = true;
@@ -53,29 +53,29 @@ impl Run {
         records
     }
 
-    /// Whether the next piece takes a core for long.
+    /// Whether the next piece computes for long.
     pub fn is_heavy(&self) -> bool {
         let next = || self.page.records.from(self.next).next();
         self.computed && next().is_some_and(|(_, record)| record.len() >= HEAVY_BYTES_MIN)
     }
 
-    /// Begins again with the first record.
+    /// Starts again with the first record.
     pub fn rewind(&mut self) {
         (self.next, self.ended) = (0, false);
     }
 
-    /// Whether the metadata of a record's bytes is what the served version shows.
+    /// Whether the metadata in a record's bytes is that of the served version.
     pub fn metadata_is_plain(&self, record: &Record) -> bool {
         !self.served.works_as_served() || self.served.is_plain(record)
     }
 
-    /// Some records as the items of the list.
+    /// Records as items of the list.
     pub async fn items(&self, records: &[Arc<Record>]) -> Result<Vec<Value>, Status> {
         let objects = self.served.working(records).await?;
-        table::shown(&self.served, self.view, &self.options, objects).await
+        table::working_items(&self.served, self.view, &self.options, objects).await
     }
 
-    /// The list without its items, and the name of the field that has them.
+    /// The list without items, and the name of its field for items.
     pub fn frame(&self) -> (Map<String, Value>, &'static str) {
         let meta = self.page.metadata(self.is_open());
         match self.view {
@@ -91,13 +91,13 @@ impl Run {
         }
     }
 
-    /// Whether a list is one of objects that have no type here, as they are.
+    /// Whether it is a list of whole custom resources.
     pub fn is_open(&self) -> bool {
         self.view == View::Whole && self.served.schema.type_id().is_none()
     }
 
-    /// Whether the objects of a list leave out what kind they are: those of built-in kinds as they are do, upstream as well.
-    pub fn says_kind_once(&self) -> bool {
+    /// Whether items omit kind and version. Whole objects of built-in kinds do, as in upstream.
+    pub fn omits_kind_in_items(&self) -> bool {
         self.view == View::Whole && self.served.schema.type_id().is_some()
     }
 }

@@ -1,4 +1,4 @@
-//! Lists in YAML, which people read.
+//! Lists in YAML.
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use kelson_codec::Encoding;
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::run::{ListPieces, Run};
 
-/// A list on its way out as YAML.
+/// A list that is being sent as YAML.
 pub(super) struct YamlPieces {
     run: Run,
-    /// The document up to the key of its items, and what follows them.
+    /// The document up to the key of the items, and the rest after them.
     head: Option<String>,
     tail: String,
     empty: bool,
@@ -23,13 +23,15 @@ fn text(value: &Value) -> Result<String, Status> {
 }
 
 impl YamlPieces {
+    /// Encodes the document around the items.
+    ///
     /// # Errors
-    /// 500 when the list cannot be written at all.
+    /// 500 if it cannot be encoded.
     pub fn new(run: Run) -> Result<Self, Status> {
         let (mut list, items) = run.frame();
         list.insert(items.into(), json!([]));
         let whole = text(&Value::Object(list))?;
-        // The document's own keys alone begin a line.
+        // Only the document's own keys begin a line.
         let empty = format!("\n{items}: []\n");
         let (head, tail) = whole.split_once(&empty).ok_or_else(|| Status::internal("a list without items"))?;
         Ok(Self { head: Some(format!("{head}\n{items}:")), tail: tail.to_owned(), run, empty: true, done: false })
@@ -41,7 +43,7 @@ impl YamlPieces {
         }
         let records = self.run.records();
         let mut items = self.run.items(&records).await?;
-        if self.run.says_kind_once() {
+        if self.run.omits_kind_in_items() {
             for item in items.iter_mut().filter_map(Value::as_object_mut) {
                 item.remove("kind");
                 item.remove("apiVersion");
@@ -52,7 +54,7 @@ impl YamlPieces {
             if std::mem::take(&mut self.empty) {
                 out.push('\n');
             }
-            // Items stand at the indentation of their key, so a part of them is written as they are among all.
+            // Items have the indentation of their key, so a part of the list is encoded like the whole.
             out.push_str(&text(&Value::Array(items))?);
         }
         if self.run.ended {

@@ -12,7 +12,7 @@ fn family(ip: &IpAddr) -> &'static str {
     if ip.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-/// Fills in `ipFamilyPolicy` and `ipFamilies` from what is asked and what there is.
+/// Fills in `ipFamilyPolicy` and `ipFamilies` from the request and the configured families.
 pub(super) fn families(own: &[&'static str], service: &mut Value, old: &Value) {
     let spec = &mut service["spec"];
     if spec["type"] == "ExternalName" {
@@ -44,7 +44,7 @@ pub(super) fn families(own: &[&'static str], service: &mut Value, old: &Value) {
     }
 }
 
-/// The addresses that a Service asks for, one for each of its families.
+/// The addresses that a Service requests, one for each of its families.
 fn named_ips(spec: &Value) -> Vec<String> {
     let listed = items(&spec["clusterIPs"]).iter().filter_map(Value::as_str);
     let named: Vec<String> = listed.filter(|s| !s.is_empty()).map(str::to_owned).collect();
@@ -54,15 +54,15 @@ fn named_ips(spec: &Value) -> Vec<String> {
     }
 }
 
-/// Whether the two ways of naming a service's first address name different ones.
-fn are_at_odds(spec: &Value) -> bool {
+/// Whether `clusterIP` and the first of `clusterIPs` are both set and differ.
+fn first_addresses_differ(spec: &Value) -> bool {
     let given = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let (one, first) = (given(&spec["clusterIP"]), given(&spec["clusterIPs"][0]));
     one.is_some() && first.is_some() && one != first
 }
 
-/// Of a family of addresses that the cluster has not, or nobody has.
-fn unserved(family: &str, path: &FieldPath, errors: &mut FieldErrors) {
+/// Reports a family that the cluster does not have, or that does not exist.
+fn report_unserved_family(family: &str, path: &FieldPath, errors: &mut FieldErrors) {
     if ["IPv4", "IPv6"].contains(&family) {
         errors.invalid(path, family, "not configured on this cluster");
     } else {
@@ -70,7 +70,7 @@ fn unserved(family: &str, path: &FieldPath, errors: &mut FieldErrors) {
     }
 }
 
-/// Takes the cluster IPs that a Service names, and free ones where it asks for any.
+/// Takes the cluster IPs that a Service requests, and free ones where it requests any.
 pub(super) fn take_ips(
     used: &mut Used,
     ranges: &Ranges<'_>,
@@ -84,7 +84,7 @@ pub(super) fn take_ips(
     if spec["type"] == "ExternalName" {
         return;
     }
-    if had.is_empty() && are_at_odds(spec) {
+    if had.is_empty() && first_addresses_differ(spec) {
         errors.invalid(&path, &spec["clusterIPs"], "first value must match `clusterIP`");
         return;
     }
@@ -104,13 +104,13 @@ pub(super) fn take_ips(
                 continue;
             }
             let path = FieldPath::new("spec").child("ipFamilies").index(i);
-            unserved(family, &path, errors);
+            report_unserved_family(family, &path, errors);
             return;
         }
         match asked.get(i) {
             Some(text) => {
                 let Ok(ip) = text.parse::<IpAddr>() else { return };
-                // Another one in the place of one that it has is refused for that by what is checked later, wherever it lies.
+                // A changed address is rejected later, by validation.
                 if i >= had.len() && !had.contains(&ip) {
                     if let Err(why) = ranges.claim(family, ip, &mut used.ips) {
                         errors.invalid(&path, &shown, format!("failed to allocate IP {ip}: {why}"));

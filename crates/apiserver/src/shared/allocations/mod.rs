@@ -1,12 +1,11 @@
-//! Services: cluster IPs and node ports, handed out from what the stored Services leave free. The sets live in memory
-//! and are made anew at start, so that they cannot leak (upstream `registry/core/service/{ip,port}allocator`). Who has an address is told
-//! by an IPAddress object before the Service is stored, by which servers that share a storage take none twice; such servers note the
-//! node ports as well.
+//! Allocation of cluster IPs and node ports of Services. The sets in use are in memory and are built from the stored Services at
+//! start, so that nothing leaks (upstream `registry/core/service/{ip,port}allocator`). Before a Service is stored, an IPAddress object
+//! records who has an address, so that servers with a shared storage allocate none twice; such servers record node ports as well.
 mod addresses;
-mod book;
 mod pools;
 mod ports;
 mod ranges;
+mod registry;
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -21,35 +20,36 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use addresses::{families, take_ips};
-use pools::{Elsewhere, Used};
+use pools::{Conflict, Used};
 use ports::{may_have_node_ports, take_ports};
 use ranges::Ranges;
 
 use crate::catalog::Served;
 use crate::config::{Config, StartError};
 
-pub use book::{AddressBook, AddressOwner};
 pub use pools::{Reservation, ips_of, ports_of};
+pub use registry::{AddressOwner, AddressRegistry};
 
-/// What is in use.
+/// Allocates cluster IPs and node ports. A write takes what its Service requests and gets a [`Reservation`], which returns it if the
+/// write fails. Addresses are checked against the stored Services, the IPAddress objects and the writes in progress.
 pub struct Services {
     used: Arc<Mutex<Used>>,
-    /// The ranges the server was told of.
+    /// The configured ranges.
     ranges: Vec<IpNet>,
-    /// Where the other ranges are.
+    /// The storage, which has the ServiceCIDR objects with further ranges.
     store: Store,
-    /// Where it is told who has an address.
-    book: OnceLock<Arc<dyn AddressBook>>,
+    /// Records who has an address.
+    registry: OnceLock<Arc<dyn AddressRegistry>>,
 }
 
-/// Tries before a Service that wants any address or port is refused: all of them were others', who told it meanwhile.
+/// Tries before a Service without specific requests is rejected because other servers took every candidate meanwhile.
 const TRIES_MAX: usize = 16;
 
 impl Services {
-    /// From the stored Services.
+    /// Builds the sets from the stored Services.
     ///
     /// # Errors
-    /// [`StartError::Config`] without a range.
+    /// [`StartError::Config`] without a configured range.
     pub fn new(config: &Config, store: &Store) -> Result<Self, StartError> {
         if config.service_cidrs.is_empty() {
             return Err(StartError::Config("--service-cluster-ip-range must be specified".into()));
@@ -59,24 +59,24 @@ impl Services {
             add_stored(store, &mut used);
         }
         let ranges = config.service_cidrs.iter().map(IpNet::trunc).collect();
-        Ok(Self { used: Arc::new(Mutex::new(used)), ranges, store: store.clone(), book: OnceLock::new() })
+        Ok(Self { used: Arc::new(Mutex::new(used)), ranges, store: store.clone(), registry: OnceLock::new() })
     }
 
-    /// From now on it is told there who has an address.
-    pub fn connect(&self, book: Arc<dyn AddressBook>) {
-        // A second server would need allocations of its own: the first book stays.
-        let _ = self.book.set(book);
+    /// Sets the registry of addresses.
+    pub fn connect(&self, registry: Arc<dyn AddressRegistry>) {
+        // The first registry stays: a second server would have its own `Services`.
+        let _ = self.registry.set(registry);
     }
 
-    /// The first address of the primary range: the `kubernetes` service's.
+    /// The first address of the primary range, which the `kubernetes` service has.
     pub fn first_address(&self) -> Option<IpAddr> {
         self.ranges.first().map(|net| ranges::at(net, 1))
     }
 
-    /// Takes what a new Service asks for.
+    /// Allocates what a new Service requests.
     ///
     /// # Errors
-    /// 422.
+    /// 422 if it cannot be allocated.
     pub async fn before_create(
         &self,
         served: &Served,
@@ -89,10 +89,10 @@ impl Services {
         self.reserve(value, None, dry_run).await
     }
 
-    /// Takes what a changed Service asks for beyond what it has.
+    /// Allocates what a changed Service requests beyond what it has.
     ///
     /// # Errors
-    /// 422.
+    /// 422 if it cannot be allocated.
     pub async fn before_update(
         &self,
         served: &Served,
@@ -106,16 +106,16 @@ impl Services {
         self.reserve(new, Some(old), dry_run).await
     }
 
-    /// Gives back what a Service had.
+    /// Releases what a deleted Service had.
     pub async fn after_delete(&self, served: &Served, last: &Value) {
         if !is_allocated(served) {
             return;
         }
         let (ips, ports) = (ips_of(last), ports_of(last));
-        if let Some(book) = self.book.get() {
-            book.strike(&ips, &AddressOwner::of(last)).await;
+        if let Some(registry) = self.registry.get() {
+            registry.release(&ips, &AddressOwner::of(last)).await;
             if self.store.is_mirror() && !ports.is_empty() {
-                book.give_back_ports(&ports).await;
+                registry.give_back_ports(&ports).await;
             }
         }
         if !self.store.is_mirror() {
@@ -123,29 +123,32 @@ impl Services {
         }
     }
 
-    /// Takes what a Service asks for, and enters it. What turns out to be another's is exchanged for something free unless it was
-    /// asked for.
+    /// Allocates what a Service requests and registers it. If another server has registered an address or port meanwhile, another one
+    /// is
+    /// tried, unless the Service requested it explicitly.
     async fn reserve(&self, service: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<Reservation, Status> {
-        let Some(book) = self.book.get().filter(|_| !dry_run) else { return self.take(service, old, dry_run, &[]) };
+        let Some(registry) = self.registry.get().filter(|_| !dry_run) else {
+            return self.take(service, old, dry_run, &[]);
+        };
         let asked = ips_of(service);
         for attempt in 1..=TRIES_MAX {
             let shares_ports = self.store.is_mirror() && may_have_node_ports(&service["spec"]);
-            let elsewhere = if shares_ports { book.ports().await? } else { Vec::new() };
+            let recorded = if shares_ports { registry.ports().await? } else { Vec::new() };
             let mut candidate = service.clone();
-            let mut taken = self.take(&mut candidate, old, dry_run, &elsewhere)?;
-            match taken.enter(book, AddressOwner::of(&candidate)).await? {
+            let mut taken = self.take(&mut candidate, old, dry_run, &recorded)?;
+            match taken.register(registry, AddressOwner::of(&candidate)).await? {
                 None => {
                     *service = candidate;
                     return Ok(taken);
                 }
-                Some(Elsewhere::Address(ip)) if attempt == TRIES_MAX || asked.contains(&ip) => {
+                Some(Conflict::Address(ip)) if attempt == TRIES_MAX || asked.contains(&ip) => {
                     return Err(allocated(&candidate, ip));
                 }
-                // One that was asked for is refused at the next try, by what is in use then.
+                // A requested port is rejected at the next try, because it is in use then.
                 Some(_) => {}
             }
         }
-        Err(Status::internal("failed to allocate a nodePort: others were faster each time"))
+        Err(Status::internal("failed to allocate a nodePort: too many conflicting allocations"))
     }
 
     #[allow(clippy::field_reassign_with_default)] // it has a Drop, so struct update cannot build it
@@ -154,7 +157,7 @@ impl Services {
         service: &mut Value,
         old: Option<&Value>,
         dry_run: bool,
-        elsewhere: &[u16],
+        recorded: &[u16],
     ) -> Result<Reservation, Status> {
         let created = old.is_none();
         let none = Value::Null;
@@ -168,11 +171,11 @@ impl Services {
         let mut taken = Reservation::default();
         taken.stored = self.store.is_mirror();
         taken.dry_run = dry_run;
-        // A dry run takes nothing from others, not even while it lasts.
+        // A dry run takes nothing from others, not even temporarily.
         let mut apart = (taken.stored || dry_run).then(|| under_way.clone());
         if let Some(used) = apart.as_mut().filter(|_| taken.stored) {
             add_stored(&self.store, used);
-            used.take(&[], elsewhere);
+            used.take(&[], recorded);
         }
         let used = apart.as_mut().unwrap_or(&mut under_way);
         taken.used = (!dry_run).then(|| Arc::clone(&self.used));
@@ -187,7 +190,7 @@ impl Services {
         if taken.stored && !dry_run {
             under_way.take(&taken.ips, &taken.ports);
         }
-        // Before what was taken is given back, for which it is locked again.
+        // Release the lock before dropping `taken`, which locks it again.
         drop(under_way);
         ports?;
         if !errors.is_empty() {
@@ -202,7 +205,7 @@ impl Services {
     }
 }
 
-/// Another has the address.
+/// The error for an address that another owner has.
 fn allocated(service: &Value, ip: IpAddr) -> Status {
     let mut errors = FieldErrors::new();
     let why = format!("failed to allocate IP {ip}: provided IP is already allocated");
@@ -216,7 +219,7 @@ fn invalid(service: &Value, errors: &FieldErrors) -> Status {
     Status::invalid(&kind, text(&service["metadata"]["name"]), errors)
 }
 
-/// Adds what the stored Services have.
+/// Adds the addresses and ports of the stored Services.
 fn add_stored(store: &Store, used: &mut Used) {
     for record in store.list(Resource::new("", "services"), None, None, None).iter() {
         used.add(&crate::catalog::record::parse(record));
@@ -255,7 +258,7 @@ mod tests {
         let mut kept = Vec::new();
         for _ in 0..6 {
             let mut v = service(json!({"type": "ClusterIP"}));
-            s.take(&mut v, None, false, &[]).unwrap().keep().await;
+            s.take(&mut v, None, false, &[]).unwrap().confirm().await;
             kept.push(v);
         }
         let mut v = service(json!({"type": "ClusterIP"}));
@@ -263,7 +266,7 @@ mod tests {
         let last = kept.pop().unwrap();
         s.used.lock().release(&ips_of(&last), &ports_of(&last));
         let mut v = service(json!({"type": "ClusterIP", "clusterIP": last["spec"]["clusterIP"]}));
-        s.take(&mut v, None, false, &[]).unwrap().keep().await;
+        s.take(&mut v, None, false, &[]).unwrap().confirm().await;
         assert_eq!(v["spec"]["clusterIPs"], last["spec"]["clusterIPs"]);
     }
 
@@ -275,7 +278,7 @@ mod tests {
             "ports": [{"port": 80, "nodePort": 30009}]}))
         };
         let dry = s.take(&mut asked(), None, true, &[]).unwrap();
-        s.take(&mut asked(), None, false, &[]).expect("the dry run holds neither address nor port").keep().await;
+        s.take(&mut asked(), None, false, &[]).expect("the dry run holds neither address nor port").confirm().await;
         drop(dry);
         let held = {
             let used = s.used.lock();
@@ -286,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_write_took_is_free_again() {
+    fn a_failed_write_releases_its_allocations() {
         let s = services("10.0.0.0/30");
         for _ in 0..5 {
             let mut v = service(json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30001}]}));
@@ -302,7 +305,7 @@ mod tests {
         let mut v = service(
             json!({"type": "NodePort", "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}),
         );
-        s.take(&mut v, None, false, &[]).unwrap().keep().await;
+        s.take(&mut v, None, false, &[]).unwrap().confirm().await;
         let ports = &v["spec"]["ports"];
         assert_eq!(ports[0]["nodePort"], ports[1]["nodePort"]);
         let taken = ports[0]["nodePort"].clone();
@@ -318,12 +321,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_port_is_one_service_s_whatever_its_protocol() {
+    async fn a_node_port_belongs_to_one_service_for_all_protocols() {
         let s = services("10.0.0.0/24");
-        // One that is named for one protocol is the other's as well.
+        // A port requested for one protocol is used for the other as well.
         let mut first = service(json!({"type": "NodePort", "ports": [{"port": 53, "protocol": "UDP"},
             {"port": 53, "protocol": "TCP", "nodePort": 30053}, {"port": 80}]}));
-        s.take(&mut first, None, false, &[]).unwrap().keep().await;
+        s.take(&mut first, None, false, &[]).unwrap().confirm().await;
         assert_eq!(first["spec"]["ports"][0]["nodePort"], 30053);
         let mut other =
             service(json!({"type": "NodePort", "ports": [{"port": 1, "protocol": "SCTP", "nodePort": 30053}]}));
@@ -334,17 +337,17 @@ mod tests {
                 .message
                 .contains("spec.ports[0].nodePort: Invalid value: 30053: provided port is already allocated")
         );
-        // A new service may not name one for two of its ports; a changed one may.
+        // A new service may not request one number for two of its ports; a changed one may.
         let twice = json!({"type": "NodePort", "ports": [{"port": 1, "protocol": "TCP", "nodePort": 30900},
             {"port": 2, "protocol": "UDP", "nodePort": 30900}]});
         assert_eq!(refusal(&s, &mut service(twice.clone()), None).code, 422);
         let mut changed = service(twice);
-        s.take(&mut changed, Some(&first), false, &[]).unwrap().keep().await;
-        assert_eq!(s.used.lock().ports, HashSet::from([30900]), "what it left is free");
+        s.take(&mut changed, Some(&first), false, &[]).unwrap().confirm().await;
+        assert_eq!(s.used.lock().ports, HashSet::from([30900]), "the old ports are free");
     }
 
     #[tokio::test]
-    async fn ports_for_people_who_choose_are_the_last_that_are_handed_out() {
+    async fn ports_reserved_for_static_choice_are_allocated_last() {
         let store = Store::in_memory(StoreOptions::default());
         let mut config = Config::new(store.clone());
         config.service_cidrs = vec!["10.0.0.0/24".parse().unwrap()];
@@ -353,7 +356,7 @@ mod tests {
         let mut ports = Vec::new();
         for _ in 0..20 {
             let mut v = service(json!({"type": "NodePort", "ports": [{"port": 80}]}));
-            s.take(&mut v, None, false, &[]).unwrap().keep().await;
+            s.take(&mut v, None, false, &[]).unwrap().confirm().await;
             ports.push(v["spec"]["ports"][0]["nodePort"].as_u64().unwrap());
         }
         let chosen: Vec<bool> = ports.iter().map(|port| *port < 30016).collect();
@@ -374,16 +377,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_update_keeps_what_it_has_and_gives_back_what_it_leaves() {
+    async fn an_update_keeps_its_allocations_and_releases_dropped_ones() {
         let s = services("10.0.0.0/24");
         let mut old = service(json!({"type": "NodePort", "ports": [{"port": 80}]}));
-        s.take(&mut old, None, false, &[]).unwrap().keep().await;
+        s.take(&mut old, None, false, &[]).unwrap().confirm().await;
         let mut new = old.clone();
         new["spec"]["type"] = "ClusterIP".into();
         new["spec"]["ports"][0].as_object_mut().unwrap().remove("nodePort");
-        s.take(&mut new, Some(&old), false, &[]).unwrap().keep().await;
+        s.take(&mut new, Some(&old), false, &[]).unwrap().confirm().await;
         assert_eq!(new["spec"]["clusterIP"], old["spec"]["clusterIP"]);
-        // What is checked later refuses another address, which is not taken before.
+        // Validation rejects another address later; it is not taken here.
         let mut other = new.clone();
         (other["spec"]["clusterIP"], other["spec"]["clusterIPs"]) = ("1.2.3.4".into(), json!(["1.2.3.4"]));
         drop(s.take(&mut other, Some(&new), false, &[]).unwrap());
@@ -391,15 +394,15 @@ mod tests {
         assert!(s.used.lock().ports.is_empty());
         let mut gone = new.clone();
         gone["spec"] = json!({"type": "ExternalName", "externalName": "x"});
-        s.take(&mut gone, Some(&new), false, &[]).unwrap().keep().await;
+        s.take(&mut gone, Some(&new), false, &[]).unwrap().confirm().await;
         assert!(s.used.lock().ips.is_empty());
     }
 
     #[tokio::test]
-    async fn headless_takes_nothing() {
+    async fn headless_services_take_no_address() {
         let s = services("10.0.0.0/24");
         let mut v = service(json!({"clusterIP": "None", "selector": {"a": "b"}}));
-        s.take(&mut v, None, false, &[]).unwrap().keep().await;
+        s.take(&mut v, None, false, &[]).unwrap().confirm().await;
         assert_eq!(v["spec"]["clusterIPs"], json!(["None"]));
         assert_eq!(v["spec"]["ipFamilyPolicy"], "SingleStack");
         assert!(s.used.lock().ips.is_empty());

@@ -1,4 +1,4 @@
-//! What is in use: addresses and node ports; and what one write took of them.
+//! Addresses and node ports in use, and what one write has taken of them.
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,79 +9,79 @@ use parking_lot::Mutex;
 use rand::Rng as _;
 use serde_json::Value;
 
-use super::book::{AddressBook, AddressOwner};
+use super::registry::{AddressOwner, AddressRegistry};
 
-/// Random places tried before the range of ports is searched.
+/// Random candidates before the range of ports is searched in order.
 const RANDOM_TRIES: usize = 16;
 
-/// Every address and port in use; where others write services too, those alone that writes under way here have taken.
+/// All addresses and ports in use. With a shared storage, only those of writes in progress on this server.
 #[derive(Clone)]
 pub(super) struct Used {
     pub ips: HashSet<IpAddr>,
-    /// Node ports, whatever protocols they are for.
+    /// Node ports, for all protocols.
     pub ports: HashSet<u16>,
     pub port_range: (u16, u16),
 }
 
-/// What a write took; given back when the write does not happen.
+/// What a write has taken. Dropping it releases that, because the write failed.
 #[derive(Default)]
 pub struct Reservation {
     pub(super) used: Option<Arc<Mutex<Used>>>,
     pub(super) ips: Vec<IpAddr>,
     pub(super) ports: Vec<u16>,
-    /// Given back when the write did happen.
+    /// Released when the write succeeds.
     pub(super) old_ips: Vec<IpAddr>,
     pub(super) old_ports: Vec<u16>,
-    /// Nothing is to be had in the end: a port that is named may lie outside of the range then, upstream as well.
+    /// Nothing is allocated in the end. A requested port may then be outside the range, as in upstream.
     pub(super) dry_run: bool,
-    /// The storage says what is in use: the write being in it is enough.
+    /// The storage is shared: what is in use is read from it, so that nothing stays in memory after the write.
     pub(super) stored: bool,
-    /// What was entered for the Service, and where.
-    entered: Vec<IpAddr>,
-    entered_ports: Vec<u16>,
-    book: Option<(Arc<dyn AddressBook>, AddressOwner)>,
+    /// What was registered for the Service, and the registry.
+    registered: Vec<IpAddr>,
+    registered_ports: Vec<u16>,
+    registry: Option<(Arc<dyn AddressRegistry>, AddressOwner)>,
 }
 
-/// What turned out to be somebody else's.
+/// An address or port that another owner has registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Elsewhere {
+pub(super) enum Conflict {
     Address(IpAddr),
     Port(u16),
 }
 
 impl Reservation {
-    /// Enters what was taken. Answers what is somebody else's: then the rest is given back with this.
-    pub(super) async fn enter(
+    /// Registers what was taken. Returns a conflict with another owner; dropping `self` then releases the rest.
+    pub(super) async fn register(
         &mut self,
-        book: &Arc<dyn AddressBook>,
+        registry: &Arc<dyn AddressRegistry>,
         owner: AddressOwner,
-    ) -> Result<Option<Elsewhere>, Status> {
-        self.book = Some((Arc::clone(book), owner.clone()));
+    ) -> Result<Option<Conflict>, Status> {
+        self.registry = Some((Arc::clone(registry), owner.clone()));
         for ip in self.ips.clone() {
-            if !book.enter(ip, &owner).await? {
-                return Ok(Some(Elsewhere::Address(ip)));
+            if !registry.register(ip, &owner).await? {
+                return Ok(Some(Conflict::Address(ip)));
             }
-            self.entered.push(ip);
+            self.registered.push(ip);
         }
         if self.stored && !self.ports.is_empty() {
-            if let Some(port) = book.take_ports(&self.ports).await? {
-                return Ok(Some(Elsewhere::Port(port)));
+            if let Some(port) = registry.take_ports(&self.ports).await? {
+                return Ok(Some(Conflict::Port(port)));
             }
-            self.entered_ports.clone_from(&self.ports);
+            self.registered_ports.clone_from(&self.ports);
         }
         Ok(None)
     }
 
-    /// The write happened.
-    pub async fn keep(mut self) {
-        self.entered.clear();
-        self.entered_ports.clear();
-        if let Some((book, owner)) = self.book.take() {
+    /// Confirms the allocations after the write succeeded.
+    pub async fn confirm(mut self) {
+        self.registered.clear();
+        self.registered_ports.clear();
+        if let Some((registry, owner)) = self.registry.take() {
             if !self.old_ips.is_empty() {
-                book.strike(&self.old_ips, &owner).await;
+                registry.release(&self.old_ips, &owner).await;
             }
             if self.stored && !self.old_ports.is_empty() {
-                book.give_back_ports(&self.old_ports).await;
+                registry.give_back_ports(&self.old_ports).await;
             }
         }
         if self.stored {
@@ -89,7 +89,7 @@ impl Reservation {
         }
         let (ips, ports) = (std::mem::take(&mut self.old_ips), std::mem::take(&mut self.old_ports));
         (self.ips, self.ports) = (ips, ports);
-        // Dropping gives back what the object had and has no more.
+        // Dropping releases what the object had before and no longer has.
     }
 }
 
@@ -98,9 +98,9 @@ impl Drop for Reservation {
         if let Some(used) = &self.used {
             used.lock().release(&self.ips, &self.ports);
         }
-        let (ips, ports) = (std::mem::take(&mut self.entered), std::mem::take(&mut self.entered_ports));
-        if let Some((book, owner)) = self.book.take().filter(|_| !ips.is_empty() || !ports.is_empty()) {
-            book.strike_later(ips, ports, owner);
+        let (ips, ports) = (std::mem::take(&mut self.registered), std::mem::take(&mut self.registered_ports));
+        if let Some((registry, owner)) = self.registry.take().filter(|_| !ips.is_empty() || !ports.is_empty()) {
+            registry.release_later(ips, ports, owner);
         }
     }
 }
@@ -121,12 +121,12 @@ pub fn ports_of(service: &Value) -> Vec<u16> {
 }
 
 impl Used {
-    /// Adds what a Service has.
+    /// Adds the addresses and ports of a Service.
     pub fn add(&mut self, service: &Value) {
         self.take(&ips_of(service), &ports_of(service));
     }
 
-    /// Notes what a write has taken.
+    /// Adds what a write has taken.
     pub fn take(&mut self, ips: &[IpAddr], ports: &[u16]) {
         self.ips.extend(ips);
         self.ports.extend(ports);
@@ -141,21 +141,21 @@ impl Used {
         }
     }
 
-    /// Takes a port that a Service names, or says why it cannot have it.
+    /// Takes a requested port. The error is the reason why it cannot be taken.
     pub fn claim_port(&mut self, number: i64, dry_run: bool) -> Result<Option<u16>, String> {
         let (low, high) = self.port_range;
         if !dry_run && !(i64::from(low)..=i64::from(high)).contains(&number) {
             return Err(format!("provided port is not in the valid range. The range of valid ports is {low}-{high}"));
         }
-        // A dry run may ask for a number that no port has.
+        // A dry run may request a number that is not a port.
         let Ok(number) = u16::try_from(number) else { return Ok(None) };
         if self.ports.insert(number) { Ok(Some(number)) } else { Err("provided port is already allocated".to_owned()) }
     }
 
-    /// Takes a free port; those at the beginning of the range are kept for people who choose one (KEP-3668).
+    /// Takes a free port. The beginning of the range is used last, because it is reserved for static choice (KEP-3668).
     pub fn any_port(&mut self) -> Option<u16> {
         let (low, high) = self.port_range;
-        let first = low.saturating_add(kept_for_choice(high.checked_sub(low)?.saturating_add(1)));
+        let first = low.saturating_add(reserved_size(high.checked_sub(low)?.saturating_add(1)));
         let is_free = |port: &u16| !self.ports.contains(port);
         let mut rng = rand::rng();
         let random = (0..RANDOM_TRIES).map(|_| rng.random_range(first..=high)).find(is_free);
@@ -165,7 +165,7 @@ impl Used {
     }
 }
 
-/// How many ports of a range of this size are handed out by themselves only after all others.
-fn kept_for_choice(size: u16) -> u16 {
+/// The number of ports of a range of this size that are reserved for static choice.
+fn reserved_size(size: u16) -> u16 {
     if size <= 16 { 0 } else { (size / 32).clamp(16, 128) }
 }

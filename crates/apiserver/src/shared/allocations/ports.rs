@@ -1,4 +1,4 @@
-//! Node ports of a Service. A number is one Service's, whatever protocols it uses it for.
+//! Node ports of a Service. A number belongs to one Service for all protocols.
 use std::collections::HashMap;
 
 use kelson_meta::tree::{items, text};
@@ -15,20 +15,20 @@ fn wants_node_ports(spec: &Value) -> bool {
     }
 }
 
-/// Whether a Service of its type may have node ports at all.
+/// Whether a Service of this type may have node ports.
 pub(super) fn may_have_node_ports(spec: &Value) -> bool {
     spec["type"] == "NodePort" || spec["type"] == "LoadBalancer"
 }
 
-/// The number that a Service asks for, which may be outside the range of ports.
+/// The requested number, which may be outside the range of ports.
 fn number(value: &Value) -> Option<i64> {
     value.as_i64().filter(|port| *port != 0)
 }
 
-/// Takes the node ports that a Service names, and free ones where its type wants some.
+/// Takes the node ports that a Service requests, and free ones if its type needs them.
 ///
 /// # Errors
-/// 422 for a port that cannot be had, 500 when none is free.
+/// 422 for a requested port that cannot be taken, 500 when none is free.
 pub(super) fn take_ports(
     used: &mut Used,
     service: &mut Value,
@@ -50,7 +50,8 @@ pub(super) fn take_ports(
     Ok(())
 }
 
-/// Of a new Service: one port that is served by several protocols has one node port, be it named for one of them alone.
+/// Ports of a new Service. A port that is served by several protocols gets one node port, even if it is requested for only one of
+/// them.
 fn take_first_ports(used: &mut Used, spec: &mut Value, name: &str, taken: &mut Reservation) -> Result<(), Status> {
     let allocate = wants_node_ports(spec);
     let mut named: HashMap<u64, i64> = HashMap::new();
@@ -81,7 +82,7 @@ fn take_first_ports(used: &mut Used, spec: &mut Value, name: &str, taken: &mut R
     Ok(())
 }
 
-/// Of a changed Service: what it has is not taken again.
+/// Ports of a changed Service. Ports that it already has are not taken again.
 fn take_more_ports(
     used: &mut Used,
     spec: &mut Value,
@@ -102,7 +103,7 @@ fn take_more_ports(
     Ok(())
 }
 
-/// Takes the port that the Service names in this place.
+/// Takes the port that the Service requests at this index.
 fn claim(used: &mut Used, number: i64, place: usize, name: &str, taken: &mut Reservation) -> Result<i64, Status> {
     let claimed = used.claim_port(number, taken.dry_run).map_err(|why| {
         let path = FieldPath::new("spec").child("ports").index(place).child("nodePort");
@@ -121,7 +122,7 @@ fn any(used: &mut Used, taken: &mut Reservation) -> Result<i64, Status> {
     Ok(number.into())
 }
 
-/// The port on which nodes tell load balancers whether they have an endpoint of their own.
+/// Takes the port on which nodes report to load balancers whether they have a local endpoint.
 fn take_health_port(used: &mut Used, spec: &mut Value, had: &[u16], taken: &mut Reservation) -> Result<(), Status> {
     match number(&spec["healthCheckNodePort"]) {
         Some(asked) if had.iter().any(|port| i64::from(*port) == asked) => {}

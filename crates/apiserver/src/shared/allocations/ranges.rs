@@ -1,5 +1,6 @@
-//! The ranges that services' addresses are taken from: those the server was told of, and those of ServiceCIDR objects that
-//! are ready and not going (KEP-1880). Read from the store for each Service that wants an address; there are few.
+//! The ranges of cluster IPs: the configured ones and those of ready ServiceCIDR objects that are not being deleted (KEP-1880). They
+//! are
+//! read from the store for each Service that needs an address; there are few.
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,27 +11,27 @@ use rand::Rng as _;
 use crate::catalog::record::parse;
 
 const GROUP: &str = "networking.k8s.io";
-/// Label of an IPAddress that follows a Service; others are somebody's own, and their addresses are not handed out.
+/// Label of an IPAddress that was created for a Service. Addresses of other IPAddress objects are not allocated.
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
-/// Addresses considered of a range; the rest of a larger one is not handed out by itself.
+/// Limit of candidate addresses per range; the rest of a larger range is allocated only on request.
 const POOL_MAX: u128 = 1 << 20;
-/// Random places tried before the range is searched.
+/// Random candidates before the range is searched in order.
 const RANDOM_TRIES: usize = 16;
 
-/// Ranges, those of the configuration first.
+/// The ranges, the configured ones first.
 pub(super) struct Ranges<'a> {
     all: Vec<IpNet>,
     store: &'a Store,
 }
 
-/// `IPv4` or `IPv6`.
+/// The IP family, `IPv4` or `IPv6`.
 fn family(ip: &IpAddr) -> &'static str {
     if ip.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
 impl<'a> Ranges<'a> {
-    /// What may be handed out now.
+    /// The ranges from which addresses may be allocated now.
     pub fn now(configured: &[IpNet], store: &'a Store) -> Self {
         let mut all = configured.to_vec();
         for record in store.list(Resource::new(GROUP, "servicecidrs"), None, None, None).iter() {
@@ -53,7 +54,7 @@ impl<'a> Ranges<'a> {
         Self { all, store }
     }
 
-    /// The families there are, the primary one first.
+    /// The configured families, the primary one first.
     pub fn families(&self) -> Vec<&'static str> {
         let mut out: Vec<&'static str> = self.all.iter().map(|net| family(&net.addr())).collect();
         let primary = out.first().copied();
@@ -66,16 +67,16 @@ impl<'a> Ranges<'a> {
         self.all.iter().filter(move |net| family(&net.addr()) == wanted)
     }
 
-    /// Whether somebody made an IPAddress object for it by hand.
+    /// Whether an IPAddress object for it exists that the allocator did not create.
     fn is_held(&self, ip: IpAddr) -> bool {
         let record = self.store.get(Resource::new(GROUP, "ipaddresses"), "", &ip.to_string());
         record.is_some_and(|record| parse(&record)["metadata"]["labels"][MANAGED_BY].as_str() != Some(ALLOCATOR))
     }
 
-    /// Takes this address.
+    /// Takes a requested address.
     ///
     /// # Errors
-    /// Why it cannot be had, for people.
+    /// The reason why it cannot be taken.
     pub fn claim(&self, wanted: &str, ip: IpAddr, taken: &mut HashSet<IpAddr>) -> Result<(), String> {
         let usable =
             |net: &&IpNet| net.contains(&ip) && ip != net.network() && !(ip.is_ipv4() && ip == net.broadcast());
@@ -97,14 +98,14 @@ impl<'a> Ranges<'a> {
         Some(ip)
     }
 
-    /// A free address of a range; those at the beginning are kept for people who choose one.
+    /// A free address of a range. The beginning of the range is used last, because it is reserved for static choice.
     fn free(&self, net: &IpNet, taken: &HashSet<IpAddr>) -> Option<IpAddr> {
         let size = size(net);
         let lower = (size / 16).clamp(16, 256).min(size / 2);
-        // Nobody's who asks for any is one that is entered, be it for a Service that is not stored yet.
-        let is_entered =
+        // An address that is registered is not free, even if its Service is not stored yet.
+        let is_registered =
             |ip: &IpAddr| self.store.get(Resource::new(GROUP, "ipaddresses"), "", &ip.to_string()).is_some();
-        let is_free = |ip: &IpAddr| !taken.contains(ip) && !is_entered(ip);
+        let is_free = |ip: &IpAddr| !taken.contains(ip) && !is_registered(ip);
         let mut rng = rand::rng();
         let random = (0..RANDOM_TRIES)
             .filter(|_| lower < size)
@@ -115,7 +116,7 @@ impl<'a> Ranges<'a> {
     }
 }
 
-/// How many addresses of a range are handed out; network and (IPv4) broadcast address are not.
+/// The number of addresses that can be allocated; network and (IPv4) broadcast address are excluded.
 fn size(net: &IpNet) -> u128 {
     let bits = net.max_prefix_len() - net.prefix_len();
     let all = 1u128.checked_shl(u32::from(bits)).unwrap_or(u128::MAX);

@@ -1,4 +1,4 @@
-//! How an object that is deleted is marked: its grace, and the finalizers that hold it.
+//! Marks a deleted object: deletion timestamp, grace period and finalizers.
 use jiff::{SignedDuration, Timestamp};
 use kelson_meta::format_seconds;
 use kelson_resources::Deletion;
@@ -11,13 +11,13 @@ const ORPHAN: &str = "orphan";
 
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What the kind says about grace.
+/// What happens to a deleted object.
 pub(super) enum Grace {
-    /// Goes as soon as finalizers allow.
+    /// It is removed as soon as it has no finalizers.
     None,
-    /// Marked; may stay this many seconds.
+    /// It is marked and may run for this many seconds.
     Seconds(i64),
-    /// Marked before, and nothing new is asked.
+    /// It was marked before, and the request changes nothing.
     Pending,
 }
 
@@ -53,11 +53,11 @@ pub(super) fn grace(served: &Served, old: &Value, options: &DeleteOptions) -> Gr
 pub(super) fn mark_grace(object: &mut Value, seconds: i64, now: Timestamp) {
     let begun_before = is_deleting(object);
     let meta = &mut object["metadata"];
-    // A shortened grace counts from when deletion began.
+    // A shortened grace period counts from the beginning of the deletion.
     let begun = if begun_before {
         let at: Option<Timestamp> = meta["deletionTimestamp"].as_str().and_then(|s| s.parse().ok());
         let was = meta["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-        // A time beyond the calendar's ends counts from now.
+        // On overflow it counts from now.
         at.and_then(|at| at.checked_sub(SignedDuration::from_secs(was)).ok()).unwrap_or(now)
     } else {
         bump_generation(meta);
@@ -92,7 +92,7 @@ pub(super) fn set_finalizers(new: &mut Value, finalizers: &[String]) {
     }
 }
 
-/// The finalizers with those of the garbage collector as the options want them.
+/// The finalizers, with those of the garbage collector adjusted to the options.
 pub(super) fn finalizers(old: &Value, options: &DeleteOptions, orphans_by_default: bool) -> Vec<String> {
     let list = old["metadata"]["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
     let has = |name: &str| list.iter().any(|f| f == name);
@@ -121,7 +121,7 @@ pub(super) fn finalizers(old: &Value, options: &DeleteOptions, orphans_by_defaul
     out
 }
 
-/// Whether an update took away the last thing that held a deleted object.
+/// Whether an update removed the last finalizer or grace period of a deleted object.
 pub fn ends_with_update(served: &Served, new: &Value) -> bool {
     let meta = &new["metadata"];
     let empty = |v: &Value| v.as_array().is_none_or(Vec::is_empty);
@@ -136,10 +136,10 @@ mod tests {
     use super::*;
 
     fn after(existing: &[&str], orphan: Option<bool>, policy: Option<&str>) -> Vec<String> {
-        of_kind(false, existing, orphan, policy)
+        finalizers_after(false, existing, orphan, policy)
     }
 
-    fn of_kind(orphans: bool, existing: &[&str], orphan: Option<bool>, policy: Option<&str>) -> Vec<String> {
+    fn finalizers_after(orphans: bool, existing: &[&str], orphan: Option<bool>, policy: Option<&str>) -> Vec<String> {
         let old = json!({"metadata": {"finalizers": existing}});
         let options = DeleteOptions {
             orphan_dependents: orphan,
@@ -158,9 +158,9 @@ mod tests {
         assert_eq!(after(&[ORPHAN], None, None), [ORPHAN]);
         assert_eq!(after(&[], Some(true), None), [ORPHAN]);
         assert_eq!(after(&[ORPHAN], Some(false), None), Vec::<String>::new());
-        assert_eq!(of_kind(true, &[], None, None), [ORPHAN]);
-        assert_eq!(of_kind(true, &[], None, Some("Background")), Vec::<String>::new());
-        assert_eq!(of_kind(true, &[], Some(false), None), Vec::<String>::new());
-        assert_eq!(of_kind(true, &[FOREGROUND], None, None), [FOREGROUND]);
+        assert_eq!(finalizers_after(true, &[], None, None), [ORPHAN]);
+        assert_eq!(finalizers_after(true, &[], None, Some("Background")), Vec::<String>::new());
+        assert_eq!(finalizers_after(true, &[], Some(false), None), Vec::<String>::new());
+        assert_eq!(finalizers_after(true, &[FOREGROUND], None, None), [FOREGROUND]);
     }
 }

@@ -1,5 +1,5 @@
-//! Delete: one object or a collection. Grace, finalizers and propagation as upstream's generic registry: an object with
-//! finalizers or grace left is marked, and goes when the last of them does.
+//! Delete: one object or a collection. Grace periods, finalizers and propagation follow upstream's generic registry: an object with
+//! finalizers or a grace period is marked, and removed when the last of them ends.
 mod mark;
 mod options;
 
@@ -24,11 +24,11 @@ use crate::request::answer;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::request::selectors::Selectors;
-use crate::request::version_param::ListAt;
+use crate::request::version_param::ListParams;
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
-use crate::write::commit::{Committer, Refused};
+use crate::write::commit::{Committer, WriteError};
 use crate::write::{retry, steps};
 
 pub use mark::ends_with_update;
@@ -37,19 +37,19 @@ pub use options::{DeleteOptions, check_preconditions};
 /// Serves DELETE of one object.
 ///
 /// # Errors
-/// Whatever the steps refuse.
+/// Errors of the steps.
 pub async fn delete(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let bytes = body.read().await?;
-    steps::body_read(bytes.len());
+    steps::record_body(bytes.len());
     let options = DeleteOptions::new(cx, served, &bytes)?;
-    steps::at("Decoded delete options");
-    steps::at("About to delete object from database");
-    let outcome = run(cx, served, &cx.info.name, &options, Admitted::Ask).await?;
-    steps::at("Object deleted from database");
+    steps::record("Decoded delete options");
+    steps::record("About to delete object from database");
+    let outcome = run(cx, served, &cx.info.name, &options, DeleteAdmission::Required).await?;
+    steps::record("Object deleted from database");
     let code = match &outcome {
-        // The old way to ask for cascading deletion is told that it is not over.
+        // With the deprecated orphanDependents, 202 says that the deletion has not finished.
         Outcome::Marked(_) if options.orphan_dependents == Some(false) => StatusCode::ACCEPTED,
         _ => StatusCode::OK,
     };
@@ -69,45 +69,45 @@ pub async fn delete(cx: &RequestContext, served: &Served, body: RequestBody) -> 
             }
             let status =
                 json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
-            answer::done(code, &accepted, status)
+            answer::success(code, &accepted, status)
         }
     }
 }
 
-/// What became of the object.
+/// Result of a delete.
 pub enum Outcome {
-    /// It is still there, marked.
+    /// The object still exists and is marked as deleted.
     Marked(Object),
-    /// It is gone; its last state.
+    /// The object was removed; this is its last state.
     Gone(Object),
 }
 
-/// Whether a delete still has to be admitted.
+/// Whether a delete must pass admission.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Admitted {
-    /// Admission is asked.
-    Ask,
-    /// It is part of a request that was admitted (an eviction).
-    Already,
+pub enum DeleteAdmission {
+    /// Admission runs.
+    Required,
+    /// Admission ran for the request that this delete is part of (an eviction).
+    Done,
 }
 
-/// Deletes one object, by the rules of its kind.
+/// Deletes one object by the rules of its kind.
 ///
 /// # Errors
-/// Whatever the steps refuse.
+/// Errors of the steps.
 pub async fn run(
     cx: &RequestContext,
     served: &Served,
     name: &str,
     options: &DeleteOptions,
-    admitted: Admitted,
+    admitted: DeleteAdmission,
 ) -> Result<Outcome, Status> {
     let tied = options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
-    let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Outcome, Refused>> {
+    let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Outcome, WriteError>> {
         Box::pin(async move {
             check_preconditions(served, name, options, &record)?;
             let old = served.one_working(&record).await?;
-            if admitted == Admitted::Ask {
+            if admitted == DeleteAdmission::Required {
                 let make = || options.object();
                 let admission = Admission {
                     cx,
@@ -121,8 +121,8 @@ pub async fn run(
                 admission.mutate(None, Some(&old)).await?;
                 admission.validate(None, Some(&old)).await?;
             }
-            match once(&cx.server, served, name, options, &record, old).await {
-                Err(Refused::Conflict) if tied => Err(Status::conflict(&served.gr, name, Status::MODIFIED).into()),
+            match try_delete(&cx.server, served, name, options, &record, old).await {
+                Err(WriteError::Conflict) if tied => Err(Status::conflict(&served.gr, name, Status::MODIFIED).into()),
                 outcome => outcome,
             }
         })
@@ -130,18 +130,18 @@ pub async fn run(
     retry::on_newest(cx, served, name, attempt).await
 }
 
-/// What a delete that was admitted does.
+/// Deletes an object once, without admission and retries.
 ///
 /// # Errors
-/// See [`Refused`].
-pub async fn once(
+/// See [`WriteError`].
+pub async fn try_delete(
     server: &Server,
     served: &Served,
     name: &str,
     options: &DeleteOptions,
     record: &Arc<Record>,
     old: Value,
-) -> Result<Outcome, Refused> {
+) -> Result<Outcome, WriteError> {
     let now = server.clock.now();
     let special = match served.options().deletion {
         Deletion::Namespace => namespace(server, served, name, options, record, &old, now).await?,
@@ -165,7 +165,7 @@ pub async fn once(
         _ => true,
     };
     if ends_now && finalizers.is_empty() {
-        return gone(server, served, options, record, new).await;
+        return remove(server, served, options, record, new).await;
     }
     if !matches!(grace, Grace::Seconds(_)) {
         mark(&mut new, now);
@@ -173,25 +173,25 @@ pub async fn once(
     if options.is_dry_run() {
         return Ok(Outcome::Marked(Object::Tree(new)));
     }
-    Ok(Outcome::Marked(Object::Record(Committer::of(server).update(served, record, new).await?)))
+    Ok(Outcome::Marked(Object::Record(Committer::new(server).update(served, record, new).await?)))
 }
 
-async fn gone(
+async fn remove(
     server: &Server,
     served: &Served,
     options: &DeleteOptions,
     record: &Arc<Record>,
     last: Value,
-) -> Result<Outcome, Refused> {
+) -> Result<Outcome, WriteError> {
     if options.is_dry_run() {
         return Ok(Outcome::Gone(Object::Tree(last)));
     }
-    let deleted = Committer::of(server).delete(served, record, None).await?;
+    let deleted = Committer::new(server).delete(served, record, None).await?;
     server.services.after_delete(served, &last).await;
     Ok(Outcome::Gone(Object::Record(deleted)))
 }
 
-/// The first delete of a namespace marks it; later ones are refused until its content is gone, and the last removes it.
+/// Deletes a namespace: the first delete marks it; later ones are rejected until its content is removed.
 async fn namespace(
     server: &Server,
     served: &Served,
@@ -200,7 +200,7 @@ async fn namespace(
     record: &Arc<Record>,
     old: &Value,
     now: Timestamp,
-) -> Result<Option<Outcome>, Refused> {
+) -> Result<Option<Outcome>, WriteError> {
     let held = old["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
     if !is_deleting(old) {
         let mut new = old.clone();
@@ -216,7 +216,7 @@ async fn namespace(
         if options.is_dry_run() {
             return Ok(Some(Outcome::Marked(Object::Tree(new))));
         }
-        let record = Committer::of(server).update(served, record, new).await?;
+        let record = Committer::new(server).update(served, record, new).await?;
         return Ok(Some(Outcome::Marked(Object::Record(record))));
     }
     if held {
@@ -227,7 +227,7 @@ async fn namespace(
     Ok(None)
 }
 
-/// The first delete of a definition marks it; it goes when the objects of its kind are gone.
+/// Deletes a custom resource definition: the first delete marks it; it is removed after its objects.
 async fn definition(
     server: &Server,
     served: &Served,
@@ -235,7 +235,7 @@ async fn definition(
     record: &Arc<Record>,
     old: &Value,
     now: Timestamp,
-) -> Result<Option<Outcome>, Refused> {
+) -> Result<Option<Outcome>, WriteError> {
     if is_deleting(old) {
         return Ok(None);
     }
@@ -244,29 +244,29 @@ async fn definition(
     if options.is_dry_run() {
         return Ok(Some(Outcome::Marked(Object::Tree(new))));
     }
-    let record = Committer::of(server).update(served, record, new).await?;
+    let record = Committer::new(server).update(served, record, new).await?;
     Ok(Some(Outcome::Marked(Object::Record(record))))
 }
 
-/// Objects of a collection that are deleted at once: they share the store's syncs.
+/// Objects of a collection that are deleted concurrently, so that they share the store's syncs.
 const DELETED_AT_ONCE: usize = 16;
 
-/// Serves DELETE of a collection; answers with the list of what was there, as upstream's generic registry does.
+/// Serves DELETE of a collection. The answer is the list of the deleted objects, as in upstream's generic registry.
 ///
 /// # Errors
-/// Whatever the steps refuse; what was deleted before stays so.
+/// Errors of the steps. Objects that were deleted before the error stay deleted.
 pub async fn collection(cx: &RequestContext, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let shown = cx.view()?;
     let bytes = body.read().await?;
-    steps::body_read(bytes.len());
+    steps::record_body(bytes.len());
     let options = DeleteOptions::new(cx, served, &bytes)?;
     let selectors = Selectors::new(served, &cx.selectors)?;
-    let at = ListAt::new(&cx.query, cx.server.clock.now())?;
+    let at = ListParams::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
     let view = at.view(&cx.server.store, served, namespace).await?;
-    let page = list::chosen((&at, namespace), view, served, selectors).await?;
-    // What is deleted is held as its record: no trees are made of many objects at once.
+    let page = list::select_page((&at, namespace), view, served, selectors).await?;
+    // Only the records are held, so that many objects are not decoded at once.
     let records: Vec<Arc<Record>> = page.records.iter().cloned().collect();
     for some in records.chunks(DELETED_AT_ONCE) {
         let each = some.iter().map(|record| one_of_collection(cx, served, &options, record));
@@ -293,6 +293,6 @@ async fn one_of_collection(
     key.namespace.as_ref().clone_into(&mut info.namespace);
     key.name.as_ref().clone_into(&mut info.name);
     let of_one = cx.derive(info);
-    let outcome = run(&of_one, served, &key.name, options, Admitted::Ask).await;
+    let outcome = run(&of_one, served, &key.name, options, DeleteAdmission::Required).await;
     (of_one, outcome.map(drop))
 }

@@ -1,4 +1,4 @@
-//! What a delete is told (`metav1.DeleteOptions`) and what must hold for it.
+//! The options of a delete (`metav1.DeleteOptions`) and its preconditions.
 use bytes::Bytes;
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, GroupResource, Status};
 use kelson_store::Record;
@@ -9,7 +9,7 @@ use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 use crate::write::decode;
 
-/// What clients are told that delete a job and do not say what becomes of its pods.
+/// Warning for deleting a job without a propagation policy (upstream's text).
 const PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them \
                          or set propagationPolicy=Orphan to suppress this warning";
 
@@ -17,33 +17,33 @@ const PODS_STAY: &str = "child pods are preserved by default when jobs are delet
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeleteOptions {
-    /// Seconds of grace.
+    /// Grace period in seconds.
     pub grace_period_seconds: Option<i64>,
-    /// What must hold.
+    /// Conditions under which the object is deleted.
     pub preconditions: Option<Preconditions>,
-    /// Old form of `propagation_policy`.
+    /// Deprecated form of `propagation_policy`.
     pub orphan_dependents: Option<bool>,
-    /// How dependents go.
+    /// Whether and how dependents are deleted.
     pub propagation_policy: Option<String>,
     /// `All`: nothing is stored.
     pub dry_run: Vec<String>,
 }
 
-/// What must hold for a delete.
+/// Conditions that the object must meet.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Preconditions {
     /// The object's UID.
     pub uid: Option<String>,
-    /// The object's version.
+    /// The object's resourceVersion.
     pub resource_version: Option<String>,
 }
 
 impl DeleteOptions {
-    /// From the body, or else the query.
+    /// Parses the body or, if that is empty, the query.
     ///
     /// # Errors
-    /// 400 and 422.
+    /// 400 for undecodable options, 422 for invalid ones.
     pub fn new(cx: &RequestContext, served: &Served, body: &Bytes) -> Result<Self, Status> {
         let mut options = match decode::options(&cx.headers, "DeleteOptions", body)? {
             Some(value) => serde_json::from_value(value).map_err(|e| Status::bad_request(e.to_string()))?,
@@ -68,8 +68,10 @@ impl DeleteOptions {
         Ok(options)
     }
 
+    /// Validates the options.
+    ///
     /// # Errors
-    /// 422 for a word that is none.
+    /// 422 for an invalid option.
     pub fn check(&self) -> Result<(), Status> {
         let mut errors = FieldErrors::new();
         if let Some(policy) = &self.propagation_policy {
@@ -89,7 +91,7 @@ impl DeleteOptions {
         }
         Err(Status::invalid(&GroupKind { group: "meta.k8s.io".into(), kind: "DeleteOptions".into() }, "", &errors))
     }
-    /// As an object of `meta.k8s.io/v1`.
+    /// The options as an object of `meta.k8s.io/v1`.
     pub(super) fn object(&self) -> Value {
         let mut out = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"});
         let preconditions = self.preconditions.as_ref().map(|p| {
@@ -112,16 +114,16 @@ impl DeleteOptions {
         }
         out
     }
-    /// Whether nothing is to be stored.
+    /// Whether nothing is stored.
     pub fn is_dry_run(&self) -> bool {
         !self.dry_run.is_empty()
     }
 }
 
-/// Whether a record is what a delete is to be of.
+/// Checks the preconditions of a delete against the stored record.
 ///
 /// # Errors
-/// 409.
+/// 409 if one does not hold.
 pub fn check_preconditions(
     served: &Served,
     name: &str,
@@ -129,7 +131,7 @@ pub fn check_preconditions(
     record: &Record,
 ) -> Result<(), Status> {
     let Some(p) = &options.preconditions else { return Ok(()) };
-    // Upstream names the kind where it else names the resource.
+    // In these messages upstream uses the kind instead of the resource.
     let kind = GroupResource::new(&*served.gvk.group, &*served.gvk.kind);
     let found = record.meta().uid.to_string();
     if let Some(uid) = p.uid.as_ref().filter(|u| **u != found) {

@@ -1,4 +1,4 @@
-//! A server in memory, asked through its in-process transport: the whole request path without sockets.
+//! A server in memory with its in-process transport: the whole request path without sockets.
 #![allow(dead_code)] // each test file uses its own part
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub struct Api {
     pub store: Store,
 }
 
-/// The features that have kinds of their own.
+/// Feature gates of kinds.
 pub fn features() -> Arc<FeatureGates> {
     let gates = ["ClusterTrustBundle=true,GenericWorkload=true,PodCertificateRequest=true,StorageVersionMigrator=true"];
     Arc::new(FeatureGates::parse(gates).expect("gates"))
@@ -33,12 +33,12 @@ impl Api {
         Self::built(Store::in_memory(StoreOptions::default()), change).await
     }
 
-    /// Another server over what is stored already.
+    /// Starts another server over an existing store.
     pub async fn over(store: Store) -> Self {
         Self::built(store, |_| {}).await
     }
 
-    /// The same, told more.
+    /// The same with a changed configuration.
     pub async fn on(store: Store, change: impl FnOnce(&mut Config)) -> Self {
         Self::built(store, change).await
     }
@@ -47,7 +47,7 @@ impl Api {
         let mut config = Config::new(store.clone());
         // Pods in these tests need no service accounts.
         config.admission.disable = vec!["ServiceAccount".into()];
-        // Kinds of every maturity are tested.
+        // Kinds of all maturities are served.
         config.runtime_config = Arc::new(RuntimeConfig::all());
         config.feature_gates = features();
         change(&mut config);
@@ -59,7 +59,7 @@ impl Api {
         self.running.in_process(user).send(request).await.expect("answered")
     }
 
-    /// As the administrator, with headers.
+    /// Sends a request as the administrator, with headers.
     pub async fn raw(
         &self,
         method: &str,
@@ -96,7 +96,7 @@ impl Api {
         value
     }
 
-    /// An object once it is as wanted.
+    /// Waits until an object meets a condition.
     pub async fn until(&self, uri: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let looks = async {
             loop {
@@ -108,7 +108,7 @@ impl Api {
                 self.store.wait_for_revision(seen_at + 1).await.expect("an open store");
             }
         };
-        tokio::time::timeout(std::time::Duration::from_secs(20), looks).await.expect("becomes so")
+        tokio::time::timeout(std::time::Duration::from_secs(20), looks).await.expect("the object meets the condition")
     }
 
     pub async fn create(&self, uri: &str, body: Value) -> Value {
@@ -122,7 +122,7 @@ pub fn admin() -> UserInfo {
     UserInfo::new("admin", [user::MASTERS])
 }
 
-/// The lines of a watch, as they come.
+/// The lines of a watch.
 pub struct Lines {
     body: Body,
     buffer: Vec<u8>,

@@ -1,5 +1,5 @@
-//! Servers with every fault there is, named by URL and by service: each is told in upstream's words or passed over, as the failure
-//! policy says, in bounded time, and the API server goes on.
+//! Webhook servers with all kinds of faults, configured by URL and by service: each fault is reported in upstream's words or ignored,
+//! according to the failure policy, in bounded time, and the API server keeps working.
 use std::time::{Duration, Instant};
 
 use kelson_doubles::webhook::{Behaviour, Seen};
@@ -10,10 +10,10 @@ use super::{World, allow, patch};
 
 const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
 const JSON_PATCH: &str = "application/json-patch+json";
-/// A call may take a second; a fault is told and passed over in that time, on the slowest machine.
+/// A call has a timeout of one second; a fault must be handled in this time on the slowest machine.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// Faults of the call itself, and what is told of them behind `failed calling webhook "x": `.
+/// Faults of the call, and their message after `failed calling webhook "x": `.
 const OF_CALLS: [(&str, &str); 10] = [
     ("slow", "context deadline exceeded"),
     ("hang", "context deadline exceeded"),
@@ -26,7 +26,7 @@ const OF_CALLS: [(&str, &str); 10] = [
     ("foreign", "received invalid webhook response: expected response.uid="),
     ("undecodable", "received undecodable patch in webhook response"),
 ];
-/// Answers that came, and that the server can do nothing with.
+/// Answers that the server cannot use.
 const OF_ANSWERS: [&str; 2] = ["bomb", "inapplicable"];
 
 fn bomb() -> Value {
@@ -56,7 +56,7 @@ fn fault(seen: &Seen) -> Behaviour {
     }
 }
 
-/// All faults, of a server that `name` names in a webhook.
+/// Tests all faults of a server; `name` sets its address in a webhook.
 async fn all(world: &World, kind: &str, name: impl Fn(&mut Value, &str)) {
     let path = format!("{GROUP}/{}s", kind.to_lowercase());
     let configure = async |fault: &str, policy: &str| {
@@ -82,13 +82,12 @@ async fn all(world: &World, kind: &str, name: impl Fn(&mut Value, &str)) {
         world.api.call("DELETE", &path, Value::Null).await;
         assert!(begun.elapsed() < BOUND, "{fault} took {:?}", begun.elapsed());
     }
-    // What the server cannot do with an answer is not the webhook's failure: no policy passes it over. Who only judges
-    // patches nothing.
+    // An unusable answer is not a failure of the call, so that no failure policy ignores it. A validating webhook sends no patch.
     for fault in OF_ANSWERS {
         let path = configure(fault, "Ignore").await;
-        let (code, told) = world.post(fault).await;
+        let (code, reply) = world.post(fault).await;
         let want = if kind.starts_with('M') { 500 } else { 201 };
-        assert_eq!(code, want, "{fault}: {told}");
+        assert_eq!(code, want, "{fault}: {reply}");
         world.api.call("DELETE", &path, Value::Null).await;
     }
     assert_eq!(world.post("afterwards").await.0, 201);
@@ -100,13 +99,13 @@ async fn faults_of_a_webhook_are_bounded_and_follow_its_policy() {
 }
 
 #[tokio::test]
-async fn those_of_a_service_are_no_other() {
+async fn faults_of_a_service_are_handled_the_same_way() {
     let world = World::new(fault).await;
     serve(&world).await;
     all(&world, "MutatingWebhookConfiguration", |hook, fault| by_service(hook, &format!("/{fault}"))).await;
 }
 
 #[tokio::test]
-async fn those_of_a_webhook_that_judges_are_no_other() {
+async fn faults_of_a_validating_webhook_are_handled_the_same_way() {
     all(&World::new(fault).await, "ValidatingWebhookConfiguration", |_, _| {}).await;
 }

@@ -1,5 +1,6 @@
-//! Admission webhooks on a real TLS server in this process: what they are sent, what their answers do, and that no fault of
-//! theirs is one of the API server.
+//! Admission webhooks on a real TLS server in this process: the reviews that they get, the effect of their answers, and that their
+//! faults do
+//! not break the API server.
 mod faults;
 mod services;
 
@@ -13,7 +14,7 @@ use http_body_util::BodyExt as _;
 use kelson_doubles::webhook::{Behaviour, Seen, TestServer};
 use serde_json::{Value, json};
 
-/// The answer to the request that was seen, with these fields.
+/// The answer to a review with these fields.
 fn answer(seen: &Seen, response: Value) -> Behaviour {
     let review: Value = serde_json::from_slice(&seen.body).expect("JSON");
     let mut response = response;
@@ -30,7 +31,7 @@ fn allow(seen: &Seen) -> Behaviour {
     answer(seen, json!({"allowed": true}))
 }
 
-/// The request of a review.
+/// The request in a review.
 fn request(seen: &Seen) -> Value {
     serde_json::from_slice::<Value>(&seen.body).expect("JSON")["request"].take()
 }
@@ -77,7 +78,7 @@ impl World {
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test]
-async fn a_webhook_is_given_what_is_left_of_the_requests_time() {
+async fn a_webhook_gets_the_remaining_time_of_the_request() {
     let world = World::new(allow).await;
     let v = world.hook("v", |h| h["timeoutSeconds"] = json!(20));
     world.validating("v", vec![v]).await;
@@ -88,7 +89,7 @@ async fn a_webhook_is_given_what_is_left_of_the_requests_time() {
 }
 
 #[tokio::test]
-async fn a_validating_webhook_sees_the_request_and_refuses_it() {
+async fn a_validating_webhook_sees_the_request_and_rejects_it() {
     let world = World::new(|seen| match request(seen)["operation"].as_str() {
         Some("CREATE") => answer(seen, json!({"allowed": true, "warnings": ["careful"]})),
         _ => answer(seen, json!({"allowed": false, "status": {"message": "no", "code": 403, "reason": "Forbidden"}})),
@@ -133,7 +134,7 @@ async fn a_validating_webhook_sees_the_request_and_refuses_it() {
 
 /// Webhooks are written against the library that upstream uses.
 #[tokio::test]
-async fn a_webhook_may_replace_what_is_not_there() {
+async fn a_webhook_may_replace_a_missing_member() {
     let world = World::new(|seen| match request(seen)["name"].as_str() {
         Some("lenient") => {
             let owner = json!({"owner": "hook"});
@@ -149,12 +150,12 @@ async fn a_webhook_may_replace_what_is_not_there() {
     let (code, made) = world.post("lenient").await;
     assert_eq!((code, &made["metadata"]["annotations"]), (201, &json!({"owner": "hook"})), "{made}");
     assert_eq!(made["data"], json!({"a": "b", "empty": ""}));
-    let (code, told) = world.post("strict").await;
-    assert_eq!(code, 500, "the object that has the member is missing: {told}");
+    let (code, reply) = world.post("strict").await;
+    assert_eq!(code, 500, "the parent object is missing: {reply}");
 }
 
 #[tokio::test]
-async fn webhooks_see_who_owns_which_fields_and_may_change_it() {
+async fn webhooks_see_managed_fields_and_may_change_them() {
     let world = World::new(|seen| {
         let name = request(seen)["name"].clone();
         if !seen.path.starts_with("/m") || name == "left" {
@@ -199,7 +200,7 @@ async fn webhooks_see_who_owns_which_fields_and_may_change_it() {
 }
 
 #[tokio::test]
-async fn each_verb_shows_its_own_options() {
+async fn each_verb_sends_its_options() {
     let world = World::new(allow).await;
     world.validating("v", vec![world.hook("v", |_| {})]).await;
     let one = format!("{MAPS}/m");
@@ -238,7 +239,7 @@ async fn each_verb_shows_its_own_options() {
         options.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
         options
     };
-    let told: Vec<(String, Value)> = world
+    let reply: Vec<(String, Value)> = world
         .server
         .seen()
         .iter()
@@ -254,11 +255,11 @@ async fn each_verb_shows_its_own_options() {
         ("DELETE", options("DeleteOptions", json!({"gracePeriodSeconds": 7, "propagationPolicy": "Orphan"}))),
         ("DELETE", options("DeleteOptions", json!({"gracePeriodSeconds": 3}))),
     ];
-    assert_eq!(told, expected.map(|(operation, options)| (operation.to_owned(), options)));
+    assert_eq!(reply, expected.map(|(operation, options)| (operation.to_owned(), options)));
 }
 
 #[tokio::test]
-async fn mutating_webhooks_go_by_name_and_each_sees_what_the_last_one_did() {
+async fn mutating_webhooks_run_by_name_and_see_earlier_changes() {
     let world = World::new(|seen| {
         let data = request(seen)["object"]["data"].clone();
         let step = seen.path.trim_start_matches('/').split('?').next().unwrap_or_default().to_owned();
@@ -274,13 +275,13 @@ async fn mutating_webhooks_go_by_name_and_each_sees_what_the_last_one_did() {
     world.mutating("1", vec![world.hook("b", |_| {}), world.hook("a", |_| {})]).await;
     let (code, made) = world.post("m").await;
     assert_eq!((code, &made["data"]), (201, &json!({"a": "b", "steps": "bac"})));
-    assert_ne!(made["metadata"]["uid"], "forged", "the server alone names objects");
+    assert_ne!(made["metadata"]["uid"], "forged", "only the server sets the UID");
     assert!(made.get("unknown").is_none());
 }
 
 #[tokio::test]
-async fn a_changed_object_goes_round_once_more() {
-    // `first` asks to see later changes, `last` makes one; `other` does not ask.
+async fn webhooks_are_reinvoked_after_later_changes() {
+    // `first` asks for reinvocation, `last` changes the object; `other` does not ask.
     let world = World::new(|seen| {
         let object = request(seen)["object"].clone();
         if seen.path.starts_with("/last") && object["data"]["late"].is_null() {
@@ -303,7 +304,7 @@ async fn a_changed_object_goes_round_once_more() {
 }
 
 #[tokio::test]
-async fn match_conditions_say_which_requests_a_webhook_is_for() {
+async fn match_conditions_select_requests() {
     let world = World::new(|seen| answer(seen, json!({"allowed": false}))).await;
     let conditioned = |expression: &str, policy: &str| {
         world.hook("c", |h| {
@@ -329,19 +330,19 @@ async fn match_conditions_say_which_requests_a_webhook_is_for() {
 }
 
 #[tokio::test]
-async fn a_dry_run_goes_only_to_webhooks_without_side_effects() {
+async fn a_dry_run_calls_only_webhooks_without_side_effects() {
     let world = World::new(allow).await;
     let uri = format!("{MAPS}?dryRun=All");
     let post = || world.api.call("POST", &uri, json!({"metadata": {"name": "m"}}));
     world.validating("a", vec![world.hook("a", |h| h["sideEffects"] = json!("NoneOnDryRun"))]).await;
     assert_eq!(post().await.0, 201);
-    let told = request(&world.server.seen()[0]);
-    assert_eq!((&told["dryRun"], &told["options"]["dryRun"]), (&json!(true), &json!(["All"])));
+    let reply = request(&world.server.seen()[0]);
+    assert_eq!((&reply["dryRun"], &reply["options"]["dryRun"]), (&json!(true), &json!(["All"])));
     let some = world.hook("b", |h| {
         h["sideEffects"] = json!("Some");
         h["admissionReviewVersions"] = json!(["v1beta1"]);
     });
-    // New configurations may have no such webhooks; older ones lie in stores.
+    // New configurations must not have such webhooks; old ones may be in stores.
     let old = json!({"metadata": {"name": "b"}, "webhooks": [some]});
     services::store(&world.api, "admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "b", old).await;
     let (code, refused) = post().await;
@@ -350,7 +351,7 @@ async fn a_dry_run_goes_only_to_webhooks_without_side_effects() {
 }
 
 #[tokio::test]
-async fn validating_webhooks_are_asked_side_by_side_and_the_first_refusal_counts() {
+async fn validating_webhooks_are_called_concurrently_and_the_first_rejection_wins() {
     let slow = Duration::from_secs(1);
     let world =
         World::new(move |seen| match answer(seen, json!({"allowed": false, "status": {"message": seen.path}})) {
@@ -360,14 +361,14 @@ async fn validating_webhooks_are_asked_side_by_side_and_the_first_refusal_counts
         .await;
     world.validating("v", ["a", "b", "c", "d"].map(|n| world.hook(n, |_| {})).to_vec()).await;
     let (code, refused) = world.post("m").await;
-    assert!(world.server.most_at_once() > 1, "one after the other");
+    assert!(world.server.most_at_once() > 1, "called concurrently");
     assert_eq!(code, 400);
     assert_eq!(refused["message"], "admission webhook \"a.example.com\" denied the request: /a?timeout=10s");
     assert_eq!(world.server.seen().len(), 4);
 }
 
 #[tokio::test]
-async fn another_version_of_the_same_objects_is_converted_for_the_webhook() {
+async fn objects_of_another_version_are_converted_for_the_webhook() {
     let world = World::new(|seen| {
         let object = &request(seen)["object"];
         match object["apiVersion"].as_str() {
@@ -386,8 +387,8 @@ async fn another_version_of_the_same_objects_is_converted_for_the_webhook() {
     };
     let made = world.api.create(uri, scaler("a")).await;
     assert_eq!((&made["apiVersion"], &made["spec"]["maxReplicas"]), (&json!("autoscaling/v2"), &json!(7)));
-    let told = request(&world.server.seen()[0]);
-    assert_eq!((&told["kind"]["version"], &told["requestKind"]["version"]), (&json!("v1"), &json!("v2")));
+    let reply = request(&world.server.seen()[0]);
+    assert_eq!((&reply["kind"]["version"], &reply["requestKind"]["version"]), (&json!("v1"), &json!("v2")));
     let exact = json!([{"op": "replace", "path": "/webhooks/0/matchPolicy", "value": "Exact"}]);
     let path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/m";
     world.api.typed("PATCH", path, "application/json-patch+json", exact).await;
@@ -395,7 +396,7 @@ async fn another_version_of_the_same_objects_is_converted_for_the_webhook() {
 }
 
 #[tokio::test]
-async fn configurations_of_admission_and_what_selectors_leave_out_are_not_judged() {
+async fn admission_configurations_and_unselected_objects_are_not_sent() {
     let world = World::new(|seen| answer(seen, json!({"allowed": false}))).await;
     let everything = json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]);
     let all = world.hook("all", |h| {
@@ -421,12 +422,12 @@ async fn configurations_of_admission_and_what_selectors_leave_out_are_not_judged
     world.api.create("/api/v1/nodes", labelled).await;
     assert_eq!(world.api.call("POST", "/api/v1/nodes", json!({"metadata": {"name": "node2"}})).await.0, 400);
     let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/all";
-    assert_eq!(world.api.call("DELETE", path, Value::Null).await.0, 200, "the way out is always open");
+    assert_eq!(world.api.call("DELETE", path, Value::Null).await.0, 200, "configurations can always be deleted");
     world.api.create("/api/v1/nodes", json!({"metadata": {"name": "node2"}})).await;
 }
 
 #[tokio::test]
-async fn connections_are_admitted_and_everything_is_counted() {
+async fn connections_are_admitted_and_counted() {
     let world = World::new(|seen| answer(seen, json!({"allowed": false}))).await;
     let rule =
         json!([{"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/exec"]}]);
@@ -437,9 +438,9 @@ async fn connections_are_admitted_and_everything_is_counted() {
     let exec = "/api/v1/namespaces/default/pods/p/exec?command=ls&stdout=true";
     let (code, _) = world.api.call("POST", exec, Value::Null).await;
     assert_eq!(code, 400);
-    let told = request(&world.server.seen()[0]);
-    assert_eq!((&told["subResource"], &told["object"]["kind"]), (&json!("exec"), &json!("PodExecOptions")));
-    assert_eq!((&told["object"]["command"], &told["options"]), (&json!(["ls"]), &Value::Null));
+    let reply = request(&world.server.seen()[0]);
+    assert_eq!((&reply["subResource"], &reply["object"]["kind"]), (&json!("exec"), &json!("PodExecOptions")));
+    assert_eq!((&reply["object"]["command"], &reply["options"]), (&json!(["ls"]), &Value::Null));
     let response = world.api.raw("GET", "/metrics", &[], "").await;
     let text = response.into_body().collect().await.expect("body").to_bytes();
     let text = String::from_utf8_lossy(&text);

@@ -1,4 +1,4 @@
-//! Webhooks that are named by a service: how it is reached, and whom its certificate is believed of.
+//! Webhooks that are configured by a service: how the service is resolved, and which certificates are trusted.
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
@@ -6,28 +6,28 @@ use serde_json::{Value, json};
 use super::{World, answer};
 use crate::common::Api;
 
-/// Makes the service `hook` lead to the world's server.
+/// Makes the service `hook` resolve to the world's server.
 pub async fn serve(world: &World) {
     let service = json!({"metadata": {"name": "hook"}, "spec": {"ports": [{"port": 443}]}});
     world.api.create("/api/v1/namespaces/default/services", service).await;
     endpoint(world).await;
 }
 
-/// The API takes no loopback address in a slice: the store does.
+/// Writes the slice to the store, because the API accepts no loopback address.
 async fn endpoint(world: &World) {
     let slice = json!({"metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}}, "addressType": "IPv4",
         "ports": [{"name": "", "port": world.server.address.port()}], "endpoints": [{"addresses": ["127.0.0.1"]}]});
     store(&world.api, "discovery.k8s.io", "endpointslices", "default", "hook-1", slice).await;
 }
 
-/// Names the service in place of the URL.
+/// Configures the service instead of the URL.
 pub fn by_service(hook: &mut Value, path: &str) {
     hook["clientConfig"]["service"] = json!({"namespace": "default", "name": "hook", "path": path});
     hook["clientConfig"]["url"].take();
 }
 
 #[tokio::test]
-async fn a_service_is_reached_by_its_endpoints_and_its_new_authority_counts_at_once() {
+async fn a_service_is_reached_by_its_endpoints_and_its_new_ca_applies_at_once() {
     let world = World::new(|seen| answer(seen, json!({"allowed": false}))).await;
     let hook = world.hook("s", |h| by_service(h, "/judge"));
     world.validating("s", vec![hook]).await;
@@ -57,7 +57,7 @@ async fn a_service_is_reached_by_its_endpoints_and_its_new_authority_counts_at_o
     assert_eq!(message(world.post("m").await), denied);
 }
 
-/// Puts an object straight into the store.
+/// Writes an object directly to the store.
 pub async fn store(api: &Api, group: &str, resource: &str, namespace: &str, name: &str, mut object: Value) {
     use kelson_store::{Body, Fields, Key, Labels, RecordMeta, Resource, Uid, Write};
     object["metadata"]["resourceVersion"] = "".into();

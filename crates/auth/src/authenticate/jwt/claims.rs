@@ -202,7 +202,7 @@ impl Rules {
                 match claims.get(claim).and_then(Value::as_str) {
                     Some("") => String::new(),
                     Some(name) => format!("{prefix}{name}"),
-                    None => return Err(format!("no text claim {claim}")),
+                    None => return Err(format!("claim {claim} is not a string")),
                 }
             }
             Some(Source::Expression(program)) => text(eval(program)?, "the username")?,
@@ -221,7 +221,7 @@ impl Rules {
         };
         let uid = match &self.uid {
             Some(Source::Claim { claim, .. }) => {
-                claims.get(claim).and_then(Value::as_str).ok_or(format!("no text claim {claim}"))?.to_owned()
+                claims.get(claim).and_then(Value::as_str).ok_or(format!("claim {claim} is not a string"))?.to_owned()
             }
             Some(Source::Expression(program)) => text(eval(program)?, "the uid")?,
             None => String::new(),
@@ -251,7 +251,7 @@ fn evaluate(program: &Program, name: &str, tree: &Value, budget: &mut Budget) ->
     let mut activation = Activation::new();
     activation.bind(name, kelson_cel::Value::json(tree));
     let value = program.eval(&activation, budget).map_err(|e| format!("an expression failed: {e}"))?;
-    value.to_json().ok_or_else(|| "an expression has a value that is no JSON".to_owned())
+    value.to_json().ok_or_else(|| "an expression has a value that is not JSON".to_owned())
 }
 
 fn said(what: &str, message: &str) -> String {
@@ -261,7 +261,7 @@ fn said(what: &str, message: &str) -> String {
 fn text(value: Value, what: &str) -> Result<String, String> {
     match value {
         Value::String(text) => Ok(text),
-        _ => Err(format!("{what} is no text")),
+        _ => Err(format!("{what} is not a string")),
     }
 }
 

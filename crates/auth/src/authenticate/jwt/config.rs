@@ -217,11 +217,11 @@ fn issuer(at: &str, jwt: &Jwt, faults: &mut Vec<String>) -> Issuer {
         )),
     }
     if !part.egress_selector_type.is_empty() {
-        faults.push(format!("{at}.issuer.egressSelectorType: Forbidden: there are no egress selectors"));
+        faults.push(format!("{at}.issuer.egressSelectorType: Forbidden: egress selectors are not supported"));
     }
     let ca = part.certificate_authority.as_str();
     if !ca.is_empty() && kelson_pki::certificates_from_pem(ca).is_err() {
-        faults.push(format!("{at}.issuer.certificateAuthority: Invalid value: it holds no certificate"));
+        faults.push(format!("{at}.issuer.certificateAuthority: Invalid value: has no certificate"));
     }
     let rules = Rules::new(&mut Compiled { at, faults }, jwt);
     Issuer {

@@ -46,7 +46,7 @@ pub(super) fn source(claims: &Map<String, Value>, claim: &str) -> Result<Option<
         return Ok(None);
     }
     if !found.endpoint.starts_with("https://") {
-        return Err("the endpoint of a distributed claim is no https URL");
+        return Err("the endpoint of a distributed claim is not an https URL");
     }
     Ok(Some(found))
 }
@@ -75,10 +75,10 @@ impl Resolver {
         let answer = answer.map_err(|why| format!("while getting distributed claim {claim:?}: {why}"))?;
         let text = std::str::from_utf8(&answer).unwrap_or_default();
         let parsed =
-            UnverifiedToken::of(text.trim()).ok_or("the endpoint of a distributed claim answered with no token")?;
-        let issuer = parsed.issuer().ok_or("the token of a distributed claim names no issuer")?;
+            UnverifiedToken::of(text.trim()).ok_or("the endpoint of a distributed claim did not return a token")?;
+        let issuer = parsed.issuer().ok_or("the token of a distributed claim has no issuer")?;
         if !issuer.starts_with("https://") {
-            return Err("the issuer of a distributed claim is no https URL".into());
+            return Err("the issuer of a distributed claim is not an https URL".into());
         }
         let publisher = self.publisher(own, issuer);
         // What is counted is of issuers that are configured.

@@ -49,7 +49,7 @@ pub(super) struct IssuerKey {
 /// # Errors
 /// When it is no key set, or has no key that can be used.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<IssuerKey>, String> {
-    let set: Set = serde_json::from_slice(text).map_err(|e| format!("no key set: {e}"))?;
+    let set: Set = serde_json::from_slice(text).map_err(|e| format!("fetching the key set failed: {e}"))?;
     let keys: Vec<IssuerKey> = set.keys.into_iter().take(KEYS_MAX).filter_map(key).collect();
     if keys.is_empty() { Err("the key set has no key that can be used".into()) } else { Ok(keys) }
 }

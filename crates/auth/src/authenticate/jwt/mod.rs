@@ -129,7 +129,7 @@ impl Known {
         self.verify(parsed, now)?;
         if let Some(claim) = self.issuer.rules.groups_claim() {
             let elsewhere = distributed::source(&parsed.claims, claim);
-            if let Err(why) = elsewhere.and_then(|source| source.map_or(Ok(()), |_| Err("it must be waited for"))) {
+            if let Err(why) = elsewhere.and_then(|source| source.map_or(Ok(()), |_| Err("is not available yet"))) {
                 return Err(Rejected(format!("oidc: could not expand distributed claims: {why}")));
             }
         }

@@ -130,7 +130,7 @@ impl Publisher {
             return;
         }
         if let Err(why) = self.refresh(means).await {
-            tracing::warn!(issuer = self.url, why, "the issuer's keys were not fetched");
+            tracing::warn!(issuer = self.url, why, "fetching the issuer's keys failed");
         }
     }
 
@@ -148,12 +148,13 @@ impl Publisher {
 
     async fn fetched(&self, means: &Means<'_>) -> Result<Vec<keys::IssuerKey>, String> {
         let document = means.fetch.get(&self.discovery_url, &self.ca_pem, None).await?;
-        let found: Discovery = serde_json::from_slice(&document).map_err(|e| format!("no discovery document: {e}"))?;
+        let found: Discovery =
+            serde_json::from_slice(&document).map_err(|e| format!("fetching the discovery document failed: {e}"))?;
         if found.issuer != self.url {
             return Err(format!("the discovery document is of issuer {:?}", found.issuer));
         }
         if !found.jwks_uri.starts_with("https://") {
-            return Err("jwks_uri is no https URL".into());
+            return Err("jwks_uri is not an https URL".into());
         }
         let set = means.fetch.get(&found.jwks_uri, &self.ca_pem, None).await;
         let keys = set.as_ref().map_err(Clone::clone).and_then(|text| keys::parse(text));
@@ -175,13 +176,13 @@ impl Publisher {
             None => false,
         };
         if !audience {
-            return Err("expected another audience");
+            return Err("the audience does not match");
         }
         let time = |claim: &str| match claims.get(claim) {
             None => Ok(None),
             Some(value) => {
                 let seconds = value.as_f64().map(|s| s as i64).and_then(|s| Timestamp::from_second(s).ok());
-                seconds.map(Some).ok_or("a time is no number")
+                seconds.map(Some).ok_or("a time is not a number")
             }
         };
         match time("exp")? {
@@ -198,11 +199,11 @@ impl Publisher {
     fn signature(&self, parsed: &UnverifiedToken<'_>) -> Result<(), &'static str> {
         let algorithm = parsed.header.alg.as_str();
         if !self.algorithms.iter().any(|known| known == algorithm) {
-            return Err("its signature is of an algorithm that is not allowed");
+            return Err("its signature algorithm is not allowed");
         }
         let fetched = self.keys.read();
         if fetched.keys.is_empty() {
-            return Err("the issuer's keys are not known yet");
+            return Err("the issuer's keys are not available yet");
         }
         let mut named = fetched.keys.iter().filter(|key| key.is_named(&parsed.header.kid));
         let signed = parsed.signed.as_bytes();

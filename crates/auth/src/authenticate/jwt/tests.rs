@@ -47,7 +47,7 @@ impl Fetch for Server {
         if let Some(answer) = self.elsewhere.lock().get(url) {
             let answer = answer.clone();
             let open = bearer == Some(ACCESS) || answer.starts_with('{');
-            return if open { Ok(answer.into()) } else { Err("the server answered 401".into()) };
+            return if open { Ok(answer.into()) } else { Err("the server responded with 401".into()) };
         }
         let (issuer, keys) = ("https://issuer.example", "https://issuer.example/keys");
         let body = match url {
@@ -211,7 +211,7 @@ async fn an_issuer_that_calls_itself_otherwise_is_not_believed() {
     let made = token(&key, &es256(), &good());
     world.server = Arc::new(Server::new(key, "https://evil.example"));
     world.issuers.fetch = Arc::clone(&world.server) as _;
-    assert!(prove(&world, &made).await.unwrap_err().contains("not known yet"));
+    assert!(prove(&world, &made).await.unwrap_err().contains("not available yet"));
 }
 
 #[tokio::test]
@@ -388,9 +388,9 @@ async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
         ("another audience", token(&other, &es256(), &claims(json!({"aud": "you"}))), "audience"),
         ("expired", token(&other, &es256(), &claims(json!({"exp": now.as_second() - 1}))), "expired"),
         ("no groups", token(&other, &es256(), &claims(json!({"groups": null}))), "does not contain it"),
-        ("nobody", token(&other, &es256(), &claims(json!({"iss": null}))), "names no issuer"),
-        ("in clear", token(&other, &es256(), &claims(json!({"iss": "http://claims.example"}))), "no https"),
-        ("unreachable", token(&other, &es256(), &claims(json!({"iss": "https://away.example"}))), "not known yet"),
+        ("nobody", token(&other, &es256(), &claims(json!({"iss": null}))), "has no issuer"),
+        ("in clear", token(&other, &es256(), &claims(json!({"iss": "http://claims.example"}))), "not an https"),
+        ("unreachable", token(&other, &es256(), &claims(json!({"iss": "https://away.example"}))), "not available yet"),
         ("groups that are none", token(&other, &es256(), &claims(json!({"groups": [7]}))), "groups"),
     ] {
         put(groups, answer.clone());

@@ -118,8 +118,7 @@ fn describe(uncovered: &Uncovered) -> String {
         Uncovered::Missing(missing, false) => describe_missing(missing),
         Uncovered::Missing(missing, true) => format!("{}\nand more", describe_missing(missing)),
         Uncovered::TooMany => format!(
-            "the rules have more than {COMBINATIONS_MAX} combinations of verb, API group, resource and name that are not \
-             held as a whole, too many to check; use smaller rules"
+            "the rules have more than {COMBINATIONS_MAX} combinations of verb, API group, resource and name to check; use smaller rules"
         ),
     }
 }

@@ -1,6 +1,6 @@
-//! Attaches volumes of drivers to the nodes whose pods need them, and detaches them when the node has let go: for each there
-//! is a VolumeAttachment, which the driver's own attacher carries out. This file watches and writes; `plan` decides. Upstream
-//! `pkg/controller/volume/attachdetach`.
+//! Attaches CSI volumes to the nodes whose pods need them, and detaches them when the node has unmounted them. Each
+//! attachment is a VolumeAttachment, which the driver's attacher carries out. This file watches and writes; `plan`
+//! decides. Upstream `pkg/controller/volume/attachdetach`.
 mod plan;
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,11 +21,12 @@ use crate::shared::informers::SharedInformer;
 use crate::views::condition;
 use crate::views::{AttachmentView, ClaimView, CsiDriverView, IndexKey, NodeView, PodView, VolumeView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "attachdetach-controller";
-/// How long a node that is not ready may keep what nobody needs (upstream `maxWaitForUnmountDuration`).
+/// The time for which a node that is not ready may keep volumes that no pod needs (upstream
+/// `maxWaitForUnmountDuration`).
 const UNMOUNT_MAX: Duration = Duration::from_secs(360);
-/// Puts a node out of service at once: it is known to be off.
+/// The taint of a node that is known to be shut down, whose volumes are detached at once.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 struct AttachDetachController {
@@ -37,9 +38,9 @@ struct AttachDetachController {
     volumes: SharedInformer<VolumeView>,
     drivers: SharedInformer<CsiDriverView>,
     attachments: SharedInformer<AttachmentView>,
-    /// Since when an attachment is not needed any more though its node holds on to it; no more of them than attachments.
+    /// Since when an attachment is unneeded while its node still uses the volume. Bounded by the number of attachments.
     unneeded: Mutex<HashMap<String, Instant>>,
-    /// Nodes by name.
+    /// The queue of node names.
     queue: WorkQueue<ObjectKey>,
 }
 
@@ -72,7 +73,7 @@ pub fn start(ctx: &Arc<Context>) {
         _ => q.add(change.object().metadata.key()),
     });
     let (q, pods) = (queue.clone(), me.pods.clone());
-    // A claim is bound before its pods have nodes, but for pods that say their node themselves.
+    // A claim is bound before its pods are scheduled, except for pods that set their node.
     me.claims.on_change(move |change| {
         let m = &change.object().metadata;
         let uses = |p: &PodView| p.spec.claims.iter().any(|c| c.claim_name(&p.metadata.name) == m.name);
@@ -83,7 +84,7 @@ pub fn start(ctx: &Arc<Context>) {
     let (q, nodes) = (queue.clone(), me.nodes.clone());
     me.attachments.on_change(move |change| {
         q.add(ObjectKey::new("", &change.object().spec.node_name));
-        // Another node may have waited for it.
+        // Another node may wait for the volume.
         if matches!(change, Change::Deleted(_)) {
             nodes.list().iter().for_each(|n| q.add(n.metadata.key()));
         }
@@ -96,7 +97,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-/// Whether nothing changed that matters here; a node reports every few seconds.
+/// Whether no relevant field changed. A node updates its status every few seconds.
 fn is_same(old: &NodeView, new: &NodeView) -> bool {
     old.status.volumes_in_use == new.status.volumes_in_use
         && old.status.volumes_attached == new.status.volumes_attached
@@ -138,7 +139,8 @@ impl AttachDetachController {
         self.force(&plan, node.as_deref(), name).await
     }
 
-    /// Volumes of drivers that attach, which pods of the node need: until they have ended, whether or not they are to.
+    /// Returns the volumes with attachment that pods of the node need. A pod needs its volumes until it has terminated,
+    /// even while it is being deleted.
     fn needs(&self, node: &str) -> BTreeMap<String, Need> {
         let mut out: BTreeMap<String, Need> = BTreeMap::new();
         let mut pods = self.pods.bucket(&IndexKey::Node(node.to_owned()));
@@ -168,7 +170,7 @@ impl AttachDetachController {
         need.pods.iter().for_each(|p| self.recorder.event(&ObjectRef::of(&**p), kind, reason, text));
     }
 
-    /// Tells pods why they wait.
+    /// Records events on pods that wait for an attachment.
     fn report(&self, plan: &AttachPlan, attachments: &[Arc<AttachmentView>], needs: &BTreeMap<String, Need>) {
         for need in &plan.wait {
             let name = &need.volume.metadata.name;
@@ -187,7 +189,7 @@ impl AttachDetachController {
         }
     }
 
-    /// `status.volumesAttached`: kubelets mount nothing that is not in it.
+    /// Updates `status.volumesAttached`. Kubelets mount only volumes that are in it.
     async fn tell_node(
         &self,
         node: &NodeView,
@@ -229,15 +231,18 @@ impl AttachDetachController {
     }
 
     async fn detach(&self, name: &str) -> Result<(), SyncError> {
-        self.unneeded.lock().remove(name);
         match self.client.delete::<AttachmentView>("", name, &DeleteOptions::default()).await {
+            // Since when it is not needed is still true.
             Err(e) if !e.is_not_found() => Err(e.into()),
-            _ => Ok(()),
+            _ => {
+                self.unneeded.lock().remove(name);
+                Ok(())
+            }
         }
     }
 
-    /// A node that is off never says that it has let go: then its volumes are taken from it, at once where an administrator
-    /// says so, else after a while in which it was not ready.
+    /// Detaches volumes from a node that is shut down and cannot report that it unmounted them: at once if an
+    /// administrator marked it as out of service, else after it was not ready for a while.
     async fn force(&self, plan: &AttachPlan, node: Option<&NodeView>, name: &str) -> Result<(), SyncError> {
         self.unneeded.lock().retain(|a, _| plan.busy.contains(a) || !self.is_of(a, name));
         let Some(node) = node else { return Ok(()) };

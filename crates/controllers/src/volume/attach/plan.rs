@@ -1,4 +1,4 @@
-//! Which volumes are to be attached to one node, and what follows for the attachments there are: pure. Upstream
+//! Decides which volumes are attached to and detached from one node. Pure. Upstream
 //! `pkg/controller/volume/attachdetach/{cache,reconciler,populator}`.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,33 +11,33 @@ use crate::views::{AttachmentView, PodView, VolumeView};
 /// A volume that pods of the node need.
 #[derive(Clone, Debug)]
 pub struct Need {
-    /// The PersistentVolume that must be attached to the node.
+    /// The PersistentVolume to attach.
     pub volume: Arc<VolumeView>,
     /// The pods that need it, in order.
     pub pods: Vec<Arc<PodView>>,
 }
 
-/// What is to be done for one node.
+/// The changes for one node.
 #[derive(Debug, Default)]
 pub struct AttachPlan {
     /// Volumes to attach, by the names of their attachments.
     pub attach: BTreeMap<String, Need>,
-    /// Volumes that another node has alone.
+    /// Volumes that are exclusively attached to another node.
     pub wait: Vec<Need>,
-    /// Attachments that nobody needs and the node has unmounted.
+    /// Attachments that no pod needs and the node has unmounted.
     pub detach: Vec<String>,
-    /// Attachments that nobody needs, while the node still has the volume mounted.
+    /// Attachments that no pod needs and the node still has mounted.
     pub busy: Vec<String>,
-    /// What the node is told that is attached, as `volumesAttached` names volumes.
+    /// Names for the node's `volumesAttached`.
     pub attached: BTreeSet<String>,
 }
 
-/// The name that nodes know a driver's volume by.
+/// Returns the name of a CSI volume in a node's status.
 pub fn unique_name(driver: &str, handle: &str) -> String {
     format!("kubernetes.io/csi/{driver}^{handle}")
 }
 
-/// The name of an attachment: drivers and kubelets find it by the same sum.
+/// Returns the name of an attachment. Drivers and kubelets compute the same hash.
 pub fn attachment_name(driver: &str, handle: &str, node: &str) -> String {
     let sum = Sha256::digest(format!("{handle}{driver}{node}"));
     let mut name = String::from("csi-");
@@ -54,19 +54,20 @@ fn is_exclusive(volume: &VolumeView) -> bool {
     !modes.is_empty() && modes.iter().all(|m| m == "ReadWriteOnce" || m == "ReadWriteOncePod")
 }
 
-/// What one node needs and has.
+/// The current state of one node.
 pub struct Situation<'a> {
     /// The node's name.
     pub node: &'a str,
-    /// What it says it has mounted, or may mount at any moment; `None`: there is no such node any more.
+    /// Volumes that the node has mounted or may be about to mount, or `None` if the node does not exist.
     pub in_use: Option<&'a [String]>,
-    /// Volumes that its pods need, by name.
+    /// Volumes that the node's pods need, by name.
     pub needs: BTreeMap<String, Need>,
-    /// VolumeAttachments that name the node, wanted or not.
+    /// All VolumeAttachments of the node.
     pub attachments: &'a [Arc<AttachmentView>],
 }
 
-/// Decides for one node. `volume` finds one by name; `elsewhere` says whether another node has it attached.
+/// Returns the changes for one node. `volume` returns a volume by name, and `elsewhere` whether another node has it
+/// attached.
 pub fn plan(
     now: Situation<'_>,
     volume: impl Fn(&str) -> Option<Arc<VolumeView>>,
@@ -84,7 +85,7 @@ pub fn plan(
         if a.status.attached && !going {
             out.attached.extend(name.clone());
         }
-        // One of a volume that nobody knows, or that is given whole, is its maker's.
+        // Attachments of unknown or inline volumes are left to their creator.
         let Some(name) = name.filter(|_| !going && !now.needs.contains_key(of)) else { continue };
         let in_use = now.in_use.is_some_and(|all| all.contains(&name));
         if in_use { &mut out.busy } else { &mut out.detach }.push(a.metadata.name.clone());
@@ -154,7 +155,7 @@ mod tests {
     #[test]
     fn names_that_others_compute_too() {
         assert_eq!(unique_name("d.example.com", "h"), "kubernetes.io/csi/d.example.com^h");
-        // The sum of `hdn`, by sha256sum.
+        // The hash of `hdn`, by sha256sum.
         let sum = "9072ed11cc1acb5fa433a877ff339b6311d013f33bddd1d0092711a8ace5b16d";
         assert_eq!(attachment_name("d", "h", "n"), format!("csi-{sum}"));
     }

@@ -1,4 +1,4 @@
-//! Attachments from the pod that needs one to the node that lets go, on the real API server.
+//! Attachments from the pod that needs one to the node that unmounts it, on the real API server.
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ async fn a_volume_follows_its_pod_once_the_node_has_let_go() {
     pod(&api, "p", "n1").await;
     let first = attachment_name("d", "h", "n1");
     assert_eq!(attachments(&api).await, [&*first]);
-    // The driver's word, and what the node is told and says.
+    // The driver's status, and the node's status before and after.
     api.change(ATTACHMENTS, "", &first, |a| a["status"]["attached"] = json!(true)).await;
     api.settle().await;
     let node = api.get("v1/nodes", "", "n1").await.unwrap();

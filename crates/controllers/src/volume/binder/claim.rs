@@ -1,4 +1,4 @@
-//! What is done for one claim: it gets the volume it names, or the one that suits it best, or one is asked for.
+//! The sync of one claim: it is bound to the volume it names or the best match, or a volume is provisioned.
 use std::sync::Arc;
 
 use kelson_client::{EventType, ObjectRef};
@@ -15,7 +15,7 @@ impl Binder {
         self.recorder.event(&ObjectRef::of(claim), kind, reason, message);
     }
 
-    /// A claim whose binding was never completed.
+    /// Syncs a claim whose binding was never completed.
     pub(super) async fn unbound_claim(&self, claim: Arc<ClaimView>) -> Result<(), SyncError> {
         if claim.spec.volume_name.is_empty() {
             return self.find_volume(claim).await;
@@ -58,7 +58,7 @@ impl Binder {
         self.set_claim_phase(&claim, "Pending", None).await.map(drop)
     }
 
-    /// Puts the default class into a claim that was made when there was none.
+    /// Sets the default class of a claim that was created before there was one.
     async fn give_default_class(&self, claim: &ClaimView) -> Result<bool, SyncError> {
         let classes = self.classes.list();
         let Some(class) = default_class(classes.iter().map(|c| &**c)) else { return Ok(false) };
@@ -85,7 +85,7 @@ impl Binder {
         }
     }
 
-    /// Tells the provisioner of the class to make a volume; none is built in here.
+    /// Requests a volume from the external provisioner of the class.
     async fn ask_for_volume(&self, claim: &ClaimView, class: Option<&StorageClassView>) -> Result<(), SyncError> {
         let failed = |text: String| self.tell(claim, EventType::Warning, "ProvisioningFailed", text);
         let Some(class) = class else {
@@ -115,7 +115,7 @@ impl Binder {
         Ok(())
     }
 
-    /// A claim whose binding was once complete: it is lost when its volume is gone or another's.
+    /// Syncs a claim whose binding was completed. It is lost if its volume is gone or bound to another claim.
     pub(super) async fn bound_claim(&self, claim: &Arc<ClaimView>) -> Result<(), SyncError> {
         let name = &claim.spec.volume_name;
         let (reason, text) = if name.is_empty() {

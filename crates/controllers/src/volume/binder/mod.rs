@@ -1,8 +1,8 @@
-//! Brings claims and volumes together, and says what becomes of volumes whose claims are gone. This file watches; `claim`
-//! and `volume` decide for one object each, `write` carries out. Upstream `pkg/controller/volume/persistentvolume`.
+//! Binds claims to volumes, and reclaims volumes whose claims are gone. This file watches; `claim` and `volume` decide
+//! for one object each, and `write` sends the updates. Upstream `pkg/controller/volume/persistentvolume`.
 //!
-//! One worker does all of it: a binding is four writes to two objects, of which each can fail; whatever is left half done
-//! is found again in what the two objects say of each other.
+//! There is a single worker: a binding is four writes to two objects, each of which can fail. An incomplete binding is
+//! recognized and completed from the references between the two objects.
 mod claim;
 mod volume;
 mod write;
@@ -18,10 +18,10 @@ use crate::shared::context::{Context, SyncError};
 use crate::shared::informers::SharedInformer;
 use crate::views::{ClaimView, PodView, StorageClassView, VolumeView};
 
-/// The source that this controller's events name.
+/// The source of this controller's events.
 const COMPONENT: &str = "persistentvolume-controller";
 
-/// What is to be looked at.
+/// A key of the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum BinderKey {
     Claim(ObjectKey),
@@ -88,7 +88,7 @@ pub fn start(ctx: &Arc<Context>) {
     ctx.run_queue_about(&queue, 1, sync, about);
 }
 
-/// Claims without a volume for which a change may matter.
+/// Returns unbound claims that may be affected by a change.
 fn waiting<'a>(
     claims: &SharedInformer<ClaimView>,
     matters: impl Fn(&ClaimView) -> bool + 'a,
@@ -106,7 +106,7 @@ fn on_claim(queue: &WorkQueue<BinderKey>, volumes: &SharedInformer<VolumeView>, 
     if !claim.spec.volume_name.is_empty() {
         return queue.add(BinderKey::Volume(claim.spec.volume_name.clone()));
     }
-    // It may have been on its way to one.
+    // It may have been in the process of being bound.
     let its = volumes.list().into_iter().filter(|v| kelson_volumes::is_bound_to(v, claim));
     its.for_each(|v| queue.add(BinderKey::Volume(v.metadata.name.clone())));
 }
@@ -121,7 +121,7 @@ fn on_volume(queue: &WorkQueue<BinderKey>, claims: &SharedInformer<ClaimView>, c
         return;
     }
     queue.add(BinderKey::Volume(name.clone()));
-    // Who asks for this very volume is told where it is another's.
+    // A claim that names this volume gets an event if the volume belongs to another claim.
     let free = volume.spec.claim_ref.is_none();
     waiting(claims, |c| c.spec.volume_name == *name || free && c.class() == volume.class())
         .for_each(|key| queue.add(key));

@@ -1,4 +1,4 @@
-//! Claims and volumes on the real API server: what becomes of them, whichever comes first and whatever goes.
+//! Claims and volumes on the real API server, created and deleted in any order.
 use serde_json::{Value, json};
 
 use crate::testing::run;
@@ -63,11 +63,11 @@ async fn both_say_that_they_belong_together() {
     assert_eq!(v["metadata"]["annotations"]["pv.kubernetes.io/bound-by-controller"], "yes");
     assert_eq!(c["status"]["capacity"]["storage"], "9Gi");
     assert_eq!(c["status"]["accessModes"], json!(["ReadWriteOnce"]));
-    // One volume is one claim's.
+    // A volume is bound to one claim only.
     api.create(CLAIMS, claim("second", json!({}))).await;
     api.settle().await;
     assert_eq!(phase(&api, CLAIMS, "second").await, "Pending");
-    // Its claim is gone: it is kept, and nobody's.
+    // Its claim is deleted, so it is kept and released.
     api.change(CLAIMS, "n", "c", |v| v["metadata"]["finalizers"] = json!([])).await;
     api.remove(CLAIMS, "n", "c").await;
     api.settle().await;
@@ -167,13 +167,13 @@ async fn who_is_asked_for_a_volume() {
     ] {
         assert!(told(&api, text).await, "{text}: {:?}", api.events().await);
     }
-    // A volume that the scheduler is to choose is not given away here; a class that appears later counts.
+    // A volume that the scheduler chooses is not bound here, and a class that is created later applies.
     api.create(VOLUMES, volume("v", json!({"storageClassName": "later"}))).await;
     api.create(CLASSES, class("missing", "example.com/disk", "Immediate")).await;
     api.settle().await;
     assert_eq!(phase(&api, VOLUMES, "v").await, "Available");
     assert_eq!(asked("missing").await, "example.com/disk");
-    // What its provisioner makes is the claim's.
+    // A provisioned volume is bound to the claim.
     let uid = api.get(CLAIMS, "n", "now").await.unwrap()["metadata"]["uid"].clone();
     let mut made = volume(
         "made",

@@ -1,4 +1,4 @@
-//! What is done for one volume: it is free, or its claim's, or its claim is gone and its reclaim policy says what follows.
+//! The sync of one volume: it is available, bound to its claim, or reclaimed after its claim is gone.
 use std::sync::Arc;
 
 use kelson_client::{EventType, ObjectRef};
@@ -9,7 +9,7 @@ use super::{Binder, BinderKey};
 use crate::shared::context::SyncError;
 use crate::views::{ClaimView, VolumeView};
 
-/// Whether the claim's end was noted before.
+/// Whether the volume has been released.
 fn is_let_go(volume: &VolumeView) -> bool {
     matches!(volume.status.phase.as_str(), "Released" | "Failed")
 }
@@ -36,8 +36,8 @@ impl Binder {
         }
     }
 
-    /// The claim that a volume names, with that very UID. Before a volume is let go, the API itself is asked: the volume
-    /// may be newer than what is known of claims.
+    /// Returns the claim with the name and UID in a volume. Before a volume is released, the API server is asked, as
+    /// the volume may be newer than the cached claims.
     async fn claim_of(
         &self,
         volume: &VolumeView,
@@ -55,7 +55,7 @@ impl Binder {
         Ok(stored.filter(is_it).map(Arc::new))
     }
 
-    /// The volume was chosen and the claim does not know yet: that is the claim's turn.
+    /// Queues the claim of a volume that was chosen for it and is not yet in the claim's spec.
     fn finish(&self, volume: &VolumeView, claim: &ClaimView) -> Result<(), SyncError> {
         if !modes_differ(claim, volume) {
             self.queue.add(BinderKey::Claim(claim.metadata.key()));
@@ -70,7 +70,7 @@ impl Binder {
         Ok(())
     }
 
-    /// Its claim is gone.
+    /// Releases a volume whose claim is gone.
     async fn release(&self, volume: &Arc<VolumeView>) -> Result<(), SyncError> {
         let volume = match is_let_go(volume) {
             true => Arc::clone(volume),
@@ -87,7 +87,7 @@ impl Binder {
         }
     }
 
-    /// Whoever made it removes it; what nobody made, nobody here can remove.
+    /// Requests the deletion from the volume's provisioner. Fails for volumes without one.
     async fn delete(&self, volume: &Arc<VolumeView>) -> Result<(), SyncError> {
         let text = match volume.metadata.annotations.get(names::PROVISIONED_BY).map(String::as_str) {
             Some(p) if !p.is_empty() && !p.starts_with(names::IN_TREE_PREFIX) => return Ok(()),

@@ -1,4 +1,5 @@
-//! The writes of a binding. Each is made on the state that was decided on and fails when the object has moved on.
+//! The writes of a binding. Each requires the version on which the decision is based and fails if the object has
+//! changed.
 use std::sync::Arc;
 
 use kelson_volumes::{is_bound_to, names};
@@ -9,7 +10,7 @@ use crate::shared::context::{SyncError, update_value};
 use crate::views::{ClaimView, VolumeView};
 use kelson_meta::tree::map_at;
 
-/// What annotations that only have to be there say.
+/// The value of annotations whose presence matters.
 const YES: &str = "yes";
 
 impl Binder {
@@ -37,7 +38,8 @@ impl Binder {
         Ok(self.volumes.put(new))
     }
 
-    /// Makes both say that they belong together, in the order that lets a restart between any two writes go on.
+    /// Writes the references in both objects, in an order that allows completion after a restart between any two
+    /// writes.
     pub(super) async fn bind(&self, volume: Arc<VolumeView>, claim: Arc<ClaimView>) -> Result<(), SyncError> {
         let volume = self.claim_into_volume(volume, &claim).await?;
         let volume = self.set_volume_phase(&volume, "Bound", "").await?;
@@ -82,7 +84,7 @@ impl Binder {
         .await
     }
 
-    /// Writes a claim's phase and what it has of its volume, where that is not what it says already.
+    /// Updates a claim's phase and the capacity and modes of its volume, if they differ.
     pub(super) async fn set_claim_phase(
         &self,
         claim: &Arc<ClaimView>,
@@ -106,7 +108,7 @@ impl Binder {
                 false => drop(status.insert(name.into(), value)),
             };
             put("accessModes", json!(modes), modes.is_empty());
-            // A claim that is bound may have another size than its volume, while that grows.
+            // The capacity of a bound claim may differ from its volume during an expansion.
             if let Some(volume) = volume.filter(|_| becomes) {
                 put("capacity", json!({"storage": volume.size()}), false);
                 put("currentVolumeAttributesClassName", json!(attributes), attributes.is_empty());
@@ -118,7 +120,7 @@ impl Binder {
         .await
     }
 
-    /// Writes a volume's phase, where that is not what it says already.
+    /// Updates a volume's phase, if it differs.
     pub(super) async fn set_volume_phase(
         &self,
         volume: &Arc<VolumeView>,
@@ -139,7 +141,7 @@ impl Binder {
         .await
     }
 
-    /// Gives a volume free again; one that a user reserved stays reserved for a claim of that name.
+    /// Makes a volume available again. A volume that a user reserved stays reserved for a claim of that name.
     pub(super) async fn unbind(&self, volume: &VolumeView) -> Result<(), SyncError> {
         let ours = volume.metadata.annotations.contains_key(names::BOUND_BY_CONTROLLER);
         let freed = self

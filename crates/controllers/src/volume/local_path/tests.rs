@@ -1,4 +1,4 @@
-//! Which volume is made for a claim, and the life of one from the claim to its end.
+//! The volume for a claim, and its life from the claim to its deletion.
 use serde_json::{Value, json};
 
 use super::{HOSTNAME, Refusal, refused, volume_for};
@@ -55,7 +55,7 @@ fn what_is_made_for_a_claim() {
     let rows = [
         (made(json!({}), None, None), refused("configuration error, no node was specified")),
         (made(json!({}), Some("n2"), None), again("node \"n2\" not found")),
-        (made(json!({}), Some("n2"), Some(json!({}))), again("node \"n2\" keeps no local volumes")),
+        (made(json!({}), Some("n2"), Some(json!({}))), again("node \"n2\" does not support local volumes")),
         (made(json!({"selector": {}}), Some("n1"), Some(node())), refused("claim.Spec.Selector is not supported")),
     ];
     for (got, want) in rows {
@@ -78,7 +78,7 @@ async fn from_claim_to_volume_and_back() {
     api.until("it waits", async |api| said(api.events().await, "WaitForFirstConsumer waiting for first consumer"))
         .await;
     assert_eq!(api.get(CLAIMS, "n", "c").await.unwrap()["spec"]["storageClassName"], "local-path", "the default");
-    // The scheduler's word.
+    // The scheduler's choice.
     api.change(CLAIMS, "n", "c", |v| v["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = json!("n1"))
         .await;
     let bound = async |api: &Api| api.get(CLAIMS, "n", "c").await.filter(|c| c["status"]["phase"] == "Bound");
@@ -88,11 +88,11 @@ async fn from_claim_to_volume_and_back() {
     assert_eq!(c["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"], "rancher.io/local-path");
     let v = api.get(VOLUMES, "", &name).await.unwrap();
     assert_eq!(v["status"]["phase"], "Bound");
-    // The node cannot be asked, so the volume stays and says why.
+    // The node is not reachable, so the volume is kept and an event has the reason.
     api.remove(CLAIMS, "n", "c").await;
-    api.until("an event", async |api| said(api.events().await, "VolumeFailedDelete node n1 could not remove")).await;
+    api.until("an event", async |api| said(api.events().await, "VolumeFailedDelete node n1 failed to remove")).await;
     assert_eq!(api.get(VOLUMES, "", &name).await.unwrap()["status"]["phase"], "Released");
-    // A node that is gone took its directories along.
+    // The directories of a deleted node are gone.
     api.remove("v1/nodes", "", "n1").await;
     api.until("gone", async |api| api.get(VOLUMES, "", &name).await.is_none().then_some(())).await;
 }
@@ -113,5 +113,8 @@ async fn a_node_without_such_volumes_is_given_back_to_the_scheduler() {
     };
     api.until("given back", given_back).await;
     let told = api.events().await;
-    assert!(told.iter().any(|e| e.contains("ProvisioningFailed") && e.contains("keeps no local volumes")), "{told:?}");
+    assert!(
+        told.iter().any(|e| e.contains("ProvisioningFailed") && e.contains("does not support local volumes")),
+        "{told:?}"
+    );
 }

@@ -114,7 +114,7 @@ impl Importer {
             .call("/containerd.services.leases.v1.Leases/Delete", DeleteLease { id: lease.clone(), sync: false }, None)
             .await;
         if let Err(e) = gone {
-            tracing::warn!(lease, error = %e, "lease of an import; it ends by itself in a day");
+            tracing::warn!(lease, error = %e, "deleting the import lease failed; it expires in 24h");
         }
         sent
     }
@@ -187,7 +187,7 @@ impl Importer {
         match tokio::time::timeout(NOTICE_TIMEOUT, noticed).await {
             Ok(done) => done,
             Err(_) => {
-                let message = format!("image {name} was stored, but CRI does not list it");
+                let message = format!("image {name} was imported, but CRI does not list it");
                 Err(CriError::new("Import", Code::DeadlineExceeded, message))
             }
         }
@@ -253,7 +253,7 @@ impl Importer {
             Some(Ok(Ok(()))) => Ok(()),
             Some(Ok(Err(e))) => Err(CriError::new(CALL, Code::Internal, format!("read {}: {e}", blob.digest))),
             Some(Err(e)) => Err(CriError::new(CALL, Code::Internal, e.to_string())),
-            None => Err(CriError::new(CALL, Code::Internal, "the upload's reader panicked")),
+            None => Err(CriError::new(CALL, Code::Internal, "reading the upload panicked")),
         }
     }
 

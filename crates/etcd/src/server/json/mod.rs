@@ -20,6 +20,7 @@ use self::fields::Message;
 use super::exchange::{Answering, Exchange, Requests};
 use super::face::Face;
 use super::methods;
+use super::unread::Pieces;
 use crate::proto::method;
 
 /// Below it all paths are this gateway's.
@@ -102,7 +103,7 @@ pub(super) async fn answer(face: &Arc<Face>, request: Request<Incoming>) -> Resp
     }
     // Browsers send it with each POST, other clients do not. No page of the web has anything to do here.
     if request.headers().contains_key(header::ORIGIN) {
-        return refused(&Status::permission_denied("etcdserver: requests of web pages are not served"));
+        return refused(&Status::permission_denied("etcdserver: requests from web pages are not allowed"));
     }
     let limit = face.store.shared().limits().request_bytes_max;
     let bytes_max = limit.saturating_mul(BYTES_FACTOR).saturating_add(OVERHEAD_BYTES);
@@ -187,7 +188,7 @@ impl BodyValues {
 }
 
 impl Exchange for Call {
-    fn unary<Q, A, Fut>(self, _: Arc<Face>, call: impl FnOnce(Q) -> Fut + Send + 'static) -> Answering
+    fn unary<Q, A, Fut>(self, face: Arc<Face>, call: impl FnOnce(Q) -> Fut + Send + 'static) -> Answering
     where
         Q: prost::Message + Default + Send + 'static,
         A: prost::Message + Default + Send + 'static,
@@ -200,7 +201,14 @@ impl Exchange for Call {
                 Err(status) => return refused(&status),
             };
             match call(request).await.and_then(|answer| json_of(answered, &answer)) {
-                Ok(value) => respond(StatusCode::OK, Body::new(Full::new(Bytes::from(value.to_string())))),
+                Ok(value) => {
+                    let text = Bytes::from(value.to_string());
+                    drop(value);
+                    match face.unread.take(text.len()).await {
+                        Ok(room) => respond(StatusCode::OK, Pieces::body(Full::new(text), room)),
+                        Err(status) => refused(&status),
+                    }
+                }
                 Err(status) => refused(&status),
             }
         })
@@ -239,7 +247,7 @@ impl Exchange for Call {
 
 fn json_of(answered: &Message, answer: &impl prost::Message) -> Result<Value, Status> {
     let value = transcode::to_json(answered, &answer.encode_to_vec());
-    value.ok_or_else(|| Status::internal("the answer is no message of its type"))
+    value.ok_or_else(|| Status::internal("cannot decode the response"))
 }
 
 /// Answers of a stream, a line each. The status is decided by the first of them.

@@ -25,7 +25,7 @@ pub(super) fn to_bytes(message: &Message, value: &Value) -> Result<Vec<u8>, Stri
 }
 
 fn write(message: &Message, value: &Value, into: &mut Vec<u8>) -> Result<(), String> {
-    let Value::Object(members) = value else { return Err(format!("unexpected token {value}, an object is wanted")) };
+    let Value::Object(members) = value else { return Err(format!("unexpected token {value}, expected an object")) };
     for (name, value) in members {
         let Some(field) = message.0.iter().find(|field| field.name == name || camel(field.name) == *name) else {
             continue;
@@ -36,7 +36,7 @@ fn write(message: &Message, value: &Value, into: &mut Vec<u8>) -> Result<(), Str
             (Value::Array(items), true) => {
                 items.iter().try_for_each(|item| write_field(field, item, into)).map_err(wrong)?;
             }
-            (_, true) => return Err(wrong("an array is wanted".to_owned())),
+            (_, true) => return Err(wrong("expected an array".to_owned())),
             (_, false) => write_field(field, value, into).map_err(wrong)?,
         }
     }

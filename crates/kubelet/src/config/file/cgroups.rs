@@ -1,17 +1,17 @@
-//! The part of the file about cgroups and what the node keeps for itself.
+//! Fields about cgroups and node reservations.
 use std::collections::BTreeMap;
 
 use kelson_meta::{FieldPath, Quantity};
 
 use super::fields::Fields;
-use super::{Laid, Layer};
-use crate::config::cgroups::{CgroupConfig, CgroupDriver, Enforced};
+use super::{FileSettings, Layer};
+use crate::config::cgroups::{CgroupConfig, CgroupDriver, EnforcedCgroups};
 
 const KEYS: &[&str] =
     &["pods", "system-reserved", "kube-reserved", "system-reserved-compressible", "kube-reserved-compressible", "none"];
 
 impl Layer<'_> {
-    pub(super) fn cgroups(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
+    pub(super) fn cgroups(&mut self, f: &mut Fields<'_>, laid: &mut FileSettings) {
         laid.cgroups_per_qos = f.boolean("cgroupsPerQOS", self.faults).unwrap_or(true);
         let root = f.string("cgroupRoot", self.faults).map(|root| root.trim_matches('/').to_owned());
         let driver = match f.string("cgroupDriver", self.faults) {
@@ -26,7 +26,7 @@ impl Layer<'_> {
         let system = cgroup(f, "systemReservedCgroup", self.faults);
         let kube = cgroup(f, "kubeReservedCgroup", self.faults);
         let wanted = f.strings("enforceNodeAllocatable", self.faults);
-        let mut enforced = Enforced { pods: wanted.is_empty(), ..Enforced::default() };
+        let mut enforced = EnforcedCgroups { pods: wanted.is_empty(), ..EnforcedCgroups::default() };
         self.contradictions(&wanted, laid.cgroups_per_qos);
         for (path, key) in &wanted {
             let (of, only_cpu) = match *key {
@@ -54,7 +54,7 @@ impl Layer<'_> {
         self.config.cgroups = Some(CgroupConfig { root: root.unwrap_or(before.root), driver, enforced, own_root });
     }
 
-    /// What cannot be enforced together.
+    /// Reports keys of `enforceNodeAllocatable` that contradict each other.
     fn contradictions(&mut self, wanted: &[(FieldPath, &str)], cgroups_per_qos: bool) {
         for (n, (path, key)) in wanted.iter().enumerate() {
             let has = |other: &str| wanted.iter().any(|(_, key)| *key == other);

@@ -1,4 +1,4 @@
-//! The part of the file that says when pods go: thresholds, what belongs to them, and the node's shutdown.
+//! Fields about eviction thresholds and graceful node shutdown.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::{I32_MAX, Layer};
 use crate::config::shutdown::{self, ShutdownPeriod};
 use crate::config::thresholds::{Amount, DEFAULT_HARD, HardThresholds, Signal, Threshold};
 
-/// The shortest period that is not none.
+/// Shortest non-zero shutdown grace period.
 const PERIOD_MIN: Duration = Duration::from_secs(1);
 
 impl Layer<'_> {
@@ -15,7 +15,7 @@ impl Layer<'_> {
         let hard = self.thresholds(f, "evictionHard");
         let merges = f.boolean("mergeDefaultEvictionSettings", self.faults).unwrap_or(false);
         if let Some(mut hard) = hard {
-            // What is not named is not looked at, unless the defaults are to be kept.
+            // Defaults of unnamed signals apply only with `mergeDefaultEvictionSettings`.
             let missing = |d: &&Threshold| merges && hard.iter().all(|t| t.signal != d.signal);
             let kept: Vec<Threshold> = DEFAULT_HARD.iter().filter(missing).copied().collect();
             hard.extend(kept);
@@ -27,7 +27,7 @@ impl Layer<'_> {
             .filter_map(|(path, signal, text)| match super::duration(text) {
                 Ok(grace) if !grace.is_zero() => Some((signal, grace)),
                 Ok(_) => {
-                    self.faults.invalid(&path, text, "must be longer than nothing");
+                    self.faults.invalid(&path, text, "must be greater than 0");
                     None
                 }
                 Err(why) => {
@@ -63,8 +63,8 @@ impl Layer<'_> {
         }
     }
 
-    /// Thresholds by signal; `None` where there are none. Those of a runtime's file system of its own for what containers write
-    /// follow the other ones, as upstream: they are known and say nothing.
+    /// Reads a map of signals to thresholds; `None` if it is unset. Signals of a separate container file system (`containerfs`) are
+    /// accepted and ignored, like upstream, because they derive from the other signals.
     fn thresholds(&mut self, f: &mut Fields<'_>, name: &'static str) -> Option<Vec<Threshold>> {
         let all = f.map(name, self.faults);
         if all.is_empty() {

@@ -1,12 +1,12 @@
-//! Reads one object of a configuration's tree, field by field: strict, collecting every fault by its path. What the values
-//! mean is the caller's.
+//! Reads one object of the configuration document field by field. Reading is strict and collects all errors by field path. The caller
+//! interprets the values.
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kelson_meta::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
 use serde_json::{Map, Value};
 
-/// The fields of one object; those that are read are remembered as known.
+/// The fields of one object. Tracks which fields were read, so that `finish` can report the others.
 pub(super) struct Fields<'a> {
     object: Option<&'a Map<String, Value>>,
     path: FieldPath,
@@ -30,7 +30,7 @@ fn wrong_type(faults: &mut FieldErrors, path: &FieldPath, found: &Value, wanted:
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of `value`; of nothing, where it is no object.
+    /// Reads the fields of `value`. If it is not an object, records an error and has no fields.
     pub fn of(value: &'a Value, path: FieldPath, faults: &mut FieldErrors) -> Self {
         if !value.is_object() && !value.is_null() {
             wrong_type(faults, &path, value, "an object");
@@ -38,23 +38,23 @@ impl<'a> Fields<'a> {
         Self { object: value.as_object(), path, read: BTreeSet::new() }
     }
 
-    /// The path of a field.
+    /// Returns the path of a field.
     pub fn at(&self, name: &str) -> FieldPath {
         self.path.child(name)
     }
 
-    /// A field that is set: `null` is the same as absent.
+    /// Returns a field that is set; `null` counts as absent.
     pub fn get(&mut self, name: &'static str) -> Option<&'a Value> {
         self.read.insert(name);
         self.object?.get(name).filter(|v| !v.is_null())
     }
 
-    /// A field that somebody else reads.
+    /// Returns a field without marking it as read.
     pub fn peek(&self, name: &str) -> Option<&'a Value> {
         self.object?.get(name)
     }
 
-    /// An object below.
+    /// Reads a nested object.
     pub fn below(&mut self, name: &'static str, faults: &mut FieldErrors) -> Self {
         let value = self.get(name).unwrap_or(&Value::Null);
         Self::of(value, self.at(name), faults)
@@ -77,7 +77,7 @@ impl<'a> Fields<'a> {
         value.as_bool()
     }
 
-    /// A whole number within bounds; the fault names them.
+    /// Reads an integer within inclusive bounds.
     pub fn integer(&mut self, name: &'static str, bounds: (i64, i64), faults: &mut FieldErrors) -> Option<i64> {
         let value = self.get(name)?;
         let Some(n) = value.as_i64() else {
@@ -93,7 +93,7 @@ impl<'a> Fields<'a> {
         (min <= n && n <= max).then_some(n)
     }
 
-    /// A duration; zero stands for the default and is no value.
+    /// Reads a duration. Zero means the default and returns `None`.
     pub fn duration(&mut self, name: &'static str, faults: &mut FieldErrors) -> Option<Duration> {
         let text = self.string(name, faults)?;
         match kelson_codec::parse_duration(text).map(u64::try_from) {
@@ -110,7 +110,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A field of this shape; what is shaped otherwise is a fault and no value.
+    /// Reads a field of this shape; any other shape is an error and returns `None`.
     pub fn shaped(&mut self, name: &'static str, shape: Shape, faults: &mut FieldErrors) -> Option<&'a Value> {
         let before = faults.0.len();
         let value = self.get(name)?;
@@ -139,7 +139,7 @@ impl<'a> Fields<'a> {
         (faults.0.len() == before).then_some(value)
     }
 
-    /// The elements of a list, each with its path.
+    /// Returns the elements of a list, each with its path.
     pub fn list(&mut self, name: &'static str, faults: &mut FieldErrors) -> Vec<(FieldPath, &'a Value)> {
         let Some(value) = self.get(name) else { return Vec::new() };
         if !value.is_array() {
@@ -160,7 +160,7 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// The entries of a map of strings.
+    /// Returns the entries of a map with string values.
     pub fn map(&mut self, name: &'static str, faults: &mut FieldErrors) -> Vec<(FieldPath, &'a str, &'a str)> {
         let Some(value) = self.get(name) else { return Vec::new() };
         if !value.is_object() {
@@ -177,7 +177,7 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// The fields of an object of lists of strings, whatever their names.
+    /// Returns the fields of an object whose values are lists of strings, whatever the names.
     pub fn lists(&self, faults: &mut FieldErrors) -> Vec<(&'a str, Vec<&'a str>)> {
         let mut found = Vec::new();
         for (name, value) in self.object.into_iter().flatten().filter(|(_, v)| !v.is_null()) {
@@ -194,8 +194,7 @@ impl<'a> Fields<'a> {
         found
     }
 
-    /// Ends the reading: what was not read is a fault, or, where `without_effect` lists it, given back when it is set to
-    /// anything but its zero.
+    /// Ends reading. An unread field is an error; if `without_effect` lists it, it is returned when its value is not zero.
     pub fn finish(self, without_effect: &[&str], faults: &mut FieldErrors) -> Vec<String> {
         let mut ignored = Vec::new();
         for (name, value) in self.object.into_iter().flatten().filter(|(k, _)| !self.read.contains(k.as_str())) {
@@ -209,12 +208,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// What a value must look like.
+/// Expected shape of a value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
     Text,
     Truth,
-    /// A whole number within bounds.
+    /// An integer within inclusive bounds.
     Whole(i64, i64),
     Number,
     Span,
@@ -222,7 +221,7 @@ pub(super) enum Shape {
     Object,
 }
 
-/// Whether a value is what an unset field is written as.
+/// Returns whether a value equals the serialized form of an unset field.
 pub(super) fn is_zero(v: &Value) -> bool {
     match v {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! Every field of the published type: known, judged, and with its effect where it has one.
+//! Each field of the published type is known, validated, and has its effect.
 use std::net::SocketAddr;
 
 use super::tests::{HEAD, faults, laid};
@@ -9,7 +9,7 @@ use crate::config::{PublishedPods, ReviewRules};
 use kelson_traces::TracingConfiguration;
 use serde_json::json;
 
-/// The fields of `KubeletConfiguration` of Kubernetes 1.36.
+/// Names of all fields of `KubeletConfiguration` in Kubernetes 1.36.
 const PUBLISHED: &str = "enableServer staticPodPath podLogsDir syncFrequency fileCheckFrequency httpCheckFrequency staticPodURL \
     staticPodURLHeader address port readOnlyPort tlsCertFile tlsPrivateKeyFile tlsCipherSuites tlsCurvePreferences tlsMinVersion \
     rotateCertificates serverTLSBootstrap authentication authorization registryPullQPS registryBurst \
@@ -47,16 +47,16 @@ fn every_published_field_is_known_and_no_other() {
 }
 
 #[test]
-fn a_field_of_another_type_is_refused_whether_it_has_an_effect_or_not() {
+fn a_field_of_the_wrong_type_is_rejected() {
     for field in PUBLISHED.split_whitespace() {
-        // No field is a list of lists.
+        // No field is a list of lists, so this value has the wrong type everywhere.
         let found = faults(&format!("{HEAD}{field}: [[]]\n"));
         assert!(found.iter().any(|f| f.starts_with(field) && f.contains("must be")), "{field}: {found:?}");
     }
 }
 
 #[test]
-fn what_says_nothing_new_is_not_named() {
+fn fields_with_default_values_are_not_reported() {
     let (_, found) = laid(
         "hairpinMode: promiscuous-bridge\ncontentType: application/vnd.kubernetes.protobuf\nsyncFrequency: 60s\n\
          enableControllerAttachDetach: true\nenableProfilingHandler: false\niptablesDropBit: 15\ncpuCFSQuotaPeriod: 100ms\n\
@@ -122,17 +122,17 @@ fn static_pods_of_a_url_and_images_of_another_socket() {
 }
 
 #[test]
-fn how_it_logs() {
-    assert_eq!(laid("maxPods: 1\n").1.logging, LoggingWanted::default());
+fn logging_fields() {
+    assert_eq!(laid("maxPods: 1\n").1.logging, LoggingSettings::default());
     let (_, found) = laid("logging: {format: json, verbosity: 5, flushFrequency: 5s}\n");
-    assert_eq!(found.logging, LoggingWanted { verbosity: Some(5), format: Some(LogFormat::Json) });
+    assert_eq!(found.logging, LoggingSettings { verbosity: Some(5), format: Some(LogFormat::Json) });
     assert_eq!(found.ignored, Vec::<String>::new(), "every line is written at once");
     let (_, found) = laid("logging: {format: text, flushFrequency: 5000000000, vmodule: null}\n");
-    assert_eq!(found.logging, LoggingWanted { verbosity: None, format: Some(LogFormat::Text) });
+    assert_eq!(found.logging, LoggingSettings { verbosity: None, format: Some(LogFormat::Text) });
 }
 
 #[test]
-fn suites_of_tls_are_offered_by_their_names() {
+fn tls_cipher_suites_are_configured_by_name() {
     let (c, found) = laid("tlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_AES_128_GCM_SHA256]\n");
     assert_eq!(c.server.tls_suites, ["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]);
     assert_eq!(found.ignored, Vec::<String>::new());
@@ -142,7 +142,7 @@ fn suites_of_tls_are_offered_by_their_names() {
 }
 
 #[test]
-fn the_process_and_its_ways_to_others() {
+fn process_fields() {
     let (c, found) = laid(
         "oomScoreAdj: -999\nmaxOpenFiles: 4096\nkubeAPIQPS: 20\neventRecordQPS: 5\neventBurst: 7\nruntimeRequestTimeout: 3m\n\
          protectKernelDefaults: true\nfailCgroupV1: true\nrunOnce: false\n",
@@ -160,7 +160,7 @@ fn the_process_and_its_ways_to_others() {
 }
 
 #[test]
-fn what_the_node_reports_and_holds_pods_to() {
+fn reported_fields() {
     let (c, found) = laid(
         "providerID: cloud://7\nnodeStatusMaxImages: -1\nlocalStorageCapacityIsolation: false\ncpuCFSQuota: false\n\
          fileCheckFrequency: 5s\ncontainerLogMaxWorkers: 4\ntlsMinVersion: VersionTLS13\nnodeStatusUpdateFrequency: 4s\n\
@@ -179,17 +179,17 @@ fn what_the_node_reports_and_holds_pods_to() {
 }
 
 #[test]
-fn where_spans_go() {
+fn tracing_fields() {
     assert_eq!(laid("maxPods: 1\n").0.tracing, None);
     assert_eq!(laid("tracing: {}\n").0.tracing, Some(TracingConfiguration::default()));
     let (c, found) = laid("tracing: {endpoint: 'collector:4317', samplingRatePerMillion: 100}\n");
-    let tracing = c.tracing.expect("somebody traces");
+    let tracing = c.tracing.expect("tracing is configured");
     assert_eq!(tracing.endpoint.as_deref(), Some("collector:4317"));
     assert!(tracing.sampling_rate_per_million == Some(100) && found.ignored.is_empty());
 }
 
 #[test]
-fn faults_that_upstream_finds() {
+fn upstreams_validation_errors() {
     for (text, wanted) in [
         ("oomScoreAdj: 1001", "oomScoreAdj: Invalid value: 1001"),
         ("kubeAPIQPS: -1", "kubeAPIQPS: Invalid value: -1"),
@@ -218,7 +218,7 @@ fn faults_that_upstream_finds() {
         ("qosReserved: {memory: 101%}", "must be a percentage between 0% and 100%"),
         ("qosReserved: {memory: '50'}", "must be a percentage between 0% and 100%"),
         ("staticPodURL: example.com/pods", "must be a URL with scheme http or https"),
-        ("staticPodURL: http://h\nstaticPodURLHeader: {'a b': [c]}", "is no name of an HTTP header"),
+        ("staticPodURL: http://h\nstaticPodURLHeader: {'a b': [c]}", "must be a valid HTTP header name"),
         ("staticPodURL: http://h\nstaticPodURLHeader: {a: b}", "staticPodURLHeader[a]: Invalid value: must be a list"),
         ("logging: {format: xml}", "logging.format: Invalid value: \"xml\": Unsupported log format"),
         ("logging: {verbosity: -1}", "logging.verbosity: Invalid value: -1"),
@@ -266,13 +266,13 @@ fn flags_go_before_the_file() {
         ("healthzPort", json!(2)),
     ];
     let mut config = Config::new("n", Path::new("/"));
-    load(Some(&file), &flags, &mut config).expect("sound");
+    load(Some(&file), &flags, &mut config).expect("valid");
     assert_eq!((config.max_pods, config.server.reviews.token_for.as_secs()), (7, 9));
     assert_eq!(config.server.healthz, Some(SocketAddr::from(([127, 0, 0, 1], 2))));
     let hard: Vec<String> = config.eviction.thresholds.iter().map(|t| t.signal.name().to_owned()).collect();
-    assert_eq!(hard, ["memory.available"], "a flag that is a map stands for the whole field");
+    assert_eq!(hard, ["memory.available"], "a flag that is a map replaces the whole field");
     let mut config = Config::new("n", Path::new("/"));
-    load(None, &flags, &mut config).expect("sound");
+    load(None, &flags, &mut config).expect("valid");
     assert_eq!(config.server.reviews.token_for.as_secs(), 9);
     std::fs::write(&file, format!("{HEAD}authentication: [1]\n")).expect("written");
     assert!(load(Some(&file), &flags, &mut config).is_err_and(|e| e.0.iter().any(|f| f.contains("must be an object"))));

@@ -1,5 +1,5 @@
-//! Fields that say nothing here: known, judged as upstream judges them, and named with the reason where they are set to something
-//! else than what holds anyway.
+//! Fields that have no effect in Kelson. They are validated like upstream, and reported with a reason if they are set to a value that
+//! differs from what Kelson does.
 use std::time::Duration;
 
 use serde_json::Value;
@@ -7,53 +7,53 @@ use serde_json::Value;
 use super::Layer;
 use super::fields::{Fields, Shape};
 
-const NO_PROFILES: &str = "there are no handlers for profiles and flags";
-const NO_IPTABLES: &str = "the kubelet makes no rules of iptables";
-const CGROUPS_STAY: &str = "processes stay in the cgroups in which they were started";
-const SUITES: &str = "the TLS library offers what has no known weakness, and nothing else";
-/// The gate of `memoryThrottlingFactor` and `memoryReservationPolicy`, off by default in 1.36.
+const NO_PROFILES: &str = "the kubelet has no profiling or flag handlers";
+const NO_IPTABLES: &str = "the kubelet creates no iptables rules";
+const CGROUPS_STAY: &str = "the kubelet does not move processes to other cgroups";
+const SUITES: &str = "the TLS library offers only suites and curves without known weaknesses";
+/// Gate of `memoryThrottlingFactor` and `memoryReservationPolicy`; off by default in 1.36.
 pub(super) const MEMORY_QOS: &str = "MemoryQoS";
-/// The gate of `qosReserved`, off by default in 1.36.
+/// Gate of `qosReserved`; off by default in 1.36.
 pub(super) const QOS_RESERVED: &str = "QOSReserved";
-/// Gates that a file may set here with an effect.
+/// Gates whose value in the file has an effect.
 const GATES: [&str; 2] = [MEMORY_QOS, QOS_RESERVED];
 
-/// Name, form, what holds anyway (as JSON), and why nothing else has an effect.
+/// Name, shape, the value that always applies (as JSON), and why another value has no effect.
 pub(super) const IDLE: &[(&str, Shape, &str, &str)] = &[
-    ("configMapAndSecretChangeDetectionStrategy", Shape::Text, "\"Watch\"", "changes are heard of by watches"),
-    ("contentType", Shape::Text, "\"application/vnd.kubernetes.protobuf\"", "the API server is spoken to in JSON"),
-    ("cpuCFSQuotaPeriod", Shape::Span, "\"100ms\"", "the kernel's usual period holds"),
+    ("configMapAndSecretChangeDetectionStrategy", Shape::Text, "\"Watch\"", "changes are always detected by watches"),
+    ("contentType", Shape::Text, "\"application/vnd.kubernetes.protobuf\"", "requests to the API server use JSON"),
+    ("cpuCFSQuotaPeriod", Shape::Span, "\"100ms\"", "the kernel's default period is used"),
     ("enableContentionProfiling", Shape::Truth, "false", NO_PROFILES),
-    ("enableControllerAttachDetach", Shape::Truth, "true", "volumes are attached by the controller alone"),
+    ("enableControllerAttachDetach", Shape::Truth, "true", "only the controller attaches volumes"),
     ("enableDebugFlagsHandler", Shape::Truth, "true", NO_PROFILES),
     ("enableProfilingHandler", Shape::Truth, "true", NO_PROFILES),
-    ("hairpinMode", Shape::Text, "\"promiscuous-bridge\"", "the pods' network is its plugin's"),
+    ("hairpinMode", Shape::Text, "\"promiscuous-bridge\"", "the CNI plugin configures the pods' network"),
     ("iptablesDropBit", Shape::Whole(0, 31), "15", NO_IPTABLES),
     ("iptablesMasqueradeBit", Shape::Whole(0, 31), "14", NO_IPTABLES),
-    ("kernelMemcgNotification", Shape::Truth, "false", "memory is looked at in turn"),
+    ("kernelMemcgNotification", Shape::Truth, "false", "memory is polled"),
     ("kubeletCgroups", Shape::Text, "\"\"", CGROUPS_STAY),
     ("makeIPTablesUtilChains", Shape::Truth, "true", NO_IPTABLES),
-    ("podCIDR", Shape::Text, "\"\"", "the addresses of pods come from their network"),
+    ("podCIDR", Shape::Text, "\"\"", "the CNI plugin assigns pod addresses"),
     ("showHiddenMetricsForVersion", Shape::Text, "\"\"", "no metric is hidden"),
-    ("syncFrequency", Shape::Span, "\"1m\"", "pods are looked at when something changes"),
+    ("syncFrequency", Shape::Span, "\"1m\"", "pods are synced on change"),
     ("systemCgroups", Shape::Text, "\"\"", CGROUPS_STAY),
     ("tlsCurvePreferences", Shape::Numbers, "[]", SUITES),
-    ("volumePluginDir", Shape::Text, "\"\"", "there are no FlexVolumes"),
+    ("volumePluginDir", Shape::Text, "\"\"", "FlexVolumes are not supported"),
 ];
 
-/// Fields, or parts of some, of which others read what has an effect, and why the rest has none.
+/// Fields that have an effect only in part, and why the rest has none.
 const IN_PART: &[(&str, &str)] = &[
-    ("featureGates", "what is here is on, whatever gate it has"),
+    ("featureGates", "features are on regardless of their gates"),
     ("httpCheckFrequency", "no staticPodURL is set"),
-    ("logging.options", "there is one stream of lines, and each is written at once"),
-    ("logging.vmodule", "verbosity is the whole process's"),
-    ("memoryThrottlingFactor", "it belongs to the gate MemoryQoS, which is off"),
-    ("qosReserved", "it belongs to the gate QOSReserved, which is off"),
+    ("logging.options", "the log has one stream that is not buffered"),
+    ("logging.vmodule", "verbosity applies to the whole process"),
+    ("memoryThrottlingFactor", "it requires the feature gate MemoryQoS, which is off"),
+    ("qosReserved", "it requires the feature gate QOSReserved, which is off"),
     ("staticPodURLHeader", "no staticPodURL is set"),
     ("tlsCipherSuites", SUITES),
 ];
 
-/// Why a field that is set has no effect; empty for one of which nothing is known.
+/// Why a field that is set has no effect; empty if the field is unknown.
 pub fn reason(path: &str) -> &'static str {
     let of = |name: &str| path.strip_prefix(name).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
     let whole = IDLE.iter().map(|(name, .., why)| (*name, *why));
@@ -61,7 +61,7 @@ pub fn reason(path: &str) -> &'static str {
 }
 
 impl Layer<'_> {
-    /// Judges them, and ends the reading of the file: what nobody knows is a fault.
+    /// Validates these fields and ends reading: any unknown field is an error.
     pub(super) fn idle(&mut self, mut f: Fields<'_>) -> Vec<String> {
         let mut set = Vec::new();
         for (name, shape, usual, _) in IDLE {
@@ -122,12 +122,12 @@ impl Layer<'_> {
     }
 }
 
-/// Whether the file turns a gate on that upstream has off.
+/// Returns whether the file enables a feature gate that is off by default.
 pub(super) fn gate(f: &Fields<'_>, name: &str) -> bool {
     f.peek("featureGates").and_then(|gates| gates.get(name)) == Some(&Value::Bool(true))
 }
 
-/// Whether two values say the same; durations may be written in several ways.
+/// Returns whether two values are equal; durations may be written in different ways.
 fn same(a: &Value, b: &Value) -> bool {
     let span = |v: &Value| v.as_str().and_then(|t| super::duration(t).ok());
     a == b || span(a).zip(span(b)).is_some_and(|(a, b)| a == b)

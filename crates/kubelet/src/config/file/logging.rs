@@ -1,5 +1,4 @@
-//! The part of the file about the log: how much is logged, and in which form. Every line is written at once, so that nothing is
-//! ever left to flush.
+//! Fields about the log: verbosity and format. Log lines are not buffered, so there is nothing to flush.
 use serde_json::Value;
 
 use super::fields::{Fields, is_zero};
@@ -7,26 +6,26 @@ use super::{I32_MAX, Layer};
 
 const FORMATS: [&str; 2] = ["json", "text"];
 
-/// What lines of a log look like.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// One line of text each.
+    /// One line of text per message.
     Text,
-    /// One object of JSON each.
+    /// One JSON object per line.
     Json,
 }
 
-/// What a file says of the log; who runs the process sets it up so.
+/// Log settings of the file. The caller applies them to the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LoggingWanted {
-    /// `logging.verbosity`; `None`: as the command line says.
+pub struct LoggingSettings {
+    /// `logging.verbosity`; `None` keeps the value of the command line.
     pub verbosity: Option<u32>,
-    /// `logging.format`; `None`: text.
+    /// `logging.format`; `None` means text.
     pub format: Option<LogFormat>,
 }
 
 impl Layer<'_> {
-    pub(super) fn logging(&mut self, f: &mut Fields<'_>) -> LoggingWanted {
+    pub(super) fn logging(&mut self, f: &mut Fields<'_>) -> LoggingSettings {
         let mut log = f.below("logging", self.faults);
         let format = log.string("format", self.faults);
         if let Some(other) = format.filter(|format| !FORMATS.contains(format)) {
@@ -59,10 +58,10 @@ impl Layer<'_> {
         self.ignored.extend(parts.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| log.at(name).to_string()));
         log.finish(&[], self.faults);
         let format = format.map(|format| if format == "json" { LogFormat::Json } else { LogFormat::Text });
-        LoggingWanted { verbosity, format }
+        LoggingSettings { verbosity, format }
     }
 
-    /// A duration, or nanoseconds as a number, as older files have it.
+    /// Validates `flushFrequency`: a duration, or nanoseconds as a number as in older files.
     fn flushes(&mut self, log: &mut Fields<'_>) {
         match log.peek("flushFrequency") {
             Some(Value::Number(n)) => {

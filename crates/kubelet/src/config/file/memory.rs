@@ -1,5 +1,5 @@
-//! The part of the file about memory beyond limits: who is ended when there is none left, what is kept for whom, and how many users
-//! a pod with users of its own has.
+//! Fields about memory beyond limits (OOM kills, memory QoS, reservations by QoS class), and about the number of user IDs in a pod's user
+//! namespace.
 use serde_json::{Value, json};
 
 use super::Layer;
@@ -8,7 +8,7 @@ use super::idle::{MEMORY_QOS, QOS_RESERVED, gate};
 use crate::config::IDS_PER_POD;
 use crate::config::cgroups::MemoryQos;
 
-/// The part of the way to its limit after which a container is slowed down, unless the file says another.
+/// Upstream's default of `memoryThrottlingFactor`.
 const THROTTLING: f64 = 0.9;
 const POLICIES: [&str; 2] = ["None", "TieredReservation"];
 

@@ -1,5 +1,5 @@
-//! The `KubeletConfiguration` file (`kubelet.config.k8s.io/v1beta1`, `--config`): decoded strictly, every fault at once
-//! by its path, and laid over a [`Config`]. Fields that Kelson knows and does not act on yet are named, never swallowed.
+//! The `KubeletConfiguration` file (`kubelet.config.k8s.io/v1beta1`, `--config`). It is decoded strictly, all errors are reported at once
+//! by field path, and its values are applied over a [`Config`]. Fields that Kelson knows but ignores are reported.
 #![allow(clippy::disallowed_methods, reason = "blocking: read at start, before anything is served")]
 
 mod cgroups;
@@ -25,51 +25,50 @@ use serde_json::Value;
 use crate::config::{Config, RegisterTaint};
 use fields::Fields;
 pub use idle::reason;
-pub use logging::{LogFormat, LoggingWanted};
+pub use logging::{LogFormat, LoggingSettings};
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
 const I32_MAX: i64 = i32::MAX as i64;
-/// What `crashLoopBackOff.maxContainerRestartPeriod` may be.
+/// Bounds of `crashLoopBackOff.maxContainerRestartPeriod`.
 const RESTART_PERIOD_MIN: Duration = Duration::from_secs(1);
 const RESTART_PERIOD_MAX: Duration = Duration::from_secs(300);
-/// The shortest `containerLogMonitorInterval`.
+/// Minimum of `containerLogMonitorInterval`.
 const LOG_LOOK_MIN: Duration = Duration::from_secs(3);
-/// Port of the kubelet's server where the file names an address alone.
+/// Default port of the kubelet's server if the file sets only an address.
 pub const PORT_DEFAULT: u16 = 10250;
-/// Port at which it says that it lives.
+/// Default port of the `healthz` endpoint.
 pub const HEALTHZ_PORT: u16 = 10248;
 
-/// Why a configuration is refused: every fault at once.
+/// All errors of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed to validate kubelet configuration: {}", .0.join(", "))]
 pub struct ConfigurationError(pub Vec<String>);
 
-/// What a file says beside the [`Config`] it was laid over.
+/// Values of a file that are not part of [`Config`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Laid {
+pub struct FileSettings {
     /// Paths of fields that are set and have no effect.
     pub ignored: Vec<String>,
-    /// The field `containerRuntimeEndpoint`, which a flag overrides.
+    /// `containerRuntimeEndpoint`; a flag overrides it.
     pub runtime_endpoint: Option<String>,
     /// `authentication.x509.clientCAFile`.
     pub client_ca_file: Option<std::path::PathBuf>,
-    /// `logging`: how much is logged and in which form.
-    pub logging: LoggingWanted,
+    /// `logging`: verbosity and format.
+    pub logging: LoggingSettings,
     /// `cgroupsPerQOS` is not false.
     pub cgroups_per_qos: bool,
 }
 
-/// Lays the file at `path` over `config`, with what the command line says in place of some of its fields: each by its path,
-/// part by part.
+/// Applies the file at `path` to `config`. Flags replace fields of the file; `flags` has the path and value of each.
 ///
 /// # Errors
-/// When it cannot be read or is not sound; `config` may then be changed in part.
+/// The file cannot be read or is invalid; `config` may then be changed in part.
 pub fn load(
     path: Option<&Path>,
     flags: &[(&'static str, Value)],
     config: &mut Config,
-) -> Result<Laid, ConfigurationError> {
+) -> Result<FileSettings, ConfigurationError> {
     let document =
         path.map_or_else(|| Ok(format!("{{apiVersion: {API_VERSION}, kind: {KIND}}}").into_bytes()), read)?;
     lay_under(&document, flags, config)
@@ -84,11 +83,11 @@ fn read(path: &Path) -> Result<Vec<u8>, ConfigurationError> {
     std::fs::read(path).map_err(|e| fail(e.to_string()))
 }
 
-/// Lays a document over `config`.
+/// Applies a document to `config`.
 ///
 /// # Errors
 /// As [`load`].
-pub fn lay(document: &[u8], config: &mut Config) -> Result<Laid, ConfigurationError> {
+pub fn lay(document: &[u8], config: &mut Config) -> Result<FileSettings, ConfigurationError> {
     lay_under(document, &[], config)
 }
 
@@ -96,7 +95,7 @@ fn lay_under(
     document: &[u8],
     flags: &[(&'static str, Value)],
     config: &mut Config,
-) -> Result<Laid, ConfigurationError> {
+) -> Result<FileSettings, ConfigurationError> {
     let (mut tree, duplicates) = kelson_codec::yaml::to_value(document)
         .map_err(|e| ConfigurationError(vec![format!("error decoding config: {e}")]))?;
     for (path, value) in flags {
@@ -109,8 +108,8 @@ fn lay_under(
     if all.is_empty() { Ok(laid) } else { Err(ConfigurationError(all)) }
 }
 
-/// What a flag makes of its field: it takes the place of what the file says, but for gates of features, of which each keeps the
-/// file's word that the flag does not name (upstream: `kubeletConfigFlagPrecedence`).
+/// Combines the value of a flag with the file's: the flag replaces the field, but a feature gate that the flag does not name keeps the
+/// file's value (upstream: `kubeletConfigFlagPrecedence`).
 fn over_file(tree: &Value, path: &str, value: &Value) -> Value {
     let mut value = value.clone();
     if path == "featureGates"
@@ -123,10 +122,10 @@ fn over_file(tree: &Value, path: &str, value: &Value) -> Value {
     value
 }
 
-/// Puts a value at a path of fields, whose names are parted by dots.
+/// Sets the value at a dotted path of fields.
 fn put(tree: &mut Value, path: &str, value: &Value) {
     let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
-    // What is no object is a fault of the file, which is told when it is read.
+    // A parent that is not an object is reported when the file is read.
     let Some(fields) = tree.as_object_mut() else { return };
     match rest {
         None => drop(fields.insert(first.to_owned(), value.clone())),
@@ -140,16 +139,16 @@ fn put(tree: &mut Value, path: &str, value: &Value) {
     }
 }
 
-/// A duration of the command line, as Go writes them (`1m30s`).
+/// Parses a duration flag in Go's syntax (`1m30s`).
 ///
 /// # Errors
-/// The fault in words for the author of the file.
+/// A message for the author of the file.
 fn duration(text: &str) -> Result<Duration, String> {
     let nanos = kelson_codec::parse_duration(text).map_err(|e| e.to_string())?;
     u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
 }
 
-/// Lays what the command line says of processors and memory over `config`: fields of the document, under their names there.
+/// Applies the CPU and memory manager flags to `config`. `fields` is an object with the document's field names.
 ///
 /// # Errors
 /// As [`load`].
@@ -171,12 +170,12 @@ pub fn lay_placement(fields: &Value, config: &mut Config) -> Result<(), Configur
 struct Layer<'c> {
     config: &'c mut Config,
     faults: &'c mut FieldErrors,
-    /// Paths of what is known and has no effect.
+    /// Paths of fields that are known and have no effect.
     ignored: Vec<String>,
 }
 
 impl Layer<'_> {
-    fn document(&mut self, tree: &Value) -> Laid {
+    fn document(&mut self, tree: &Value) -> FileSettings {
         let mut f = Fields::of(tree, FieldPath::new(""), self.faults);
         match f.string("apiVersion", self.faults) {
             None => self.faults.required(&f.at("apiVersion"), ""),
@@ -188,7 +187,7 @@ impl Layer<'_> {
             Some(KIND) => {}
             Some(other) => self.faults.not_supported(&f.at("kind"), other, &[KIND]),
         }
-        let mut laid = Laid { cgroups_per_qos: true, ..Laid::default() };
+        let mut laid = FileSettings { cgroups_per_qos: true, ..FileSettings::default() };
         self.pulls(&mut f);
         self.images(&mut f);
         self.node(&mut f);
@@ -224,7 +223,7 @@ impl Layer<'_> {
             let why = "cannot be larger than 1 unless serializeImagePulls is set to false";
             faults.invalid(&f.at("maxParallelImagePulls"), parallel, why);
         }
-        // As upstream: a limit above one says that pulls are not serialized.
+        // Like upstream, a limit above 1 disables serialized pulls.
         pulls.serialize = serialize.unwrap_or(parallel.map_or(pulls.serialize, |n| n <= 1));
         pulls.parallel_max = parallel.and_then(|n| usize::try_from(n).ok()).or(pulls.parallel_max);
         if let Some(qps) = f.integer("registryPullQPS", (0, I32_MAX), faults) {
@@ -268,7 +267,7 @@ impl Layer<'_> {
             let why = "must be less than imageGCHighThresholdPercent";
             faults.invalid(&f.at("imageGCLowThresholdPercent"), config.image_gc_low_percent, why);
         }
-        // Zero is an unset field in the published form, which kubeadm writes.
+        // In the published form, which kubeadm writes, zero means unset.
         let age = |found: Option<Duration>| found.filter(|t| !t.is_zero());
         if let Some(least) = age(f.duration("imageMinimumGCAge", faults)) {
             config.image_gc_age_min = least;
@@ -315,7 +314,7 @@ impl Layer<'_> {
         config.rotate_certificates = f.boolean("rotateCertificates", faults).unwrap_or(config.rotate_certificates);
         let or = |found: Option<Duration>, old: Duration| found.unwrap_or(old);
         let update = f.duration("nodeStatusUpdateFrequency", faults);
-        // As upstream: who says how often the status is looked at has it written as often, unless he says that too.
+        // Like upstream, `nodeStatusReportFrequency` defaults to `nodeStatusUpdateFrequency` if only that is set.
         config.node_status_report =
             or(f.duration("nodeStatusReportFrequency", faults).or(update), config.node_status_report);
         config.node_status_update = or(update, config.node_status_update);
@@ -338,7 +337,7 @@ impl Layer<'_> {
                 faults.not_supported(&t.at("effect"), &taint.effect, &effects);
             }
             if t.get("timeAdded").is_some() {
-                faults.forbidden(&t.at("timeAdded"), "a node is not registered with taints of the past");
+                faults.forbidden(&t.at("timeAdded"), "a registration taint must not have a time");
             }
             t.finish(&[], faults);
             config.register_with_taints.push(taint);

@@ -1,4 +1,4 @@
-//! The part of the file about processors and memory that containers have to themselves.
+//! Fields about exclusive CPUs and memory (CPU manager, memory manager, topology manager).
 use std::collections::BTreeMap;
 
 use kelson_meta::{FieldErrors, FieldPath, Quantity};
@@ -15,10 +15,10 @@ const ALIGNMENTS: [(&str, AlignmentPolicy); 4] = [
     ("single-numa-node", AlignmentPolicy::SingleNumaNode),
 ];
 const SCOPES: [(&str, AlignmentScope); 2] = [("container", AlignmentScope::Container), ("pod", AlignmentScope::Pod)];
-/// Options of the processors that are alpha in 1.36: they want `CPUManagerPolicyAlphaOptions`, which is off by default.
+/// CPU manager options that are alpha in 1.36: they require `CPUManagerPolicyAlphaOptions`, which is off by default.
 const ALPHA: [&str; 2] = ["align-by-socket", "distribute-cpus-across-cores"];
 
-/// Go's spellings of a truth value.
+/// Parses a boolean with Go's spellings (`strconv.ParseBool`).
 fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
@@ -27,7 +27,7 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-/// One of these words; the first where the field is not set.
+/// Reads one of several words; the first if the field is unset.
 fn word<T: Copy>(f: &mut Fields<'_>, name: &'static str, words: &[(&str, T)], faults: &mut FieldErrors) -> Option<T> {
     let value = f.string(name, faults).filter(|value| !value.is_empty())?;
     let found = words.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning);
@@ -50,7 +50,7 @@ impl Layer<'_> {
         }
         to.alignment = word(f, "topologyManagerPolicy", &ALIGNMENTS, faults).unwrap_or(to.alignment);
         to.scope = word(f, "topologyManagerScope", &SCOPES, faults).unwrap_or(to.scope);
-        // Zero is an unset field in the published form, which kubeadm writes.
+        // In the published form, which kubeadm writes, zero means unset.
         if let Some(period) = f.duration("cpuManagerReconcilePeriod", faults).filter(|p| !p.is_zero()) {
             to.reconcile_every = period;
         }
@@ -71,7 +71,7 @@ impl Layer<'_> {
         self.reserved_memory(f);
     }
 
-    /// Whether `featureGates` turns the alpha options on; the gates themselves are read elsewhere.
+    /// Returns whether `featureGates` enables the alpha options. The gates are validated elsewhere.
     fn alpha_options(&self, f: &Fields<'_>) -> bool {
         f.peek("featureGates").and_then(|g| g.get("CPUManagerPolicyAlphaOptions")).and_then(|v| v.as_bool())
             == Some(true)

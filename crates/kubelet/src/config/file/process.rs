@@ -1,17 +1,17 @@
-//! The part of the file about the kubelet as a process: what it is on its machine, how often it asks others, what it says of the node.
+//! Fields about the kubelet as a process: settings of the machine, rate limits of its requests, and what the node reports.
 use kelson_meta::FieldErrors;
 use kelson_traces::TracingConfiguration;
 
 use super::fields::Fields;
 use super::{I32_MAX, Layer};
-use crate::config::ciphers::{self, Named};
+use crate::config::ciphers::{self, CipherSupport};
 use crate::config::process::Pacing;
 
-/// Requests a second and at once, where the file says one of both (upstream's defaults of both).
+/// Upstream's default rate limit, for a file that sets only the rate or the burst.
 const USUAL: Pacing = Pacing { per_second: 50.0, burst: 100 };
-/// Requests a second of a client that is told zero of them, as client-go has it.
+/// Rate of a client that is configured with 0 requests per second, as in client-go.
 const LEAST: f64 = 5.0;
-/// Versions of TLS by which one says the oldest that is spoken. The first two never are.
+/// Values of `tlsMinVersion`. The first two versions are never offered.
 const TLS_VERSIONS: [&str; 4] = ["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"];
 
 fn pacing(
@@ -20,7 +20,7 @@ fn pacing(
     faults: &mut FieldErrors,
 ) -> Option<Pacing> {
     let per_second = f.integer(per_second, (0, I32_MAX), faults);
-    // Zero is an unset field in the published form, which kubeadm writes.
+    // In the published form, which kubeadm writes, zero means unset.
     let burst = f.integer(burst, (0, I32_MAX), faults).filter(|n| *n > 0).and_then(|n| u32::try_from(n).ok());
     if per_second.is_none() && burst.is_none() {
         return None;
@@ -51,7 +51,7 @@ impl Layer<'_> {
         }
     }
 
-    /// Where spans go; an empty object stands for the usual collector.
+    /// Reads the exporter's endpoint; an empty object selects the default endpoint.
     pub(super) fn tracing(&mut self, f: &mut Fields<'_>) {
         let Some(tree) = f.get("tracing") else { return };
         let mut fields = Fields::of(tree, f.at("tracing"), self.faults);
@@ -71,7 +71,7 @@ impl Layer<'_> {
         }
     }
 
-    /// What the node reports of itself, and how its pods are held to what they asked for.
+    /// Fields about what the node reports and how limits of pods are enforced.
     pub(super) fn reported(&mut self, f: &mut Fields<'_>) {
         let (config, faults) = (&mut *self.config, &mut *self.faults);
         if let Some(id) = f.string("providerID", faults) {
@@ -95,14 +95,14 @@ impl Layer<'_> {
         self.suites(f);
     }
 
-    /// A suite that is known and never offered is named: whoever lists it finds out why a client of theirs does not connect.
+    /// Reads `tlsCipherSuites`. A known suite that is never offered is reported, so that a user can see why a client does not connect.
     fn suites(&mut self, f: &mut Fields<'_>) {
         let mut listed = Vec::new();
         for (at, name) in f.strings("tlsCipherSuites", self.faults) {
             match ciphers::named(name) {
-                Named::Offered => {}
-                Named::Never => self.ignored.push(at.to_string()),
-                Named::Unknown => self.faults.invalid(&at, name, "Cipher suite not supported or doesn't exist"),
+                CipherSupport::Offered => {}
+                CipherSupport::Never => self.ignored.push(at.to_string()),
+                CipherSupport::Unknown => self.faults.invalid(&at, name, "Cipher suite not supported or doesn't exist"),
             }
             listed.push(name.to_owned());
         }

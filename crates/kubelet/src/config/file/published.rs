@@ -1,4 +1,4 @@
-//! The part of the file about static pods that are published at a URL.
+//! Fields about static pods that are published at a URL.
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
@@ -7,7 +7,7 @@ use super::Layer;
 use super::fields::Fields;
 use crate::config::PublishedPods;
 
-/// How often the URL is looked at, unless the file says otherwise.
+/// Default of `httpCheckFrequency`.
 const LOOK_EVERY: Duration = Duration::from_secs(20);
 
 impl Layer<'_> {
@@ -31,19 +31,19 @@ impl Layer<'_> {
         self.config.published_pods = Some(PublishedPods { url, headers, every });
     }
 
-    /// Values are not shown in faults: they may be secret.
+    /// Reads `staticPodURLHeader`. Errors do not show values, because they may be secret.
     fn headers(&mut self, f: &mut Fields<'_>) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let by_name = f.below("staticPodURLHeader", self.faults);
         let at = f.at("staticPodURLHeader");
         for (name, values) in by_name.lists(self.faults) {
             if HeaderName::try_from(name).is_err() {
-                self.faults.invalid(&at.key(name), name, "is no name of an HTTP header");
+                self.faults.invalid(&at.key(name), name, "must be a valid HTTP header name");
             }
             for value in values {
                 match HeaderValue::try_from(value) {
                     Ok(_) => found.push((name.to_owned(), value.to_owned())),
-                    Err(_) => self.faults.invalid(&at.key(name), "<masked>", "is no text of an HTTP header"),
+                    Err(_) => self.faults.invalid(&at.key(name), "<masked>", "must be a valid HTTP header value"),
                 }
             }
         }

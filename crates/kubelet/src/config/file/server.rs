@@ -1,14 +1,14 @@
-//! The part of the file about the kubelet's own server: where it listens, how it proves itself, whom it lets in, what it serves.
+//! Fields about the kubelet's server: listening address, certificates, authentication, authorization, handlers.
 use std::net::{IpAddr, SocketAddr};
 
 use super::fields::Fields;
-use super::{HEALTHZ_PORT, Laid, Layer, PORT_DEFAULT};
+use super::{FileSettings, HEALTHZ_PORT, Layer, PORT_DEFAULT};
 
-/// The largest number a port can have.
+/// Largest port number.
 const PORT_MAX: i64 = 65_535;
 
 impl Layer<'_> {
-    pub(super) fn server(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
+    pub(super) fn server(&mut self, f: &mut Fields<'_>, laid: &mut FileSettings) {
         let faults = &mut *self.faults;
         let mut address = self.config.server.listen;
         if let Some(text) = f.string("address", faults) {
@@ -17,7 +17,7 @@ impl Layer<'_> {
                 Err(_) => faults.invalid(&f.at("address"), text, "must be an IP address"),
             }
         }
-        // Zero is an unset field in the published form, which kubeadm writes.
+        // In the published form, which kubeadm writes, zero means unset.
         if let Some(port) = f.integer("port", (0, PORT_MAX), faults).filter(|p| *p > 0) {
             let port = u16::try_from(port).unwrap_or(PORT_DEFAULT);
             address = Some(SocketAddr::new(address.map_or(IpAddr::from([0, 0, 0, 0]), |a| a.ip()), port));
@@ -29,7 +29,7 @@ impl Layer<'_> {
             self.config.server.listen = None;
         }
         if f.integer("readOnlyPort", (0, PORT_MAX), faults).is_some_and(|p| p > 0) {
-            faults.forbidden(&f.at("readOnlyPort"), "an unauthenticated port is not served");
+            faults.forbidden(&f.at("readOnlyPort"), "a port without authentication is not supported");
         }
         if let Some(limit) = f.duration("streamingConnectionIdleTimeout", faults).filter(|t| !t.is_zero()) {
             self.config.server.streaming_idle = limit;
@@ -54,7 +54,8 @@ impl Layer<'_> {
         self.authentication(f, laid);
     }
 
-    /// Port 0 serves none. A file that says one of both leaves the other as it is.
+    /// Reads address and port of the `healthz` endpoint. Port 0 disables it. If the file sets only one of the two, the other keeps its
+    /// value.
     fn healthz(&mut self, f: &mut Fields<'_>) {
         let faults = &mut *self.faults;
         let ip = f.string("healthzBindAddress", faults).map(|text| (text, text.parse::<IpAddr>()));
@@ -73,7 +74,7 @@ impl Layer<'_> {
         self.config.server.healthz = (port > 0).then_some(SocketAddr::new(ip, port));
     }
 
-    fn authentication(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
+    fn authentication(&mut self, f: &mut Fields<'_>, laid: &mut FileSettings) {
         let faults = &mut *self.faults;
         let mut authentication = f.below("authentication", faults);
         let mut x509 = authentication.below("x509", faults);
@@ -81,7 +82,7 @@ impl Layer<'_> {
         x509.finish(&[], faults);
         let mut anonymous = authentication.below("anonymous", faults);
         if anonymous.boolean("enabled", faults) == Some(true) {
-            faults.forbidden(&anonymous.at("enabled"), "the kubelet serves no anonymous requests");
+            faults.forbidden(&anonymous.at("enabled"), "anonymous requests are not supported");
         }
         anonymous.finish(&[], faults);
         let mut webhook = authentication.below("webhook", faults);

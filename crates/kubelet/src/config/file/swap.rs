@@ -1,4 +1,4 @@
-//! The part of the file about memory on disk.
+//! Fields about swap.
 use super::Layer;
 use super::fields::Fields;
 use crate::config::cgroups::SwapBehavior;

@@ -1,9 +1,9 @@
-//! Files as people and kubeadm write them, and every fault at once.
+//! Files as users and kubeadm write them; all errors at once.
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use super::*;
-use crate::config::cgroups::{CgroupDriver, Enforced, SwapBehavior};
+use crate::config::cgroups::{CgroupDriver, EnforcedCgroups, SwapBehavior};
 use crate::config::placement::{AlignmentPolicy, AlignmentScope, CpuOptions, PlacementConfig, ReservedMemory};
 use crate::config::shutdown::ShutdownPeriod;
 use crate::config::thresholds::Threshold;
@@ -14,7 +14,7 @@ fn config() -> Config {
     Config::new("n", Path::new("/var/lib/kubelet"))
 }
 
-pub(super) fn laid(text: &str) -> (Config, Laid) {
+pub(super) fn laid(text: &str) -> (Config, FileSettings) {
     let mut c = config();
     let laid = lay(format!("{HEAD}{text}").as_bytes(), &mut c).expect(text);
     (c, laid)
@@ -25,7 +25,7 @@ pub(super) fn faults(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn as_kubeadm_writes_it() {
+fn a_file_of_kubeadm_is_accepted() {
     let (c, laid) = laid(
         "authentication: {anonymous: {enabled: false}, webhook: {cacheTTL: 0s, enabled: true}, x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}}
 authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 0s, cacheUnauthorizedTTL: 0s}}
@@ -52,7 +52,7 @@ staticPodPath: /etc/kubernetes/manifests
     assert_eq!(laid.ignored, Vec::<String>::new(), "all of it has an effect");
     assert_eq!(c.server.healthz, Some(SocketAddr::from(([127, 0, 0, 1], 10248))));
     let cgroups = c.cgroups.as_ref().expect("they are made");
-    assert_eq!((cgroups.driver, &cgroups.enforced), (CgroupDriver::Systemd, &Enforced::default()));
+    assert_eq!((cgroups.driver, &cgroups.enforced), (CgroupDriver::Systemd, &EnforcedCgroups::default()));
     assert_eq!(c.cluster_dns, [IpAddr::from([10, 96, 0, 10])]);
     assert_eq!(c.node_status_report, config().node_status_report, "zero is the default");
     assert_eq!(c.pod_manifest_path, Some(PathBuf::from("/etc/kubernetes/manifests")));
@@ -126,7 +126,7 @@ fn shutdowns() {
 }
 
 #[test]
-fn policies_of_placement_are_known_ones() {
+fn unknown_placement_policies_are_rejected() {
     let (config, found) = laid(
         "cpuManagerPolicy: static\ncpuManagerReconcilePeriod: 3s\nreservedSystemCPUs: 0-1\nkubeReserved: {cpu: 300m}\n\
          cpuManagerPolicyOptions: {full-pcpus-only: 'true', strict-cpu-reservation: '1'}\n\
@@ -190,10 +190,11 @@ fn policies_of_placement_are_known_ones() {
 #[test]
 fn reservations_are_enforced_where_that_is_asked_for() {
     let enforced = |text: &str| laid(text).0.cgroups.expect("they are made").enforced;
-    assert_eq!(enforced(""), Enforced { pods: true, system: None, kube: None });
-    assert_eq!(enforced("enforceNodeAllocatable: [none]\n"), Enforced { pods: false, system: None, kube: None });
+    assert_eq!(enforced(""), EnforcedCgroups { pods: true, system: None, kube: None });
+    assert_eq!(enforced("enforceNodeAllocatable: [none]\n"), EnforcedCgroups { pods: false, system: None, kube: None });
     let both = "enforceNodeAllocatable: [pods, system-reserved, kube-reserved-compressible]\nsystemReservedCgroup: /system\nkubeReservedCgroup: /kube\n";
-    let wanted = Enforced { pods: true, system: Some(("/system".into(), false)), kube: Some(("/kube".into(), true)) };
+    let wanted =
+        EnforcedCgroups { pods: true, system: Some(("/system".into(), false)), kube: Some(("/kube".into(), true)) };
     assert_eq!(enforced(both), wanted);
     let found = faults(&format!("{HEAD}enforceNodeAllocatable: [kube-reserved]\n"));
     assert!(found.len() == 1 && found[0].contains("kubeReservedCgroup must be set too"), "{found:?}");
@@ -216,7 +217,7 @@ fn image_pulls() {
 }
 
 #[test]
-fn the_rest_has_its_place() {
+fn other_fields() {
     let (c, laid) = laid(
         "address: 127.0.0.1\nport: 12345\nmaxPods: 12\npodPidsLimit: 100\nsystemReserved: {cpu: 100m}\nkubeReserved: {cpu: 200m, memory: 1Gi}\nregisterWithTaints: [{key: k, effect: NoSchedule}]\nregisterNode: false\ncontainerLogMaxSize: 1Mi\ntlsCertFile: /c\ntlsPrivateKeyFile: /k\ncgroupsPerQOS: false\nnodeLeaseDurationSeconds: 8\n",
     );
@@ -274,7 +275,7 @@ fn every_fault_at_once_by_path() {
 }
 
 #[test]
-fn what_the_server_shows_and_what_goes_to_disk() {
+fn server_and_swap_fields() {
     let (c, _) = laid("clusterDomain: x\n");
     assert!(c.server.debugging_handlers && c.server.system_logs && !c.server.system_log_query);
     let (c, laid) = laid(
@@ -311,7 +312,7 @@ fn a_misspelt_field_at_any_level_is_refused() {
         "shutdownGracePeriodByPodPriority": [{"priority": 1, "shutdownGracePeriodSeconds": 2}],
         "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}],
         "memoryManagerPolicy": "Static", "systemReserved": {"memory": "1Gi"}, "evictionHard": {"memory.available": "0"}});
-    // Their names are the document's own.
+    // Names of map keys are free.
     let names = ["systemReserved", "evictionHard", "limits"];
     let read = |document: &serde_json::Value| {
         lay(document.to_string().as_bytes(), &mut config()).map(drop).map_err(|faults| faults.0.join(" "))

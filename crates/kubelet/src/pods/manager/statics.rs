@@ -1,4 +1,4 @@
-//! The static pods of this node, from all that publishes any, and what changes among them.
+//! The static pods of this node from all sources, and the changes among them.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -13,22 +13,22 @@ use crate::pods::{manifests, published};
 /// Pods by namespace and name.
 pub(super) type PodsByName = HashMap<(String, String), Arc<Pod>>;
 
-/// Namespace and name.
+/// Returns namespace and name.
 pub(super) fn name(pod: &Pod) -> (String, String) {
     (pod::namespace(pod).to_owned(), pod::name(pod).to_owned())
 }
 
-/// Static pods as their sources have them.
+/// Static pods by source.
 #[derive(Debug, Default)]
 pub(super) struct Statics {
-    /// Sources that have said nothing yet.
+    /// Sources that were not read yet.
     awaited: BTreeSet<ManifestSource>,
     by_source: BTreeMap<ManifestSource, Vec<Arc<Pod>>>,
     wanted: PodsByName,
 }
 
 impl Statics {
-    /// Of the sources that the configuration names; without any there is nothing to wait for.
+    /// Creates an empty set that awaits the configured sources.
     pub(super) fn new(config: &Config) -> Self {
         let sources = [
             (ManifestSource::Files, config.pod_manifest_path.is_some()),
@@ -38,12 +38,13 @@ impl Statics {
         Self { awaited, ..Self::default() }
     }
 
-    /// Whether every source has been read once.
+    /// Returns whether every source was read at least once.
     pub(super) fn complete(&self) -> bool {
         self.awaited.is_empty()
     }
 
-    /// A source has these pods; gives what was wanted before and what is wanted now. Of two of one name that of a file is taken.
+    /// Replaces the pods of a source. Returns the static pods before and after. If two sources have a pod of the same name, the file takes
+    /// precedence.
     pub(super) fn put(&mut self, source: ManifestSource, pods: Vec<Arc<Pod>>) -> (PodsByName, PodsByName) {
         self.awaited.remove(&source);
         self.by_source.insert(source, pods);
@@ -53,7 +54,7 @@ impl Statics {
     }
 }
 
-/// Reads all sources of static pods for the manager.
+/// Starts reading all sources of static pods for the manager.
 pub fn read_manifests(tasks: &Tasks, config: &Config, to: &ManagerInbox) {
     let own = || (config.node_name.clone(), to.clone());
     if let Some(dir) = config.pod_manifest_path.clone() {
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn every_source_is_awaited_and_none_takes_anothers_pods() {
+    fn static_pod_sources_are_awaited_and_independent() {
         let mut config = Config::new("n", Path::new("/"));
         assert!(Statics::new(&config).complete());
         config.pod_manifest_path = Some("/manifests".into());

@@ -1,4 +1,4 @@
-//! Pods of a server of the test's own.
+//! Static pods from a test server.
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ const LIST: &str = r#"{"apiVersion":"v1","kind":"PodList","items":[
     {"metadata":{"name":"web"},"spec":{"containers":[{"name":"a","image":"x"}]}},
     {"metadata":{"name":"other","namespace":"y"},"spec":{"containers":[{"name":"a","image":"x"}]}}]}"#;
 
-/// Answers as told, one after the other, and keeps what it was asked.
+/// Sends the given responses in order and records the requests.
 struct Publisher {
     port: u16,
     asked: Arc<Mutex<Vec<String>>>,
@@ -52,8 +52,8 @@ impl Publisher {
     }
 }
 
-/// What the manager is told by one look: names of pods, or nothing.
-async fn told(inbox: &ManagerInbox) -> Option<Vec<String>> {
+/// Returns the names of the pods that the manager received, or `None`.
+async fn received(inbox: &ManagerInbox) -> Option<Vec<String>> {
     let next = tokio::time::timeout(Duration::ZERO, inbox.next()).await.ok()?;
     let pods = next.statics.get(&ManifestSource::Url)?;
     Some(pods.iter().map(|p| format!("{}/{}", pod::namespace(p), pod::name(p))).collect())
@@ -79,7 +79,7 @@ async fn pods_follow_the_document() {
         ("", None),
         ("", both()),
         ("500", None),
-        ("neither a v1 Pod nor a v1 PodList but \"v1\" \"Service\"", None),
+        ("expected a v1 Pod or PodList, got \"v1\" \"Service\"", None),
         ("zero-length data received from http://127.0.0.1", Some(vec![])),
         ("", both()),
     ] {
@@ -88,7 +88,7 @@ async fn pods_follow_the_document() {
             Ok(()) => assert_eq!(fault, ""),
             Err(why) => assert!(!fault.is_empty() && why.contains(fault), "{why}"),
         }
-        assert_eq!(told(&inbox).await, pods, "{fault}");
+        assert_eq!(received(&inbox).await, pods, "{fault}");
     }
 }
 
@@ -112,7 +112,7 @@ async fn headers_go_along_and_stay_with_their_host() {
 }
 
 #[test]
-fn what_is_published_becomes_static_pods() {
+fn published_pods_become_static_pods() {
     let of = |node: &str| pods(POD.as_bytes(), "https://example.com/pods", node).expect("a pod").remove(0);
     let made = of("n");
     assert_eq!(pod::annotation(&made, pod::CONFIG_SOURCE), Some("http"));

@@ -1,5 +1,5 @@
-//! The worker once its pod must end: containers within their grace period, then volumes and cgroup, then the object and
-//! the last traces.
+//! The worker after its pod must end: stops containers within their grace period, removes volumes and cgroups, confirms the deletion, and
+//! removes the remains.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::probes::ProbeKind;
 use crate::runtime::snapshot::State;
 
 impl Worker {
-    /// Ends the pod: nothing more is started, and liveness and startup probes stop. Readiness probes go on as long as their
-    /// containers run, so that whoever sends requests learns when a container takes no more (upstream: `SyncTerminatingPod`).
+    /// Starts the end of the pod: nothing more is started, and liveness and startup probes stop. Readiness probes continue as long as their
+    /// containers run, so that clients of Services learn when a container becomes unready (upstream: `SyncTerminatingPod`).
     pub(super) fn end(&mut self) {
         self.in_flight.stop();
         self.probing.retain(|(_, kind), _| *kind == ProbeKind::Readiness);
         self.mode = Mode::Terminating;
-        // What the stopped execution did last is not known yet.
+        // The last actions of the interrupted execution are not known yet.
         self.stale = true;
     }
 
@@ -29,7 +29,7 @@ impl Worker {
         self.job_grace = None;
     }
 
-    /// What containers get to end. A static pod's object is its file, which has no forced deletion.
+    /// Returns the grace period. A static pod is deleted by removing its file, which has no forced deletion.
     pub(super) fn grace(&self) -> Duration {
         let wanted = pod::grace(&self.pod);
         match self.evicted {
@@ -41,7 +41,7 @@ impl Worker {
 
     pub(super) fn terminating(&mut self) {
         if self.stale {
-            // A fresh look first: `wait` returns at once because of `wake_at`.
+            // Read the runtime's state first: `wait` returns at once because of `wake_at`.
             self.wake_at = Some(Instant::now());
             return;
         }
@@ -51,11 +51,11 @@ impl Worker {
             return;
         }
         if self.job.is_some() && self.job_grace.is_none() {
-            // The execution that was under way ends after its current call, and a look at the runtime follows.
+            // The current execution ends after its running call; then the runtime is read again.
             return;
         }
         let grace = self.grace();
-        // A shorter grace period (a second, forced delete) replaces the one under way.
+        // A shorter grace period (of a second or forced deletion) replaces the current one.
         if self.job_grace.is_some_and(|g| grace < g) {
             self.stop_job();
         }
@@ -72,7 +72,7 @@ impl Worker {
         }
     }
 
-    /// Ends the probes of containers that no longer run.
+    /// Stops the probes of containers that no longer run.
     fn end_probes_of_ended(&mut self) {
         let running = |id: &str| self.runtime.containers.iter().any(|c| c.id == id && c.state == State::Running);
         self.probing.retain(|(id, _), _| running(id));
@@ -83,20 +83,20 @@ impl Worker {
         span.scope(self.give_back(now)).await;
     }
 
-    /// Gives back what the pod has of the node.
+    /// Releases the pod's resources on the node.
     async fn give_back(&mut self, now: Instant) {
         let uid = pod::uid(&self.pod).to_owned();
         if let Err(error) = self.parts.claims.unprepare(&uid).await {
-            tracing::warn!(pod = %pod::format_pod(&self.pod), error, "claims not given back yet");
+            tracing::warn!(pod = %pod::format_pod(&self.pod), error, "unpreparing the pod's resource claims failed; retrying");
             self.wake_at = Some(now + PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(7)));
             self.prepare_failures = self.prepare_failures.saturating_add(1);
             return;
         }
-        // Before others hear that it has ended, and are sent here in its place.
+        // Before the status reports the end, after which other pods can be scheduled here.
         self.parts.placement.forget(&uid).await;
         self.publish(true);
         if let Err(e) = self.parts.volumes.tear_down(&uid).await {
-            tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "volumes not taken down yet");
+            tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "unmounting the pod's volumes failed; retrying");
             self.wake_at = Some(now + PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(7)));
             self.prepare_failures = self.prepare_failures.saturating_add(1);
             return;
@@ -109,7 +109,7 @@ impl Worker {
         self.mode = Mode::Stopped;
     }
 
-    /// All is down: confirm the deletion to the API, then remove the last traces.
+    /// Confirms the deletion to the API after everything has stopped, then removes the remains.
     pub(super) async fn stopped(&mut self, now: Instant) -> bool {
         if !self.gone && pod::is_deleted(&self.pod) {
             self.parts.statuses.flushed(pod::uid(&self.pod), FLUSH_MAX).await;
@@ -119,7 +119,7 @@ impl Worker {
                 Ok(()) => self.gone = true,
                 Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 409) => self.gone = true,
                 Err(e) => {
-                    tracing::warn!(pod = name, error = %e, "pod not deleted from the API yet");
+                    tracing::warn!(pod = name, error = %e, "deleting the pod from the API failed; retrying");
                     self.wake_at = Some(now + RUNTIME_RETRY);
                     return false;
                 }
@@ -131,7 +131,7 @@ impl Worker {
         match terminate::remove(&self.parts, &self.pod, &self.runtime).await {
             Ok(()) => true,
             Err(e) => {
-                tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "containers not removed yet");
+                tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "removing the pod's containers failed; retrying");
                 self.stale = true;
                 self.wake_at = Some(now + RUNTIME_RETRY);
                 false

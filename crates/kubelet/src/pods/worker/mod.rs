@@ -1,7 +1,7 @@
-//! The pod worker: one task per pod, fed through its inbox and by its executor's steps. It keeps what the decision needs,
-//! runs at most one execution at a time, and publishes the pod's status (upstream: `pkg/kubelet/pod_workers.go`). What it
-//! does with a pod that lives is in `sync`, with one that ends in `end`, with its probes in `probing`, and when its
-//! tokens are renewed in `renewal`. Whatever it waits for it waits for by the steady clock: the wall clock may be set.
+//! The pod worker: one task per pod. It receives events through its inbox and steps from its executor, keeps the state for decisions, runs
+//! at most one execution at a time, and publishes the pod's status (upstream: `pkg/kubelet/pod_workers.go`). `sync` handles a live pod,
+//! `end` a terminating one, `probing` the probes, and `renewal` the renewal of tokens. All timers use the monotonic clock, because the wall
+//! clock may be changed.
 mod end;
 mod probing;
 mod renewal;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::backoff::BackOff;
-use super::event::{Events, STEPS_MAX, Start, Step, WorkerInbox};
+use super::event::{Events, STEPS_MAX, Step, WorkerInbox, WorkerStart};
 use super::health;
 use super::in_flight::InFlight;
 use super::parts::Parts;
@@ -29,44 +29,46 @@ use crate::pod;
 use crate::probes::ProbeKind;
 use crate::probes::view::ProbeView;
 use crate::runtime::snapshot::{RuntimePod, SnapshotReader};
-use crate::status::container::Circumstances;
-use crate::status::pod::{About, own_over};
+use crate::status::container::StateInput;
+use crate::status::pod::{StatusInput, own_over};
 use crate::volumes;
 use renewal::Renewal;
 
-/// A container whose start failed is tried again after this (upstream: the worker's back-off period).
+/// Delay before a container that failed to start is tried again (upstream: the worker's back-off period).
 const RETRY: Duration = Duration::from_secs(10);
-/// First delay after a failed sandbox or volume, doubling to [`PREPARE_MAX`].
+/// First delay after a failed sandbox or volume; doubles up to [`PREPARE_MAX`].
 const PREPARE_MIN: Duration = Duration::from_millis(500);
-/// The longest pause between attempts to prepare a pod.
+/// Maximum delay between attempts to prepare a pod.
 const PREPARE_MAX: Duration = Duration::from_secs(60);
-/// After the runtime could not be asked.
+/// Delay after the runtime could not be read.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
-/// How long the last status may take to be written; after that the object is deleted without it.
+/// Maximum time for writing the last status. Then the object is deleted without it.
 const FLUSH_MAX: Duration = Duration::from_secs(30);
-/// Grace of a pod whose object is already gone: it was deleted by force, and its name may be taken again.
+/// Grace period of a pod whose object is already gone: the deletion was forced, and the name may be in use again.
 const FORCED_GRACE: Duration = Duration::from_secs(1);
 
-/// Where a pod is in its life here.
+/// Phase of a pod's life on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Made and kept running.
+    /// Containers are started and kept running.
     Syncing,
-    /// Its containers are being ended.
+    /// Containers are being stopped.
     Terminating,
-    /// Nothing runs; volumes and cgroup go.
+    /// No container runs; volumes and cgroups are removed.
     Cleaning,
-    /// Nothing of it is left but its record.
+    /// Only the record of the pod is left.
     Stopped,
 }
 
-/// A worker's state.
+/// State of a worker, owned by the pod's task. [`Worker::run`] waits for an event, a step of the executor or a timer, applies it, computes
+/// a [`plan::Plan`], and starts an executor for its actions. The status is computed from the same state after each round and passed to the
+/// status writer if it changed. The phases are syncing, terminating, cleaning and stopped, in this order and never back.
 pub struct Worker {
     parts: Arc<Parts>,
     pod: Arc<Pod>,
     gone: bool,
     inbox: WorkerInbox,
-    /// What the executor reports.
+    /// Receives the steps of the executor.
     steps: mpsc::Receiver<Step>,
     report: mpsc::Sender<Step>,
     mode: Mode,
@@ -79,45 +81,45 @@ pub struct Worker {
     holds: HashMap<String, Instant>,
     start_errors: BTreeMap<String, StartError>,
     crash_loops: BTreeMap<String, Duration>,
-    /// All containers begin anew, as the rule of one that ended says.
+    /// Whether all containers restart because of a container's restart rule.
     restarting_all: bool,
     prepare_failures: u32,
     renewal: Option<Renewal>,
     job: Option<Scoped<()>>,
     job_grace: Option<Duration>,
-    /// What of an execution is not broken off when the pod has to go.
+    /// Calls of an execution that are not interrupted when the pod must end.
     in_flight: InFlight,
     verdict: Option<(String, String)>,
     rejected: bool,
-    /// The grace period of an eviction.
+    /// Grace period of an eviction.
     evicted: Option<Duration>,
     start_time: Timestamp,
-    /// Why the pod does not have the resources that its spec wants.
+    /// Why the pod does not have the resources that its spec requests.
     deferred: Option<ResizePending>,
     resize: Resize,
     wake_at: Option<Instant>,
-    /// Nothing is carried out before: a task of this pod panicked.
+    /// No actions are executed before this time, because a task of this pod panicked.
     rest_until: Option<Instant>,
-    /// Whether the volumes of a pod that runs already are known here.
+    /// Whether the volumes of a pod that already ran at start are known.
     is_taken_over: bool,
-    /// The status that was last set.
+    /// The status that was published last.
     published: Option<PodStatus>,
 }
 
-/// How far a change of the pod's resources has come.
+/// Progress of an in-place resize.
 #[derive(Debug, Default)]
 struct Resize {
-    /// What the pod was granted changed, and its cgroup does not say so yet.
+    /// Whether the granted resources changed and the pod's cgroup is not updated yet.
     cgroup_stale: bool,
-    /// It is under way.
+    /// Whether a resize is in progress.
     running: bool,
-    /// Why the last try failed, and when the next one is due.
+    /// Why the last attempt failed, and when the next one is due.
     failed: Option<(String, Instant)>,
 }
 
 impl Worker {
-    /// A worker that has not run yet.
-    pub fn new(parts: Arc<Parts>, start: Start, inbox: WorkerInbox) -> Self {
+    /// Creates a worker that is not running yet.
+    pub fn new(parts: Arc<Parts>, start: WorkerStart, inbox: WorkerInbox) -> Self {
         let start_time = parts.effects.clock.now();
         let (report, steps) = mpsc::channel(STEPS_MAX);
         let evicted = start.evicted.map(|e| ((e.reason.to_owned(), e.message), e.grace));
@@ -161,7 +163,7 @@ impl Worker {
         }
     }
 
-    /// Runs until nothing of the pod is left here.
+    /// Runs until the pod has left the node.
     pub async fn run(mut self) {
         self.parts.volumes.objects.register(&self.pod);
         loop {
@@ -203,7 +205,7 @@ impl Worker {
             () = self.inbox.changed() => {}
             () = timer => {}
         }
-        // What an execution reported before it ended is known before anything is decided again.
+        // All steps of an execution that ended are applied before the next decision.
         while let Some(step) = first.take().or_else(|| self.steps.try_recv().ok()) {
             self.stepped(step);
         }
@@ -211,13 +213,13 @@ impl Worker {
         self.apply(events).await;
     }
 
-    /// The executor, or the task that ends the containers, is over; without a result when it panicked.
+    /// Handles the end of the executor or of the task that stops containers. `finished` is false if it panicked.
     fn job_ended(&mut self, finished: bool) {
         self.job = None;
         self.job_grace = None;
         self.stale = true;
         if !finished {
-            // The same would happen again at once: rest, each time longer.
+            // The panic would likely repeat at once, so wait with back-off.
             self.hold_all("a task of this pod panicked");
             self.rest_until = self.holds.get(SANDBOX).copied();
         }
@@ -259,7 +261,7 @@ impl Worker {
             self.resize = Resize { cgroup_stale: true, running: true, failed: None };
         }
         let (old, new) = (&old.metadata, &self.pod.metadata);
-        // What a downward API volume shows of a pod's metadata may change while it runs.
+        // Downward API volumes show metadata, which may change while the pod runs.
         if (old.labels != new.labels || old.annotations != new.annotations)
             && self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(volumes::follows_api)
         {
@@ -268,7 +270,7 @@ impl Worker {
     }
 
     async fn objects_changed(&mut self) {
-        // What failed for want of an object may succeed now.
+        // A container that failed because an object was missing may start now.
         let waits = self.start_errors.iter().filter(|(_, e)| e.reason == StartReason::Config);
         for name in waits.map(|(n, _)| n.clone()).collect::<Vec<_>>() {
             self.holds.remove(&name);
@@ -277,7 +279,7 @@ impl Worker {
         self.update_volumes().await;
     }
 
-    /// Brings rendered volumes of a pod that runs up to date.
+    /// Updates the contents of volumes of a running pod.
     async fn update_volumes(&mut self) {
         if self.mode != Mode::Syncing || self.runtime.ready_sandbox().is_none() {
             return;
@@ -285,7 +287,7 @@ impl Worker {
         match self.parts.volumes.ensure(&self.pod).await {
             Ok(v) => self.renews(v.renew_at),
             Err(e) => {
-                tracing::info!(pod = %pod::format_pod(&self.pod), error = %e, "volumes not updated");
+                tracing::info!(pod = %pod::format_pod(&self.pod), error = %e, "updating the pod's volumes failed; retrying");
                 self.renewal = Some(Renewal::after(RETRY, self.parts.effects.clock.now()));
             }
         }
@@ -304,13 +306,13 @@ impl Worker {
                 self.probes.ready.retain(|id, _| alive(id));
             }
             Err(e) => {
-                tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "runtime state not read");
+                tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "reading the pod's state from the runtime failed; retrying");
                 self.wake_at = Some(Instant::now() + RUNTIME_RETRY);
             }
         }
     }
 
-    /// Decides and starts what follows; true when the worker's work is over.
+    /// Computes the next actions and starts them. Returns `true` when the worker is done.
     async fn decide(&mut self) -> bool {
         let now = Instant::now();
         if self.mode == Mode::Syncing {
@@ -328,7 +330,7 @@ impl Worker {
         false
     }
 
-    /// Counts the containers that have ended since the last status.
+    /// Counts the containers that ended since the last status.
     fn count_ended(&self, now: &PodStatus) {
         let before = self.published.as_ref().or(self.pod.status.as_ref());
         let lives = self.parts.effects.metrics.lives();
@@ -347,7 +349,7 @@ impl Worker {
         if self.gone {
             return;
         }
-        let by = Circumstances {
+        let by = StateInput {
             probes: &self.probes,
             crash_loops: &self.crash_loops,
             start_errors: &self.start_errors,
@@ -355,7 +357,7 @@ impl Worker {
             ending: self.mode != Mode::Syncing,
             restarting_all: self.restarting_all && self.mode == Mode::Syncing,
         };
-        let about = About {
+        let about = StatusInput {
             host_ips: &self.parts.host_ips(),
             start_time: self.start_time,
             now: self.parts.effects.clock.now(),
@@ -372,7 +374,7 @@ impl Worker {
         };
         let mut status = crate::status::pod::status(&self.pod, &self.runtime, &by, &about);
         if self.rejected && self.runtime.is_empty() {
-            // Nothing of it was ever made: its containers have no state to tell.
+            // The pod was rejected before anything was created, so its containers have no state.
             (status.container_statuses, status.init_container_statuses) = (None, None);
         }
         let phase = |of: Option<&PodStatus>| of.and_then(|s| s.phase.clone()).unwrap_or_default();
@@ -387,7 +389,7 @@ impl Worker {
         health::add(&self.parts, &self.pod, &mut status, self.mode != Mode::Syncing);
         self.count_ended(&status);
         self.parts.statuses.set(&self.pod, &status);
-        // What others say of the pod's claims is read by the next who starts its containers.
+        // The status of claims is read again when containers start next.
         let of_claims = self
             .pod
             .status
@@ -396,7 +398,7 @@ impl Worker {
         let mut known = status.clone();
         (known.resource_claim_statuses, known.extended_resource_claim_status) = of_claims.unwrap_or_default();
         if self.pod.status.as_ref() != Some(&known) {
-            // Times of conditions and what the runtime has forgotten are read from here.
+            // The next status copies times of conditions and forgotten instances from here.
             Arc::make_mut(&mut self.pod).status = Some(known);
         }
         self.published = Some(status);

@@ -1,4 +1,4 @@
-//! The worker's probes: which run, what they said, what a kubelet before this one knew of them.
+//! The worker's probes: starting and stopping them, their results, and results of an earlier kubelet.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ impl Worker {
         }
     }
 
-    /// Containers of a kubelet before this one keep what the API knows of them, so that they are not seen as unready.
+    /// Containers that an earlier kubelet started keep their readiness of the API until the first probe, so that they do not become
+    /// unready.
     pub(super) fn adopt(&mut self) {
         let Some(status) = self.pod.status.as_ref() else { return };
         let lists = [&status.container_statuses, &status.init_container_statuses];
@@ -49,7 +50,7 @@ impl Worker {
         }
     }
 
-    /// Starts the probes that running containers should have and stops all others.
+    /// Starts the missing probes of running containers and stops all others.
     pub(super) fn reconcile_probes(&mut self) {
         let now = self.parts.effects.clock.now();
         let mut wanted = HashMap::new();
@@ -73,14 +74,14 @@ impl Worker {
             if self.probing.contains_key(&(id.clone(), kind)) {
                 continue;
             }
-            // A command that is too large when it is expanded runs as it is written, and fails by itself.
+            // A command that is too large after expansion is run unexpanded and fails.
             for command in probe.exec.iter_mut().filter_map(|e| e.command.as_mut()) {
                 let words = expand_static(command, c.env.as_deref().unwrap_or_default());
                 *command = words.unwrap_or_else(|_| std::mem::take(command));
             }
             let age = now.duration_since(started).max(jiff::SignedDuration::ZERO).unsigned_abs();
             let target = Target::new(&c, &id, &ip);
-            let (tell, inbox, of) = (self.parts.effects.tell.clone(), self.inbox.clone(), id.clone());
+            let (events, inbox, of) = (self.parts.effects.events.clone(), self.inbox.clone(), id.clone());
             let pod = Arc::clone(&self.pod);
             let metrics = Arc::clone(&self.parts.effects.metrics);
             let report = move |r: task::Report| match r {
@@ -88,7 +89,7 @@ impl Worker {
                 task::Report::Attempt(outcome, took) => {
                     metrics.probed(&pod, &c.name, kind.word(), (outcome.word(), took));
                     if let Some((reason, text)) = task::complaint(kind, &outcome) {
-                        tell.container(&pod, role, &c.name, EventType::Warning, reason, text);
+                        events.container(&pod, role, &c.name, EventType::Warning, reason, text);
                     }
                 }
             };

@@ -1,44 +1,44 @@
-//! When a pod's volumes are made anew because a token in them grows old. A token's end is a time of the wall clock, which may be
-//! set: one that was set back would keep the present token for as long, and the server takes no token from its future.
+//! Renewal of a pod's volumes before a token in them expires. Expiry is a time of the wall clock, which may be changed. After a change
+//! backwards, the current token would be kept too long, and the server rejects tokens from its future.
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// How often it is looked whether the wall clock was set.
+/// Interval at which the clocks are compared.
 const LOOK: Duration = Duration::from_secs(60);
-/// Clocks that are kept right by the network move by less.
+/// Minimum difference that counts as a change. Adjustments by NTP are smaller.
 const JUMP_MIN: Duration = Duration::from_secs(30);
 
 /// The next renewal, by both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Renewal {
     due: Instant,
-    /// Where both clocks stood when it was set.
+    /// Both clocks when the renewal was scheduled.
     set: (Instant, Timestamp),
     /// When the clocks are compared next.
     look: Instant,
 }
 
 impl Renewal {
-    /// So much later, where it is `wall` now.
+    /// Schedules a renewal after `wait`; `wall` is the current time of the wall clock.
     pub(super) fn after(wait: Duration, wall: Timestamp) -> Self {
         let now = Instant::now();
         let due = now.checked_add(wait).unwrap_or(now);
         Self { due, set: (now, wall), look: due.min(now + LOOK) }
     }
 
-    /// What is good until `at` by the wall clock, where it is `wall` now.
+    /// Schedules the renewal of something that is valid until `at`; `wall` is the current time of the wall clock.
     pub(super) fn of(at: Timestamp, wall: Timestamp) -> Self {
         Self::after(Duration::try_from(at.duration_since(wall)).unwrap_or_default(), wall)
     }
 
-    /// When to ask whether it is due.
+    /// Returns when to call [`Self::is_due`] next.
     pub(super) fn look_at(&self) -> Instant {
         self.look
     }
 
-    /// Whether its time has come, or the wall clock was set since; else the clocks are compared again after a while.
+    /// Returns whether the time has come or the wall clock was changed since. Otherwise schedules the next comparison of the clocks.
     pub(super) fn is_due(&mut self, now: Instant, wall: Timestamp) -> bool {
         let passed =
             jiff::SignedDuration::try_from(now.duration_since(self.set.0)).unwrap_or(jiff::SignedDuration::MAX);

@@ -1,4 +1,4 @@
-//! The worker while its pod lives: decides what follows, has it carried out, and takes in how far that got.
+//! The worker while its pod is alive: computes a plan, starts its execution, and applies the reported steps.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Worker {
                 self.stale = true;
             }
             Step::Started { name, restarted_after } => {
-                // Volumes alone are no success: a sandbox that fails after them must wait longer each time.
+                // Volumes alone do not reset the back-off: a sandbox that fails after them must wait longer each time.
                 self.prepare_failures = 0;
                 self.start_errors.remove(&name);
                 self.holds.remove(&name);
@@ -47,7 +47,7 @@ impl Worker {
             Step::StartFailed { name, error, restarted_after } => {
                 let image = pod::member(&self.pod, &name).and_then(|m| m.container.image.clone());
                 let again = image.and_then(|i| self.parts.images.retry_at(&self.pod, &i));
-                // The change from ErrImagePull to ImagePullBackOff is shown soon after, as upstream does.
+                // The change from ErrImagePull to ImagePullBackOff is published soon after, like upstream.
                 let pulling = error.reason == StartReason::ImagePull;
                 let until = again.filter(|_| !pulling).unwrap_or(now + if pulling { RUNTIME_RETRY } else { RETRY });
                 self.holds.insert(name.clone(), until);
@@ -61,15 +61,15 @@ impl Worker {
         }
     }
 
-    /// The volumes are good until then, by the wall clock.
+    /// Records that the volumes are valid until this time of the wall clock.
     pub(super) fn renews(&mut self, at: Option<Timestamp>) {
         let wall = self.parts.effects.clock.now();
         self.renewal = at.map(|at| Renewal::of(at, wall));
     }
 
-    /// As upstream, which judges so when the pod comes: it fails, and nothing tries it again here.
+    /// Fails the pod without retry. Upstream detects this already at admission.
     fn refused(&mut self, why: PlacementRefusal) {
-        self.parts.effects.tell.pod(&self.pod, EventType::Warning, why.reason, why.message.clone());
+        self.parts.effects.events.pod(&self.pod, EventType::Warning, why.reason, why.message.clone());
         self.rejected = true;
         self.verdict = Some((why.reason.to_owned(), why.message));
         self.stale = true;
@@ -85,24 +85,24 @@ impl Worker {
         };
         if self.resize.failed.as_ref().is_none_or(|(before, _)| *before != why) {
             let message = resize::message("error", &self.pod, &why);
-            self.parts.effects.tell.pod(&self.pod, EventType::Warning, "ResizeError", message);
+            self.parts.effects.events.pod(&self.pod, EventType::Warning, "ResizeError", message);
         }
         self.resize.failed = Some((why, now + RETRY));
     }
 
-    /// Takes from the plan whether a resize is under way, and tells when it is done.
+    /// Records whether the plan includes a resize, and records an event when a resize is complete.
     fn resizing(&mut self, now_running: bool) {
         if self.resize.running && !now_running {
             let message = resize::message("completed", &self.pod, "");
-            self.parts.effects.tell.pod(&self.pod, EventType::Normal, "ResizeCompleted", message);
+            self.parts.effects.events.pod(&self.pod, EventType::Normal, "ResizeCompleted", message);
             self.resize.failed = None;
         }
         self.resize.running = now_running;
     }
 
-    /// Nothing of the pod is started for a while, which grows with failures in a row.
+    /// Delays all starts of the pod; the delay grows with consecutive failures.
     pub(super) fn hold_all(&mut self, why: &str) {
-        tracing::info!(pod = %pod::format_pod(&self.pod), why, "pod cannot be set up yet");
+        tracing::info!(pod = %pod::format_pod(&self.pod), why, "preparing the pod failed; retrying after back-off");
         let delay = PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(10)).min(PREPARE_MAX);
         self.prepare_failures = self.prepare_failures.saturating_add(1);
         self.holds.insert(SANDBOX.to_owned(), Instant::now() + delay);
@@ -118,7 +118,7 @@ impl Worker {
             self.wake_at = self.renewal.as_ref().map(Renewal::look_at);
         }
         if !std::mem::replace(&mut self.is_taken_over, true) {
-            // Of a pod that ran before this kubelet: what its volumes are, who owns them and how full they are is known from here.
+            // For a pod that ran before this kubelet, this finds its volumes, their ownership and usage.
             self.update_volumes().await;
         }
         let plan = self.plan(now);
@@ -145,7 +145,7 @@ impl Worker {
         }
     }
 
-    /// Whether nothing may be carried out yet; the worker wakes when that is over.
+    /// Returns whether no actions may be executed yet. If so, schedules the wake-up.
     pub(super) fn rests(&mut self, now: Instant) -> bool {
         let until = self.rest_until.filter(|t| *t > now);
         self.rest_until = until;
@@ -174,19 +174,19 @@ impl Worker {
         }
         let started = self.pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map_or(self.start_time, |t| t.0);
         let limit = self.pod.spec.as_ref().and_then(|s| s.active_deadline_seconds).and_then(|s| u64::try_from(s).ok());
-        // A deadline beyond the range of times is none.
+        // A deadline beyond the range of timestamps never passes.
         let at = limit.and_then(|limit| started.checked_add(Duration::from_secs(limit)).ok());
-        // The pod began at a time of the wall clock, which its object keeps: that clock also says what is left.
+        // The start time in the object is of the wall clock, so the remaining time is computed with it.
         let left = at.map(|at| at.duration_since(self.parts.effects.clock.now()));
         let Some(left) = left else { return false };
         if left.is_positive() {
-            // Far away is as good as never, and needs no timer.
+            // A time that is too far away needs no timer.
             let at = now.checked_add(left.unsigned_abs());
             self.wake_at = self.wake_at.into_iter().chain(at).min();
             return false;
         }
         let message = "Pod was active on the node longer than the specified deadline";
-        self.parts.effects.tell.pod(&self.pod, EventType::Normal, "DeadlineExceeded", message);
+        self.parts.effects.events.pod(&self.pod, EventType::Normal, "DeadlineExceeded", message);
         self.verdict = Some(("DeadlineExceeded".into(), message.into()));
         true
     }
@@ -195,7 +195,7 @@ impl Worker {
         for name in plan.crash_loops.keys().filter(|n| !self.crash_loops.contains_key(*n)) {
             let role = pod::member(&self.pod, name).map_or(Role::App, |m| m.role);
             let message = format!("Back-off restarting failed container {name} in pod {}", pod::format_pod(&self.pod));
-            self.parts.effects.tell.container(&self.pod, role, name, EventType::Warning, "BackOff", message);
+            self.parts.effects.events.container(&self.pod, role, name, EventType::Warning, "BackOff", message);
         }
     }
 

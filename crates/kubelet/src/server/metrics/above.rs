@@ -1,5 +1,5 @@
-//! The series of cgroups above containers: of pods, of all pods together, and of the machine (`id="/"`), whose container has no
-//! name. Dashboards sum them by their `id`.
+//! Metrics of cgroups above containers: of pods, of all pods together, and of the machine (`id="/"`). The container label is empty.
+//! Dashboards select them by `id`.
 use k8s_openapi::api::core::v1::Pod;
 use kelson_metrics::Families;
 
@@ -11,31 +11,35 @@ use crate::pod;
 
 /// A cgroup above containers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Above {
-    /// Its path below the mount.
+pub struct ParentCgroup {
+    /// Path of the cgroup, the label `id`.
     pub id: String,
-    /// Namespace and name of the pod that it is of; empty for others.
+    /// Namespace and name of its pod; empty for others.
     pub pod: (String, String),
-    /// What it uses.
+    /// Usage of the cgroup.
     pub usage: CgroupUsage,
 }
 
-/// Those that there are; `paths` are the pods' by UID.
-pub fn read(state: &ServerState, pods: &[&Pod], paths: &std::collections::BTreeMap<String, String>) -> Vec<Above> {
-    let mut all = vec![Above { id: "/".to_owned(), usage: whole_machine(), ..Above::default() }];
+/// Reads the usage of these cgroups; `paths` has the pods' cgroups by UID.
+pub fn read(
+    state: &ServerState,
+    pods: &[&Pod],
+    paths: &std::collections::BTreeMap<String, String>,
+) -> Vec<ParentCgroup> {
+    let mut all = vec![ParentCgroup { id: "/".to_owned(), usage: whole_machine(), ..ParentCgroup::default() }];
     if let Some(id) = state.cgroups.all_pods() {
-        all.push(Above { id, usage: state.cgroups.usage(None), ..Above::default() });
+        all.push(ParentCgroup { id, usage: state.cgroups.usage(None), ..ParentCgroup::default() });
     }
     let of_pod = |p: &&Pod| {
         let id = paths.get(pod::uid(p)).filter(|path| !path.is_empty())?.clone();
         let usage = state.cgroups.usage(Some(pod::uid(p)));
-        Some(Above { id, pod: (pod::namespace(p).to_owned(), pod::name(p).to_owned()), usage })
+        Some(ParentCgroup { id, pod: (pod::namespace(p).to_owned(), pod::name(p).to_owned()), usage })
     };
     all.extend(pods.iter().filter_map(of_pod));
     all
 }
 
-/// The machine as a cgroup: at its top the kernel keeps few files.
+/// Usage of the machine; the kernel has few files for the root cgroup.
 fn whole_machine() -> CgroupUsage {
     let (memory, more) = (facts::machine_memory(), machine::memory());
     CgroupUsage {
@@ -48,36 +52,30 @@ fn whole_machine() -> CgroupUsage {
     }
 }
 
-type AboveColumn = (&'static str, &'static str, fn(&CgroupUsage) -> Option<f64>);
+type ParentCgroupColumn = (&'static str, &'static str, fn(&CgroupUsage) -> Option<f64>);
 
-const COUNTERS: &[AboveColumn] = &[
-    ("container_cpu_usage_seconds_total", "Processor time so far, in seconds.", |u| {
-        u.cpu_nanos.map(|n| n as f64 / 1e9)
-    }),
-    ("container_cpu_cfs_periods_total", "Periods of the CPU quota that have passed.", |u| {
-        u.throttled.map(|t| t.periods as f64)
-    }),
-    ("container_cpu_cfs_throttled_periods_total", "Periods in which the CPU quota was used up.", |u| {
+const COUNTERS: &[ParentCgroupColumn] = &[
+    ("container_cpu_usage_seconds_total", "Total CPU time in seconds.", |u| u.cpu_nanos.map(|n| n as f64 / 1e9)),
+    ("container_cpu_cfs_periods_total", "Elapsed periods of the CPU quota.", |u| u.throttled.map(|t| t.periods as f64)),
+    ("container_cpu_cfs_throttled_periods_total", "Throttled periods of the CPU quota.", |u| {
         u.throttled.map(|t| t.throttled_periods as f64)
     }),
-    ("container_cpu_cfs_throttled_seconds_total", "Time that was waited for the CPU quota, in seconds.", |u| {
+    ("container_cpu_cfs_throttled_seconds_total", "Total time throttled by the CPU quota in seconds.", |u| {
         u.throttled.map(|t| t.nanos as f64 / 1e9)
     }),
-    ("container_oom_events_total", "Times that a process was ended for want of memory.", |u| {
-        u.oom_kills.map(|n| n as f64)
-    }),
+    ("container_oom_events_total", "Processes killed because of memory shortage.", |u| u.oom_kills.map(|n| n as f64)),
 ];
 
-const GAUGES: &[AboveColumn] = &[
+const GAUGES: &[ParentCgroupColumn] = &[
     ("container_memory_working_set_bytes", "Current working set in bytes.", |u| u.working_set.map(|n| n as f64)),
-    ("container_memory_usage_bytes", "All memory charged to the container, in bytes.", |u| u.memory.map(|n| n as f64)),
-    ("container_memory_rss", "Resident memory, in bytes.", |u| u.rss.map(|n| n as f64)),
-    ("container_memory_cache", "Pages of files, in bytes.", |u| u.cache.map(|n| n as f64)),
+    ("container_memory_usage_bytes", "Memory charged to the container in bytes.", |u| u.memory.map(|n| n as f64)),
+    ("container_memory_rss", "Resident memory in bytes.", |u| u.rss.map(|n| n as f64)),
+    ("container_memory_cache", "File pages in memory in bytes.", |u| u.cache.map(|n| n as f64)),
 ];
 
-/// Adds their series.
-pub fn series(f: &mut Families, all: &[Above], at: i64) {
-    let labels = |a: &Above| {
+/// Writes their metrics.
+pub fn series(f: &mut Families, all: &[ParentCgroup], at: i64) {
+    let labels = |a: &ParentCgroup| {
         let (namespace, pod) = a.pod.clone();
         [
             ("container", String::new()),
@@ -112,10 +110,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_and_pods_have_series_of_their_own() {
+    fn machine_and_pod_cgroups_have_metrics() {
         let usage = CgroupUsage { cpu_nanos: Some(2_500_000_000), rss: Some(7), ..CgroupUsage::default() };
-        let machine = Above { id: "/".into(), usage, ..Above::default() };
-        let pod = Above { id: "/kubepods/podu".into(), pod: ("n".into(), "p".into()), usage };
+        let machine = ParentCgroup { id: "/".into(), usage, ..ParentCgroup::default() };
+        let pod = ParentCgroup { id: "/kubepods/podu".into(), pod: ("n".into(), "p".into()), usage };
         let mut f = Families::default();
         series(&mut f, &[machine, pod], 2000);
         let text = f.text();

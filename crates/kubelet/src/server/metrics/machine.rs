@@ -1,5 +1,5 @@
-//! The machine's own numbers, and those of the processes that serve the pods, from the kernel's files.
-#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
+//! Usage of the machine and of node components' processes, read from kernel files.
+#![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, no disk")]
 
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -7,18 +7,18 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Memory of the machine beyond what is free, in bytes.
+/// Memory usage of the machine in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MachineMemory {
-    /// Everything that is not free.
+    /// All memory that is not free.
     pub usage: u64,
-    /// Memory that no file stands behind.
+    /// Memory not backed by files.
     pub rss: u64,
-    /// Page faults that needed no disk, and that did, since boot.
+    /// Page faults since boot: minor and major.
     pub faults: (u64, u64),
 }
 
-/// Reads what the kernel counts.
+/// Reads the memory usage.
 pub fn memory() -> MachineMemory {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     memory_of(&read("/proc/meminfo"), &read("/proc/vmstat"))
@@ -37,8 +37,8 @@ fn memory_of(meminfo: &str, vmstat: &str) -> MachineMemory {
     }
 }
 
-/// What the machine's interfaces carried, as `NetworkStats`; those of pods are left out. The interface of the default route stands
-/// for the machine.
+/// Network counters of the machine in the form of `NetworkStats`, without the interfaces of pods. The interface of the default route
+/// represents the machine.
 pub fn network(time: &str) -> Option<Value> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     network_of(&read("/proc/net/dev"), &read("/proc/net/route"), time)
@@ -47,7 +47,7 @@ pub fn network(time: &str) -> Option<Value> {
 fn network_of(dev: &str, route: &str, time: &str) -> Option<Value> {
     let one = |line: &str| {
         let (name, numbers) = line.trim().split_once(':')?;
-        // The host ends of pods' interfaces, ours and others'.
+        // Host ends of pods' interfaces, of Kelson and of other CNI plugins.
         if name == "lo" || ["veth", "kv", "cali"].iter().any(|p| name.starts_with(p)) {
             return None;
         }
@@ -66,29 +66,29 @@ fn network_of(dev: &str, route: &str, time: &str) -> Option<Value> {
     Some(out)
 }
 
-/// What one process uses.
+/// Usage of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// CPU time so far, nanoseconds.
+    /// Total CPU time in nanoseconds.
     pub cpu_nanos: u64,
-    /// Resident memory, bytes.
+    /// Resident memory in bytes.
     pub resident: u64,
-    /// Of it what is no file, bytes.
+    /// Anonymous resident memory in bytes.
     pub rss: u64,
-    /// Page faults that needed no disk, and that did.
+    /// Page faults: minor and major.
     pub faults: (u64, u64),
-    /// Its start, seconds after boot.
+    /// Start time in seconds after boot.
     pub started_s: u64,
 }
 
-/// The process with this ID; `None` where there is none.
+/// Reads the process with this ID; `None` if it does not exist.
 pub fn process(id: &str) -> Option<ProcessUsage> {
     let dir = Path::new("/proc").join(id);
     process_of(&std::fs::read_to_string(dir.join("stat")).ok()?, &std::fs::read_to_string(dir.join("status")).ok()?)
 }
 
 fn process_of(stat: &str, status: &str) -> Option<ProcessUsage> {
-    // Behind the name, which may hold anything: state is field 3 of the manual's list.
+    // Fields after the name, which may contain any character; the state is field 3 in the manual.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
     let kib = |name: &str| {
@@ -96,7 +96,7 @@ fn process_of(stat: &str, status: &str) -> Option<ProcessUsage> {
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
     Some(ProcessUsage {
-        // Hundredths of a second.
+        // The kernel counts hundredths of a second.
         cpu_nanos: (field(14)? + field(15)?) * 10_000_000,
         resident: kib("VmRSS")? * 1024,
         rss: kib("RssAnon").unwrap_or(0) * 1024,
@@ -105,7 +105,7 @@ fn process_of(stat: &str, status: &str) -> Option<ProcessUsage> {
     })
 }
 
-/// The process that listens on a runtime's socket.
+/// ID of the process that listens on a runtime's socket.
 pub fn listener(endpoint: &str) -> Option<String> {
     let path = endpoint.trim_start_matches("unix://");
     let stream = UnixStream::connect(path).ok()?;

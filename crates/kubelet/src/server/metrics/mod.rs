@@ -1,5 +1,5 @@
-//! Numbers: `/stats/summary` (`summary`) and the text formats for scrapers (`text`), both from one reading of the
-//! runtime's statistics (`usage`) and of the kernel's (`machine`).
+//! Statistics: `/stats/summary` (`summary`) and metrics in text format (`text`), from the same reading of the runtime (`usage`) and the
+//! kernel (`machine`).
 mod above;
 mod machine;
 mod network;
@@ -14,7 +14,7 @@ use super::answer::not_found;
 use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 
-/// `/metrics` and what is below.
+/// Serves `/metrics` and the paths below it.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
@@ -28,7 +28,7 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     })
 }
 
-/// Serves `/stats/summary`, usage of pods and the node.
+/// Serves `/stats/summary`: usage of pods and the node.
 pub fn serve_stats(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         match call.below.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {

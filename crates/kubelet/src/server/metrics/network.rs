@@ -1,4 +1,4 @@
-//! What pods sent and received, from the runtime's statistics of their sandboxes.
+//! Network traffic of pods, from the runtime's sandbox statistics.
 use kelson_cri::proto as cri;
 use kelson_metrics::Families;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::super::state::ServerState;
 use crate::runtime::labels;
 
-/// One interface of one pod.
+/// Counters of one interface of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Namespace of the pod.
@@ -15,19 +15,19 @@ pub struct Traffic {
     pub pod: String,
     /// UID of the pod.
     pub uid: String,
-    /// The runtime's ID of the sandbox, which has the network.
+    /// The runtime's ID of the sandbox.
     pub sandbox: String,
-    /// Such as `eth0`.
+    /// Name of the interface, such as `eth0`.
     pub interface: String,
-    /// Time of the reading, nanoseconds since the epoch.
+    /// Time of the reading in nanoseconds since the epoch.
     pub at: i64,
-    /// Bytes received and sent.
+    /// Received and sent bytes.
     pub bytes: [u64; 2],
-    /// Errors of both.
+    /// Errors of receiving and sending.
     pub errors: [u64; 2],
 }
 
-/// Of all pods with a network of their own; none, where the runtime does not tell.
+/// Reads the traffic of all pods with a network namespace; empty if the runtime does not report it.
 pub async fn all(state: &ServerState) -> Vec<Traffic> {
     let stats = state.runtime.list_pod_sandbox_stats(None).await.unwrap_or_default();
     stats.into_iter().flat_map(of_sandbox).collect()
@@ -53,13 +53,13 @@ fn of_sandbox(stats: cri::PodSandboxStats) -> Vec<Traffic> {
 type TrafficColumn = (&'static str, &'static str, fn(&Traffic) -> u64);
 
 const COLUMNS: &[TrafficColumn] = &[
-    ("container_network_receive_bytes_total", "Bytes that the pod received.", |t| t.bytes[0]),
-    ("container_network_receive_errors_total", "Errors while the pod received.", |t| t.errors[0]),
-    ("container_network_transmit_bytes_total", "Bytes that the pod sent.", |t| t.bytes[1]),
-    ("container_network_transmit_errors_total", "Errors while the pod sent.", |t| t.errors[1]),
+    ("container_network_receive_bytes_total", "Bytes received by the pod.", |t| t.bytes[0]),
+    ("container_network_receive_errors_total", "Receive errors of the pod.", |t| t.errors[0]),
+    ("container_network_transmit_bytes_total", "Bytes sent by the pod.", |t| t.bytes[1]),
+    ("container_network_transmit_errors_total", "Transmit errors of the pod.", |t| t.errors[1]),
 ];
 
-/// The series that dashboards read; a network is its pod's, whose container has no name.
+/// Writes the metrics that dashboards use. The network belongs to the pod, so the container label is empty.
 pub fn series(f: &mut Families, all: &[Traffic]) {
     for (name, help, value) in COLUMNS {
         let mut of = f.counter(name, help);
@@ -77,7 +77,7 @@ pub fn series(f: &mut Families, all: &[Traffic]) {
     }
 }
 
-/// The part `network` of a pod's summary; `None` for a pod on the node's network.
+/// The field `network` of a pod's summary; `None` for a pod on the host network.
 pub fn summary(uid: &str, all: &[Traffic], time: &str) -> Option<Value> {
     let one = |t: &Traffic| {
         json!({"name": t.interface, "rxBytes": t.bytes[0], "rxErrors": t.errors[0],
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn as_dashboards_and_summaries_have_it() {
+    fn network_metrics_and_summary() {
         let all = traffic();
         let mut f = Families::default();
         series(&mut f, &all);

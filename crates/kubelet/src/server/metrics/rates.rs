@@ -1,29 +1,29 @@
-//! How fast counters of CPU time grow: billionths of a core between two readings.
+//! CPU usage in nanocores, from two readings of a CPU time counter.
 use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Readings that follow sooner do not count: their difference is mostly chance.
+/// Minimum interval of readings; over shorter ones the rate is too inexact.
 const APART_MIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     at: Instant,
     nanos: u64,
-    /// The rate that was found last.
+    /// Last computed rate.
     rate: Option<u64>,
     /// Whether it was read since the last sweep.
     used: bool,
 }
 
-/// The last reading of each counter.
+/// Last reading of each counter.
 #[derive(Debug, Default)]
 pub struct Rates(Mutex<HashMap<String, Reading>>);
 
 impl Rates {
-    /// The rate of the counter `name`, which shows `nanos` now; `None` at its first reading.
+    /// Returns the rate of the counter `name`, whose value is now `nanos`; `None` at its first reading.
     pub fn of(&self, name: &str, nanos: u64) -> Option<u64> {
         let (mut all, now) = (self.0.lock(), Instant::now());
         let Some(last) = all.get_mut(name) else {
@@ -33,7 +33,7 @@ impl Rates {
         last.used = true;
         let apart = now.duration_since(last.at);
         if apart >= APART_MIN {
-            // A counter that shows less is another one of the name.
+            // A smaller value means that the name is used by a new counter.
             let grown = nanos.checked_sub(last.nanos);
             let rate = grown.and_then(|n| u64::try_from(u128::from(n) * 1_000_000_000 / apart.as_nanos()).ok());
             *last = Reading { at: now, nanos, rate, used: true };
@@ -41,7 +41,7 @@ impl Rates {
         last.rate
     }
 
-    /// Forgets counters that were not read since the last call.
+    /// Removes counters that were not read since the last call.
     pub fn sweep(&self) {
         self.0.lock().retain(|_, reading| std::mem::replace(&mut reading.used, false));
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn rates_are_of_readings_that_are_apart() {
+    async fn rates_need_readings_with_a_minimum_interval() {
         let rates = Rates::default();
         let second = Duration::from_secs(1);
         assert_eq!(rates.of("a", 100), None, "the first");

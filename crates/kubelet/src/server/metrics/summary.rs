@@ -1,4 +1,4 @@
-//! `/stats/summary` (`stats/v1alpha1`): the node and its pods as one JSON object.
+//! Endpoint `/stats/summary` (`stats/v1alpha1`): usage of the node and its pods as one JSON object.
 use std::collections::BTreeMap;
 
 use http::{Response, StatusCode};
@@ -17,7 +17,7 @@ use crate::node::facts::{self, Memory};
 use crate::runtime::snapshot::timestamp;
 use crate::volumes::usage::VolumeUsage;
 
-/// The node and its pods; of `cpu_and_memory` nothing else.
+/// Builds the response; with `cpu_and_memory` only these two resources.
 pub async fn answer(state: &ServerState, cpu_and_memory: bool) -> Response<Body> {
     let usages = match usage::all(state).await {
         Ok(u) => u,
@@ -33,7 +33,7 @@ pub async fn answer(state: &ServerState, cpu_and_memory: bool) -> Response<Body>
         Some(fs)
     };
     let images = file_system(runtime_fs.image_filesystems.into_iter().next());
-    // Where the runtime does not tell apart what containers write, it is beside the images.
+    // If the runtime has no separate container file system, it is the image file system.
     let containers = file_system(runtime_fs.container_filesystems.into_iter().next()).or_else(|| images.clone());
     let root = self::file_system(&state.config.root_dir, now);
     let mut node = node(&state.config.node_name, facts::machine_memory(), machine::memory(), now);
@@ -59,20 +59,20 @@ pub async fn answer(state: &ServerState, cpu_and_memory: bool) -> Response<Body>
     typed(StatusCode::OK, "application/json", body.to_string())
 }
 
-/// The file systems of the kubelet's directory and of what containers write.
+/// File systems of the kubelet's root directory and of containers' writable layers.
 struct Disks {
     root: Option<Value>,
     containers: Option<Value>,
 }
 
-/// Leaves these members alone.
+/// Keeps only these members.
 fn keep(of: &mut Value, names: &[&str]) {
     if let Some(of) = of.as_object_mut() {
         of.retain(|name, _| names.contains(&name.as_str()));
     }
 }
 
-/// Adds how fast the CPU time of `of` grew since an earlier answer, where it is not told.
+/// Adds the CPU usage rate to `of`, if the runtime did not report it.
 fn rate(state: &ServerState, of: &mut Value, name: &str) {
     let Some(nanos) = of["cpu"]["usageCoreNanoSeconds"].as_u64() else { return };
     let rate = state.rates.of(name, nanos);
@@ -83,7 +83,7 @@ fn rate(state: &ServerState, of: &mut Value, name: &str) {
     }
 }
 
-/// A pod with what is known of it beside its containers' usage.
+/// Completes a pod's usage with statistics that are not of its containers.
 fn complete(state: &ServerState, mut pod: Value, traffic: &[network::Traffic], disks: &Disks, time: &str) -> Value {
     let text = |at: &str| pod["podRef"][at].as_str().unwrap_or_default().to_owned();
     let (uid, namespace, name) = (text("uid"), text("namespace"), text("name"));
@@ -95,7 +95,7 @@ fn complete(state: &ServerState, mut pod: Value, traffic: &[network::Traffic], d
     if !of_pod.is_empty() {
         pod["volume"] = of_pod.iter().map(volume).collect();
     }
-    // The pod's cgroup knows what its containers do not: what their sandbox uses, and the pod's own limit.
+    // The pod's cgroup includes the sandbox and has the pod's limit.
     memory(&mut pod, &state.cgroups.usage(Some(&uid)));
     let logs = state.config.dirs().pod_logs(&namespace, &name, &uid);
     let (mut used, mut inodes) = (0, 0);
@@ -109,7 +109,7 @@ fn complete(state: &ServerState, mut pod: Value, traffic: &[network::Traffic], d
         used += container["rootfs"]["usedBytes"].as_u64().unwrap_or(0);
         inodes += container["rootfs"]["inodesUsed"].as_u64().unwrap_or(0);
     }
-    // Volumes of the pod's own directory count as the pod's.
+    // Volumes in the pod's directory count as its ephemeral storage.
     let own = of_pod.iter().filter(|v| v.is_own);
     let (used, inodes) = own.fold((used, inodes), |(b, i), v| (b + v.room.used, i + v.room.inodes_used));
     let storage = json!({"time": time, "usedBytes": used, "inodesUsed": inodes});
@@ -118,7 +118,7 @@ fn complete(state: &ServerState, mut pod: Value, traffic: &[network::Traffic], d
     pod
 }
 
-/// The numbers of a file system, with what of it is used by one part.
+/// Combines statistics of a file system with the usage of one part.
 fn on(file_system: Option<&Value>, used: Value) -> Value {
     let mut out = file_system.cloned().unwrap_or_else(|| json!({}));
     for field in ["usedBytes", "inodesUsed"] {
@@ -128,7 +128,7 @@ fn on(file_system: Option<&Value>, used: Value) -> Value {
     out
 }
 
-/// Memory as the kernel counts it for a whole cgroup, where it does.
+/// Memory statistics of a cgroup, as far as the kernel reports them.
 fn memory(of: &mut Value, usage: &CgroupUsage) {
     let given = [
         ("availableBytes", usage.available()),
@@ -145,7 +145,7 @@ fn memory(of: &mut Value, usage: &CgroupUsage) {
     }
 }
 
-/// What serves the pods, and all pods together (upstream: `GetSystemContainersStats`).
+/// Usage of the node's components and of all pods together (upstream: `GetSystemContainersStats`).
 fn system_containers(state: &ServerState, time: &str) -> Value {
     let boot = usage::boot_seconds();
     let process = |name: &str, id: &str| {
@@ -174,7 +174,7 @@ fn system_containers(state: &ServerState, time: &str) -> Value {
     json!(all)
 }
 
-/// Adds what was waited for, as far as it is known.
+/// Adds pressure stall information, if known.
 fn press(of: &mut Value, pressures: &ResourcePressures, time: &str) {
     for (part, pressure) in [("cpu", pressures.cpu), ("memory", pressures.memory), ("io", pressures.io)] {
         let Some(pressure) = pressure else { continue };
@@ -185,7 +185,7 @@ fn press(of: &mut Value, pressures: &ResourcePressures, time: &str) {
     }
 }
 
-/// What is on disk, and how much more may be.
+/// Swap usage and available swap.
 fn swap(usage: u64, available: Option<u64>, time: &str) -> Value {
     let mut out = json!({"time": time, "swapUsageBytes": usage});
     if let Some(available) = available {
@@ -300,7 +300,7 @@ mod tests {
     use super::super::usage::tests::sample;
     use super::*;
     use crate::cgroups::pressure::{Stall, StallPair};
-    use crate::volumes::usage::Room;
+    use crate::volumes::usage::VolumeSpace;
 
     #[test]
     fn a_pod_sums_its_containers() {
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(sums, (&json!(16384), &json!(2048), &json!(14)));
         assert!(p["containers"][0]["memory"].get("pageFaults").is_none());
         let now = Timestamp::from_second(5).expect("time");
-        let room = Room { capacity: 9, available: 4, used: 5, inodes: 3, inodes_free: 1, inodes_used: 2 };
+        let room = VolumeSpace { capacity: 9, available: 4, used: 5, inodes: 3, inodes_free: 1, inodes_used: 2 };
         let of = |claim| volume(&VolumeUsage { name: "v".into(), claim, at: now, room, is_own: false });
         assert_eq!(of(Some(("n".into(), "c".into())))["pvcRef"], json!({"name": "c", "namespace": "n"}));
         assert_eq!(
@@ -338,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn swap_and_waiting_are_shown_where_they_are_known() {
+    fn swap_and_pressure_are_shown_if_known() {
         let stall = Stall { total: 7, averages: [0.0; 3] };
         let waited = Some(StallPair { some: stall, full: Stall::default() });
         let pressure = ResourcePressures { cpu: waited, memory: None, io: waited };
-        let told = RunningUsage { swap: Some(5), swap_available: Some(1), pressure, ..sample() };
-        let boundless = RunningUsage { swap: Some(2), ..told.clone() };
-        let shown = pods(&[told.clone(), RunningUsage { swap_available: None, ..boundless }], |_| None);
+        let reported = RunningUsage { swap: Some(5), swap_available: Some(1), pressure, ..sample() };
+        let boundless = RunningUsage { swap: Some(2), ..reported.clone() };
+        let shown = pods(&[reported.clone(), RunningUsage { swap_available: None, ..boundless }], |_| None);
         let c = &shown[0]["containers"][0];
         assert_eq!((&c["cpu"]["psi"]["some"]["total"], &c["io"]["psi"]["full"]["total"]), (&json!(7), &json!(0)));
         assert!(c["memory"].get("psi").is_none() && c["io"]["time"].is_string());
@@ -354,6 +354,6 @@ mod tests {
         assert!(swap.get("swapAvailableBytes").is_none(), "one of them is not bounded");
         let silent = pods(&[sample()], |_| None);
         assert!(silent[0].get("swap").is_none() && silent[0]["containers"][0].get("io").is_none());
-        assert_eq!(pods(&[told.clone(), told], |_| None)[0]["swap"]["swapAvailableBytes"], 2);
+        assert_eq!(pods(&[reported.clone(), reported], |_| None)[0]["swap"]["swapAvailableBytes"], 2);
     }
 }

@@ -1,4 +1,4 @@
-//! `/metrics`, `/metrics/resource` and `/metrics/cadvisor` in the classic text format, with upstream's names.
+//! Metrics in the classic text format at `/metrics`, `/metrics/resource` and `/metrics/cadvisor`, with upstream's names.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,15 @@ use crate::cgroups::pressure::Stall;
 use crate::node::facts;
 use crate::pod;
 
-/// The classic text format.
+/// Creates a response in the classic text format.
 pub fn answer(body: String) -> Response<Body> {
     typed(StatusCode::OK, CONTENT_TYPE, body)
 }
 
-/// Serves `/metrics`, of the kubelet itself.
+/// Serves `/metrics`: the kubelet's own metrics.
 pub async fn own(state: &ServerState) -> Response<Body> {
     let ready = cri::PodSandboxState::SandboxReady as i32;
-    // A runtime that does not answer has nothing that is known to run.
+    // If the runtime does not respond, nothing is known to run.
     let sandboxes = state.runtime.list_pod_sandbox(None).await.unwrap_or_default();
     let containers = state.runtime.list_containers(None).await.unwrap_or_default();
     let mut states = BTreeMap::new();
@@ -43,12 +43,12 @@ pub async fn own(state: &ServerState) -> Response<Body> {
     answer(state.metrics.registry().text() + &state.certificates.text() + &traced)
 }
 
-/// `/metrics/resource`, what metrics-server reads.
+/// Serves `/metrics/resource` for metrics-server.
 pub async fn resource(state: &ServerState) -> Response<Body> {
     let (usages, failed) = match usage::all(state).await {
         Ok(u) => (u, 0.0),
         Err(e) => {
-            tracing::warn!(error = %e, "usage not read");
+            tracing::warn!(error = %e, "reading the usage of containers failed");
             (Vec::new(), 1.0)
         }
     };
@@ -72,8 +72,7 @@ struct Node {
 fn resource_text(usages: &[RunningUsage], node: &Node, failed: f64) -> String {
     let mut f = Families::default();
     let millis = |nanos: i64| nanos / 1_000_000;
-    let mut of =
-        f.counter("container_cpu_usage_seconds_total", "Processor time of the container so far, in seconds of a core");
+    let mut of = f.counter("container_cpu_usage_seconds_total", "Total CPU time of the container in core seconds");
     for u in usages {
         of.sample_at(&labels(u), u.cpu_nanos as f64 / 1e9, millis(u.at));
     }
@@ -81,11 +80,11 @@ fn resource_text(usages: &[RunningUsage], node: &Node, failed: f64) -> String {
     for u in usages {
         of.sample_at(&labels(u), u.memory as f64, millis(u.at));
     }
-    let mut of = f.gauge("container_swap_usage_bytes", "Memory of the container that is on disk, in bytes");
+    let mut of = f.gauge("container_swap_usage_bytes", "Swap usage of the container in bytes");
     for (u, n) in usages.iter().filter_map(|u| Some((u, u.swap?))) {
         of.sample_at(&labels(u), n as f64, millis(u.at));
     }
-    let mut of = f.gauge("container_swap_limit_bytes", "How much of the container's memory may be on disk, in bytes");
+    let mut of = f.gauge("container_swap_limit_bytes", "Swap limit of the container in bytes");
     for (u, n) in usages.iter().filter_map(|u| Some((u, u.swap_available? + u.swap.unwrap_or(0)))) {
         of.sample_at(&labels(u), n as f64, millis(u.at));
     }
@@ -93,7 +92,7 @@ fn resource_text(usages: &[RunningUsage], node: &Node, failed: f64) -> String {
     for u in usages {
         of.sample(&labels(u), u.started_at as f64 / 1e9);
     }
-    f.counter("node_cpu_usage_seconds_total", "Processor time of the node so far, in seconds of a core").sample_at(
+    f.counter("node_cpu_usage_seconds_total", "Total CPU time of the node in core seconds").sample_at(
         &[],
         node.cpu,
         node.at,
@@ -103,18 +102,14 @@ fn resource_text(usages: &[RunningUsage], node: &Node, failed: f64) -> String {
         node.memory,
         node.at,
     );
-    f.gauge("node_swap_usage_bytes", "What of the node's memory is on disk, in bytes").sample_at(
-        &[],
-        node.swap,
-        node.at,
-    );
+    f.gauge("node_swap_usage_bytes", "Swap usage of the node in bytes").sample_at(&[], node.swap, node.at);
     pods_text(&mut f, usages);
     f.gauge("resource_scrape_error", "1 if there was an error while getting container metrics, 0 otherwise")
         .sample(&[], failed);
     f.text()
 }
 
-/// The sums of pods' containers.
+/// Writes the sums of pods' containers.
 fn pods_text(f: &mut Families, usages: &[RunningUsage]) {
     #[derive(Default)]
     struct Sum {
@@ -129,7 +124,7 @@ fn pods_text(f: &mut Families, usages: &[RunningUsage]) {
         (sum.cpu, sum.memory, sum.at) = (sum.cpu + u.cpu_nanos, sum.memory + u.memory, sum.at.max(u.at / 1_000_000));
         sum.swap = u.swap.map_or(sum.swap, |n| Some(sum.swap.unwrap_or(0) + n));
     }
-    let mut of = f.counter("pod_cpu_usage_seconds_total", "Processor time of the pod so far, in seconds of a core");
+    let mut of = f.counter("pod_cpu_usage_seconds_total", "Total CPU time of the pod in core seconds");
     for ((namespace, pod), sum) in &pods {
         of.sample_at(&[("namespace", namespace), ("pod", pod)], sum.cpu as f64 / 1e9, sum.at);
     }
@@ -137,7 +132,7 @@ fn pods_text(f: &mut Families, usages: &[RunningUsage]) {
     for ((namespace, pod), sum) in &pods {
         of.sample_at(&[("namespace", namespace), ("pod", pod)], sum.memory as f64, sum.at);
     }
-    let mut of = f.gauge("pod_swap_usage_bytes", "What of the pod's memory is on disk, in bytes");
+    let mut of = f.gauge("pod_swap_usage_bytes", "Swap usage of the pod in bytes");
     for ((namespace, pod), (n, at)) in pods.iter().filter_map(|(name, sum)| Some((name, (sum.swap?, sum.at)))) {
         of.sample_at(&[("namespace", namespace), ("pod", pod)], n as f64, at);
     }
@@ -147,13 +142,13 @@ fn labels(u: &RunningUsage) -> [(&str, &str); 3] {
     [("container", &u.container), ("namespace", &u.namespace), ("pod", &u.pod)]
 }
 
-/// With what cAdvisor adds.
+/// Labels that cAdvisor adds.
 fn all_labels<'a>(u: &'a RunningUsage, id: &'a str) -> [(&'a str, &'a str); 6] {
     let [container, namespace, pod] = labels(u);
     [container, ("id", id), ("image", &u.image), ("name", &u.id), namespace, pod]
 }
 
-/// `/metrics/cadvisor`, the series that dashboards need most.
+/// Serves `/metrics/cadvisor`: the metrics that dashboards use most.
 pub async fn cadvisor(state: &ServerState) -> Response<Body> {
     let usages = match usage::all(state).await {
         Ok(u) => u,
@@ -167,14 +162,14 @@ pub async fn cadvisor(state: &ServerState) -> Response<Body> {
         ("machine_id", info.machine_id.as_str()),
         ("system_uuid", info.system_uuid.as_str()),
     ];
-    f.gauge("machine_cpu_cores", "Logical processors of the machine.").sample(&machine, cores as f64);
-    f.gauge("machine_memory_bytes", "Amount of memory installed on the machine.")
+    f.gauge("machine_cpu_cores", "Logical CPUs of the machine.").sample(&machine, cores as f64);
+    f.gauge("machine_memory_bytes", "Memory of the machine in bytes.")
         .sample(&machine, facts::machine_memory().total as f64);
-    f.gauge("machine_scrape_error", "1 where the numbers of the machine could not be read.").sample(&[], 0.0);
-    f.gauge("container_scrape_error", "1 where the numbers of containers could not be read.").sample(&[], 0.0);
+    f.gauge("machine_scrape_error", "1 if reading statistics of the machine failed, 0 otherwise.").sample(&[], 0.0);
+    f.gauge("container_scrape_error", "1 if reading statistics of containers failed, 0 otherwise.").sample(&[], 0.0);
     let pods = state.known.list();
     let pods: Vec<&Pod> = pods.iter().map(|p| &**p).collect();
-    // The path of a container's cgroup, by which some dashboards tell containers from pods.
+    // Path of the container's cgroup, by which some dashboards distinguish containers from pods.
     let paths: Paths = pods.iter().map(|p| (pod::uid(p).to_owned(), state.cgroups.parent(p))).collect();
     containers(&mut f, &usages, &pods, &paths);
     above::series(&mut f, &above::read(state, &pods, &paths), state.clock.now().as_millisecond());
@@ -191,69 +186,69 @@ fn seconds(stall: Stall) -> f64 {
     stall.total as f64 / 1e6
 }
 
-/// How often the CPU quota held containers back, and how often they had no memory left.
+/// Throttling by the CPU quota, and OOM kills.
 const LIMITED: &[Column] = &[
-    ("container_cpu_cfs_periods_total", "Periods of the CPU quota that have passed.", |u| {
+    ("container_cpu_cfs_periods_total", "Elapsed periods of the CPU quota.", |u| {
         u.cgroup.throttled.map(|t| t.periods as f64)
     }),
-    ("container_cpu_cfs_throttled_periods_total", "Periods in which the CPU quota was used up.", |u| {
+    ("container_cpu_cfs_throttled_periods_total", "Throttled periods of the CPU quota.", |u| {
         u.cgroup.throttled.map(|t| t.throttled_periods as f64)
     }),
-    ("container_cpu_cfs_throttled_seconds_total", "Time that was waited for the CPU quota, in seconds.", |u| {
+    ("container_cpu_cfs_throttled_seconds_total", "Total time throttled by the CPU quota in seconds.", |u| {
         u.cgroup.throttled.map(|t| t.nanos as f64 / 1e9)
     }),
-    ("container_oom_events_total", "Times that a process was ended for want of memory.", |u| {
+    ("container_oom_events_total", "Processes killed because of memory shortage.", |u| {
         u.cgroup.oom_kills.map(|n| n as f64)
     }),
 ];
 
-/// How long containers have waited, all of their tasks or some (`KubeletPSI`).
+/// Pressure of containers: stalled (all tasks waited) and waiting (some tasks waited) (`KubeletPSI`).
 const PRESSURES: &[Column] = &[
-    (
-        "container_pressure_cpu_stalled_seconds_total",
-        "Time in which all tasks waited for processors, in seconds.",
-        |u| u.pressure.cpu.map(|p| seconds(p.full)),
-    ),
-    ("container_pressure_cpu_waiting_seconds_total", "Time in which tasks waited for processors, in seconds.", |u| {
-        u.pressure.cpu.map(|p| seconds(p.some))
+    ("container_pressure_cpu_stalled_seconds_total", "Total time in which all tasks waited for CPU in seconds.", |u| {
+        u.pressure.cpu.map(|p| seconds(p.full))
     }),
+    (
+        "container_pressure_cpu_waiting_seconds_total",
+        "Total time in which some tasks waited for CPU in seconds.",
+        |u| u.pressure.cpu.map(|p| seconds(p.some)),
+    ),
     (
         "container_pressure_memory_stalled_seconds_total",
-        "Time in which all tasks waited for memory, in seconds.",
+        "Total time in which all tasks waited for memory in seconds.",
         |u| u.pressure.memory.map(|p| seconds(p.full)),
     ),
-    ("container_pressure_memory_waiting_seconds_total", "Time in which tasks waited for memory, in seconds.", |u| {
-        u.pressure.memory.map(|p| seconds(p.some))
-    }),
-    ("container_pressure_io_stalled_seconds_total", "Time in which all tasks waited for disks, in seconds.", |u| {
+    (
+        "container_pressure_memory_waiting_seconds_total",
+        "Total time in which some tasks waited for memory in seconds.",
+        |u| u.pressure.memory.map(|p| seconds(p.some)),
+    ),
+    ("container_pressure_io_stalled_seconds_total", "Total time in which all tasks waited for I/O in seconds.", |u| {
         u.pressure.io.map(|p| seconds(p.full))
     }),
-    ("container_pressure_io_waiting_seconds_total", "Time in which tasks waited for disks, in seconds.", |u| {
+    ("container_pressure_io_waiting_seconds_total", "Total time in which some tasks waited for I/O in seconds.", |u| {
         u.pressure.io.map(|p| seconds(p.some))
     }),
 ];
 
-/// Series of every container: name, help, value.
+/// Metrics of every container: name, help, value.
 const COLUMNS: &[Column] = &[
     ("container_memory_working_set_bytes", "Current working set in bytes.", |u| Some(u.memory as f64)),
-    ("container_memory_usage_bytes", "All memory charged to the container, in bytes.", |u| {
-        u.memory_usage.map(|n| n as f64)
-    }),
-    ("container_memory_rss", "Resident memory, in bytes.", |u| u.rss.map(|n| n as f64)),
-    ("container_memory_cache", "Pages of files, in bytes.", |u| u.cgroup.cache.map(|n| n as f64)),
-    ("container_memory_swap", "Memory on disk, in bytes.", |u| u.swap.map(|n| n as f64)),
-    ("container_fs_usage_bytes", "Bytes of the container's writable layer.", |u| Some(u.disk as f64)),
+    ("container_memory_usage_bytes", "Memory charged to the container in bytes.", |u| u.memory_usage.map(|n| n as f64)),
+    ("container_memory_rss", "Resident memory in bytes.", |u| u.rss.map(|n| n as f64)),
+    ("container_memory_cache", "File pages in memory in bytes.", |u| u.cgroup.cache.map(|n| n as f64)),
+    ("container_memory_swap", "Swap usage in bytes.", |u| u.swap.map(|n| n as f64)),
+    ("container_fs_usage_bytes", "Size of the container's writable layer in bytes.", |u| Some(u.disk as f64)),
     ("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", |u| {
         Some(u.started_at as f64 / 1e9)
     }),
-    ("container_last_seen", "When the numbers of the container were read.", |u| Some(u.at as f64 / 1e9)),
+    ("container_last_seen", "Time of the reading in seconds since the epoch.", |u| Some(u.at as f64 / 1e9)),
 ];
 
 fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod], paths: &Paths) {
     let id = |u: &RunningUsage| format!("{}/{}", paths.get(&u.uid).map_or("", String::as_str), u.id);
     let ids: Vec<String> = usages.iter().map(id).collect();
     let all = || usages.iter().zip(ids.iter().map(String::as_str));
-    let mut of = f.counter("container_cpu_usage_seconds_total", "Processor time so far, in seconds.");
+    let mut of = f.counter("container_cpu_usage_seconds_total", "Total CPU time in seconds.");
     for (u, id) in all() {
         let labels: Vec<(&str, &str)> = all_labels(u, id).into_iter().chain([("cpu", "total")]).collect();
         of.sample_at(&labels, u.cpu_nanos as f64 / 1e9, u.at / 1_000_000);
@@ -274,25 +269,25 @@ fn containers(f: &mut Families, usages: &[RunningUsage], pods: &[&Pod], paths: &
         let pod = pods.iter().find(|p| pod::uid(p) == u.uid)?;
         pod::limit(&pod::member(pod, &u.container)?.container, resource)
     };
-    let mut of = f.gauge("container_spec_memory_limit_bytes", "Memory limit for the container.");
+    let mut of = f.gauge("container_spec_memory_limit_bytes", "Memory limit of the container in bytes.");
     for (u, id) in all() {
         of.sample(&all_labels(u, id), limit(u, "memory").map_or(0.0, |q| q.value() as f64));
     }
-    let mut of = f.gauge("container_spec_cpu_quota", "CPU quota of the container.");
+    let mut of = f.gauge("container_spec_cpu_quota", "CPU quota of the container in microseconds.");
     for ((u, id), q) in all().filter_map(|at| Some((at, limit(at.0, "cpu")?))) {
         of.sample(&all_labels(u, id), crate::cgroups::resources::quota(q.milli_value()) as f64);
     }
-    let mut of = f.gauge("container_spec_cpu_period", "CPU period of the container, in microseconds.");
+    let mut of = f.gauge("container_spec_cpu_period", "CPU period of the container in microseconds.");
     for (u, id) in all().filter(|at| limit(at.0, "cpu").is_some()) {
         of.sample(&all_labels(u, id), crate::cgroups::resources::PERIOD as f64);
     }
-    let mut of = f.gauge("container_spec_cpu_shares", "CPU share of the container.");
+    let mut of = f.gauge("container_spec_cpu_shares", "CPU shares of the container.");
     for (u, id) in all() {
         let member = pods.iter().find(|p| pod::uid(p) == u.uid).and_then(|p| pod::member(p, &u.container));
         let asked = member.and_then(|m| pod::request(&m.container, "cpu")).map_or(0, |q| q.milli_value());
         of.sample(&all_labels(u, id), crate::cgroups::resources::shares(asked) as f64);
     }
-    let mut of = f.counter("container_memory_failures_total", "Page faults, by whether they needed the disk.");
+    let mut of = f.counter("container_memory_failures_total", "Page faults by type (minor or major).");
     for (u, id) in all() {
         for (kind, n) in [("pgfault", u.faults.0), ("pgmajfault", u.faults.1)] {
             let Some(n) = n else { continue };

@@ -1,5 +1,5 @@
-//! What containers and the machine use, read once per answer.
-#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
+//! Usage of containers and the machine, read once per response.
+#![allow(clippy::disallowed_methods, reason = "blocking: only kernel files, no disk")]
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,54 +12,54 @@ use crate::cgroups::pressure::ResourcePressures;
 use crate::cgroups::usage::CgroupUsage;
 use crate::runtime::labels;
 
-/// One running container's usage.
+/// Usage of one running container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunningUsage {
-    /// Namespace of the pod that the container is of.
+    /// Namespace of the container's pod.
     pub namespace: String,
-    /// Name of the pod that the container is of.
+    /// Name of the container's pod.
     pub pod: String,
     /// UID of the pod, part of its cgroup's path.
     pub uid: String,
-    /// The container's name in the pod.
+    /// Name of the container in the pod.
     pub container: String,
     /// The runtime's ID of the container.
     pub id: String,
-    /// Image as the spec names it.
+    /// Image as named in the spec.
     pub image: String,
-    /// Time of the reading, nanoseconds since the epoch.
+    /// Time of the reading in nanoseconds since the epoch.
     pub at: i64,
-    /// Start, nanoseconds since the epoch.
+    /// Start time in nanoseconds since the epoch.
     pub started_at: i64,
-    /// CPU time since the start, nanoseconds.
+    /// Total CPU time in nanoseconds.
     pub cpu_nanos: u64,
-    /// CPU at the moment, billionths of a core.
+    /// Current CPU usage in nanocores.
     pub cpu_now: Option<u64>,
-    /// Working set, bytes.
+    /// Memory working set in bytes.
     pub memory: u64,
-    /// All memory charged, bytes.
+    /// Charged memory in bytes.
     pub memory_usage: Option<u64>,
-    /// How much more it may use, bytes, where that is bounded.
+    /// Memory left below the limit in bytes; `None` if unlimited.
     pub available: Option<u64>,
-    /// Anonymous memory, bytes.
+    /// Anonymous memory in bytes.
     pub rss: Option<u64>,
-    /// Memory on disk, bytes, where that is told.
+    /// Swap usage in bytes, if known.
     pub swap: Option<u64>,
-    /// How much more of it may be there, where that is bounded.
+    /// Swap left below the limit in bytes; `None` if unlimited.
     pub swap_available: Option<u64>,
-    /// What it has waited for.
+    /// Pressure stall information.
     pub pressure: ResourcePressures,
-    /// What the kernel counts of its cgroup.
+    /// Statistics of its cgroup.
     pub cgroup: CgroupUsage,
-    /// Page faults that needed no disk, and that did.
+    /// Page faults: minor and major.
     pub faults: (Option<u64>, Option<u64>),
-    /// Writable layer, bytes.
+    /// Size of the writable layer in bytes.
     pub disk: u64,
-    /// Inodes of the same.
+    /// Inodes of the writable layer.
     pub inodes: Option<u64>,
 }
 
-/// All running containers.
+/// Reads the usage of all running containers.
 pub async fn all(state: &ServerState) -> CriResult<Vec<RunningUsage>> {
     let stats = state.runtime.list_container_stats(None).await?;
     let containers = state.runtime.list_containers(None).await?;
@@ -75,7 +75,7 @@ pub async fn all(state: &ServerState) -> CriResult<Vec<RunningUsage>> {
 }
 
 impl RunningUsage {
-    /// What the runtime does not tell: read in the container's own cgroup.
+    /// Reads from the container's cgroup what the runtime does not report.
     fn read(&mut self, cgroup: &Path) {
         let number = |name: &str| std::fs::read_to_string(cgroup.join(name)).ok()?.trim().parse::<u64>().ok();
         self.pressure = ResourcePressures::read(cgroup);
@@ -87,7 +87,7 @@ impl RunningUsage {
     }
 }
 
-/// Statistics with what the list of containers adds. A container that ended has no usage.
+/// Joins statistics with the list of containers. Ended containers are omitted.
 fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec<RunningUsage> {
     let known: HashMap<String, cri::Container> = containers.into_iter().map(|c| (c.id.clone(), c)).collect();
     let one = |s: cri::ContainerStats| {
@@ -124,7 +124,7 @@ fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec
     stats.into_iter().filter_map(one).filter(|u| u.at > 0).collect()
 }
 
-/// CPU time of the machine since boot, nanoseconds.
+/// Total CPU time of the machine since boot in nanoseconds.
 pub fn machine_cpu_nanos() -> u64 {
     cpu_nanos(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
 }
@@ -132,12 +132,12 @@ pub fn machine_cpu_nanos() -> u64 {
 fn cpu_nanos(stat: &str) -> u64 {
     let line = stat.lines().next().unwrap_or_default();
     let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
-    // All but idle and waiting for input or output, without guests, who are in user time already; in hundredths of a second.
+    // All fields except idle and I/O wait, without guest time, which user time includes; in hundredths of a second.
     let busy: u64 = fields.iter().take(8).enumerate().filter(|(i, _)| !matches!(i, 3 | 4)).map(|(_, n)| n).sum();
     busy * 10_000_000
 }
 
-/// Boot of the machine, seconds since the epoch.
+/// Boot time in seconds since the epoch.
 pub fn boot_seconds() -> i64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = stat.lines().find_map(|l| l.strip_prefix("btime "));
@@ -169,7 +169,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_the_runtime_does_not_tell_is_read_in_the_cgroup() {
+    fn usage_missing_in_the_runtime_is_read_from_the_cgroup() {
         let dir = tempfile::tempdir().expect("tempdir");
         let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("write");
         let mut u = sample();
@@ -190,7 +190,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn joined_and_counted() {
+    fn statistics_are_joined_with_containers() {
         let attributes = cri::ContainerAttributes {
             id: "i".into(),
             labels: [(labels::POD_NAME.to_owned(), "p".to_owned())].into(),

@@ -1,8 +1,8 @@
-//! How a volume is used, as drivers are told. Pure.
+//! Volume capabilities for CSI calls. Pure.
 use crate::csi::client::{AccessMode, BlockVolume, MountVolume, SINGLE_NODE_MULTI_WRITER, VolumeCapability};
 
-/// The interface's number of how a volume may be used at once, of which the first that the volume names counts (as
-/// upstream). Drivers that know of several writers on one node are told whether there may be.
+/// Returns CSI's number of the first access mode of the volume, like upstream. For drivers with `SINGLE_NODE_MULTI_WRITER` the modes of a
+/// single node distinguish one writer from several.
 fn access_mode(modes: &[String], knows_writers: bool) -> i32 {
     match (modes.first().map_or("ReadWriteOnce", String::as_str), knows_writers) {
         ("ReadWriteOnce" | "ReadWriteOncePod", false) => 1,
@@ -14,7 +14,7 @@ fn access_mode(modes: &[String], knows_writers: bool) -> i32 {
     }
 }
 
-/// How a volume is used, whoever uses it.
+/// Builds the capability of a block or file system volume, without a mount group.
 pub(super) fn plain_capability(
     is_block: bool,
     (modes, abilities): (&[String], &[i32]),
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_a_volume_may_be_used() {
+    fn access_modes_of_volumes() {
         for (modes, plain, knowing) in [
             (&["ReadWriteOnce"][..], 1, 7),
             (&["ReadWriteOncePod"], 1, 6),

@@ -1,18 +1,18 @@
-//! What lies beside the mount of a driver's volume (`vol_data.json`, as upstream's kubelet writes it), so that a kubelet that
-//! starts again can take it down; and the names that others compute too.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Metadata beside the mount of a CSI volume (`vol_data.json`, in the format of upstream's kubelet), from which a restarted kubelet can
+//! unmount it. Also computes names that other components compute as well.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// The directory of such volumes in a pod's own.
+/// Name of the directory of CSI volumes in a pod's directory.
 pub(super) const PLUGIN: &str = "kubernetes.io~csi";
-/// The file beside a mount.
+/// Name of the metadata file beside a mount.
 pub(super) const DATA_FILE: &str = "vol_data.json";
 
-/// What stands in `vol_data.json`.
+/// Content of `vol_data.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct VolumeData {
@@ -24,7 +24,7 @@ pub(super) struct VolumeData {
     pub(super) node_name: String,
     #[serde(rename = "attachmentID", default)]
     pub(super) attachment_id: String,
-    /// `Persistent` or `Ephemeral`.
+    /// Either `Persistent` or `Ephemeral`.
     #[serde(default)]
     pub(super) volume_lifecycle_mode: String,
 }
@@ -32,7 +32,7 @@ pub(super) struct VolumeData {
 pub(super) fn sum(text: &str) -> String {
     use std::fmt::Write as _;
     Sha256::digest(text).iter().fold(String::new(), |mut out, byte| {
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = write!(out, "{byte:02x}");
         out
     })
@@ -50,7 +50,7 @@ pub(super) fn write_data(dir: &Path, file: &Path, data: &VolumeData) -> Result<(
     std::fs::write(file, bytes).map_err(text)
 }
 
-/// The directories of a pod's volumes of drivers, and what is known of each.
+/// Returns the directories of a pod's CSI volumes with their metadata.
 pub(super) fn volumes_of(pod: &Path) -> Vec<(PathBuf, VolumeData)> {
     let all = std::fs::read_dir(pod.join("volumes").join(PLUGIN)).into_iter().flatten().flatten();
     let read = |e: std::fs::DirEntry| {
@@ -60,11 +60,11 @@ pub(super) fn volumes_of(pod: &Path) -> Vec<(PathBuf, VolumeData)> {
     all.filter_map(read).collect()
 }
 
-/// By single calls that take nothing but what is empty: what a driver left mounted is never crossed.
+/// Removes metadata and directory with calls that remove only empty directories, so that something still mounted is never deleted.
 pub(super) fn remove_data(dir: &Path) -> Result<(), String> {
     let gone = |e: std::io::Error| if e.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(e.to_string()) };
     let target = dir.join("mount");
-    // That of a device is a file, of which a driver that was cut short leaves an empty one.
+    // The target of a block volume is a file, which is empty if a driver was interrupted.
     match std::fs::symlink_metadata(&target) {
         Ok(found) if found.is_file() && found.len() == 0 => std::fs::remove_file(&target).or_else(gone)?,
         _ => std::fs::remove_dir(&target).or_else(gone)?,
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_beside_a_mount() {
+    fn metadata_beside_a_mount() {
         let dir = tempfile::tempdir().expect("tempdir");
         let volume = dir.path().join("volumes").join(PLUGIN).join("pv");
         let data = VolumeData {

@@ -1,4 +1,4 @@
-//! Grows drivers' volumes on the node, while pods use them and when they are mounted, and has their claims say so.
+//! Expands CSI volumes on the node, while in use and when they are mounted, and updates the status of their claims.
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,55 +13,55 @@ use tokio::time::Instant;
 
 use super::capability::plain_capability;
 use super::data::{PLUGIN, sum};
-use super::growth::{self, Growth};
+use super::growth::{self, ExpansionStep};
 use super::state::CsiVolumes;
 use crate::config::PodDirs;
 use crate::csi::client::{EXPAND_VOLUME, Expand, SizeRange, VolumeCapability};
-use crate::effects::Tell;
+use crate::effects::EventReporter;
 use crate::pod;
 use crate::volumes::persistent::{Claims, Persistent};
 
-/// How often the claims of the node's pods are looked at: the node may read them one by one, and not watch them all.
+/// Interval at which claims of the node's pods are read. The Node authorizer allows reads of single claims, but no watch.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// A volume that a pod has, and where.
+/// A volume of a pod, and its path.
 struct Mounted<'a> {
     volume: &'a Persistent,
     source: &'a CSIPersistentVolumeSource,
-    /// Where the pod has it.
+    /// Path of the volume in the pod's directory.
     target: &'a Path,
-    /// Whether growing is work of its own, and not a part of mounting.
+    /// Whether the volume is already in use, rather than being mounted now.
     is_in_use: bool,
 }
 
-/// What growing takes; cheap to clone.
+/// Expands volumes. Clones share the state.
 #[derive(Clone)]
 pub struct VolumeGrowth {
     client: Client,
     clock: Arc<dyn Clock>,
     dirs: PodDirs,
     csi: CsiVolumes,
-    tell: Tell,
-    /// The sizes to which volumes were grown here, by the volume's name.
+    events: EventReporter,
+    /// Sizes to which volumes were expanded here, by the volume's name.
     grown: Arc<Mutex<HashMap<String, Quantity>>>,
 }
 
-/// How it ended.
+/// Result of an expansion.
 #[derive(Debug, PartialEq, Eq)]
-enum Grown {
+enum Expansion {
     Nothing,
     Done,
-    /// Its driver does not do it while it is in use.
+    /// The driver cannot expand the volume while it is in use.
     NotInUse,
 }
 
 impl VolumeGrowth {
-    /// Nothing was grown yet.
-    pub fn new(client: Client, clock: Arc<dyn Clock>, dirs: PodDirs, csi: CsiVolumes, tell: Tell) -> Self {
-        Self { client, clock, dirs, csi, tell, grown: Arc::default() }
+    /// Creates it without recorded expansions.
+    pub fn new(client: Client, clock: Arc<dyn Clock>, dirs: PodDirs, csi: CsiVolumes, events: EventReporter) -> Self {
+        Self { client, clock, dirs, csi, events, grown: Arc::default() }
     }
 
-    /// Looks at the claims of the node's pods for as long as the task runs.
+    /// Checks the claims of the node's pods periodically until the task is aborted.
     pub async fn run(self, claims: Claims, pods: Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -69,7 +69,7 @@ impl VolumeGrowth {
         }
     }
 
-    /// Grows what is to be grown of volumes that pods have mounted; each once, however many pods have it.
+    /// Expands the mounted volumes whose claims grew. Each volume is handled once, even if several pods use it.
     pub async fn look(&self, claims: &Claims, pods: &[Arc<Pod>]) {
         let mut seen: BTreeMap<String, ()> = BTreeMap::new();
         for pod in pods.iter().filter(|p| !pod::is_terminal(p) && !pod::is_deleted(p)) {
@@ -77,37 +77,37 @@ impl VolumeGrowth {
                 let Some(source) = volume.spec.csi.as_ref().filter(|_| !volume.read_only) else { continue };
                 let target = self.dirs.pod(pod::uid(pod)).join("volumes").join(PLUGIN);
                 let target = target.join(&volume.name).join("mount");
-                // What is not published yet is grown when it is.
+                // A volume that is not published yet is expanded when it is.
                 if self.csi.publishing.next(&target).is_none() || seen.insert(volume.name.clone(), ()).is_some() {
                     continue;
                 }
                 let done = self.grow(&Mounted { volume: &volume, source, target: &target, is_in_use: true }).await;
-                if let Err(why) = self.told(pod, &volume, done) {
+                if let Err(why) = self.report(pod, &volume, done) {
                     let text = format!("NodeExpandVolume.NodeExpandVolume failed for volume {:?} : {why}", volume.name);
-                    self.tell.pod(pod, EventType::Warning, "VolumeResizeFailed", text);
+                    self.events.pod(pod, EventType::Warning, "VolumeResizeFailed", text);
                 }
             }
         }
         self.grown.lock().retain(|name, _| seen.contains_key(name));
     }
 
-    /// Tells pod and claim where a volume has grown.
-    fn told(&self, pod: &Pod, volume: &Persistent, done: Result<Grown, String>) -> Result<(), String> {
-        if done? == Grown::Done {
+    /// Records events about pod and claim after an expansion.
+    fn report(&self, pod: &Pod, volume: &Persistent, done: Result<Expansion, String>) -> Result<(), String> {
+        if done? == Expansion::Done {
             let node = &self.csi.node;
             let text = format!("MountVolume.NodeExpandVolume succeeded for volume {:?} {node}", volume.name);
-            self.tell.pod(pod, EventType::Normal, "FileSystemResizeSuccessful", text.clone());
+            self.events.pod(pod, EventType::Normal, "FileSystemResizeSuccessful", text.clone());
             if let Some(claim) = volume.claim() {
-                self.tell.object(&claim, EventType::Normal, "FileSystemResizeSuccessful", text);
+                self.events.object(&claim, EventType::Normal, "FileSystemResizeSuccessful", text);
             }
         }
         Ok(())
     }
 
-    /// Grows a volume that has just been published, where its claim asked for it before.
+    /// Expands a volume that was just published, if its claim grew before.
     ///
     /// # Errors
-    /// Why it is not as large as its claim was promised.
+    /// Why the volume does not have the claim's size.
     pub(super) async fn at_mount(
         &self,
         pod: &Pod,
@@ -119,15 +119,15 @@ impl VolumeGrowth {
             return Ok(());
         }
         let done = self.grow(&Mounted { volume, source, target, is_in_use: false }).await;
-        self.told(pod, volume, done)
+        self.report(pod, volume, done)
     }
 
-    async fn grow(&self, what: &Mounted<'_>) -> Result<Grown, String> {
-        let Some((namespace, name)) = what.volume.claim_name() else { return Ok(Grown::Nothing) };
+    async fn grow(&self, what: &Mounted<'_>) -> Result<Expansion, String> {
+        let Some((namespace, name)) = what.volume.claim_name() else { return Ok(Expansion::Nothing) };
         let text = |e: kelson_client::ClientError| e.to_string();
         let claim = self.client.get::<PersistentVolumeClaim>(namespace, name).await.map_err(text)?;
         let (size, known) = (growth::size(&claim), self.grown.lock().get(&what.volume.name).copied());
-        // The volume itself is asked for only where the claim does not say all.
+        // The PersistentVolume is read only if the claim does not have all information.
         let asked = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage"));
         let mut volume = size.unwrap_or_default();
         if asked.map(pod::quantity).is_some_and(|asked| asked > volume) {
@@ -136,12 +136,12 @@ impl VolumeGrowth {
             volume = capacity.unwrap_or(volume);
         }
         let wanted = growth::wanted(&claim, volume, known);
-        if wanted == Growth::None {
-            // What it has when it is first seen it had when it was mounted.
+        if wanted == ExpansionStep::None {
+            // The size at the first check is the size at which it was mounted.
             if let (Some(size), None) = (size, known) {
                 self.grown.lock().insert(what.volume.name.clone(), size);
             }
-            return Ok(Grown::Nothing);
+            return Ok(Expansion::Nothing);
         }
         let began = Instant::now();
         let done = self.bring(what, claim, wanted).await;
@@ -151,21 +151,31 @@ impl VolumeGrowth {
         done
     }
 
-    async fn bring(&self, what: &Mounted<'_>, claim: PersistentVolumeClaim, wanted: Growth) -> Result<Grown, String> {
+    async fn bring(
+        &self,
+        what: &Mounted<'_>,
+        claim: PersistentVolumeClaim,
+        wanted: ExpansionStep,
+    ) -> Result<Expansion, String> {
         match wanted {
-            Growth::None => Ok(Grown::Nothing),
-            Growth::To(size) => self.to(what, claim, size).await,
-            Growth::Here(size) => match self.ask(what, size).await {
+            ExpansionStep::None => Ok(Expansion::Nothing),
+            ExpansionStep::To(size) => self.to(what, claim, size).await,
+            ExpansionStep::Here(size) => match self.ask(what, size).await {
                 Ok(()) | Err((Code::Unimplemented, _)) => {
                     self.grown.lock().insert(what.volume.name.clone(), size);
-                    Ok(Grown::Done)
+                    Ok(Expansion::Done)
                 }
                 Err((_, why)) => Err(why),
             },
         }
     }
 
-    async fn to(&self, what: &Mounted<'_>, mut claim: PersistentVolumeClaim, size: Quantity) -> Result<Grown, String> {
+    async fn to(
+        &self,
+        what: &Mounted<'_>,
+        mut claim: PersistentVolumeClaim,
+        size: Quantity,
+    ) -> Result<Expansion, String> {
         if let Some(patch) = growth::begun(&claim) {
             claim = self.write(&claim, &patch).await?;
         }
@@ -173,14 +183,18 @@ impl VolumeGrowth {
             Ok(()) => {
                 self.write(&claim, &growth::done(&claim, size)).await?;
                 self.grown.lock().insert(what.volume.name.clone(), size);
-                Ok(Grown::Done)
+                Ok(Expansion::Done)
             }
             Err((Code::FailedPrecondition, why)) => {
-                tracing::warn!(volume = what.volume.name, why, "a volume does not grow while it is in use");
-                Ok(Grown::NotInUse)
+                tracing::warn!(
+                    volume = what.volume.name,
+                    why,
+                    "the driver cannot expand the volume while it is in use"
+                );
+                Ok(Expansion::NotInUse)
             }
             Err((code, why)) => {
-                // The others may be over the next time, and say nothing of the volume.
+                // The excluded codes may be temporary and say nothing about the volume.
                 if !matches!(code, Code::DeadlineExceeded | Code::Unavailable | Code::Aborted | Code::Cancelled) {
                     let for_good = matches!(code, Code::InvalidArgument | Code::OutOfRange | Code::NotFound);
                     let patch = growth::failed(&claim, &why, for_good, self.clock.now());
@@ -210,12 +224,15 @@ impl VolumeGrowth {
         done.await.map_err(|e| e.to_string())
     }
 
-    /// Asks the driver; what it says if it does not.
+    /// Calls the driver.
+    ///
+    /// # Errors
+    /// The driver's code and message.
     async fn ask(&self, what: &Mounted<'_>, size: Quantity) -> Result<(), (Code, String)> {
         let source = what.source;
         let driver = self.csi.drivers.get(&source.driver).map_err(|why| (Code::Unavailable, why))?;
         let said = |e: kelson_cri::CriError| (e.code, format!("Expander.NodeExpand failed to expand the volume : {e}"));
-        let abilities = driver.client.abilities().await.map_err(said)?;
+        let abilities = driver.client.node_capabilities().await.map_err(said)?;
         if !abilities.contains(&EXPAND_VOLUME) {
             let why = format!("NodeExpand is not supported by the CSI driver {}", source.driver);
             return Err((Code::Unimplemented, why));

@@ -1,4 +1,4 @@
-//! What a claim says of the growth of its volume, and what it says after the node's part (KEP-284, KEP-1790; upstream:
+//! What a claim's status says about the expansion of its volume, and the status after the node's part (KEP-284, KEP-1790; upstream:
 //! `operationexecutor/node_expander.go`). Pure.
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use serde_json::{Value, json};
 use crate::pod;
 
 const STORAGE: &str = "storage";
-/// The conditions that tell of a claim's growth.
+/// Conditions about the expansion of a claim.
 const CONDITIONS: [&str; 4] = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
-/// The condition of a growth that failed on a node.
+/// Condition of an expansion that failed on a node.
 const ERROR: &str = "NodeResizeError";
 
-/// What is to be done on the node.
+/// What the node has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Growth {
-    /// Nothing, or not yet, or not any more.
+pub(super) enum ExpansionStep {
+    /// Nothing to do now.
     None,
-    /// The volume is to get so large, and then the claim is to say so.
+    /// Expand the volume to this size and then update the claim.
     To(Quantity),
-    /// Another node has done it and said so; the volume has this size, and this node has its own part to do.
+    /// Another node has expanded the volume to this size and updated the claim; this node still expands its mount.
     Here(Quantity),
 }
 
@@ -31,33 +31,33 @@ fn amount(list: Option<&BTreeMap<String, ApiQuantity>>) -> Option<Quantity> {
     list?.get(STORAGE).map(pod::quantity)
 }
 
-/// How far the growth is, as the claim tells; empty where there is none.
+/// Returns the stage of the expansion in the claim's status; empty if there is none.
 fn stage(status: &PersistentVolumeClaimStatus) -> &str {
     let of = status.allocated_resource_statuses.as_ref().and_then(|s| s.get(STORAGE));
     of.map_or("", String::as_str)
 }
 
-/// What a claim asks of this node, whose volume has the size `volume`, and of which `grown` was done here already.
-pub(super) fn wanted(claim: &PersistentVolumeClaim, volume: Quantity, grown: Option<Quantity>) -> Growth {
-    let Some(status) = &claim.status else { return Growth::None };
-    let Some(now) = amount(status.capacity.as_ref()) else { return Growth::None };
+/// Decides what the node does for a claim whose volume has the size `volume` and was already expanded to `grown` here.
+pub(super) fn wanted(claim: &PersistentVolumeClaim, volume: Quantity, grown: Option<Quantity>) -> ExpansionStep {
+    let Some(status) = &claim.status else { return ExpansionStep::None };
+    let Some(now) = amount(status.capacity.as_ref()) else { return ExpansionStep::None };
     match stage(status) {
         "NodeResizePending" | "NodeResizeInProgress" => {
-            Growth::To(amount(status.allocated_resources.as_ref()).unwrap_or(volume))
+            ExpansionStep::To(amount(status.allocated_resources.as_ref()).unwrap_or(volume))
         }
-        // Of those who never tell how far they are.
-        "" if volume > now && status.allocated_resources.is_none() => Growth::To(volume),
+        // The resizer reports neither a stage nor `allocatedResources`.
+        "" if volume > now && status.allocated_resources.is_none() => ExpansionStep::To(volume),
         "" => {
             let modes = claim.spec.as_ref().and_then(|s| s.access_modes.as_ref());
             let is_shared = modes.into_iter().flatten().any(|m| m == "ReadWriteMany");
             let is_needed = is_shared && grown.is_some_and(|done| done < now);
-            if is_needed { Growth::Here(now) } else { Growth::None }
+            if is_needed { ExpansionStep::Here(now) } else { ExpansionStep::None }
         }
-        _ => Growth::None,
+        _ => ExpansionStep::None,
     }
 }
 
-/// The size that a claim has as it says.
+/// Size in the claim's status.
 pub(super) fn size(claim: &PersistentVolumeClaim) -> Option<Quantity> {
     amount(claim.status.as_ref()?.capacity.as_ref())
 }
@@ -66,20 +66,20 @@ fn patch(claim: &PersistentVolumeClaim, status: Value) -> Value {
     json!({"metadata": {"resourceVersion": claim.metadata.resource_version}, "status": status})
 }
 
-/// The claim's conditions without those of its growth but for `kept`.
+/// Returns the claim's conditions, without those about its expansion that `keeps` rejects.
 fn conditions(claim: &PersistentVolumeClaim, keeps: impl Fn(&str) -> bool) -> Vec<Value> {
     let all = claim.status.iter().flat_map(|s| s.conditions.iter().flatten());
     all.filter(|c| !CONDITIONS.contains(&c.type_.as_str()) || keeps(&c.type_)).map(|c| json!(c)).collect()
 }
 
-/// The driver is about to be asked; nothing where the claim says so already.
+/// Returns the patch before the driver is called; `None` if the claim already has that status.
 pub(super) fn begun(claim: &PersistentVolumeClaim) -> Option<Value> {
     let stage = claim.status.as_ref().map_or("", stage);
     let patch = patch(claim, json!({"allocatedResourceStatuses": {STORAGE: "NodeResizeInProgress"}}));
     (stage == "NodeResizePending").then_some(patch)
 }
 
-/// The volume has that size.
+/// Returns the patch after the volume has the size.
 pub(super) fn done(claim: &PersistentVolumeClaim, size: Quantity) -> Value {
     let conditions = conditions(claim, |_| false);
     let nothing = json!({STORAGE: Value::Null});
@@ -87,7 +87,7 @@ pub(super) fn done(claim: &PersistentVolumeClaim, size: Quantity) -> Value {
     patch(claim, status)
 }
 
-/// The driver could not do it, for good or not.
+/// Returns the patch after the driver failed; `for_good` if a retry cannot help.
 pub(super) fn failed(claim: &PersistentVolumeClaim, why: &str, for_good: bool, now: Timestamp) -> Value {
     let mut all = conditions(claim, |kind| kind != ERROR);
     let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_the_node() {
+    fn expansion_steps_of_the_node() {
         let gib = |n: i64| Quantity::binary(n << 30);
         let has = |stage: &str, allocated: &str| {
             let mut status = json!({"capacity": {"storage": "1Gi"}});
@@ -124,24 +124,24 @@ mod tests {
         };
         let one = "ReadWriteOnce";
         for (mode, status, volume, grown, expected) in [
-            (one, has("", ""), 1, None, Growth::None),
-            (one, has("", ""), 2, None, Growth::To(gib(2))),
-            (one, has("NodeResizePending", "2Gi"), 3, None, Growth::To(gib(2))),
-            (one, has("NodeResizeInProgress", "2Gi"), 2, None, Growth::To(gib(2))),
-            (one, has("ControllerResizeInProgress", "2Gi"), 1, None, Growth::None),
-            (one, has("NodeResizeInfeasible", "2Gi"), 2, None, Growth::None),
-            (one, has("", "1Gi"), 1, Some(gib(1)), Growth::None),
-            ("ReadWriteMany", has("", "1Gi"), 1, Some(Quantity::binary(1 << 20)), Growth::Here(gib(1))),
-            ("ReadWriteMany", has("", "1Gi"), 1, Some(gib(1)), Growth::None),
-            ("ReadWriteMany", has("", "1Gi"), 1, None, Growth::None),
-            (one, json!({}), 2, None, Growth::None),
+            (one, has("", ""), 1, None, ExpansionStep::None),
+            (one, has("", ""), 2, None, ExpansionStep::To(gib(2))),
+            (one, has("NodeResizePending", "2Gi"), 3, None, ExpansionStep::To(gib(2))),
+            (one, has("NodeResizeInProgress", "2Gi"), 2, None, ExpansionStep::To(gib(2))),
+            (one, has("ControllerResizeInProgress", "2Gi"), 1, None, ExpansionStep::None),
+            (one, has("NodeResizeInfeasible", "2Gi"), 2, None, ExpansionStep::None),
+            (one, has("", "1Gi"), 1, Some(gib(1)), ExpansionStep::None),
+            ("ReadWriteMany", has("", "1Gi"), 1, Some(Quantity::binary(1 << 20)), ExpansionStep::Here(gib(1))),
+            ("ReadWriteMany", has("", "1Gi"), 1, Some(gib(1)), ExpansionStep::None),
+            ("ReadWriteMany", has("", "1Gi"), 1, None, ExpansionStep::None),
+            (one, json!({}), 2, None, ExpansionStep::None),
         ] {
             assert_eq!(wanted(&claim(mode, status.clone()), gib(volume), grown), expected, "{status} {volume}");
         }
     }
 
     #[test]
-    fn what_the_claim_says_then() {
+    fn claim_status_after_an_expansion() {
         let condition = |kind: &str| json!({"type": kind, "status": "True"});
         let before = claim(
             "ReadWriteOnce",

@@ -1,5 +1,5 @@
-//! Volumes of drivers (CSI): of claims, staged once for the node and published for each pod, and of a pod's own (upstream:
-//! `pkg/volume/csi`). `data` is what lies on the disk, `state` what is known, `mount` what is done, `expand` how they grow (`growth`: what claims say of it, pure).
+//! CSI volumes: of claims, staged once per node and published for each pod, and inline (upstream: `pkg/volume/csi`). `data` is the metadata
+//! on disk, `state` the state in memory, `mount` stages and publishes, `expand` expands, and `growth` computes the claims' status (pure).
 mod capability;
 mod data;
 mod expand;

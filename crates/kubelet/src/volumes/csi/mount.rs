@@ -1,5 +1,5 @@
-//! Staging a driver's volume for the node and publishing it for a pod: those of claims, and a pod's own (inline).
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! Stages a CSI volume for the node and publishes it for a pod; handles volumes of claims and inline volumes.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileTypeExt as _;
@@ -23,10 +23,10 @@ use crate::volumes::ownership;
 use crate::volumes::persistent::Persistent;
 use crate::volumes::source::{Ready, Request, SetUp, Source, in_files};
 
-/// How often a driver that asks for it (`requiresRepublish`) publishes anew; upstream does so at each turn of the pod.
+/// Interval of republishing for drivers with `requiresRepublish`; upstream does it at each sync of the pod.
 const REPUBLISH_EVERY: Duration = Duration::from_secs(60);
 
-/// A volume that pods name themselves.
+/// An inline CSI volume of a pod.
 pub(in crate::volumes) struct Inline;
 
 #[async_trait]
@@ -51,13 +51,13 @@ impl Source for Inline {
             return Err(format!("volume mode \"Ephemeral\" not supported by driver {d} (no CSIDriver object)"));
         }
         let driver = me.drivers.get(&csi.driver)?;
-        let abilities = driver.client.abilities().await.map_err(|e| e.to_string())?;
+        let abilities = driver.client.node_capabilities().await.map_err(|e| e.to_string())?;
         let mut secrets = HashMap::new();
         if let Some(r) = &csi.node_publish_secret_ref {
             secrets = me.secret(pod::namespace(request.pod), &r.name).await?;
         }
         let modes = ["ReadWriteOnce".to_owned()];
-        let what = What {
+        let what = CsiMount {
             driver: &csi.driver,
             handle: &handle,
             name: &request.volume.name,
@@ -69,7 +69,7 @@ impl Source for Inline {
             is_inline: true,
             is_block: false,
         };
-        let with = With { driver: &driver, spec: &spec, abilities: &abilities };
+        let with = MountContext { driver: &driver, spec: &spec, abilities: &abilities };
         write_pod_data(request, &what).await?;
         let contexts = Contexts { secrets, ..Contexts::default() };
         let published = publish(request, &with, &what, contexts, None).await;
@@ -78,19 +78,19 @@ impl Source for Inline {
     }
 }
 
-/// By whom it is mounted.
-struct With<'a> {
+/// The driver and the node that mount.
+struct MountContext<'a> {
     driver: &'a Driver,
     spec: &'a CSIDriverSpec,
-    /// The numbers of what the driver can do here.
+    /// Numbers of the driver's node capabilities.
     abilities: &'a [i32],
 }
 
-/// What is mounted.
-struct What<'a> {
+/// The volume that is mounted.
+struct CsiMount<'a> {
     driver: &'a str,
     handle: &'a str,
-    /// Of its directory in the pod's.
+    /// Name of its directory in the pod's directory.
     name: &'a str,
     fs_type: &'a str,
     mount_flags: &'a [String],
@@ -98,11 +98,11 @@ struct What<'a> {
     attributes: HashMap<String, String>,
     read_only: bool,
     is_inline: bool,
-    /// Containers get it as a device, not as files.
+    /// Whether containers get it as a block device.
     is_block: bool,
 }
 
-impl What<'_> {
+impl CsiMount<'_> {
     fn data(&self, node: &str, attachment: &str) -> VolumeData {
         VolumeData {
             driver_name: self.driver.to_owned(),
@@ -121,15 +121,14 @@ struct Contexts {
     secrets: HashMap<String, String>,
 }
 
-/// Whether something is mounted there.
+/// Returns whether the target is a mount point.
 async fn is_there(request: &Request<'_>, target: &Path) -> Result<bool, String> {
     let (mounts, target) = (Arc::clone(&request.volumes.mounts), target.to_owned());
     in_files(move || Ok(is_mounted(&*mounts, &target))).await
 }
 
-/// Notes the volume beside its place in the pod's directory, before a driver hears of it: whatever happens then, it is
-/// taken down with the pod.
-async fn write_pod_data(request: &Request<'_>, what: &What<'_>) -> Result<(), String> {
+/// Writes the metadata beside the volume's target before the driver is called, so that the volume is always unmounted with the pod.
+async fn write_pod_data(request: &Request<'_>, what: &CsiMount<'_>) -> Result<(), String> {
     let node = &request.volumes.csi.node;
     let dir = request.dir_of(PLUGIN, what.name);
     let data = what.data(node, &attachment_name(what.driver, what.handle, node));
@@ -137,15 +136,15 @@ async fn write_pod_data(request: &Request<'_>, what: &What<'_>) -> Result<(), St
     in_files(move || write_data(&dir, &file, &data)).await
 }
 
-/// Whether nothing is to be done of a volume, and when there is: it is published, and its driver does not want that done again
-/// yet. One that was published by the kubelet before this one is published again, as upstream's does.
+/// Whether the volume needs no work, and when it next does: it is published and not due for republishing. A volume that an earlier kubelet
+/// published is published again, like in upstream.
 fn rests(request: &Request<'_>, target: &Path, is_published: bool) -> Option<Option<Timestamp>> {
     let next = request.volumes.csi.publishing.next(target).filter(|_| is_published)?;
     next.is_none_or(|at| request.volumes.clock.now() < at).then_some(next)
 }
 
-/// Notes when a published volume is due again. What was published before stays as it is where doing so again fails: the pod that
-/// has it runs on, and it is tried at the next turn.
+/// Records when a published volume is due again. If republishing fails, the existing mount stays, the pod continues to run, and the next
+/// sync retries.
 fn noted(
     request: &Request<'_>,
     spec: &CSIDriverSpec,
@@ -157,7 +156,7 @@ fn noted(
         if !is_again {
             return Err(why);
         }
-        tracing::warn!(target = %target.display(), error = why, "a volume was not published anew");
+        tracing::warn!(target = %target.display(), error = why, "republishing a volume failed; the current mount stays");
     }
     let wants = spec.requires_republish == Some(true);
     let next = wants.then(|| request.volumes.clock.now().checked_add(REPUBLISH_EVERY).ok()).flatten();
@@ -165,7 +164,7 @@ fn noted(
     Ok(next)
 }
 
-/// A claim's volume, and when it must be looked at again.
+/// Sets up a claim's volume. Returns its path and when it is due again.
 pub(in crate::volumes) async fn set_up(
     request: &Request<'_>,
     volume: &Persistent,
@@ -184,8 +183,8 @@ pub(in crate::volumes) async fn set_up(
         Some(false) => HashMap::new(),
         _ => me.attached(&csi.driver, &csi.volume_handle).await?,
     };
-    let abilities = driver.client.abilities().await.map_err(|e| e.to_string())?;
-    let what = What {
+    let abilities = driver.client.node_capabilities().await.map_err(|e| e.to_string())?;
+    let what = CsiMount {
         driver: &csi.driver,
         handle: &csi.volume_handle,
         name: &volume.name,
@@ -197,7 +196,7 @@ pub(in crate::volumes) async fn set_up(
         is_inline: false,
         is_block: volume.is_block(),
     };
-    let with = With { driver: &driver, spec: &spec, abilities: &abilities };
+    let with = MountContext { driver: &driver, spec: &spec, abilities: &abilities };
     write_pod_data(request, &what).await?;
     let mut staged = None;
     if abilities.contains(&STAGE_UNSTAGE_VOLUME) {
@@ -206,7 +205,7 @@ pub(in crate::volumes) async fn set_up(
             secrets = me.secret_of(r.namespace.as_deref(), r.name.as_deref()).await?;
         }
         let path = request.volumes.dirs.staging(&csi.driver, &sum(&csi.volume_handle));
-        // Also of a volume that the kubelet before this one published: staging it again changes nothing.
+        // Also for a volume that an earlier kubelet published: staging is idempotent.
         stage(request, &with, &what, &path, Contexts { publish: attached.clone(), secrets }).await?;
         staged = Some(path);
     }
@@ -222,13 +221,13 @@ pub(in crate::volumes) async fn set_up(
     Ok((target, renew_at))
 }
 
-/// The group that the driver itself gives files to, if it can.
+/// The group that the driver applies itself, if it supports that.
 fn mount_group(request: &Request<'_>, abilities: &[i32]) -> String {
     let group = request.fs_group().filter(|_| abilities.contains(&VOLUME_MOUNT_GROUP));
     group.map(|g| g.to_string()).unwrap_or_default()
 }
 
-fn capability(request: &Request<'_>, with: &With<'_>, what: &What<'_>) -> VolumeCapability {
+fn capability(request: &Request<'_>, with: &MountContext<'_>, what: &CsiMount<'_>) -> VolumeCapability {
     let of_mode = (what.modes, with.abilities);
     let mut capability = plain_capability(what.is_block, of_mode, (what.fs_type, what.mount_flags));
     if let Some(mount) = &mut capability.mount {
@@ -237,11 +236,11 @@ fn capability(request: &Request<'_>, with: &With<'_>, what: &What<'_>) -> Volume
     capability
 }
 
-/// Makes the volume ready for the node. Done again it changes nothing, as the interface has it.
+/// Stages the volume for the node, which is idempotent in CSI.
 async fn stage(
     request: &Request<'_>,
-    with: &With<'_>,
-    what: &What<'_>,
+    with: &MountContext<'_>,
+    what: &CsiMount<'_>,
     path: &Path,
     contexts: Contexts,
 ) -> Result<(), String> {
@@ -263,11 +262,11 @@ async fn stage(
     staged.map(drop).map_err(|e| format!("MountVolume.MountDevice failed for volume {:?} : {e}", what.name))
 }
 
-/// Mounts the volume for the pod. The driver makes the target itself, as the interface has it; its parent is the kubelet's.
+/// Publishes the volume for the pod. According to CSI the driver creates the target and the kubelet its parent.
 async fn publish(
     request: &Request<'_>,
-    with: &With<'_>,
-    what: &What<'_>,
+    with: &MountContext<'_>,
+    what: &CsiMount<'_>,
     contexts: Contexts,
     staged: Option<&Path>,
 ) -> Result<(), String> {
@@ -301,7 +300,7 @@ async fn publish(
         false => give_to_group(request, with, what, &target).await,
     };
     if let Err(why) = finished {
-        // What is mounted counts as ready at the next look, so what is not as it must be does not stay mounted.
+        // A mounted target counts as ready at the next check, so an invalid one is unmounted.
         let call = Unpublish { volume_id: what.handle.to_owned(), target_path: target.display().to_string() };
         with.driver.client.unpublish(call).await.map_err(|e| format!("{why}; then: {e}"))?;
         return Err(why);
@@ -309,7 +308,7 @@ async fn publish(
     Ok(())
 }
 
-/// What a driver publishes as a device must be one: a container would otherwise be given whatever node of the host lies there.
+/// Checks that a driver published a block device. Otherwise the container would get an arbitrary file or device of the host.
 async fn is_device(target: &Path) -> Result<(), String> {
     let target = target.to_owned();
     in_files(move || {
@@ -336,7 +335,7 @@ fn pod_info(request: &Request<'_>, is_inline: bool) -> Vec<(String, String)> {
     .to_vec()
 }
 
-/// Tokens of the pod's service account for the audiences that the driver wants, by audience.
+/// Requests service account tokens for the driver's audiences. Returns them as JSON by audience.
 async fn tokens(request: &Request<'_>, spec: &CSIDriverSpec) -> Result<Option<String>, String> {
     let Some(wanted) = spec.token_requests.as_ref().filter(|t| !t.is_empty()) else { return Ok(None) };
     let mut all = BTreeMap::new();
@@ -349,8 +348,13 @@ async fn tokens(request: &Request<'_>, spec: &CSIDriverSpec) -> Result<Option<St
     serde_json::to_string(&all).map(Some).map_err(|e| e.to_string())
 }
 
-/// `fsGroupPolicy`: whether files are the kubelet's to give to the pod's group.
-async fn give_to_group(request: &Request<'_>, with: &With<'_>, what: &What<'_>, path: &Path) -> Result<(), String> {
+/// Applies `fsGroup` if `fsGroupPolicy` says that the kubelet does it.
+async fn give_to_group(
+    request: &Request<'_>,
+    with: &MountContext<'_>,
+    what: &CsiMount<'_>,
+    path: &Path,
+) -> Result<(), String> {
     let has_one_node = what.modes.iter().any(|m| m == "ReadWriteOnce" || m == "ReadWriteOncePod");
     let allows = match with.spec.fs_group_policy.as_deref() {
         _ if what.read_only || with.abilities.contains(&VOLUME_MOUNT_GROUP) => false,

@@ -1,6 +1,5 @@
-//! What is known of drivers' volumes beside their mounts: who is here, what the API says of a driver and an attachment, who
-//! uses what; and taking down.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+//! State of CSI volumes in memory: drivers, API objects of drivers and attachments, users of volumes; and unmounting.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; removals have a separate lane")]
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,13 +21,13 @@ use crate::csi::in_use::{InUse, unique_name};
 use crate::metrics::StorageMetrics;
 use crate::volumes::files::in_files;
 
-/// What this kubelet has published, by target, and when a driver wants that done again. As many as the node's pods have volumes of
-/// drivers.
+/// Targets that this kubelet has published, and when a driver wants them republished. The size is bounded by the number of pods' CSI
+/// volumes.
 #[derive(Clone, Default)]
 pub(super) struct Publishing(Arc<Mutex<HashMap<PathBuf, Option<Timestamp>>>>);
 
 impl Publishing {
-    /// When a target is due again; the outer `None`: this kubelet has not published it.
+    /// Returns when a target is due again; the outer `None` means that this kubelet has not published it.
     pub(super) fn next(&self, target: &Path) -> Option<Option<Timestamp>> {
         self.0.lock().get(target).copied()
     }
@@ -42,27 +41,27 @@ impl Publishing {
     }
 }
 
-/// What mounting drivers' volumes takes; cheap to clone.
+/// Dependencies and state for mounting CSI volumes. Clones share the state.
 #[derive(Clone)]
 pub struct CsiVolumes {
-    /// As the node.
+    /// Client of the API that authenticates as this node.
     pub client: Client,
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// Who is here.
+    /// Drivers registered on the node.
     pub drivers: Drivers,
-    /// What the node reports.
+    /// Volumes in use, as the node reports them.
     pub in_use: InUse,
-    /// What is published, and when that is due again.
+    /// Published targets and when they are due again.
     pub(super) publishing: Publishing,
-    /// What work on volumes is counted by.
+    /// Metrics of storage operations.
     metrics: Option<Arc<StorageMetrics>>,
-    /// One change of a volume at a time; as many as volumes are being changed.
+    /// Locks by volume, so that one operation on a volume runs at a time.
     turns: Arc<Mutex<HashMap<String, Arc<AsyncMutex<()>>>>>,
 }
 
 impl CsiVolumes {
-    /// With these drivers.
+    /// Creates the state with these drivers.
     pub fn new(client: Client, node: &str, drivers: Drivers, in_use: InUse) -> Self {
         Self {
             client,
@@ -75,13 +74,13 @@ impl CsiVolumes {
         }
     }
 
-    /// The same, which counts its work.
+    /// Records metrics of operations.
     #[must_use]
     pub fn counted(self, metrics: Arc<StorageMetrics>) -> Self {
         Self { metrics: Some(metrics), ..self }
     }
 
-    /// A driver's volume that is to be larger is, or could not be made so.
+    /// Counts an expansion.
     pub(super) fn grown(&self, driver: &str, success: bool, began: Instant) {
         if let Some(metrics) = &self.metrics {
             metrics.grown(driver, success, began.elapsed());
@@ -90,23 +89,23 @@ impl CsiVolumes {
 
     pub(super) fn turn(&self, volume: &str) -> Arc<AsyncMutex<()>> {
         let mut turns = self.turns.lock();
-        // Turns that nobody takes are forgotten.
+        // Locks without users are removed.
         turns.retain(|_, t| Arc::strong_count(t) > 1);
         Arc::clone(turns.entry(volume.to_owned()).or_default())
     }
 
-    /// What the driver needs; a driver that does not say has the defaults.
+    /// Returns the spec of the driver's CSIDriver object; the defaults if there is none.
     pub(super) async fn driver_spec(&self, driver: &str) -> Result<CSIDriverSpec, String> {
         let found = self.client.get_opt::<CSIDriver>("", driver).await.map_err(|e| e.to_string())?;
         Ok(found.map(|d| d.spec).unwrap_or_default())
     }
 
-    /// What the attacher says of the volume, once it is attached here.
+    /// Returns the attachment metadata of a volume that is attached to this node.
     pub(super) async fn attached(&self, driver: &str, handle: &str) -> Result<HashMap<String, String>, String> {
         let name = attachment_name(driver, handle, &self.node);
         let found = self.client.get_opt::<VolumeAttachment>("", &name).await.map_err(|e| e.to_string())?;
         let Some(status) = found.map(|a| a.status.unwrap_or_default()) else {
-            return Err(format!("volume attachment {name} is not there yet"));
+            return Err(format!("volume attachment {name} does not exist yet"));
         };
         if status.attached {
             return Ok(status.attachment_metadata.unwrap_or_default().into_iter().collect());
@@ -130,7 +129,7 @@ impl CsiVolumes {
         Ok(secret.data.into_iter().flatten().map(text).collect())
     }
 
-    /// Notes what pods have, by their directories: at the start, before anything is reported.
+    /// Reads from their directories which volumes pods use. Called at start, before the first report.
     pub fn remember(&self, dirs: &PodDirs) {
         for pod in std::fs::read_dir(dirs.pods()).into_iter().flatten().flatten() {
             let uid = pod.file_name().to_string_lossy().into_owned();
@@ -141,10 +140,10 @@ impl CsiVolumes {
         }
     }
 
-    /// Takes a pod's volumes of drivers down.
+    /// Unmounts a pod's CSI volumes.
     ///
     /// # Errors
-    /// When a driver cannot; it can be tried again.
+    /// A driver failed; the call can be repeated.
     pub(in crate::volumes) async fn tear_down(&self, dirs: &PodDirs, uid: &str) -> Result<(), String> {
         let dir = dirs.pod(uid);
         let found = in_files(move || Ok(volumes_of(&dir))).await?;
@@ -163,7 +162,7 @@ impl CsiVolumes {
         Ok(())
     }
 
-    /// The last pod of the node that had the volume is gone: it is made unready, and the node says that it has let go.
+    /// Unstages the volume after the last pod of the node released it, and removes it from `volumesInUse`.
     pub(super) async fn let_go(
         &self,
         dirs: &PodDirs,

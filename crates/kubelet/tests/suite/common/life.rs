@@ -1,9 +1,9 @@
-//! One pod's worker, with the world that it lives in.
+//! One pod's worker and its environment.
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kelson_kubelet::pods::event::{Start, WorkerInbox};
+use kelson_kubelet::pods::event::{WorkerInbox, WorkerStart};
 use kelson_kubelet::pods::resize::Granted;
 use kelson_kubelet::pods::worker::Worker;
 use kelson_tasks::{Scoped, scoped};
@@ -29,9 +29,9 @@ pub fn live(object: Value) -> Life {
 pub fn begin(world: World, object: Value) -> Life {
     let inbox = WorkerInbox::default();
     let pod: Pod = serde_json::from_value(object).expect("pod");
-    let tell = inbox.clone();
-    *world.runtime.changed.lock() = Some(Box::new(move || tell.runtime()));
-    let worker = Worker::new(Arc::clone(&world.parts), Start::of(Arc::new(pod)), inbox.clone());
+    let events = inbox.clone();
+    *world.runtime.changed.lock() = Some(Box::new(move || events.runtime()));
+    let worker = Worker::new(Arc::clone(&world.parts), WorkerStart::of(Arc::new(pod)), inbox.clone());
     Life { task: scoped("worker", worker.run()), world, inbox }
 }
 
@@ -40,7 +40,7 @@ impl Life {
         let pod: Pod = serde_json::from_value(object).expect("pod");
         self.inbox.pod(Granted { pod: Arc::new(pod), deferred: None });
     }
-    /// Lets time pass until `done` holds; how many seconds that took.
+    /// Lets time pass until `done` is true. Returns the number of seconds.
     pub async fn until(&self, limit: u64, done: impl Fn(&World) -> bool) -> u64 {
         let began = tokio::time::Instant::now();
         while !done(&self.world) {

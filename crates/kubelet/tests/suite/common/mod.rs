@@ -1,4 +1,4 @@
-//! An API that answers everything and remembers it, beside the runtime in memory: what a pod worker needs to live.
+//! A fake API server that records requests, and an in-memory runtime: the environment of a pod worker.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 pub mod life;
 
@@ -27,7 +27,7 @@ use kelson_kubelet::devices::table::Table;
 use kelson_kubelet::dra::DynamicResources;
 use kelson_kubelet::dra::drivers::DraDrivers;
 use kelson_kubelet::dra::prepared::KnownClaims;
-use kelson_kubelet::effects::{NetworkGate, PodEffects, Tell};
+use kelson_kubelet::effects::{EventReporter, NetworkGate, PodEffects};
 use kelson_kubelet::env::resolve::Environment;
 use kelson_kubelet::env::services::ServiceView;
 use kelson_kubelet::images::Images;
@@ -54,13 +54,13 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// The API: keeps the pod's status as patches make it, events and deletions.
+/// A fake API server. It keeps the pod's status as patches change it, events and deletions.
 #[derive(Default)]
 pub struct FakeApi {
     pub status: Mutex<serde_json::Map<String, Value>>,
     pub events: Mutex<Vec<(String, String)>>,
     pub deleted: Mutex<Vec<Value>>,
-    /// Asked first; what it does not answer, this API does.
+    /// Called first; requests for which it returns `None` are handled by this API server.
     pub first: Mutex<Option<Box<dyn Fn(&Request) -> Option<Response> + Send + Sync>>>,
 }
 
@@ -105,7 +105,7 @@ impl FakeApi {
     }
 }
 
-/// Conditions as a strategic merge patch changes them.
+/// Merges conditions like a strategic merge patch.
 fn merge_by_type(list: &mut Value, patch: &Value) {
     let list = list.as_array_mut().expect("a list");
     for c in patch.as_array().into_iter().flatten() {
@@ -116,7 +116,7 @@ fn merge_by_type(list: &mut Value, patch: &Value) {
     }
 }
 
-/// A body that says one thing and never ends.
+/// A body that contains one chunk and does not end.
 pub fn open_body(first: String) -> Body {
     use futures::StreamExt as _;
     use http_body_util::BodyExt as _;
@@ -136,7 +136,7 @@ impl Transport for Wire {
     }
 }
 
-/// Mounts nothing.
+/// Mount operations without effect.
 pub struct NoMounts;
 
 impl Mounts for NoMounts {
@@ -157,7 +157,7 @@ impl Mounts for NoMounts {
     }
 }
 
-/// Probes answer what is set here; success unless said otherwise.
+/// Probe outcomes by handler; success by default.
 #[derive(Default)]
 pub struct FakeProber(pub Mutex<BTreeMap<String, Outcome>>);
 
@@ -170,14 +170,14 @@ impl ProbeRunner for FakeProber {
     }
 }
 
-/// The clock of the world, which is set now and then; what is waited for goes by the paused one.
+/// A wall clock that tests can change. Timers use the paused clock.
 pub struct WallClock {
     steady: TokioClock,
     ahead_s: AtomicI64,
 }
 
 impl WallClock {
-    /// It is so much later, or earlier, at once.
+    /// Moves the clock by this many seconds.
     pub fn jump(&self, seconds: i64) {
         self.ahead_s.fetch_add(seconds, Ordering::SeqCst);
     }
@@ -189,8 +189,7 @@ impl Clock for WallClock {
     }
 }
 
-/// Everything a worker runs with.
-/// A gate of the pod network that the test opens and closes.
+/// A network gate that the test opens and closes.
 #[derive(Default)]
 pub struct FakeGate {
     pub closed: AtomicBool,
@@ -232,7 +231,7 @@ pub fn world() -> World {
     world_with(RuntimeState { answered: true, ..Default::default() })
 }
 
-/// A world whose runtime says this of itself.
+/// Creates an environment whose runtime has this state.
 pub fn world_with(runtime_says: RuntimeState) -> World {
     let tasks = Tasks::root("test");
     let wall = Arc::new(WallClock { steady: steady_clock(), ahead_s: AtomicI64::default() });
@@ -248,10 +247,10 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
     let config = Arc::new(config);
     let (facts, node) = watch::channel(Arc::default());
     let (state, runtime_state) = watch::channel(Arc::new(runtime_says));
-    // The senders live as long as the process: nothing changes.
+    // The senders live as long as the process, so nothing changes.
     std::mem::forget((facts, state));
     let recorder = EventRecorder::start_in(&tasks, client.clone(), Arc::clone(&clock), "kubelet", "n1");
-    let tell = Tell::new(recorder.clone(), "n1");
+    let events = EventReporter::new(recorder.clone(), "n1");
     let images = Images::open(&config, client.clone(), recorder, Arc::clone(&clock), &kelson_metrics::Registry::new())
         .expect("records");
     let objects = Objects::new(&tasks, client.clone(), |_| {});
@@ -265,7 +264,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
         effects: PodEffects {
             runtime: Arc::clone(&runtime) as Arc<dyn Runtime>,
             prober: Arc::clone(&prober) as Arc<dyn ProbeRunner>,
-            tell: tell.clone(),
+            events: events.clone(),
             clock: Arc::clone(&clock),
             metrics: Arc::new(Metrics::new("n1")),
             spans: Spans::default(),
@@ -278,7 +277,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             claims: Claims::new(client.clone()),
             local_volumes: None,
             csi: csi.clone(),
-            growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), csi, tell.clone()),
+            growth: VolumeGrowth::new(client.clone(), Arc::clone(&clock), config.dirs(), csi, events.clone()),
             usages: VolumeUsages::default(),
             metrics: Arc::new(StorageMetrics::new(&registry)),
             mounts: Arc::new(NoMounts),
@@ -290,7 +289,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             objects,
             services: Informer::<ServiceView>::new(client.clone(), InformerConfig::default()).start_in(&tasks),
             node: node.clone(),
-            tell,
+            events,
         },
         images,
         devices: Devices::with(Table::default(), config.device_plugins_dir.clone(), counted),

@@ -48,7 +48,8 @@ pub(super) fn check_spec(spec: &Value, old: &Value, e: &mut Errors) {
 
 pub(super) fn check_external_name(spec: &Value, p: &Path<'_>, e: &mut Errors) {
     for f in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-        if !empty(&spec[f]) {
+        // A policy that is there is one, even if it says nothing.
+        if !empty(&spec[f]) || f == "ipFamilyPolicy" && present(&spec[f]) {
             e.forbidden(&p.child(f), "may not be set for ExternalName services");
         }
     }

@@ -119,7 +119,8 @@ pub fn ephemeral_containers(spec: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut E
         }
         let why = "cannot be set for an Ephemeral Container";
         for (f, v) in c.as_object().into_iter().flatten() {
-            if !EPHEMERAL_FIELDS.contains(&f.as_str()) && !empty(v) {
+            let is_set = !empty(v) || f == "lifecycle" && v.is_object();
+            if !EPHEMERAL_FIELDS.contains(&f.as_str()) && is_set {
                 e.forbidden(&at.child(f), why);
             }
         }

@@ -1,0 +1,22 @@
+//! Whether a machine can be a Kubernetes server or node: what `kelson check` finds, what each finding means, and what to do.
+//!
+//! Each probe reads facts from a [`Host`] (files of `/proc`, `/sys`, `/etc`; a few programs), and decides about them in a pure function.
+//! Reading blocks: the checks run before anything else, or in a command that does nothing else.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+#[cfg(test)]
+mod fake;
+mod finding;
+mod host;
+mod probes;
+mod report;
+
+pub use finding::{Finding, Level};
+pub use host::{Host, Measured, Purpose};
+pub use probes::{Running, all, listens, processes};
+pub use report::Report;
+
+/// What can be checked in a few milliseconds, and stops a node from working: for the start of a server.
+pub fn at_start(host: &Host, purpose: &Purpose) -> Vec<Finding> {
+    probes::quick(host, purpose).into_iter().filter(|finding| finding.level == Level::Error).collect()
+}

@@ -1,0 +1,365 @@
+//! The content of one nftables table, as claims on sets, counters, chains and elements, and the transaction that brings the
+//! kernel from what it has to what it should have. Pure data, for every crate that keeps a table: what the rules say is theirs,
+//! running `nft` is [`crate::nft`]'s.
+//!
+//! Several owners may claim one item: pods with the same rules share a chain, two services may have one external address.
+//! An item is in the table while it has a claim. Where claims differ, the first owner's counts, and another gets the item when
+//! the first releases it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use crate::listing::{DYNAMIC, TableContent};
+
+/// Elements in one command: keeps lines short enough to read.
+const ELEMENTS_PER_COMMAND: usize = 256;
+
+/// One thing in a table, in the order of creation: chains name sets and counters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Item {
+    /// A named counter.
+    Counter(String),
+    /// A named set; the value is its specification. A set is never changed in place: its name must carry what its
+    /// specification depends on.
+    Set(String),
+    /// A chain; the value is its rules, one a line.
+    Chain(String),
+    /// An element of a named set or map; the value is a map's data, empty in a set.
+    Element(Arc<str>, String),
+}
+
+/// The items of one owner.
+pub type Fragment = BTreeMap<Item, Arc<str>>;
+
+/// A table with claims of owners `O`; see the module.
+#[derive(Debug)]
+pub struct Table<O> {
+    /// Family and name: `ip kelson-…-proxy`.
+    name: String,
+    /// Containers and chains that never change, the lines of a table block.
+    base: String,
+    fragments: HashMap<O, Fragment>,
+    claims: HashMap<Item, Vec<(O, Arc<str>)>>,
+    /// The value before, of each item touched since the last transaction was taken.
+    touched: BTreeMap<Item, Option<Arc<str>>>,
+}
+
+impl<O: Clone + Ord + Hash> Table<O> {
+    /// An empty table; `name` is family and name, `base` the lines inside its block that never change.
+    pub fn new(name: String, base: String) -> Self {
+        Self { name, base, fragments: HashMap::new(), claims: HashMap::new(), touched: BTreeMap::new() }
+    }
+
+    /// Family and name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Makes `fragment` all that `owner` claims. Returns the items that another owner's claim decides otherwise.
+    pub fn replace(&mut self, owner: &O, fragment: Fragment) -> Vec<Item> {
+        let old = self.fragments.remove(owner).unwrap_or_default();
+        for item in old.keys().filter(|item| !fragment.contains_key(*item)) {
+            self.release(owner, item);
+        }
+        let mut contested = Vec::new();
+        for (item, value) in fragment.iter().filter(|(item, value)| old.get(*item) != Some(*value)) {
+            if !self.claim(owner, item, value) {
+                contested.push(item.clone());
+            }
+        }
+        if !fragment.is_empty() {
+            self.fragments.insert(owner.clone(), fragment);
+        }
+        contested
+    }
+
+    /// Adds or removes one item of an owner, without a value.
+    pub fn set(&mut self, owner: &O, item: Item, claimed: bool) {
+        let fragment = self.fragments.entry(owner.clone()).or_default();
+        if claimed {
+            let value: Arc<str> = Arc::from("");
+            if fragment.insert(item.clone(), Arc::clone(&value)).is_none() {
+                self.claim(owner, &item, &value);
+            }
+        } else if fragment.remove(&item).is_some() {
+            self.release(owner, &item);
+        }
+    }
+
+    /// Notes a claim; false where another owner's value is in force.
+    fn claim(&mut self, owner: &O, item: &Item, value: &Arc<str>) -> bool {
+        self.touch(item);
+        let claims = self.claims.entry(item.clone()).or_default();
+        claims.retain(|(o, _)| o != owner);
+        let at = claims.partition_point(|(o, _)| o < owner);
+        claims.insert(at, (owner.clone(), Arc::clone(value)));
+        claims[0].1 == *value
+    }
+
+    fn release(&mut self, owner: &O, item: &Item) {
+        self.touch(item);
+        if let Some(claims) = self.claims.get_mut(item) {
+            claims.retain(|(o, _)| o != owner);
+            if claims.is_empty() {
+                self.claims.remove(item);
+            }
+        }
+    }
+
+    fn effective(&self, item: &Item) -> Option<Arc<str>> {
+        self.claims.get(item).and_then(|c| c.first()).map(|(_, value)| Arc::clone(value))
+    }
+
+    fn touch(&mut self, item: &Item) {
+        if !self.touched.contains_key(item) {
+            let before = self.effective(item);
+            self.touched.insert(item.clone(), before);
+        }
+    }
+
+    /// The owners that claim something.
+    pub fn owners(&self) -> impl Iterator<Item = &O> {
+        self.fragments.keys()
+    }
+
+    /// The transaction from what the last one made to what is claimed; `None` when nothing changed.
+    pub fn take_diff(&mut self) -> Option<Transaction> {
+        let touched = std::mem::take(&mut self.touched);
+        let mut parts = Parts::default();
+        for (item, before) in &touched {
+            let after = self.effective(item);
+            if *before != after {
+                parts.change(&self.name, item, before.as_deref(), after.as_deref());
+            }
+        }
+        let script = parts.script(&self.name, "");
+        (!script.is_empty()).then_some(Transaction { script, narrows: parts.narrows })
+    }
+
+    /// The transaction that replaces the whole table, whatever is there.
+    pub fn take_full(&mut self) -> Transaction {
+        self.touched.clear();
+        let mut parts = Parts::default();
+        let sorted: BTreeMap<&Item, &str> = self.items().collect();
+        for (item, value) in sorted {
+            parts.change(&self.name, item, None, Some(value));
+        }
+        let (name, body) = (&self.name, parts.script(&self.name, &self.base));
+        Transaction { script: format!("add table {name}\ndelete table {name}\n{body}"), narrows: true }
+    }
+
+    /// Every item with its value.
+    fn items(&self) -> impl Iterator<Item = (&Item, &str)> {
+        self.claims.iter().filter_map(|(item, c)| c.first().map(|(_, value)| (item, &**value)))
+    }
+
+    /// What the kernel's table should hold after the last transaction.
+    pub fn expected(&self) -> TableContent {
+        let mut content = content_of(&self.base);
+        for (item, value) in self.items() {
+            match item {
+                Item::Chain(name) => _ = content.rules.insert(name.clone(), value.lines().count()),
+                Item::Set(name) => add_set(&mut content, name, value),
+                Item::Element(set, _) => {
+                    if let Some(count) = content.elements.entry(set.to_string()).or_insert(Some(0)) {
+                        *count += 1;
+                    }
+                }
+                Item::Counter(_) => {}
+            }
+        }
+        content
+    }
+}
+
+/// Notes a set without elements, unless some were counted.
+fn add_set(content: &mut TableContent, name: &str, specification: &str) {
+    let dynamic = specification.split([' ', ',', ';']).any(|word| word == DYNAMIC);
+    let count = content.elements.entry(name.to_owned()).or_insert(Some(0));
+    if dynamic {
+        *count = None;
+    }
+}
+
+/// What the lines of a table block make.
+fn content_of(block: &str) -> TableContent {
+    let mut content = TableContent::default();
+    let mut chain: Option<(&str, usize)> = None;
+    for line in block.lines().map(str::trim) {
+        match (line.split(' ').collect::<Vec<_>>().as_slice(), &mut chain) {
+            (["chain", name, "{"], None) => chain = Some((*name, 0)),
+            (["set" | "map", name, "{", ..], None) => add_set(&mut content, name, line),
+            (["}"], Some((name, rules))) => {
+                content.rules.insert((*name).to_owned(), *rules);
+                chain = None;
+            }
+            // The hook of a base chain.
+            (["type", ..] | [""], _) | (_, None) => {}
+            (_, Some((_, rules))) => *rules += 1,
+        }
+    }
+    content
+}
+
+/// A script for `nft -f -`: one transaction.
+#[derive(Debug, Default)]
+pub struct Transaction {
+    /// The commands, in an order in which nothing is named before it exists or deleted while it is named.
+    pub script: String,
+    /// Whether an element was removed, or one of a map added or changed: in a table that says what may pass, a packet that
+    /// passed before may be stopped now.
+    pub narrows: bool,
+}
+
+/// The commands of a transaction by their kind, in the order in which the kernel takes them.
+#[derive(Default)]
+struct Parts {
+    narrows: bool,
+    removed: BTreeMap<Arc<str>, Vec<String>>,
+    flushed: String,
+    block: String,
+    added: BTreeMap<Arc<str>, Vec<String>>,
+    deleted: String,
+    deleted_last: String,
+}
+
+impl Parts {
+    fn change(&mut self, table: &str, item: &Item, before: Option<&str>, after: Option<&str>) {
+        match item {
+            Item::Counter(name) if after.is_some() => _ = writeln!(self.block, "  counter {name} {{ }}"),
+            Item::Counter(name) => _ = writeln!(self.deleted_last, "delete counter {table} {name}"),
+            Item::Set(name) => match after {
+                Some(spec) => _ = writeln!(self.block, "  set {name} {{ {spec} }}"),
+                None => _ = writeln!(self.deleted_last, "delete set {table} {name}"),
+            },
+            Item::Chain(name) => {
+                if before.is_some() {
+                    // The rules name sets: they go before the sets do.
+                    let _ = writeln!(self.flushed, "flush chain {table} {name}");
+                }
+                let _ = match after {
+                    Some(rules) => writeln!(self.block, "  chain {name} {{\n{rules}\n  }}"),
+                    None => writeln!(self.deleted, "delete chain {table} {name}"),
+                };
+            }
+            Item::Element(set, key) => self.change_element(set, key, before, after),
+        }
+    }
+
+    fn change_element(&mut self, set: &Arc<str>, key: &str, before: Option<&str>, after: Option<&str>) {
+        self.narrows |= before.is_some() || after.is_some_and(|data| !data.is_empty());
+        if before.is_some() {
+            self.removed.entry(Arc::clone(set)).or_default().push(key.to_owned());
+        }
+        let element = match after {
+            None => return,
+            Some("") => key.to_owned(),
+            Some(data) => format!("{key} : {data}"),
+        };
+        self.added.entry(Arc::clone(set)).or_default().push(element);
+    }
+
+    /// The parts in order; empty when there is nothing to do.
+    fn script(&self, table: &str, base: &str) -> String {
+        let mut script = String::new();
+        elements(&mut script, "delete", table, &self.removed);
+        script.push_str(&self.flushed);
+        if !base.is_empty() || !self.block.is_empty() {
+            let _ = writeln!(script, "table {table} {{\n{base}{}}}", self.block);
+        }
+        elements(&mut script, "add", table, &self.added);
+        script.push_str(&self.deleted);
+        script.push_str(&self.deleted_last);
+        script
+    }
+}
+
+fn elements(script: &mut String, verb: &str, table: &str, all: &BTreeMap<Arc<str>, Vec<String>>) {
+    for (set, list) in all {
+        for some in list.chunks(ELEMENTS_PER_COMMAND) {
+            let _ = writeln!(script, "{verb} element {table} {set} {{ {} }}", some.join(", "));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn element(set: &str, key: &str) -> Item {
+        Item::Element(Arc::from(set), key.to_owned())
+    }
+
+    fn empty() -> Table<&'static str> {
+        Table::new("ip t".into(), String::new())
+    }
+
+    #[test]
+    fn an_item_stays_while_it_has_a_claim() {
+        let mut table = empty();
+        table.set(&"a", element("s", "10.0.0.1"), true);
+        table.set(&"b", element("s", "10.0.0.1"), true);
+        let first = table.take_diff().expect("added");
+        assert_eq!((first.script.as_str(), first.narrows), ("add element ip t s { 10.0.0.1 }\n", false));
+        table.set(&"a", element("s", "10.0.0.1"), false);
+        assert!(table.take_diff().is_none(), "b claims it still");
+        table.set(&"b", element("s", "10.0.0.1"), false);
+        let last = table.take_diff().expect("removed");
+        assert_eq!((last.script.as_str(), last.narrows), ("delete element ip t s { 10.0.0.1 }\n", true));
+    }
+
+    #[test]
+    fn sets_come_before_the_chains_that_name_them_and_go_after() {
+        let mut table = empty();
+        let fragment = Fragment::from([
+            (Item::Chain("c".into()), Arc::from("    ip saddr @s return")),
+            (Item::Set("s".into()), Arc::from("type ipv4_addr;")),
+            (element("egress", "10.0.0.1"), Arc::from("jump c")),
+        ]);
+        table.replace(&"a", fragment);
+        let made = table.take_diff().expect("made");
+        let expected = "table ip t {\n  set s { type ipv4_addr; }\n  chain c {\n    ip saddr @s return\n  }\n}\n\
+            add element ip t egress { 10.0.0.1 : jump c }\n";
+        assert_eq!((made.script.as_str(), made.narrows), (expected, true));
+        table.replace(&"a", Fragment::new());
+        let gone = table.take_diff().expect("gone").script;
+        let expected =
+            "delete element ip t egress { 10.0.0.1 }\nflush chain ip t c\ndelete chain ip t c\ndelete set ip t s\n";
+        assert_eq!(gone, expected);
+    }
+
+    #[test]
+    fn the_first_owner_has_an_address_that_two_claim() {
+        let mut table = empty();
+        let claim = |chain: &str| Fragment::from([(element("m", "10.0.0.1"), Arc::from(chain))]);
+        assert_eq!(table.replace(&"b", claim("jump b")), []);
+        assert!(table.take_diff().is_some());
+        assert_eq!(table.replace(&"a", claim("jump a")), []);
+        let script = table.take_diff().expect("changed").script;
+        let expected = "delete element ip t m { 10.0.0.1 }\nadd element ip t m { 10.0.0.1 : jump a }\n";
+        assert_eq!(script, expected);
+        assert_eq!(table.replace(&"c", claim("jump c")), [element("m", "10.0.0.1")], "the last owner does not get it");
+        assert!(table.take_diff().is_none());
+    }
+
+    #[test]
+    fn a_table_knows_what_the_kernel_should_hold() {
+        let base = "  map m { type ipv4_addr : verdict; }\n  chain base {\n    type filter hook forward priority 0; \
+            policy accept;\n    ip saddr vmap @m\n  }\n";
+        let mut table = Table::new("ip t".into(), base.into());
+        let fragment = Fragment::from([
+            (Item::Chain("c".into()), Arc::from("return\ndrop")),
+            (Item::Set("clients".into()), Arc::from("type ipv4_addr; flags dynamic,timeout;")),
+            (Item::Set("s".into()), Arc::from("type ipv4_addr;")),
+            (element("m", "10.0.0.1"), Arc::from("jump c")),
+            (Item::Counter("n".into()), Arc::from("")),
+        ]);
+        table.replace(&"a", fragment);
+        let rules = BTreeMap::from([("base".to_owned(), 1), ("c".to_owned(), 2)]);
+        let elements = [("m", Some(1)), ("clients", None), ("s", Some(0))];
+        let elements = elements.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        assert_eq!(table.expected(), TableContent { rules, elements });
+    }
+}

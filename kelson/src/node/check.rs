@@ -1,0 +1,101 @@
+//! `kelson check`: whether this machine can be a server or a node; and the line about it at their start.
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use kelson_check::{Host, Purpose, Report};
+use kelson_meta::version;
+
+/// What the machine is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// A control plane with this machine's node, as `kelson server`.
+    Server,
+    /// A node, as `kelson agent`.
+    Agent,
+    /// A control plane without a node, as `kelson server --disable-agent`.
+    ControlPlane,
+}
+
+/// Flags of `kelson check`.
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// What the machine is checked for.
+    #[arg(long, value_name = "ROLE", default_value = "server")]
+    pub role: Role,
+    /// The data directory that is used, or will be; its disk is measured.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+    pub data_dir: PathBuf,
+    /// Port of the API.
+    #[arg(long, value_name = "PORT", default_value_t = 6443)]
+    pub secure_port: u16,
+    /// Port of the node agent's own API.
+    #[arg(long, value_name = "PORT", default_value_t = 10250)]
+    pub kubelet_port: u16,
+    /// Socket of the container runtime, where it is not Kelson's own containerd.
+    #[arg(long, value_name = "unix:///…")]
+    pub container_runtime_endpoint: Option<String>,
+    /// Leave out what is as it should be.
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// `text`, or for programs `json`.
+    #[arg(long, short, value_name = "FORM", default_value = "text", value_parser = ["text", "json"])]
+    pub output: String,
+}
+
+impl CheckArgs {
+    fn purpose(&self) -> anyhow::Result<Purpose> {
+        Ok(Purpose {
+            server: self.role != Role::Agent,
+            node: self.role != Role::ControlPlane,
+            data_dir: std::path::absolute(&self.data_dir)?,
+            secure_port: self.secure_port,
+            kubelet_port: self.kubelet_port,
+            foreign_runtime: self.container_runtime_endpoint.is_some(),
+            built_s: built_s(),
+        })
+    }
+}
+
+/// When this program was built, seconds since the Unix epoch.
+fn built_s() -> i64 {
+    version::build().date.parse::<Timestamp>().map_or(0, Timestamp::as_second)
+}
+
+/// Prints what is found.
+///
+/// # Errors
+/// Something that stops the server or node from working.
+pub fn run(args: &CheckArgs) -> anyhow::Result<()> {
+    let report = Report { findings: kelson_check::all(&Host::this(), &args.purpose()?) };
+    match args.output.as_str() {
+        "json" => println!("{}", report.json()),
+        _ => print!("{}", report.text(args.quiet)),
+    }
+    if report.has_errors() {
+        bail!("this machine lacks what is needed: see the errors above");
+    }
+    Ok(())
+}
+
+/// Logs one line where this machine lacks what a node needs. The node starts nevertheless: what fails says so by itself, less clearly.
+pub fn at_start(foreign_runtime: bool) {
+    let purpose = Purpose {
+        server: false,
+        node: true,
+        data_dir: "/".into(),
+        secure_port: 0,
+        kubelet_port: 0,
+        foreign_runtime,
+        built_s: built_s(),
+    };
+    let errors: Vec<String> =
+        kelson_check::at_start(&Host::this(), &purpose).into_iter().map(|finding| finding.found).collect();
+    if !errors.is_empty() {
+        tracing::error!(
+            errors = errors.join("; "),
+            "this machine lacks what a node needs; `kelson check` says what to do"
+        );
+    }
+}

@@ -1,0 +1,108 @@
+//! The service manager that started this process: it hears when the process is ready, reloads, stops, and that it lives
+//! (`sd_notify(3)`). Where there is none, nothing is sent, and SIGHUP ends the process as that of a terminal should.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_platform::service::{self, Notifier};
+use kelson_platform::signals::ReloadSignal;
+use kelson_tasks::{OnPanic, Tasks};
+
+use crate::logging;
+
+/// The way to the manager, where there is one.
+#[derive(Clone, Debug)]
+pub struct Service(Option<Arc<Notifier>>);
+
+impl Service {
+    /// Finds the manager, and starts the tasks that answer it: for its watchdog, and for its requests to reload.
+    pub fn begin(tasks: &Tasks) -> Self {
+        let notifier = Notifier::from_env().unwrap_or_else(|e| {
+            tracing::warn!(error = %e, "the service manager cannot be reached: it is not told when this process is ready");
+            None
+        });
+        let service = Self(notifier.map(Arc::new));
+        if service.0.is_some() {
+            if let Some(limit) = service::watchdog() {
+                tasks.spawn("watchdog", OnPanic::Contain, service.clone().lives(limit));
+            }
+            match ReloadSignal::listen() {
+                Ok(signal) => drop(tasks.spawn("reload", OnPanic::Contain, service.clone().reloads(signal))),
+                Err(e) => tracing::warn!(error = %e, "SIGHUP is not heard: a reload ends this process"),
+            }
+        }
+        service
+    }
+
+    /// What is said serves its clients from now on.
+    pub fn ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={status}"));
+    }
+
+    /// The process is on its way to its end.
+    pub fn stopping(&self) {
+        self.send("STOPPING=1\nSTATUS=stopping");
+    }
+
+    fn send(&self, state: &str) {
+        if let Some(Err(e)) = self.0.as_ref().map(|notifier| notifier.send(state)) {
+            tracing::warn!(error = %e, state, "the service manager did not take a message");
+        }
+    }
+
+    /// Twice as often as asked: a task that comes late by as much as the limit is not alive.
+    async fn lives(self, limit: Duration) {
+        let mut turns = tokio::time::interval(limit / 2);
+        loop {
+            turns.tick().await;
+            self.send("WATCHDOG=1");
+        }
+    }
+
+    /// Files with rules, keys and certificates are read again whenever they change. A reload puts the log back to what the process was
+    /// started with.
+    async fn reloads(self, mut signal: ReloadSignal) {
+        loop {
+            signal.asked().await;
+            self.send("RELOADING=1");
+            match logging::restore() {
+                Ok(()) => tracing::info!("reloaded: the log level is the one of the start; flags need a restart"),
+                Err(e) => tracing::warn!(error = %e, "reload: the log level stays"),
+            }
+            self.send("READY=1");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    fn heard(manager: &std::os::unix::net::UnixDatagram) -> String {
+        let mut read = [0; 256];
+        let length = manager.recv(&mut read).unwrap();
+        String::from_utf8_lossy(&read[..length]).into_owned()
+    }
+
+    #[cfg(unix)]
+    #[tokio::test(start_paused = true)]
+    async fn the_manager_hears_that_the_process_is_ready_lives_and_stops() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("notify");
+        let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+        let service = Service(Some(Arc::new(Notifier::new(path.as_os_str()).unwrap())));
+        service.ready("serves");
+        assert_eq!(heard(&manager), "READY=1\nSTATUS=serves");
+        let limit = Duration::from_secs(60);
+        let alive = tokio::time::timeout(limit * 2 + limit / 4, service.clone().lives(limit));
+        assert!(alive.await.is_err(), "it never ends");
+        for _ in 0..5 {
+            assert_eq!(heard(&manager), "WATCHDOG=1");
+        }
+        service.stopping();
+        assert!(heard(&manager).starts_with("STOPPING=1\n"));
+        drop(manager);
+        service.ready("no manager is there any more");
+        Service(None).ready("there never was one");
+    }
+}

@@ -40,7 +40,7 @@ pub struct Outcome {
     pub refused: Vec<String>,
 }
 
-/// What stands for the value of a secret.
+/// Printed instead of the value of a secret.
 const MASK: &str = "(hidden)";
 
 /// Translates settings for Kelson's `command`, whose name is that of k3s'.

@@ -1,5 +1,5 @@
 //! Keeps manifests applied that the program reads from files: each file when it changes and at every start, by server-side apply. An
-//! object stays when its file goes, unless it is to be pruned. Rooms: `desired` (pure) ← `parent` ← `apply` ← this.
+//! object stays when its file goes, unless it asks to be pruned. Rooms: `desired` (pure) ← `parent` ← `apply` ← this.
 mod apply;
 mod desired;
 mod parent;
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use self::apply::{Applier, prune};
-use self::desired::{Kept, MANAGER, ManifestKey, in_order, kept, pending};
+use self::desired::{DesiredObjects, MANAGER, ManifestKey, in_order, kept, pending};
 use self::parent::Parent;
 use crate::shared::context::{Context, SyncError};
 use crate::shared::manifest_set::ManifestSet;
@@ -28,7 +28,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_s
 const LINE_CHARS_MAX: usize = 400;
 /// Longest status, in characters: a ConfigMap holds 1 MiB.
 const STATUS_CHARS_MAX: usize = 200_000;
-/// Longest reason in an event, in characters: the API takes 1024 bytes with what stands before it.
+/// Longest reason in an event, in characters: the API takes 1024 bytes with the words before it.
 const MESSAGE_CHARS_MAX: usize = 700;
 
 /// A text with its end left out where it is too long.
@@ -127,7 +127,7 @@ impl ManifestController {
     }
 
     /// The ConfigMap, written with the kinds of all that is about to be applied; `None` where there is nothing to do.
-    async fn parent(&self, set: &ManifestSet, kept: &Kept) -> Result<Option<Parent>, SyncError> {
+    async fn parent(&self, set: &ManifestSet, kept: &DesiredObjects) -> Result<Option<Parent>, SyncError> {
         let known = self.state.lock().parent.clone();
         let before = match known {
             Some((parent, _)) => Some(parent),
@@ -186,7 +186,7 @@ impl ManifestController {
         }
     }
 
-    async fn prune(&self, set: &Arc<ManifestSet>, parent: &Parent, kept: &Kept) -> Result<(), SyncError> {
+    async fn prune(&self, set: &Arc<ManifestSet>, parent: &Parent, kept: &DesiredObjects) -> Result<(), SyncError> {
         let is_done = self.state.lock().pruned.as_ref().is_some_and(|done| Arc::ptr_eq(done, set));
         if is_done || parent.group_kinds.is_empty() {
             return Ok(());

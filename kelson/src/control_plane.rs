@@ -131,8 +131,8 @@ impl ControlPlane {
         let manager = Registry::of_component();
         let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
         let manifests = manifests::follow(dir, args.manifests_prune, &tasks).await?;
-        let controllers = (tasks.child("controllers"), manager.clone(), signed_with, manifests);
-        let controllers = start_controllers(args, &ranges, &api, &pki, address, controllers)?;
+        let controllers = (tasks.child("controllers"), manager.clone(), signed_with);
+        let controllers = start_controllers(args, &ranges, &api, &pki, address, controllers, manifests)?;
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
         let scheduler = Scheduler::start(scheduling(args)?, scheduler, Arc::clone(&clock), None, &tasks);
         for name in ["controller-manager", "scheduler"] {
@@ -198,12 +198,8 @@ fn start_controllers(
     api: &Running,
     pki: &ClusterPki,
     address: IpAddr,
-    (tasks, metrics, authorities, manifests): (
-        Tasks,
-        Registry,
-        watch::Receiver<Authorities>,
-        watch::Receiver<Arc<ManifestSet>>,
-    ),
+    (tasks, metrics, authorities): (Tasks, Registry, watch::Receiver<Authorities>),
+    manifests: watch::Receiver<Arc<ManifestSet>>,
 ) -> anyhow::Result<kelson_controllers::Running> {
     let issuer = TokenIssuer::new(pki.service_account.clone(), IssuerOptions::default());
     let sign = move |namespace: &str, account: &str, uid: &str, secret: &str| {

@@ -13,7 +13,7 @@ pub fn tests() -> Vec<Test> {
 }
 
 fn it_says_what_to_do_next(_: &Subject) -> Outcome {
-    let server = Process::start(&[], &repo_root().join(".cache/images"))?;
+    let server = Process::start(&["--node-labels=tier=edge"], &repo_root().join(".cache/images"))?;
     let said = server.log();
     for command in ["export KUBECONFIG=", "kubectl get nodes", "kelson token create --print-join-command"] {
         ensure!(said.contains(command), "{command}: {said}");
@@ -27,6 +27,8 @@ fn it_says_what_to_do_next(_: &Subject) -> Outcome {
         })
     };
     ready("a ready node with its role")?;
+    let tier = server.kubectl().ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.labels.tier}"])?;
+    ensure!(tier == "edge", "the label that a flag sets: {tier:?}");
     server.terminate()?;
     server.launch()?;
     ready("the node of the second start")?;

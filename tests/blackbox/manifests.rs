@@ -76,7 +76,7 @@ fn files_become_objects(_: &Subject) -> Outcome {
         "--show-managed-fields",
     ])?;
     ensure!(managers == "kelson-manifests", "{managers}");
-    // A mistake is an event, and others go on.
+    // A mistake is an event, and the other files are applied.
     write("40-broken.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: [")?;
     eventually("the event", PATIENCE, || {
         let events = k.ok(&[

@@ -13,7 +13,7 @@ use super::expand::{Expanded, expand, lenient, of_words};
 use super::keys::keys;
 use crate::k3s;
 
-/// What stands for the value of a secret.
+/// Printed instead of the value of a secret.
 const MASK: &str = "(hidden)";
 
 /// Whose configuration is printed, and in which form.
@@ -35,7 +35,7 @@ pub struct ViewArgs {
 
 /// A flag with the value in effect.
 #[derive(Debug, PartialEq, Eq)]
-struct Shown {
+struct EffectiveFlag {
     flag: String,
     is_list: bool,
     values: Vec<String>,
@@ -79,7 +79,7 @@ fn words(args: &ViewArgs) -> Vec<OsString> {
     words
 }
 
-fn effective(command: &Command, matches: &ArgMatches, expanded: &Expanded) -> Vec<Shown> {
+fn effective(command: &Command, matches: &ArgMatches, expanded: &Expanded) -> Vec<EffectiveFlag> {
     let keys = keys(command);
     let mut all = Vec::new();
     for arg in command.get_arguments() {
@@ -99,14 +99,15 @@ fn effective(command: &Command, matches: &ArgMatches, expanded: &Expanded) -> Ve
         if key.is_secret {
             values.iter_mut().for_each(|value| MASK.clone_into(value));
         }
-        all.push(Shown { flag: flag.clone(), is_list: key.is_list, values, sources });
+        all.push(EffectiveFlag { flag: flag.clone(), is_list: key.is_list, values, sources });
     }
     all.sort_by(|one, other| one.flag.cmp(&other.flag));
     all
 }
 
-fn table(all: &[Shown]) -> String {
-    let shown = |one: &Shown| if one.is_list { format!("[{}]", one.values.join(",")) } else { one.values.concat() };
+fn table(all: &[EffectiveFlag]) -> String {
+    let shown =
+        |one: &EffectiveFlag| if one.is_list { format!("[{}]", one.values.join(",")) } else { one.values.concat() };
     let rows: Vec<[String; 3]> = std::iter::once(["KEY", "VALUE", "SOURCE"].map(String::from))
         .chain(all.iter().map(|one| [one.flag.clone(), shown(one), one.sources.join(" ")]))
         .collect();
@@ -120,7 +121,7 @@ fn table(all: &[Shown]) -> String {
     out
 }
 
-fn tree(command: &str, all: &[Shown]) -> Value {
+fn tree(command: &str, all: &[EffectiveFlag]) -> Value {
     let settings: Map<String, Value> = all
         .iter()
         .map(|one| {

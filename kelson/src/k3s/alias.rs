@@ -14,7 +14,7 @@ pub enum Scope {
 /// A value in Kelson's terms: flags with their values, or why there is none.
 pub type Converted = Result<Vec<(&'static str, String)>, String>;
 
-/// What stands for a flag here.
+/// The counterpart of a flag in Kelson.
 #[derive(Debug, Clone, Copy)]
 pub enum Counterpart {
     /// A flag of the same name and meaning.
@@ -27,9 +27,9 @@ pub enum Counterpart {
     Arguments,
     /// Parts to leave out, of which those count that Kelson has.
     Parts,
-    /// Nothing is to be set: it is so anyway.
+    /// Nothing needs to be set: Kelson does so anyway.
     Unneeded,
-    /// Nothing stands for it.
+    /// Kelson has no counterpart.
     Refused,
 }
 
@@ -50,7 +50,7 @@ pub struct Alias {
     pub is_secret: bool,
     /// Whether it is true or false, so that a word after it is not its value.
     pub is_truth: bool,
-    /// What stands for it here.
+    /// The counterpart in Kelson.
     pub to: Counterpart,
     /// What a reader must know of it: differences, or why it has no counterpart and what to do instead.
     pub note: &'static str,
@@ -112,7 +112,7 @@ impl Alias {
         self
     }
 
-    /// With the letter that stands for it.
+    /// With the letter of its short form.
     pub const fn letter(mut self, letter: char) -> Self {
         self.letter = Some(letter);
         self

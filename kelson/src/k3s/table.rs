@@ -1,4 +1,4 @@
-//! k3s' flags and environment variables with what stands for them here: the one table of them. Names are those of `k3s server --help`
+//! k3s' flags and environment variables with their counterparts in Kelson: the one table of them. Names are those of `k3s server --help`
 //! and `k3s agent --help` of 1.36; `docs/k3s.md` is written from it.
 use super::alias::{Alias, Converted, arguments, converts, named, parts, refused, same, unneeded};
 
@@ -50,8 +50,8 @@ pub const ALIASES: &[Alias] = &[
     refused("resolv-conf", "`resolvConf` in the KubeletConfiguration that --kubelet-config names").variable("K3S_RESOLV_CONF"),
     // Client.
     named("write-kubeconfig", "kubeconfig-out").letter('o').server().variable("K3S_KUBECONFIG_OUTPUT"),
-    refused("write-kubeconfig-mode", "kubeconfigs are their owner's alone; give users credentials of their own").server().variable("K3S_KUBECONFIG_MODE").unless("600"),
-    refused("write-kubeconfig-group", "kubeconfigs are their owner's alone; give users credentials of their own").server().variable("K3S_KUBECONFIG_GROUP"),
+    refused("write-kubeconfig-mode", "only its owner reads a kubeconfig; give each user separate credentials").server().variable("K3S_KUBECONFIG_MODE").unless("600"),
+    refused("write-kubeconfig-group", "only its owner reads a kubeconfig; give each user separate credentials").server().variable("K3S_KUBECONFIG_GROUP"),
     refused("helm-job-image", HELM).server(),
     // Cluster.
     same("token").letter('t').agent().variable("K3S_TOKEN").secret().note("in the form abcdef.0123456789abcdef, as `kelson token create` prints it"),
@@ -125,8 +125,8 @@ pub const ALIASES: &[Alias] = &[
     // Node.
     same("node-name").variable("K3S_NODE_NAME"),
     refused("with-node-id", "set --node-name").truth(),
-    refused("node-label", "labels are set by `kubectl label node`"),
-    refused("node-taint", "`registerWithTaints` in the KubeletConfiguration that --kubelet-config names"),
+    named("node-label", "node-labels"),
+    named("node-taint", "register-with-taints"),
     same("node-ip").letter('i').note("one address"),
     refused("node-external-ip", "a node has one address, --node-ip"),
     refused("node-internal-dns", "a node has one address, --node-ip"),

@@ -40,7 +40,7 @@ pub struct Outcome {
     pub refused: Vec<String>,
 }
 
-/// What stands for the value of a secret.
+/// Printed instead of the value of a secret.
 const MASK: &str = "(hidden)";
 
 /// Translates settings for Kelson's `command`, whose name is that of k3s'.
@@ -226,6 +226,9 @@ mod tests {
     #[test]
     fn a_flag_may_mean_something_else_to_an_agent() {
         assert_eq!(translated("agent", "K3S_URL", &["https://a:6443"]), "server=https://a:6443");
+        assert_eq!(translated("agent", "node-label", &["tier=edge"]), "node-labels=tier=edge");
+        let taint = translated("agent", "node-taint", &["a=b:Nope"]);
+        assert!(taint.starts_with("refused: invalid value"), "{taint}");
         assert!(translated("server", "K3S_URL", &["https://a:6443"]).starts_with("refused"));
     }
 

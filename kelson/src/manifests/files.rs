@@ -17,7 +17,7 @@ const FILES_MAX: usize = 2000;
 /// How a file is named that has its neighbour left alone: `app.yaml.skip`.
 const SKIP: &str = ".skip";
 
-/// What tells that a file is the one that was read.
+/// What a file had when it was read; a difference means that it changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     real: PathBuf,

@@ -274,6 +274,7 @@ fn kubelet_config(
     config.container_logs_dir = Some(pod_logs::CONTAINER_LOGS.into());
     let usual_logs = config.pod_logs_dir.clone();
     let laid = configure(&mut config, file, &FieldArgs::default(), &args.images)?;
+    args.registration.apply(&mut config);
     if config.pod_logs_dir == usual_logs {
         config.pod_logs_dir = pod_logs::choose(dir);
     }

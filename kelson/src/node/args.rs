@@ -3,9 +3,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use kelson_kubelet::RegisterTaint;
 
 use super::check::CheckArgs;
-use crate::args::{HostArgs, LogArgs, duration};
+use crate::args::{HostArgs, LogArgs, duration, pair};
 use crate::config::ConfigArgs;
 
 /// The commands that only a machine with a node has.
@@ -55,7 +56,39 @@ pub struct NodeArgs {
     #[arg(long, value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,
     #[command(flatten)]
+    pub registration: RegistrationArgs,
+    #[command(flatten)]
     pub images: ImageArgs,
+}
+
+/// What a node registers with: what server, agent and kubelet share.
+#[derive(Args, Debug, Clone)]
+pub struct RegistrationArgs {
+    /// Taints of this node at registration.
+    #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', value_parser = taint)]
+    pub register_with_taints: Vec<RegisterTaint>,
+    /// Labels of this node at registration.
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
+    pub node_labels: Vec<(String, String)>,
+}
+
+impl RegistrationArgs {
+    /// Lays the flags over what a file says: taints in place of its taints, labels beside its labels.
+    pub fn apply(&self, config: &mut kelson_kubelet::Config) {
+        if !self.register_with_taints.is_empty() {
+            config.register_with_taints.clone_from(&self.register_with_taints);
+        }
+        config.node_labels.extend(self.node_labels.iter().cloned());
+    }
+}
+
+fn taint(text: &str) -> Result<RegisterTaint, String> {
+    let (about, effect) = text.rsplit_once(':').ok_or("must be KEY=VALUE:EFFECT")?;
+    let (key, value) = about.split_once('=').unwrap_or((about, ""));
+    if key.is_empty() || !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
+        return Err("must be KEY=VALUE:EFFECT with effect NoSchedule, PreferNoSchedule or NoExecute".to_owned());
+    }
+    Ok(RegisterTaint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() })
 }
 
 /// How a node pulls images: what server, agent and kubelet share.

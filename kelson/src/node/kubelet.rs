@@ -2,7 +2,6 @@
 //! service proxy are others' work here, as they are there.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,14 +14,14 @@ use kelson_client::{Client, Transport};
 use kelson_cri::{CriClient, Limits};
 use kelson_kubelet::config::file::{self as configuration, FileSettings, HEALTHZ_PORT, LoggingSettings, PORT_DEFAULT};
 use kelson_kubelet::volumes::mounts::KernelMounts;
-use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
+use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, Running};
 use kelson_meta::{Clock, SystemClock};
 
-use super::args::ImageArgs;
+use super::args::{ImageArgs, RegistrationArgs};
 use super::fields::FieldArgs;
 use super::placement::PlacementArgs;
 use super::{credentials, pod_logs};
-use crate::args::{VerbosityArgs, pair};
+use crate::args::VerbosityArgs;
 use crate::host;
 
 /// How soon the kernel ends a kubelet when memory is short: after nearly everything else.
@@ -62,12 +61,8 @@ pub struct KubeletArgs {
     /// Register this node with the API server.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub register_node: Option<bool>,
-    /// Taints of this node at registration.
-    #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', value_parser = taint)]
-    pub register_with_taints: Vec<RegisterTaint>,
-    /// Labels of this node at registration.
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
-    pub node_labels: Vec<(String, String)>,
+    #[command(flatten)]
+    pub registration: RegistrationArgs,
     /// Addresses of the cluster's DNS server.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
     pub cluster_dns: Vec<IpAddr>,
@@ -107,15 +102,6 @@ impl KubeletArgs {
     pub fn log_level(&self) -> &str {
         self.verbosity.log_level()
     }
-}
-
-fn taint(text: &str) -> Result<RegisterTaint, String> {
-    let (about, effect) = text.rsplit_once(':').ok_or("must be KEY=VALUE:EFFECT")?;
-    let (key, value) = about.split_once('=').unwrap_or((about, ""));
-    if key.is_empty() || !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
-        return Err("must be KEY=VALUE:EFFECT with effect NoSchedule, PreferNoSchedule or NoExecute".to_owned());
-    }
-    Ok(RegisterTaint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() })
 }
 
 /// Lays the configuration file and the image flags over `config`, and looks whether the credential providers are sound.
@@ -262,10 +248,7 @@ fn flags(args: &KubeletArgs, config: &mut Config) {
     config.rotate_certificates = args.rotate_certificates.unwrap_or(config.rotate_certificates);
     config.fail_swap_on = args.fail_swap_on.unwrap_or(config.fail_swap_on);
     config.register_node = args.register_node.unwrap_or(config.register_node);
-    if !args.register_with_taints.is_empty() {
-        config.register_with_taints.clone_from(&args.register_with_taints);
-    }
-    config.node_labels.extend(args.node_labels.iter().cloned().collect::<BTreeMap<_, _>>());
+    args.registration.apply(config);
     if !args.cluster_dns.is_empty() {
         config.cluster_dns.clone_from(&args.cluster_dns);
     }

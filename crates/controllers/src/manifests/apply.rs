@@ -7,7 +7,7 @@ use kelson_client::{
 };
 use serde_json::{Value, json};
 
-use super::desired::{Kept, MANAGER, ManifestKey, is_pruned};
+use super::desired::{DesiredObjects, MANAGER, ManifestKey, is_pruned};
 use super::parent::{PART_OF, set_id};
 use crate::shared::context::SyncError;
 use crate::shared::discovery::{ApiResource, discover, resources_of};
@@ -89,7 +89,7 @@ fn prepare(object: &mut Value, pruned: bool) {
 pub async fn prune(
     client: &Client,
     group_kinds: &BTreeSet<String>,
-    kept: &Kept,
+    kept: &DesiredObjects,
 ) -> Result<Vec<ManifestKey>, SyncError> {
     let served = discover(client).await?;
     if let Some((version, why)) = served.failed.first() {

@@ -79,9 +79,9 @@ pub fn is_pruned(object: &Value, by_default: bool) -> bool {
     }
 }
 
-/// What is to be kept of pruned objects.
+/// The objects that the manifests have, and which kinds of them are pruned.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct DesiredObjects {
     /// Every object that a manifest has.
     pub objects: BTreeSet<ManifestKey>,
     /// Kinds of those that are pruned, as `GROUP_KIND`.
@@ -93,8 +93,8 @@ pub struct Kept {
 }
 
 /// What a set keeps.
-pub fn kept(set: &ManifestSet) -> Kept {
-    let mut kept = Kept { is_whole: set.complete, ..Kept::default() };
+pub fn kept(set: &ManifestSet) -> DesiredObjects {
+    let mut kept = DesiredObjects { is_whole: set.complete, ..DesiredObjects::default() };
     for file in &set.files {
         kept.is_whole &= file.objects.is_ok();
         for object in file.objects.iter().flatten() {
@@ -116,7 +116,7 @@ pub fn kept(set: &ManifestSet) -> Kept {
     kept
 }
 
-impl Kept {
+impl DesiredObjects {
     /// Whether a manifest has the object. One that names no namespace is in `default`, or in none.
     pub fn has(&self, key: &ManifestKey) -> bool {
         let without = || ManifestKey { namespace: String::new(), ..key.clone() };
@@ -124,7 +124,7 @@ impl Kept {
     }
 }
 
-/// Files whose objects are to be applied: those that changed since they were, and those of which something failed.
+/// Files whose objects must be applied: those that changed since they were applied, and those of which an object failed.
 pub fn pending<'s>(set: &'s ManifestSet, applied: &BTreeMap<String, [u8; 32]>) -> Vec<&'s ManifestFile> {
     let is_pending =
         |file: &&ManifestFile| !file.skipped && file.objects.is_ok() && applied.get(&file.name) != Some(&file.digest);

@@ -1,5 +1,5 @@
 //! Keeps manifests applied that the program reads from files: each file when it changes and at every start, by server-side apply. An
-//! object stays when its file goes, unless it is to be pruned. Rooms: `desired` (pure) ← `parent` ← `apply` ← this.
+//! object stays when its file goes, unless it asks to be pruned. Rooms: `desired` (pure) ← `parent` ← `apply` ← this.
 mod apply;
 mod desired;
 mod parent;
@@ -16,13 +16,28 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use self::apply::{Applier, prune};
-use self::desired::{Kept, MANAGER, ManifestKey, in_order, kept, pending};
+use self::desired::{DesiredObjects, MANAGER, ManifestKey, in_order, kept, pending};
 use self::parent::Parent;
 use crate::shared::context::{Context, SyncError};
 use crate::shared::manifest_set::ManifestSet;
 
 /// Between tries of what failed.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
+
+/// Longest line of the status, in characters.
+const LINE_CHARS_MAX: usize = 400;
+/// Longest status, in characters: a ConfigMap holds 1 MiB.
+const STATUS_CHARS_MAX: usize = 200_000;
+/// Longest reason in an event, in characters: the API takes 1024 bytes with the words before it.
+const MESSAGE_CHARS_MAX: usize = 700;
+
+/// A text with its end left out where it is too long.
+fn shortened(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
 
 /// The work: all of it at once, since an object of one file may need those of another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +127,7 @@ impl ManifestController {
     }
 
     /// The ConfigMap, written with the kinds of all that is about to be applied; `None` where there is nothing to do.
-    async fn parent(&self, set: &ManifestSet, kept: &Kept) -> Result<Option<Parent>, SyncError> {
+    async fn parent(&self, set: &ManifestSet, kept: &DesiredObjects) -> Result<Option<Parent>, SyncError> {
         let known = self.state.lock().parent.clone();
         let before = match known {
             Some((parent, _)) => Some(parent),
@@ -171,7 +186,7 @@ impl ManifestController {
         }
     }
 
-    async fn prune(&self, set: &Arc<ManifestSet>, parent: &Parent, kept: &Kept) -> Result<(), SyncError> {
+    async fn prune(&self, set: &Arc<ManifestSet>, parent: &Parent, kept: &DesiredObjects) -> Result<(), SyncError> {
         let is_done = self.state.lock().pruned.as_ref().is_some_and(|done| Arc::ptr_eq(done, set));
         if is_done || parent.group_kinds.is_empty() {
             return Ok(());
@@ -204,9 +219,9 @@ impl ManifestController {
                 }
                 (Ok(objects), None) => format!("{name}: {} objects applied", objects.len()),
             };
-            lines.push(line);
+            lines.push(shortened(&line, LINE_CHARS_MAX));
         }
-        let parent = self.note(now, failed, lines.join("\n"));
+        let parent = self.note(now, failed, shortened(&lines.join("\n"), STATUS_CHARS_MAX));
         match parent {
             Some(parent) => self.write(parent).await,
             None => Ok(()),
@@ -225,7 +240,7 @@ impl ManifestController {
             let is_parsed = failed.contains_key(name);
             let (reason, what) =
                 if is_parsed { ("ApplyManifestFailed", "Applying") } else { ("ParseManifestFailed", "Reading") };
-            let why = why.join("; ");
+            let why = shortened(&why.join("; "), MESSAGE_CHARS_MAX);
             tracing::warn!(file = name, error = why, "manifest is not applied");
             Self::event(
                 &self.recorder,

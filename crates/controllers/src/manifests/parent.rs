@@ -8,7 +8,7 @@ use kelson_client::{Client, ClientError, ObjectRef, PatchKind, WriteOptions};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::desired::{Kept, MANAGER};
+use super::desired::{DesiredObjects, MANAGER};
 
 /// Namespace of the ConfigMap.
 pub const NAMESPACE: &str = "kube-system";
@@ -53,7 +53,7 @@ impl Parent {
     }
 
     /// The same with the kinds and namespaces of `kept` as well, or instead.
-    pub fn with(&self, kept: &Kept, instead: bool) -> Self {
+    pub fn with(&self, kept: &DesiredObjects, instead: bool) -> Self {
         let mut parent = self.clone();
         if instead {
             parent.group_kinds.clear();
@@ -116,10 +116,10 @@ mod tests {
     #[test]
     fn it_reads_what_it_writes() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        let kept = Kept {
+        let kept = DesiredObjects {
             group_kinds: set(&["ConfigMap", "Deployment.apps"]),
             namespaces: set(&["default", NAMESPACE]),
-            ..Kept::default()
+            ..DesiredObjects::default()
         };
         let before = Parent { group_kinds: set(&["Secret"]), status: "a".into(), ..Parent::default() };
         let more = before.with(&kept, false);

@@ -183,3 +183,9 @@ async fn what_went_while_the_server_was_down_is_pruned_at_its_start() {
     becomes(&f.api, "gone", None).await;
     assert!(data(&f.api, "exempt").await.is_some());
 }
+
+#[test]
+fn long_reasons_are_cut() {
+    assert_eq!(super::shortened("äöü", 3), "äöü");
+    assert_eq!(super::shortened("äöüß", 3), "äöü…");
+}

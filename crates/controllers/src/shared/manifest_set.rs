@@ -1,4 +1,4 @@
-//! Manifests that are to be kept applied, as the program that reads their files hands them in.
+//! Manifests that a controller keeps applied, as the program reads them from files.
 use std::sync::Arc;
 
 use serde_json::Value;

@@ -1,6 +1,5 @@
-//! What the store asks of whoever encrypts records on their way to the disk. Records in memory, and with them all reads, are
-//! in the clear; a store without such a one has no step here at all. Which resources are encrypted, and how, is not
-//! this crate's business.
+//! The interface between the store and the encryption of its records on the disk. Records in memory are unencrypted, and so are all
+//! reads. A store without encryption skips this step. The implementation of [`AtRest`] decides which resources are encrypted, and how.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,29 +10,29 @@ use crate::event::EventKind;
 use crate::key::{Key, Resource};
 use crate::record::Record;
 
-/// Names a way of writing (a provider and its key) for the life of the process, so that records which are written in
-/// another way than new ones can be told.
+/// Identifies a way of writing records (a provider and its key) while the process runs, so that the store can recognize records that
+/// were written differently than new ones would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Writer(pub u32);
 
 impl Writer {
-    /// Writes things as they are.
+    /// Writes records unencrypted.
     pub const CLEAR: Self = Self(0);
 }
 
-/// A value as it is written, and who wrote it.
+/// An encrypted value, and the way in which it was encrypted.
 pub struct Sealed {
-    /// With the prefix that names provider and key.
+    /// The encrypted bytes, after a prefix that names the provider and the key.
     pub bytes: Vec<u8>,
-    /// Who wrote it.
+    /// The provider and key that encrypted the value.
     pub writer: Writer,
 }
 
-/// A value that was read back.
+/// A decrypted value, and the way in which it was encrypted.
 pub struct Opened {
-    /// What was sealed.
+    /// The unencrypted bytes.
     pub plain: Vec<u8>,
-    /// Who wrote it.
+    /// The provider and key that had encrypted the value.
     pub writer: Writer,
 }
 
@@ -48,20 +47,20 @@ pub enum SealError {
     Invalid(String),
 }
 
-/// Encrypts records for the disk. Calls of `seal` come from the committer, in the order of commits: they must not wait.
+/// Encrypts records for the disk. The committer calls `seal` in the order of commits, so `seal` must not wait.
 pub trait AtRest: Send + Sync {
-    /// Who writes the records of a resource now; `None` when nobody can at the moment.
+    /// The provider and key that would write a record of this resource now, or `None` if no provider can at the moment.
     fn writer(&self, resource: Resource) -> Option<Writer>;
 
-    /// What to write instead of `plain`; `None` when it is to be written as it is. Asked only where [`AtRest::writer`] was not
-    /// [`Writer::CLEAR`] just before: a configuration may have been taken up in between.
+    /// Encrypts `plain`, or returns `None` if it is to be written unencrypted. The store calls this only after [`AtRest::writer`] returned
+    /// something else than [`Writer::CLEAR`]; the configuration may have been reloaded in between.
     ///
     /// # Errors
-    /// The key is not to be had now.
+    /// Returns an error if the key is not available now.
     fn seal(&self, key: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError>;
 
-    /// Whether records of a resource may be on the disk in the clear: a provider that changes nothing (`identity`) is among its
-    /// providers, or it has none.
+    /// Whether records of the resource may be unencrypted on the disk: its providers include one that changes nothing (`identity`), or
+    /// it has no providers.
     fn reads_clear(&self, resource: Resource) -> bool;
 
     /// What `seal` was given. May wait for one answer of a key service, so it is called where threads may wait.
@@ -71,7 +70,7 @@ pub trait AtRest: Send + Sync {
     fn open(&self, key: &Key, sealed: &[u8]) -> Result<Opened, SealError>;
 }
 
-/// Who wrote each record that is not in the clear, by creation revision.
+/// The writer of each record that is encrypted on the disk, by the record's creation revision.
 #[derive(Default)]
 pub(crate) struct Writers {
     at_rest: Option<Arc<dyn AtRest>>,
@@ -87,7 +86,7 @@ impl Writers {
         self.at_rest.as_deref()
     }
 
-    /// A record was stored, or deleted.
+    /// Notes that a record was stored or deleted.
     pub fn note(&self, kind: EventKind, record: &Record, writer: Writer) {
         if self.at_rest.is_none() {
             return;
@@ -100,17 +99,17 @@ impl Writers {
         }
     }
 
-    /// Whether a record was written in the clear.
+    /// Whether the record is unencrypted on the disk.
     pub fn is_clear(&self, record: &Record) -> bool {
         !self.wrote.lock().contains_key(&record.create_revision())
     }
 
-    /// Nothing is known of who wrote what: everything is about to be told anew.
+    /// Forgets all writers, before all records are noted again.
     pub fn forget(&self) {
         self.wrote.lock().clear();
     }
 
-    /// Whether a record would be written in another way now than it was.
+    /// Whether the record would be written differently now than when it was stored.
     pub fn is_stale(&self, record: &Record) -> bool {
         let Some(now) = self.at_rest().and_then(|at_rest| at_rest.writer(record.key().resource)) else { return false };
         now != self.wrote.lock().get(&record.create_revision()).copied().unwrap_or(Writer::CLEAR)

@@ -1,5 +1,5 @@
-//! A body to be stored: canonical JSON with an empty `metadata.resourceVersion` into which the committer splices the
-//! revision. Making JSON canonical is left to the callers.
+//! The body of a write: canonical JSON with an empty `metadata.resourceVersion`, into which the committer splices the revision. The
+//! callers make the JSON canonical.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use crate::error::StoreError;
 use crate::limits::BODY_BYTES_MAX;
 use crate::record::Record;
 
-/// An object's canonical JSON whose `metadata.resourceVersion` is the empty string, and where that string opens.
+/// An object's canonical JSON in which `metadata.resourceVersion` is the empty string, and the offset of that string.
 #[derive(Clone, Debug)]
 pub struct Body {
     bytes: Bytes,
@@ -15,10 +15,10 @@ pub struct Body {
 }
 
 impl Body {
-    /// A body whose `"resourceVersion":""` has its second quote at `at`: the revision is put before that byte.
+    /// Makes a body from JSON in which the closing quote of `"resourceVersion":""` is at `at`. The revision is inserted before that byte.
     ///
     /// # Errors
-    /// [`StoreError::BadBody`] if there is no `"resourceVersion":""` around `at`; [`StoreError::TooLarge`].
+    /// Returns [`StoreError::BadBody`] if `"resourceVersion":""` is not around `at`, and [`StoreError::TooLarge`] if it is too long.
     pub fn new(bytes: impl Into<Bytes>, at: usize) -> Result<Self, StoreError> {
         const FIELD: &[u8] = b"\"resourceVersion\":\"";
         let bytes = bytes.into();
@@ -29,11 +29,11 @@ impl Body {
         if fits { Ok(Self { bytes, at }) } else { Err(StoreError::BadBody) }
     }
 
-    /// A body whose place for the revision is found by walking the JSON: the empty string under
-    /// `metadata.resourceVersion`, wherever else that name appears.
+    /// Makes a body and finds the offset by walking the JSON. The offset is that of the empty string under `metadata.resourceVersion`;
+    /// the same name elsewhere in the object does not matter.
     ///
     /// # Errors
-    /// As [`Body::new`].
+    /// See [`Body::new`].
     pub fn locate(bytes: impl Into<Bytes>) -> Result<Self, StoreError> {
         let bytes = bytes.into();
         let mut walk = Walk { bytes: &bytes, at: 0 };
@@ -42,25 +42,25 @@ impl Body {
         Self::new(bytes, at)
     }
 
-    /// The JSON, with the empty text where the revision is to stand.
+    /// The JSON, in which the revision is the empty string.
     #[must_use]
     pub fn json(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Length without the revision.
+    /// The length in bytes without the revision.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Never true: the smallest body holds its field names.
+    /// Always false: the shortest body contains its field names.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The body with the revision in place, and the offset at which the revision begins.
+    /// Returns the bytes with the revision inserted, and the offset of the revision.
     pub(crate) fn splice(&self, revision: u64) -> (Bytes, u32) {
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(revision).as_bytes();
@@ -71,20 +71,20 @@ impl Body {
         (Bytes::from(whole), self.at as u32)
     }
 
-    /// The parts before and after the revision.
+    /// The parts of the JSON before and after the revision.
     pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
         self.bytes.split_at(self.at)
     }
 }
 
-/// A walk over compact JSON that was made by an encoder: it skips values without checking them.
+/// A walk over compact JSON that an encoder made. It skips values without checking them.
 struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl Walk<'_> {
-    /// Standing at an object's brace, moves to the value of its member `name`.
+    /// Moves from an object's opening brace to the value of its member `name`.
     fn enter_member(&mut self, name: &[u8]) -> Option<()> {
         if self.peek()? != b'{' {
             return None;
@@ -114,7 +114,7 @@ impl Walk<'_> {
         self.bytes.get(self.at).copied()
     }
 
-    /// Standing at a quote, moves past the closing one.
+    /// Moves from a string's opening quote past its closing quote.
     fn skip_string(&mut self) -> Option<()> {
         self.at += 1;
         loop {
@@ -128,7 +128,7 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// Moves past one value of any depth, counting brackets instead of recursing.
+    /// Moves past one value of any depth. It counts brackets and does not recurse.
     fn skip_value(&mut self) -> Option<()> {
         let mut depth = 0usize;
         loop {
@@ -159,7 +159,7 @@ impl Walk<'_> {
 }
 
 impl Record {
-    /// Whether storing `body` would change nothing but the revision: such a write is best left out.
+    /// Whether storing `body` would change only the revision. Such a write should be skipped.
     #[must_use]
     pub fn same_but_revision(&self, body: &Body) -> bool {
         self.len() >= body.len() && self.parts(&self.bytes()) == body.parts()

@@ -1,4 +1,4 @@
-//! A checked change of a batch, and what the engine is asked for by all of them.
+//! The checked change of a batch, and the engine operations of a whole batch.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use crate::key::Resource;
 use crate::queue::Reply;
 use crate::record::Record;
 
-/// One checked change of a batch.
+/// One change of a batch whose preconditions hold.
 pub(crate) struct Change {
     pub kind: EventKind,
     pub record: Arc<Record>,
     pub previous: Option<Arc<Record>>,
-    /// Whether `previous` is of the same batch, and so not stored yet.
+    /// Whether `previous` is from the same batch, and so not stored yet.
     pub builds_on_batch: bool,
-    /// What the engine is asked for, and who wrote it.
+    /// The engine operation of this change, and the writer of its bytes.
     pub op: Op,
     pub writer: Writer,
     pub reply: Reply,
 }
 
 impl Change {
-    /// Whether it can be stored by itself on a disk that is full: a deletion, or the beginning of one, of what is stored already.
+    /// Whether this change frees space on a full disk: it deletes a record that is already stored, or begins its deletion.
     pub fn makes_room(&self) -> bool {
         !self.builds_on_batch && (self.kind == EventKind::Deleted || self.record.meta().deleting)
     }
 }
 
-/// What the engine is asked for by a batch, taken out of its changes.
+/// Takes the engine operations out of a batch's changes.
 pub(crate) fn ops(changes: &mut [Change]) -> Vec<Op> {
     let mut ops = Vec::with_capacity(changes.len() + 2);
     let mut deleted: HashMap<Resource, u64> = HashMap::new();

@@ -1,5 +1,5 @@
-//! The committer: checks preconditions in order, gives out revisions, appends each batch with one sync, then publishes
-//! and answers. There is one per store, and nothing else changes the state.
+//! The committer checks preconditions in order, assigns revisions, appends each batch with one sync, then publishes it and answers the
+//! writers. A store has one committer, and nothing else changes its state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,29 +23,29 @@ use crate::room::{BatchRoom, Room};
 use crate::shared::Shared;
 use crate::write::{Action, Committed, Durability, Write};
 
-/// Changes that were handed to the engine, and what came of it.
+/// Changes that were given to the engine, and the engine's result.
 type Handed = (Vec<Change>, Result<(), Arc<EngineError>>);
 
 pub(crate) struct Committer {
     engine: Box<dyn Engine>,
     room: Room,
-    /// The failed sync after which nothing is written any more.
+    /// The failed sync, if there was one. Nothing is written after it.
     halted: Option<Arc<EngineError>>,
     shared: Arc<Shared>,
-    /// The last revision that was given out, to failed batches too.
+    /// The last revision that was assigned, including those of failed batches.
     revision: u64,
-    /// Relaxed writes may use revisions up to this one.
+    /// The last revision that relaxed writes may use.
     reserved: u64,
-    /// Since when appended bytes wait for a sync.
+    /// The time since which appended bytes wait for a sync.
     unsynced_since: Option<Instant>,
     publisher: Publisher,
-    /// When to look for housekeeping, after deletions.
+    /// When to do housekeeping next; deletions schedule it.
     maintain_at: Option<Instant>,
-    /// Whether what was in the clear was written anew, encrypted, so that the old bytes must go.
+    /// Whether unencrypted data was rewritten encrypted, so that the old bytes must be erased.
     erases: bool,
-    /// Marks that a full disk did not take when the store was opened; they go along with the next batch.
+    /// Marks that a full disk did not take when the store was opened. They are written with the next batch.
     marks: Vec<Op>,
-    /// Why only deletions are stored, on what was kept for them.
+    /// The disk-full error while the store accepts only deletions, which use the space reserved for them.
     full: Option<Arc<EngineError>>,
     looked_at: Option<Instant>,
     failing: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    /// `marks` could not be written when the store was opened.
+    /// Creates the committer. `marks` could not be written when the store was opened.
     pub fn new(engine: Box<dyn Engine>, shared: Arc<Shared>, reserved: u64, room: Room, marks: Vec<Op>) -> Self {
         let revision = shared.state.read().revision;
         Self {
@@ -77,7 +77,7 @@ impl Committer {
         }
     }
 
-    /// The committer's thread: takes batches until the queue is closed and empty.
+    /// Runs the committer's thread: commits batches until the queue is closed and empty.
     pub fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         loop {
@@ -95,12 +95,12 @@ impl Committer {
         self.finish();
     }
 
-    /// What the committer shares with the readers.
+    /// The data that the committer shares with the readers.
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 
-    /// Commits a batch: all writes that pass their preconditions, with one append.
+    /// Commits all writes of a batch whose preconditions hold, with one append.
     pub fn commit(&mut self, batch: Vec<Pending>) {
         self.shared.health.begun();
         match self.halted.clone() {
@@ -144,7 +144,7 @@ impl Committer {
         }
     }
 
-    /// Hands the changes that make room to the engine again, after the disk was full. The others are refused.
+    /// Gives the changes that free space to the engine again, after the disk was full. The other changes are refused.
     fn store_deletions(&mut self, changes: Vec<Change>, full: &Arc<EngineError>, synced: bool) -> Handed {
         tracing::error!(error = %full, "the disk is full; released the reserved space and accepting only deletions");
         self.shared.health.disk(Some(format!("accepting only deletions: {full}")));
@@ -162,7 +162,7 @@ impl Committer {
         self.store(deletions, synced)
     }
 
-    /// Looks now and then whether a full disk has room again.
+    /// Checks from time to time whether a full disk has free space again.
     fn look_for_room(&mut self) {
         let now = Instant::now();
         if self.full.is_none() || self.looked_at.is_some_and(|at| now < at + Duration::from_secs(ROOM_LOOK_EVERY_S)) {
@@ -176,10 +176,10 @@ impl Committer {
         }
     }
 
-    /// Hands changes to the engine.
+    /// Gives changes to the engine.
     fn store(&mut self, mut changes: Vec<Change>, synced: bool) -> Handed {
         let mut ops = ops(&mut changes);
-        // Relaxed writes may only use revisions that a synced write has reserved; synced ones reserve on the way.
+        // A relaxed write may use only a revision that a synced write has reserved. Synced writes reserve ahead.
         let wanted = self.revision + if synced { REVISIONS_RESERVED / 2 } else { 0 };
         let reserve = (wanted > self.reserved).then_some(self.revision + REVISIONS_RESERVED);
         ops.extend(reserve.map(|revision| Mark::Reserved(revision).op()));
@@ -210,9 +210,9 @@ impl Committer {
         (changes, Ok(()))
     }
 
-    /// Checks the writes one after the other against the state and what the batch did before. Those that the state refuses are
-    /// answered here. Those that a change of the batch refuses are given back: what they would be told of is not stored yet, no
-    /// reader can see it, and it may never happen.
+    /// Checks the writes in order against the state and against the earlier changes of the batch, and answers those that the state
+    /// refuses. Writes that conflict with a change of the same batch are returned instead: the record in their error is not stored yet
+    /// and not visible to readers, and it may never be.
     fn check(&mut self, batch: Vec<Pending>) -> (Vec<Change>, Vec<(Reply, StoreError)>) {
         let mut refused = Vec::new();
         let mut changes: Vec<Change> = Vec::with_capacity(batch.len());
@@ -276,7 +276,7 @@ impl Committer {
         (changes, refused)
     }
 
-    /// The record that an allowed write makes at the committer's revision.
+    /// Builds the record that an allowed write creates at the committer's current revision.
     fn record(&mut self, write: Write, current: Option<&Arc<Record>>) -> (EventKind, Arc<Record>) {
         let revision = self.revision;
         let (kind, (bytes, at), meta) = match (write.action, current) {
@@ -310,7 +310,7 @@ impl Committer {
         RecordMeta { labels, ..meta }
     }
 
-    /// The bytes of a change, encrypted where they are to be.
+    /// Builds the engine's operation for a change, encrypted if the resource is configured so.
     fn op(&self, kind: EventKind, record: &Record) -> Result<(Op, Writer), SealError> {
         match kind {
             EventKind::Deleted => Ok((format::delete(record), Writer::CLEAR)),
@@ -318,7 +318,7 @@ impl Committer {
         }
     }
 
-    /// Makes a stored batch visible and answers.
+    /// Makes a stored batch visible, then answers its writers.
     fn publish(&mut self, changes: Vec<Change>) {
         let mut replies = Vec::with_capacity(changes.len());
         let mut visible = Vec::with_capacity(changes.len());
@@ -336,7 +336,7 @@ impl Committer {
         }
     }
 
-    /// Syncs what relaxed writes left. A failure ends all writing: see [`EngineError::Sync`].
+    /// Syncs the relaxed writes. After a failure nothing is written any more: see [`EngineError::Sync`].
     fn sync(&mut self) {
         match self.engine.sync() {
             Ok(()) => {
@@ -351,7 +351,7 @@ impl Committer {
         }
     }
 
-    /// Does a piece of housekeeping if it is time, and plans the next while there is more.
+    /// Does one step of housekeeping if it is due, and schedules the next step if there is more to do.
     fn maintain(&mut self) {
         let now = Instant::now();
         if self.halted.is_some() || self.maintain_at.is_none_or(|at| at > now) {
@@ -372,7 +372,7 @@ impl Committer {
         };
     }
 
-    /// Leaves the store as after a clean end, so that the next start can trust all revisions.
+    /// Marks the store as cleanly closed, so that the next start can trust all revisions.
     pub fn finish(&mut self) {
         if self.halted.is_some() {
             tracing::error!("not closing the store after its failed sync; the next start recovers it");
@@ -395,8 +395,8 @@ impl Committer {
         }
     }
 
-    /// Stops writing until the store is opened anew: after a failed sync the kernel may answer the next one with
-    /// success although it has dropped the bytes, so trying again would turn a told loss into a silent one.
+    /// Stops all writing until the process is restarted. After a failed sync the kernel may report success for the next one although it
+    /// has dropped the bytes, so a retry would turn a reported loss into a silent one.
     fn halt(&mut self, error: Arc<EngineError>) {
         tracing::error!(%error, "a sync failed; rejecting writes until a restart");
         self.shared.health.halted(&format!("a sync failed; restart to accept writes again: {error}"));
@@ -415,7 +415,7 @@ impl Committer {
     }
 }
 
-/// Answers a writer, who may have gone away meanwhile: then the write happened unseen.
+/// Answers a writer. The writer may be gone; the write happened nevertheless.
 fn answer(reply: Reply, result: Result<Committed, StoreError>) {
     drop(reply.send(result));
 }

@@ -1,4 +1,4 @@
-//! A watch: a position in the shared log. A cursor holds no events; it reads those after its position when it is asked.
+//! A watch is a position in the shared log. A cursor holds no events; it reads the events after its position on demand.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::limits::{CURSOR_BATCH_BYTES_MAX, CURSOR_BATCH_MAX};
 use crate::shared::Shared;
 use crate::state::State;
 
-/// A position in the log of one resource. Commits of other resources neither wake it nor cost it anything. Dropping it
-/// ends the watch.
+/// A position in the log of one resource. Commits of other resources neither wake it nor cost it anything. Dropping the cursor ends the
+/// watch.
 pub struct Cursor {
     shared: Arc<Shared>,
     resource: Resource,
@@ -32,11 +32,11 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// The next events in revision order, at most [`CURSOR_BATCH_MAX`] and about
-    /// [`CURSOR_BATCH_BYTES_MAX`]; waits for one if there is none. Cancel safe.
+    /// Returns the next events in revision order, at most [`CURSOR_BATCH_MAX`] events and about [`CURSOR_BATCH_BYTES_MAX`] bytes. Waits
+    /// if there is none. Cancel safe.
     ///
     /// # Errors
-    /// [`StoreError::Compacted`] if the log no longer reaches back to this cursor: the watcher must list again.
+    /// Returns [`StoreError::Compacted`] if the log no longer reaches back to this cursor, so that the watcher must list again, and
     /// [`StoreError::Closed`] once the store is closed and all events were read.
     pub async fn next(&mut self) -> Result<Vec<Arc<Event>>, StoreError> {
         loop {
@@ -52,10 +52,10 @@ impl Cursor {
         }
     }
 
-    /// The next events if there are any now; else nothing.
+    /// Returns the next events without waiting. The result is empty if there are none.
     ///
     /// # Errors
-    /// [`StoreError::Compacted`] as [`Cursor::next`].
+    /// Returns [`StoreError::Compacted`] as [`Cursor::next`] does.
     pub fn try_next(&mut self) -> Result<Vec<Arc<Event>>, StoreError> {
         let state = self.shared.state.read();
         self.check_floor(&state)?;
@@ -64,19 +64,19 @@ impl Cursor {
         let mut bytes = 0;
         for event in slot.into_iter().flat_map(|s| s.log.after(self.position)) {
             let full = batch.len() >= CURSOR_BATCH_MAX || bytes >= CURSOR_BATCH_BYTES_MAX;
-            // Changes of one revision (a mirrored store has such) stay together: the position is a revision.
+            // Changes with the same revision, which a mirrored store can have, stay together, since the position is a revision.
             if full && batch.last().is_some_and(|last| last.revision != event.revision) {
                 break;
             }
             bytes += event.record.len();
             batch.push(Arc::clone(event));
         }
-        // With nothing pending the position moves on, so that a quiet resource's cursor never falls behind.
+        // When no events are pending, the position advances, so that the cursor of a quiet resource never falls behind.
         self.position = batch.last().map_or(self.position.max(state.revision), |event| event.revision);
         Ok(batch)
     }
 
-    /// The store's revision if everything up to it was handed out, for a bookmark; `None` while events are pending.
+    /// The store's revision if all events up to it were returned, for a bookmark. `None` while events are pending.
     #[must_use]
     pub fn progress(&self) -> Option<u64> {
         let state = self.shared.state.read();
@@ -84,7 +84,7 @@ impl Cursor {
         (!pending && self.check_floor(&state).is_ok()).then_some(state.revision.max(self.position))
     }
 
-    /// The revision up to which events were handed out.
+    /// The revision up to which events were returned.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position

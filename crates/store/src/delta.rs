@@ -1,26 +1,26 @@
-//! A text told by what it has in common with another one, its sample: runs copied from the sample, and what stands between
-//! them. Objects of one template differ in a few names, times and addresses, so most of each is copied. Pure.
+//! Delta encoding: a byte string as runs copied from a similar one, its sample, and the literal bytes between the runs. Objects made
+//! from one template differ in a few names, times and addresses, so most of each is copied. These functions are pure.
 
 use std::ops::ControlFlow;
 
 use crate::meta::{pack_number, take_bytes, take_number};
 
-/// Shortest run that is copied: a shorter one costs about as much to tell.
+/// The shortest run that is copied. A shorter run costs about as much as its literal bytes.
 const RUN_MIN: usize = 8;
-/// Bytes of a run by which it is found.
+/// The number of leading bytes of a run that are hashed to find it.
 const HASHED: usize = 8;
-/// A text of which this much was looked at, and of that less than half copied, is not like the sample.
+/// After this many bytes, encoding stops if less than half of them was copied: the two are not alike.
 const TRIED_MIN: usize = 768;
 
-/// Longest text that can be a sample: places in it are kept as 16 bits.
+/// The longest sample in bytes: offsets in it are kept as 16 bits.
 pub(crate) const SAMPLE_BYTES_MAX: usize = u16::MAX as usize;
 
-/// Where runs may begin: at bytes that are frequent and stand before what repeats.
+/// The bytes at which runs may begin: frequent bytes that precede repeated content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Syntax {
-    /// At quotes.
+    /// Runs begin at quotes.
     Json,
-    /// At the tags of fields that have a length (wire type 2).
+    /// Runs begin at the tags of length-delimited fields (wire type 2).
     Protobuf,
 }
 
@@ -33,11 +33,11 @@ impl Syntax {
     }
 }
 
-/// The places of a sample at which runs may begin, by what stands there.
+/// The offsets in a sample at which runs may begin, indexed by a hash of the bytes there.
 #[derive(Debug)]
 pub(crate) struct Anchors {
     syntax: Syntax,
-    /// Hash and place, sorted.
+    /// Pairs of hash and offset, sorted.
     at: Box<[(u32, u16)]>,
 }
 
@@ -48,7 +48,7 @@ fn hash(text: &[u8]) -> Option<u32> {
 }
 
 impl Anchors {
-    /// Of a sample; places beyond [`SAMPLE_BYTES_MAX`] are left out.
+    /// Indexes a sample. Offsets from [`SAMPLE_BYTES_MAX`] on are left out.
     pub fn of(sample: &[u8], syntax: Syntax) -> Self {
         let places = sample.iter().enumerate().take(SAMPLE_BYTES_MAX).filter(|(_, byte)| syntax.begins(**byte));
         let mut at: Vec<(u32, u16)> =
@@ -57,8 +57,8 @@ impl Anchors {
         Self { syntax, at: at.into() }
     }
 
-    /// The longest run of `text` that the sample has: after `after` first, for texts of one shape go side by side. Gives
-    /// where it begins in the sample, and its length.
+    /// Finds the longest run at the start of `text` that occurs in the sample. It tries offsets after `after` first, since similar objects
+    /// have their parts in the same order. Returns the offset in the sample and the length.
     fn run(&self, sample: &[u8], text: &[u8], after: usize) -> Option<(usize, usize)> {
         let wanted = hash(text)?;
         let after = u16::try_from(after).unwrap_or(u16::MAX);
@@ -73,7 +73,7 @@ impl Anchors {
     }
 }
 
-/// How many bytes two texts begin with in common.
+/// The length of the common prefix of two byte strings.
 fn common(a: &[u8], b: &[u8]) -> usize {
     let mut len = 0;
     let (mut words_a, mut words_b) = (a.chunks_exact(8), b.chunks_exact(8));
@@ -86,16 +86,16 @@ fn common(a: &[u8], b: &[u8]) -> usize {
     len + a[len..].iter().zip(&b[len..]).take_while(|(x, y)| x == y).count()
 }
 
-/// How many bytes two texts end with in common.
+/// The length of the common suffix of two byte strings.
 fn common_end(a: &[u8], b: &[u8]) -> usize {
     a.iter().rev().zip(b.iter().rev()).take_while(|(x, y)| x == y).count()
 }
 
-/// Tells `text` by `sample`; `None` when less than half of it is in the sample.
+/// Encodes `text` as a delta to `sample`. Returns `None` if less than half of it occurs in the sample.
 pub(crate) fn encode(sample: &[u8], anchors: &Anchors, text: &[u8]) -> Option<Box<[u8]>> {
     let mut out = Vec::with_capacity(text.len() / 8);
-    // Up to where the text is told, where the last run ended in the sample, and how much was not copied.
-    let (mut told, mut end, mut own) = (0, 0, 0);
+    // The offset up to which the text is encoded, the end of the last run in the sample, and the number of literal bytes.
+    let (mut encoded, mut end, mut own) = (0, 0, 0);
     let mut i = 0;
     while i < text.len() {
         if !anchors.syntax.begins(text[i]) {
@@ -104,29 +104,29 @@ pub(crate) fn encode(sample: &[u8], anchors: &Anchors, text: &[u8]) -> Option<Bo
         }
         let Some((from, len)) = anchors.run(sample, &text[i..], end) else {
             i += 1;
-            if i > TRIED_MIN && (own + i - told) * 2 > i {
+            if i > TRIED_MIN && (own + i - encoded) * 2 > i {
                 return None;
             }
             continue;
         };
-        let back = common_end(&sample[..from], &text[told..i]);
-        let between = &text[told..i - back];
+        let back = common_end(&sample[..from], &text[encoded..i]);
+        let between = &text[encoded..i - back];
         own += between.len();
         pack_number(&mut out, between.len() as u64);
         out.extend_from_slice(between);
         pack_number(&mut out, (len + back) as u64);
         pack_number(&mut out, zigzag((from - back) as i64 - end as i64));
         i += len;
-        (told, end) = (i, from + len);
+        (encoded, end) = (i, from + len);
     }
-    let rest = &text[told..];
+    let rest = &text[encoded..];
     own += rest.len();
     pack_number(&mut out, rest.len() as u64);
     out.extend_from_slice(rest);
     (own * 2 <= text.len()).then(|| out.into())
 }
 
-/// Hands out the text that `delta` tells by `sample`, piece by piece, until `take` says that it has enough.
+/// Decodes a delta and passes the text to `take` piece by piece, until `take` breaks.
 pub(crate) fn decode(sample: &[u8], mut delta: &[u8], mut take: impl FnMut(&[u8]) -> ControlFlow<()>) {
     let mut end = 0i64;
     let from = &mut delta;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn siblings_are_told_in_a_few_bytes() {
+    fn similar_objects_take_few_bytes() {
         let sample = pod(1, "web");
         for n in [2, 59, 60, 257, 100_000] {
             let text = pod(n, "web");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_alike_is_left_alone() {
+    fn dissimilar_texts_are_not_encoded() {
         let sample = pod(1, "web");
         let mut rng = StdRng::seed_from_u64(1);
         let noise: Vec<u8> = (0..2000).map(|_| rng.random()).collect();
@@ -205,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn any_mixture_comes_back() {
+    fn any_mixture_round_trips() {
         let mut rng = StdRng::seed_from_u64(2);
-        let mut told = 0;
+        let mut encoded = 0;
         for turn in 0..3000 {
             let syntax = if turn % 2 == 0 { Syntax::Json } else { Syntax::Protobuf };
             let words: Vec<Vec<u8>> = (0..8)
@@ -216,13 +216,13 @@ mod tests {
             let mut text =
                 |n: usize| -> Vec<u8> { (0..n).flat_map(|_| words[rng.random_range(0..8)].clone()).collect() };
             let (sample, text) = (text(20), text(20));
-            told += usize::from(round_trip(&sample, &text, syntax).is_some());
+            encoded += usize::from(round_trip(&sample, &text, syntax).is_some());
         }
-        assert!(told > 500, "{told}");
+        assert!(encoded > 500, "{encoded}");
     }
 
     #[test]
-    fn samples_of_any_length_are_read() {
+    fn samples_of_any_length_are_accepted() {
         let long = pod(1, "web").repeat(200);
         assert!(long.len() > SAMPLE_BYTES_MAX);
         assert!(round_trip(long.as_bytes(), long.as_bytes(), Syntax::Json).is_some());

@@ -1,4 +1,4 @@
-//! One change as watchers see it, with slots for its encoded frames so that each is encoded once for all watchers.
+//! One change as watchers see it. Each event has cells for its encoded frames, so that a frame is encoded once for all watchers.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,18 +10,18 @@ use parking_lot::Mutex;
 use crate::limits::FRAME_CACHE_BYTES_MAX;
 use crate::record::Record;
 
-/// What happened to the record.
+/// The kind of a change of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// It was created.
+    /// The record was created.
     Added,
-    /// It was replaced.
+    /// The record was replaced.
     Modified,
-    /// It was removed; the event's record is its last state with the deletion's revision.
+    /// The record was removed. The event's record is its last state with the deletion's revision.
     Deleted,
 }
 
-/// The encodings of a watch frame that are kept for reuse.
+/// The encodings of watch frames that are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// JSON of the stored version.
@@ -32,20 +32,20 @@ pub enum Frame {
 
 const FRAMES: usize = 2;
 
-/// One encoding's frame: empty until the first watcher has encoded it.
+/// The frame in one encoding. It is empty until the first watcher has encoded it.
 type FrameCell = Arc<OnceLock<Bytes>>;
 
-/// One change. `revision` is unique and, within a cursor, ascending.
+/// One change of a record. Its `revision` is unique, and ascends within a cursor.
 pub struct Event {
     /// The revision of the change.
     pub revision: u64,
-    /// Whether the record came, changed or went.
+    /// Whether the record was created, changed or removed.
     pub kind: EventKind,
-    /// The record after the change (for a deletion: its last state with the deletion's revision).
+    /// The record after the change. For a deletion: its last state with the deletion's revision.
     pub record: Arc<Record>,
-    /// The record before the change; selectors need it to tell an object that leaves their view.
+    /// The record before the change. Selectors need it to notice an object that leaves their selection.
     pub previous: Option<Arc<Record>>,
-    /// Clock reading at the commit.
+    /// The time of the commit, in seconds of the store's clock.
     pub(crate) at_s: u64,
     frames: Mutex<[Option<FrameCell>; FRAMES]>,
     budget: Arc<FrameBudget>,
@@ -62,11 +62,11 @@ impl Event {
         Self { revision: record.revision(), kind, record, previous, at_s, frames: Mutex::default(), budget }
     }
 
-    /// The event's frame in an encoding, made by `make` if it is not kept. Frames are kept within
-    /// [`FRAME_CACHE_BYTES_MAX`] over all events, the oldest go first; a watcher that lags pays for its own encoding.
+    /// Returns the event's frame in an encoding, and calls `make` if it is not cached. The cached frames of all events together are
+    /// bounded by [`FRAME_CACHE_BYTES_MAX`], and the oldest are dropped first; a watcher that lags then encodes again.
     pub fn frame(self: &Arc<Self>, encoding: Frame, make: impl FnOnce(&Self) -> Bytes) -> Bytes {
-        // The lock covers the cells alone: watchers of another encoding, and everybody once the frame is there, never
-        // wait for an encoder; those that need the very frame being made wait for it instead of making it again.
+        // The lock covers only the cells: a watcher never waits for the encoder of another encoding or for a frame that exists.
+        // Watchers that need the frame being encoded wait for it instead of encoding it again.
         let cell = Arc::clone(self.frames.lock()[encoding as usize].get_or_insert_default());
         let mut made = None;
         let frame = cell.get_or_init(|| {
@@ -80,7 +80,7 @@ impl Event {
         frame.clone()
     }
 
-    /// What the log pays for keeping this event: what only the log holds, plus the event itself.
+    /// The bytes that the log accounts for this event: the event itself, and the records that only the log holds.
     pub(crate) fn cost(&self) -> usize {
         let gone = if self.kind == EventKind::Deleted { self.record.cost() } else { 0 };
         size_of::<Self>() + 24 + gone + self.previous.as_ref().map_or(0, |record| record.cost())
@@ -93,13 +93,13 @@ impl fmt::Debug for Event {
     }
 }
 
-/// Counts the bytes of kept frames and forgets the oldest beyond the bound.
+/// Counts the bytes of cached frames and drops the oldest beyond the bound.
 #[derive(Default)]
 pub(crate) struct FrameBudget {
     kept: Mutex<KeptFrames>,
 }
 
-/// Frames that are kept, oldest first, and their bytes in all.
+/// The cached frames, oldest first, and the sum of their bytes.
 #[derive(Default)]
 struct KeptFrames {
     queue: VecDeque<(Weak<Event>, Frame, usize)>,
@@ -140,7 +140,7 @@ mod tests {
         let record = Record::new(key, Bytes::from_static(b"1"), 0, 1, 1, RecordMeta::default());
         let event = Arc::new(Event::new(EventKind::Added, Arc::new(record), None, 0, budget));
         let json = event.frame(Frame::Json, |_| {
-            // Were the event locked while a frame is made, this would never return.
+            // This call would never return if the event were locked while a frame is encoded.
             event.frame(Frame::Protobuf, |_| Bytes::from_static(b"p"))
         });
         assert_eq!(json, "p");

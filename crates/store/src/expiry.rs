@@ -1,5 +1,5 @@
-//! Records that end by themselves: Events after their time to live. Which records those are is said by
-//! `RecordMeta::expires_at_s`; this keeps them in order of time and deletes them in batches.
+//! Expiry of records: Events are deleted after their time to live. `RecordMeta::expires_at_s` says when a record expires; this module
+//! orders the records by that time and deletes them in batches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use crate::event::EventKind;
 use crate::limits::EXPIRY_BATCH_MAX;
 use crate::record::Record;
 
-/// When, and the record's revision, which tells records of one second apart.
+/// The time of expiry, and the record's revision, which distinguishes records that expire in the same second.
 type At = (u64, u64);
 
-/// The records that will expire, soonest first: one entry per live record, however often its key is rewritten.
+/// The records that will expire, soonest first. Each live record has one entry, however often its key is rewritten.
 #[derive(Default)]
 pub(crate) struct Expiry {
     due: Mutex<BTreeMap<At, Arc<Record>>>,
-    /// Rung when there is something to expire after there was nothing.
+    /// Notified when there is a record to expire after there was none.
     pub first: Notify,
 }
 
-/// Where a record stands in the order; `None` for those that live until they are deleted.
+/// A record's place in the order of expiry, or `None` if the record does not expire.
 fn at(record: &Record) -> Option<At> {
     let at_s = record.meta().expires_at_s;
     (at_s != 0).then(|| (at_s, record.revision()))
 }
 
 impl Expiry {
-    /// Notes a record that was stored or removed, in place of the one that was there before.
+    /// Notes a record that was stored or removed, and replaces the entry of the previous record.
     pub fn note(&self, kind: EventKind, record: &Arc<Record>, previous: Option<&Record>) {
         let (left, came) = (previous.and_then(at), at(record).filter(|_| kind != EventKind::Deleted));
         if left.is_none() && came.is_none() {
@@ -46,12 +46,12 @@ impl Expiry {
         }
     }
 
-    /// When the next record is due.
+    /// The time at which the next record expires, in seconds since the Unix epoch.
     pub fn next_s(&self) -> Option<u64> {
         self.due.lock().first_key_value().map(|((at_s, _), _)| *at_s)
     }
 
-    /// Records that are due by `now_s`, at most a batch of them. They stay until their deletion is noted.
+    /// The records that have expired by `now_s`, at most one batch of them. They remain until their deletion is noted.
     pub fn due(&self, now_s: u64) -> Vec<Arc<Record>> {
         let due = self.due.lock();
         due.range(..=(now_s, u64::MAX)).take(EXPIRY_BATCH_MAX).map(|(_, record)| Arc::clone(record)).collect()

@@ -1,4 +1,5 @@
-//! A store that begins as another one is now and then goes its own way: records are shared until either writes them anew.
+//! Forks of a store. A fork begins with the records of the original and then changes independently. The two share a record until one of
+//! them writes it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -24,8 +25,8 @@ use crate::stats::Counters;
 use crate::store::{Commits, Store};
 
 impl Store {
-    /// A store of its own, in memory, that holds what this one holds now, at the same revision. It takes the time of a walk over
-    /// the records and the memory of what is written afterwards. The past is not copied: it can be watched from now on.
+    /// Makes an independent store in memory with this store's current records, at the same revision. It takes the time of a walk over the
+    /// records, and memory only for later writes. The log is not copied: the fork can be watched from now on.
     #[must_use]
     pub fn fork(&self, clock: Arc<dyn Clock>) -> Self {
         let (revision, tables) = self.shared().state.read().tables();
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_go_their_own_way_from_what_was() {
+    async fn original_and_fork_change_independently() {
         let store = Store::in_memory(StoreOptions::default());
         let create = |name: &str| Write::create(key(name), body(name), RecordMeta::default());
         for name in ["a", "b"] {
@@ -92,7 +93,7 @@ mod tests {
         assert_ne!(fork.identity(), store.identity());
         let things = Resource::parse("things");
         let shared = |s: &Store| s.get(things, "ns", "a").unwrap();
-        assert!(Arc::ptr_eq(&shared(&store), &shared(&fork)), "what nobody wrote is there once");
+        assert!(Arc::ptr_eq(&shared(&store), &shared(&fork)), "an unchanged record exists once");
 
         let mut cursor = fork.watch(things, fork.current_revision()).unwrap();
         fork.commit(Write::put(key("a"), Precondition::Exists, body("other"), RecordMeta::default())).await.unwrap();

@@ -1,4 +1,4 @@
-//! Whether writes are taken: told by the committer, read by the checks of whoever serves the store.
+//! The store's health: whether it accepts writes. The committer reports it, and the health checks of the server read it.
 
 use std::time::Instant;
 
@@ -7,32 +7,32 @@ use tokio::sync::watch;
 
 use crate::limits::BATCH_TIME_MAX_S;
 
-/// What the store says of itself at one moment.
+/// The store's health at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Why the committer has ended, if it has: no write can succeed before the process is started anew.
+    /// Why the committer has ended, if it has. No write can succeed before the process is restarted.
     pub ended: Option<String>,
-    /// The failed sync after which nothing is written until the store is opened anew.
+    /// The failed sync, if there was one. Nothing is written until the store is opened again.
     pub halted: Option<String>,
-    /// The last fault of the disk, gone with the next write that succeeds.
+    /// The last error of the disk. It is cleared by the next write that succeeds.
     pub disk_fault: Option<String>,
     /// A resource that cannot be decrypted while its key service is not available, and why.
     pub locked: Option<String>,
     /// Seconds that the committer has spent on the batch it holds; 0 when it holds none.
     pub busy_s: u64,
-    /// Seconds since a batch was last answered; `None` before the first.
+    /// The time since a batch was last answered, in seconds; `None` before the first.
     pub answered_s: Option<u64>,
 }
 
 impl Health {
-    /// Why writes are not taken now; `None` when they are. For readiness.
+    /// Why the store accepts no writes now, or `None` if it does. For readiness.
     #[must_use]
     pub fn not_ready(&self) -> Option<String> {
         let stuck = || self.is_stuck().then(|| format!("the disk has not responded for {} seconds", self.busy_s));
         self.not_alive().or_else(|| self.disk_fault.clone()).or_else(|| self.locked.clone()).or_else(stuck)
     }
 
-    /// Why only a restart can help; `None` while time may. A full or slow disk is not among the reasons. For liveness.
+    /// Why only a restart can help, or `None`. A full or slow disk is not a reason, since it may recover. For liveness.
     #[must_use]
     pub fn not_alive(&self) -> Option<String> {
         self.ended.clone().or_else(|| self.halted.clone())
@@ -51,33 +51,33 @@ struct Reported {
     answered_at: Option<Instant>,
 }
 
-/// Where the committer says how it fares.
+/// The health as the committer reports it.
 #[derive(Default)]
 pub(crate) struct HealthBoard {
-    told: Mutex<Reported>,
+    reported: Mutex<Reported>,
     ended: watch::Sender<Option<String>>,
 }
 
 impl HealthBoard {
-    /// A batch is begun.
+    /// The committer began a batch.
     pub fn begun(&self) {
-        self.told.lock().busy_since = Some(Instant::now());
+        self.reported.lock().busy_since = Some(Instant::now());
     }
-    /// The batch was answered, one way or the other.
+    /// The committer answered the batch, with success or an error.
     pub fn answered(&self) {
-        let mut told = self.told.lock();
-        told.busy_since = None;
-        told.answered_at = Some(Instant::now());
+        let mut reported = self.reported.lock();
+        reported.busy_since = None;
+        reported.answered_at = Some(Instant::now());
     }
-    /// The disk took a write, or did not.
+    /// The disk took a write (`None`) or failed.
     pub fn disk(&self, fault: Option<String>) {
-        self.told.lock().disk_fault = fault;
+        self.reported.lock().disk_fault = fault;
     }
     /// Nothing is written any more, for this reason.
     pub fn halted(&self, why: &str) {
-        self.told.lock().halted = Some(why.to_owned());
+        self.reported.lock().halted = Some(why.to_owned());
     }
-    /// The committer is no more.
+    /// The committer has ended.
     pub fn ended(&self, why: &str) {
         self.ended.send_replace(Some(why.to_owned()));
     }
@@ -85,7 +85,7 @@ impl HealthBoard {
         self.ended.subscribe()
     }
     pub fn read(&self) -> Health {
-        let told = self.told.lock();
+        let reported = self.reported.lock();
         Health {
             ended: self.ended.borrow().clone(),
             halted: told.halted.clone(),

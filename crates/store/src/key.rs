@@ -1,4 +1,4 @@
-//! Names of records: the interned resource, and the key in the reference's storage order.
+//! The names of records: the interned resource, and the key, whose order is that of the keys in Kubernetes' etcd storage.
 
 use std::cell::Cell;
 use std::cmp::Ordering;
@@ -9,21 +9,21 @@ use std::sync::{Arc, LazyLock};
 
 use parking_lot::RwLock;
 
-/// A stored resource ("group/plural", or "plural" in the core group), interned for the life of the process: as cheap
-/// as a pointer to copy, compare and hash. The table only grows with the number of distinct resources ever named,
-/// which administrators bound by creating custom resource definitions; never make one from an unchecked request path.
+/// A stored resource ("group/plural", or "plural" in the core group), interned while the process runs: it is as cheap as a pointer to
+/// copy, compare and hash. The table grows with the number of distinct resources ever named, which administrators bound by creating
+/// custom resource definitions. Never create one from an unchecked request path.
 #[derive(Clone, Copy)]
 pub struct Resource(&'static str);
 
 static RESOURCES: LazyLock<RwLock<HashMap<&'static str, Resource>>> = LazyLock::new(RwLock::default);
 
-/// Places for the resources that a thread named last; a request names about a dozen, some of them several times.
+/// The number of cached resources that a thread named last. A request names about a dozen, some of them several times.
 const NAMED_LAST: usize = 64;
 thread_local! {
     static LAST: [Cell<Option<Resource>>; NAMED_LAST] = const { [const { Cell::new(None) }; NAMED_LAST] };
 }
 
-/// The place of a resource among those named last: lengths and a few letters tell nearly all apart.
+/// The index of a resource in the cache. The lengths and a few letters distinguish nearly all resources.
 fn place(group: &str, plural: &str) -> usize {
     let letter = |text: &str, at: usize| text.as_bytes().get(at).map_or(0, |b| usize::from(*b));
     let of_plural = letter(plural, 0) + 3 * letter(plural, plural.len() / 2) + 5 * plural.len();
@@ -31,7 +31,7 @@ fn place(group: &str, plural: &str) -> usize {
 }
 
 impl Resource {
-    /// The resource of an API group (empty: the core group) and plural name.
+    /// The resource with an API group (empty for the core group) and a plural name.
     #[must_use]
     pub fn new(group: &str, plural: &str) -> Self {
         LAST.with(|last| {
@@ -49,7 +49,7 @@ impl Resource {
         if group.is_empty() { Self::parse(plural) } else { Self::parse(&format!("{group}/{plural}")) }
     }
 
-    /// Whether it is the resource of this group and name.
+    /// Whether this resource has this group and plural name.
     fn is(self, group: &str, plural: &str) -> bool {
         match self.0.strip_suffix(plural) {
             Some("") => group.is_empty(),
@@ -58,7 +58,7 @@ impl Resource {
         }
     }
 
-    /// The resource named as [`Resource::as_str`] writes it.
+    /// Parses a name in the form that [`Resource::as_str`] returns.
     #[must_use]
     pub fn parse(name: &str) -> Self {
         if let Some(found) = RESOURCES.read().get(name) {
@@ -73,13 +73,13 @@ impl Resource {
         Self(name)
     }
 
-    /// "group/plural", or "plural" in the core group.
+    /// The name: "group/plural", or "plural" in the core group.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.0
     }
 
-    /// The API group; empty for the core group.
+    /// The API group, empty for the core group.
     #[must_use]
     pub fn group(self) -> &'static str {
         self.0.rsplit_once('/').map_or("", |(group, _)| group)
@@ -124,25 +124,25 @@ impl fmt::Display for Resource {
     }
 }
 
-/// The name of one record.
+/// The key of one record.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
-    /// What kind of object it is; keys sort by it first.
+    /// The resource. Keys are sorted by it first.
     pub resource: Resource,
-    /// The namespace; empty for cluster-scoped resources.
+    /// The namespace, empty for cluster-scoped resources.
     pub namespace: Arc<str>,
     /// The object's name.
     pub name: Arc<str>,
 }
 
 impl Key {
-    /// A key from its parts; `namespace` is empty for cluster-scoped resources.
+    /// Makes a key from its parts. `namespace` is empty for cluster-scoped resources.
     #[must_use]
     pub fn new(resource: Resource, namespace: &str, name: &str) -> Self {
         Self { resource, namespace: namespace.into(), name: name.into() }
     }
 
-    /// Order of this key's place against another place of the same resource.
+    /// Compares this key with a namespace and name of the same resource.
     pub(crate) fn cmp_place(&self, place: Place<'_>) -> Ordering {
         Place { namespace: &self.namespace, name: &self.name }.cmp(&place)
     }
@@ -158,8 +158,8 @@ impl fmt::Display for Key {
     }
 }
 
-/// A place in a resource's order: that of the strings "namespace/name", as in the reference's storage, so that lists
-/// over all namespaces come in the same order ('-' and '.' sort before '/').
+/// The namespace and name of a record of one resource. The order is that of the strings "namespace/name" ('-' and '.' sort before '/'),
+/// as in Kubernetes' etcd storage, so that lists over all namespaces have the same order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place<'a> {
     pub namespace: &'a str,
@@ -201,14 +201,14 @@ mod tests {
     }
 
     #[test]
-    fn no_resource_is_taken_for_another_that_was_named_before_it() {
+    fn the_cache_returns_the_resource_that_was_named() {
         let groups = ["", "apps", "spas", "a.example.com", "b.example.com"];
         let plurals = ["pods", "podt", "ds", "spods", "s"];
         for _ in 0..2 {
             for group in groups {
                 for plural in plurals {
                     let named = if group.is_empty() { plural.to_owned() } else { format!("{group}/{plural}") };
-                    // Twice, so that the second comes from those named last.
+                    // The second call takes the resource from the cache.
                     assert_eq!(Resource::new(group, plural).as_str(), named);
                     assert_eq!(Resource::new(group, plural), Resource::parse(&named));
                 }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn places_sort_as_their_joined_strings() {
+    fn places_sort_like_joined_strings() {
         let names = ["a", "a-b", "a.b", "a0", "ab", "b", "a-"];
         for a in names {
             for b in names {

@@ -1,15 +1,15 @@
-//! Kelson store: revisions, the watch log and durability of every API object.
+//! The store of a Kelson cluster: the revisions, the watch log and the durability of every API object.
 //!
-//! The store holds bytes, not structs: a [`Record`] is an object's canonical JSON with its `resourceVersion` spliced
-//! in, the revisions it was made and last changed at, and the few values that selectors look at. One committer checks
-//! preconditions, gives out consecutive revisions, appends each batch to an [`engine::Engine`] with one sync, and only
-//! then publishes to readers and watchers. What an object means is left to the callers: this crate knows no kinds, no
-//! defaulting, no admission, and no encodings but the splice of one decimal number.
+//! The store holds bytes, not typed objects. A [`Record`] is an object's canonical JSON with its `resourceVersion` spliced in, the
+//! revisions at which it was created and last changed, and the few values that selectors look at. One committer checks preconditions,
+//! assigns consecutive revisions, appends each batch to an [`engine::Engine`] with one sync, and only then publishes it to readers and
+//! watchers. The API server above decides what an object means: this crate knows no kinds, no defaulting, no admission, and no encoding
+//! except the splice of one decimal number.
 //!
 //! Invariants:
-//! - Only this crate makes revisions, and they never go back, not after a crash.
-//! - Nothing is visible to a reader or watcher before the engine took it (for [`Durability::Synced`]: synced it).
-//! - Every queue, log and cache here is bounded by a constant in [`limits`].
+//! - Only this crate assigns revisions. They never decrease, not even after a crash.
+//! - A change is visible to readers and watchers only after the engine has taken it (for [`Durability::Synced`]: has synced it).
+//! - A constant in [`limits`] bounds every queue, log and cache of this crate.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod at_rest;

@@ -1,4 +1,4 @@
-//! What an engine held when a store was opened.
+//! The content of an engine at the opening of a store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::locked::LockedRow;
 use crate::record::Record;
 use crate::samples::Samples;
 
-/// The revision of a store in which nothing was ever written. Zero means "any" to clients, so it is never used.
+/// The revision of a store that was never written to. It is not zero, because clients use zero for "any".
 const REVISION_START: u64 = 1;
 
-/// Everything that was stored.
+/// All stored records and marks.
 pub(crate) struct Loaded {
     pub records: Vec<(Arc<Record>, Writer)>,
-    /// Revision of the last change per resource.
+    /// The revision of the last change of each resource.
     pub floors: HashMap<Resource, u64>,
     pub revision: u64,
     pub reserved: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Takes up what marks and records say of revisions.
+    /// Applies one mark.
     fn mark(&mut self, mark: Mark) -> Result<(), EngineError> {
         match mark {
             Mark::Deleted(resource, revision) => self.raise(resource, revision),
@@ -53,8 +53,9 @@ impl Loaded {
     }
 }
 
-/// Reads everything, and checks it. Each record is packed as soon as it is read, so that they are never all in memory as they are
-/// on the disk.
+/// Reads and checks everything. Each record is packed as soon as it is read, so that not all of them are in memory in their full size
+/// at
+/// the same time.
 ///
 /// # Errors
 /// What the engine says; a record that is damaged or that no provider can decrypt. A key service that is not available is no error: the
@@ -107,7 +108,7 @@ pub(crate) fn load(
     }
     loaded.revision = loaded.floors.values().copied().fold(loaded.revision, u64::max);
     if loaded.running.is_empty() {
-        // After a clean end the reservation is exact, and covers revisions of failed writes and of deleted records.
+        // After a clean close the reservation is exact. It covers the revisions of failed writes and of deleted records.
         loaded.revision = loaded.revision.max(loaded.reserved);
     }
     Ok(loaded)

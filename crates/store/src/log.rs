@@ -1,12 +1,11 @@
-//! The bounded event log of one resource. Which log must give way when all together are too large is decided by the
-//! state that owns them.
+//! The bounded event log of one resource. The state that owns the logs decides which log is shortened when all together are too large.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::event::Event;
 
-/// Events of one resource in revision order. All events after `floor` are there; those up to it may be gone.
+/// Events of one resource in revision order. All events after `floor` are in the log; earlier ones may be dropped.
 #[derive(Default)]
 pub(crate) struct Log {
     events: VecDeque<Arc<Event>>,
@@ -19,12 +18,12 @@ impl Log {
         Self { floor, ..Self::default() }
     }
 
-    /// The lowest revision from which watching and reading back is still complete.
+    /// The lowest revision from which watches and reads of earlier states are complete.
     pub fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// Bytes that this log alone keeps alive, about.
+    /// The approximate number of bytes that only this log keeps in memory.
     pub fn cost(&self) -> usize {
         self.cost
     }
@@ -53,12 +52,12 @@ impl Log {
         Some(event)
     }
 
-    /// Events after `revision`, oldest first.
+    /// The events after `revision`, oldest first.
     pub fn after(&self, revision: u64) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
         self.events.range(self.events.partition_point(|event| event.revision <= revision)..)
     }
 
-    /// Whether anything happened after `revision`.
+    /// Whether there is an event after `revision`.
     pub fn has_after(&self, revision: u64) -> bool {
         self.events.back().is_some_and(|event| event.revision > revision)
     }

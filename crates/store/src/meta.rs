@@ -1,6 +1,6 @@
-//! What the store keeps of an object beside its bytes: UID, labels and selectable fields, packed small.
+//! The values that the store keeps of an object beside its bytes: the UID, the labels and the selectable fields, in a compact form.
 //!
-//! Working these out from an object is the caller's part; the store only keeps and hands them back. Absent fields are
+//! The caller extracts these values from the object; the store only keeps and returns them. A field that the object does not have is
 //! absent here too, so that a reader can fall back to the bytes.
 
 use std::fmt;
@@ -8,20 +8,20 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-/// An object's UID. UUIDs in their usual spelling take 16 bytes; anything else is kept as it came.
+/// An object's UID. A UUID in its usual spelling takes 16 bytes; any other string is kept as it is.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub enum Uid {
-    /// Of records that have none: of internal ones and in tests.
+    /// There is no UID. This is for internal records and tests.
     #[default]
     None,
     /// A lower-case hyphenated UUID.
     Uuid([u8; 16]),
-    /// Any other text.
+    /// Any other string.
     Other(Box<str>),
 }
 
 impl Uid {
-    /// A UID from its text; empty text is [`Uid::None`].
+    /// Parses a UID. The empty string is [`Uid::None`].
     #[must_use]
     pub fn new(text: &str) -> Self {
         if text.is_empty() {
@@ -58,7 +58,7 @@ impl fmt::Debug for Uid {
     }
 }
 
-/// An object's labels, sorted by key, in one allocation that equal label sets of the store's records share.
+/// An object's labels, sorted by key, in one allocation. Records of the store with equal labels share it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Labels(pub(crate) Arc<[u8]>);
 
@@ -69,7 +69,7 @@ impl Default for Labels {
 }
 
 impl Labels {
-    /// Packs labels; later duplicates of a key win.
+    /// Packs labels. Of duplicate keys the last one wins.
     pub fn new<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut pairs: Vec<_> = pairs.into_iter().collect();
         pairs.sort_by(|a, b| a.0.cmp(b.0));
@@ -90,13 +90,13 @@ impl Labels {
         self.iter().take_while(|(k, _)| *k <= key).find(|(k, _)| *k == key).map(|(_, v)| v)
     }
 
-    /// All labels in key order.
+    /// All labels in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let mut texts = PackedTexts(&self.0);
         std::iter::from_fn(move || Some((texts.next()?, texts.next()?)))
     }
 
-    /// Whether there are none.
+    /// Whether there are no labels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -109,7 +109,7 @@ impl fmt::Debug for Labels {
     }
 }
 
-/// The names of a resource's selectable fields; made once per kind and shared by all its records.
+/// The names of a resource's selectable fields. They are made once per kind and shared by all its records.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FieldNames(Arc<[Box<str>]>);
 
@@ -120,31 +120,31 @@ impl Default for FieldNames {
 }
 
 impl FieldNames {
-    /// Names such as `spec.nodeName`, in the order in which values will be given. `metadata.name` and
-    /// `metadata.namespace` need not be among them: they are in the key.
+    /// Makes a list of names such as `spec.nodeName`, in the order in which the values will be given. `metadata.name` and
+    /// `metadata.namespace` need not be in it, since they are in the key.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         Self(names.into_iter().map(Box::from).collect())
     }
 
-    /// The names in order.
+    /// The names in their order.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|name| &**name)
     }
 
-    /// How many there are.
+    /// The number of names.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no names.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// The values of an object's selectable fields, beside the shared names.
+/// The values of an object's selectable fields, with their shared names.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Fields {
     pub(crate) names: FieldNames,
@@ -152,7 +152,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Packs values in the order of `names`; missing values at the end count as empty, surplus ones are dropped.
+    /// Packs values in the order of `names`. Missing values at the end are empty, and surplus values are dropped.
     pub fn new<'a>(names: &FieldNames, values: impl IntoIterator<Item = &'a str>) -> Self {
         let mut packed = Vec::new();
         let mut values = values.into_iter();
@@ -162,7 +162,7 @@ impl Fields {
         Self { names: names.clone(), values: packed.into() }
     }
 
-    /// The value of a field (empty text if unset), or `None` if this is no field the record was indexed by.
+    /// The value of a field (empty if unset), or `None` if the record has no such field.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
@@ -180,30 +180,30 @@ impl fmt::Debug for Fields {
     }
 }
 
-/// What the store keeps of an object beside its bytes.
+/// The values of an object that the store keeps beside its bytes.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub struct RecordMeta {
     /// `metadata.uid`, which preconditions compare.
     pub uid: Uid,
     /// `metadata.labels`, which label selectors compare.
     pub labels: Labels,
-    /// Values that field selectors look at.
+    /// The values that field selectors compare.
     pub fields: Fields,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// When the store drops the record by itself, in seconds since the Unix epoch; 0 for never.
+    /// The time at which the store deletes the record, in seconds since the Unix epoch; 0 for never.
     pub expires_at_s: u64,
 }
 
 impl RecordMeta {
-    /// Metadata with nothing but a UID.
+    /// Metadata with only a UID.
     #[must_use]
     pub fn with_uid(uid: &str) -> Self {
         Self { uid: Uid::new(uid), ..Self::default() }
     }
 }
 
-/// Appends a text with its length (LEB128) in front.
+/// Appends a string after its length (LEB128).
 pub(crate) fn pack(into: &mut Vec<u8>, text: &str) {
     pack_number(into, text.len() as u64);
     into.extend_from_slice(text.as_bytes());
@@ -218,7 +218,7 @@ pub(crate) fn pack_number(into: &mut Vec<u8>, mut number: u64) {
     into.push(number as u8);
 }
 
-/// Takes a LEB128 number off the front, or `None` if the bytes end early or it does not fit.
+/// Takes a LEB128 number off the front. Returns `None` if the bytes end early or the number does not fit.
 pub(crate) fn take_number(from: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
@@ -232,7 +232,7 @@ pub(crate) fn take_number(from: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Takes a packed text off the front.
+/// Takes a packed string off the front.
 pub(crate) fn take_text<'a>(from: &mut &'a [u8]) -> Option<&'a str> {
     let bytes = take_bytes(from)?;
     std::str::from_utf8(bytes).ok()
@@ -246,7 +246,7 @@ pub(crate) fn take_bytes<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(bytes)
 }
 
-/// Iterates over packed texts; ends early at bytes that are none.
+/// Iterates over packed strings. It ends early at invalid bytes.
 struct PackedTexts<'a>(&'a [u8]);
 
 impl<'a> Iterator for PackedTexts<'a> {

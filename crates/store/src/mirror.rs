@@ -1,6 +1,7 @@
-//! A store whose truth is elsewhere: what another server keeps is mirrored here in that server's order and under its
-//! revisions, and writes go there. Readers and watchers see no difference. What is mirrored, and how, is not this crate's
-//! business: it hands changes in, and takes writes.
+//! A mirror: a store whose records are kept elsewhere, in shared storage. The mirror has them in the order and with the revisions of
+//! that
+//! storage, and writes go there. Readers and watchers see no difference. The code that connects the storage feeds changes into
+//! [`Mirror`] and performs the writes as a [`Remote`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,31 +33,31 @@ use crate::store::{Commits, Store};
 use crate::table::Table;
 use crate::write::{Committed, Write};
 
-/// One change as it happened elsewhere.
+/// One change that happened in the shared storage.
 #[derive(Debug)]
 pub struct Seen {
-    /// The record's name.
+    /// The key of the record.
     pub key: Key,
-    /// Revision of the change.
+    /// The revision of the change.
     pub revision: u64,
-    /// Revision at which the record was created.
+    /// The revision at which the record was created.
     pub create_revision: u64,
-    /// What was stored; `None` for a deletion.
+    /// The stored value, or `None` for a deletion.
     pub value: Option<SeenValue>,
 }
 
-/// What was stored.
+/// A value in the shared storage.
 #[derive(Debug)]
 pub struct SeenValue {
     /// The object's JSON.
     pub body: Body,
-    /// What is kept beside it.
+    /// The values beside it.
     pub meta: RecordMeta,
-    /// Who wrote it, as [`crate::AtRest`] names them.
+    /// The writer of the value, as [`crate::AtRest`] identifies it.
     pub writer: Writer,
 }
 
-/// The hand that keeps a mirror up to date.
+/// The side of a mirror that receives changes. The connection to the shared storage holds it and keeps the mirror up to date.
 pub struct Mirror {
     shared: Arc<Shared>,
     feed: Mutex<Feed>,
@@ -80,7 +81,7 @@ impl Feed {
 }
 
 impl Mirror {
-    /// An empty mirror. `identity` names what is mirrored. Of the options, limits of what is stored do not count here.
+    /// Makes an empty mirror of the storage called `identity`. The options' limits for stored bytes do not apply.
     #[must_use]
     pub fn new(options: StoreOptions, identity: String) -> Self {
         let shared = Arc::new(Shared {
@@ -103,7 +104,7 @@ impl Mirror {
         Self { shared, feed }
     }
 
-    /// The store that shows the mirror, and writes through `remote`.
+    /// The store that reads the mirror and writes through `remote`.
     #[must_use]
     pub fn store(&self, remote: Arc<dyn Remote>) -> Store {
         Store::over(Arc::clone(&self.shared), Commits::Elsewhere(remote))
@@ -163,7 +164,7 @@ impl Mirror {
         self.shared.state.write().forget_before(revision);
     }
 
-    /// Shows what happened, in the order of revisions, up to `revision`.
+    /// Makes changes visible, in the order of their revisions, up to `revision`.
     pub fn apply(&self, changes: Vec<Seen>, revision: u64) {
         let mut feed = self.feed.lock();
         let mut visible = Vec::with_capacity(changes.len());
@@ -198,23 +199,23 @@ impl Mirror {
         }
     }
 
-    /// The record under a name, as it is shown now.
+    /// The record with this key in the mirror.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Arc<Record>> {
         let place = Place { namespace: &key.namespace, name: &key.name };
         self.shared.state.read().get(key.resource, place).cloned()
     }
 
-    /// Whether a write may happen, as far as the mirror knows.
+    /// Checks a write's precondition against what the mirror knows.
     ///
     /// # Errors
-    /// The precondition that does not hold.
+    /// Returns the precondition that does not hold.
     pub fn check(&self, write: &Write, current: Option<&Arc<Record>>) -> Result<(), StoreError> {
         self.shared.locked.reason(write.key.resource).map_or(Ok(()), |reason| Err(StoreError::Sealed(reason)))?;
         write.allowed(current)
     }
 
-    /// What a writer is answered whose write got a revision: the record that it made of `before`.
+    /// The result of a write that got a revision: the record that it made from `before`.
     #[must_use]
     pub fn committed(
         &self,
@@ -234,46 +235,46 @@ impl Mirror {
         };
         let shown = self.get(key).filter(|record| record.revision() == revision);
         let record = shown.or_else(made).unwrap_or_else(|| {
-            // A deletion of what was not there is refused before it gets a revision.
+            // The deletion of a missing record is refused before it gets a revision.
             Arc::new(Record::new(key.clone(), bytes::Bytes::new(), 0, revision, revision, RecordMeta::default()))
         });
         Committed { revision, record, previous: before }
     }
 
-    /// Revision up to which everything is shown.
+    /// The revision up to which all changes are visible.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.shared.state.read().revision
     }
 
-    /// Resolves when everything up to `revision` is shown. The caller bounds the wait.
+    /// Waits until all changes up to `revision` are visible. The caller bounds the wait.
     ///
     /// # Errors
-    /// [`StoreError::Closed`].
+    /// Returns [`StoreError::Closed`] if the store closes first.
     pub async fn wait_for(&self, revision: u64) -> Result<(), StoreError> {
         self.shared.wait_for_revision(revision).await.map(drop)
     }
 
-    /// Encrypts what is written elsewhere, where anybody does.
+    /// The encryption of records in the shared storage, if there is any.
     #[must_use]
     pub fn at_rest(&self) -> Option<&dyn crate::at_rest::AtRest> {
         self.shared.writers.at_rest()
     }
 
-    /// The clock in seconds since the Unix epoch.
+    /// The current time in seconds since the Unix epoch.
     #[must_use]
     pub fn now_s(&self) -> u64 {
         self.shared.now_s()
     }
 
-    /// Tells readiness why nothing can be written or read anew, or that it can again.
+    /// Reports to readiness why the storage cannot be written or read, or with `None` that it can again.
     pub fn fault(&self, why: Option<String>) {
         self.shared.health.disk(why);
     }
 
-    /// Tells that only a new process can help, which the store's owner hears.
+    /// Reports that only a restart of the process can help. The store's owner learns of it through [`Store::failed`].
     pub fn ended(&self, why: &str) {
-        // Who hears of it finds the store closed.
+        // The store is closed before its owner learns of the failure.
         self.shared.close();
         self.shared.health.ended(why);
     }
@@ -285,7 +286,7 @@ impl Mirror {
     }
 }
 
-/// The last state of a deleted record: `last`, or what it was, at the deletion's revision.
+/// The last state of a deleted record, at the deletion's revision: `last` if it is given, or else the record before.
 fn gone(before: &Arc<Record>, last: Option<&Body>, revision: u64) -> Arc<Record> {
     let (bytes, at) = last.map_or_else(|| before.splice(revision), |body| body.splice(revision));
     let (key, meta) = (before.key().clone(), before.meta().clone());

@@ -1,4 +1,4 @@
-//! Opening a store: on nothing, on a directory, on an engine.
+//! Opens a store: in memory, in a directory, or on a given engine.
 #![allow(clippy::disallowed_methods, reason = "blocking: opened in the lane for files, and the committer's own thread")]
 
 use std::panic::AssertUnwindSafe;
@@ -29,20 +29,21 @@ use crate::state::State;
 use crate::stats::Counters;
 use crate::store::{Commits, Store};
 
-/// How to open a store.
+/// The options for opening a store.
 #[derive(Clone)]
 pub struct StoreOptions {
-    /// Bytes that the watch log may keep alive beyond the current state.
+    /// The most bytes that the watch log may keep in memory beyond the current state.
     pub log_bytes_max: usize,
-    /// Bytes that all records together may take; writes that would make them more are refused, others go on.
+    /// The most bytes that all records together may have. Writes that would exceed this are refused; others succeed.
     pub bytes_max: usize,
     /// Bytes that the records of one namespace may take, so that one namespace cannot take all the room.
     pub namespace_bytes_max: usize,
     /// The clock for log ages and expiry.
     pub clock: Arc<dyn Clock>,
-    /// Whether a store must be there already: one that is missing was lost.
+    /// Whether the store must exist already. If it is missing, its data was lost and opening fails.
     pub must_exist: bool,
-    /// Encrypts records on their way to the disk; without one they are written as they are, and an encrypted one is a fault.
+    /// Encrypts records before they are written to the disk. Without it records are written unencrypted, and an encrypted record on the
+    /// disk is an error.
     pub at_rest: Option<Arc<dyn AtRest>>,
 }
 
@@ -60,16 +61,16 @@ impl Default for StoreOptions {
 }
 
 impl Store {
-    /// An empty store that ends with the process.
+    /// Opens an empty store that lives in memory and is lost with the process.
     #[must_use]
     pub fn in_memory(options: StoreOptions) -> Self {
         Self::open(Box::new(MemoryEngine), options).expect("the memory engine loads nothing, which cannot fail")
     }
 
-    /// Opens the durable store in a directory, or makes one. Blocks on the disk.
+    /// Opens the durable store in a directory, or creates it. Blocks on the disk.
     ///
     /// # Errors
-    /// [`StoreError::Open`]: the directory is in use, damaged, of another format, or cannot be written.
+    /// Returns [`StoreError::Open`] if the directory is in use, damaged, of another format, or not writable.
     pub fn open_dir(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
         let file = dir.join(SqliteEngine::FILE);
         let open = || {
@@ -81,10 +82,10 @@ impl Store {
         open().map_err(|error| StoreError::Open(Arc::new(error.of(&file))))
     }
 
-    /// Opens a store on an engine and loads it. Blocks on the disk.
+    /// Opens a store on an engine and loads its records. Blocks on the disk.
     ///
     /// # Errors
-    /// [`StoreError::Open`] if the engine cannot be read or holds another format.
+    /// Returns [`StoreError::Open`] if the engine cannot be read or has another format.
     pub fn open(engine: Box<dyn Engine>, options: StoreOptions) -> Result<Self, StoreError> {
         Self::open_engine(engine, options).map_err(|error| StoreError::Open(Arc::new(error)))
     }
@@ -155,7 +156,7 @@ impl Store {
     }
 }
 
-/// Starts the committer, or readies it for an engine that never blocks.
+/// Starts the committer's thread, or returns the committer itself for an engine that never blocks.
 fn commits(
     engine: Box<dyn Engine>,
     shared: Arc<Shared>,
@@ -171,8 +172,8 @@ fn commits(
     Ok(Commits::Thread(Mutex::new(Some(thread))))
 }
 
-/// Marks the store as open in this boot, and as one where nothing is there yet. Gives its identity, and the marks that a full disk did
-/// not take.
+/// Marks the store as open in this boot, and a new store with its format and identity. Returns the identity, and the marks that could
+/// not be written because the disk is full.
 fn begin(engine: &mut dyn Engine, loaded: &mut Loaded, boot: String) -> Result<(String, Vec<Op>), EngineError> {
     let is_new = loaded.identity.is_none();
     let mut marks = vec![Mark::Running(boot).op()];
@@ -188,7 +189,7 @@ fn begin(engine: &mut dyn Engine, loaded: &mut Loaded, boot: String) -> Result<(
     }
     match engine.append(&marks, true) {
         Ok(()) => marks.clear(),
-        // What is there can be read, and room may be made by deletions.
+        // The existing records can be read, and deletions may free space.
         Err(error) if error.is_full_disk() && !is_new => {
             tracing::error!(%error, "the disk is full; opening the store for reads and deletions only");
         }
@@ -197,8 +198,8 @@ fn begin(engine: &mut dyn Engine, loaded: &mut Loaded, boot: String) -> Result<(
     Ok((identity, marks))
 }
 
-/// The committer's thread. A panic of its own is a fault nobody can mend here: it is told, and writers are refused at
-/// once instead of waiting for answers that cannot come.
+/// The body of the committer's thread. After a panic of the committer the store cannot go on: this logs the panic, records it in the
+/// store's health and closes the store, so that writers get an error at once instead of waiting for an answer that cannot come.
 fn run(committer: Committer) {
     let shared = committer.shared();
     if let Err(payload) = std::panic::catch_unwind(AssertUnwindSafe(|| committer.run())) {
@@ -207,14 +208,14 @@ fn run(committer: Committer) {
         tracing::error!(panic = text, "the store's committer panicked; rejecting writes until a restart");
         shared.health.ended(&format!("the store's committer panicked: {text}"));
         shared.close();
-        // Whoever is still queued hears that the store is closed.
+        // Dropping the batches tells the queued writers that the store is closed.
         while let Taken::Batch(batch) = shared.queue.take(None) {
             drop(batch);
         }
     }
 }
 
-/// Writes rows that an older version wrote without a checksum anew, with one.
+/// Rewrites records that an older version wrote without a checksum, with one.
 fn add_checksums(engine: &mut dyn Engine, loaded: &Loaded) -> Result<(), EngineError> {
     const ROWS_AT_ONCE: usize = 1000;
     tracing::info!(records = loaded.records.len(), "adding checksums to records of an older version");
@@ -230,7 +231,7 @@ fn add_checksums(engine: &mut dyn Engine, loaded: &Loaded) -> Result<(), EngineE
     Ok(())
 }
 
-/// Identifies this boot of the machine: bytes that the kernel took are there as long as it is the same.
+/// The identifier of this boot of the machine. Bytes that the kernel took are still there while it is the same.
 fn boot_id() -> String {
     kelson_platform::process::boot_id().unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
 }

@@ -1,4 +1,4 @@
-//! Makes changes visible: events for the log, the new state, the watchers' bells. One at a time, in revision order.
+//! Publishes stored changes: adds events to the logs, updates the state and wakes the watchers. Changes come in revision order.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use crate::limits::{LOG_AGE_MAX_S, LOG_SWEEP_EVERY_S};
 use crate::record::Record;
 use crate::shared::Shared;
 
-/// One change that is stored and not yet seen.
+/// One change that is stored and not yet visible.
 pub(crate) struct Visible {
     pub kind: EventKind,
     pub record: Arc<Record>,
     pub previous: Option<Arc<Record>>,
-    /// Who wrote it.
+    /// The writer of the record's bytes.
     pub writer: Writer,
 }
 
-/// Shows changes to readers and watchers of one store.
+/// Publishes changes to the readers and watchers of one store.
 pub(crate) struct Publisher {
     shared: Arc<Shared>,
     swept_at_s: u64,
@@ -29,7 +29,7 @@ impl Publisher {
         Self { shared, swept_at_s: 0 }
     }
 
-    /// Makes changes visible, in their order. `revision` is that of the state afterwards where it is later than the last change's.
+    /// Makes changes visible in their order. `revision` is the state's revision afterwards if it is later than that of the last change.
     pub fn publish(&mut self, changes: Vec<Visible>, revision: Option<u64>) {
         let now_s = self.shared.now_s();
         let aged = now_s >= self.swept_at_s + LOG_SWEEP_EVERY_S || now_s < self.swept_at_s;

@@ -1,5 +1,5 @@
-//! The bounded queue between writers and the committer's thread. Writers wait asynchronously for room; the thread
-//! takes all that is there at once, and waits a moment for those that are about to come.
+//! The bounded queue between the writers and the committer's thread. Writers wait asynchronously for room in it. The thread takes all
+//! queued writes at once, after a short wait for those that have been announced.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::error::StoreError;
 use crate::limits::{BATCH_BYTES_MAX, BATCH_WRITES_MAX, COMPANY_WAIT_MAX_US, QUEUE_WRITES_MAX};
 use crate::write::{Committed, Write};
 
-/// Where a writer waits for its answer.
+/// The sender of a write's result.
 pub(crate) type Reply = oneshot::Sender<Result<Committed, StoreError>>;
 
 /// A write in the queue.
@@ -29,16 +29,16 @@ impl Pending {
     }
 }
 
-/// What the committer's thread wakes up for.
+/// Why the committer's thread was woken.
 pub(crate) enum Taken {
     Batch(Vec<Pending>),
-    /// The deadline came first.
+    /// The deadline passed before a write came.
     Deadline,
     /// The queue is closed and empty.
     Closed,
 }
 
-/// A write that is being prepared: it will come into the queue soon, or not at all.
+/// The announcement of a write that is being prepared. The write will enter the queue soon, or not at all.
 #[must_use = "the write is expected for as long as this is held"]
 pub struct ExpectedWrite(Arc<AtomicUsize>);
 
@@ -51,17 +51,18 @@ impl Drop for ExpectedWrite {
 struct Waiting {
     writes: VecDeque<Pending>,
     closed: bool,
-    /// How many writes the committer's thread wants to be woken up for.
+    /// The number of queued writes at which the committer's thread is woken.
     wanted: usize,
 }
 
+/// The queue of writes. Its length is bounded by a semaphore, and it counts announced writes so that a batch can wait for them.
 pub(crate) struct Queue {
     room: Arc<Semaphore>,
     waiting: Mutex<Waiting>,
     filled: Condvar,
     /// Writes that are being prepared, waiting or being answered.
     expected: Arc<AtomicUsize>,
-    /// How long a batch may wait for more.
+    /// The longest time that a batch waits for more writes.
     company: Duration,
 }
 
@@ -82,13 +83,13 @@ impl Queue {
         }
     }
 
-    /// Says that somebody prepares a write, until what is returned is dropped.
+    /// Announces a write until the returned value is dropped.
     pub fn expect(&self) -> ExpectedWrite {
         self.expected.fetch_add(1, Ordering::Relaxed);
         ExpectedWrite(Arc::clone(&self.expected))
     }
 
-    /// Adds a write, waiting for room; after this returns, the write will happen whether or not anybody waits for it.
+    /// Adds a write, after waiting for room. After this returns, the write happens whether or not its writer waits for the result.
     pub async fn push(&self, write: Write, reply: Reply) -> Result<(), StoreError> {
         let room = Arc::clone(&self.room).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let mut guard = self.waiting.lock();
@@ -96,7 +97,7 @@ impl Queue {
             return Err(StoreError::Closed);
         }
         guard.writes.push_back(Pending { write, reply, _room: Some(room) });
-        // A thread that waits for more than this is not woken up to find that out.
+        // While the thread waits for more writes than there are, it is not woken.
         let enough = guard.writes.len() >= guard.wanted;
         drop(guard);
         if enough {
@@ -105,14 +106,14 @@ impl Queue {
         Ok(())
     }
 
-    /// Refuses further writes; those waiting are still taken.
+    /// Refuses further writes. Queued writes are still taken.
     pub fn close(&self) {
         self.waiting.lock().closed = true;
         self.room.close();
         self.filled.notify_one();
     }
 
-    /// Everything that waits, within the bounds of a batch; blocks the thread until there is something.
+    /// Takes all queued writes within the bounds of a batch. Blocks the thread until there is a write, or until the deadline.
     pub fn take(&self, deadline: Option<Instant>) -> Taken {
         let mut guard = self.waiting.lock();
         guard.wanted = 1;
@@ -142,9 +143,9 @@ impl Queue {
         Taken::Batch(batch)
     }
 
-    /// What a batch costs is nearly the same however many writes share it: the sync, the pages of the table above the rows, and
-    /// waking up every reader. So it waits, not for long, until half of the writes that are on their way are there; the other half
-    /// is prepared while it is stored. One or two writers never wait.
+    /// Waits a short time until half of the announced writes are queued. The cost of a batch hardly depends on the number of its writes:
+    /// it is the sync, the inner pages of the table, and waking every reader. The other half is prepared while this batch is stored.
+    /// One or two writers never wait.
     fn wait_for_company(&self, guard: &mut MutexGuard<'_, Waiting>) {
         let wanted = (self.expected.load(Ordering::Relaxed) / 2).min(BATCH_WRITES_MAX);
         let until = Instant::now() + self.company;
@@ -195,7 +196,7 @@ mod tests {
         });
         drop(expected);
         push(&queue);
-        assert_eq!(taken(&queue), 1, "nobody else is on the way");
+        assert_eq!(taken(&queue), 1, "no other write is announced");
     }
 
     #[test]
@@ -209,7 +210,7 @@ mod tests {
         let queue = Queue::waiting_for(Duration::ZERO);
         let _expected: Vec<_> = (0..100).map(|_| queue.expect()).collect();
         push(&queue);
-        assert_eq!(taken(&queue), 1, "99 do not come");
+        assert_eq!(taken(&queue), 1, "the 99 other writes do not come");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which records are new: those written last, within a bound. They lie in memory as they are.
+//! The recently written records, up to a bound. They are in memory without delta encoding.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use crate::limits::RECENT_BYTES_MAX;
 use crate::record::Record;
 
-/// Records that wait for a writer to look after them; beyond it they stay as they are.
+/// The most records that wait for a writer to encode them. Further records keep their plain bytes.
 const GONE_MAX: usize = 256;
 
-/// The records that were written last.
+/// The records that were written most recently.
 #[derive(Default)]
 pub(crate) struct RecentRecords {
     kept: Mutex<Kept>,
 }
 
-/// Recent records, oldest first, and the bytes of their JSON.
+/// The recent records, oldest first, and the bytes of their JSON.
 #[derive(Default)]
 struct Kept {
     queue: VecDeque<(Weak<Record>, usize)>,
@@ -26,7 +26,7 @@ struct Kept {
 }
 
 impl RecentRecords {
-    /// Takes a new record; the oldest make room for it.
+    /// Adds a new record. The oldest records leave when the bound is exceeded.
     pub fn keep(&self, record: &Arc<Record>) {
         let mut guard = self.kept.lock();
         let kept = &mut *guard;
@@ -42,8 +42,8 @@ impl RecentRecords {
         }
     }
 
-    /// Records that are recent no longer. To hold them in less memory takes as long as to read them a few times, so writers do
-    /// it, in parallel, and not the one committer.
+    /// Takes the records that are no longer recent. To delta-encode a record takes as long as to read it a few times, so the writers do
+    /// this in parallel, not the one committer.
     pub fn take_gone(&self) -> Vec<Arc<Record>> {
         std::mem::take(&mut self.kept.lock().gone)
     }
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_there_are_more_bytes_than_the_bound() {
+    fn the_oldest_records_leave_when_the_bound_is_exceeded() {
         let recent = RecentRecords::default();
         let gone = || recent.take_gone().iter().map(|record| record.len()).collect::<Vec<_>>();
         let (first, second, third) = (record(RECENT_BYTES_MAX / 2), record(RECENT_BYTES_MAX / 2), record(1));
@@ -72,14 +72,10 @@ mod tests {
         assert_eq!(gone(), [0; 0]);
         recent.keep(&third);
         assert_eq!(gone(), [first.len()]);
-        assert_eq!(gone(), [0; 0], "each is told once");
+        assert_eq!(gone(), [0; 0], "each record is returned once");
         drop(second);
         let large = record(RECENT_BYTES_MAX + 1);
         recent.keep(&large);
-        assert_eq!(
-            gone(),
-            [1, large.len()],
-            "those that nobody holds any more are not told, and nothing is beyond the bound"
-        );
+        assert_eq!(gone(), [1, large.len()], "dropped records are not returned, and the others are within the bound");
     }
 }

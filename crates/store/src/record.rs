@@ -1,4 +1,4 @@
-//! One stored object: its bytes in either encoding, its revisions, and the values that selectors need.
+//! One stored object: its bytes in both encodings, its revisions, and the values that selectors compare.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -12,12 +12,13 @@ use crate::key::Key;
 use crate::meta::RecordMeta;
 use crate::text::{Sample, Texts};
 
-/// An object as it was at one revision. What it says never changes; how it lies in memory does.
+/// An object at one revision. Its content never changes, but its form in memory does: the JSON is plain bytes while the record is new,
+/// and may later be a delta to the JSON of a similar record (see `Sample`). Readers see the same bytes in both forms.
 pub struct Record {
     key: Key,
     revision: u64,
     create_revision: u64,
-    /// Where the decimal revision begins in the JSON.
+    /// The offset of the decimal revision in the JSON.
     revision_at: u32,
     mark: AtomicU32,
     meta: RecordMeta,
@@ -37,20 +38,20 @@ impl Record {
         Self { key, revision, create_revision, revision_at, mark: AtomicU32::new(0), meta, texts }
     }
 
-    /// The record's name.
+    /// The record's key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Canonical JSON, `metadata.resourceVersion` included. Copies nothing while the record is new; later the bytes are put
-    /// together from what the record has in common with others, so ask once.
+    /// The canonical JSON, including `metadata.resourceVersion`. This copies nothing while the record is new. Later each call decodes the
+    /// bytes, so a caller should call it once.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.texts.lock().json()
     }
 
-    /// Appends the JSON to `out`, without making it a text of its own first.
+    /// Appends the JSON to `out`, without assembling it separately first.
     pub fn put(&self, out: &mut impl BufMut) {
         self.texts.lock().json_pieces(|piece| {
             out.put_slice(piece);
@@ -58,8 +59,8 @@ impl Record {
         });
     }
 
-    /// The same, with `instead` in the place of `head` where it begins with that. In a record that is told by another, `head` has to
-    /// lie within its first piece, as what all objects of a kind begin with does; else it stays.
+    /// Appends the JSON to `out`, with `instead` in place of `head` if the JSON begins with `head`. In a delta-encoded record, `head` must
+    /// be within the first piece, which holds for a beginning that all objects of a kind share; otherwise `head` stays.
     pub fn put_after(&self, head: &[u8], instead: &[u8], out: &mut impl BufMut) {
         let mut is_first = true;
         self.texts.lock().json_pieces(|piece| {
@@ -76,7 +77,7 @@ impl Record {
         });
     }
 
-    /// Whether the JSON begins with the pieces of `head`, one after the other.
+    /// Whether the JSON begins with the concatenated pieces of `head`.
     #[must_use]
     pub fn begins_with(&self, head: &[&[u8]]) -> bool {
         let head = head.concat();
@@ -92,81 +93,81 @@ impl Record {
         at == head.len()
     }
 
-    /// Length of the JSON.
+    /// The length of the JSON in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is no empty JSON")]
     pub fn len(&self) -> usize {
         self.texts.lock().json_len()
     }
 
-    /// The revision of the last change: the object's `resourceVersion`.
+    /// The revision of the last change, which is the object's `resourceVersion`.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The revision at which this incarnation of the key was created.
+    /// The revision at which the record was created. A key that is deleted and created again has a new one.
     #[must_use]
     pub fn create_revision(&self) -> u64 {
         self.create_revision
     }
 
-    /// UID, labels, selectable fields.
+    /// The UID, the labels and the selectable fields.
     #[must_use]
     pub fn meta(&self) -> &RecordMeta {
         &self.meta
     }
 
-    /// The protobuf form if somebody asked for it before.
+    /// The protobuf form, if it was set before.
     #[must_use]
     pub fn protobuf_if_made(&self) -> Option<Bytes> {
         self.texts.lock().protobuf()
     }
 
-    /// Length of the protobuf form if somebody asked for it before.
+    /// The length of the protobuf form, if it was set before.
     #[must_use]
     pub fn protobuf_len_if_made(&self) -> Option<usize> {
         self.texts.lock().protobuf_len()
     }
 
-    /// Keeps a protobuf form that was made outside; the first one stays.
+    /// Sets the protobuf form. If there is one already, it stays.
     pub fn set_protobuf(&self, bytes: &Bytes) {
         self.texts.lock().set_protobuf(bytes);
     }
 
-    /// What a reader or writer has noted about the JSON; 0 until then. It is not stored.
+    /// The mark that a reader or writer has set, or 0. It is not stored on the disk.
     #[must_use]
     pub fn mark(&self) -> u32 {
         self.mark.load(Ordering::Relaxed)
     }
 
-    /// Notes something about the JSON, whose bytes never change. The store gives it no meaning.
+    /// Sets a mark about the JSON, whose bytes never change. The store does not interpret it.
     pub fn set_mark(&self, mark: u32) {
         self.mark.store(mark, Ordering::Relaxed);
     }
 
-    /// Another form of the record that was made outside and is kept under a number.
+    /// The additional form of the record with this number, if it was set.
     #[must_use]
     pub fn form(&self, id: u32) -> Option<Bytes> {
         self.texts.lock().form(id)
     }
 
-    /// Keeps another form of the record under a number for as long as the record lives; forms with numbers below `oldest` go.
+    /// Sets an additional form of the record, which is kept while the record exists. Forms with numbers below `oldest` are dropped.
     pub fn set_form(&self, id: u32, oldest: u32, form: &Bytes) {
         self.texts.lock().set_form(id, oldest, form);
     }
 
-    /// The JSON while it lies in memory as it is, and may be a sample for others.
+    /// The JSON, if it is in memory as plain bytes and so can become a sample for others.
     pub(crate) fn plain(&self) -> Option<Bytes> {
         self.texts.lock().plain().cloned()
     }
 
-    /// Holds the bytes by what differs from the sample's; gives whether they are like it.
-    pub(crate) fn tell_by(&self, sample: &Arc<Sample>) -> bool {
-        self.texts.lock().tell_by(sample)
+    /// Encodes the record as a delta to the sample. Returns whether the two are similar.
+    pub(crate) fn encode_with(&self, sample: &Arc<Sample>) -> bool {
+        self.texts.lock().encode_with(sample)
     }
 
-    /// This record's bytes as they would be at another revision: what a watcher of a deletion is shown.
+    /// The record's bytes with another revision, which watchers of a deletion get.
     pub(crate) fn splice(&self, revision: u64) -> (Bytes, u32) {
         let bytes = self.bytes();
         let (head, tail) = self.parts(&bytes);
@@ -183,13 +184,13 @@ impl Record {
         self.revision_at
     }
 
-    /// What this record costs in memory while its JSON lies there as it is, about. It is less when the record is told by
-    /// another, and the same at all times, so that what was added can be taken off.
+    /// The approximate bytes of memory that the record takes with plain JSON. A delta-encoded record takes less, but its cost stays the
+    /// same, so that what was added can be subtracted.
     pub(crate) fn cost(&self) -> usize {
         self.len() + self.key.name.len() + self.meta.fields.values.len() + size_of::<Self>() + 64
     }
 
-    /// The record's JSON before and after the digits of the revision.
+    /// The JSON before and after the digits of the revision.
     pub(crate) fn parts<'a>(&self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         let at = self.revision_at as usize;
         let digits = self.revision.checked_ilog10().unwrap_or(0) as usize + 1;
@@ -198,7 +199,7 @@ impl Record {
 }
 
 impl fmt::Debug for Record {
-    /// Names the record; never prints its bytes, which may be a Secret's.
+    /// Prints the record's key and never its bytes, which may be those of a Secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Record({} at {}, {} bytes)", self.key, self.revision, self.len())
     }

@@ -1,5 +1,5 @@
-//! Which records lie in memory by what differs from another's: every one that is not among those written last and is like
-//! one of its resource's samples. What is like none becomes a sample itself, for those that come after.
+//! Chooses which records are delta-encoded in memory: each record that is no longer recent and is similar to one of its resource's
+//! samples. A record that is similar to none becomes a sample itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,27 +11,29 @@ use crate::limits::SAMPLES_PER_RESOURCE_MAX;
 use crate::record::Record;
 use crate::text::Sample;
 
-/// Texts shorter than this are cheaper as they are.
+/// JSON shorter than this takes less memory as plain bytes.
 const DELTA_BYTES_MIN: usize = 256;
 
-/// What a record shares with others stays in memory as long as any of them: a Secret must go when it is deleted.
+/// The resource whose records are never delta-encoded: a sample stays in memory as long as any record that uses it, but a Secret must
+/// go
+/// from memory when it is deleted.
 const SECRETS: &str = "secrets";
 
-/// The samples of each resource, that which was of use last first.
+/// The samples of each resource, the most recently used first.
 #[derive(Default)]
 pub(crate) struct Samples {
     of: Mutex<HashMap<Resource, Vec<Arc<Sample>>>>,
 }
 
 impl Samples {
-    /// Holds the record's bytes in less memory, if it can be done. Takes as long as reading them a few times.
+    /// Delta-encodes a record if a sample is similar to it. This takes as long as reading the record a few times.
     pub fn pack(&self, record: &Record) {
         let resource = record.key().resource;
         if record.len() < DELTA_BYTES_MIN || resource.as_str() == SECRETS {
             return;
         }
         let candidates = self.of.lock().get(&resource).cloned().unwrap_or_default();
-        let found = candidates.into_iter().find(|sample| record.tell_by(sample));
+        let found = candidates.into_iter().find(|sample| record.encode_with(sample));
         let Some(sample) = found.or_else(|| record.plain().map(Sample::new)) else { return };
         let mut of = self.of.lock();
         let samples = of.entry(resource).or_default();
@@ -59,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_told_by_the_sample_that_it_is_like() {
+    fn a_record_is_encoded_with_the_sample_that_it_resembles() {
         let samples = Samples::default();
         for n in 0..20 {
             for kind in 0..3 {
@@ -97,7 +99,7 @@ mod tests {
         };
         for record in [secret(1), secret(2)] {
             samples.pack(&record);
-            assert!(record.plain().is_some(), "a secret is nobody's sample, and has none");
+            assert!(record.plain().is_some(), "a Secret neither becomes a sample nor uses one");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Copies of a store: made while it runs, from what is in memory; and what a copy, or a store that nobody has open, holds.
+//! Copies of a store, made from memory while it runs, and the check of a copy or of a store that no process has open.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
 use std::collections::BTreeMap;
@@ -12,24 +12,25 @@ use crate::error::StoreError;
 use crate::key::Resource;
 use crate::table::Table;
 
-/// A restored store goes on so many revisions later, so that no client that knew the original sees a revision twice.
-/// Later than any store writes between two copies (etcd's documentation names the same number).
+/// The number of revisions that a restored store skips, so that no client of the original sees a revision twice. No store makes that
+/// many
+/// writes between two copies. etcd's documentation recommends the same number.
 const REVISIONS_SKIPPED: u64 = 1_000_000_000;
-/// What a copy says of the boot it runs in: none, so that watchers list again.
+/// The boot identifier in a copy. It matches no boot, so that watchers list again.
 const NOWHERE: &str = "saved";
-/// Records written to a copy at once.
+/// The number of records that are written to a copy at once.
 const ROWS_AT_ONCE: usize = 1000;
 
-/// What a store or a copy of one holds.
+/// The content of a store or of a copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// The store's name, which a copy keeps.
+    /// The store's identity, which a copy keeps.
     pub identity: String,
     /// The highest revision of any record or deletion.
     pub revision: u64,
-    /// Records by resource.
+    /// The number of records of each resource.
     pub records: BTreeMap<String, usize>,
-    /// Records among them that are encrypted.
+    /// The number of encrypted records.
     pub encrypted: usize,
 }
 
@@ -72,11 +73,12 @@ pub(crate) fn save(
     Ok(contents)
 }
 
-/// Reads all of a store that nobody has open, or of a copy, without changing it: pages, checksums, and that every record can be
-/// decoded. What is encrypted is checked as far as it can be without the key.
+/// Reads a copy, or a store that no process has open, without changing it. Checks the pages, the checksums, and that every record can
+/// be
+/// decoded. Encrypted records are checked as far as possible without the key.
 ///
 /// # Errors
-/// [`StoreError::Open`] with the first damage found.
+/// Returns [`StoreError::Open`] with the first damage that was found.
 pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
     let fault = |error: EngineError| StoreError::Open(Arc::new(error.of(&dir.join(SqliteEngine::FILE))));
     let mut engine = SqliteEngine::open_to_read(dir).map_err(fault)?;

@@ -1,4 +1,4 @@
-//! What the store's face, its committer and its cursors hold in common.
+//! The data that the handles of a store, its committer and its cursors share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::samples::Samples;
 use crate::state::State;
 use crate::stats::Counters;
 
-/// The state everybody reads, and what the committer is told and tells.
+/// The state that readers see, the queue to the committer, and what the committer reports.
 pub(crate) struct Shared {
     pub state: RwLock<State>,
     pub queue: Queue,
@@ -40,12 +40,12 @@ impl Shared {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The clock in seconds since the Unix epoch; before it, zero.
+    /// The current time in seconds since the Unix epoch, or zero before it.
     pub fn now_s(&self) -> u64 {
         u64::try_from(self.clock.now().as_second()).unwrap_or(0)
     }
 
-    /// Resolves when the state is at `revision` or later, with the revision it is at.
+    /// Waits until the state has reached `revision`, and returns the revision that it has then.
     pub async fn wait_for_revision(&self, revision: u64) -> Result<u64, StoreError> {
         let mut changed = self.state.read().changed.subscribe();
         loop {
@@ -61,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// Refuses further writes and wakes all cursors up.
+    /// Refuses further writes and wakes all cursors.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.queue.close();

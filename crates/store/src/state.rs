@@ -1,4 +1,4 @@
-//! The current state of all records and the recent past, behind one short lock. Only the committer changes it.
+//! The current state of all records and the recent changes, behind one short lock. Only the committer changes it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,10 +15,10 @@ use crate::log::Log;
 use crate::record::Record;
 use crate::table::Table;
 
-/// Events dropped from the largest log before the largest is looked for again.
+/// The number of events dropped from the largest log before the largest log is determined again.
 const TRIM_STEP: usize = 64;
 
-/// One resource: its records, its recent events, and the bell for its watchers.
+/// One resource: its records, its recent events, and the channel that wakes its watchers.
 pub(crate) struct Slot {
     pub table: Table,
     pub log: Log,
@@ -27,7 +27,7 @@ pub(crate) struct Slot {
     pub restarts: u32,
 }
 
-/// Spreads the address by which a resource is known: nobody outside can choose it, so that it need not be kept from being guessed.
+/// Hashes the address that identifies a resource. No client can choose these addresses, so the hash need not resist collision attacks.
 #[derive(Default)]
 struct PointerHasher(u64);
 
@@ -38,7 +38,7 @@ impl Hasher for PointerHasher {
         }
     }
     fn write_usize(&mut self, n: usize) {
-        /// An odd number without a pattern in its bits (2^64 by the golden ratio).
+        /// An odd number without a pattern in its bits: 2^64 divided by the golden ratio.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         self.0 = (self.0 ^ n as u64).wrapping_mul(SPREAD).rotate_left(32);
     }
@@ -47,16 +47,16 @@ impl Hasher for PointerHasher {
     }
 }
 
-/// Everything readers see.
+/// The state that readers see: for each resource its table and log, and the revision of the last published change.
 pub(crate) struct State {
     pub revision: u64,
-    /// Floor of the logs of resources that have no slot yet.
+    /// The floor of the logs of resources that have no slot yet.
     base_floor: u64,
     slots: HashMap<Resource, Slot, BuildHasherDefault<PointerHasher>>,
-    /// The bell for those who wait for a revision.
+    /// Wakes readers that wait for a revision.
     pub changed: watch::Sender<()>,
     log_bytes_max: usize,
-    /// States before this revision are told to be forgotten, whatever the logs still know.
+    /// The shared storage has compacted the states before this revision, so they are not served even if the logs still have them.
     forgotten: u64,
 }
 
@@ -78,7 +78,7 @@ impl State {
         self.slots.iter().map(|(resource, slot)| (*resource, slot))
     }
 
-    /// Everything as it is now: a snapshot of each table, and the revision they are at.
+    /// A snapshot of every table, with the revision of all of them.
     pub fn tables(&self) -> (u64, Vec<(Resource, Table)>) {
         let mut tables: Vec<_> = self.slots().map(|(resource, slot)| (resource, slot.table.clone())).collect();
         tables.sort_unstable_by_key(|(resource, _)| *resource);
@@ -98,7 +98,7 @@ impl State {
         }
     }
 
-    /// Sets the floor of a resource's log; only while loading.
+    /// Sets the floor of a resource's log. Called only while the store is loading.
     pub fn raise_floor(&mut self, resource: Resource, floor: u64) {
         let slot = self.slot_mut(resource);
         if slot.log.floor() < floor {
@@ -123,7 +123,7 @@ impl State {
         self.slots.get(&resource).map_or(self.base_floor, |slot| slot.log.floor())
     }
 
-    /// Makes one event visible. Events come in revision order.
+    /// Makes one event visible. Events must come in the order of their revisions.
     pub fn apply(&mut self, event: Arc<Event>) {
         self.revision = event.revision;
         let key = event.record.key();
@@ -135,17 +135,17 @@ impl State {
         slot.log.push(event);
     }
 
-    /// Takes over that nothing happened up to `revision` but what was applied.
+    /// Raises the revision to `revision`, up to which there were no changes except those applied.
     pub fn advance(&mut self, revision: u64) {
         self.revision = self.revision.max(revision);
     }
 
-    /// Shows no state from before a revision any more; watches still begin as far back as the logs reach.
+    /// Stops serving states from before a revision. Watches can still start as far back as the logs reach.
     pub fn forget_before(&mut self, revision: u64) {
         self.forgotten = self.forgotten.max(revision);
     }
 
-    /// Puts other records in place of all there were, at a revision before which nothing is known: watchers have to list again.
+    /// Replaces all records by others at a revision before which nothing is known. Watchers have to list again.
     pub fn replace(&mut self, revision: u64, mut tables: HashMap<Resource, Table>) {
         self.advance(revision);
         self.base_floor = self.revision;
@@ -158,8 +158,8 @@ impl State {
         }
     }
 
-    /// Shortens the logs to their bounds: the largest gives way first, so that a flood of one resource takes only that
-    /// resource's past away. Returns what was dropped, to be freed outside the lock.
+    /// Shortens the logs to their bounds. The largest log is shortened first, so that many changes of one resource cost only that
+    /// resource's history. Returns the dropped events, so that the caller frees them outside the lock.
     pub fn trim(&mut self, touched: &[Resource], aged_before_s: Option<u64>) -> Vec<Arc<Event>> {
         let mut dropped = Vec::new();
         for resource in touched {
@@ -192,7 +192,7 @@ impl State {
         dropped
     }
 
-    /// The table of a resource as it was at `revision`: a snapshot, and the events to take back from it.
+    /// Returns a snapshot of a resource's current table, and the events to undo in it to get its state at `revision`.
     pub fn rollback(&self, resource: Resource, revision: u64) -> Result<(Table, Vec<Arc<Event>>), StoreError> {
         if revision > self.revision {
             return Err(StoreError::FutureRevision { requested: revision, current: self.revision });
@@ -206,7 +206,7 @@ impl State {
     }
 }
 
-/// Takes events back from a table, newest first.
+/// Undoes events in a table. The events must be in order from the newest to the oldest.
 pub(crate) fn take_back(table: &mut Table, events: &[Arc<Event>]) {
     for event in events {
         match &event.previous {
@@ -219,8 +219,8 @@ pub(crate) fn take_back(table: &mut Table, events: &[Arc<Event>]) {
     }
 }
 
-/// A consistent view of a range of one resource's records at one revision. It holds a snapshot, no lock: writers go
-/// on, and the records it shows stay in memory until it is dropped.
+/// A consistent view of a range of one resource's records at one revision. It holds a snapshot and no lock: writes go on, and the
+/// records in the view stay in memory until it is dropped.
 #[derive(Clone)]
 pub struct ListView {
     table: Table,
@@ -243,13 +243,13 @@ impl ListView {
         Self { table, start: range.start, len, remaining: range.len() - len, revision }
     }
 
-    /// The revision of the view: the list's `resourceVersion`, and where a watch continues it.
+    /// The revision of the view: the `resourceVersion` of the list, from which a watch continues it.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Records in the view.
+    /// The number of records in the view.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -261,23 +261,23 @@ impl ListView {
         self.len == 0
     }
 
-    /// Records after the view that the limit left out.
+    /// The number of records that the limit cut off after the view.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.remaining
     }
 
-    /// The records in storage order: by "namespace/name".
+    /// The records in storage order, which is by "namespace/name".
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Record>> {
         self.table.iter_from(self.start).take(self.len)
     }
 
-    /// The records of the view from the `skip`th on; for streams that resume. Costs no walk over those skipped.
+    /// The records of the view from index `skip` on, for streams that resume. The skipped records cost nothing.
     pub fn iter_from(&self, skip: usize) -> impl Iterator<Item = &Arc<Record>> {
         self.table.iter_from(self.start + skip.min(self.len)).take(self.len.saturating_sub(skip))
     }
 
-    /// The records, each kept by the caller.
+    /// Returns the records as a vector.
     #[must_use]
     pub fn to_vec(&self) -> Vec<Arc<Record>> {
         self.iter().cloned().collect()

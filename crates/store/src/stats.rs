@@ -1,4 +1,4 @@
-//! What the committer has done, counted: the figures behind "no synced write at rest" and "many writes, one sync".
+//! Counters of the committer's work. They show that an idle cluster makes no synced writes, and that many writes share one sync.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,16 +11,16 @@ pub(crate) struct Counters {
     pub bytes: AtomicU64,
 }
 
-/// A reading of the counters.
+/// The values of the counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Writes that were committed.
+    /// The number of committed writes.
     pub writes: u64,
-    /// Batches they were committed in.
+    /// The number of committed batches.
     pub batches: u64,
-    /// Times the engine was told to sync: once per batch with a synced write, and what relaxed writes left behind.
+    /// The number of syncs: one per batch with a synced write, and those for relaxed writes.
     pub syncs: u64,
-    /// Bytes of the committed objects, as stored.
+    /// The bytes of the committed objects, as stored.
     pub bytes: u64,
 }
 
@@ -38,7 +38,7 @@ impl Counters {
     pub fn synced(&self) {
         self.syncs.fetch_add(1, Ordering::Relaxed);
     }
-    /// Their values now.
+    /// Returns the current values.
     pub fn read(&self) -> Stats {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {

@@ -1,4 +1,4 @@
-//! The store's face: opening, reading, watching, and handing writes to the committer.
+//! [`Store`], the entry point of the crate: it reads, watches, and hands writes to the committer.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
 use std::net::IpAddr;
@@ -26,19 +26,19 @@ use crate::state::{ListView, take_back};
 use crate::stats::Stats;
 use crate::write::{Committed, Precondition, Write};
 
-/// Waiting for the committer's last sync must not hold up a runtime thread.
+/// The lane in which [`Store::close`] waits for the committer's last sync, so that it does not block a runtime thread.
 static CLOSING: Lane = Lane::new("store-close", 1);
 /// Where a key service is waited for.
 static UNLOCK: Lane = Lane::new("store-unlock", 1);
 
-/// Where commits happen.
+/// How this store performs its writes.
 #[expect(clippy::large_enum_variant, reason = "there is one in a store")]
 pub(crate) enum Commits {
-    /// In the writer itself, for engines that never block.
+    /// The writer's task runs the committer itself. This is for engines that never block.
     Inline(Mutex<Committer>),
-    /// On a thread of its own.
+    /// The committer runs on a dedicated thread.
     Thread(Mutex<Option<std::thread::JoinHandle<()>>>),
-    /// Where the truth is that this store mirrors.
+    /// This store is a mirror: the storage behind this handle performs the writes.
     Elsewhere(Arc<dyn Remote>),
 }
 
@@ -48,13 +48,16 @@ struct Handle {
 }
 
 impl Drop for Handle {
-    /// The last handle is gone: the committer finishes what is queued and ends.
+    /// Closes the store after its last handle is dropped: the committer finishes the queued writes and ends.
     fn drop(&mut self) {
         self.shared.close();
     }
 }
 
-/// The store of one cluster. Cheap to clone; it closes when the last clone is dropped, or by [`Store::close`].
+/// The store of one cluster. A clone is cheap and refers to the same store, which closes when [`Store::close`] is called or the last
+/// clone is dropped. Reads take a short lock and see only published changes; writes go through the committer one batch at a time. A
+/// store may also mirror storage that several servers share ([`Store::is_mirror`]): then its writes go to that storage, and a read that
+/// must not be stale calls [`Store::catch_up`] first.
 #[derive(Clone)]
 pub struct Store {
     handle: Arc<Handle>,
@@ -65,24 +68,23 @@ impl Store {
         Self { handle: Arc::new(Handle { shared, commits }) }
     }
 
-    /// A name made when the store was created; it stays with the data.
+    /// A random identifier (UUID) assigned when the store was created. It is stored with the data.
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.shared().identity
     }
 
-    /// Says that a write is being prepared, until what is returned is dropped: writes that are on their way at the same time
-    /// share a batch, and so a sync. A store that is not told of writes takes each as it comes.
+    /// Announces a write that is being prepared; the announcement ends when the returned value is dropped. Writes that are under way at
+    /// the same time share a batch, and so a sync. A store without such announcements takes each write as it arrives.
     pub fn expect_write(&self) -> ExpectedWrite {
         self.shared().queue.expect()
     }
 
-    /// Performs one write. Once this was polled far enough to enter the queue, the write happens even if the future is
-    /// dropped.
+    /// Performs one write. After the future was polled far enough to enter the queue, the write happens even if the future is dropped.
     ///
     /// # Errors
-    /// The refused precondition, or [`StoreError::Engine`] if the batch could not be stored: then nothing of it is
-    /// visible to anybody.
+    /// Returns the precondition that failed, or [`StoreError::Engine`] if the batch could not be stored. In that case no part of the
+    /// batch becomes visible.
     pub async fn commit(&self, write: Write) -> Result<Committed, StoreError> {
         if let Commits::Elsewhere(remote) = &self.handle.commits {
             return if self.shared().is_closed() { Err(StoreError::Closed) } else { remote.commit(write).await };
@@ -95,16 +97,17 @@ impl Store {
         answer.map_err(|_| StoreError::Closed)?
     }
 
-    /// Whether others may write what this store holds: then a read that must not be stale asks for [`Store::catch_up`] first.
+    /// Whether this store mirrors storage that other servers also write. A read that must not be stale then calls
+    /// [`Store::catch_up`] first.
     #[must_use]
     pub fn is_mirror(&self) -> bool {
         matches!(self.handle.commits, Commits::Elsewhere(_))
     }
 
-    /// Waits until everything is here that anybody had written when this was called. At once where nobody else writes.
+    /// Waits until this store has every change that was written before the call. Returns at once unless the store is a mirror.
     ///
     /// # Errors
-    /// [`StoreError::Elsewhere`]: what is mirrored cannot be asked.
+    /// Returns [`StoreError::Elsewhere`] if the mirrored storage cannot be reached.
     pub async fn catch_up(&self) -> Result<(), StoreError> {
         match &self.handle.commits {
             Commits::Elsewhere(remote) => remote.catch_up().await,
@@ -112,10 +115,10 @@ impl Store {
         }
     }
 
-    /// Tells other servers that work on what this store mirrors that the one at this address lives, for so long.
+    /// Announces to the other servers on the shared storage that the server at this address is alive, for the duration `life`.
     ///
     /// # Errors
-    /// As of [`Store::catch_up`].
+    /// See [`Store::catch_up`].
     pub async fn announce(&self, server: IpAddr, life: Duration) -> Result<(), StoreError> {
         match &self.handle.commits {
             Commits::Elsewhere(remote) => remote.announce(server, life).await,
@@ -123,10 +126,10 @@ impl Store {
         }
     }
 
-    /// Takes back what [`Store::announce`] said. Answers whether anything had been said.
+    /// Withdraws what [`Store::announce`] announced. Returns whether there was an announcement.
     ///
     /// # Errors
-    /// As of [`Store::catch_up`].
+    /// See [`Store::catch_up`].
     pub async fn withdraw(&self, server: IpAddr) -> Result<bool, StoreError> {
         match &self.handle.commits {
             Commits::Elsewhere(remote) => remote.withdraw(server).await,
@@ -134,10 +137,10 @@ impl Store {
         }
     }
 
-    /// The servers that live, by what they announced; `None` where there can be only one.
+    /// The addresses of the live servers, from their announcements, or `None` if the storage is not shared.
     ///
     /// # Errors
-    /// As of [`Store::catch_up`].
+    /// See [`Store::catch_up`].
     pub async fn living(&self) -> Result<Option<Vec<IpAddr>>, StoreError> {
         match &self.handle.commits {
             Commits::Elsewhere(remote) => remote.living().await.map(Some),
@@ -145,10 +148,10 @@ impl Store {
         }
     }
 
-    /// The node ports that servers which share a storage have noted as in use; `None` where there can be only one.
+    /// The node ports that the servers on the shared storage have recorded as in use, or `None` if the storage is not shared.
     ///
     /// # Errors
-    /// As of [`Store::catch_up`].
+    /// See [`Store::catch_up`].
     pub async fn ports_in_use(&self) -> Result<Option<Vec<u16>>, StoreError> {
         match &self.handle.commits {
             Commits::Elsewhere(remote) => remote.ports_in_use().await.map(Some),
@@ -156,10 +159,10 @@ impl Store {
         }
     }
 
-    /// Notes node ports as in use, or no more. Answers one that was to be free and is not: then nothing was noted.
+    /// Records node ports as in use or as released. If a port that must be free is in use, returns that port and records nothing.
     ///
     /// # Errors
-    /// As of [`Store::catch_up`].
+    /// See [`Store::catch_up`].
     pub async fn change_ports(&self, change: PortChange) -> Result<Option<u16>, StoreError> {
         match &self.handle.commits {
             Commits::Elsewhere(remote) => remote.change_ports(change).await,
@@ -167,14 +170,14 @@ impl Store {
         }
     }
 
-    /// The record under a name; `namespace` is empty for cluster-scoped resources.
+    /// Returns the record with this name. `namespace` is empty for cluster-scoped resources.
     #[must_use]
     pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Record>> {
         self.shared().state.read().get(resource, Place { namespace, name }).cloned()
     }
 
-    /// The records of a resource, now: of one namespace or all, after the place `start_after` (namespace, name), at
-    /// most `limit` of them. Takes constant time but for a few binary searches; the view is consistent.
+    /// Lists the current records of a resource: of one namespace or of all, after the (namespace, name) `start_after`, and at most
+    /// `limit` of them. The cost is a few binary searches, independent of the number of records; the view is consistent.
     #[must_use]
     pub fn list(
         &self,
@@ -190,11 +193,12 @@ impl Store {
         ListView::new(table, revision, namespace, start_after, limit)
     }
 
-    /// [`Store::list`] as it was at an earlier revision, for continue tokens and exact matches. Costs in proportion to
-    /// what changed since.
+    /// Lists records as [`Store::list`] does, as they were at an earlier revision. This serves continue tokens and exact matches. The
+    /// cost is proportional to the number of changes since then.
     ///
     /// # Errors
-    /// [`StoreError::Compacted`] if the log does not reach back so far; [`StoreError::FutureRevision`].
+    /// Returns [`StoreError::Compacted`] if the log does not reach back to `revision`, and [`StoreError::FutureRevision`] if the store
+    /// has not reached it.
     pub fn list_at(
         &self,
         revision: u64,
@@ -253,7 +257,7 @@ impl Store {
         self.shared().state.read().slot(resource).map_or(0, |slot| slot.table.len())
     }
 
-    /// The resources that have records, and how many (for `apiserver_storage_objects`).
+    /// The resources that have records, each with the number of its records (for `apiserver_storage_objects`).
     #[must_use]
     pub fn counts(&self) -> Vec<(Resource, usize)> {
         let state = self.shared().state.read();
@@ -263,61 +267,61 @@ impl Store {
         counts
     }
 
-    /// What the committer has done since the store was opened.
+    /// What the committer did since the store was opened.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared().counters.read()
     }
 
-    /// Whether writes are taken, and what stands in their way: for readiness and liveness checks. Cheap.
+    /// Whether the store accepts writes, and if not, why. Readiness and liveness checks read this; it is cheap.
     #[must_use]
     pub fn health(&self) -> Health {
         let locked = self.all_locked().into_iter().next().map(|(r, why)| format!("{r} cannot be decrypted: {why}"));
         Health { locked, ..self.shared().health.read() }
     }
 
-    /// Resolves with the reason when the committer has ended by a fault of its own: no write will ever succeed again in
-    /// this process, so it should end and be started anew. Does not resolve otherwise, and does not keep the store open.
+    /// Resolves with the reason when the committer has ended by a fault. No write can succeed in this process after that, so the
+    /// process should exit and be restarted. The future does not resolve otherwise and does not keep the store open.
     pub fn failed(&self) -> impl Future<Output = String> + Send + 'static {
-        let mut told = self.shared().health.subscribe();
+        let mut failure = self.shared().health.subscribe();
         async move {
-            let why = told.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
+            let why = failure.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
             match why {
                 Ok(why) => why,
-                // The store is gone without a fault.
+                // The store was closed without a fault.
                 Err(_) => std::future::pending().await,
             }
         }
     }
 
-    /// The revision of the last published write. Everything this process acknowledged is at or below it, so a read
-    /// after it is a consistent read.
+    /// The revision of the last published write. Every write that this process acknowledged is at this revision or below, so a read
+    /// after it is consistent.
     #[must_use]
     pub fn current_revision(&self) -> u64 {
         self.shared().state.read().revision
     }
 
-    /// Waits until the store is at `revision` or later. The caller bounds the wait.
+    /// Waits until the store has reached `revision`, and returns the revision that it has then. The caller bounds the wait.
     ///
     /// # Errors
-    /// [`StoreError::Closed`].
+    /// Returns [`StoreError::Closed`] if the store closes first.
     pub async fn wait_for_revision(&self, revision: u64) -> Result<u64, StoreError> {
         self.shared().wait_for_revision(revision).await
     }
 
-    /// Watches a resource for changes after `from`: give it the revision of a list and nothing is
-    /// missed or seen twice.
+    /// Watches a resource for changes after `from`. If `from` is the revision of a list, the list and the watch together miss no change
+    /// and repeat none.
     ///
     /// # Errors
-    /// [`StoreError::Compacted`] if the log does not reach back to `from`.
+    /// Returns [`StoreError::Compacted`] if the log does not reach back to `from`.
     pub fn watch(&self, resource: Resource, from: u64) -> Result<Cursor, StoreError> {
         Cursor::open(&self.handle.shared, resource, from)
     }
 
-    /// Deletes records whose time has come, in batches, and returns how many went.
+    /// Deletes the expired records in batches and returns how many were deleted.
     ///
     /// # Errors
-    /// [`StoreError::Engine`], [`StoreError::Closed`]; what was not deleted is still due.
+    /// Returns [`StoreError::Engine`] or [`StoreError::Closed`]. Records that were not deleted remain due.
     pub async fn expire_due(&self) -> Result<usize, StoreError> {
         let now_s = self.shared().now_s();
         let mut gone = 0;
@@ -335,7 +339,7 @@ impl Store {
             for answer in answers {
                 match answer.await.map_err(|_| StoreError::Closed)? {
                     Ok(_) => gone += 1,
-                    // Replaced or deleted since: its new time is noted with the new record.
+                    // The record was replaced or deleted meanwhile. A new expiry time was noted with the new record.
                     Err(StoreError::NotFound | StoreError::Conflict { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -343,8 +347,8 @@ impl Store {
         }
     }
 
-    /// Deletes expired records for as long as the store is open; sleeps while there are none. Run it as a task: it does
-    /// not keep the store open by itself.
+    /// Deletes expired records while the store is open, and sleeps while there are none. The caller runs this future as a task; it does
+    /// not keep the store open.
     pub fn run_expiry(&self) -> impl Future<Output = ()> + Send + 'static {
         let (shared, handle) = (Arc::clone(&self.handle.shared), Arc::downgrade(&self.handle));
         async move {
@@ -365,11 +369,11 @@ impl Store {
         }
     }
 
-    /// Writes a copy of the store as it is now into the empty or missing directory `to`: a store of its own, encrypted as the
-    /// original is. It is made of what is in memory, so writers go on meanwhile. Blocks on the disk.
+    /// Writes a copy of the current store into the directory `to`, which must be empty or missing. The copy is a complete store with the
+    /// encryption of the original. It is made from memory, so writes go on meanwhile. Blocks on the disk.
     ///
     /// # Errors
-    /// [`StoreError::Engine`], [`StoreError::Sealed`]: there is no copy then.
+    /// Returns [`StoreError::Engine`] or [`StoreError::Sealed`]; then there is no copy.
     pub fn save(&self, to: &Path) -> Result<Contents, StoreError> {
         if let Some((_, reason)) = self.all_locked().into_iter().next() {
             return Err(StoreError::Sealed(reason));
@@ -378,14 +382,14 @@ impl Store {
         saved::save(to, (self.identity(), revision), &tables, self.shared().writers.at_rest())
     }
 
-    /// Whether a record would be written in another way now than it was: with another key, or no more in the clear. An
-    /// update that changes nothing is then worth writing.
+    /// Whether the store would write this record differently now than when it was stored: with another key, or encrypted instead of
+    /// unencrypted. An update that changes nothing is then worth writing.
     #[must_use]
     pub fn is_stale(&self, record: &Record) -> bool {
         self.shared().writers.is_stale(record)
     }
 
-    /// Finishes queued writes, syncs, and releases the files. Further writes answer [`StoreError::Closed`].
+    /// Finishes the queued writes, syncs, and releases the files. Later writes return [`StoreError::Closed`].
     pub async fn close(&self) {
         self.shared().close();
         match &self.handle.commits {
@@ -393,20 +397,20 @@ impl Store {
             Commits::Inline(committer) => committer.lock().finish(),
             Commits::Thread(thread) => {
                 let Some(thread) = thread.lock().take() else { return };
-                // Its fault, if it had one, is in the store's health; that it has ended is all that matters here.
+                // The store's health has the fault that the thread may have had. Here it matters only that the thread has ended.
                 let _ended = CLOSING.run(move || thread.join().is_ok()).await;
             }
         }
     }
 
-    /// Queues a write and returns where its answer will be.
+    /// Queues a write and returns the receiver of its result.
     async fn begin(&self, write: Write) -> Result<oneshot::Receiver<Result<Committed, StoreError>>, StoreError> {
         let (reply, answer) = oneshot::channel();
         match &self.handle.commits {
             Commits::Inline(_) if self.shared().is_closed() => return Err(StoreError::Closed),
             Commits::Inline(committer) => committer.lock().commit(vec![Pending::new(write, reply)]),
             Commits::Thread(_) => self.shared().queue.push(write, reply).await?,
-            // What ends by itself, ends where it is kept.
+            // The shared storage itself deletes what expires.
             Commits::Elsewhere(_) => return Err(StoreError::Closed),
         }
         Ok(answer)

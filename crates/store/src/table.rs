@@ -1,5 +1,5 @@
-//! The ordered table of one resource's records: sorted chunks behind shared pointers, so that a reader takes a
-//! consistent snapshot in constant time and a writer then copies only the chunk it touches. Eight bytes per record.
+//! The ordered table of one resource's records: sorted chunks behind shared pointers. A reader takes a consistent snapshot in constant
+//! time, and a later write copies only the chunk that it changes. The table costs eight bytes per record.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering as Memory};
 use crate::key::Place;
 use crate::record::Record;
 
-/// Records per chunk at most; a full chunk splits.
+/// The most records in a chunk. A full chunk is split.
 const CHUNK_MAX: usize = 128;
-/// Below this a chunk is joined with a neighbour if both fit.
+/// A chunk with fewer records than this is joined with a neighbour if both fit into one.
 const CHUNK_MIN: usize = 32;
 
 type Chunk = Arc<Vec<Arc<Record>>>;
 
-/// A place between records: chunk number and index within.
+/// A position between records: the number of the chunk and the index in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Position {
     chunk: usize,
     index: usize,
 }
 
-/// Records in the order of their places. Cloning is a snapshot and costs one reference count.
+/// Records in the order of namespace and name. A clone is a snapshot and costs one reference count.
 #[derive(Clone, Default)]
 pub(crate) struct Table {
     chunks: Arc<Vec<Chunk>>,
@@ -30,7 +30,7 @@ pub(crate) struct Table {
     version: u64,
 }
 
-/// A version that no table has had.
+/// Returns a version that no table of this process has had.
 fn next_version() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Memory::Relaxed) + 1
@@ -41,7 +41,8 @@ impl Table {
         self.len
     }
 
-    /// Two tables of this process that have the same version hold the same records; 0 is that of a table which never held any.
+    /// The table's version. Two tables of this process with the same version hold the same records; 0 is the version of a table that
+    /// never held a record.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -52,7 +53,7 @@ impl Table {
         (record.key().cmp_place(place) == Ordering::Equal).then_some(record)
     }
 
-    /// Puts a record under its key and returns what was there.
+    /// Stores a record under its key and returns the previous record.
     pub fn put(&mut self, record: Arc<Record>) -> Option<Arc<Record>> {
         let key = record.key();
         let place = Place { namespace: &key.namespace, name: &key.name };
@@ -73,7 +74,7 @@ impl Table {
         None
     }
 
-    /// Removes the record at a place and returns it.
+    /// Removes a record and returns it.
     pub fn remove(&mut self, place: Place<'_>) -> Option<Arc<Record>> {
         self.get(place)?;
         self.version = next_version();
@@ -85,8 +86,7 @@ impl Table {
         Some(removed)
     }
 
-    /// The records from the first one after `after` (or the first of all) within a namespace (or all), as ranks:
-    /// `start..end`.
+    /// The range of indexes of the records in a namespace (or in all), after `after` if it is given.
     pub fn range(&self, namespace: Option<&str>, after: Option<Place<'_>>) -> std::ops::Range<usize> {
         let (mut start, mut end) = (0, self.len);
         if let Some(namespace) = namespace {
@@ -102,7 +102,7 @@ impl Table {
         start..end.max(start)
     }
 
-    /// The records from a rank on, in order.
+    /// The records from the index `rank` on, in order.
     pub fn iter_from(&self, rank: usize) -> impl Iterator<Item = &Arc<Record>> {
         let at = self.at_rank(rank);
         let first = self.chunks.get(at.chunk).map_or(&[][..], |chunk| &chunk[at.index..]);
@@ -115,7 +115,7 @@ impl Table {
         self.iter_from(0)
     }
 
-    /// The first position whose record is not `before`, for a predicate that is true of a prefix of the table.
+    /// The first position whose record does not satisfy `before`. The predicate must be true exactly for a prefix of the table.
     fn partition(&self, before: impl Fn(&Record) -> bool) -> Position {
         let chunk = self.chunks.partition_point(|chunk| chunk.last().is_some_and(|last| before(last)));
         let index = self.chunks.get(chunk).map_or(0, |chunk| chunk.partition_point(|record| before(record)));
@@ -137,7 +137,7 @@ impl Table {
     }
 }
 
-/// Inserts a record; records that arrive in order leave full chunks behind them.
+/// Inserts a record. Records that arrive in ascending order leave full chunks behind.
 fn insert(chunks: &mut Vec<Chunk>, at: Position, record: Arc<Record>) {
     if at.chunk == chunks.len() {
         match chunks.last_mut() {
@@ -159,7 +159,7 @@ fn insert(chunks: &mut Vec<Chunk>, at: Position, record: Arc<Record>) {
     }
 }
 
-/// Drops an empty chunk or joins a small one with its neighbour.
+/// Removes an empty chunk, or joins a small one with its neighbour.
 fn shrink(chunks: &mut Vec<Chunk>, at: usize) {
     let len = chunks[at].len();
     if len == 0 {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_makes_a_version_of_its_own() {
+    fn every_change_makes_a_new_version() {
         let (mut one, mut other) = (Table::default(), Table::default());
         assert_eq!(one.version(), other.version(), "both are empty");
         let mut seen = std::collections::BTreeSet::from([one.version()]);

@@ -1,5 +1,5 @@
-//! The bytes of a record as they lie in memory: plain while the record is new, then as what differs from its sample's. A
-//! reader sees no difference.
+//! The bytes of a record in memory: plain while the record is new, and later a delta to a similar record's bytes, the sample. Readers
+//! see no difference.
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
@@ -8,13 +8,14 @@ use bytes::Bytes;
 
 use crate::delta::{self, Anchors, SAMPLE_BYTES_MAX, Syntax};
 
-/// A record's JSON by which others of its kind are told, and the protobuf of one of them.
+/// The bytes against which similar records are delta-encoded: the JSON of one record, and the protobuf form of the first record with
+/// this sample that has one.
 pub(crate) struct Sample {
     json: Indexed,
     protobuf: OnceLock<Indexed>,
 }
 
-/// A text with what finding runs in it takes.
+/// Bytes of a sample with the index for finding runs in them.
 struct Indexed {
     text: Bytes,
     anchors: Anchors,
@@ -28,12 +29,12 @@ impl Indexed {
 }
 
 impl Sample {
-    /// Of a record's JSON.
+    /// Makes a sample from a record's JSON.
     pub fn new(json: Bytes) -> Arc<Self> {
         Arc::new(Self { json: Indexed::new(json, Syntax::Json), protobuf: OnceLock::new() })
     }
 
-    fn told(&self, syntax: Syntax) -> Option<&Indexed> {
+    fn indexed(&self, syntax: Syntax) -> Option<&Indexed> {
         match syntax {
             Syntax::Json => Some(&self.json),
             Syntax::Protobuf => self.protobuf.get(),
@@ -41,19 +42,19 @@ impl Sample {
     }
 }
 
-/// One text of a record.
+/// One encoding of a record.
 pub(crate) enum Text {
-    /// As it is.
+    /// The bytes themselves.
     Plain(Bytes),
-    /// By its sample, in the same form.
+    /// The delta to the sample's bytes in the same encoding.
     Delta(Box<[u8]>),
 }
 
-/// Forms of a record that were made outside, by number. Few records have any.
+/// Additional forms of a record, by number. Few records have any.
 #[derive(Default)]
 struct Forms(Vec<(u32, Bytes)>);
 
-/// The texts of a record.
+/// The encodings of a record.
 pub(crate) struct Texts {
     sample: Option<Arc<Sample>>,
     json: Text,
@@ -82,22 +83,22 @@ impl Texts {
 
     fn pieces(&self, text: &Text, syntax: Syntax, mut take: impl FnMut(&[u8]) -> ControlFlow<()>) {
         match text {
-            // There is nothing after it that could be broken off.
+            // There is no further piece, so the result does not matter.
             Text::Plain(bytes) => drop(take(bytes)),
             Text::Delta(delta) => {
-                if let Some(told) = self.sample.as_ref().and_then(|sample| sample.told(syntax)) {
-                    delta::decode(&told.text, delta, take);
+                if let Some(indexed) = self.sample.as_ref().and_then(|sample| sample.indexed(syntax)) {
+                    delta::decode(&indexed.text, delta, take);
                 }
             }
         }
     }
 
-    /// The JSON: shared while it is plain, put together anew afterwards.
+    /// The JSON: shared bytes while it is plain, and decoded bytes afterwards.
     pub fn json(&self) -> Bytes {
         self.read(&self.json, self.json_len, Syntax::Json)
     }
 
-    /// The JSON piece by piece, until `take` has enough.
+    /// Passes the JSON to `take` piece by piece, until `take` breaks.
     pub fn json_pieces(&self, take: impl FnMut(&[u8]) -> ControlFlow<()>) {
         self.pieces(&self.json, Syntax::Json, take);
     }
@@ -106,7 +107,7 @@ impl Texts {
         self.json_len as usize
     }
 
-    /// The JSON while it is plain and may be told by another's.
+    /// The JSON, if it is plain and can be delta-encoded.
     pub fn plain(&self) -> Option<&Bytes> {
         match &self.json {
             Text::Plain(json) if json.len() <= SAMPLE_BYTES_MAX => Some(json),
@@ -122,21 +123,21 @@ impl Texts {
         self.protobuf.as_ref().map(|(_, len)| *len as usize)
     }
 
-    /// Keeps the protobuf form, unless there is one; in a record whose JSON is told, it is told as well.
+    /// Sets the protobuf form unless there is one. It is delta-encoded if the JSON is.
     pub fn set_protobuf(&mut self, bytes: &Bytes) {
         if self.protobuf.is_none() {
             self.protobuf = Some((Text::Plain(bytes.clone()), bytes.len() as u32));
-            self.tell_protobuf();
+            self.encode_protobuf();
         }
     }
 
-    /// The form that is kept under a number.
+    /// The form with this number.
     pub fn form(&self, id: u32) -> Option<Bytes> {
         let Forms(forms) = self.forms.as_deref()?;
         forms.iter().find(|(kept, _)| *kept == id).map(|(_, form)| form.clone())
     }
 
-    /// Keeps a form, and no form with a number below `oldest`.
+    /// Sets a form, and drops forms with numbers below `oldest`.
     pub fn set_form(&mut self, id: u32, oldest: u32, form: &Bytes) {
         let Forms(forms) = &mut **self.forms.get_or_insert_default();
         forms.retain(|(kept, _)| *kept >= oldest && *kept != id);
@@ -144,25 +145,25 @@ impl Texts {
         forms.shrink_to_fit();
     }
 
-    /// Tells the texts by a sample from now on; gives whether the JSON is like it.
-    pub fn tell_by(&mut self, sample: &Arc<Sample>) -> bool {
+    /// Delta-encodes the record with a sample. Returns whether the JSON is similar to the sample.
+    pub fn encode_with(&mut self, sample: &Arc<Sample>) -> bool {
         let Some(json) = self.plain() else { return false };
         let Some(delta) = delta::encode(&sample.json.text, &sample.json.anchors, json) else { return false };
         self.json = Text::Delta(delta);
         self.sample = Some(Arc::clone(sample));
-        self.tell_protobuf();
+        self.encode_protobuf();
         true
     }
 
-    /// The protobuf form of a record is told by that of whichever record of its sample was the first to have one.
-    fn tell_protobuf(&mut self) {
+    /// Delta-encodes the protobuf form. The first record of the sample that has one provides the sample's protobuf form.
+    fn encode_protobuf(&mut self) {
         let (Some(sample), Some((text, _))) = (&self.sample, &mut self.protobuf) else { return };
         let Text::Plain(bytes) = text else { return };
         if bytes.len() > SAMPLE_BYTES_MAX {
             return;
         }
-        let told = sample.protobuf.get_or_init(|| Indexed::new(bytes.clone(), Syntax::Protobuf));
-        if let Some(delta) = delta::encode(&told.text, &told.anchors, bytes) {
+        let indexed = sample.protobuf.get_or_init(|| Indexed::new(bytes.clone(), Syntax::Protobuf));
+        if let Some(delta) = delta::encode(&indexed.text, &indexed.anchors, bytes) {
             *text = Text::Delta(delta);
         }
     }
@@ -178,29 +179,29 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_read_as_they_were_before() {
+    fn both_encodings_read_the_same_after_packing() {
         let sample = Sample::new(json(1));
         let message =
             |n: u32| Bytes::from(format!("\x0a\x05thing\x12\x20 a text that is the same for all \x1a\x02{n}"));
-        // The protobuf form comes before, or after the text is told.
+        // The protobuf form is set before or after the JSON is delta-encoded.
         for early in [true, false] {
             let mut texts = Texts::new(json(2));
             if early {
                 texts.set_protobuf(&message(2));
             }
-            assert!(texts.tell_by(&sample));
+            assert!(texts.encode_with(&sample));
             texts.set_protobuf(&message(2));
             assert!(texts.plain().is_none());
             assert_eq!((texts.json(), texts.json_len()), (json(2), json(2).len()));
             assert_eq!(texts.protobuf(), Some(message(2)));
             texts.set_protobuf(&message(3));
             assert_eq!(texts.protobuf(), Some(message(2)), "the first one stays");
-            assert!(!texts.tell_by(&sample), "once is enough");
+            assert!(!texts.encode_with(&sample), "once is enough");
         }
     }
 
     #[test]
-    fn forms_are_kept_by_their_numbers() {
+    fn forms_are_found_by_number() {
         let mut texts = Texts::new(json(1));
         assert_eq!(texts.form(3), None);
         for (id, oldest) in [(3, 3), (4, 3), (3, 3)] {
@@ -212,9 +213,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unlike_its_sample_stays_plain() {
+    fn a_record_unlike_the_sample_stays_plain() {
         let mut texts = Texts::new(Bytes::from_static(br#"{"other":"thing that shares nothing"}"#));
-        assert!(!texts.tell_by(&Sample::new(json(1))));
+        assert!(!texts.encode_with(&Sample::new(json(1))));
         assert!(texts.plain().is_some() && texts.protobuf().is_none());
         let large = Bytes::from(vec![b'"'; SAMPLE_BYTES_MAX + 1]);
         assert!(Texts::new(large).plain().is_none(), "too large to be a sample");

@@ -1,4 +1,4 @@
-//! What a writer asks of the committer, and what it gets back.
+//! The types of a write: the request to the committer and its result.
 
 use std::sync::Arc;
 
@@ -8,109 +8,109 @@ use crate::key::Key;
 use crate::meta::{RecordMeta, Uid};
 use crate::record::Record;
 
-/// What must hold of the key for the write to happen. Checked in commit order, so of two writers with the same
-/// expectation one wins and the other is told.
+/// The condition on the current record under which a write happens. The committer checks it in commit order, so of two writers with
+/// the same expectation one succeeds and the other gets an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precondition {
-    /// Nothing (a delete still needs something to delete).
+    /// No condition, except that a delete needs a record.
     Any,
-    /// There is no record.
+    /// The record must not exist.
     Absent,
-    /// There is a record.
+    /// The record must exist.
     Exists,
-    /// There is a record and its revision is this.
+    /// The record must exist at this revision.
     AtRevision(u64),
 }
 
-/// When a write is answered.
+/// The point at which a write is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// After the sync: an acknowledged write survives a power cut.
+    /// After the sync. An acknowledged write survives a power cut.
     #[default]
     Synced,
-    /// As soon as the kernel has the bytes: an acknowledged write survives the end of the process, by `kill -9` too,
-    /// but a power cut or a crash of the kernel may take the last [`crate::limits::RELAXED_SYNC_DELAY_S`] seconds of
-    /// such writes away. They are lost from the end only: no later write survives an earlier one. For Leases and
-    /// Events, so that an idle cluster does not wear out its flash.
+    /// As soon as the kernel has the bytes. An acknowledged write survives the end of the process, also by `kill -9`, but a power cut or
+    /// a kernel crash may lose the last [`crate::limits::RELAXED_SYNC_DELAY_S`] seconds of such writes. Writes are lost from the end
+    /// only: no later write survives a lost earlier one. Leases and Events use this, so that an idle cluster does not wear out its flash
+    /// storage.
     Relaxed,
 }
 
-/// What to do with the key.
+/// The change that a write makes.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Store this body.
+    /// Stores a body.
     Put {
         /// The object's JSON, without a revision.
         body: Body,
-        /// What to keep beside it.
+        /// The values that are stored beside the body.
         meta: RecordMeta,
     },
-    /// Remove the record.
+    /// Removes the record.
     Delete {
-        /// The object's last state as watchers shall see it; without it, the stored bytes with the deletion's revision.
+        /// The object's last state for watchers. If `None`, watchers get the stored bytes with the deletion's revision.
         body: Option<Body>,
     },
 }
 
-/// One change of one key, with what must hold for it to happen.
+/// A change of one key, with the conditions under which it happens.
 #[derive(Debug)]
 pub struct Write {
-    /// What to write.
+    /// The key of the record.
     pub key: Key,
-    /// What must hold before.
+    /// The condition on the current record.
     pub precondition: Precondition,
-    /// The UID that an existing record must have, if any is asked for.
+    /// The UID that the current record must have, if the writer gave one.
     pub uid: Option<Uid>,
-    /// Put or delete.
+    /// The change: put or delete.
     pub action: Action,
-    /// When to answer.
+    /// When the write is acknowledged.
     pub durability: Durability,
-    /// What the record is marked with, see [`Record::mark`].
+    /// A mark for the record, see [`Record::mark`].
     pub mark: u32,
 }
 
 impl Write {
-    /// Creates a record that must not exist yet.
+    /// A write that creates a record. It fails if the record exists.
     #[must_use]
     pub fn create(key: Key, body: Body, meta: RecordMeta) -> Self {
         Self::put(key, Precondition::Absent, body, meta)
     }
 
-    /// Replaces the record that is at `revision`.
+    /// A write that replaces the record if its revision is `revision`.
     #[must_use]
     pub fn update(key: Key, revision: u64, body: Body, meta: RecordMeta) -> Self {
         Self::put(key, Precondition::AtRevision(revision), body, meta)
     }
 
-    /// Stores a body under any precondition.
+    /// A write that stores a body under the given precondition.
     #[must_use]
     pub fn put(key: Key, precondition: Precondition, body: Body, meta: RecordMeta) -> Self {
         let action = Action::Put { body, meta };
         Self { key, precondition, uid: None, action, durability: Durability::Synced, mark: 0 }
     }
 
-    /// Removes a record.
+    /// A write that removes a record.
     #[must_use]
     pub fn delete(key: Key, precondition: Precondition) -> Self {
         let action = Action::Delete { body: None };
         Self { key, precondition, uid: None, action, durability: Durability::Synced, mark: 0 }
     }
 
-    /// The same write, with an expected UID.
+    /// Adds the UID that the current record must have.
     #[must_use]
     pub fn with_uid(mut self, uid: Uid) -> Self {
         self.uid = Some(uid);
         self
     }
 
-    /// The same write, answered before the sync. See [`Durability::Relaxed`].
+    /// Makes the write relaxed: it is acknowledged before the sync. See [`Durability::Relaxed`].
     #[must_use]
     pub fn relaxed(mut self) -> Self {
         self.durability = Durability::Relaxed;
         self
     }
 
-    /// Whether what must hold of the key holds of the record it has now.
+    /// Checks the write's conditions against the current record.
     pub(crate) fn allowed(&self, current: Option<&Arc<Record>>) -> Result<(), StoreError> {
         let Some(current) = current else {
             let needs_record = matches!(self.action, Action::Delete { .. }) || self.uid.is_some();
@@ -143,13 +143,13 @@ impl Write {
     }
 }
 
-/// A write that happened.
+/// The result of a write that happened.
 #[derive(Clone, Debug)]
 pub struct Committed {
-    /// The revision it got.
+    /// The revision of the write.
     pub revision: u64,
-    /// The new record; for a delete, the last state with the deletion's revision.
+    /// The new record. For a delete, the record's last state with the deletion's revision.
     pub record: Arc<Record>,
-    /// What was there before.
+    /// The record before the write, if there was one.
     pub previous: Option<Arc<Record>>,
 }

@@ -1,4 +1,4 @@
-//! Room that is kept for the day on which the disk is full: a file that is removed then, so that objects can be deleted.
+//! Disk space that is reserved for the case of a full disk: a file that is removed then, so that objects can be deleted.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
 use std::fs::OpenOptions;
@@ -8,28 +8,29 @@ use std::path::{Path, PathBuf};
 use kelson_platform::files;
 
 const FILE: &str = "ballast";
-/// Enough for as many batches of deletions as it takes to carry the write-ahead log over.
+/// Enough space for the batches of deletions until the write-ahead log is checkpointed.
 const BYTES_MAX: u64 = 16 << 20;
-/// No more than this part of what is free is kept.
+/// At most the free space divided by this is reserved.
 const FREE_PART: u64 = 16;
-/// Less than this helps nobody.
+/// A smaller reserve would not help.
 const BYTES_MIN: u64 = 64 << 10;
 
-/// The file. Without a path there is none.
+/// The reserve file. An engine without a path has none.
 #[derive(Debug, Default)]
 pub(super) struct Ballast {
     path: Option<PathBuf>,
-    /// What was given up. It is kept again as soon as twice as much is free.
+    /// The number of bytes that were released. The file is created again when twice as much space is free.
     given_up: Option<u64>,
 }
 
 impl Ballast {
-    /// The ballast of a store's directory, which is not made yet.
+    /// The reserve for a store's directory. The file is not created yet.
     pub fn of(dir: &Path) -> Self {
         Self { path: Some(dir.join(FILE)), given_up: None }
     }
 
-    /// Makes the file if it is not there and the disk has room; `false` when there is none then. A fault is no reason not to serve.
+    /// Creates the file if it is missing and the disk has enough space. Returns `false` if there is no file afterwards. An error is only
+    /// logged, since the store can work without the reserve.
     pub fn keep(&mut self) -> bool {
         let Some(path) = &self.path else { return false };
         if path.exists() {
@@ -56,7 +57,7 @@ impl Ballast {
         }
     }
 
-    /// Removes the file; `false` when there is none.
+    /// Removes the file. Returns `false` if there was none.
     pub fn give_up(&mut self) -> bool {
         let Some(path) = &self.path else { return false };
         let bytes = std::fs::metadata(path).map_or(0, |about| about.len());
@@ -74,7 +75,7 @@ impl Ballast {
         }
     }
 
-    /// Whether it was given up and could not be kept again.
+    /// Whether the file was removed and could not be created again.
     pub fn is_given_up(&self) -> bool {
         self.given_up.is_some()
     }

@@ -1,7 +1,7 @@
-//! The bytes in the engine: a record's row is numbered by its creation revision and holds its key, what is kept beside
-//! the object, then the object's JSON as it is served. Marks hold the format, the store's identity, and what revisions need.
-//! Each row and each mark begins with a checksum over its number or name and its bytes, so that nothing damaged is served.
-//! Of an encrypted record only the key and its revisions are in the clear.
+//! The encoding of records and marks in the engine. A record's row is numbered by its creation revision and holds its key, its metadata
+//! and its JSON as it is served. Marks hold the format, the store's identity, and bounds on revisions. Each row and each mark begins
+//! with a checksum over its number or name and its bytes, so that damaged data is never served. Of an encrypted record only the key
+//! and the revisions are unencrypted.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -16,19 +16,19 @@ use crate::key::{Key, Resource};
 use crate::meta::{FieldNames, Fields, Labels, RecordMeta, Uid, pack, pack_number, take_bytes, take_number, take_text};
 use crate::record::Record;
 
-/// The format this version writes.
+/// The format that this version writes.
 pub(crate) const FORMAT: u64 = 2;
-/// The format without checksums, which this version reads and writes anew.
+/// The format without checksums. This version reads it and rewrites it.
 pub(crate) const FORMAT_UNCHECKED: u64 = 1;
 
 const DELETING: u8 = 1;
-/// What follows the revisions is encrypted.
+/// The flag of a record whose content after the revisions is encrypted.
 const SEALED: u8 = 2;
-/// Begins what has a checksum; no value of the older format that is longer than one byte begins so.
+/// The first byte of a value with a checksum. No value of the older format that is longer than one byte begins with it.
 const CHECKED: u8 = 0;
 const CHECKSUM_BYTES: usize = 4;
 
-/// The checksum (CRC-32) of a value under its number or name.
+/// The checksum (CRC-32) of a value and its number or name.
 fn checksum(name: &[u8], parts: &[&[u8]]) -> [u8; CHECKSUM_BYTES] {
     let mut crc = crc32fast::Hasher::new();
     crc.update(name);
@@ -36,7 +36,7 @@ fn checksum(name: &[u8], parts: &[&[u8]]) -> [u8; CHECKSUM_BYTES] {
     crc.finalize().to_le_bytes()
 }
 
-/// The value behind its checksum; `None` when that is not the value's. In the older format, values may be without.
+/// Returns the value after its checksum, or `None` if the checksum does not match. In the older format a value may have no checksum.
 fn checked<'a>(name: &[u8], value: &'a [u8], format: u64) -> Option<&'a [u8]> {
     let rest = match value.split_first_chunk::<1>() {
         Some((&[CHECKED], rest)) if !rest.is_empty() => rest,
@@ -46,27 +46,27 @@ fn checked<'a>(name: &[u8], value: &'a [u8], format: u64) -> Option<&'a [u8]> {
     (*sum == checksum(name, &[rest])).then_some(rest)
 }
 
-/// Damage of what an engine holds, which has still to be named by its file.
+/// An error for damaged content of an engine. The caller adds the file's path.
 pub(crate) fn damaged(reason: String) -> EngineError {
     EngineError::Corrupt { path: PathBuf::from(UNNAMED), reason }
 }
 
-/// What the store remembers beside records.
+/// The named values that the store keeps beside the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
-    /// Format of the files.
+    /// The format of the files.
     Format(u64),
-    /// Made once, when the store is created.
+    /// The store's identity, assigned at its creation.
     Identity(String),
-    /// Revisions up to this one may have been given out by writes that a power cut took away.
+    /// The revision up to which revisions may have been assigned to writes that a power cut lost.
     Reserved(u64),
-    /// Where the store runs: the boot's identifier, or empty after a clean end.
+    /// The identifier of the boot in which the store is open, or empty after a clean close.
     Running(String),
-    /// Revision of the last deletion in a resource.
+    /// The revision of the last deletion in a resource.
     Deleted(Resource, u64),
 }
 
-/// One stored key and value, decoded.
+/// One decoded entry.
 pub(crate) enum Stored {
     Record(Arc<Record>, Writer),
     /// Name and revision of a record that cannot be decrypted now, and why.
@@ -74,10 +74,10 @@ pub(crate) enum Stored {
     Mark(Mark),
 }
 
-/// What can be told of an entry.
+/// The decodable part of an entry.
 pub(crate) enum StoredHead {
     Whole(Stored),
-    /// Name and revision of a record that nobody here decrypts.
+    /// The key and the revision of an encrypted record, when there is no decryption.
     Encrypted(Key, u64),
 }
 
@@ -123,10 +123,10 @@ impl Mark {
     }
 }
 
-/// The change that stores a record, encrypted if its resource is, and who wrote it.
+/// The operation that stores a record, encrypted if its resource is configured so, and the writer of its bytes.
 ///
 /// # Errors
-/// The record is to be encrypted and cannot be.
+/// Returns an error if the record must be encrypted and cannot be.
 pub(crate) fn put(record: &Record, at_rest: Option<&dyn AtRest>) -> Result<(Op, Writer), SealError> {
     let meta = record.meta();
     let key = record.key();
@@ -159,7 +159,7 @@ pub(crate) fn put(record: &Record, at_rest: Option<&dyn AtRest>) -> Result<(Op, 
     Ok((Op::Put { id, head, body }, writer))
 }
 
-/// What is kept beside the object.
+/// Appends a record's metadata.
 fn beside(meta: &RecordMeta, into: &mut Vec<u8>) {
     match &meta.uid {
         Uid::None => pack_number(into, 0),
@@ -182,14 +182,14 @@ fn beside(meta: &RecordMeta, into: &mut Vec<u8>) {
     into.extend_from_slice(&meta.fields.values);
 }
 
-/// The change that removes a record.
+/// The operation that removes a record.
 pub(crate) fn delete(record: &Record) -> Op {
     Op::Remove { id: record.create_revision() }
 }
 
-/// Decodes stored entries; keeps what neighbouring records share.
+/// Decodes entries. Values that neighbouring records have in common are shared.
 pub(crate) struct Decoder<'a> {
-    /// As the mark says, which comes first.
+    /// The format from the format mark, which is the first entry.
     format: u64,
     at_rest: Option<&'a dyn AtRest>,
     resource: Option<Resource>,
@@ -234,7 +234,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Decodes an entry as far as it can be: where nobody decrypts, of an encrypted record its name and revision.
+    /// Decodes an entry as far as possible: of an encrypted record, without decryption, only the key and the revision.
     pub fn look(&mut self, entry: Entry<'_>) -> Result<StoredHead, EngineError> {
         match entry {
             Entry::Record { id, value } => {
@@ -282,7 +282,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// What is in the clear of every record.
+    /// Decodes the unencrypted part of a record.
     fn head(&mut self, from: &mut &[u8]) -> Option<Head> {
         let key = self.key(from)?;
         let (&flags, rest) = from.split_first()?;
@@ -294,7 +294,7 @@ impl<'a> Decoder<'a> {
         Some(Head { key, flags, create_revision, revision, revision_at, expires_at_s })
     }
 
-    /// The record of a head.
+    /// Decodes the rest of a record.
     fn plain(&mut self, head: Head, mut value: &[u8]) -> Option<Record> {
         let Head { key, flags, create_revision, revision, revision_at, expires_at_s } = head;
         let from = &mut value;
@@ -348,7 +348,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// What stands before anything that may be encrypted.
+/// The part of a record that is never encrypted.
 struct Head {
     key: Key,
     flags: u8,
@@ -358,7 +358,7 @@ struct Head {
     expires_at_s: u64,
 }
 
-/// The name in a row that cannot be trusted, for the message only.
+/// The key in a row whose checksum does not match. It is used in error messages only.
 fn name_of(value: &[u8]) -> String {
     let mut from =
         if value.first() == Some(&CHECKED) { value.get(1 + CHECKSUM_BYTES..).unwrap_or_default() } else { value };

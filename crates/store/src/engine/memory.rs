@@ -1,9 +1,9 @@
-//! The engine that keeps nothing: for tests and throw-away clusters, whose store ends with the process. It never
-//! blocks, so commits happen inside the caller, which keeps tests on a paused clock deterministic.
+//! The engine without storage, for tests and temporary clusters whose store ends with the process. It never blocks, so commits run in
+//! the caller, which keeps tests on a paused clock deterministic.
 
 use super::{Engine, EngineError, Op, Sink};
 
-/// Keeps nothing beyond the process.
+/// An engine that stores nothing.
 #[derive(Debug, Default)]
 pub struct MemoryEngine;
 

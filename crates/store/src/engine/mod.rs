@@ -1,5 +1,5 @@
-//! What the store asks of an engine: keep numbered rows through a crash. An engine knows nothing of
-//! revisions, records or watches; `format` says what the bytes mean.
+//! The interface of an engine, which keeps numbered rows through a crash. An engine has no notion of revisions, records or watches;
+//! `format` defines the meaning of the bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -15,195 +15,194 @@ mod wal;
 pub use memory::MemoryEngine;
 pub use sqlite::SqliteEngine;
 
-/// Stands for the file of an engine where it is not known.
+/// The path in errors of an engine whose file is not known.
 const UNNAMED: &str = "the store";
 
-/// One change of one name in the engine's table of bytes.
+/// One operation on the rows and named values of an engine.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Stores the row under a number, new or not.
+    /// Stores a row under its number and replaces an existing one.
     Put {
         /// The row's number.
         id: u64,
         /// The first part of the row.
         head: Vec<u8>,
-        /// The rest of it: an object's bytes need not be copied to put a header before them.
+        /// The rest of the row. It is separate so that an object's bytes need not be copied to put a header before them.
         body: Bytes,
     },
-    /// Removes the row with a number, if it is there.
+    /// Removes the row with this number, if it exists.
     Remove {
         /// The row's number.
         id: u64,
     },
-    /// Stores a named value: few, small, never removed.
+    /// Stores a named value. There are few of them; they are small and never removed.
     Mark {
-        /// Where the value is kept; see `format` for what names say.
+        /// The name of the value; `format` defines the names.
         name: String,
-        /// What is kept; the engine does not look into it.
+        /// The value, which the engine does not interpret.
         value: Vec<u8>,
     },
 }
 
-/// One stored thing.
+/// One stored entry.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
-    /// A row, head and body in one.
+    /// A row: head and body concatenated.
     Record {
         /// The row's number.
         id: u64,
-        /// What is kept under it.
+        /// The content of the row.
         value: &'a [u8],
     },
     /// A named value.
     Mark {
-        /// Where the value is kept.
+        /// The name of the value.
         name: &'a str,
-        /// What is kept there.
+        /// The value.
         value: &'a [u8],
     },
 }
 
-/// Takes one stored entry while loading.
+/// Receives one stored entry while the store is loaded.
 pub type Sink<'a> = dyn FnMut(Entry<'_>) -> Result<(), EngineError> + 'a;
 
 /// Numbered rows and named values that survive `kill -9` and power cuts. All calls come from one thread at a time.
 pub trait Engine: Send {
-    /// Hands everything stored to `sink`: the marks first, then the rows.
+    /// Passes every stored entry to `sink`: the marks first, then the rows.
     ///
     /// # Errors
-    /// What the disk or the file's contents say; errors of `sink` are passed on.
+    /// Returns an error if the disk fails or the file is damaged, and passes on errors of `sink`.
     fn load(&mut self, sink: &mut Sink<'_>) -> Result<(), EngineError>;
 
-    /// Appends a batch, all of it or nothing. When this returns, the kernel has the bytes (they survive the end of the
-    /// process); with `sync` the disk has them too, and all batches before.
+    /// Appends a batch atomically. When this returns, the kernel has the bytes, so they survive the end of the process. With `sync` the
+    /// disk has them too, and all earlier batches.
     ///
     /// # Errors
-    /// [`EngineError::Sync`]: the disk did not confirm the batch; whether it is there will be known when the engine is
-    /// opened anew, and until then it must not be written to. After any other error the batch has no effect, or will
-    /// have none before the next batch that succeeds, and the engine is usable again as soon as its cause is gone.
+    /// Returns [`EngineError::Sync`] if the disk did not confirm the batch. Whether the batch is stored is known only when the engine is
+    /// opened again, and it must not be written to before. After any other error the batch has no effect, or has none as soon as the
+    /// next batch succeeds, and the engine is usable once the cause is gone.
     fn append(&mut self, batch: &[Op], sync: bool) -> Result<(), EngineError>;
 
-    /// Makes everything appended survive a power cut.
+    /// Makes everything that was appended survive a power cut.
     ///
     /// # Errors
-    /// As [`Engine::append`].
+    /// See [`Engine::append`].
     fn sync(&mut self) -> Result<(), EngineError>;
 
-    /// Does a bounded piece of housekeeping off the path of writes (giving free space back) and says whether there is
-    /// more to do.
+    /// Does a bounded step of housekeeping, which returns free space to the file system. Returns whether there is more to do.
     ///
     /// # Errors
-    /// As [`Engine::append`].
+    /// See [`Engine::append`].
     fn maintain(&mut self) -> Result<bool, EngineError> {
         Ok(false)
     }
 
-    /// Removes what deleted and replaced rows left behind in the files.
+    /// Erases the remains of deleted and replaced rows from the files.
     ///
     /// # Errors
-    /// As [`Engine::append`].
+    /// See [`Engine::append`].
     fn erase(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Has rows that are deleted or replaced overwritten (`true`), those of the past as well, or left as they are.
+    /// Sets whether deleted and replaced rows are overwritten in the files. If `true`, the remains of earlier ones are erased as well.
     ///
     /// # Errors
-    /// As [`Engine::append`].
+    /// See [`Engine::append`].
     fn set_erasing(&mut self, _erases: bool) -> Result<(), EngineError> {
         Ok(())
     }
 
-    /// Keeps some room on the disk for [`Engine::make_room`]. `false`: there is none to keep.
+    /// Reserves disk space for [`Engine::make_room`]. Returns `false` if there is no reserve.
     fn keep_room(&mut self) -> bool {
         false
     }
 
-    /// Gives up what is kept for a full disk, so that deletions can be stored. `false`: there is nothing to give up.
+    /// Releases the reserved disk space, so that deletions can be stored. Returns `false` if there was none.
     fn make_room(&mut self) -> bool {
         false
     }
 
-    /// The file that everything is in.
+    /// The path of the engine's file.
     fn path(&self) -> PathBuf {
         PathBuf::from(UNNAMED)
     }
 
-    /// Whether calls may block on a disk: then the committer gets a thread of its own, else it runs in its callers.
+    /// Whether calls may block on a disk. If so, the committer runs on a dedicated thread; otherwise it runs in its callers.
     fn blocks(&self) -> bool;
 }
 
-/// Why the engine could not do what was asked.
+/// Why an operation of an engine failed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// Another process has the directory open.
     #[error("the data directory {} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// The files are not what this program writes, or are damaged.
+    /// The files are damaged, or another program wrote them.
     #[error("{} is damaged or not a Kelson store: {reason}", .path.display())]
     Corrupt {
         /// The directory or file.
         path: PathBuf,
-        /// What was found.
+        /// A description of the damage.
         reason: String,
     },
-    /// There is no store where there must be one.
+    /// There is no store in a directory that must have one.
     #[error(
         "{} is missing, but this directory belonged to a cluster. Restore a snapshot (kelson snapshot restore) or move the store back; for a new cluster, use an empty data directory",
         .0.display()
     )]
     Missing(PathBuf),
-    /// A record is encrypted and cannot be decrypted, or is not encrypted and has to be.
+    /// A record is encrypted and cannot be decrypted, or it is unencrypted and must not be.
     #[error("{key} cannot be decrypted: {reason}")]
     Sealed {
-        /// Which record.
+        /// The key of the record.
         key: String,
-        /// What is missing or wrong.
+        /// The reason why it cannot be used.
         reason: String,
     },
     /// The files were written by another version in a format that this one does not read.
     #[error("the store has format {found}, expected format {expected}")]
     Format {
-        /// Format of the files.
+        /// The format of the files.
         found: u64,
-        /// Format of this program.
+        /// The format that this version reads.
         expected: u64,
     },
     /// The disk failed or is full.
     #[error("{context}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         context: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// The disk did not confirm what was handed to it. The kernel may have dropped those bytes and yet answer the next
     /// sync with success, so trying again proves nothing: only what a new opening reads is true.
     #[error("{context}: syncing the write failed: {reason}")]
     Sync {
-        /// What was being done.
+        /// The operation that failed.
         context: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         reason: String,
     },
-    /// The engine's library failed in another way.
+    /// The engine's library reported another error.
     #[error("{context}: {reason}")]
     Other {
-        /// What was being done.
+        /// The operation that failed.
         context: &'static str,
-        /// What the library said.
+        /// The library's error.
         reason: String,
     },
 }
 
 impl EngineError {
-    /// The same of a store that could not be opened, with its file where none is named.
+    /// Adds the path of the store's file to an error of opening that has none.
     pub(crate) fn of(self, file: &Path) -> Self {
         match self {
             Self::Corrupt { path, reason } if path == Path::new(UNNAMED) => {
                 Self::Corrupt { path: file.to_path_buf(), reason }
             }
-            // SQLite's general fault: what is there is not what is asked for.
+            // SQLite's generic error means that the file does not have the expected content.
             Self::Other { context, reason } => {
                 Self::Corrupt { path: file.to_path_buf(), reason: format!("{context}: {reason}") }
             }
@@ -215,7 +214,7 @@ impl EngineError {
         }
     }
 
-    /// Whether the disk is full, so that room helps.
+    /// Whether the disk is full, so that freeing space helps.
     #[must_use]
     pub fn is_full_disk(&self) -> bool {
         matches!(self, Self::Io { source, .. } if matches!(

@@ -1,8 +1,9 @@
-//! Notes outside of the write-ahead log how far it has been written, in a file of one line that is written over after each commit and
-//! is never synced for that. At the next start a log that is shorter than noted has lost commits, and the store is not opened.
+//! Records how far the write-ahead log has been written, outside of the log: in a file of one line that is overwritten after each
+//! commit and not synced for that. If the log is shorter than recorded at the next start, commits are lost and the store is not opened.
 //!
-//! After `kill -9` the note is exact: the kernel has it. After a power cut it may be older than the log, by as long as the kernel
-//! keeps written pages to itself (half a minute, usually), so it holds the last synced commit as well, which must be there.
+//! After `kill -9` the record is exact, since the kernel has it. After a power cut it may be older than the log, by as long as the
+//! kernel
+//! delays writing pages (usually half a minute). It therefore also holds the last synced commit, which must be in the log.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
 use std::fs::{File, OpenOptions};
@@ -14,24 +15,24 @@ use kelson_platform::files;
 use super::EngineError;
 use super::wal::{self, Extent, RecoveredLog, SALTS_AT, Salts};
 
-/// The file's name is that of the database with this behind it.
+/// The file's name is the name of the database with this suffix.
 const SUFFIX: &str = "-position";
 const TITLE: &str = "kelson-store-position-1";
-/// The file always has this length: one sector, which disks write whole or not at all.
+/// The constant length of the file: one sector, which disks write completely or not at all.
 const LINE_BYTES: usize = 512;
-/// Stands for a boot that the system does not name.
+/// The identifier of the boot on a system that has none.
 const NO_BOOT: &str = "-";
 
-/// How far the log was written.
+/// The recorded position of the write-ahead log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LogPosition {
-    /// The boot of the machine in which it was noted.
+    /// The identifier of the boot in which it was recorded.
     boot: String,
     /// The end of the last commit.
     appended: Extent,
     /// The end of the last commit that was synced.
     synced: Extent,
-    /// Whether everything in the log is in the database as well, synced.
+    /// Whether the database also has everything that is in the log, synced.
     carried: bool,
 }
 
@@ -68,7 +69,7 @@ impl LogPosition {
         words.next().is_none().then_some(Self { boot, appended, synced, carried })
     }
 
-    /// What was noted beside a database; `None` where nothing was, or the note is damaged.
+    /// Reads the position recorded beside a database. Returns `None` if there is none or it is damaged.
     fn read(database: &Path) -> io::Result<Option<Self>> {
         let mut line = String::new();
         match File::open(beside(database, SUFFIX)).and_then(|mut file| file.read_to_string(&mut line)) {
@@ -79,7 +80,7 @@ impl LogPosition {
     }
 }
 
-/// A file beside the database.
+/// The path of a file beside the database.
 pub(super) fn beside(database: &Path, suffix: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(suffix);
@@ -98,10 +99,10 @@ fn unreadable(source: io::Error) -> EngineError {
     EngineError::Io { context: "read the store's files", source }
 }
 
-/// Looks, before a database is made, whether one was there: its log or its note is left.
+/// Checks, before a database is created, that there was none before: no log and no position file may remain.
 ///
 /// # Errors
-/// [`EngineError::Corrupt`]: the database is gone, or empty, and what belongs to it is not.
+/// Returns [`EngineError::Corrupt`] if the database is missing or empty although files that belong to it remain.
 pub(super) fn check_database(database: &Path) -> Result<(), EngineError> {
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |about| about.len());
     if length(database) > 0 {
@@ -113,10 +114,10 @@ pub(super) fn check_database(database: &Path) -> Result<(), EngineError> {
     Err(EngineError::Corrupt { path: database.to_path_buf(), reason })
 }
 
-/// Looks whether the log is as long as it was noted to be. Nothing may have been written since it was opened.
+/// Checks that the log is as long as recorded. Nothing may have been written since it was opened.
 ///
 /// # Errors
-/// [`EngineError::Corrupt`]: commits are missing.
+/// Returns [`EngineError::Corrupt`] if commits are missing.
 pub(super) fn check_log(database: &Path) -> Result<(), EngineError> {
     let Some(known) = LogPosition::read(database).map_err(unreadable)? else { return Ok(()) };
     let here = boot();
@@ -133,7 +134,7 @@ pub(super) fn check_log(database: &Path) -> Result<(), EngineError> {
         RecoveredLog::Frames(found) if found.salts == wanted.salts && found.frames < wanted.frames => {
             format!("checksum mismatch in page {} of {}", found.frames + 1, wanted.frames)
         }
-        // The log was begun again since, which happens when all of it is in the database.
+        // The log was restarted since, which happens when the database has all of it.
         RecoveredLog::Frames(_) => return Ok(()),
     };
     let note = beside(database, SUFFIX);
@@ -144,7 +145,7 @@ pub(super) fn check_log(database: &Path) -> Result<(), EngineError> {
     Err(EngineError::Corrupt { path, reason })
 }
 
-/// The file in which the position of the log is noted after each commit.
+/// The file in which the position of the log is recorded after each commit.
 pub(super) struct PositionFile {
     file: File,
     path: PathBuf,
@@ -156,10 +157,10 @@ pub(super) struct PositionFile {
 }
 
 impl PositionFile {
-    /// Opens the note of a database, or makes one that says nothing yet.
+    /// Opens the position file of a database, or creates an empty one.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the operating system's error.
     pub fn open(database: &Path) -> io::Result<Self> {
         let path = beside(database, SUFFIX);
         let known = LogPosition::read(database)?;
@@ -176,8 +177,8 @@ impl PositionFile {
         Ok(Self { file, path, log_path: log_of(database), log: None, boot, synced, failing: false })
     }
 
-    /// Notes that the log has `frames` pages, all of them on the disk with `synced`, and all in the database with `carried`.
-    /// A fault is logged: the note is then older than the log, which it may be.
+    /// Records that the log has `frames` pages. With `synced` all of them are on the disk, and with `carried` all are in the database.
+    /// An error is only logged: the recorded position may be older than the log.
     pub fn note(&mut self, frames: u32, synced: bool, carried: bool) {
         match self.write(frames, synced, carried) {
             Ok(()) => self.failing = false,
@@ -199,7 +200,7 @@ impl PositionFile {
         self.file.write_all(position.line().as_bytes())
     }
 
-    /// The salts that the log has now.
+    /// The current salts of the log.
     fn salts(&mut self) -> io::Result<Salts> {
         let mut log = match self.log.take() {
             Some(log) => log,
@@ -212,17 +213,17 @@ impl PositionFile {
         Ok(salts)
     }
 
-    /// Makes the note survive a power cut.
+    /// Makes the recorded position survive a power cut.
     pub fn sync(&self) {
         if let Err(error) = self.file.sync_data() {
             tracing::warn!(%error, file = %self.path.display(), "syncing the position of the write-ahead log failed");
         }
     }
 
-    /// Removes the note: the database is all that is left of the store.
+    /// Removes the file, when the database is all that is left of the store.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the operating system's error.
     pub fn remove(self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_is_read_as_it_was_written_or_not_at_all() {
+    fn a_damaged_position_is_not_read() {
         let position = LogPosition {
             boot: "8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab".to_owned(),
             appended: Extent { salts: [1, 2, 3, 4, 5, 6, 7, 8], frames: u32::MAX },

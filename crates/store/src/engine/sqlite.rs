@@ -1,5 +1,5 @@
-//! The embedded durable engine: SQLite in write-ahead mode, one table of numbered rows. Chosen by measurement, see
-//! `docs/decisions/0001-embedded-engine.md`. It knows neither revisions nor records; only the committer's thread uses it.
+//! The embedded durable engine: SQLite in write-ahead mode with one table of numbered rows. `docs/decisions/0001-embedded-engine.md`
+//! has the measurements behind this choice. The engine has no notion of revisions or records; only the committer's thread uses it.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
 use std::fs::{File, OpenOptions};
@@ -13,53 +13,53 @@ use super::ballast::Ballast;
 use super::position::{PositionFile, check_database, check_log, log_of};
 use super::{Engine, EngineError, Entry, Op, Sink};
 
-/// The file in the data directory; the write-ahead log stands beside it with `-wal` appended.
+/// The file in the data directory. The write-ahead log is beside it, with the suffix `-wal`.
 const FILE: &str = "store.db";
-/// Marks the file as Kelson's in its SQLite header ("KLSN").
+/// The application ID ("KLSN") in the file's SQLite header.
 const APPLICATION_ID: i64 = 0x4b4c_534e;
-/// Pages of the write-ahead log (4 KiB each) after which it is carried over into the table.
+/// The number of pages (4 KiB each) in the write-ahead log after which it is checkpointed.
 const CHECKPOINT_PAGES: u32 = 2000;
-/// The write-ahead log is cut back to this after it was carried over.
+/// The size in bytes to which the write-ahead log is truncated after a checkpoint.
 const WAL_BYTES_KEPT: u64 = 8 << 20;
-/// Page cache in KiB. Everything is read once, at the start; later only the pages being written matter.
+/// The size of the page cache in KiB. Everything is read once, at the start; after that only the pages being written matter.
 const CACHE_KIB: u32 = 2048;
-/// Free pages that are not worth giving back to the file system.
+/// The number of free pages that are kept for later writes.
 const FREE_PAGES_KEPT: i64 = 1024;
-/// Free pages given back by one call of `maintain`, so that a write never waits long for it.
+/// The number of free pages that one call of `maintain` returns to the file system, so that a write never waits long for it.
 const VACUUM_PAGES: i64 = 256;
 
-/// A store in one directory. The directory is locked for other processes as long as this lives.
+/// The store in one directory. The directory is locked for other processes while this value exists.
 pub struct SqliteEngine {
     path: PathBuf,
     connection: Connection,
-    /// The write-ahead log, as soon as there is one. It is the same file for as long as the connection lives.
+    /// The write-ahead log, once it exists. It is the same file while the connection is open.
     log: Option<File>,
-    /// The bytes of a row are put together here.
+    /// A buffer in which rows are assembled.
     row: Vec<u8>,
-    /// How far the log is written. Absent in a store that is only read, and where the disk was too full to make it.
+    /// The recorded position of the log. Absent in a store that is only read, and if the disk was too full to create the file.
     position: Option<PositionFile>,
     ballast: Ballast,
-    /// Whether the end may carry the log over into the database and remove it.
+    /// Whether closing may checkpoint the log into the database and remove it.
     carries_over: bool,
 }
 
 impl SqliteEngine {
-    /// The name of the database's file; its log and what is noted of it have names that begin alike.
+    /// The name of the database file. The names of the log and of the position file begin with it.
     pub const FILE: &'static str = FILE;
 
-    /// Opens the store in `dir`, or makes one (directory mode 0700, file mode 0600).
+    /// Opens the store in `dir`, or creates it (directory mode 0700, file mode 0600).
     ///
     /// # Errors
-    /// [`EngineError::InUse`], [`EngineError::Corrupt`], or what the disk says.
+    /// Returns [`EngineError::InUse`], [`EngineError::Corrupt`], or the disk's error.
     pub fn open(dir: &Path) -> Result<Self, EngineError> {
         let path = dir.join(FILE);
         check_database(&path)?;
         create_files(dir, &path)?;
         let fault = |error| explain(&path, "open the store", error);
         let connection = Connection::open(&path).map_err(fault)?;
-        // What is found to be damaged must not be carried over: closing would do it.
+        // A damaged log must not be checkpointed into the database. Closing the connection would do that.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(fault)?;
-        // Exclusive before write-ahead mode: then the index of the log lives in memory and no second process gets in.
+        // The exclusive lock must come before write-ahead mode: then the log's index lives in memory and no second process can open it.
         connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(fault)?;
         let id: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(fault)?;
         check_log(&path)?;
@@ -70,7 +70,7 @@ impl SqliteEngine {
             return Err(EngineError::Corrupt { path, reason });
         }
         if tables == 0 {
-            // Unsynced until all is there, then synced at once by the checkpoint: several syncs fewer at a first start.
+            // The schema is written unsynced and then synced once by the checkpoint, which saves several syncs at a first start.
             connection
                 .execute_batch(&format!(
                     "PRAGMA page_size=4096; PRAGMA auto_vacuum=INCREMENTAL; PRAGMA synchronous=OFF;
@@ -88,7 +88,7 @@ impl SqliteEngine {
         if tables == 0 {
             sync_directory(dir)?;
         }
-        // NORMAL leaves the sync of commits to `sync`, and still syncs the log's head, and the log before it is carried over.
+        // With NORMAL, SQLite leaves the sync of commits to `sync`, but still syncs the log's header, and the log before a checkpoint.
         connection
             .execute_batch(&format!(
                 "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-{CACHE_KIB};
@@ -100,10 +100,10 @@ impl SqliteEngine {
         Ok(Self { path, connection, log: None, row: Vec::new(), position, ballast, carries_over: false })
     }
 
-    /// Opens a store that nobody has open, to read it; every page of the file is checked.
+    /// Opens a store that no process has open, for reading. Every page of the file is checked.
     ///
     /// # Errors
-    /// As [`SqliteEngine::open`]; damage is named.
+    /// As [`SqliteEngine::open`]; the error describes the damage.
     pub fn open_to_read(dir: &Path) -> Result<Self, EngineError> {
         let path = dir.join(FILE);
         let fault = |error| explain(&path, "open the store", error);
@@ -120,10 +120,10 @@ impl SqliteEngine {
         Ok(Self { path, connection, log: None, row: Vec::new(), position: None, ballast, carries_over: false })
     }
 
-    /// Carries the write-ahead log over into the file, syncs it, and closes it: the file is then all there is of the store.
+    /// Checkpoints the write-ahead log into the file, syncs it, and closes it. After that the file is the complete store.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Returns the disk's error.
     pub fn close(mut self) -> Result<(), EngineError> {
         self.connection
             .execute_batch("PRAGMA synchronous=FULL; PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode=DELETE;")
@@ -133,18 +133,18 @@ impl SqliteEngine {
         self.position.take().map_or(Ok(()), PositionFile::remove).map_err(gone)
     }
 
-    /// Syncs the log's data. SQLite would sync its times as well at each commit, for which most file systems write their own log.
+    /// Syncs the log's data. SQLite would also sync its timestamps at each commit, for which most file systems write their own journal.
     fn sync_log(&mut self) -> std::io::Result<()> {
         let log = match self.log.take() {
             Some(log) => log,
-            // Kept open: what is opened after a failed write-back need not hear of it, if SQLite has. No lock is on this file, so that
-            // closing it some day beside SQLite releases none.
+            // The file stays open: a descriptor that is opened after a failed write-back may not report the failure if SQLite's did. No
+            // lock is held on this file, so that closing it beside SQLite releases none.
             None => files::open_to_sync(&log_of(&self.path))?,
         };
         self.log.insert(log).sync_data()
     }
 
-    /// A sync that failed, after which the files stay as they are.
+    /// Handles a failed sync: the files are left unchanged from now on.
     fn unsynced(&mut self, source: &std::io::Error) -> EngineError {
         self.leave_files_alone();
         EngineError::Sync { context: "sync the store", reason: source.to_string() }
@@ -169,12 +169,12 @@ impl SqliteEngine {
                 }
             }
         }
-        // A commit that fails is rolled back when the transaction is dropped.
+        // If the commit fails, dropping the transaction rolls it back.
         transaction.commit()
     }
 
-    /// After a failed sync nothing may carry the log over into the table: the log's pages in memory may be ones that
-    /// never reached the disk. Closing the connection would do it.
+    /// After a failed sync the log must not be checkpointed into the table: its pages in memory may never have reached the disk.
+    /// Closing the connection would do that.
     fn leave_files_alone(&mut self) {
         self.carry_over_at_end(false);
     }
@@ -187,15 +187,15 @@ impl SqliteEngine {
         }
     }
 
-    /// Pages in the log, and how many of them are in the database.
+    /// The number of pages in the log, and how many of them the database has.
     fn log_pages(&self, mode: &'static str) -> rusqlite::Result<(u32, u32)> {
         let mut statement = self.connection.prepare_cached(mode)?;
-        // -1 where there is no log.
+        // SQLite returns -1 if there is no log.
         let pages = |pages: i64| u32::try_from(pages).unwrap_or(0);
         statement.query_row([], |row| Ok((pages(row.get(1)?), pages(row.get(2)?))))
     }
 
-    /// Notes how far the log is written after a commit.
+    /// Records the position of the log after a commit.
     fn noted(&mut self, synced: bool) {
         match self.log_pages(LOOK) {
             Ok((pages, _)) => self.position.iter_mut().for_each(|position| position.note(pages, synced, false)),
@@ -203,7 +203,7 @@ impl SqliteEngine {
         }
     }
 
-    /// Carries the whole log over into the database, and notes that, so that the log may go. `false`: it stays as it is.
+    /// Checkpoints the whole log into the database and records that, so that the log may be removed. Returns `false` if it could not.
     fn carry_over(&mut self) -> rusqlite::Result<bool> {
         let (pages, carried) = self.log_pages(CARRY_OVER)?;
         if pages == carried {
@@ -231,15 +231,15 @@ impl SqliteEngine {
     }
 }
 
-/// SQLite's `user_version` of a store in which nothing deleted can be read.
+/// The value of SQLite's `user_version` in a store whose file has no remains of deleted rows.
 const ERASED: i64 = 1;
 
-/// Asks for the length of the log, and does nothing.
+/// Returns the length of the log and does nothing else.
 const LOOK: &str = "PRAGMA wal_checkpoint(NOOP)";
 const CARRY_OVER: &str = "PRAGMA wal_checkpoint(FULL)";
 
 impl Drop for SqliteEngine {
-    /// The connection's end carries the log over and removes it. That this is no loss is noted before.
+    /// Records that the log is complete in the database, since closing the connection checkpoints the log and removes it.
     fn drop(&mut self) {
         if !self.carries_over {
             return;
@@ -291,10 +291,10 @@ impl Engine for SqliteEngine {
 
     fn sync(&mut self) -> Result<(), EngineError> {
         match self.sync_log() {
-            // Nothing was written since the store was opened.
+            // There is no log yet: nothing was written since the store was opened.
             Err(source) if source.kind() == std::io::ErrorKind::NotFound => Ok(()),
             Err(source) => Err(self.unsynced(&source)),
-            // The log holds all that is not yet synced; a checkpoint syncs before it forgets.
+            // The log has everything that is not synced yet, since a checkpoint syncs before it drops pages.
             Ok(()) => {
                 self.noted(true);
                 Ok(())
@@ -305,7 +305,7 @@ impl Engine for SqliteEngine {
     fn maintain(&mut self) -> Result<bool, EngineError> {
         let free = self.number("PRAGMA freelist_count")?;
         let pages = self.number("PRAGMA page_count")?;
-        // Free pages are reused by later writes: giving back pays only if they are many, or the disk is full.
+        // Later writes reuse free pages, so returning them is worthwhile only if there are many, or if the disk is full.
         if !self.ballast.is_given_up() && (free <= FREE_PAGES_KEPT || free < pages / 4) || free == 0 {
             return Ok(false);
         }
@@ -319,7 +319,7 @@ impl Engine for SqliteEngine {
         self.noted(false);
         let cut = match self.carry_over() {
             Ok(false) => return Ok(()),
-            // The log's file keeps pages of its former rounds until it is cut.
+            // The log's file keeps old pages until it is truncated.
             Ok(true) => self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)"),
             Err(error) => Err(error),
         };
@@ -340,7 +340,7 @@ impl Engine for SqliteEngine {
         }
         self.connection.pragma_update(None, "secure_delete", true).map_err(fault)?;
         if kept {
-            // Pages of earlier times keep what was deleted from them; this writes all of them anew.
+            // Pages may keep data that was deleted earlier. VACUUM rewrites all of them.
             if self.number("SELECT EXISTS (SELECT 1 FROM records)")? != 0 {
                 self.connection.execute_batch("VACUUM").map_err(fault)?;
             }
@@ -366,7 +366,7 @@ impl Engine for SqliteEngine {
     }
 }
 
-/// Looks whether the pages of the database belong together: rows have checksums, what leads to them has none.
+/// Checks the structure of the database's pages. Rows have checksums, but the pages that lead to them have none.
 fn check_pages(connection: &Connection, path: &Path) -> Result<(), EngineError> {
     let found = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0));
     let found = found.map_err(|error| explain(path, "open the store", error))?;
@@ -374,36 +374,36 @@ fn check_pages(connection: &Connection, path: &Path) -> Result<(), EngineError> 
 }
 
 fn create_directory(dir: &Path) -> Result<(), EngineError> {
-    files::make_private_dir(dir).map_err(|source| EngineError::Io { context: "make the store's directory", source })
+    files::make_private_dir(dir).map_err(|source| EngineError::Io { context: "create the store's directory", source })
 }
 
-/// Makes the names of new files survive a power cut.
+/// Makes the directory entries of new files survive a power cut.
 fn sync_directory(dir: &Path) -> Result<(), EngineError> {
     files::sync_names(dir).map_err(|source| EngineError::Io { context: "sync the store's directory", source })
 }
 
 fn create_file(path: &Path) -> Result<(), EngineError> {
     let file = files::private(OpenOptions::new().write(true).create(true).truncate(false)).open(path);
-    file.map(drop).map_err(|source| EngineError::Io { context: "make the store's file", source })
+    file.map(drop).map_err(|source| EngineError::Io { context: "create the store's file", source })
 }
 
-/// Makes directory and file for their owner only. SQLite gives its log the mode of the file.
+/// Creates the directory and the file with access for their owner only. SQLite gives its log the mode of the file.
 fn create_files(dir: &Path, path: &Path) -> Result<(), EngineError> {
     create_directory(dir)?;
-    // A second opening and closing would release the locks of this process's own connection: only touch what is new.
+    // Opening and closing the file a second time would release the locks of this process's own connection, so only new files are touched.
     if !path.exists() {
         create_file(path)?;
     }
     files::make_private(path).map_err(|source| EngineError::Io { context: "set the store's permissions", source })
 }
 
-/// Whether it was a sync that failed, of the files or of their directory.
+/// Whether the error is a failed sync, of the files or of their directory.
 fn is_failed_sync(error: &rusqlite::Error) -> bool {
     const SYNCS: [i32; 2] = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC];
     error.sqlite_error().is_some_and(|error| SYNCS.contains(&error.extended_code))
 }
 
-/// What an error of SQLite means for the store.
+/// Translates an error of SQLite.
 fn explain(path: &Path, context: &'static str, error: rusqlite::Error) -> EngineError {
     if is_failed_sync(&error) {
         return EngineError::Sync { context, reason: error.to_string() };

@@ -1,5 +1,5 @@
 //! Reads SQLite's write-ahead log (<https://sqlite.org/fileformat2.html#the_write_ahead_log>) to find out how much of it SQLite
-//! recovers. SQLite takes the first frame that does not fit as the log's end and reports nothing, so damage looks like a shorter log.
+//! recovers. SQLite treats the first invalid frame as the end of the log and reports nothing, so damage looks like a shorter log.
 #![allow(clippy::disallowed_methods, reason = "blocking: opened in the lane for files")]
 
 use std::fs::File;
@@ -8,38 +8,38 @@ use std::path::Path;
 
 const HEADER_BYTES: usize = 32;
 const FRAME_HEADER_BYTES: usize = 24;
-/// The checksums' words are little-endian with this magic number and big-endian with the next one.
+/// The magic numbers of the log's header. The first one means little-endian words in the checksums, the second one big-endian words.
 const MAGIC_LITTLE: u32 = 0x377f_0682;
 const MAGIC_BIG: u32 = 0x377f_0683;
-/// Where the salts are in the log's header.
+/// The offset of the salts in the log's header.
 pub(super) const SALTS_AT: u64 = 16;
 
-/// The two salts of a log's header. SQLite chooses new ones whenever it starts the log again from its beginning.
+/// The two salts of a log's header. SQLite chooses new ones whenever it restarts the log.
 pub(super) type Salts = [u8; 8];
 
-/// How far a log reaches.
+/// The extent of a log that SQLite recovers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extent {
     pub salts: Salts,
-    /// Frames up to the last commit.
+    /// The number of frames up to the last commit.
     pub frames: u32,
 }
 
-/// What a log's file holds.
+/// The state of a log's file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum RecoveredLog {
-    /// There is no file, or it is empty.
+    /// The file is missing or empty.
     Absent,
-    /// The header is not what was written: SQLite ignores the whole file.
+    /// The header is damaged, so SQLite ignores the whole file.
     NoHeader,
-    /// Frames that SQLite recovers.
+    /// SQLite recovers these frames.
     Frames(Extent),
 }
 
-/// Reads a log as SQLite does when it recovers.
+/// Reads a log as SQLite does at recovery.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Returns an error if the file cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<RecoveredLog> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -83,7 +83,7 @@ fn scan(mut from: impl Read) -> io::Result<RecoveredLog> {
             break;
         }
         seen += 1;
-        // The size of the database after the commit; 0 in frames that do not end one.
+        // The database's size after the commit. It is 0 in frames that do not end a commit.
         if word(head, 4) != 0 {
             committed = seen;
         }
@@ -91,7 +91,7 @@ fn scan(mut from: impl Read) -> io::Result<RecoveredLog> {
     Ok(RecoveredLog::Frames(Extent { salts, frames: committed }))
 }
 
-/// Fills the buffer; `false` when the file ends before.
+/// Fills the buffer. Returns `false` if the file ends before that.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     match from.read_exact(buffer) {
         Ok(()) => Ok(true),
@@ -104,14 +104,14 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The running checksum of a log: it covers the header and all frames before.
+/// The running checksum of a log. It covers the header and all earlier frames.
 struct Sum {
     big: bool,
     state: (u32, u32),
 }
 
 impl Sum {
-    /// Adds bytes, a multiple of eight.
+    /// Adds bytes, whose number must be a multiple of eight.
     fn add(&mut self, bytes: &[u8]) {
         let (mut a, mut b) = self.state;
         let of = |four: [u8; 4]| if self.big { u32::from_be_bytes(four) } else { u32::from_le_bytes(four) };
@@ -131,7 +131,7 @@ mod tests {
         scan(bytes).unwrap()
     }
 
-    /// A log that SQLite wrote, with its frames per commit.
+    /// The bytes of a log that SQLite wrote, with a number of commits.
     fn written(commits: u32) -> Vec<u8> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("db");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_ends_with_its_last_whole_commit() {
+    fn a_log_ends_at_its_last_complete_commit() {
         let bytes = written(3);
         let RecoveredLog::Frames(whole) = log(&bytes) else { panic!("no frames") };
         let frame = FRAME_HEADER_BYTES + 4096;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_ends_the_log_before_it() {
+    fn a_flipped_bit_ends_the_log_before_its_frame() {
         let bytes = written(2);
         let RecoveredLog::Frames(whole) = log(&bytes) else { panic!("no frames") };
         for at in (0..bytes.len()).step_by(61) {

@@ -1,5 +1,5 @@
-//! Damaged files are named when a store is opened, and nothing is served from them; copies of a running store are whole, say what
-//! they hold, and go on where no client has been.
+//! Opening a store reports damaged files by name and serves nothing from them. Copies of a running store are complete, report their
+//! content, and continue at revisions that no client has seen.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -32,7 +32,7 @@ async fn filled(dir: &Path, options: StoreOptions) {
     store.close().await;
 }
 
-/// Changes a stored row behind the store's back.
+/// Changes a stored row without the store.
 fn change_row(dir: &Path, change: impl Fn(&mut Vec<u8>)) {
     let mut engine = SqliteEngine::open(dir).unwrap();
     let mut rows = Vec::new();
@@ -115,7 +115,7 @@ async fn a_copy_cut_short_is_no_copy() {
     assert!(matches!(verify(to.path()), Err(StoreError::Open(_))));
 }
 
-/// Encrypts (by turning bits around) with the key of a number that tests change.
+/// Encrypts by inverting bits, with the key of a number that tests change.
 struct Turned(std::sync::atomic::AtomicU32);
 
 impl AtRest for Turned {
@@ -186,7 +186,7 @@ async fn what_must_be_encrypted_and_is_not_is_refused() {
     assert!(error.to_string().contains("secrets/default/s") && error.to_string().contains("identity"), "{error}");
 }
 
-/// Encrypts as [`Turned`], and reads what is in the clear as well.
+/// Encrypts like [`Turned`], and also reads unencrypted records.
 struct Migrating(Turned);
 
 impl AtRest for Migrating {
@@ -207,7 +207,7 @@ impl AtRest for Migrating {
 #[tokio::test]
 async fn what_was_in_the_clear_is_gone_from_the_files_once_it_is_written_anew() {
     let dir = tempfile::tempdir().unwrap();
-    // Some are deleted in the clear: their bytes stay in free places of the file.
+    // Some records are deleted while they are unencrypted: their bytes stay in free pages of the file.
     let store = open(dir.path()).unwrap();
     for n in 0..200 {
         store.commit(create(&format!("s{n}"))).await.unwrap();

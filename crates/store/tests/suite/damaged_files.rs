@@ -1,6 +1,7 @@
-//! One fault in the files of a store that was killed: a flipped bit, a cut, a missing file, in every file and at every state that a
-//! log goes through. Whatever it is, all acknowledged writes are there, or the store does not open and names a file.
-//! `KELSON_DAMAGES` says how many bits of each file are flipped; `make torture` flips thousands.
+//! One fault in the files of a store that was killed: a flipped bit, a cut or a missing file, in every file and in every state of the
+//! log.
+//! In each case all acknowledged writes are there, or the store does not open and reports a file. `KELSON_DAMAGES` is the number of
+//! flipped bits per file; `make torture` flips thousands.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -10,11 +11,11 @@ use kelson_store::{Body, Key, Precondition, RecordMeta, Resource, Store, StoreEr
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
 
-/// Bits flipped in each file of each state.
+/// The number of bits that are flipped in each file of each state.
 const FLIPS: usize = 10;
 const PAGE: usize = 4096;
 
-/// What was acknowledged, by name, with the revision.
+/// The acknowledged writes: revisions by name.
 type Acknowledged = BTreeMap<String, u64>;
 
 fn things() -> Resource {
@@ -26,7 +27,7 @@ fn body(name: &str, round: usize, payload: usize) -> Body {
     Body::locate(format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":""}},"payload":"{payload}"}}"#)).unwrap()
 }
 
-/// Makes, changes and deletes objects; every fifth write is a relaxed one.
+/// Creates, changes and deletes objects. Every fifth write is relaxed.
 async fn work(store: &Store, acknowledged: &mut Acknowledged, round: usize, payload: usize) {
     for n in 0..20 {
         let name = format!("n{n}");
@@ -46,7 +47,7 @@ async fn work(store: &Store, acknowledged: &mut Acknowledged, round: usize, payl
     }
 }
 
-/// The files of a directory, but for the ballast, which holds nothing.
+/// The files of a directory except the reserve file, which has no content.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let all = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap());
     let named = all.map(|file| (file.file_name().into_string().unwrap(), file.path()));
@@ -58,7 +59,7 @@ fn write(dir: &Path, files: &BTreeMap<String, Vec<u8>>) {
     files.iter().for_each(|(name, bytes)| std::fs::write(dir.join(name), bytes).unwrap());
 }
 
-/// The files as they are when the log was carried over into the database and the process killed before it knew.
+/// The files of a process that was killed after the checkpoint of the log, before it recorded the checkpoint.
 fn carried_over(dir: &Path, of: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
     write(dir, of);
     let connection = Connection::open(dir.join("store.db")).unwrap();
@@ -80,7 +81,7 @@ struct State {
     acknowledged: Acknowledged,
 }
 
-/// Everything that the files of a store go through.
+/// The states that the files of a store go through.
 async fn states(root: &Path) -> Vec<State> {
     let dir = root.join("store");
     let mut states = Vec::new();
@@ -101,7 +102,7 @@ async fn states(root: &Path) -> Vec<State> {
     half.insert("store.db".into(), [&new[..middle], rest].concat());
     note("carried over in part", half, &acknowledged);
     note("carried over", carried, &acknowledged);
-    // More pages than the log takes before it is begun again.
+    // This writes more pages than the log takes before it is restarted.
     work(&store, &mut acknowledged, 3, 600_000).await;
     work(&store, &mut acknowledged, 4, 10).await;
     note("the log was begun again", files(&dir), &acknowledged);
@@ -115,13 +116,13 @@ async fn states(root: &Path) -> Vec<State> {
     states
 }
 
-/// The faults of one file: what is done, and what it is then; `None`: gone.
+/// The faults of one file: a description, and the bytes afterwards, or `None` if the file is removed.
 fn faults(bytes: &[u8], flips: usize) -> Vec<(String, Option<Vec<u8>>)> {
     let mut all = vec![("removed".to_owned(), None), ("emptied".to_owned(), Some(Vec::new()))];
     for cut in [bytes.len() / 3, bytes.len() / 2, bytes.len().saturating_sub(PAGE), bytes.len().saturating_sub(1)] {
         all.push((format!("cut at {cut}"), Some(bytes[..cut].to_vec())));
     }
-    // Heads are small, and most of what they say matters.
+    // Headers are small, and most of their bytes matter.
     let head = (0..bytes.len().min(112)).step_by((112 / flips.max(1)).max(1));
     let spread = (0..flips).map(|n| (bytes.len() * n + n * 977) / flips.max(1));
     let tail = (1..=flips / 4).filter_map(|n| bytes.len().checked_sub(n * 331 + 1));
@@ -133,7 +134,7 @@ fn faults(bytes: &[u8], flips: usize) -> Vec<(String, Option<Vec<u8>>)> {
     all
 }
 
-/// What a damaged store says, or holds.
+/// Opens a damaged store and returns its content or its error.
 async fn found(dir: PathBuf) -> Result<Acknowledged, String> {
     let options = StoreOptions { must_exist: true, ..StoreOptions::default() };
     let store = Store::open_dir(&dir, options).map_err(|error| error.to_string())?;
@@ -153,7 +154,7 @@ async fn one_fault_in_a_file_loses_nothing_in_silence() {
         write(&untouched, &files);
         assert_eq!(found(untouched.clone()).await, Ok(acknowledged.clone()), "{state}: nothing is damaged");
         std::fs::remove_dir_all(untouched).unwrap();
-        // Where files are large there are fewer faults.
+        // Large files get fewer faults.
         let large = files.values().map(Vec::len).sum::<usize>() > 4 << 20;
         for (file, bytes) in &files {
             for (what, damaged) in faults(bytes, if large { flips / 4 } else { flips }) {
@@ -182,7 +183,7 @@ async fn one_fault_in_a_file_loses_nothing_in_silence() {
 }
 
 #[tokio::test]
-async fn a_store_that_must_be_there_is_not_made() {
+async fn a_store_that_must_exist_is_not_created() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("store");
     let said = found(dir.clone()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The durable store: reopening, locks, damage, space given back.
+//! The durable store: opening again, locks, damage, and the return of free space.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ fn open(dir: &Path) -> Result<Store, StoreError> {
 }
 
 #[tokio::test]
-async fn counters_tell_writes_batches_and_syncs() {
+async fn counters_count_writes_batches_and_syncs() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     let first = store.commit(create("a", "x")).await.unwrap().record.len() as u64;

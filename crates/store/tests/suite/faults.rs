@@ -1,4 +1,4 @@
-//! What the store does and says when its disk or its committer fails, and when it is full.
+//! The behaviour of the store when its disk or its committer fails, and when it is full.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -21,13 +21,13 @@ enum Fault {
 #[derive(Default)]
 struct Disk {
     fault: Fault,
-    /// Rows handed over.
+    /// The number of rows that were appended.
     appended: usize,
-    /// What is kept for a full disk: when it is given up, the disk takes writes again.
+    /// The reserve for a full disk. When it is released, the disk accepts writes again.
     ballast: bool,
 }
 
-/// An engine that fails as it is told and counts what reaches it. It waits while it is held, and says how many batches came.
+/// An engine that fails on demand and counts its batches. A test can hold it, and it then waits in the next call.
 #[derive(Clone, Default)]
 struct FaultyEngine(Arc<Mutex<Disk>>, Arc<(AtomicBool, AtomicUsize)>);
 
@@ -88,7 +88,7 @@ fn open(engine: &FaultyEngine) -> Store {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_forgotten_with_the_next_write() {
+async fn a_full_disk_is_reported_until_the_next_write_succeeds() {
     let engine = FaultyEngine::default();
     let store = open(&engine);
     assert_eq!((store.health().not_ready(), store.health().answered_s), (None, None));
@@ -119,7 +119,7 @@ async fn on_a_full_disk_deletions_are_stored_and_nothing_else() {
     assert!(engine.0.lock().ballast, "it is not given up for ordinary writes");
     store.commit(delete("a")).await.unwrap();
     assert!(!engine.0.lock().ballast);
-    // The disk takes writes again, but the room is for deletions and what begins them.
+    // The disk accepts writes again, but the space is for deletions and for writes that begin one.
     assert!(matches!(store.commit(put("d", 1)).await, Err(StoreError::Engine(_))));
     assert!(store.health().not_ready().is_some(), "readiness tells it");
     let mut graceful = put("b", 1);
@@ -129,7 +129,7 @@ async fn on_a_full_disk_deletions_are_stored_and_nothing_else() {
     store.commit(graceful).await.unwrap();
     store.commit(delete("c")).await.unwrap();
     assert_eq!(store.count(Resource::parse("pods")), 1);
-    // As soon as there is room for ballast again, everything is taken. It is looked for once a second.
+    // Once the reserve can be created again, the store accepts all writes. It checks that once a second.
     engine.0.lock().ballast = true;
     while store.commit(put("d", 1)).await.is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -149,13 +149,13 @@ async fn without_ballast_a_full_disk_refuses_deletions_too() {
 }
 
 #[tokio::test]
-async fn after_a_failed_sync_nothing_is_written_until_the_store_is_opened_anew() {
+async fn after_a_failed_sync_nothing_is_written_until_the_store_is_opened_again() {
     let engine = FaultyEngine::default();
     let store = open(&engine);
     let before = store.commit(put("a", 1)).await.unwrap();
     engine.set(Fault::Sync);
     assert!(matches!(store.commit(put("b", 1)).await, Err(StoreError::Engine(_))));
-    // The disk answers again, as it does after the kernel has dropped what it could not write.
+    // The disk works again, as it does after the kernel has dropped what it could not write.
     engine.set(Fault::None);
     let appended = engine.0.lock().appended;
     assert!(matches!(store.commit(put("c", 1)).await, Err(StoreError::Engine(_))));
@@ -170,7 +170,7 @@ async fn after_a_failed_sync_nothing_is_written_until_the_store_is_opened_anew()
 }
 
 #[tokio::test]
-async fn nobody_is_told_of_a_write_that_is_not_stored() {
+async fn a_write_that_is_not_stored_is_not_reported() {
     let engine = FaultyEngine::default();
     let store = open(&engine);
     for stored in [false, true] {
@@ -181,7 +181,7 @@ async fn nobody_is_told_of_a_write_that_is_not_stored() {
         let (held, batches) = &*engine.1;
         held.store(true, Ordering::SeqCst);
         let before = batches.load(Ordering::SeqCst);
-        // The committer is busy with one write while two come that want the same place.
+        // The committer is busy with one write while two others come for the same key.
         let mut first = Box::pin(store.commit(put("a", 1)));
         let (mut one, mut two) = (Box::pin(store.commit(create())), Box::pin(store.commit(create())));
         begin(&mut first).await;
@@ -204,7 +204,7 @@ async fn nobody_is_told_of_a_write_that_is_not_stored() {
     }
 }
 
-/// Lets a future take its first step, which does not end it.
+/// Polls a future once, which must not complete it.
 async fn begin<T>(future: &mut (impl Future<Output = T> + Unpin)) {
     tokio::select! {
         biased;
@@ -214,7 +214,7 @@ async fn begin<T>(future: &mut (impl Future<Output = T> + Unpin)) {
 }
 
 #[tokio::test]
-async fn a_committer_that_panics_is_told_and_writers_are_refused_at_once() {
+async fn a_panic_of_the_committer_is_reported_and_writers_are_refused_at_once() {
     let engine = FaultyEngine::default();
     let store = open(&engine);
     let failed = store.failed();

@@ -1,6 +1,6 @@
-//! `kill -9` under load, again and again. The process that is killed is this test binary started again: its clients work on a few
-//! registers and say on its standard output what they ask and what they are answered. What it said is checked as one history
-//! with what the store holds when it is opened again. `KELSON_KILLS` says how many; `make torture` kills a thousand times.
+//! Repeated `kill -9` under load. The killed process is this test binary, started as a child: its clients work on a few registers and
+//! print their calls and answers. The printed lines and the content of the reopened store are checked together as one history.
+//! `KELSON_KILLS` is the number of kills; `make torture` kills a thousand times.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write as _};
@@ -15,25 +15,25 @@ use kelson_store::{Body, Key, RecordMeta, Resource, Store, StoreOptions, Write};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 const CHILD: &str = "KELSON_STORE_TEST_CHILD";
-/// The number of the child's first operation, and the revision from which a watcher would go on.
+/// The number of the child's first operation, and the revision from which its watcher starts.
 const FIRST: &str = "KELSON_STORE_TEST_FIRST";
 const FROM: &str = "KELSON_STORE_TEST_FROM";
 const KILLS: u64 = 20;
 const CLIENTS: u64 = 6;
-/// Operations of one child, at most: the numbers of the next begin behind them.
+/// The most operations of one child. The numbers of the next child begin after them.
 const OPERATIONS: u64 = 1_000_000;
 
 fn number(name: &str) -> u64 {
     std::env::var(name).unwrap().parse().unwrap()
 }
 
-/// One line, in one write, which a pipe takes whole or not at all.
+/// Prints a line in one write, which a pipe takes completely or not at all.
 fn say(line: Line) {
     let text = format!("\n#{} .\n", line.text());
     std::io::stdout().write_all(text.as_bytes()).unwrap();
 }
 
-/// Not a test by itself: what the killed process runs.
+/// The program of the killed process, not a test.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn child_that_works_until_it_is_killed() {
     let Ok(dir) = std::env::var(CHILD) else { return };
@@ -54,7 +54,7 @@ async fn child_that_works_until_it_is_killed() {
             }
         })
     });
-    // Leases and events are answered before the sync; a kill takes nothing of theirs either.
+    // Leases and Events are answered before the sync. A kill loses none of them either.
     let relaxed = store.clone();
     tokio::spawn(async move {
         for n in 0.. {
@@ -71,14 +71,14 @@ async fn child_that_works_until_it_is_killed() {
     panic!("a client gave up: {ended:?}");
 }
 
-/// What a child said: its history, and the relaxed writes that were acknowledged.
+/// The output of a child: its history, and the relaxed writes that were acknowledged.
 #[derive(Default)]
 struct Said {
     lines: Vec<Line>,
     relaxed: Vec<String>,
 }
 
-/// Starts the child and kills it after some lines.
+/// Starts the child and kills it after a number of lines.
 fn run_and_kill(dir: &Path, first: u64, from: u64, after: usize) -> Said {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kills::child_that_works_until_it_is_killed", "--nocapture"])
@@ -120,12 +120,12 @@ async fn what_was_acknowledged_survives_kill_nine() {
     let mut watched_on = 0;
     let (mut before, mut highest) = (Registers::new(), 0);
     for kill in 0..kills {
-        // A store for each hundred kills, so that what is opened stays as small as what is checked.
+        // Every hundred kills a new store begins, so that the opened store stays as small as the checked history.
         let dir = root.path().join(format!("s{}", kill / 100));
         if kill % 100 == 0 {
             (before, highest) = (Registers::new(), 0);
         }
-        // A watcher that was at the last write may go on; one that was before it may only when it is shown what it missed.
+        // A watcher that has seen the last write may continue. An earlier one may only if it gets what it missed.
         let from = highest - u64::from(highest > 0 && kill % 2 == 1);
         let said = run_and_kill(&dir, (kill + 1) * OPERATIONS, from, dice.random_range(20..600));
         let store = Store::open_dir(&dir, StoreOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! The checker of histories itself: what no single copy would have answered is found, and what one would have is not.
+//! Tests of the checker of histories: it reports what no single copy would have answered, and accepts what one would have.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::history::{Checked, History, Line, Registers};
@@ -7,7 +7,7 @@ fn registers(of: &[(&str, u64, &str)]) -> Registers {
     of.iter().map(|(key, at, value)| ((*key).to_owned(), (*at, (*value).to_owned()))).collect()
 }
 
-/// Checks a history that is written down as its lines.
+/// Checks a history that is given as lines.
 fn check(text: &str, before: &[(&str, u64, &str)], after: &[(&str, u64, &str)]) -> Result<Checked, String> {
     let lines: Vec<Line> = text.split("; ").map(|line| Line::parse(line).unwrap_or_else(|| panic!("{line}"))).collect();
     for line in &lines {
@@ -17,7 +17,7 @@ fn check(text: &str, before: &[(&str, u64, &str)], after: &[(&str, u64, &str)]) 
 }
 
 #[test]
-fn what_one_copy_would_answer_passes() {
+fn histories_of_a_single_copy_pass() {
     type Ends = &'static [(&'static str, u64, &'static str)];
     let cases: [(&str, &str, Ends, Ends, usize); 9] = [
         (
@@ -79,7 +79,7 @@ fn what_one_copy_would_answer_passes() {
 }
 
 #[test]
-fn what_no_single_copy_would_answer_is_found() {
+fn other_histories_are_reported() {
     type Ends = &'static [(&'static str, u64, &'static str)];
     let cases: [(&str, &str, Ends, Ends, &str); 16] = [
         ("an acknowledged create is lost", "call 1 k put 0 a; answer 1 written 1", &[], &[], "nobody deleted it"),

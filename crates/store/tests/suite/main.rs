@@ -1,5 +1,5 @@
-//! Tests of the store from outside: histories under load, kills, power cuts, failing and damaged disks.
-// Helpers of a test fail by panicking, as the test itself does.
+//! Tests of the store's public interface: histories under load, kills, power cuts, failing and damaged disks.
+// Helper functions of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
 
 mod damage;

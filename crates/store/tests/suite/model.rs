@@ -1,5 +1,5 @@
-//! The store against a simple model, under seeded random writes, failures of the engine, and restarts: preconditions,
-//! revisions, lists now and in the past, and that a watcher sees each change exactly once and in order.
+//! Compares the store with a simple model under seeded random writes, failures of the engine, and restarts: preconditions, revisions,
+//! lists of current and earlier states, and that a watcher sees each change exactly once and in order.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ struct Disk {
     failing: bool,
 }
 
-/// An engine on a map that outlives it and can be told to fail.
+/// An engine on a map that outlives it. Tests can make it fail.
 struct DiskEngine(Arc<Mutex<Disk>>);
 
 impl Engine for DiskEngine {
@@ -53,7 +53,7 @@ impl Engine for DiskEngine {
 }
 
 type Name = (Resource, String, String);
-/// Revision, creation revision, JSON, UID.
+/// The revision, the creation revision, the JSON and the UID.
 type State = (u64, u64, String, String);
 
 struct Change {
@@ -84,7 +84,7 @@ struct World {
 }
 
 fn json(name: &Name, uid: &str, payload: u32, revision: &str) -> String {
-    // Long enough that a record is told by what differs from another's, and of a few shapes.
+    // The JSON is long enough for delta encoding, and there are a few shapes of it.
     let field = |i: u32| format!(r#""{}-field-{i}":"value {}","#, payload % 3, i * i);
     let fields: String = (0..payload % 5 * 20).map(field).collect();
     format!(
@@ -189,7 +189,7 @@ impl World {
         self.history.push(Change { revision: done.revision, kind, name, json: text, had });
     }
 
-    /// The model's state at a revision, of one resource, in storage order.
+    /// The model's records of one resource at a revision, in storage order.
     fn past(&self, revision: u64, resource: Resource) -> Vec<String> {
         let mut state = BTreeMap::new();
         for change in self.history.iter().filter(|c| c.revision <= revision && c.name.0 == resource) {
@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    /// Lets a watcher read; it must see the next changes of the history, all of them and nothing else.
+    /// Lets a watcher read. It must see the next changes of the history, all of them and nothing else.
     fn read(&mut self, which: usize) {
         let Watcher { cursor, watched, at } = &mut self.watchers[which];
         let events = match cursor.try_next() {
@@ -274,7 +274,7 @@ impl World {
         if other_boot {
             let mut disk = self.disk.lock();
             let running = disk.marks.get_mut("running").unwrap();
-            // A checksum over name and value stands before the value.
+            // The value is preceded by a checksum over name and value.
             if running.len() > 6 {
                 let sum = crc32fast::hash(b"running\x05other").to_le_bytes();
                 *running = [&[0], &sum[..], b"\x05other"].concat();
@@ -284,7 +284,7 @@ impl World {
         assert!(self.store.current_revision() >= self.history.last().map_or(0, |change| change.revision));
         self.last = self.store.current_revision();
         for watcher in std::mem::take(&mut self.watchers) {
-            // A watcher that comes back goes on without a gap, or is told to list again.
+            // A watcher that returns continues without a gap, or gets an error and lists again.
             if let Ok(cursor) = self.store.watch(watcher.watched, watcher.at) {
                 self.resumed += 1;
                 self.watchers.push(Watcher { cursor, ..watcher });
@@ -342,7 +342,7 @@ async fn random_histories_match_the_model() {
     let (mut expired, mut resumed) = (0, 0);
     for seed in seeds {
         println!("KELSON_SEED={seed}");
-        // A log of about 25 events, then one that keeps everything.
+        // First a log of about 25 events, then one that keeps everything.
         let log_bytes_max = if seed % 2 == 0 { 20_000 } else { 32 << 20 };
         let counts = World::new(seed, log_bytes_max).run(1500).await;
         (expired, resumed) = (expired + counts.0, resumed + counts.1);
@@ -351,7 +351,7 @@ async fn random_histories_match_the_model() {
 }
 
 #[tokio::test]
-async fn a_flood_of_one_resource_leaves_the_past_of_others() {
+async fn many_changes_of_one_resource_keep_the_history_of_others() {
     let options = StoreOptions { log_bytes_max: 100_000, ..StoreOptions::default() };
     let store = Store::in_memory(options);
     let put = |resource: &str, name: &str, n: u32| {
@@ -373,7 +373,7 @@ async fn a_flood_of_one_resource_leaves_the_past_of_others() {
 }
 
 #[tokio::test]
-async fn a_waiting_cursor_wakes_for_its_own_resource_only() {
+async fn a_waiting_cursor_wakes_only_for_its_resource() {
     let store = Store::in_memory(StoreOptions::default());
     let mut cursor = store.watch(Resource::parse("pods"), store.current_revision()).unwrap();
     let waiting = tokio::spawn(async move { (cursor.next().await.unwrap(), cursor) });
@@ -390,7 +390,7 @@ async fn a_waiting_cursor_wakes_for_its_own_resource_only() {
     assert!(matches!(cursor.next().await, Err(StoreError::Closed)));
 }
 
-/// A clock that stands where it is put, in seconds.
+/// A clock that tests set, in seconds.
 #[derive(Clone)]
 struct Hands(Arc<Mutex<i64>>);
 impl kelson_meta::Clock for Hands {

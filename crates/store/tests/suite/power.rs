@@ -1,7 +1,8 @@
-//! Power cuts under load: of the write-ahead log, what was synced is there, and of what followed any part, whole or torn. The cut is made
-//! in a copy of the files while clients go on, and the copy is opened as by a machine that was started again. What it holds must be
-//! all that was done up to some write, and that no earlier than the last acknowledged one: one history with what the clients
-//! were told. `KELSON_CUTS` says how many; `make torture` makes a thousand.
+//! Power cuts under load. After a cut, the write-ahead log has what was synced, and of later pages any part, complete or torn. The cut
+//! is
+//! made in a copy of the files while clients go on, and the copy is opened as on a machine that was restarted. It must contain all
+//! changes up to some write, and that write must not be before the last acknowledged one: the copy and the answers form one history.
+//! `KELSON_CUTS` is the number of cuts; `make torture` makes a thousand.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -17,19 +18,19 @@ use kelson_store::{Body, Key, RecordMeta, Resource, Store, StoreError, StoreOpti
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 const CUTS: u64 = 60;
-/// Cuts in one store, before its log is carried over into its table.
+/// The number of cuts in one store, before its log is checkpointed.
 const CUTS_PER_STORE: u64 = 5;
 const CLIENTS: u64 = 5;
-/// A log's page with its head.
+/// The bytes of a page in the log with its header.
 const FRAME_BYTES: u64 = 4096 + 24;
 
 #[derive(Default)]
 struct Load {
     lines: Lines,
-    /// The highest revision of any acknowledged write, relaxed ones included.
+    /// The highest revision of any acknowledged write, including relaxed ones.
     revision: AtomicU64,
     next: AtomicU64,
-    /// Operations up to this one may begin: between two cuts only some do, so that the log is never carried over.
+    /// Operations up to this number may begin. Between two cuts only some do, so that the log is never checkpointed.
     allowed: AtomicU64,
     ended: AtomicBool,
 }
@@ -40,7 +41,7 @@ impl Load {
         move |line| lines.lock().push(line)
     }
 
-    /// The number of the next operation; none at the end.
+    /// The number of the next operation, or `None` at the end.
     async fn turn(&self) -> Option<u64> {
         while !self.ended.load(Ordering::SeqCst) {
             if self.next.load(Ordering::SeqCst) < self.allowed.load(Ordering::SeqCst) {
@@ -52,7 +53,7 @@ impl Load {
     }
 }
 
-/// Writes that are not promised to survive, but whose revisions must never be given out again.
+/// Performs relaxed writes, which may be lost, but whose revisions must never be assigned again.
 async fn relaxed(store: Store, load: Arc<Load>) {
     while let Some(id) = load.turn().await {
         let name = format!("l{id}");
@@ -64,7 +65,7 @@ async fn relaxed(store: Store, load: Arc<Load>) {
     }
 }
 
-/// Copies the files as they are, and cuts the log somewhere behind what was synced when the history was read.
+/// Copies the files and cuts the log at some point after the part that was synced when the history was read.
 fn cut(from: &Path, to: &Path, synced: u64, dice: &mut StdRng) {
     std::fs::create_dir_all(to).unwrap();
     std::fs::copy(from.join("store.db"), to.join("store.db")).unwrap();
@@ -73,14 +74,14 @@ fn cut(from: &Path, to: &Path, synced: u64, dice: &mut StdRng) {
     let at = dice.random_range(synced.min(len)..=len);
     let mut file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
     match dice.random_range(0..4) {
-        // The file system had not grown the file yet.
+        // The file system had not extended the file yet.
         0 => file.set_len(at).unwrap(),
-        // It had, but the blocks were never written.
+        // The file was extended, but its blocks were never written.
         1 => {
             file.set_len(at).unwrap();
             file.set_len(len).unwrap();
         }
-        // They hold what another file had there.
+        // The blocks have the content of another file.
         2 => {
             file.set_len(at).unwrap();
             file.seek(SeekFrom::Start(at)).unwrap();
@@ -96,7 +97,7 @@ fn cut(from: &Path, to: &Path, synced: u64, dice: &mut StdRng) {
     }
 }
 
-/// What is noted of the log's length, as a machine that was started again finds it.
+/// The recorded position of the log as a restarted machine finds it.
 fn noted_before(note: &str) -> String {
     let (text, _) = note.trim_end().rsplit_once(' ').unwrap();
     let words: Vec<&str> = text.split(' ').collect();
@@ -105,7 +106,7 @@ fn noted_before(note: &str) -> String {
     format!("{line:<width$}\n", width = note.len() - 1)
 }
 
-/// The machine was started again: what is written in the files about the boot is another's.
+/// Changes the boot identifier in the files, as if the machine had been restarted.
 fn other_boot(dir: &Path) {
     let value = b"\x05other";
     let sum = crc32fast::hash(&[&b"running"[..], value].concat()).to_le_bytes();
@@ -113,15 +114,16 @@ fn other_boot(dir: &Path) {
     SqliteEngine::open(dir).unwrap().append(&[Op::Mark { name: "running".into(), value }], true).unwrap();
 }
 
-/// The history as it is if the copy holds everything up to the revision `held`: what was answered when the log was read counts as
-/// answered, what came later happened if it is held, and what was never answered may have.
+/// The history if the copy has everything up to the revision `held`. Answers from before the log was read count as answers. Later
+/// writes
+/// happened if the copy has them, and writes without an answer may have happened.
 fn as_held(answered: &[Line], all: &[Line], held: u64) -> Vec<Line> {
     let mut left_out = BTreeSet::new();
     let mut later = Vec::new();
     for line in &all[answered.len()..] {
         match line {
             Line::Answer { answer: Answer::Written(at), .. } if *at <= held => later.push(line.clone()),
-            // Whatever was not written, or is not held, nobody heard of.
+            // The answer of a write that did not happen, or that the copy does not have, reached no client.
             Line::Answer { id, .. } => drop(left_out.insert(*id)),
             Line::Call { .. } => later.push(line.clone()),
             Line::Watch { .. } | Line::Event { .. } => {}
@@ -131,7 +133,7 @@ fn as_held(answered: &[Line], all: &[Line], held: u64) -> Vec<Line> {
     answered.iter().chain(&later).filter(|line| !of(line)).cloned().collect()
 }
 
-/// Looks for the last write that the copy holds.
+/// Searches for the last write that the copy has.
 fn check(after: &Registers, answered: &[Line], all: &[Line]) -> Result<Checked, String> {
     let written = |lines: &[Line]| -> BTreeSet<u64> {
         let at =
@@ -151,7 +153,7 @@ fn check(after: &Registers, answered: &[Line], all: &[Line]) -> Result<Checked, 
     Err(format!("{acknowledged} was acknowledged{why}"))
 }
 
-/// Opens the copy and looks what it holds, and what it does next.
+/// Opens the copy, returns its content, and checks its next revision and its watches.
 async fn open(dir: &Path, revision: u64) -> Registers {
     other_boot(dir);
     let store = Store::open_dir(dir, StoreOptions::default()).unwrap();
@@ -161,7 +163,7 @@ async fn open(dir: &Path, revision: u64) -> Registers {
     let next = Write::create(Key::new(resource(), "default", "next"), body, RecordMeta::with_uid("u"));
     let next = store.commit(next).await.unwrap();
     assert!(next.revision > revision, "revision {} was given out before", next.revision);
-    // Of a store in which nothing was acknowledged nobody has seen anything.
+    // Before the first acknowledged write there is no revision that a watcher could have seen.
     for from in [1, revision.saturating_sub(3), revision].into_iter().filter(|from| *from < opened) {
         let watch = store.watch(resource(), from);
         assert!(matches!(watch, Err(StoreError::Compacted { .. })), "a watcher would go on from {from} over a gap");
@@ -170,7 +172,7 @@ async fn open(dir: &Path, revision: u64) -> Registers {
     after
 }
 
-/// Makes some cuts in one store under load.
+/// Makes a number of cuts in one store under load.
 async fn cuts_of_a_store(cuts: u64, dice: &mut StdRng) -> Checked {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("store");
@@ -191,13 +193,13 @@ async fn cuts_of_a_store(cuts: u64, dice: &mut StdRng) -> Checked {
     let watching = tokio::spawn(async move { watch(&watched, 1, 0, say).await });
     let mut all = Checked::default();
     for n in 0..cuts {
-        // Some more operations, however fast the machine is.
+        // A fixed number of further operations, independent of the machine's speed.
         let begun = load.allowed.fetch_add(60, Ordering::SeqCst);
         let wanted = begun + dice.random_range(1..40);
         while load.next.load(Ordering::SeqCst) < wanted {
             tokio::task::yield_now().await;
         }
-        // What is in the log by now was synced, as far as anything of it was acknowledged before.
+        // The part of the log up to the last acknowledged synced write is on the disk by now.
         let revision = load.revision.load(Ordering::SeqCst);
         let answered = load.lines.lock().clone();
         let noted = noted_before(&std::fs::read_to_string(dir.join("store.db-position")).unwrap());

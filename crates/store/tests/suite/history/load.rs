@@ -1,4 +1,4 @@
-//! Clients of a store that read, create, swap and delete a few registers at random, and tell what they do line by line.
+//! Clients of a store that read, create, swap and delete a few registers at random and report each step as a line.
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use rand::{Rng, rngs::StdRng};
 
 use super::{Answer, Call, Line, Registers, Version};
 
-/// Few, so that clients meet.
+/// The number of registers. It is small, so that clients use the same ones.
 const REGISTERS: u64 = 6;
 
 pub fn resource() -> Resource {
@@ -20,7 +20,7 @@ pub fn key(name: &str) -> Key {
     Key::new(resource(), "default", name)
 }
 
-/// A body that carries a value, of some size.
+/// A body with a value, of some size.
 pub fn body(name: &str, value: &str) -> Body {
     let filling = "x".repeat(value.len() * 97 % 900);
     let json =
@@ -35,20 +35,20 @@ fn version(record: &Record) -> Version {
     (record.revision(), value.to_owned())
 }
 
-/// What is in the registers now.
+/// Reads all registers.
 pub fn look(store: &Store) -> Registers {
     let all = store.list(resource(), None, None, None);
     all.iter().map(|record| (record.key().name.to_string(), version(record))).collect()
 }
 
-/// One client. Its operations are numbered by what it is given, and its values bear their number, so none is written twice.
+/// One client. Its caller numbers its operations, and a value contains the number of its operation, so no value is written twice.
 pub struct Client<S> {
     pub store: Store,
     pub say: S,
     pub dice: StdRng,
-    /// The revision of its last write.
+    /// The revision of the client's last write.
     pub written: u64,
-    /// What it last knew of each register.
+    /// The client's last knowledge of each register.
     known: HashMap<String, Option<u64>>,
 }
 
@@ -57,7 +57,7 @@ impl<S: Fn(Line)> Client<S> {
         Self { store, say, dice, written: 0, known: HashMap::new() }
     }
 
-    /// Calls one operation and tells its answer. Ends before the answer when the store has failed.
+    /// Performs one operation and reports its answer. Ends before the answer if the store has failed.
     pub async fn operate(&mut self, id: u64) {
         let name = format!("k{}", self.dice.random_range(0..REGISTERS));
         let known = self.known.get(&name).copied().flatten();
@@ -99,8 +99,9 @@ impl<S: Fn(Line)> Client<S> {
     }
 }
 
-/// Watches from a revision for as long as the store is open, and tells what it sees. A store that cannot go on from there says so, and
-/// then there is no watch.
+/// Watches from a revision while the store is open, and reports the events. If the store cannot continue from that revision, there is
+/// no
+/// watch.
 pub async fn watch(store: &Store, watcher: u64, from: u64, say: impl Fn(Line)) {
     let mut cursor = match store.watch(resource(), from) {
         Ok(cursor) => cursor,
@@ -122,5 +123,5 @@ pub async fn watch(store: &Store, watcher: u64, from: u64, say: impl Fn(Line)) {
     }
 }
 
-/// Where lines of this process are kept.
+/// The lines that were reported in this process.
 pub type Lines = Arc<parking_lot::Mutex<Vec<Line>>>;

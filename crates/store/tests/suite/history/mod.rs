@@ -1,46 +1,50 @@
-//! A history of operations on registers, and whether one copy of them, working one operation after the other, could have answered
-//! so (linearizability), with everything acknowledged there and everything refused not.
+//! A history of operations on registers, and the check that it is linearizable: that a single copy of the registers, which performs one
+//! operation after the other, could have given these answers, with every acknowledged write and no refused one.
 //!
-//! Each key is a register with compare and swap: a create wants it empty, an update and a delete want a revision, and a refusal
-//! says what was found, so it is checked as a read. A general history takes a search; here every write that happened has a
-//! revision, which is its place in the order, so one pass suffices:
-//! - The writes of a key, by revision, are replayed: each must find what it asked for. A write whose answer was lost is put in where
-//!   something can only have followed from it: values are never written twice.
-//! - An operation that began when another had been answered comes after it. So no read sees less than what was answered
-//!   before it began, none sees a write that began after the read was answered, and revisions of writes (of all keys: there
-//!   is one committer) grow from each that was answered to each that began later.
+//! Each key is a register with compare and swap: a create expects it to be empty, an update and a delete expect a revision, and a
+//! refusal
+//! contains what was found, so it is checked as a read. A general history needs a search. Here every write that happened has a
+//! revision,
+//! which is its position in the order, so one pass suffices:
+//! - The writes of a key are replayed by revision, and each must find what it expected. A write without an answer is inserted where a
+//!   later
+//!   observation can only have followed from it, since values are never written twice.
+//! - An operation that began after the answer of another comes after it. So no read sees an older state than one that was answered
+//!   before
+//!   it began, none sees a write that began after the read was answered, and the revisions of writes (of all keys, since there is one
+//!   committer) increase from each answered write to each later one.
 //!
-//! Watches are checked against the same writes: from its begin to the last event that it saw, a watcher saw each write there was,
-//! in order, and nothing else.
+//! Watches are checked against the same writes: from its beginning to its last event, a watcher saw every write, in order, and nothing
+//! else.
 
 pub mod load;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-/// A revision and what was written there.
+/// A revision and the value that was written at it.
 pub type Version = (u64, String);
 
-/// What is asked of a register.
+/// An operation on a register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Writes a value: into an empty register, or over this revision.
+    /// Writes a value, into an empty register or over the value at this revision.
     Put(Option<u64>, String),
-    /// Empties the register that is at this revision.
+    /// Empties the register if it is at this revision.
     Delete(u64),
     Read,
 }
 
-/// What was answered.
+/// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It was written, at this revision.
+    /// The write happened at this revision.
     Written(u64),
-    /// This was found: by a read, or by a write that wanted something else.
+    /// A read found this, or a write that expected something else did.
     Found(Option<Version>),
 }
 
-/// One line of the history, in the order in which they happened: a call stands before what it did, an answer after it.
+/// One line of the history, in the order of time: a call comes before its effect, and an answer after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     Call {
@@ -52,12 +56,12 @@ pub enum Line {
         id: u64,
         answer: Answer,
     },
-    /// A watcher began at this revision.
+    /// A watcher started at this revision.
     Watch {
         watcher: u64,
         from: u64,
     },
-    /// It saw this; without a value: the register was emptied.
+    /// A watcher saw this event. Without a value, the register was emptied.
     Event {
         watcher: u64,
         revision: u64,
@@ -67,7 +71,7 @@ pub enum Line {
 }
 
 impl Line {
-    /// As one line of text, which [`Line::parse`] reads.
+    /// The line as text, which [`Line::parse`] reads.
     pub fn text(&self) -> String {
         let version = |v: &Option<Version>| v.as_ref().map_or("-".into(), |(at, value)| format!("{at} {value}"));
         match self {
@@ -85,7 +89,7 @@ impl Line {
         }
     }
 
-    /// A line that is none, or was cut short, is `None`.
+    /// Parses a line. Returns `None` if it is not one or was cut short.
     pub fn parse(text: &str) -> Option<Self> {
         let n = |text: &str| text.parse::<u64>().ok();
         let words: Vec<&str> = text.split(' ').collect();
@@ -118,23 +122,23 @@ struct Operation {
     answered: Option<(usize, Answer)>,
 }
 
-/// A state of a register: what made it, and when that may have happened.
+/// A state of a register: the write that made it, and the earliest time of it.
 #[derive(Clone, Debug)]
 struct State {
-    /// 0 where it is not known: a lost write that another hid.
+    /// The revision, or 0 if it is not known because a later write hid it.
     revision: u64,
     value: Option<String>,
-    /// The line at which its write was called.
+    /// The line of the call of its write.
     called: usize,
 }
 
-/// What a history says.
+/// The operations and the watches of a history.
 pub struct History {
     operations: BTreeMap<u64, Operation>,
     lines: Vec<Line>,
 }
 
-/// What is in the registers: the revision and the value of each that is not empty.
+/// The content of the registers: the revision and the value of each that is not empty.
 pub type Registers = BTreeMap<String, Version>;
 
 /// How much was checked.
@@ -142,7 +146,7 @@ pub type Registers = BTreeMap<String, Version>;
 pub struct Checked {
     pub operations: usize,
     pub events: usize,
-    /// Writes without an answer that are known to have happened.
+    /// The number of writes without an answer that are known to have happened.
     pub recovered: usize,
 }
 
@@ -174,11 +178,10 @@ impl History {
         Self { operations, lines }
     }
 
-    /// Checks it, from what was in the registers before to what was found in them afterwards by one who looked at all of them when
-    /// nobody wrote.
+    /// Checks the history, from the registers before it to the registers after it, which were read while there were no writes.
     ///
     /// # Errors
-    /// What no single copy would have answered, in words.
+    /// Returns a description of what no single copy would have answered.
     pub fn check(&self, before: &Registers, after: &Registers) -> Result<Checked, String> {
         let mut checked = Checked { operations: self.operations.len(), ..Checked::default() };
         let mut states: HashMap<&str, Vec<State>> = HashMap::new();
@@ -206,7 +209,7 @@ impl History {
     ) -> Result<Vec<State>, String> {
         let first = State { revision: before.map_or(0, |v| v.0), value: before.map(|v| v.1.clone()), called: 0 };
         let mut replay = Replay { key, states: vec![first], lost: self.lost(key), recovered: 0 };
-        // Everything that anybody saw at a revision, acknowledged or not.
+        // All that was observed at a revision, acknowledged or not.
         let mut known: BTreeMap<u64, (Option<String>, Option<&Operation>)> = BTreeMap::new();
         for operation in self.operations.values().filter(|o| o.key == key) {
             match &operation.answered {
@@ -257,13 +260,13 @@ impl History {
         Ok(replay.states)
     }
 
-    /// Writes of a key that were not answered.
+    /// The writes of a key without an answer.
     fn lost(&self, key: &str) -> Vec<&Operation> {
         let lost = |o: &&Operation| o.key == key && o.answered.is_none() && o.call != Call::Read;
         self.operations.values().filter(lost).collect()
     }
 
-    /// Revisions grow from each write that was answered to each that began later.
+    /// Checks that revisions increase from each answered write to each later one.
     fn order_of_writes(&self) -> Result<(), String> {
         let mut floor = 0;
         let mut floors: HashMap<u64, u64> = HashMap::new();
@@ -282,9 +285,9 @@ impl History {
         Ok(())
     }
 
-    /// No answer is older than what was answered before its question, or newer than itself.
+    /// Checks that no answer is older than an answer before its call, or newer than itself.
     fn real_time(&self, states: &HashMap<&str, Vec<State>>) -> Result<(), String> {
-        // The least state of each key that all who ask now must see.
+        // The earliest state of each key that a later call must see.
         let mut least: HashMap<&str, usize> = HashMap::new();
         let mut begun: HashMap<u64, usize> = HashMap::new();
         for (now, line) in self.lines.iter().enumerate() {
@@ -319,13 +322,13 @@ impl History {
         Ok(())
     }
 
-    /// From its begin to its last event a watcher sees every write, in order, and nothing else.
+    /// Checks that each watcher saw every write from its beginning to its last event, in order, and nothing else.
     fn watches(&self, states: &HashMap<&str, Vec<State>>, checked: &mut Checked) -> Result<(), String> {
         let mut writes: BTreeMap<u64, (&str, &Option<String>)> = BTreeMap::new();
         for (key, states) in states {
             writes.extend(states.iter().skip(1).filter(|s| s.revision > 0).map(|s| (s.revision, (*key, &s.value))));
         }
-        // A delete whose revision nobody learned, between two writes: who watched from before the first has missed it.
+        // A delete between two writes whose revision was not observed: a watcher from before the first write has missed it.
         let mut unseen: HashMap<u64, u64> = HashMap::new();
         for three in states.values().flat_map(|states| states.windows(3)).filter(|three| three[1].revision == 0) {
             unseen.insert(three[2].revision, three[0].revision);
@@ -353,7 +356,7 @@ impl History {
     }
 }
 
-/// The states of one register, as they follow from its writes.
+/// Replays the writes of one register and builds its states.
 struct Replay<'a> {
     key: &'a str,
     states: Vec<State>,
@@ -371,7 +374,7 @@ impl<'a> Replay<'a> {
         self.states.push(State { revision, value, called });
     }
 
-    /// A write that was answered.
+    /// Applies a write that was answered.
     fn write(&mut self, at: u64, value: Option<String>, operation: &Operation) -> Result<(), String> {
         let key = self.key;
         match operation.call {
@@ -383,7 +386,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Of lost writes that may have been it, the one that was called first: what fits it fits any of them.
+    /// Finds the earliest of the lost writes that fit. What fits it fits all of them.
     fn first_lost(&mut self, is_it: impl Fn(&Operation) -> bool) -> Option<&'a Operation> {
         let of = self.lost.iter().enumerate().filter(|(_, o)| is_it(o));
         let (at, _) = of.min_by_key(|(_, o)| o.called)?;
@@ -391,7 +394,7 @@ impl<'a> Replay<'a> {
         Some(self.lost.swap_remove(at))
     }
 
-    /// A value or its absence, seen at a revision at which no write was acknowledged: a lost write made it.
+    /// Applies a value or an absence that was observed at a revision without an acknowledged write: a lost write made it.
     fn seen(&mut self, at: u64, value: Option<String>) -> Result<(), String> {
         let now = self.now();
         let wrote = |o: &Operation| match (&o.call, &value) {
@@ -405,7 +408,7 @@ impl<'a> Replay<'a> {
         self.write(at, value, operation)
     }
 
-    /// Where the register must be empty and is not, a lost delete emptied it.
+    /// Inserts a lost delete if the register is not empty and must be.
     fn make_empty(&mut self) -> Result<(), String> {
         let (at, there) = self.now();
         if !there {

@@ -54,8 +54,7 @@ impl Loaded {
 }
 
 /// Reads and checks everything. Each record is packed as soon as it is read, so that not all of them are in memory in their full size
-/// at
-/// the same time.
+/// at the same time.
 ///
 /// # Errors
 /// What the engine says; a record that is damaged or that no provider can decrypt. A key service that is not available is no error: the

@@ -1,6 +1,5 @@
 //! A mirror: a store whose records are kept elsewhere, in shared storage. The mirror has them in the order and with the revisions of
-//! that
-//! storage, and writes go there. Readers and watchers see no difference. The code that connects the storage feeds changes into
+//! that storage, and writes go there. Readers and watchers see no difference. The code that connects the storage feeds changes into
 //! [`Mirror`] and performs the writes as a [`Remote`].
 
 use std::collections::HashMap;

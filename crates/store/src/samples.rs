@@ -15,8 +15,7 @@ use crate::text::Sample;
 const DELTA_BYTES_MIN: usize = 256;
 
 /// The resource whose records are never delta-encoded: a sample stays in memory as long as any record that uses it, but a Secret must
-/// go
-/// from memory when it is deleted.
+/// go from memory when it is deleted.
 const SECRETS: &str = "secrets";
 
 /// The samples of each resource, the most recently used first.

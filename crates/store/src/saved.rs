@@ -13,8 +13,7 @@ use crate::key::Resource;
 use crate::table::Table;
 
 /// The number of revisions that a restored store skips, so that no client of the original sees a revision twice. No store makes that
-/// many
-/// writes between two copies. etcd's documentation recommends the same number.
+/// many writes between two copies. etcd's documentation recommends the same number.
 const REVISIONS_SKIPPED: u64 = 1_000_000_000;
 /// The boot identifier in a copy. It matches no boot, so that watchers list again.
 const NOWHERE: &str = "saved";
@@ -74,8 +73,7 @@ pub(crate) fn save(
 }
 
 /// Reads a copy, or a store that no process has open, without changing it. Checks the pages, the checksums, and that every record can
-/// be
-/// decoded. Encrypted records are checked as far as possible without the key.
+/// be decoded. Encrypted records are checked as far as possible without the key.
 ///
 /// # Errors
 /// Returns [`StoreError::Open`] with the first damage that was found.

@@ -1,6 +1,5 @@
 //! The APIServices of group versions that this server serves: one for each built-in group version, with the priorities that order
-//! groups in
-//! discovery, and one for each group version of definitions. Upstream: `pkg/controlplane/apiserver/aggregator.go`,
+//! groups in discovery, and one for each group version of definitions. Upstream: `pkg/controlplane/apiserver/aggregator.go`,
 //! `cmd/kube-apiserver/app/aggregator.go`.
 use serde_json::{Value, json};
 

@@ -1,7 +1,6 @@
 //! One aggregated API server: how it is reached, and how requests are forwarded. The authenticated user is sent in headers, which the
 //! server trusts because of the front proxy certificate; the client's credentials are not sent. Redirects are neither followed nor
-//! passed
-//! on. Upstream: `kube-aggregator/pkg/apiserver/handler_proxy.go`.
+//! passed on. Upstream: `kube-aggregator/pkg/apiserver/handler_proxy.go`.
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,6 @@
 //! The IPAddress objects of Services (KEP-1880): created before a Service is stored and deleted after it, through the request path with
-//! the
-//! server's own identity. A periodic repair creates missing ones and deletes leftovers (upstream `registry/core/service/ipallocator`
-//! with
-//! its repair loop).
+//! the server's own identity. A periodic repair creates missing ones and deletes leftovers (upstream `registry/core/service/ipallocator`
+//! with its repair loop).
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! The `kubernetes` service and its endpoints, which list the running API servers. They are created at start and checked periodically,
-//! so
-//! that deleted or changed ones are restored. Servers with a shared storage know each other by leases there.
+//! so that deleted or changed ones are restored. Servers with a shared storage know each other by leases there.
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! The node ports in use, recorded by servers with a shared storage, so that none allocates a port of another. The record changes with
-//! each
-//! Service and is compared periodically with the stored Services (upstream `registry/core/service/portallocator/controller`). A server
-//! with
-//! its own storage needs no record.
+//! each Service and is compared periodically with the stored Services (upstream `registry/core/service/portallocator/controller`). A
+//! server with its own storage needs no record.
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Conversion between the stored and a served version of a kind. Built-in kinds convert in memory. Custom resources may call a webhook,
-//! with
-//! many objects in one call.
+//! with many objects in one call.
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,8 +14,7 @@ use crate::catalog::record::parse;
 /// version.
 pub trait Converter: Send + Sync {
     /// Converts stored objects to the version `to`, in the same number and order. Objects that are already in that version are pruned
-    /// and
-    /// defaulted by the current schema, so that converting twice changes nothing.
+    /// and defaulted by the current schema, so that converting twice changes nothing.
     fn served<'a>(&'a self, to: &'a Gvk, objects: Vec<Value>) -> BoxFuture<'a, Result<Vec<Value>, Status>>;
     /// The JSON of records in the version `to`, in their order. It is computed once and cached in the record.
     fn forms<'a>(&'a self, to: &'a Gvk, records: &'a [Arc<Record>]) -> BoxFuture<'a, Result<Vec<Bytes>, Status>> {

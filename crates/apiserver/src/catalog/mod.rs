@@ -1,6 +1,5 @@
 //! Catalog: the served resources, their paths and their behaviour. Built-in resources come from the schema's table. Custom resources
-//! are
-//! added and removed at runtime by the same functions.
+//! are added and removed at runtime by the same functions.
 pub mod convert;
 pub mod lifecycle;
 pub mod order;

@@ -1,6 +1,5 @@
 //! `--runtime-config`: which built-in group versions and resources are served. By default, stable versions are served, betas and alphas
-//! are
-//! not: clients use what discovery offers, and a chart that finds a beta of a group expects all its kinds. The rules are those of
+//! are not: clients use what discovery offers, and a chart that finds a beta of a group expects all its kinds. The rules are those of
 //! upstream's `k8s.io/apiserver/pkg/server/resourceconfig`.
 use std::collections::BTreeMap;
 

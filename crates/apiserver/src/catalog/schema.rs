@@ -1,6 +1,5 @@
 //! The schema of a kind's objects: a built-in type, a schema of a custom resource, or none. All code of the request path that depends
-//! on
-//! the structure of objects uses it, so that it works for all three.
+//! on the structure of objects uses it, so that it works for all three.
 use std::sync::Arc;
 
 use kelson_codec::{DecodeError, Decoded, EncodeError, Encoding};

@@ -52,9 +52,8 @@ pub struct Sub {
 
 /// One resource in one version, as it is served: names and verbs for discovery, the strategy with the kind's rules, the schemas of the
 /// served and the stored version, and the conversion between them. Built-in resources are made from the schema's table, custom
-/// resources
-/// from their definitions. An object passes through up to three versions: served (the client's), stored (on disk) and working, in which
-/// it is defaulted, admitted and validated; see [`Served::works_as_served`].
+/// resources from their definitions. An object passes through up to three versions: served (the client's), stored (on disk) and working,
+/// in which it is defaulted, admitted and validated; see [`Served::works_as_served`].
 pub struct Served {
     /// Group, version, plural.
     pub gvr: Gvr,
@@ -128,8 +127,7 @@ impl Served {
     }
 
     /// A custom resource, served with all verbs, and with `status` and `scale` if its options have them. The caller sets further
-    /// properties of
-    /// discovery (short names, categories).
+    /// properties of discovery (short names, categories).
     pub fn dynamic(gvr: Gvr, gvk: Gvk, strategy: Arc<dyn Strategy>, schema: ObjectSchema) -> Self {
         // Upstream's order of the verbs of custom resources.
         const VERBS: [&str; 8] = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];

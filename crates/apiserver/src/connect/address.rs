@@ -1,6 +1,5 @@
 //! Checks which addresses the server connects to for clients. An address is checked once and then dialed; names are not resolved a
-//! second
-//! time, when the result might differ (CVE-2020-8562).
+//! second time, when the result might differ (CVE-2020-8562).
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -40,8 +39,7 @@ pub async fn connect(host: &str, port: u16, loopback: bool) -> io::Result<TcpStr
 }
 
 /// Connects with keep-alive, so that the loss of the other machine is noticed. Followed logs may be silent for hours, and the
-/// connection
-/// would otherwise look alive forever.
+/// connection would otherwise look alive forever.
 ///
 /// # Errors
 /// No address accepts the connection.

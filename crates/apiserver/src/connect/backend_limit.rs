@@ -1,6 +1,5 @@
 //! Limit of connections to backends. Streams may last for days, and each needs descriptors and buffers of the server, so that no user
-//! may
-//! take all.
+//! may take all.
 use std::sync::Arc;
 
 use kelson_meta::Status;

@@ -1,10 +1,8 @@
 //! Kubelet: the address of a node's kubelet, and a verified TLS connection to it with the server's client certificate.
 //!
 //! The node itself reports its address and port, so they are not trusted: the address must be allowed, and the kubelet must prove with
-//! a
-//! certificate of the cluster's CA that it is this node. Otherwise a node could redirect the server to itself or to another node, with
-//! the
-//! server's rights (CVE-2022-3294). Self-signed certificates, and those of other CAs, are trusted only if configured
+//! a certificate of the cluster's CA that it is this node. Otherwise a node could redirect the server to itself or to another node, with
+//! the server's rights (CVE-2022-3294). Self-signed certificates, and those of other CAs, are trusted only if configured
 //! (`--kubelet-certificate-authority`).
 use std::net::IpAddr;
 use std::time::Duration;

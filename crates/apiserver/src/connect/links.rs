@@ -53,8 +53,7 @@ impl Links<'_> {
     }
 
     /// The location of a redirect for the client. `path` is the backend's path in the request. `None` if the redirect leads to another
-    /// host or
-    /// above the proxy's path; it must not be passed on.
+    /// host or above the proxy's path; it must not be passed on.
     pub fn redirect(&self, location: &str, path: &str) -> Option<String> {
         // Browsers read a backslash as a slash and ignore tabs, line breaks and surrounding spaces, so they would see another location
         // than the one that is checked here.

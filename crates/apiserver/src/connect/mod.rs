@@ -1,6 +1,5 @@
 //! Connections to kubelets and pods: logs, exec, attach, port-forward and proxy. A client's upgraded connection is spliced only after
-//! the
-//! verified backend has answered 101. Redirects are neither followed nor passed on, except within the proxy's path.
+//! the verified backend has answered 101. Redirects are neither followed nor passed on, except within the proxy's path.
 pub mod address;
 pub mod backend_limit;
 pub mod backend_tls;

@@ -1,6 +1,5 @@
 //! Proxy: forwards a request to a pod, a service endpoint or a node's kubelet. The address is checked and then dialed, without
-//! resolving
-//! names twice. Redirects of a backend are not followed; they are passed on only if they stay below the proxy's path.
+//! resolving names twice. Redirects of a backend are not followed; they are passed on only if they stay below the proxy's path.
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,8 +69,7 @@ fn split_path(cx: &RequestContext) -> (&str, &str) {
 }
 
 /// Whether a path to a kubelet is normalized. It was authorized by its first element, so no element may be empty or relative. A
-/// trailing
-/// slash is allowed.
+/// trailing slash is allowed.
 pub fn is_normal(cx: &RequestContext) -> bool {
     let path = split_path(cx).1;
     let path = path.strip_prefix('/').unwrap_or(path);

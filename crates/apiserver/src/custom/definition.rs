@@ -1,6 +1,5 @@
 //! The parts of a CustomResourceDefinition that are kept decoded. Schemas, by far the largest part, are skipped; `schema` reads them
-//! from
-//! the record when they are needed.
+//! from the record when they are needed.
 use std::collections::BTreeMap;
 
 use kelson_meta::{Gvk, Gvr};

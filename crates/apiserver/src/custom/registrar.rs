@@ -66,10 +66,8 @@ impl RegisteredDefinition {
 }
 
 /// All definitions. Writes go through [`Definitions::prepare`] and then [`Definitions::committed`] or [`Definitions::deleted`], which
-/// keep
-/// the catalog in step; a background task calls the same functions for changes by other servers. Schemas are compiled when they are
-/// first
-/// used and shared between revisions with the same spec.
+/// keep the catalog in step; a background task calls the same functions for changes by other servers. Schemas are compiled when they are
+/// first used and shared between revisions with the same spec.
 pub struct Definitions {
     catalog: Arc<Catalog>,
     store: Store,
@@ -187,8 +185,7 @@ impl Definitions {
     }
 
     /// Whether a definition conflicts with built-in resources. It can neither replace one nor add kinds to a group version that has
-    /// some,
-    /// because upstream's built-in routes come before definitions.
+    /// some, because upstream's built-in routes come before definitions.
     fn is_builtin(&self, gvr: &Gvr) -> bool {
         let of_version = || self.catalog.of(&gvr.group, &gvr.version).unwrap_or_default();
         kelson_schema::resource::resource(&gvr.group, &gvr.version, &gvr.resource).is_some()

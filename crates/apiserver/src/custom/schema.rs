@@ -83,8 +83,7 @@ impl Schemas {
         *self.record.lock() = Arc::clone(record);
     }
     /// The number under which records cache their form for readers of a version, and the lowest such number of these schemas. `None`
-    /// for an
-    /// unknown version.
+    /// for an unknown version.
     pub fn form_of(&self, version: &str) -> Option<(u32, u32)> {
         let at = self.versions.iter().position(|(gvk, _)| gvk.version == version)?;
         Some((self.number + u32::try_from(at).ok()? + 1, self.number))

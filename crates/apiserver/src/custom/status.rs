@@ -1,6 +1,5 @@
 //! The status of a definition before it is stored: names and conditions. Upstream's controllers write it later; here a definition works
-//! as
-//! soon as the client is answered. Upstream: `controller/{status,establish,apiapproval}`.
+//! as soon as the client is answered. Upstream: `controller/{status,establish,apiapproval}`.
 use jiff::Timestamp;
 use serde::Deserialize as _;
 use serde_json::{Value, json};

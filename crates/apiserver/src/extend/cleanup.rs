@@ -1,6 +1,5 @@
 //! Cleanup of custom resources: deletes the objects of deleted definitions, and accepts names that became free for definitions that
-//! were
-//! waiting for them. Upstream: `controller/finalizer`, `controller/status` of `apiextensions-apiserver`.
+//! were waiting for them. Upstream: `controller/finalizer`, `controller/status` of `apiextensions-apiserver`.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 //! Follows changes by other servers on a shared storage: this server serves definitions and routes APIServices that they wrote as if
-//! they
-//! had been written here. Without a shared storage there is nothing to follow.
+//! they had been written here. Without a shared storage there is nothing to follow.
 use std::sync::Arc;
 use std::time::Duration;
 

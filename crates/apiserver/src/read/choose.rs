@@ -1,7 +1,6 @@
 //! Choose: which records match the selectors of a list, watch or collection delete, if the metadata in the store is not enough. A
-//! version
-//! of a custom resource selects by its own fields, but records may be stored in another version or from before the definition had these
-//! fields.
+//! version of a custom resource selects by its own fields, but records may be stored in another version or from before the definition had
+//! these fields.
 use std::sync::Arc;
 
 use kelson_meta::Status;

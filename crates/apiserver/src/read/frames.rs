@@ -50,10 +50,8 @@ fn left_view(event: &Event) -> Option<Piece> {
 }
 
 /// Makes the frames of one watch in the encoding and view that its client accepts. It turns events of the store into [`Piece`]s, which
-/// it
-/// encodes in batches, so that objects that must be converted are converted together. Frames that are the same for all watchers come
-/// from
-/// the cache in the event.
+/// it encodes in batches, so that objects that must be converted are converted together. Frames that are the same for all watchers come
+/// from the cache in the event.
 pub struct Framer {
     served: Arc<Served>,
     accepted: Accepted,

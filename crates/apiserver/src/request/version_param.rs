@@ -80,8 +80,7 @@ fn decode_error(json: &[u8], error: &serde_json::Error) -> String {
 
 impl Continue {
     /// A position after an object. `namespace` is the object's namespace in a list of all namespaces, else empty; `begun_s` is the time
-    /// when
-    /// the list began.
+    /// when the list began.
     pub fn after(revision: i64, namespace: &str, name: &str, begun_s: i64) -> Self {
         let start = if namespace.is_empty() { format!("{name}\0") } else { format!("{namespace}/{name}\0") };
         Self { api_version: "meta.k8s.io/v1".into(), revision, start, begun_s }

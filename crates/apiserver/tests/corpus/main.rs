@@ -1,14 +1,12 @@
 //! A separate process, because only its own test harness can print *ignored* if the published cases are missing.
 //!
 //! Requests with one invalid field each, and the answers of kube-apiserver 1.36.2: the published corpus, sent to a server in memory.
-//! Code,
-//! reason, causes and, if given, the object must be the same, except for what `deliberate.txt` lists.
+//! Code, reason, causes and, if given, the object must be the same, except for what `deliberate.txt` lists.
 //!
 //! A run takes a share of the cases, chosen by a hash. `KELSON_CORPUS=all` takes all of them, as required before a change of
 //! `resources` is
 //! merged; `KELSON_CORPUS=KIND` takes those of one kind. `KELSON_CORPUS_REPORT=FILE` writes every difference to a file, one JSON object
-//! per
-//! line, and prints them by cluster.
+//! per line, and prints them by cluster.
 // Helpers of a test panic on errors, like the test itself.
 #![allow(clippy::unwrap_used)]
 #[path = "../suite/common/mod.rs"]

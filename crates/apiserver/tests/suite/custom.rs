@@ -1,6 +1,5 @@
 //! Extensions of the API: a definition serves its kinds as soon as the POST is answered, gets names that are free, and is deleted with
-//! its
-//! objects; aggregated API servers serve group versions.
+//! its objects; aggregated API servers serve group versions.
 
 use crate::common::{Api, Lines};
 use base64::Engine as _;

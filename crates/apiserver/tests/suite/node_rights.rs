@@ -1,6 +1,5 @@
 //! What a node's identity must not do: a hundred requests, written from the documented rules of the Node authorizer and
-//! NodeRestriction,
-//! which are all rejected; and requests that a node needs, which are not.
+//! NodeRestriction, which are all rejected; and requests that a node needs, which are not.
 
 use crate::common::Api;
 use http_body_util::BodyExt as _;

@@ -1,7 +1,6 @@
 //! Fields that the server sets and drops before an object is stored: one row for each such step of upstream's strategies
 //! (`PrepareForCreate`, `PrepareForUpdate` in `pkg/registry/*/*/strategy.go`) and conversions (`pkg/apis/core/v1/conversion.go`).
-//! Fields
-//! behind feature gates are in `crates/resources/src/gated`; addresses and ports of services are in `addresses.rs`.
+//! Fields behind feature gates are in `crates/resources/src/gated`; addresses and ports of services are in `addresses.rs`.
 
 use crate::common::Api;
 use serde_json::{Value, json};
@@ -67,8 +66,7 @@ fn once() -> Value {
 }
 
 /// For each kind that counts spec changes: a new object has generation 1, a changed spec increments it, a changed label does not. A
-/// status
-/// in the request is dropped if status is a subresource.
+/// status in the request is dropped if status is a subresource.
 #[tokio::test]
 async fn generations_and_status() {
     let selector = json!({"matchLabels": {"a": "b"}});

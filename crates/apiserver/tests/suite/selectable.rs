@@ -1,6 +1,5 @@
 //! Selectable fields of custom resources: each version selects by its own fields, whatever version objects are stored in and even if
-//! they
-//! were stored before the definition had the fields.
+//! they were stored before the definition had the fields.
 
 use crate::common::{Api, Lines};
 use base64::Engine as _;

@@ -2,8 +2,7 @@
 //! commit and not synced for that. If the log is shorter than recorded at the next start, commits are lost and the store is not opened.
 //!
 //! After `kill -9` the record is exact, since the kernel has it. After a power cut it may be older than the log, by as long as the
-//! kernel
-//! delays writing pages (usually half a minute). It therefore also holds the last synced commit, which must be in the log.
+//! kernel delays writing pages (usually half a minute). It therefore also holds the last synced commit, which must be in the log.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
 use std::fs::{File, OpenOptions};

@@ -1,6 +1,5 @@
 //! Power cuts under load. After a cut, the write-ahead log has what was synced, and of later pages any part, complete or torn. The cut
-//! is
-//! made in a copy of the files while clients go on, and the copy is opened as on a machine that was restarted. It must contain all
+//! is made in a copy of the files while clients go on, and the copy is opened as on a machine that was restarted. It must contain all
 //! changes up to some write, and that write must not be before the last acknowledged one: the copy and the answers form one history.
 //! `KELSON_CUTS` is the number of cuts; `make torture` makes a thousand.
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -115,8 +114,7 @@ fn other_boot(dir: &Path) {
 }
 
 /// The history if the copy has everything up to the revision `held`. Answers from before the log was read count as answers. Later
-/// writes
-/// happened if the copy has them, and writes without an answer may have happened.
+/// writes happened if the copy has them, and writes without an answer may have happened.
 fn as_held(answered: &[Line], all: &[Line], held: u64) -> Vec<Line> {
     let mut left_out = BTreeSet::new();
     let mut later = Vec::new();

@@ -63,8 +63,7 @@ fn referred(paths: &Map<String, Value>, document: &Value) -> BTreeSet<String> {
 }
 
 /// The name for a definition: its own, or one with a number if that is taken by a different definition. `None` for a missing
-/// definition, or
-/// if no name is free.
+/// definition, or if no name is free.
 fn place(there: &Value, name: &str, schema: &Value) -> Option<String> {
     if schema.is_null() {
         return None;

@@ -1,6 +1,5 @@
 //! OpenAPI of paths that are not resources: discovery, version, and the token issuer's documents. Each has its own version 3 document
-//! with
-//! the path's name.
+//! with the path's name.
 use serde_json::{Map, Value, json};
 
 use super::operation::{Operation, capital, group_word, transfer};

@@ -1,6 +1,5 @@
 //! The v2 document in protobuf (`openapi.v2` messages), which kubectl uses for validation if there is no v3 document (kinds without
-//! PATCH,
-//! unknown kinds). It is encoded from the JSON tree with the published field numbers.
+//! PATCH, unknown kinds). It is encoded from the JSON tree with the published field numbers.
 use serde_json::{Map, Value};
 
 /// A protobuf message under construction.

@@ -93,8 +93,7 @@ pub(crate) async fn write(
 }
 
 /// Makes the body of a list. The first piece is made before the answer begins, so that a failed conversion is an error status. If a
-/// later
-/// piece fails, the body is aborted, so that clients do not take it as complete.
+/// later piece fails, the body is aborted, so that clients do not take it as complete.
 async fn stream_pieces<P: ListPieces>(pieces: P, threads: Threads) -> Result<ApiBody, Status> {
     let (pieces, first) = threads.next(pieces).await?;
     if pieces.run().ended {

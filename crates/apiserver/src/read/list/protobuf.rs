@@ -1,6 +1,5 @@
 //! Lists in protobuf. A document begins with its length, so the records are encoded twice: once to get the lengths of their messages
-//! and
-//! once to write them. Only the lengths, and the messages of a short list, are held in between.
+//! and once to write them. Only the lengths, and the messages of a short list, are held in between.
 use std::collections::VecDeque;
 use std::sync::Arc;
 

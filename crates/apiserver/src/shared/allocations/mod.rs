@@ -124,8 +124,7 @@ impl Services {
     }
 
     /// Allocates what a Service requests and registers it. If another server has registered an address or port meanwhile, another one
-    /// is
-    /// tried, unless the Service requested it explicitly.
+    /// is tried, unless the Service requested it explicitly.
     async fn reserve(&self, service: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<Reservation, Status> {
         let Some(registry) = self.registry.get().filter(|_| !dry_run) else {
             return self.take(service, old, dry_run, &[]);

@@ -1,6 +1,5 @@
 //! The ranges of cluster IPs: the configured ones and those of ready ServiceCIDR objects that are not being deleted (KEP-1880). They
-//! are
-//! read from the store for each Service that needs an address; there are few.
+//! are read from the store for each Service that needs an address; there are few.
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

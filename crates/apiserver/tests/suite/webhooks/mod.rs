@@ -1,6 +1,5 @@
 //! Admission webhooks on a real TLS server in this process: the reviews that they get, the effect of their answers, and that their
-//! faults do
-//! not break the API server.
+//! faults do not break the API server.
 mod faults;
 mod services;
 

@@ -100,8 +100,7 @@ impl<S: Fn(Line)> Client<S> {
 }
 
 /// Watches from a revision while the store is open, and reports the events. If the store cannot continue from that revision, there is
-/// no
-/// watch.
+/// no watch.
 pub async fn watch(store: &Store, watcher: u64, from: u64, say: impl Fn(Line)) {
     let mut cursor = match store.watch(resource(), from) {
         Ok(cursor) => cursor,

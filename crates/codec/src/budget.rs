@@ -1,53 +1,53 @@
-//! What one document may cost. Decoders, patches and applies are all given a [`Budget`] and charge it as they go, so that a
-//! small document can become neither a huge tree, nor a deep one, nor a long wait, whatever its encoding. Expressions (CEL)
-//! have a budget of their own: what they are charged is part of the API, and the same in every cluster.
+//! The cost limits of one document. Decoders, patches and applies get a [`Budget`] and charge it as they work, so that a small document
+//! cannot become a huge tree, a deep tree, or a long computation, in any encoding. CEL expressions have a separate budget, because its
+//! charges are part of the API and equal in every cluster.
 //!
-//! Work is counted in steps and not in seconds: the same document is refused on a slow board and on a fast server, and a
-//! test can tell linear work from quadratic work without a clock.
+//! Work is counted in steps, not in seconds: a slow board and a fast server refuse the same documents, and a test can distinguish
+//! linear from quadratic work without a clock.
 use serde_json::Value;
 
 use crate::limits::{DOCUMENT_BYTES_MAX, NESTING_DEPTH_MAX};
 
-/// Bytes of a value in a list: lists grow by doubling, so that half of one may be empty.
+/// The estimated bytes of one list element. Lists grow by doubling, so half of a list may be unused.
 const ELEMENT_BYTES: usize = 2 * size_of::<Value>();
-/// Elements that a list has room for from its first one on.
+/// The number of elements for which a list allocates space with its first element.
 const FIRST_ELEMENTS: usize = 4;
-/// Bytes of one node of the tree in which an object holds its members.
+/// The bytes of one node of the tree that holds an object's members.
 const NODE_BYTES: usize = 640;
-/// Members that the first node of an object holds; each further node is at least half full.
+/// The number of members in the first node of an object. Each further node is at least half full.
 const FIRST_NODE_MEMBERS: usize = 11;
 const FURTHER_NODE_MEMBERS: usize = 6;
-/// Bytes that the allocator spends on a short key or text.
+/// The bytes that the allocator uses for a short key or string.
 const TEXT_BYTES_MIN: usize = 16;
 
 /// The limits of a [`Budget`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of memory that the decoded tree takes, estimated from above.
+    /// The bytes of memory that the decoded tree takes, estimated from above.
     pub bytes: usize,
-    /// Objects and lists within each other.
+    /// The nesting depth of objects and lists.
     pub depth: usize,
-    /// Values: members of objects and elements of lists.
+    /// The number of values: members of objects and elements of lists.
     pub elements: usize,
-    /// Steps of work beyond reading: values looked at, compared or moved.
+    /// The steps of work after reading: values that are read, compared or moved.
     pub steps: usize,
 }
 
 impl Limits {
-    /// A document from outside: the body of a request, a manifest. Two such trees, the object before and after a write, take
-    /// 64 MiB together.
+    /// The limits of a document from outside: the body of a request, or a manifest. Two such trees, the object before and after a write,
+    /// take 64 MiB together.
     pub const DOCUMENT: Self =
         Self { bytes: 32 * 1024 * 1024, depth: NESTING_DEPTH_MAX, elements: 1_000_000, steps: 20_000_000 };
-    /// A patch, and what it may add to the object by copies: beside them stand the object before and after it.
+    /// The limits of a patch, including what its copies may add to the object. The object before and after the patch is not included.
     pub const PATCH: Self = Self { bytes: 18 * 1024 * 1024, elements: 80_000, ..Self::DOCUMENT };
-    /// An apply, which holds three trees at once: the object before it, the configuration and the object after it. Each is
-    /// within its own limits; these are for all three and for the sets of their fields.
+    /// The limits of an apply, which holds three trees at once: the object before it, the configuration and the object after it. Each is
+    /// within its own limits; these limits are for all three and for the sets of their fields.
     pub const APPLY: Self = Self { bytes: 48 * 1024 * 1024, elements: 3_000_000, ..Self::DOCUMENT };
-    /// What the aliases of a YAML document may add to it: as much text as the document itself may have, and that many
-    /// nodes (the ends of lists and mappings count too).
+    /// The limits of what the aliases of a YAML document may add to it: as many bytes as the document itself may have, and this many nodes
+    /// (including the ends of lists and mappings).
     pub const ALIASES: Self =
         Self { bytes: DOCUMENT_BYTES_MAX, depth: NESTING_DEPTH_MAX, elements: usize::MAX, steps: 100_000 };
-    /// A document whose size its reader has bounded already: a stored object, the answer of a server.
+    /// The limits of a document whose size its reader has bounded already, such as a stored object or a server's response.
     pub const TRUSTED: Self =
         Self { bytes: usize::MAX, depth: NESTING_DEPTH_MAX, elements: usize::MAX, steps: usize::MAX };
 }
@@ -69,7 +69,7 @@ pub enum Exceeded {
     Steps(usize),
 }
 
-/// What is left of the limits of one document.
+/// The limits of one document, and what is spent of them.
 #[derive(Debug, Clone)]
 pub struct Budget {
     limits: Limits,
@@ -77,17 +77,17 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of which nothing is spent.
+    /// Makes a budget with nothing spent.
     pub const fn new(limits: Limits) -> Self {
         Self { limits, spent: Limits { bytes: 0, depth: 0, elements: 0, steps: 0 } }
     }
 
-    /// What was spent; `depth` is the present one.
+    /// What is spent. `depth` is the current depth.
     pub const fn spent(&self) -> Limits {
         self.spent
     }
 
-    /// Charges memory beyond that of the values, text that is copied for instance.
+    /// Charges memory other than that of the values, for instance a copied string.
     ///
     /// # Errors
     /// [`Exceeded::Bytes`]
@@ -99,7 +99,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Charges a text of so many bytes.
+    /// Charges a string with this number of bytes.
     ///
     /// # Errors
     /// [`Exceeded::Bytes`]
@@ -119,7 +119,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Charges an element of a list that has `elements` already.
+    /// Charges one more element of a list that has `elements`.
     ///
     /// # Errors
     /// [`Exceeded::Elements`], [`Exceeded::Bytes`]
@@ -128,7 +128,7 @@ impl Budget {
         self.bytes(element_bytes(elements))
     }
 
-    /// Charges a member of an object that has `members` already.
+    /// Charges one more member of an object that has `members`.
     ///
     /// # Errors
     /// [`Exceeded::Elements`], [`Exceeded::Bytes`]
@@ -145,7 +145,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Charges a whole tree that is to be copied: its values, its text and a step for each of them.
+    /// Charges the copy of a whole tree: its values, its strings, and a step for each value.
     ///
     /// # Errors
     /// [`Exceeded::Elements`], [`Exceeded::Bytes`], [`Exceeded::Steps`]
@@ -183,7 +183,7 @@ impl Budget {
     }
 }
 
-/// Estimate from above of what one more element takes in a list of `elements` elements, in bytes.
+/// An upper estimate of the bytes that one more element takes in a list of `elements` elements.
 fn element_bytes(elements: usize) -> usize {
     match elements {
         0 => FIRST_ELEMENTS * size_of::<Value>(),
@@ -192,14 +192,14 @@ fn element_bytes(elements: usize) -> usize {
     }
 }
 
-/// Estimate from above of what one more member takes in an object of `members` members, in bytes.
+/// An upper estimate of the bytes that one more member takes in an object of `members` members.
 pub(crate) fn member_bytes(members: usize, key: &str) -> usize {
     let new_node = members == 0
         || members >= FIRST_NODE_MEMBERS && (members - FIRST_NODE_MEMBERS).is_multiple_of(FURTHER_NODE_MEMBERS);
     key.len().max(TEXT_BYTES_MIN) + if new_node { NODE_BYTES } else { 0 }
 }
 
-/// Estimate from above of the memory of a tree beyond the [`Value`] itself, in bytes.
+/// An upper estimate of the bytes that a tree takes beyond the [`Value`] itself.
 pub(crate) fn tree_bytes(value: &Value) -> usize {
     match value {
         Value::Array(items) => items.iter().enumerate().map(|(i, item)| element_bytes(i) + tree_bytes(item)).sum(),

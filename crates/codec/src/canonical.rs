@@ -1,20 +1,20 @@
-//! Brings a tree into canonical form where it stands. A patched object is canonical but for what the patch wrote, so most of
-//! it is only looked at; decoding its JSON again would build every value anew.
+//! Brings a tree into canonical form in place. A patched object is already canonical except where the patch changed it, so most values
+//! are only checked; decoding the object's JSON again would rebuild every value.
 //!
-//! What is rare here (an unknown field, a value of a wrong type, a number in an unusual spelling) is not handled a second
-//! time: the caller then decodes the tree's JSON, which does the same and knows the words for what is wrong. A tree that
-//! was left half way is no obstacle to that, since each step here is one that decoding would take too.
+//! This code does not handle rare cases (an unknown field, a value of a wrong type, a number in an unusual spelling). For those the
+//! caller decodes the tree's JSON, which handles them and reports errors in the right words. A partly converted tree does not affect
+//! that, since decoding would do each of these steps too.
 use crate::{scalar, zero};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kelson_schema::{Field, FieldType, Kind, TypeId};
 use serde_json::{Map, Number, Value};
 
-/// Objects and lists within each other that are followed; deeper trees are decoded.
+/// The nesting depth up to which trees are converted in place. Deeper trees are decoded.
 const DEPTH_MAX: usize = 64;
-/// Whole floats below this are written without a point, as integers.
+/// Whole floats below this are written as integers, without a point.
 const WHOLE_FLOAT_LIMIT: u64 = 1 << 53;
 
-/// Whether the tree is in canonical form now; if not, it must be decoded, which may find it wrong.
+/// Converts the tree. Returns whether it is in canonical form now; if not, it must be decoded, which may report an error.
 pub(crate) fn in_place(ty: TypeId, value: &mut Value) -> bool {
     match value {
         Value::Object(map) => object(ty, map, 0),
@@ -43,16 +43,16 @@ fn object(ty: TypeId, map: &mut Map<String, Value>, depth: usize) -> bool {
 }
 
 enum Presence {
-    /// The value stays, in canonical form now.
+    /// The value stays and is in canonical form.
     Kept,
-    /// The field is as good as not there.
+    /// The field counts as absent.
     Absent,
     Unsure,
 }
 
 fn presence(field: Field, value: &mut Value, depth: usize) -> Presence {
     if value.is_null() {
-        // A null that is shown for an absent field comes back when the struct is finished.
+        // A null that represents an absent field is added again when the struct is finished.
         let stays = field.shown_when_absent()
             && (field.is_pointer()
                 || matches!(field.ty().kind(), Kind::Time | Kind::MicroTime | Kind::List(_) | Kind::Map(_)));
@@ -71,7 +71,7 @@ fn presence(field: Field, value: &mut Value, depth: usize) -> Presence {
     }
 }
 
-/// A value that is not null.
+/// Converts a value that is not null.
 fn any(ty: FieldType, value: &mut Value, depth: usize) -> bool {
     match (ty.kind(), value) {
         (Kind::Struct(id), Value::Object(map)) => object(id, map, depth + 1),
@@ -107,7 +107,7 @@ fn element(ty: FieldType, value: &mut Value, depth: usize) -> bool {
 
 fn entry(ty: FieldType, value: &mut Value, depth: usize) -> bool {
     if value.is_null() && ty.kind() == Kind::Bytes {
-        // Protobuf has no absent bytes in a map.
+        // Protobuf has no absent byte strings in a map.
         *value = Value::String(String::new());
         return true;
     }
@@ -130,7 +130,7 @@ fn time(text: &mut String, micro: bool) -> bool {
     }
 }
 
-/// Whether JSON without a type is as decoding would make it: only numbers have more than one spelling.
+/// Whether untyped JSON is as decoding would produce it. Only numbers have more than one spelling.
 fn is_plain(value: &Value, depth: usize) -> bool {
     if depth > DEPTH_MAX {
         return false;
@@ -143,7 +143,7 @@ fn is_plain(value: &Value, depth: usize) -> bool {
     }
 }
 
-/// `large`: whether integers may be such that a float cannot hold them.
+/// Whether a number is in canonical form. `large` says whether integers may be too large for a float.
 fn is_plain_number(number: &Number, large: bool) -> bool {
     match (number.as_i64(), number.as_f64()) {
         (Some(n), _) => large || n.unsigned_abs() < WHOLE_FLOAT_LIMIT,

@@ -1,36 +1,36 @@
-//! A document before and after: what it says it is, the tree it decodes to, and the bytes in which a tree is stored.
+//! The representations of a document: its API version and kind, the decoded tree, and the bytes in which a tree is stored.
 
 use kelson_schema::{Schema, TypeId};
 use serde_json::Value;
 
 use crate::error::StrictErrors;
 
-/// A decoded object and what strict decoding found.
+/// A decoded object and the findings of strict decoding.
 #[derive(Debug, Clone, Default)]
 pub struct Decoded {
     /// The canonical form.
     pub value: Value,
-    /// Unknown and duplicate fields, in order of appearance; empty when none were asked for.
+    /// Unknown and duplicate fields in the order of their appearance. Empty if strict decoding was not requested.
     pub strict: StrictErrors,
 }
 
-/// What a document says it is.
+/// The API version and kind that a document states.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TypeMeta {
-    /// Group and version: `v1`, `apps/v1`; empty where the document says none.
+    /// The group and version, such as `v1` or `apps/v1`; empty if the document has none.
     pub api_version: String,
-    /// The type's name within the version: `Pod`; empty where the document says none.
+    /// The kind, such as `Pod`; empty if the document has none.
     pub kind: String,
 }
 
 impl TypeMeta {
-    /// The built-in type, if there is one.
+    /// The built-in type with this API version and kind, if there is one.
     pub fn type_id(&self) -> Option<TypeId> {
         Schema::builtin().by_api_version(&self.api_version, &self.kind)
     }
 }
 
-/// What Go's decoder calls a value that does not fit. How it calls null differs from place to place, so the caller says it.
+/// The name by which Go's decoder reports a value of the wrong type. Its name for null depends on the place, so the caller passes it.
 pub fn go_kind(value: &Value, null: &'static str) -> &'static str {
     match value {
         Value::Array(_) => "array",
@@ -42,8 +42,8 @@ pub fn go_kind(value: &Value, null: &'static str) -> &'static str {
     }
 }
 
-/// Compact JSON with sorted keys: one text for every tree.
+/// Compact JSON with sorted keys. Equal trees have equal bytes.
 pub fn canonical_json(value: &Value) -> Vec<u8> {
-    // Values serialise without fail: their maps have string keys only.
+    // Serializing cannot fail, because the keys of all maps are strings.
     serde_json::to_vec(value).unwrap_or_default()
 }

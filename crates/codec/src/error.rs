@@ -1,7 +1,7 @@
-//! Errors of decoding and encoding, in the words that Kubernetes' clients know.
+//! The errors of decoding and encoding, with the texts of Kubernetes.
 use std::fmt;
 
-/// Why a document could not be decoded. The text is meant for the client.
+/// Why a document could not be decoded. The text is for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Not JSON, a value of the wrong type, or a value its type does not accept.
@@ -16,7 +16,7 @@ pub enum DecodeError {
     /// Nested deeper than [`crate::NESTING_DEPTH_MAX`].
     #[error("exceeded max depth")]
     TooDeep,
-    /// Small as bytes, too large or too much work as a tree; see [`crate::Budget`].
+    /// The document is small, but its tree is too large or takes too much work; see [`crate::Budget`].
     #[error("{0}")]
     OverBudget(crate::Exceeded),
     /// Longer than [`crate::DOCUMENT_BYTES_MAX`].
@@ -39,12 +39,12 @@ pub enum EncodeError {
     /// The type has no protobuf message (a Table, a custom resource).
     #[error("object does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message")]
     NoProtobuf,
-    /// The tree does not fit its type; trees made by decoding always do.
+    /// The tree does not fit its type. Decoding never produces such a tree.
     #[error("{path}: value does not fit type {expected}")]
     Mismatch {
-        /// Name of the innermost field that holds the value.
+        /// The name of the innermost field that contains the value.
         path: String,
-        /// What the type wants.
+        /// The expected type.
         expected: &'static str,
     },
 }
@@ -54,7 +54,7 @@ pub enum EncodeError {
 pub struct StrictErrors(pub Vec<String>);
 
 impl StrictErrors {
-    /// Whether nothing was found.
+    /// Whether there are no findings.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

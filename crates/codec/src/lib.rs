@@ -1,8 +1,9 @@
-//! Kelson codec: JSON, YAML and protobuf to and from one value tree, by the schema table. No kind has a codec of its own.
+//! The codec of Kelson: it converts JSON, YAML and protobuf to one value tree and back, guided by the schema table. No kind has a
+//! separate codec.
 //!
-//! Decoding yields the canonical form of an object: what Kubernetes' own round trip would store (empty optional values
-//! dropped, required zero values present, quantities and times normalised), and the strict findings (unknown and duplicate
-//! fields) beside it. What to do with a finding is the caller's: see [`FieldValidation`].
+//! Decoding returns the canonical form of an object, which is what Kubernetes would store after its own round trip: empty optional
+//! values are dropped, required zero values are present, quantities and times are normalized. It also returns the strict findings, which
+//! are unknown and duplicate fields; the caller decides what to do with them, see [`FieldValidation`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod budget;
@@ -32,17 +33,17 @@ use serde_json::Value;
 /// `fieldValidation` of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FieldValidation {
-    /// Unknown and repeated fields are dropped, and nobody is told.
+    /// Unknown and duplicate fields are dropped silently.
     Ignore,
-    /// Drop, and give a warning for each.
+    /// Unknown and duplicate fields are dropped, with a warning for each.
     #[default]
     Warn,
-    /// A document with unknown or repeated fields is refused.
+    /// A document with unknown or duplicate fields is refused.
     Strict,
 }
 
 impl FieldValidation {
-    /// The query parameter's value; empty means the default. `None` for any other word.
+    /// Parses the query parameter's value. An empty value means the default; an unknown value returns `None`.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "" | "Warn" => Some(Self::Warn),
@@ -53,7 +54,7 @@ impl FieldValidation {
     }
 }
 
-/// Reads `apiVersion` and `kind` of a document without decoding the rest.
+/// Reads `apiVersion` and `kind` of a document without decoding the rest of it.
 pub fn peek(encoding: Encoding, data: &[u8]) -> Result<TypeMeta, DecodeError> {
     if data.len() > DOCUMENT_BYTES_MAX {
         return Err(DecodeError::TooLarge);
@@ -65,7 +66,7 @@ pub fn peek(encoding: Encoding, data: &[u8]) -> Result<TypeMeta, DecodeError> {
     }
 }
 
-/// Decodes a document as the given type; `None` decodes it as an object of unknown structure (a custom resource), which
+/// Decodes a document as the given type. With `None` it is decoded as an object of unknown structure (a custom resource), which
 /// protobuf cannot carry. `strict` collects findings; without it unknown fields are dropped silently.
 pub fn decode(encoding: Encoding, ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
     if data.len() > DOCUMENT_BYTES_MAX {
@@ -93,8 +94,8 @@ pub fn decode_patch(data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
     json::decode_within(None, data, strict, &mut Budget::new(Limits::PATCH))
 }
 
-/// As [`decode_patch`], and whole floats (`1.0`, `1e0`) stay floats: a merge patch or JSON patch writes them into the object as
-/// they are spelled, and a field that holds an integer does not take them.
+/// Decodes as [`decode_patch`] does, but whole floats (`1.0`, `1e0`) stay floats: a merge patch or JSON patch writes them into the
+/// object as they are spelled, and an integer field does not accept them.
 ///
 /// # Errors
 /// See [`DecodeError`].
@@ -105,7 +106,7 @@ pub fn decode_spelled_patch(data: &[u8], strict: bool) -> Result<Decoded, Decode
     json::document(None, data, (strict, true), &mut Budget::new(Limits::PATCH))
 }
 
-/// Writes whole floats of a tree as integers, as decoding does.
+/// Converts the whole floats of a tree to integers, as decoding does.
 pub fn canonical_numbers(value: &mut Value) {
     match value {
         Value::Number(number) => {
@@ -119,7 +120,7 @@ pub fn canonical_numbers(value: &mut Value) {
     }
 }
 
-/// Encodes an object. JSON ends without a newline.
+/// Encodes an object. The JSON has no newline at the end.
 pub fn encode(encoding: Encoding, ty: Option<TypeId>, value: &Value) -> Result<Vec<u8>, EncodeError> {
     match encoding {
         Encoding::Json => Ok(declared_json(value)),
@@ -131,21 +132,21 @@ pub fn encode(encoding: Encoding, ty: Option<TypeId>, value: &Value) -> Result<V
     }
 }
 
-/// The canonical form of an object of this type in which nothing is set.
+/// The canonical form of an object of this type without any values set.
 pub fn zero_object(ty: TypeId) -> Value {
     Value::Object(zero::zero_struct(ty))
 }
 
-/// Brings a tree (a patched object, say) into canonical form; unknown fields are dropped and reported when `strict`.
+/// Brings a tree, such as a patched object, into canonical form. Unknown fields are dropped, and reported if `strict` is set.
 ///
 /// # Errors
-/// As [`decode`] of the tree's JSON.
+/// Returns what [`decode`] returns for the tree's JSON.
 pub fn normalize(ty: TypeId, mut value: Value, strict: bool) -> Result<Decoded, DecodeError> {
     if canonical::in_place(ty, &mut value) {
         return Ok(Decoded { value, strict: StrictErrors::default() });
     }
     let json = canonical_json(&value);
-    // Not both trees at a time.
+    // This avoids two trees in memory at the same time.
     drop(value);
     json::decode(Some(ty), &json, strict)
 }

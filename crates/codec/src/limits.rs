@@ -1,10 +1,10 @@
-//! What documents may measure, whatever their encoding; how much memory and work they may take is said by `budget`.
+//! The size limits of documents in all encodings. `budget` has the limits for memory and work.
 
-/// Nesting allowed in any document; below the limit that `serde_json` has for reading a stored record again.
+/// The nesting depth allowed in any document. It is below the limit of `serde_json`, which reads stored records.
 pub const NESTING_DEPTH_MAX: usize = 120;
-/// Bytes of one request body, and of any YAML text; the limit of the published API server for resource bodies. Documents
-/// that are no request (a list that a client reads) go through [`crate::json::decode`] and [`crate::proto::decode_as`], which bound
-/// nothing but nesting ([`crate::Limits::TRUSTED`]); who calls them bounds what it reads.
+/// The size limit of one request body and of any YAML text, in bytes. It is Kubernetes' limit for the bodies of resources. Other
+/// documents, such as a list that a client reads, go through [`crate::json::decode`] and [`crate::proto::decode_as`], which bound only
+/// the nesting ([`crate::Limits::TRUSTED`]); their callers bound what they read.
 pub const DOCUMENT_BYTES_MAX: usize = 3 * 1024 * 1024;
-/// Strict findings kept for one document.
+/// The most strict findings that are kept for one document.
 pub const STRICT_ERRORS_MAX: usize = 100;

@@ -1,7 +1,7 @@
-//! Media types: what a request's `Content-Type` says and what its `Accept` asks for.
+//! Media types: the `Content-Type` and `Accept` headers of requests.
 use std::fmt;
 
-/// Elements read of one `Accept` header.
+/// The number of elements that are read from one `Accept` header.
 pub const ACCEPT_ELEMENTS_MAX: usize = 64;
 
 /// An encoding of objects.
@@ -16,7 +16,7 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// The media type's name.
+    /// The name of the media type.
     pub fn media_type(self) -> &'static str {
         match self {
             Encoding::Json => "application/json",
@@ -33,7 +33,7 @@ impl Encoding {
         }
     }
 
-    /// The encoding of a media type's name.
+    /// The encoding with this media type.
     pub fn of(name: &str) -> Option<Encoding> {
         match name {
             "application/json" => Some(Encoding::Json),
@@ -53,16 +53,16 @@ impl fmt::Display for Encoding {
 /// One parsed media type with its parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaType {
-    /// `application/json`, lower case; may hold `*`.
+    /// The media type in lower case, such as `application/json`. It may contain `*`.
     pub name: String,
-    /// Parameters other than `q`, names in lower case.
+    /// The parameters other than `q`. Their names are in lower case.
     pub parameters: Vec<(String, String)>,
-    /// The weight in thousandths; 1000 when not given.
+    /// The weight in thousandths; 1000 if it was not given.
     pub quality: u16,
 }
 
 impl MediaType {
-    /// Reads `type/subtype;name=value…`.
+    /// Parses `type/subtype;name=value…`.
     pub fn parse(text: &str) -> Option<MediaType> {
         let mut parts = split_quoted(text, ';').into_iter();
         let name = parts.next()?.trim().to_ascii_lowercase();
@@ -83,7 +83,7 @@ impl MediaType {
         Some(out)
     }
 
-    /// A parameter's value.
+    /// The value of a parameter.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str())
     }
@@ -115,13 +115,13 @@ fn split_quoted(text: &str, separator: char) -> Vec<&str> {
     out
 }
 
-/// The encoding of a request body. No `Content-Type` means JSON; `Err` holds what the client sent.
+/// The encoding of a request body. Without a `Content-Type` it is JSON. An `Err` contains the client's unsupported value.
 pub fn content_type(header: Option<&str>) -> Result<Encoding, String> {
     let Some(text) = header.map(str::trim).filter(|t| !t.is_empty()) else { return Ok(Encoding::Json) };
     MediaType::parse(text).and_then(|m| Encoding::of(&m.name)).ok_or_else(|| text.to_owned())
 }
 
-/// What a client asks objects to be turned into.
+/// The transformation of objects that a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TableRequest {
     /// `as=Table;g=meta.k8s.io;v=v1` (or `v1beta1`).
@@ -132,26 +132,26 @@ pub enum TableRequest {
     PartialObjectMetadataList(String),
 }
 
-/// The answer's form, chosen from an `Accept` header.
+/// The form of a response, chosen from an `Accept` header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accept {
-    /// Encoding of the answer.
+    /// The encoding of the response.
     pub encoding: Encoding,
     /// The transformation, if any.
     pub transform: Option<TableRequest>,
-    /// `stream=watch` was given.
+    /// Whether `stream=watch` was given.
     pub stream_watch: bool,
-    /// `pretty=1` was given as a parameter.
+    /// Whether `pretty=1` was given as a parameter.
     pub pretty: bool,
     /// `profile=nopeer` (aggregated discovery).
     pub profile: Option<String>,
-    /// `as=APIGroupDiscoveryList;g=apidiscovery.k8s.io;v=…`: the wanted version of aggregated discovery.
+    /// The requested version of aggregated discovery, from `as=APIGroupDiscoveryList;g=apidiscovery.k8s.io;v=…`.
     pub discovery: Option<String>,
 }
 
 impl Accept {
-    /// Chooses by weight, then by order, what `offered` can give. `None`: nothing is acceptable (406).
-    /// Elements that ask for a transformation this server does not know are passed over.
+    /// Chooses the first of the `offered` encodings by weight, then by order. Returns `None` if none is acceptable (406). Elements that ask
+    /// for an unknown transformation are skipped.
     pub fn negotiate(header: Option<&str>, offered: &[Encoding]) -> Option<Accept> {
         let header = header.map(str::trim).filter(|h| !h.is_empty()).unwrap_or("*/*");
         let mut wanted: Vec<MediaType> =

@@ -1,12 +1,12 @@
-//! Times, durations and quantities as text: Go's formats, checks and messages.
+//! Times, durations and quantities as strings, with Go's formats, checks and messages.
 use crate::DecodeError;
 
 const RFC3339: &str = "2006-01-02T15:04:05Z07:00";
 const RFC3339_MICRO: &str = "2006-01-02T15:04:05.000000Z07:00";
-/// Unix time of Go's zero time, 0001-01-01T00:00:00Z.
+/// The Unix time of Go's zero time, 0001-01-01T00:00:00Z.
 pub(crate) const ZERO_SECONDS: i64 = -62_135_596_800;
 
-/// A moment: Unix seconds and nanoseconds.
+/// A point in time: Unix seconds and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment {
     pub seconds: i64,
@@ -19,7 +19,7 @@ impl Moment {
     }
 }
 
-/// Parses RFC 3339 as Go's `time.Parse` does; `micro` wants six fractional digits.
+/// Parses RFC 3339 as Go's `time.Parse` does. With `micro`, six fractional digits are required.
 pub(crate) fn parse_time(text: &str, micro: bool) -> Result<Moment, DecodeError> {
     let layout = if micro { RFC3339_MICRO } else { RFC3339 };
     parse_parts(text, micro).map_err(|(rest, element)| {
@@ -149,7 +149,7 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
 }
 
-/// Prints a moment in UTC.
+/// Formats a point in time in UTC.
 pub(crate) fn format_time(moment: Moment, micro: bool) -> String {
     let (year, month, day) = civil_from_days(moment.seconds.div_euclid(86_400));
     let second = moment.seconds.rem_euclid(86_400);
@@ -162,7 +162,7 @@ pub(crate) fn format_time(moment: Moment, micro: bool) -> String {
     }
 }
 
-/// Parses Go's duration text (`1h2m3.5s`) to nanoseconds.
+/// Parses Go's duration format (`1h2m3.5s`) to nanoseconds.
 pub fn parse_duration(text: &str) -> Result<i64, DecodeError> {
     let invalid = || DecodeError::Json(format!("time: invalid duration {}", go_quote(text)));
     let (negative, mut rest) = match text.as_bytes().first() {
@@ -217,14 +217,14 @@ pub fn parse_duration(text: &str) -> Result<i64, DecodeError> {
     i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
 }
 
-/// Prints a duration as Go's `Duration.String`, to the millisecond: what messages for people say.
+/// Formats a duration as Go's `Duration.String` does, in whole milliseconds. It is for messages.
 pub fn go_duration(duration: std::time::Duration) -> String {
-    // Beyond what an i64 of nanoseconds holds, 292 years, more is not told apart.
+    // Durations of more than 292 years, which do not fit an i64 of nanoseconds, all print as the longest one.
     let ms = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).min(i64::MAX / 1_000_000);
     format_duration(ms * 1_000_000)
 }
 
-/// Prints nanoseconds as Go's `Duration.String`.
+/// Formats nanoseconds as Go's `Duration.String` does.
 pub fn format_duration(nanos: i64) -> String {
     if nanos == 0 {
         return "0s".into();
@@ -252,12 +252,12 @@ pub fn format_duration(nanos: i64) -> String {
     format!("{sign}{body}")
 }
 
-/// Canonical text of a quantity.
+/// The canonical form of a quantity.
 pub(crate) fn quantity(text: &str) -> Result<String, DecodeError> {
     kelson_meta::Quantity::canonical(text.trim()).map_err(|e| DecodeError::Json(e.to_string()))
 }
 
-/// Text in double quotes, as Go's `%q`.
+/// A string in double quotes, as Go's `%q` prints it.
 pub(crate) fn go_quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -1,5 +1,5 @@
-//! Strict: whether a configuration document has only the fields of its kind, down to the last level. A field that is misspelt would
-//! otherwise be left out, and the document would mean something else.
+//! The strict check of configuration documents: whether a document has only the fields of its kind, at every level. Otherwise a
+//! misspelt field would be ignored, and the document would have another meaning.
 use serde_json::Value;
 
 use crate::document::go_kind;
@@ -8,29 +8,29 @@ use crate::limits::STRICT_ERRORS_MAX;
 /// The fields of an object.
 pub type Fields = &'static [(&'static str, Shape)];
 
-/// What a value of a document may be. Null stands for an absent value everywhere.
+/// The expected value in a document. Null counts as absent everywhere.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// A value that is a string.
+    /// A string.
     Text,
     /// `true` or `false`.
     Bool,
-    /// A value that is a number.
+    /// A number.
     Number,
-    /// A map whose keys are free.
+    /// A map with arbitrary keys.
     Names(&'static Shape),
-    /// A list of such values.
+    /// A list with elements of this shape.
     List(&'static Shape),
-    /// An object with these fields and no others.
+    /// An object with only these fields.
     Object(Fields),
-    /// Any value; it is checked elsewhere.
+    /// Any value. It is checked elsewhere.
     Any,
 }
 
-/// Refuses a document with other fields, or with a value of another type.
+/// Checks that a document has no other fields, and no value of another type.
 ///
 /// # Errors
-/// In the words of upstream's strict decoder.
+/// Returns the text of upstream's strict decoder.
 pub fn check(document: &Value, fields: Fields) -> Result<(), String> {
     let mut found = Found::default();
     found.object(document, fields, "");
@@ -41,15 +41,15 @@ pub fn check(document: &Value, fields: Fields) -> Result<(), String> {
     }
 }
 
-/// The fields of a document that its kind does not have, as findings (`unknown field "a.b"`).
+/// Finds the fields of a document that its kind does not have. The findings read `unknown field "a.b"`.
 pub fn unknown(document: &Value, fields: Fields) -> Vec<String> {
     let mut found = Found::default();
     found.object(document, fields, "");
     found.unknown
 }
 
-/// The document with an unknown field added to one of its objects, once for each object; with the path of the field. For tests of those
-/// who read such documents.
+/// Returns copies of the document, each with an unknown field added to another of its objects, and the path of that field. This is for
+/// the tests of readers of such documents.
 pub fn misspelt(document: &Value) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     let mut paths = vec![String::new()];
@@ -139,7 +139,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_level_is_looked_at() {
+    fn every_level_is_checked() {
         let good =
             json!({"a": {"b": "x"}, "list": [{"n": 1, "on": true}, {"n": null}], "names": {"x": true}, "any": [1]});
         assert_eq!(check(&good, FIELDS), Ok(()));

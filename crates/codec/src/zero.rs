@@ -1,10 +1,10 @@
-//! When a field is written: what its absence looks like in canonical JSON and which values count as absent.
-//! The rules are those of Go's JSON encoding of the published types.
+//! The rules for absent fields: what canonical JSON shows for them, and which values count as absent. They are the rules of Go's JSON
+//! encoding of the published types.
 use crate::budget::{member_bytes, tree_bytes};
 use kelson_schema::{Field, FieldType, Kind, TypeId};
 use serde_json::{Map, Value};
 
-/// JSON of the zero value of a type.
+/// The JSON of the zero value of a type.
 pub(crate) fn zero(ty: FieldType) -> Value {
     match ty.kind() {
         Kind::Bool => Value::Bool(false),
@@ -18,14 +18,14 @@ pub(crate) fn zero(ty: FieldType) -> Value {
     }
 }
 
-/// JSON of a struct in which nothing is set.
+/// The JSON of a struct without any values set.
 pub(crate) fn zero_struct(id: TypeId) -> Map<String, Value> {
     let mut map = Map::new();
     finish(id, &mut map);
     map
 }
 
-/// Types that are structs in Go: `omitempty` never leaves them out.
+/// Whether the type is a struct in Go, which `omitempty` never omits.
 fn is_struct(ty: FieldType) -> bool {
     matches!(
         ty.kind(),
@@ -46,18 +46,18 @@ fn is_struct(ty: FieldType) -> bool {
 
 /// How a decoded value is written.
 pub(crate) enum Form {
-    /// As it is.
+    /// The value is written.
     Value,
-    /// Not at all.
+    /// The field is omitted.
     Absent,
-    /// The field stays with the value null.
+    /// The field is written with the value null.
     Null,
 }
 
 /// How a field's value is written in canonical form.
 pub(crate) fn form(field: Field, value: &Value) -> Form {
     if field.is_pointer() {
-        // A zero time is written as null, and null is no pointer: who reads the document again finds nothing there.
+        // A zero time is written as null, but a null is no pointer value: when the document is read again, the field is absent.
         return if value.is_null() { Form::Absent } else { Form::Value };
     }
     let empty = match value {
@@ -71,14 +71,14 @@ pub(crate) fn form(field: Field, value: &Value) -> Form {
     if empty && (field.omit_zero() || field.omit_empty() && !is_struct(field.ty())) {
         return Form::Absent;
     }
-    // Protobuf, which stores the published types, does not tell an empty list from none.
+    // Protobuf, in which the published types are stored, does not distinguish an empty list from none.
     if empty && matches!(field.ty().kind(), Kind::List(_) | Kind::Map(_)) {
         return Form::Null;
     }
     Form::Value
 }
 
-/// Puts a decoded value into its struct, unless the canonical form leaves it out.
+/// Adds a decoded value to its struct, unless the canonical form omits it.
 pub(crate) fn store(map: &mut Map<String, Value>, field: Field, value: Value) {
     let value = match form(field, &value) {
         Form::Value => value,
@@ -91,8 +91,8 @@ pub(crate) fn store(map: &mut Map<String, Value>, field: Field, value: Value) {
     map.insert(field.json().to_owned(), value);
 }
 
-/// Adds what the canonical form shows for fields that are not set. Gives the bytes of memory that this takes, estimated as
-/// [`crate::Budget`] does: an empty object of two bytes may have to show many fields.
+/// Adds what the canonical form shows for fields that are not set. Returns the bytes of memory that this takes, estimated as in
+/// [`crate::Budget`], since an empty object of two bytes may have many such fields.
 pub(crate) fn finish(id: TypeId, map: &mut Map<String, Value>) -> usize {
     let mut bytes = 0;
     for field in id.json_fields().filter(|f| f.shown_when_absent()) {

@@ -1,7 +1,7 @@
-//! Documents that are small and cost much: each must be refused, or read, in little memory and on the small stack that the
-//! server's threads have.
+//! Small documents that could cost much. Each must be refused or read with little memory and on the small stack of the server's
+//! threads.
 //!
-//! A process of its own: it may hold no more than [`MEMORY_BYTES_MAX`], and what needs more ends it, as the kernel would end a
+//! This is a separate process, because its memory is limited to [`MEMORY_BYTES_MAX`]: using more ends it, as the kernel would end a
 //! server.
 use std::sync::Once;
 
@@ -9,7 +9,7 @@ use kelson_codec::{DecodeError, Encoding, Exceeded, NESTING_DEPTH_MAX, decode, p
 use kelson_schema::{Schema, TypeId};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// Memory of this process, all its threads together.
+/// The memory limit of this process with all its threads, in bytes.
 const MEMORY_BYTES_MAX: u64 = 320 * 1024 * 1024;
 
 fn limit_memory() {
@@ -62,14 +62,14 @@ fn aliases_do_not_nest_deeper_than_text() {
 }
 
 #[test]
-fn duplicate_keys_are_told_a_hundred_times_at_most() {
+fn at_most_a_hundred_duplicate_keys_are_reported() {
     limit_memory();
     let (_, duplicates) = yaml::to_value("a: 1\n".repeat(500_000).as_bytes()).expect("reads");
     assert_eq!(duplicates.len(), kelson_codec::STRICT_ERRORS_MAX);
 }
 
 #[test]
-fn empty_elements_are_charged_for_what_they_become() {
+fn empty_elements_are_charged_for_their_zero_values() {
     let pod = Some(ty("", "v1", "Pod"));
     let over = DecodeError::OverBudget(Exceeded::Bytes(kelson_codec::Limits::DOCUMENT.bytes));
     for element in ["{}", "null"] {
@@ -78,7 +78,7 @@ fn empty_elements_are_charged_for_what_they_become() {
     }
     let text = format!("[{}1]", "{\"a\":0},".repeat(350_000));
     assert_eq!(refused(Encoding::Json, None, text.as_bytes()), over);
-    // In YAML it is the pod that is too large: the lists alone would fit.
+    // In YAML the pod is too large, while the lists alone would fit.
     let text = format!("spec:\n  containers:\n{}", "  - {}\n".repeat(200_000));
     assert_eq!(refused(Encoding::Yaml, pod, text.as_bytes()), over);
     // Pod{spec: PodSpec{containers: [{}, {}, …]}}
@@ -96,7 +96,7 @@ fn long_keys_are_not_repeated_in_every_finding() {
     assert_eq!(decoded.strict.0.len(), 1);
 }
 
-/// A length-delimited field.
+/// Encodes a length-delimited field.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![number << 3 | 2];
     if number > 15 {
@@ -124,7 +124,7 @@ fn protobuf_documents_within_documents_count_as_nesting() {
 }
 
 #[test]
-fn field_sets_hold_json_alone() {
+fn field_sets_contain_only_json() {
     // Pod{metadata: ObjectMeta{managedFields: [{fieldsV1: FieldsV1{raw: a Pod …}}]}}
     let mut body = proto::wrap("v1", "Pod", &[]);
     for _ in 0..3000 {

@@ -1,13 +1,13 @@
-//! Every published fixture round-trips: JSON, YAML and protobuf to one tree and back to the same bytes.
+//! Every published fixture round-trips: JSON, YAML and protobuf decode to one tree and encode to the same bytes.
 //!
-//! A process of its own: its `main` reports the fixtures as ignored where there are none, which a `#[test]` cannot.
+//! This is a separate process with its own `main`, which reports the fixtures as ignored if there are none. A `#[test]` cannot do that.
 use kelson_codec::{Encoding, decode, encode, peek, proto};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the published fixtures are. They are not part of this repository: `KELSON_SHARED` names the directory that holds
-/// `reference/` (by default one beside the repository), and `none` says to do without.
+/// The directory of the published fixtures, which are not part of this repository. `KELSON_SHARED` is the directory that contains
+/// `reference/` (by default one beside the repository); `none` skips the fixtures.
 fn fixtures() -> Option<PathBuf> {
     let shared = std::env::var("KELSON_SHARED")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").to_owned());
@@ -28,7 +28,7 @@ fn check(dir: &Path, stem: &str) -> Result<(), String> {
     let (json, yaml, pb) = (read("json")?, read("yaml")?, read("pb")?);
     let mut meta = peek(Encoding::Json, &json).map_err(|e| e.to_string())?;
     if meta.kind.is_empty() {
-        // A watch event carries no type.
+        // A watch event has no type.
         let (group_version, kind) = stem.rsplit_once('.').ok_or("name")?;
         meta.api_version = group_version.rsplit_once('.').ok_or("name")?.1.to_owned();
         meta.kind = kind.to_owned();
@@ -88,7 +88,7 @@ fn all_fixtures_round_trip(dir: &Path) {
     assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), stems.len(), failures.join("\n"));
 }
 
-/// A harness of its own, because only that can say *ignored* when it runs.
+/// The test harness. A custom one is needed because only a harness can report *ignored* at run time.
 fn main() {
     if std::env::args().any(|a| a == "--list") {
         println!("all_fixtures_round_trip: test");

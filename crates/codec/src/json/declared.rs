@@ -1,5 +1,5 @@
-//! JSON whose fields stand in the order in which their types declare them: what the reference answers, and what people compare as text.
-//! Objects of unknown structure have theirs sorted, there and here.
+//! JSON with the fields in the order in which their types declare them, as Kubernetes responds and as people compare text. Objects of
+//! unknown structure have sorted fields, both in Kubernetes and here.
 use kelson_schema::{FieldType, Kind, Schema, TypeId};
 use serde_json::{Map, Value};
 
@@ -7,7 +7,7 @@ use super::write::{write_list, write_members};
 use super::{write, write_text};
 use crate::document::canonical_json;
 
-/// Compact JSON with fields as the object's own type declares them; sorted where that is no built-in one.
+/// Compact JSON with the fields in the order of the object's type, or sorted if its type is not built in.
 pub fn declared_json(object: &Value) -> Vec<u8> {
     const GUESS_BYTES: usize = 4096;
     let Some(ty) = own_type(object) else { return canonical_json(object) };
@@ -21,7 +21,7 @@ pub fn write_declared(ty: TypeId, object: &Value, out: &mut Vec<u8>) {
     write_declared_with(ty, object, None, out);
 }
 
-/// The same, with `managed_fields`, which is JSON, in the place of the `null` that is `metadata.managedFields`.
+/// Appends the JSON of an object. The JSON in `managed_fields` replaces a `null` in `metadata.managedFields`.
 pub fn write_declared_with(ty: TypeId, object: &Value, managed_fields: Option<&str>, out: &mut Vec<u8>) {
     match object {
         Value::Object(fields) => Writer { members: Vec::new(), managed_fields }.object(ty, fields, out),
@@ -29,26 +29,26 @@ pub fn write_declared_with(ty: TypeId, object: &Value, managed_fields: Option<&s
     }
 }
 
-/// The built-in type that an object says it is of.
+/// The built-in type with the object's API version and kind.
 fn own_type(object: &Value) -> Option<TypeId> {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     Schema::builtin().by_api_version(text("apiVersion")?, text("kind")?)
 }
 
-/// A member on its way out: its place in the declaration (the last one for what is not declared), key, value and type.
+/// A member to be written: its position in the declaration (the last position if it is not declared), key, value and type.
 type Entry<'a> = (u8, &'a str, &'a Value, Option<FieldType>);
 
 struct Writer<'a> {
-    /// Members of the objects that are being written, the outermost first: one allocation serves them all.
+    /// The members of the objects that are being written, the outermost first. One allocation serves all of them.
     members: Vec<Entry<'a>>,
-    /// What is still to be written in the place of the first `managedFields` that are `null`.
+    /// The JSON that replaces the first `managedFields` that is `null`.
     managed_fields: Option<&'a str>,
 }
 
 impl<'a> Writer<'a> {
     fn object(&mut self, ty: TypeId, fields: &'a Map<String, Value>, out: &mut Vec<u8>) {
         let start = self.members.len();
-        // Both are sorted by name.
+        // The members and the fields of the type are both sorted by name.
         let mut next = 0;
         self.members.extend(fields.iter().map(|(key, value)| match ty.position_from(next, key) {
             Ok(at) => {
@@ -73,7 +73,7 @@ impl<'a> Writer<'a> {
                 write(value, out);
                 continue;
             };
-            // No field's name has anything that needs an escape.
+            // No field's name has a character that needs an escape.
             out.push(b'"');
             out.extend_from_slice(key.as_bytes());
             out.extend_from_slice(b"\":");
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_stand_as_they_are_declared() {
+    fn fields_are_in_declaration_order() {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "surplus": 1,
             "metadata": {"uid": "u", "name": "a", "namespace": "n", "labels": {"b": "1", "a": "2"}, "managedFields": [
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_within_definitions_are_written_in_each_of_their_forms() {
+    fn json_schemas_are_written_in_each_of_their_forms() {
         let schema = json!({"type": "object", "description": "d", "items": [{"type": "string", "format": "f"}, true],
             "additionalProperties": {"type": "object", "description": "d"}, "additionalItems": false,
             "dependencies": {"a": ["b"], "c": {"type": "string", "description": "d"}}});

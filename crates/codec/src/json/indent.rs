@@ -1,15 +1,15 @@
-//! Indented JSON, which people read: compact JSON with line ends and blanks put in as it comes by, cut into pieces anywhere.
+//! Indented JSON for people. Line ends and spaces are inserted into compact JSON as it passes, in pieces that may be cut anywhere.
 
-/// Puts a line for each member and element into compact JSON, indented by two blanks a level. Empty objects and lists stay on their
+/// Inserts a line end before each member and element of compact JSON, with two spaces per level. Empty objects and lists stay on their
 /// line.
 #[derive(Debug, Default)]
 pub struct Indenter {
     depth: usize,
-    /// Within a text.
+    /// Whether the current position is within a string.
     in_text: bool,
-    /// The last byte was a backslash that escapes the next one.
+    /// Whether the last byte was a backslash that escapes the next one.
     escaped: bool,
-    /// The last byte opened an object or a list, which may be empty.
+    /// Whether the last byte opened an object or a list, which may be empty.
     opened: bool,
 }
 
@@ -28,7 +28,7 @@ impl Indenter {
         }
     }
 
-    /// Bytes up to the end of the text, or of the piece when that comes first.
+    /// The number of bytes up to the end of the string, or to the end of the piece if that is first.
     fn text_len(&mut self, piece: &[u8]) -> usize {
         for (at, byte) in piece.iter().enumerate() {
             match byte {
@@ -44,7 +44,7 @@ impl Indenter {
         piece.len()
     }
 
-    /// One byte outside of texts.
+    /// Processes one byte outside of strings.
     fn mark(&mut self, byte: u8, out: &mut Vec<u8>) {
         let opened = std::mem::take(&mut self.opened);
         let closes = matches!(byte, b'}' | b']');
@@ -73,7 +73,7 @@ fn line(depth: usize, out: &mut Vec<u8>) {
     out.resize(out.len() + depth * 2, b' ');
 }
 
-/// A whole document, indented.
+/// Indents a whole document.
 pub fn indent(compact: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(compact.len() * 2);
     Indenter::default().write(compact, &mut out);
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_indented_text_is_what_an_encoder_would_have_made_wherever_it_was_cut() {
+    fn cuts_do_not_change_indented_json() {
         for value in [
             json!({}),
             json!([]),

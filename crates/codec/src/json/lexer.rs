@@ -1,4 +1,4 @@
-//! JSON's grammar: tokens, strings, numbers, skipping. Errors are worded as Go's scanner words them.
+//! The grammar of JSON: tokens, strings, numbers and skipping. Error texts are those of Go's scanner.
 use crate::{DecodeError, NESTING_DEPTH_MAX};
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ pub(super) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// `depth` is that of the place where the document stands; 0 for one of its own.
+    /// Makes a lexer. `depth` is the depth at which the document is embedded, or 0.
     pub(super) fn new(text: &'a str, depth: usize) -> Self {
         Self { text, pos: 0, depth }
     }
@@ -28,7 +28,7 @@ impl<'a> Lexer<'a> {
         &self.text[start..self.pos]
     }
 
-    /// The next byte that is no space.
+    /// The next byte that is not white space.
     pub(super) fn peek(&mut self) -> Option<u8> {
         while let Some(b) = self.bytes().get(self.pos) {
             if !matches!(b, b' ' | b'\t' | b'\n' | b'\r') {
@@ -50,14 +50,14 @@ impl<'a> Lexer<'a> {
             '\r' => r"'\r'".to_owned(),
             '\t' => r"'\t'".to_owned(),
             c if (c as u32) < 0x20 => format!("'\\x{:02x}'", c as u32),
-            // Go reads bytes: a character beyond ASCII shows as its first byte.
+            // Go reads bytes: a character beyond ASCII is shown as its first byte.
             c if !c.is_ascii() => format!("'{}'", char::from(self.bytes()[self.pos])),
             c => format!("'{c}'"),
         };
         DecodeError::Json(format!("invalid character {shown} {context}"))
     }
 
-    /// Enters an object or array (the cursor is on its bracket).
+    /// Enters an object or array. The cursor is on its bracket.
     pub(super) fn enter(&mut self) -> Result<(), DecodeError> {
         self.depth += 1;
         if self.depth > NESTING_DEPTH_MAX {
@@ -67,7 +67,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// The next key of an object with its colon, or `None` at the end (the closing brace is consumed).
+    /// The next key of an object, with its colon consumed. At the end, consumes the closing brace and returns `None`.
     pub(super) fn next_key(&mut self, first: &mut bool) -> Result<Option<Cow<'a, str>>, DecodeError> {
         match self.peek() {
             Some(b'}') => {
@@ -95,7 +95,7 @@ impl<'a> Lexer<'a> {
         Ok(Some(key))
     }
 
-    /// Whether another element of an array follows; consumes the comma or the closing bracket.
+    /// Whether another element of an array follows. Consumes the comma or the closing bracket.
     pub(super) fn next_element(&mut self, first: &mut bool) -> Result<bool, DecodeError> {
         match self.peek() {
             Some(b']') => {
@@ -118,7 +118,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The document must end here.
+    /// Checks that the document ends here.
     pub(super) fn end(&mut self) -> Result<(), DecodeError> {
         match self.peek() {
             None => Ok(()),
@@ -126,7 +126,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A string (the cursor is on its quote).
+    /// Reads a string. The cursor is on its quote.
     pub(super) fn string(&mut self) -> Result<Cow<'a, str>, DecodeError> {
         self.pos += 1;
         let start = self.pos;
@@ -211,7 +211,7 @@ impl<'a> Lexer<'a> {
         Ok(code)
     }
 
-    /// A number's text (the cursor is on its first byte).
+    /// Reads the text of a number. The cursor is on its first byte.
     pub(super) fn number(&mut self) -> Result<&'a str, DecodeError> {
         let start = self.pos;
         let digit = |l: &Self| l.bytes().get(l.pos).is_some_and(u8::is_ascii_digit);
@@ -251,7 +251,7 @@ impl<'a> Lexer<'a> {
         Ok(&self.text[start..self.pos])
     }
 
-    /// `true`, `false` or `null` (the cursor is on its first byte).
+    /// Reads `true`, `false` or `null`. The cursor is on its first byte.
     pub(super) fn word(&mut self, word: &'static str) -> Result<(), DecodeError> {
         for expected in word.bytes() {
             if self.bytes().get(self.pos) != Some(&expected) {
@@ -263,7 +263,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Skips one value, checking its grammar.
+    /// Skips one value and checks its grammar.
     pub(super) fn skip(&mut self) -> Result<(), DecodeError> {
         match self.peek() {
             Some(b'{') => {

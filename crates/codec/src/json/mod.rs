@@ -1,6 +1,5 @@
-//! JSON: one pass from bytes to the canonical tree, checked against the schema as it goes.
-//! `lexer` knows the grammar, `decode` the types; `write` is the way back,
-//! `declared` the one that answers take, `indent` what people read of them.
+//! JSON: bytes are decoded to the canonical tree in one pass that checks them against the schema. `lexer` implements the grammar and
+//! `decode` the types. `write` encodes a tree, `declared` encodes it for responses, and `indent` formats those for people.
 mod declared;
 pub(crate) mod decode;
 mod indent;

@@ -1,5 +1,5 @@
-//! From a tree to compact JSON, byte for byte what `serde_json` writes. Texts of objects hardly ever need an escape, so they are
-//! looked over in words of eight bytes and copied.
+//! Encodes a tree as compact JSON, with the same bytes as `serde_json`. Strings of objects rarely need an escape, so they are checked
+//! in words of eight bytes and copied.
 use serde_json::Value;
 use std::io::Write;
 
@@ -23,7 +23,7 @@ pub fn write(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a list whose elements are written in the given way.
+/// Appends a list whose elements are written by `item`.
 pub fn write_list<'a>(items: &'a [Value], out: &mut Vec<u8>, mut item: impl FnMut(&'a Value, &mut Vec<u8>)) {
     out.push(b'[');
     for (i, value) in items.iter().enumerate() {
@@ -35,7 +35,7 @@ pub fn write_list<'a>(items: &'a [Value], out: &mut Vec<u8>, mut item: impl FnMu
     out.push(b']');
 }
 
-/// Appends an object of these members, in this order, whose values are written in the given way.
+/// Appends an object with these members in this order. Their values are written by a function of the caller.
 pub fn write_members<'a, V>(
     members: impl Iterator<Item = (&'a str, V)>,
     out: &mut Vec<u8>,
@@ -53,7 +53,7 @@ pub fn write_members<'a, V>(
     out.push(b'}');
 }
 
-/// Appends a text in quotes.
+/// Appends a string in quotes.
 pub fn write_text(text: &str, out: &mut Vec<u8>) {
     if plain(text.as_bytes()) {
         out.reserve(text.len() + 2);
@@ -61,32 +61,32 @@ pub fn write_text(text: &str, out: &mut Vec<u8>) {
         out.extend_from_slice(text.as_bytes());
         out.push(b'"');
     } else {
-        // Writing a text to memory cannot fail.
+        // Writing to memory cannot fail.
         drop(serde_json::to_writer(out, text));
     }
 }
 
-/// Whether no byte needs an escape: quotes, backslashes and what is below the blank do.
+/// Whether no byte needs an escape. Quotes, backslashes and bytes below the space need one.
 fn plain(text: &[u8]) -> bool {
     let Some(last) = text.last_chunk::<WORD>() else { return short(text) };
-    // The last word may cover bytes of the one before it: that costs less than to look at them one by one.
+    // The last word may overlap the one before it, which costs less than checking single bytes.
     let mut words = text.chunks_exact(WORD);
-    words.all(|word| word.first_chunk().is_some_and(|word| sound(u64::from_le_bytes(*word))))
-        && sound(u64::from_le_bytes(*last))
+    words.all(|word| word.first_chunk().is_some_and(|word| needs_no_escape(u64::from_le_bytes(*word))))
+        && needs_no_escape(u64::from_le_bytes(*last))
 }
 
-/// The same for a text of less than a word.
+/// Whether no byte needs an escape, for a string shorter than a word.
 fn short(text: &[u8]) -> bool {
     match (text.first_chunk::<4>(), text.last_chunk::<4>()) {
         (Some(first), Some(last)) => {
-            sound((u64::from(u32::from_le_bytes(*first)) << 32) | u64::from(u32::from_le_bytes(*last)))
+            needs_no_escape((u64::from(u32::from_le_bytes(*first)) << 32) | u64::from(u32::from_le_bytes(*last)))
         }
         _ => text.iter().all(|byte| *byte >= 0x20 && *byte != b'"' && *byte != b'\\'),
     }
 }
 
 /// Whether none of eight bytes needs an escape.
-fn sound(word: u64) -> bool {
+fn needs_no_escape(word: u64) -> bool {
     let zero = |word: u64| word.wrapping_sub(ONES) & !word;
     let below_blank = word.wrapping_sub(ONES * 0x20) & !word;
     let quote = zero(word ^ (ONES * u64::from(b'"')));
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn byte_for_byte_as_serde_json_writes() {
         let mut texts: Vec<String> = vec![String::new(), "\u{7f}\u{80}ÿ".into(), "日本語 🦀 text".into()];
-        // Every character at every place of a word.
+        // Every character at every position of a word.
         for c in (0u8..=0x80).map(char::from) {
             texts.extend((0..18).map(|at| format!("{}{c}{}", "x".repeat(at), "é".repeat(17 - at))));
             texts.extend(

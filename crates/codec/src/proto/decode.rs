@@ -1,4 +1,4 @@
-//! Protobuf to the canonical tree. Unknown fields are skipped; nesting is bounded.
+//! Decodes protobuf to the canonical tree. Unknown fields are skipped, and the nesting is bounded.
 use super::envelope;
 use super::wire::{Reader, Wire};
 use crate::{
@@ -34,7 +34,7 @@ pub fn decode_within(ty: TypeId, data: &[u8], budget: &mut Budget) -> Result<(Ty
     Ok((envelope.meta, Value::Object(map)))
 }
 
-/// Decodes one message to its canonical object.
+/// Decodes one message to the canonical object.
 pub(super) fn message(ty: TypeId, data: &[u8], budget: &mut Budget) -> Result<Map<String, Value>, DecodeError> {
     let mut map = Map::new();
     fields(ty, data, &mut map, budget)?;
@@ -75,7 +75,7 @@ fn fields(ty: TypeId, data: &[u8], map: &mut Map<String, Value>, budget: &mut Bu
                 budget.member(map.len(), field.json())?;
                 let v = value(&mut reader, wire, field.ty(), field, budget)?;
                 if v.is_null() && matches!(kind, Kind::RawExtension | Kind::FieldsV1 | Kind::Json) {
-                    // A document of no bytes is as good as none, as a null is in JSON.
+                    // An empty embedded document counts as absent, as null does in JSON.
                     map.remove(field.json());
                 } else {
                     zero::store(map, field, v);
@@ -194,7 +194,7 @@ fn value(
     })
 }
 
-/// Messages whose JSON is not an object.
+/// Decodes messages whose JSON is not an object.
 fn special(kind: Kind, data: &[u8], budget: &mut Budget) -> Result<Value, DecodeError> {
     let mut reader = Reader::new(data);
     let (mut ints, mut texts): ([Option<i64>; 4], [Option<&[u8]>; 4]) = ([None; 4], [None; 4]);
@@ -261,8 +261,8 @@ fn special(kind: Kind, data: &[u8], budget: &mut Budget) -> Result<Value, Decode
     })
 }
 
-/// The content of RawExtension, FieldsV1 and JSON: JSON text, or (RawExtension only) a protobuf document of its own, which
-/// may hold such documents in turn: its depth counts on from here.
+/// Decodes the content of RawExtension, FieldsV1 and JSON: JSON text, or (in RawExtension only) a protobuf document. It may contain
+/// such documents too, so its depth continues from the current one.
 fn embedded(kind: Kind, raw: &[u8], budget: &mut Budget) -> Result<Value, DecodeError> {
     if raw.is_empty() {
         return Ok(Value::Null);

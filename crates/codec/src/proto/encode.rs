@@ -1,5 +1,5 @@
-//! Tree to protobuf, as Kubernetes' generated code writes it: fields in order of number, values that are not pointers always
-//! written, map entries sorted by key. The buffer fills from its end, so everything here runs backwards.
+//! Encodes a tree as protobuf like Kubernetes' generated code: fields in the order of their numbers, values that are not pointers
+//! always written, map entries sorted by key. The buffer is filled from its end, so this code works backwards.
 use super::wire::RevBuf;
 use crate::{EncodeError, scalar};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -37,7 +37,7 @@ fn locate(error: EncodeError, field: Field) -> EncodeError {
     }
 }
 
-/// A field that is not a pointer is written even when nothing is set.
+/// Encodes the zero value of an absent field. A field that is not a pointer is written even if nothing is set.
 fn absent(number: u32, ty: FieldType, out: &mut RevBuf) -> Result<(), EncodeError> {
     match ty.kind() {
         Kind::Bool | Kind::Int32 | Kind::Int64 => out.int(number, 0),
@@ -114,7 +114,7 @@ fn list(number: u32, elem: FieldType, v: &Value, out: &mut RevBuf) -> Result<(),
     Ok(())
 }
 
-/// Messages whose JSON is not an object.
+/// Encodes messages whose JSON is not an object.
 fn special(kind: Kind, v: &Value, out: &mut RevBuf) -> Result<(), EncodeError> {
     let text = |expected| v.as_str().ok_or_else(|| mismatch(expected));
     match kind {
@@ -169,7 +169,7 @@ fn special(kind: Kind, v: &Value, out: &mut RevBuf) -> Result<(), EncodeError> {
             }
             v => schema(1, id, v, out)?,
         },
-        // RawExtension, FieldsV1, JSON: the value's text in field 1.
+        // RawExtension, FieldsV1, JSON: the value's JSON in field 1.
         _ => out.bytes(1, &crate::canonical_json(v)),
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! The envelope of a protobuf document: `k8s\0`, then `runtime.Unknown` with the type's name and the message.
+//! The envelope of a protobuf document: `k8s\0`, then `runtime.Unknown` with the API version, the kind and the message.
 use super::wire::{Reader, RevBuf, Wire};
 use crate::{DecodeError, TypeMeta};
 
-/// What every protobuf document of Kubernetes starts with.
+/// The first bytes of every protobuf document of Kubernetes.
 pub const MAGIC: &[u8; 4] = b"k8s\0";
 
 /// Whether the bytes are a protobuf document.
@@ -51,12 +51,12 @@ pub(super) fn read(data: &[u8]) -> Result<Envelope<'_>, DecodeError> {
     Ok(out)
 }
 
-/// Reads what a document says it is.
+/// Reads the API version and kind of a document.
 pub fn peek(data: &[u8]) -> Result<TypeMeta, DecodeError> {
     Ok(read(data)?.meta)
 }
 
-/// What stands before and after a message of this length.
+/// The bytes before and after a message of this length.
 pub(super) fn around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, [u8; 4]) {
     let mut buf = RevBuf::with_capacity(64 + length);
     buf.varint(length as u64);
@@ -68,6 +68,6 @@ pub(super) fn around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, 
     buf.raw(MAGIC);
     let mut head = Vec::with_capacity(64 + length);
     head.extend_from_slice(buf.as_slice());
-    // contentEncoding and contentType, both empty.
+    // The last bytes are contentEncoding and contentType, both empty.
     (head, [0x1a, 0x00, 0x22, 0x00])
 }

@@ -1,5 +1,5 @@
-//! A list document built from items that are already encoded: header, a prefix before each item, trailer. No tree is built
-//! and no item is encoded twice.
+//! Builds a list document from encoded items: header, a prefix before each item, trailer. This builds no tree and encodes no item
+//! again.
 use super::{
     encode,
     envelope::around,
@@ -9,7 +9,7 @@ use crate::EncodeError;
 use kelson_schema::{Kind, TypeId};
 use serde_json::Value;
 
-/// Streams one list.
+/// The parts of a list document around its items.
 #[derive(Debug)]
 pub struct ListEncoder {
     header: Vec<u8>,
@@ -17,11 +17,11 @@ pub struct ListEncoder {
 }
 
 impl ListEncoder {
-    /// Bytes after the last item.
+    /// The bytes after the last item.
     pub const TRAILER: [u8; 4] = [0x1a, 0x00, 0x22, 0x00];
 
-    /// Starts a list. `ty` is the list's type (`PodList`), `metadata` its `ListMeta` as JSON; `lengths` are those of all the
-    /// encoded items, in order: a protobuf document says its length first.
+    /// Starts a list. `ty` is the list's type (`PodList`) and `metadata` its `ListMeta` as JSON. `lengths` are the lengths of all encoded
+    /// items in order, since a protobuf document begins with its length.
     pub fn new(
         ty: TypeId,
         api_version: &str,
@@ -42,12 +42,12 @@ impl ListEncoder {
         Ok(Self { header, items })
     }
 
-    /// Bytes before the first item.
+    /// The bytes before the first item.
     pub fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// Bytes before an item of this length.
+    /// The bytes before an item of this length.
     pub fn item_prefix(&self, length: usize) -> Vec<u8> {
         prefix(self.items, length)
     }

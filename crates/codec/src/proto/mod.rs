@@ -1,5 +1,5 @@
-//! Protobuf as Kubernetes writes it: the `k8s\0` envelope around `runtime.Unknown`, messages by the schema table, lists built
-//! from already encoded items, and length-delimited watch frames.
+//! Protobuf as Kubernetes writes it: the `k8s\0` envelope with `runtime.Unknown`, messages by the schema table, lists from encoded
+//! items, and length-delimited watch frames.
 mod decode;
 mod encode;
 mod envelope;
@@ -17,23 +17,22 @@ use kelson_schema::TypeId;
 use serde_json::Value;
 use wire::RevBuf;
 
-/// Decodes a document whose type is built in; gives what it says it is and the canonical tree, `apiVersion` and `kind`
-/// included.
+/// Decodes a document whose type is built in. Returns its API version and kind, and the canonical tree, which includes both.
 pub fn decode(data: &[u8]) -> Result<(TypeMeta, Value), DecodeError> {
     decode::known(data, &mut Budget::new(Limits::TRUSTED))
 }
 
-/// Decodes a document as the given type, whatever its envelope says. Whoever reads the document has bounded its size.
+/// Decodes a document as the given type, whatever its envelope states. The caller has bounded the document's size.
 pub fn decode_as(ty: TypeId, data: &[u8]) -> Result<(TypeMeta, Value), DecodeError> {
     decode_within(ty, data, &mut Budget::new(Limits::TRUSTED))
 }
 
-/// Decodes a bare message (an item of a list, say): no envelope, no `apiVersion` and `kind`.
+/// Decodes a bare message, such as an item of a list. It has no envelope, no `apiVersion` and no `kind`.
 pub fn decode_message(ty: TypeId, message: &[u8]) -> Result<Value, DecodeError> {
     Ok(Value::Object(decode::message(ty, message, &mut Budget::new(Limits::TRUSTED))?))
 }
 
-/// Encodes a document: envelope and message. `apiVersion` and `kind` are taken from the tree.
+/// Encodes a document with envelope and message. `apiVersion` and `kind` are taken from the tree.
 pub fn encode(ty: TypeId, value: &Value) -> Result<Vec<u8>, EncodeError> {
     let text = |key: &str| value.get(key).and_then(Value::as_str).unwrap_or("");
     let (api_version, kind) = if ty.is_kind() { (text("apiVersion"), text("kind")) } else { ("", "") };

@@ -1,11 +1,11 @@
-//! Watch streams in protobuf: each event is a bare `WatchEvent` message behind its length as four bytes, big end first.
+//! Watch streams in protobuf: each event is a bare `WatchEvent` message after its length in four bytes, big-endian.
 use super::wire::RevBuf;
 use crate::DecodeError;
 
-/// Bytes of one frame; upstream's limit for length-delimited frames.
+/// The size limit of one frame in bytes. It is upstream's limit for length-delimited frames.
 pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A `WatchEvent` message around an encoded document (envelope included).
+/// A `WatchEvent` message with an encoded document, which includes its envelope.
 pub fn watch_event(event_type: &str, document: &[u8]) -> Vec<u8> {
     let mut buf = RevBuf::with_capacity(document.len() + 64);
     let mark = buf.mark();
@@ -15,7 +15,7 @@ pub fn watch_event(event_type: &str, document: &[u8]) -> Vec<u8> {
     buf.into_vec()
 }
 
-/// One frame of a watch stream: length and event.
+/// One frame of a watch stream: the length and the event.
 pub fn watch_frame(event_type: &str, document: &[u8]) -> Vec<u8> {
     let event = watch_event(event_type, document);
     let mut out = Vec::with_capacity(event.len() + 4);
@@ -24,7 +24,7 @@ pub fn watch_frame(event_type: &str, document: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Splits the first whole frame off a buffer: the frame's body and how many bytes to consume. `None`: more is needed.
+/// Splits the first complete frame off a buffer. Returns its body and the number of bytes to consume, or `None` if it is not complete.
 pub fn frame(buffer: &[u8]) -> Result<Option<(&[u8], usize)>, DecodeError> {
     let Some(head) = buffer.first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_be_bytes(*head) as usize;

@@ -1,11 +1,11 @@
-//! The protobuf wire format: a bounded reader, and a buffer that is filled from its end, so that a message's length is known
-//! when it is written.
+//! The protobuf wire format: a bounded reader, and a buffer that is filled from its end, so that a message's length is known when it is
+//! written.
 use crate::DecodeError;
 
-/// Nesting of groups that is skipped.
+/// The nesting depth of groups that are skipped.
 const GROUP_DEPTH_MAX: usize = 64;
 
-/// How a field's bytes are delimited (protobuf encoding, "wire types"); groups are only skipped.
+/// The encoding of a field's bytes ("wire types" in the protobuf encoding). Groups are only skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wire {
     Varint,
@@ -48,7 +48,7 @@ impl<'a> Reader<'a> {
         self.pos >= self.data.len()
     }
 
-    /// The next field's number and wire type; `None` at the end.
+    /// The next field's number and wire type, or `None` at the end.
     pub(super) fn tag(&mut self) -> Result<Option<(u32, Wire)>, DecodeError> {
         if self.at_end() {
             return Ok(None);
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(*bytes))
     }
 
-    /// Skips a field's value.
+    /// Skips the value of a field.
     pub(super) fn skip(&mut self, wire: Wire) -> Result<(), DecodeError> {
         self.skip_nested(wire, 0)
     }
@@ -129,7 +129,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A buffer written from its end towards its start.
+/// A buffer that is written from its end towards its start.
 pub(super) struct RevBuf {
     data: Vec<u8>,
     start: usize,
@@ -150,7 +150,7 @@ impl RevBuf {
         self.data
     }
 
-    /// Bytes written so far.
+    /// The number of bytes written so far.
     pub(super) fn mark(&self) -> usize {
         self.data.len() - self.start
     }
@@ -190,7 +190,7 @@ impl RevBuf {
         self.varint(u64::from(number) << 3 | wire.number());
     }
 
-    /// Puts length and tag before everything written since the mark.
+    /// Writes the length and the tag before everything that was written since the mark.
     pub(super) fn close(&mut self, number: u32, mark: usize) {
         self.varint((self.mark() - mark) as u64);
         self.tag(number, Wire::Bytes);

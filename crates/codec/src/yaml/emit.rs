@@ -1,12 +1,12 @@
-//! YAML output in the layout `sigs.k8s.io/yaml` gives: block style, sequences at their key's indentation, sorted keys.
+//! YAML output in the layout of `sigs.k8s.io/yaml`: block style, sequences at the indentation of their key, sorted keys.
 use super::resolve::{Scalar, resolve};
 use serde_json::Value;
 
-/// A key of more bytes stands behind `? `, as Go's emitter does it; readers look only 1,024 characters ahead for the colon of
-/// a simple key (YAML 1.2.2, section 7.4.2), and refuse a longer one.
+/// A longer key, in bytes, is written after `? `, as Go's emitter does. Readers look only 1,024 characters ahead for the colon of a
+/// simple key (YAML 1.2.2, section 7.4.2) and refuse a longer one.
 const SIMPLE_KEY_BYTES_MAX: usize = 128;
 
-/// Prints a tree as a YAML document.
+/// Formats a tree as a YAML document.
 pub fn to_yaml(value: &Value) -> String {
     let mut out = String::new();
     match value {
@@ -24,7 +24,7 @@ fn pad(out: &mut String, indent: usize) {
     out.extend(std::iter::repeat_n(' ', indent));
 }
 
-/// `first_inline`: the first key follows on the current line, after `- `.
+/// Writes a mapping. With `first_inline` the first key continues the current line, after `- `.
 fn mapping(out: &mut String, map: &serde_json::Map<String, Value>, indent: usize, first_inline: bool) {
     for (i, (key, value)) in map.iter().enumerate() {
         if i > 0 || !first_inline {
@@ -148,7 +148,7 @@ fn looks_like_time_or_base60(s: &str) -> bool {
         && s.bytes().any(|b| b.is_ascii_digit())
 }
 
-/// Whether text can stand without quotes and is still text when read again.
+/// Whether a string can be written without quotes and is read as a string again.
 fn is_plain(s: &str) -> bool {
     if s.is_empty() || resolve(s) != Scalar::Text || looks_like_time_or_base60(s) {
         return false;

@@ -1,31 +1,31 @@
-//! The text of a document as the parser reads it, with an end to what the parser may look ahead. Whether a flow collection is the key
-//! of a mapping shows only behind its end, so the parser keeps its tokens until then, each many times as large as its text.
+//! The input of the YAML parser, which bounds how far the parser may look ahead. The parser learns only after the end of a flow
+//! collection whether it is the key of a mapping. Until then it keeps the tokens, each of which is many times as large as its text.
 use std::cell::Cell;
 use std::rc::Rc;
 
 use saphyr_parser::input::SkipTabs;
 use saphyr_parser::{Input, StrInput};
 
-/// Characters that begin or part tokens, within what the parser reads for one event.
+/// The most indicator characters, which begin or separate tokens, that the parser may read for one event.
 pub(super) const INDICATORS_MAX: usize = 40_000;
 
-/// What the parser has read since the last event.
+/// The number of indicators that the parser has read since the last event.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ahead(Rc<Cell<usize>>);
 
 impl Ahead {
-    /// An event came: whether there were more indicators before it than may be.
+    /// Called at each event. Returns whether there were too many indicators before it.
     pub fn ends(&self) -> bool {
         self.0.replace(0) > INDICATORS_MAX
     }
 }
 
-/// The text. Where too much is looked at for one event, it ends: the parser gives up, and its caller asks [`Ahead`].
+/// The input. If the parser reads too much for one event, the input ends: the parser fails, and its caller checks [`Ahead`].
 pub(super) struct Text<'a> {
     text: StrInput<'a>,
     ahead: Ahead,
-    /// Whether the character that is skipped next is one of a literal text, which is a single token whatever is in it: the parser asks
-    /// only there, and before each of them, how much of the text it has got.
+    /// Whether the next skipped character belongs to a literal block scalar, which is a single token whatever it contains. Only there, and
+    /// before each character, the parser calls `buf_is_empty`.
     literal: Cell<bool>,
 }
 
@@ -47,14 +47,14 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Everything is asked of the text itself, which answers faster than the ways that hold for any input.
-macro_rules! ask {
+/// Forwards calls to the string input, whose implementations are faster than the trait's default ones.
+macro_rules! forward {
     ($($name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)*) => {
         $(#[inline] fn $name(&self $(, $arg: $ty)*) $(-> $out)? { self.text.$name($($arg),*) })*
     };
 }
 
-macro_rules! go_on {
+macro_rules! forward_mut {
     ($($name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)*) => {
         $(#[inline] fn $name(&mut self $(, $arg: $ty)*) $(-> $out)? { self.text.$name($($arg),*) })*
     };
@@ -76,7 +76,7 @@ impl Input for Text<'_> {
         self.text.buf_is_empty()
     }
 
-    ask! {
+    forward! {
         buflen() -> usize;
         bufmaxlen() -> usize;
         peek() -> char;
@@ -100,7 +100,7 @@ impl Input for Text<'_> {
         next_is_alpha() -> bool;
     }
 
-    go_on! {
+    forward_mut! {
         lookahead(count: usize);
         raw_read_ch() -> char;
         raw_read_non_breakz_ch() -> Option<char>;
@@ -129,10 +129,10 @@ mod tests {
             check(&format!("a:\n- [{}]\n", part.repeat(50_000)), Some(MANY));
         }
         check(&format!("a: [{}b]\n", "a,".repeat(19_000)), None);
-        // Each of many small ones is an event of its own, and a literal text is no collection.
+        // Each of many small collections is an event, and a literal block scalar is not a collection.
         check(&"- [a, {b: c}]\n".repeat(30_000), None);
         check(&format!("a: |\n  {}\n", "{\"a\":[1]},".repeat(100_000)), None);
-        // Deeper than the parser looks ahead, and a line for each.
+        // The nesting is deeper than the parser's buffer, with one line for each level.
         let deep = " ".repeat(40);
         check(&format!("a: |\n{}", format!("{deep}\"a\": [1],\n").repeat(30_000)), None);
     }

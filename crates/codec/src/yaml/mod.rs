@@ -1,8 +1,8 @@
-//! YAML as `sigs.k8s.io/yaml` understands it: YAML 1.1 scalars, merge keys, keys turned into strings, converted to JSON
-//! and decoded by the same rules as JSON. Size, nesting and what aliases may expand to are bounded.
+//! YAML as `sigs.k8s.io/yaml` reads it: YAML 1.1 scalars, merge keys, and keys converted to strings. A document is converted to JSON
+//! and decoded by the rules of JSON. Its size, its nesting and the expansion of its aliases are bounded.
 //!
-//! An anchored node is not copied: its parser events are kept, once however many anchors lie within each other, and an alias
-//! plays them again. So an alias costs what the node itself costs, and is charged for it.
+//! An anchored node is not copied. Its parser events are recorded once, however the anchors are nested, and an alias replays them. An
+//! alias therefore costs what its node costs, and is charged for it.
 mod emit;
 mod input;
 mod resolve;
@@ -22,13 +22,12 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Value};
 use std::{borrow::Cow, collections::HashMap, ops::Range};
 
-/// A YAML document as JSON.
+/// A YAML document converted to JSON.
 #[derive(Debug, Clone, Default)]
 pub struct Converted {
     /// The document as compact JSON with sorted keys.
     pub json: Vec<u8>,
-    /// Keys set more than once, as the strict YAML decoder reports them, at most [`STRICT_ERRORS_MAX`]; the last value of
-    /// a key counts.
+    /// The duplicate keys as the strict YAML decoder reports them, at most [`STRICT_ERRORS_MAX`]. The last value of a key counts.
     pub duplicates: Vec<String>,
 }
 
@@ -44,19 +43,19 @@ pub fn decode(ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, 
     Ok(decoded)
 }
 
-/// Converts the first document of a YAML text to JSON.
+/// Converts the first document of a YAML stream to JSON.
 pub fn to_json(data: &[u8]) -> Result<Converted, DecodeError> {
     let (value, duplicates) = to_value(data)?;
     Ok(Converted { json: crate::canonical_json(&value), duplicates })
 }
 
-/// Converts the first document of a YAML text to a tree; also gives the duplicate keys. JSON is YAML, and most clients send
-/// it: where it reads as JSON without a finding it is not read event by event.
+/// Converts the first document of a YAML stream to a tree, and returns the duplicate keys. JSON is YAML, and most clients send it, so
+/// input that is valid JSON without findings is decoded directly as JSON.
 pub fn to_value(data: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
     to_value_within(data, Limits::DOCUMENT)
 }
 
-/// The same within other limits.
+/// Converts the first document of a YAML stream within the given limits; see [`to_value`].
 ///
 /// # Errors
 /// See [`DecodeError`].
@@ -73,7 +72,7 @@ pub fn to_value_within(data: &[u8], limits: Limits) -> Result<(Value, Vec<String
     events_to_value(data, limits)
 }
 
-/// The same by YAML's events alone.
+/// Converts a document with the YAML parser only.
 fn events_to_value(data: &[u8], limits: Limits) -> Result<(Value, Vec<String>), DecodeError> {
     let text = std::str::from_utf8(data).map_err(|_| DecodeError::Yaml("yaml: invalid UTF-8".into()))?;
     if let Some(line) = tab_before_all(text) {
@@ -97,7 +96,7 @@ fn events_to_value(data: &[u8], limits: Limits) -> Result<(Value, Vec<String>), 
     Ok((value, loader.duplicates))
 }
 
-/// The line of a tab that stands before anything else in its line, and before the document begins.
+/// The line of a tab that is the first character of its line, before the document begins.
 fn tab_before_all(text: &str) -> Option<usize> {
     let mut lines = text.lines().map(|line| line.trim_start_matches(' ')).enumerate();
     let (at, first) = lines.find(|(_, line)| !line.is_empty() && !line.starts_with('#'))?;
@@ -108,19 +107,19 @@ struct Loader<'a> {
     parser: Parser<'a, Text<'a>>,
     ahead: Ahead,
     text: &'a str,
-    /// Where the last alias stands in the text, in characters.
+    /// The position of the last alias in the text, in characters.
     alias_at: usize,
-    /// The events of all anchored nodes, with their lines.
+    /// The recorded events of all anchored nodes, with their lines.
     tape: Vec<(Event<'a>, usize)>,
-    /// Anchored nodes that are being read; the tape runs while there are any.
+    /// The number of anchored nodes that are being read. Events are recorded while there are any.
     open_anchors: usize,
-    /// Where on the tape each anchored node is.
+    /// The range on the tape of each anchored node.
     anchors: HashMap<usize, Range<usize>>,
-    /// What is left of the nodes that aliases stand for; the innermost is last.
+    /// The remaining ranges of the nodes that aliases replay. The innermost is last.
     replays: Vec<Range<usize>>,
-    /// What the whole document costs.
+    /// The budget of the whole document.
     budget: Budget,
-    /// What aliases add to it.
+    /// The budget of what aliases add to it.
     aliases: Budget,
     duplicates: Vec<String>,
 }
@@ -133,15 +132,15 @@ struct Node {
 }
 
 fn error(line: usize, message: &str) -> DecodeError {
-    // Upstream's parser counts from nought and takes the first line for none.
+    // Upstream's parser counts lines from zero and prints no line for the first one.
     match line {
         0 | 1 => DecodeError::Yaml(format!("yaml: {message}")),
         line => DecodeError::Yaml(format!("yaml: line {line}: {message}")),
     }
 }
 
-/// A text that is no YAML: upstream's library does not say what it was reading, and its parser, unlike its scanner, counts lines
-/// from nought.
+/// The error for invalid YAML. Upstream's library does not print what it was reading, and its parser, unlike its scanner, counts lines
+/// from zero.
 fn malformed(line: usize, info: &str) -> DecodeError {
     match (info.split_once(", "), line.saturating_sub(1)) {
         (Some((reading, why)), 0) if reading.starts_with("while parsing ") => error(0, why),
@@ -158,7 +157,7 @@ fn excessive_aliasing(_: crate::Exceeded) -> DecodeError {
 }
 
 impl<'a> Loader<'a> {
-    /// The next event and its line, from the node that an alias stands for or from the text.
+    /// The next event and its line, from a replayed node or from the text.
     fn next(&mut self) -> Result<(Event<'a>, usize), DecodeError> {
         if let Some(replay) = self.replays.last_mut() {
             let at = replay.next().ok_or_else(|| error(0, "did not find expected node content"))?;
@@ -192,7 +191,7 @@ impl<'a> Loader<'a> {
     }
 
     fn record(&mut self, event: &Event<'a>, line: usize) -> Result<(), DecodeError> {
-        // Text that needed no unescaping is borrowed from the document.
+        // A string without escapes is borrowed from the document.
         let text = if let Event::Scalar(Cow::Owned(text), ..) = event { text.len() } else { 0 };
         self.budget.bytes(2 * size_of::<(Event<'a>, usize)>() + text)?;
         self.tape.push((event.clone(), line));
@@ -217,7 +216,7 @@ impl<'a> Loader<'a> {
             }
             _ => 0,
         };
-        // While an alias is played, what it plays is on the tape already.
+        // While an alias is replayed, its events are on the tape already.
         if anchor == 0 || !self.replays.is_empty() {
             return self.content(event, line);
         }
@@ -240,7 +239,7 @@ impl<'a> Loader<'a> {
                 self.replays.push(events.clone());
                 let (event, line) = self.next()?;
                 let node = self.content(event, line)?;
-                // The node has been read to its end.
+                // All events of the node have been replayed.
                 self.replays.pop();
                 Ok(node)
             }
@@ -254,7 +253,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The anchor that the last alias names is not known yet: the alias stands within it.
+    /// The error for an alias within its own anchor, whose node is not recorded yet.
     fn contains_itself(&self) -> DecodeError {
         let from = self.text.chars().skip(self.alias_at).skip_while(|c| *c == '*');
         let name: String =
@@ -296,7 +295,7 @@ impl<'a> Loader<'a> {
             let name = key_name(&key)?;
             self.budget.member(map.len(), &name)?;
             if map.contains_key(&name) && self.duplicates.len() < STRICT_ERRORS_MAX {
-                // Shown as Go shows the key that was read, of which JSON makes a text only later.
+                // The key is shown as Go prints it, before its conversion to a JSON string.
                 let shown = if key.value.is_string() { crate::scalar::go_quote(&name) } else { name.clone() };
                 self.duplicates.push(format!("line {}: key {shown} already set in map", key.line));
             }
@@ -378,14 +377,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_reads_the_same_by_either_reader() {
+    fn both_readers_agree_on_json() {
         for text in [
             r#"{}"#,
             r#"{"a":null,"b":[],"c":{"d":[1,-2,{"e":true}]},"f":"","g":"\u00e9\n\"\\/"}"#,
             r#"{"n":[0,1.5,1.0,-0.25,1e3,2E-2,9007199254740993,9223372036854775807,-9223372036854775808]}"#,
             "{\n  \"a\": \"x: y # z\",\n\t\"b\" : \"no\", \"c\": \"1\" }\n",
             "{\"a\": \"\u{e9}\u{1F600}\"}",
-            // Not JSON, or with findings: YAML's reader has the word.
+            // This is not JSON, or has findings, so the YAML parser reads it.
             r#"{"a":1,"a":2}"#,
             "{a: 1, b: yes}",
             "{\"a\": 1}\n---\n{\"b\": 2}\n",
@@ -396,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_key_is_written_so_that_it_can_be_read() {
+    fn a_long_key_is_written_so_that_readers_accept_it() {
         let long = "k".repeat(2000);
         for value in [
             serde_json::json!("text"),

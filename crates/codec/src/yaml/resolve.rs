@@ -1,4 +1,4 @@
-//! What a plain YAML 1.1 scalar is.
+//! Resolves plain YAML 1.1 scalars.
 
 /// A resolved plain scalar.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -12,7 +12,7 @@ pub(super) enum Scalar {
     Merge,
 }
 
-/// Resolves a plain scalar as go-yaml v2 does; timestamps stay text.
+/// Resolves a plain scalar as go-yaml v2 does. Timestamps stay strings.
 pub(super) fn resolve(text: &str) -> Scalar {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Scalar::Null,

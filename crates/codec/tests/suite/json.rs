@@ -1,4 +1,4 @@
-//! JSON and YAML decoding: canonical form, strict findings, type errors and limits, in upstream's words.
+//! JSON and YAML decoding: canonical form, strict findings, type errors and limits, with upstream's texts.
 use kelson_codec::{DecodeError, Decoded, Encoding, NESTING_DEPTH_MAX, TypeMeta, decode, peek, proto};
 use kelson_schema::{Schema, TypeId};
 use serde_json::{Value, json};

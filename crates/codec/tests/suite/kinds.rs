@@ -1,5 +1,5 @@
-//! Every served kind with every field set, and a stateful set as people write them, through all three encodings: the same
-//! tree comes out, and the same bytes of it.
+//! Every served kind with every field set, and a typical stateful set, through all three encodings: the tree and its bytes stay the
+//! same.
 use kelson_codec::{Encoding, decode, encode};
 use kelson_schema::{Schema, TypeId, resource, sample};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn round_trips(what: &str, ty: TypeId, object: &Value) {
         let bytes = encode(encoding, Some(ty), &before).unwrap_or_else(|e| panic!("{what}: {encoding:?}: {e}"));
         let decoded = decode(encoding, Some(ty), &bytes, true).unwrap_or_else(|e| panic!("{what}: {encoding:?}: {e}"));
         assert!(decoded.strict.is_empty(), "{what}: {encoding:?}: {}", decoded.strict);
-        // Protobuf carries no kinds of objects within others: whoever reads knows them.
+        // Protobuf does not carry the kinds of embedded objects: the reader knows them.
         if encoding == Encoding::Protobuf {
             assert_eq!(plain(&decoded.value, 0), plain(object, 0), "{what}: {encoding:?}");
         } else {
@@ -22,7 +22,7 @@ fn round_trips(what: &str, ty: TypeId, object: &Value) {
     }
 }
 
-/// Without the kinds of objects within the object.
+/// The value without the kinds of embedded objects.
 fn plain(value: &Value, depth: usize) -> Value {
     match value {
         Value::Object(members) => {
@@ -50,8 +50,8 @@ fn every_served_kind() {
     assert!(seen > 60, "only {seen} kinds");
 }
 
-/// What no sample has: lists with several elements, both forms of a port, text over lines,
-/// names that look like numbers and booleans.
+/// A stateful set with what no sample has: lists with several elements, both forms of a port, text of several lines, and names that
+/// look like numbers and booleans.
 #[test]
 fn a_whole_stateful_set() {
     let ty = Schema::builtin().by_gvk("apps", "v1", "StatefulSet").expect("the kind");

@@ -1,4 +1,4 @@
-//! Tests of the codec from outside: all encodings of all kinds, negotiation, damaged input.
+//! Tests of the codec's public interface: all encodings of all kinds, negotiation, damaged input.
 
 mod damage;
 mod json;

@@ -1,4 +1,4 @@
-//! Content negotiation: what clients send and what they get.
+//! Content negotiation: the headers that clients send and the encodings that they get.
 use kelson_codec::{Accept, Encoding, TableRequest, media};
 
 const ALL: &[Encoding] = &[Encoding::Json, Encoding::Yaml, Encoding::Protobuf];

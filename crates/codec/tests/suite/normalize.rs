@@ -1,4 +1,4 @@
-//! Normalising a tree where it stands and decoding its JSON are one thing: over all kinds, with every value now and then
+//! Normalizing a tree in place and decoding its JSON have the same result: over all kinds, with every value now and then
 //! missing, zero, null, misspelt, of another type or unknown.
 use kelson_codec::{canonical_json, json, normalize};
 use kelson_schema::{FieldType, Kind, Schema, TypeId};
@@ -75,10 +75,10 @@ impl Maker {
 
 #[test]
 fn normalising_a_tree_is_decoding_its_json() {
-    let (mut sound, mut faulty) = (0, 0);
+    let (mut valid, mut faulty) = (0, 0);
     for seed in 0..6 {
         for (group, version, kind, ty) in Schema::builtin().kinds() {
-            // Most trees are sound in the one half of the rounds, few in the other.
+            // Most trees are valid in the one half of the rounds, few in the other.
             let odd = if seed % 2 == 0 { 4_000 } else { 12 };
             let mut maker = Maker { rng: StdRng::seed_from_u64(seed), odd };
             let value = maker.object(ty, 0);
@@ -88,7 +88,7 @@ fn normalising_a_tree_is_decoding_its_json() {
                 (Ok(a), Ok(b)) => {
                     assert_eq!(a.value, b.value, "{group}/{version} {kind}, seed {seed}: {value}");
                     assert_eq!(a.strict, b.strict, "{group}/{version} {kind}, seed {seed}: {value}");
-                    sound += 1;
+                    valid += 1;
                 }
                 (Err(a), Err(b)) => {
                     assert_eq!(a, b, "{group}/{version} {kind}, seed {seed}: {value}");
@@ -98,5 +98,5 @@ fn normalising_a_tree_is_decoding_its_json() {
             }
         }
     }
-    assert!(sound > 500 && faulty > 100, "{sound} sound and {faulty} faulty trees");
+    assert!(valid > 500 && faulty > 100, "{valid} valid and {faulty} faulty trees");
 }

@@ -1,5 +1,5 @@
-//! Typed decoding: the tree is built canonical, unknown and duplicate fields are noted with their path, and a value of the
-//! wrong type is reported in the words of Go's decoder. Names are case-sensitive, as `sigs.k8s.io/json` has them.
+//! Typed decoding. The tree is built in canonical form, unknown and duplicate fields are noted with their paths, and a value of a wrong
+//! type is reported with the text of Go's decoder. Names are case-sensitive, as in `sigs.k8s.io/json`.
 mod names;
 mod numbers;
 mod peek;
@@ -21,12 +21,12 @@ use numbers::{float, spelled_number, untyped_number};
 pub use peek::peek;
 use peek::text;
 
-/// Decodes a document whose size its reader has bounded; see [`crate::decode`] for those of requests.
+/// Decodes a document whose size its reader has bounded. For bodies of requests see [`crate::decode`].
 pub fn decode(ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
     decode_within(ty, data, strict, &mut Budget::new(Limits::TRUSTED))
 }
 
-/// Decodes a document, or one embedded in another at the depth that the budget has, and charges the budget for it.
+/// Decodes a document, or a document embedded in another at the budget's current depth, and charges the budget for it.
 ///
 /// # Errors
 /// See [`DecodeError`].
@@ -39,7 +39,7 @@ pub fn decode_within(
     document(ty, data, (strict, false), budget)
 }
 
-/// Decodes a document; where it is so asked, floats of unknown type stay floats, whole ones too.
+/// Decodes a document. With `as_spelled`, floats of unknown type stay floats even if they are whole.
 pub(crate) fn document(
     ty: Option<TypeId>,
     data: &[u8],
@@ -62,7 +62,7 @@ pub(crate) fn document(
 }
 
 enum Step<'a> {
-    /// A struct's field: the struct that was being decoded and the field's place in it.
+    /// A field of a struct: the struct's type and the index of the field in it.
     Field(TypeId, usize),
     Key(Cow<'a, str>),
     Index(usize),
@@ -76,9 +76,9 @@ struct Decoder<'a, 'b> {
     /// Whether whole floats of unknown type stay floats.
     as_spelled: bool,
     found: Vec<String>,
-    /// Bytes of the paths of all findings so far, those that repeat one included.
+    /// The bytes of the paths of all findings so far, including repeated findings.
     noted_bytes: usize,
-    /// The first value of a wrong type; decoding goes on to find syntax errors first.
+    /// The first type error. Decoding goes on, because a syntax error takes precedence.
     type_error: Option<String>,
 }
 
@@ -124,7 +124,7 @@ impl<'a> Decoder<'a, '_> {
             if let Some(value) = self.value(field.ty())? {
                 zero::store(&mut map, field, value);
             } else if field.is_pointer() || matches!(field.ty().kind(), Kind::List(_) | Kind::Map(_)) {
-                // An explicit null undoes an earlier value.
+                // An explicit null removes an earlier value.
                 map.remove(field.json());
             }
             self.path.pop();
@@ -133,7 +133,7 @@ impl<'a> Decoder<'a, '_> {
         Ok(map)
     }
 
-    /// A value of a type; `None` for null and for a value of the wrong type (which is remembered).
+    /// Decodes a value of a type. Returns `None` for null and for a value of the wrong type, which is remembered as the type error.
     fn value(&mut self, ty: FieldType) -> Result<Option<Value>, DecodeError> {
         let next = self.lexer.peek();
         let kind = ty.kind();
@@ -204,7 +204,7 @@ impl<'a> Decoder<'a, '_> {
             self.path.pop();
             let value = match value {
                 Some(value) => value,
-                // Protobuf has no absent bytes in a map.
+                // Protobuf has no absent byte strings in a map.
                 None if ty.kind() == Kind::Bytes => Value::String(String::new()),
                 None => self.zero(ty)?,
             };
@@ -213,7 +213,7 @@ impl<'a> Decoder<'a, '_> {
         Ok(out)
     }
 
-    /// What stands for `null` in a list or map.
+    /// The value that replaces `null` in a list or map.
     fn zero(&mut self, ty: FieldType) -> Result<Value, DecodeError> {
         let value = zero::zero(ty);
         self.budget.bytes(tree_bytes(&value))?;
@@ -257,7 +257,7 @@ impl<'a> Decoder<'a, '_> {
         }
     }
 
-    /// A string where Go decodes into a plain `string` of its own.
+    /// Decodes a string where Go decodes into a plain `string`.
     fn plain_string(&mut self) -> Result<Cow<'a, str>, DecodeError> {
         match self.lexer.peek() {
             Some(b'"') => self.lexer.string(),
@@ -309,7 +309,7 @@ impl<'a> Decoder<'a, '_> {
         }
     }
 
-    /// Unions of custom resource schemas. Upstream decodes what is inside them without strictness.
+    /// Decodes the unions of custom resource schemas. Upstream does not decode their content strictly.
     fn schema_union(&mut self, kind: Kind, id: TypeId) -> Result<Option<Value>, DecodeError> {
         let strict = std::mem::replace(&mut self.strict, false);
         let value = match (kind, self.lexer.peek()) {
@@ -355,7 +355,7 @@ impl<'a> Decoder<'a, '_> {
         Ok(value)
     }
 
-    /// Any JSON value. `check` notes duplicate keys.
+    /// Decodes any JSON value. With `check`, duplicate keys are noted.
     fn any(&mut self, check: bool) -> Result<Value, DecodeError> {
         match self.lexer.peek() {
             Some(b'{') => {
@@ -423,7 +423,7 @@ impl<'a> Decoder<'a, '_> {
         }
     }
 
-    /// Remembers the first value of a wrong type, located by the fields around it.
+    /// Remembers the first type error, with the fields around it.
     fn mismatch(&mut self, found: &str, ty: FieldType) {
         if self.type_error.is_some() {
             return;
@@ -439,7 +439,7 @@ impl<'a> Decoder<'a, '_> {
             names.push(ty.json_field(*position).json());
             owner = ty.name();
         }
-        // Of what has an identity, and not of users, it is a type of its own.
+        // In Go the field `uid` of an object has the type `types.UID`; that of a user is a plain string.
         let is_uid = names.last() == Some(&"uid") && !["UserInfo", "SubjectAccessReviewSpec"].contains(&owner);
         let ty = if is_uid { "types.UID".to_owned() } else { go_type(ty).to_string() };
         let names = names.join(".");

@@ -1,7 +1,7 @@
-//! Go's names of types and fields, for findings.
+//! The names of types and fields in Go, for findings.
 use kelson_schema::{FieldType, Kind, TypeId};
 
-/// Bytes of paths after which findings are no longer noted: a key of a megabyte stands in the path of each field below it.
+/// The bytes of paths after which no more findings are noted, since a key of a megabyte is part of the path of each field below it.
 pub(super) const NOTED_BYTES_MAX: usize = 256 * 1024;
 
 pub(super) fn token_name(byte: Option<u8>) -> &'static str {
@@ -25,7 +25,7 @@ pub(super) fn struct_name(id: TypeId) -> String {
     format!("{}.{}", id.package().rsplit('/').next().unwrap_or(""), id.name())
 }
 
-/// The type as Go prints it. Named strings print as `string`: the table does not keep their names.
+/// The type as Go prints it. Named string types print as `string`, because the schema table does not keep their names.
 pub(super) fn go_type(ty: FieldType) -> String {
     match ty.kind() {
         Kind::Bool => "bool".into(),

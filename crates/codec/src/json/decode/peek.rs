@@ -1,11 +1,11 @@
-//! What a document says it is, read before the rest.
+//! Reads the API version and kind of a document before the rest.
 use std::borrow::Cow;
 
 use super::super::lexer::Lexer;
 use super::names::token_name;
 use crate::{DecodeError, TypeMeta};
 
-/// Reads `apiVersion` and `kind`, skipping all else.
+/// Reads `apiVersion` and `kind` and skips everything else.
 pub fn peek(data: &[u8]) -> Result<TypeMeta, DecodeError> {
     let wrap = |e: DecodeError| DecodeError::Json(format!("couldn't get version/kind; json parse error: {e}"));
     let text = text(data);
@@ -57,7 +57,7 @@ pub(super) fn peek_text(text: &str) -> Result<TypeMeta, DecodeError> {
     Ok(found)
 }
 
-/// Go replaces bytes that are not UTF-8.
+/// Decodes bytes as UTF-8. Invalid bytes are replaced, as in Go.
 pub(super) fn text(data: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(data)
 }

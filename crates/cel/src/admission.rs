@@ -1,23 +1,23 @@
-//! The variables that expressions of admission may name: of match conditions, validating and mutating policies
-//! (upstream `k8s.io/apiserver/pkg/admission/plugin/cel`).
+//! The environments of admission expressions, which are those of match conditions and of validating and mutating policies (upstream
+//! `k8s.io/apiserver/pkg/admission/plugin/cel`).
 use std::sync::OnceLock;
 
 use crate::types::decl::{DeclType, Format, ListKind};
 use crate::types::ty::Type;
 use crate::{Env, EnvBuilder, Program, authorizer_type, request_resource_type};
 
-/// What an expression may name beside the objects, the request and its namespace.
+/// The variables and types that an expression may use in addition to the objects, the request and its namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// `params`: the policy has a kind of parameters.
+    /// Whether `params` is a variable: the policy has a `paramKind`.
     pub params: bool,
-    /// `authorizer`: what the user may do can be asked.
+    /// Whether `authorizer` is a variable, which checks the user's permissions.
     pub authorizer: bool,
-    /// Mutations can be made: `Object{…}`, `JSONPatch{…}`.
+    /// Whether mutations can be constructed: `Object{…}` and `JSONPatch{…}`.
     pub mutations: bool,
 }
 
-/// The environment of an extent, without `variables`.
+/// The environment of an extent, without the variable `variables`.
 pub fn env(extent: Extent) -> &'static Env {
     static ENVS: [OnceLock<Env>; 8] = [const { OnceLock::new() }; 8];
     let Extent { params, authorizer, mutations } = extent;
@@ -43,10 +43,10 @@ pub fn env(extent: Extent) -> &'static Env {
     })
 }
 
-/// Compiles an expression whose value must be of one of these types.
+/// Compiles an expression whose value must be of one of the types `wanted`.
 ///
 /// # Errors
-/// What is wrong with it, as clients read it in the cause of a 422.
+/// Returns the text for the cause of a 422 response.
 pub fn compile(env: &Env, source: &str, wanted: &[Type]) -> Result<Program, String> {
     let program = env.compile(source).map_err(|e| match e {
         crate::CompileError::Issues { .. } => format!("compilation failed: {e}"),

@@ -1,5 +1,5 @@
-//! The variable that selectors of devices may name: `device`, with its driver, attributes and capacities (upstream
-//! `k8s.io/dynamic-resource-allocation/cel`). Names without a domain are in the driver's.
+//! The environment of device selectors. The variable `device` has the device's driver, attributes and capacities (upstream
+//! `k8s.io/dynamic-resource-allocation/cel`). A name without a domain belongs to the driver's domain.
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -13,42 +13,42 @@ use crate::value::map::{entry, place};
 use crate::value::opaque::Opaque;
 use crate::{Activation, Budget, Env, Map, Program, Struct, Value};
 
-/// What one evaluation of a selector may cost (`resourceapi.CELSelectorExpressionMaxCost`).
+/// The cost limit for one evaluation of a selector (`resourceapi.CELSelectorExpressionMaxCost`).
 pub const SELECTOR_BUDGET: u64 = 1_000_000;
-/// Most attributes and capacities of a device.
+/// The most attributes and capacities of a device.
 const NAMES_MAX: i64 = 32;
-/// Longest domain, also of a driver.
+/// The longest domain, including the name of a driver, in bytes.
 const DOMAIN_MAX: i64 = 63;
 
-/// A device as selectors see it.
+/// The data of a device that selectors can use.
 #[derive(Clone, Copy, Debug)]
 pub struct Device<'d> {
-    /// The driver's name, which is also the domain of names without one.
+    /// The driver's name, which is also the domain of names without a domain.
     pub driver: &'d str,
-    /// Whether several claims may have it at once.
+    /// Whether several claims may share the device.
     pub allow_multiple_allocations: bool,
-    /// By name, with a domain or without.
+    /// The attributes by name. A name may have a domain.
     pub attributes: &'d BTreeMap<String, Attribute>,
-    /// By name, with a domain or without.
+    /// The capacities by name. A name may have a domain.
     pub capacity: &'d [(&'d str, Quantity)],
 }
 
 /// The value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Attribute {
-    /// `int`, a whole number.
+    /// An `int`.
     Int(i64),
-    /// `bool`, true or false.
+    /// A `bool`.
     Bool(bool),
-    /// `string`, of any text.
+    /// A `string`.
     Text(String),
-    /// `version`, by semver.org.
+    /// A `version` according to semver.org.
     Version(String),
-    /// None that is known here: nothing can be said of a device that has it.
+    /// A value of an unknown type. No selector can be evaluated for a device that has one.
     Unknown,
 }
 
-/// The environment of selectors.
+/// The environment of device selectors.
 fn env() -> &'static Env {
     static ENV: OnceLock<Env> = OnceLock::new();
     ENV.get_or_init(|| {
@@ -67,7 +67,7 @@ fn env() -> &'static Env {
 /// Compiles a selector.
 ///
 /// # Errors
-/// What is wrong with it, in upstream's words.
+/// Returns the error in upstream's words.
 pub fn compile(source: &str) -> Result<Program, String> {
     let program = env().compile(source).map_err(|e| match e {
         crate::CompileError::Issues { .. } => format!("compilation failed: {e}"),
@@ -79,10 +79,10 @@ pub fn compile(source: &str) -> Result<Program, String> {
     }
 }
 
-/// Whether a device is what a selector wants.
+/// Whether a device satisfies a selector.
 ///
 /// # Errors
-/// Why nothing can be said: a missing attribute, a type that does not fit, or the budget.
+/// Returns why the selector cannot be evaluated: a missing attribute, a type mismatch, or the cost limit.
 pub fn matches(program: &Program, device: &Device<'_>) -> Result<bool, String> {
     let mut attributes: BTreeMap<&str, Entries<'_>> = BTreeMap::new();
     for (name, attribute) in device.attributes {
@@ -170,7 +170,7 @@ mod tests {
             ("device.capacity['gpu.example.com'].memory.isGreaterThan(quantity('80Gi'))", Ok(false)),
             ("device.allowMultipleAllocations", Ok(false)),
             ("cel.bind(d, device.attributes['gpu.example.com'], d.healthy && d.cores == 8)", Ok(true)),
-            // A domain that is not there has nothing in it, and yet it is not there.
+            // A missing domain reads as an empty map, but `in` does not find it.
             ("has(device.attributes['nobody.example.com'].model)", Ok(false)),
             ("'nobody.example.com' in device.attributes", Ok(false)),
             ("'gpu.example.com' in device.attributes", Ok(true)),

@@ -1,4 +1,4 @@
-//! What an expression may name: variables with their types. The functions are the same everywhere.
+//! The declarations for expressions: variables with their types. The functions are the same in every environment.
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::types::decl::{DeclKind, DeclType};
 use crate::types::ty::Type;
 use crate::value::error::EvalError;
 
-/// Variables and object types; never changed once built, and cheap to clone.
+/// The variables and object types that an expression may use. An environment is immutable once built, and cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Env(Arc<Inner>);
 
@@ -22,11 +22,11 @@ pub struct Env(Arc<Inner>);
 struct Inner {
     variables: BTreeMap<String, Type>,
     objects: HashMap<Arc<str>, Object>,
-    /// Of the first variable that has a declared type: paths are looked up from here, as upstream does.
+    /// The declared type of the first variable that has one. Paths are resolved from it, as upstream does.
     root: Option<Arc<DeclType>>,
-    /// Whether `Object{…}` and `JSONPatch{…}` make mutations.
+    /// Whether `Object{…}` and `JSONPatch{…}` construct mutations.
     mutations: bool,
-    /// Whether `cel.bind` names a value.
+    /// Whether the macro `cel.bind` is available.
     bindings: bool,
 }
 
@@ -40,17 +40,17 @@ enum Object {
 #[derive(Debug, Default)]
 pub struct EnvBuilder(Inner);
 
-/// Why an expression cannot be used.
+/// Why an expression cannot be compiled.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CompileError {
-    /// It is no expression, or its types do not fit. `Display` is what upstream puts behind `compilation failed: `.
+    /// The expression has syntax or type errors. `Display` gives the text that upstream puts after `compilation failed: `.
     Issues {
-        /// The text that is compiled, for messages.
+        /// The source of the expression, for messages.
         source: String,
-        /// At least one.
+        /// The errors, at least one.
         issues: Vec<Issue>,
     },
-    /// A constant in it has no value. Upstream puts it behind `program instantiation failed: `.
+    /// A constant in the expression cannot be computed. Upstream puts the text after `program instantiation failed: `.
     Instantiation(EvalError),
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for CompileError {
 impl std::error::Error for CompileError {}
 
 impl EnvBuilder {
-    /// A variable of Kubernetes' data. Object types within that have no name yet are named after the variable.
+    /// Declares a variable of Kubernetes' data. Object types in it that have no name yet get names that begin with the variable's.
     pub fn variable(mut self, name: &str, decl: &DeclType) -> Self {
         let decl = Arc::new(decl.named(&format!("{name}Type")));
         let ty = decl.ty();
@@ -74,27 +74,27 @@ impl EnvBuilder {
         self.0.root.get_or_insert(decl);
         self
     }
-    /// A variable that may be absent, as `oldSelf` where `optionalOldSelf` is set. Its type must be that of a variable
-    /// declared before, for both to be compared: then it is given by that variable's name.
+    /// Declares an optional variable, such as `oldSelf` with `optionalOldSelf`. It has the type of the variable `other`, which must be
+    /// declared already, so that the two can be compared.
     pub fn optional_of(mut self, name: &str, other: &str) -> Self {
         if let Some(ty) = self.0.variables.get(other).cloned() {
             self.0.variables.insert(name.into(), Type::optional(ty));
         }
         self
     }
-    /// A variable of the same type as one declared before, as `oldSelf` beside `self`.
+    /// Declares a variable with the type of one that is declared already, such as `oldSelf` for `self`.
     pub fn same_as(mut self, name: &str, other: &str) -> Self {
         if let Some(ty) = self.0.variables.get(other).cloned() {
             self.0.variables.insert(name.into(), ty);
         }
         self
     }
-    /// A variable of any type, such as the authorizer ([`authorizer_type`]).
+    /// Declares a variable of any type, such as the authorizer ([`authorizer_type`]).
     pub fn typed(mut self, name: &str, ty: Type) -> Self {
         self.0.variables.insert(name.into(), ty);
         self
     }
-    /// `variables`, whose fields are named expressions of these types.
+    /// Declares `variables`, whose fields are named expressions of these types.
     pub fn named_expressions<'n>(mut self, fields: impl IntoIterator<Item = (&'n str, Type)>) -> Self {
         let name: Arc<str> = "kubernetes.variables".into();
         let fields = fields.into_iter().map(|(n, ty)| (n.to_owned(), ty)).collect();
@@ -102,17 +102,17 @@ impl EnvBuilder {
         self.0.variables.insert("variables".into(), Type::Object(name));
         self
     }
-    /// With the constructors of mutating policies: `Object{…}` and what is within, `JSONPatch{…}`.
+    /// Adds the constructors of mutating policies: `Object{…}`, the types of its fields, and `JSONPatch{…}`.
     pub fn mutations(mut self) -> Self {
         self.0.mutations = true;
         self
     }
-    /// With the macro `cel.bind(name, value, result)`.
+    /// Adds the macro `cel.bind(name, value, result)`.
     pub fn bindings(mut self) -> Self {
         self.0.bindings = true;
         self
     }
-    /// Fixes what was declared; expressions are compiled against it.
+    /// Builds the environment, with which expressions are compiled.
     pub fn build(self) -> Env {
         Env(Arc::new(self.0))
     }
@@ -134,11 +134,11 @@ pub fn request_resource_type() -> Type {
 }
 
 impl Env {
-    /// An empty environment to add to.
+    /// Starts an empty environment.
     pub fn builder() -> EnvBuilder {
         EnvBuilder::default()
     }
-    /// More variables for the same: what is built does not change this one.
+    /// Starts an environment with these declarations. This environment does not change.
     pub fn extend(&self) -> EnvBuilder {
         let inner = &*self.0;
         let objects = inner.objects.iter().map(|(name, object)| {
@@ -162,8 +162,7 @@ impl Env {
         &*self.0
     }
 
-    /// Checks an expression and makes it ready to be evaluated. Whether its type is what is wanted is for the caller to see
-    /// ([`Program::output_type`]).
+    /// Checks an expression and prepares it for evaluation. The caller checks the type of its value ([`Program::output_type`]).
     pub fn compile(&self, source: &str) -> Result<Program, CompileError> {
         let issues = |issues| CompileError::Issues { source: source.to_owned(), issues };
         let parsed = syntax::parse_with(source, self.0.bindings).map_err(issues)?;
@@ -195,14 +194,14 @@ impl Scope for Inner {
     }
 }
 
-/// Types of mutations: `JSONPatch`, and `Object` with the path of the field it is for (`Object.spec.template`).
+/// Whether a name is a type of mutations: `JSONPatch`, or `Object` with the path of a field (`Object.spec.template`).
 fn is_mutation(name: &str) -> bool {
     name == "JSONPatch" || name == "Object" || name.starts_with("Object.")
 }
 
 fn mutation_field(object: &str, field: &str) -> Option<Type> {
     if object != "JSONPatch" {
-        // Which fields there are is found out when the mutation is applied.
+        // The fields are checked when the mutation is applied.
         return Some(Type::Dyn);
     }
     match field {

@@ -1,8 +1,8 @@
-//! Kelson cel: the Common Expression Language exactly as Kubernetes 1.36 uses it. Parsing, checking against declared types,
-//! what an expression can cost and does cost, evaluation over JSON where it lies, and the libraries of Kubernetes'
-//! environment. No sockets, no clock, no async; whoever may be asked (the authorizer) is a trait.
+//! The Common Expression Language (CEL) as Kubernetes 1.36 uses it: parsing, checking against declared types, the estimated and the
+//! actual cost of an expression, evaluation directly on JSON, and the libraries of Kubernetes' environment. This crate uses no sockets,
+//! no clock and no async code; the authorizer that an expression may call is a trait.
 //!
-//! An [`Env`] declares variables, [`Env::compile`] makes a [`Program`], [`Program::eval`] evaluates it with an [`Activation`]
+//! An [`Env`] declares variables, [`Env::compile`] makes a [`Program`], and [`Program::eval`] evaluates it with an [`Activation`]
 //! within a [`Budget`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -1,13 +1,13 @@
-//! Expressions over schemas and objects, with what the reference says of each: whether it holds, what it costs, what it can cost
-//! at most, or a part of its error. A line of `facts/expressions.jsonl` is a schema with its object and their expressions.
-//! What is known to differ is listed here, with the reason.
+//! Expressions over schemas and objects, with Kubernetes' result for each: its value, its actual cost, its maximum cost, or a part of its
+//! error. A line of `facts/expressions.jsonl` is a schema with its object and their expressions. Known differences are listed here with
+//! their reasons.
 use kelson_cel::{
     Activation, Budget, CompileError, DeclType, Env, EvalError, Format, ListKind, PER_CALL_LIMIT, REQUEST_BUDGET, Type,
     Value,
 };
 use serde_json::{Value as Json, json};
 
-/// Expressions that differ from the reference, and why.
+/// Expressions whose results differ from Kubernetes, with the reason.
 const KNOWN: &[(&str, &str)] = &[
     (
         "self.val3 == 340282346638528859811704183484516925440.000000 && 340282346638528859811704183484516925440.000000 == \
@@ -17,7 +17,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("self.objs[0][0].k! == '1'", "words of a syntax error after a complete expression: 'extraneous' for 'mismatched'"),
 ];
 
-/// The type of a place by its schema; none for what expressions cannot see.
+/// The type that a schema declares. `None` for values that expressions cannot use.
 fn decl(schema: &Json, root: bool) -> Option<DeclType> {
     let n = |key: &str| schema[key].as_i64();
     let nullable = schema["nullable"].as_bool().unwrap_or(false);
@@ -131,7 +131,7 @@ fn hold_here_too() {
             let mut differ = |what: String| wrong.push(format!("{expression}\n    {what}"));
             if let Some(error) = expected["error"].as_str() {
                 count += 1;
-                // What the validator of custom resources puts before and behind is not said here.
+                // The text that the validator of custom resources adds around the error is not part of it here.
                 let error = error.strip_prefix("compile error: ").unwrap_or(error);
                 let error = error.split(" evaluating rule: ").next().unwrap_or_default();
                 match &found.outcome {

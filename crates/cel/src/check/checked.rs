@@ -1,4 +1,4 @@
-//! What checking an expression comes to.
+//! The result of checking an expression.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -6,15 +6,15 @@ use crate::library::Overload;
 use crate::syntax::expr::{Expr, Id};
 use crate::types::ty::Type;
 
-/// An expression that was checked.
+/// A checked expression.
 #[derive(Debug)]
 pub(crate) struct Checked {
     pub root: Expr,
-    /// By node id.
+    /// The types of the nodes, by node ID.
     pub types: Vec<Type>,
     pub overloads: HashMap<Id, Vec<&'static Overload>>,
-    /// Nodes that name a type, by the type's name.
+    /// The names of types, by the IDs of the nodes that refer to them.
     pub type_names: HashMap<Id, Arc<str>>,
-    /// Variables of the scope that are used, and the fields that are selected of each.
+    /// The used variables of the scope, each with the fields that are selected from it.
     pub used: BTreeMap<String, BTreeSet<String>>,
 }

@@ -1,4 +1,4 @@
-//! The type checker. It rewrites what turns out to be a dotted name, and notes for each call which overloads it can mean.
+//! The type checker. It resolves dotted names and rewrites their nodes, and notes the possible overloads of each call.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -11,17 +11,17 @@ use crate::syntax::expr::{Call, Entry, Expr, Fold, Id, Kind, Literal, StructLite
 use crate::syntax::source::Issue;
 use crate::types::ty::Type;
 
-/// What names mean outside of the expression.
+/// The declarations outside of an expression.
 pub(crate) trait Scope {
     /// The type of a variable.
     fn variable(&self, name: &str) -> Option<&Type>;
-    /// The type of an object type's field: nothing known of the type, or of the field.
+    /// The type of a field of an object type. The result distinguishes an unknown type from an unknown field.
     fn field(&self, object: &str, field: &str) -> Option<Option<Type>>;
-    /// Whether `name{…}` makes an object of that type.
+    /// Whether `name{…}` constructs an object of that type.
     fn constructible(&self, name: &str) -> bool;
 }
 
-/// Checks a tree in a scope; nothing is reported twice, and all that can be told is told.
+/// Checks a tree in a scope. All errors are reported, each of them once.
 pub(crate) fn check(parsed: Parsed, scope: &dyn Scope) -> Result<Checked, Vec<Issue>> {
     let Parsed { mut root, places } = parsed;
     let mut checker = Checker {
@@ -86,7 +86,7 @@ impl Checker<'_> {
         ty
     }
 
-    /// What a name means: a variable of a loop, of the scope, or a type.
+    /// Resolves a name: a variable of a loop, a variable of the scope, or a type.
     fn resolve(&mut self, id: Id, name: &str) -> Option<Type> {
         let name = name.strip_prefix('.').unwrap_or(name);
         if let Some((_, ty)) = self.locals.iter().rev().find(|(n, _)| n == name) {
@@ -111,7 +111,7 @@ impl Checker<'_> {
 
     fn select(&mut self, expr: &mut Expr) -> Type {
         let id = expr.id;
-        // A dotted name may be one name as a whole.
+        // A dotted name may be a single declared name.
         if let Some(name) = expr.qualified()
             && let Some(ty) = self.resolve(id, &name)
         {
@@ -123,7 +123,7 @@ impl Checker<'_> {
         if *test { Type::Bool } else { self.unifier.resolve(&ty, false) }
     }
 
-    /// The type of `operand.field`; with `optional`, of `operand.?field`.
+    /// The type of `operand.field`, or with `optional` of `operand.?field`.
     fn field(&mut self, id: Id, operand: &mut Expr, field: &str, optional: bool) -> Type {
         let operand_type = self.check(operand);
         if let Some(name) = operand.ident()
@@ -200,7 +200,7 @@ impl Checker<'_> {
         self.overload(id, call)
     }
 
-    /// The type of a call by the overloads that its arguments allow.
+    /// The type of a call, from the overloads that accept its arguments.
     fn overload(&mut self, id: Id, call: &Call) -> Type {
         let args: Vec<&Expr> = call.target.iter().chain(&call.args).collect();
         let types: Vec<Type> = args.iter().map(|a| self.types[a.id as usize].clone().unwrap_or(Type::Dyn)).collect();
@@ -213,7 +213,7 @@ impl Checker<'_> {
             if matches!(call.function.as_str(), "_&&_" | "_||_") {
                 return self.logical(id, overload, &args, &types);
             }
-            // Types without parameters need no copy to be compared.
+            // Types without parameters can be compared without a copy.
             let instance;
             let (wanted, made) = if overload.parametric {
                 let mut all = overload.args.clone();
@@ -262,7 +262,7 @@ impl Checker<'_> {
         Type::Bool
     }
 
-    /// What `?element` holds; it must be an optional.
+    /// The type of the value in `?element`, which must be an optional.
     fn unwrapped(&mut self, id: Id, ty: Type) -> Type {
         let (inner, was_optional) = ty.unwrap_optional();
         let inner = inner.clone();
@@ -272,7 +272,7 @@ impl Checker<'_> {
         inner
     }
 
-    /// The type of elements so far and one more.
+    /// The common type of the elements so far and one more element.
     fn join(&mut self, so_far: Option<Type>, next: Type) -> Type {
         match so_far {
             None => next,
@@ -283,7 +283,7 @@ impl Checker<'_> {
                     next
                 }
             }
-            // Only arguments of `format` may differ, which is looked at when all types are known.
+            // Only arguments of `format` may have different types. They are checked when all types are known.
             Some(_) => Type::Dyn,
         }
     }
@@ -403,7 +403,7 @@ fn literal_type(literal: &Literal) -> Type {
     }
 }
 
-/// Types that expressions can name.
+/// The types that expressions can refer to by name.
 fn named_type(name: &str) -> Option<Type> {
     Some(match name {
         "bool" => Type::Bool,

@@ -1,5 +1,5 @@
-//! What can be said of constants before they are evaluated: patterns, timestamps and durations must be readable, elements of
-//! a list literal of one type.
+//! Checks of constants before evaluation: patterns, timestamps and durations must be valid, and the elements of a list literal must
+//! have one type.
 use super::checked::Checked;
 use crate::library::{format, regex};
 use crate::syntax::expr::{Expr, Id, Kind, Literal};
@@ -24,7 +24,7 @@ impl<'c> Validator<'c> {
         self.issues.push(Issue { offset: Some(self.places[id as usize]), message });
     }
 
-    /// Arguments of `format` may be of any types.
+    /// Whether a list is an argument of `format`, whose elements may have different types.
     fn visit(&mut self, expr: &'c Expr, formatted: bool) {
         let mut formatted = formatted;
         match &expr.kind {
@@ -99,7 +99,7 @@ impl<'c> Validator<'c> {
     }
 }
 
-/// Whether two types are the same; object types by their name.
+/// Whether two types are equal. Object types are compared by name.
 fn same(a: &Type, b: &Type) -> bool {
     match (a, b) {
         (Type::List(x), Type::List(y)) | (Type::Optional(x), Type::Optional(y)) => same(x, y),

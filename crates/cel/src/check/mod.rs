@@ -1,4 +1,4 @@
-//! What type an expression has, and what is wrong with it before it is ever evaluated.
+//! Type checking: the type of an expression, and its errors before any evaluation.
 mod checked;
 mod checker;
 mod literals;

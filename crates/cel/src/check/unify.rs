@@ -1,13 +1,13 @@
-//! Whether one type can stand for another, and what that says of types not known yet.
+//! Unification: whether one type can be used as another, and what follows for type variables.
 use std::sync::Arc;
 
 use crate::types::ty::Type;
 
-/// What is known of the types to be found out. A failed attempt leaves nothing behind.
+/// The bindings of type variables. A failed attempt is rolled back.
 #[derive(Default)]
 pub(super) struct Unifier {
     found: Vec<Option<Type>>,
-    /// What was there before each change, to go back.
+    /// The previous bindings, in the order of the changes, for rolling back.
     trail: Vec<(u32, Option<Type>)>,
 }
 
@@ -42,7 +42,7 @@ impl Unifier {
         done
     }
 
-    /// Whether a value of type `b` can be where `a` is wanted.
+    /// Whether a value of type `b` can be used where `a` is expected.
     pub fn assignable(&mut self, a: &Type, b: &Type) -> bool {
         self.attempt(|u| u.unify(a, b))
     }
@@ -74,7 +74,7 @@ impl Unifier {
         }
     }
 
-    /// Whether the unknown `var` may be `ty`; and whether something was known of it.
+    /// Tries to use `ty` for the type variable `var`. Returns whether the two are compatible, and whether the variable was bound before.
     fn stand_for(&mut self, ty: &Type, var: &Type) -> (bool, bool) {
         if ty == var {
             return (true, true);
@@ -100,7 +100,7 @@ impl Unifier {
         (true, false)
     }
 
-    /// Whether the unknown is within the type: then the type would have no end.
+    /// Whether the type variable occurs in the type, which would make the type infinite.
     fn occurs(&self, var: &Type, within: &Type) -> bool {
         if var == within {
             return true;
@@ -113,7 +113,7 @@ impl Unifier {
         }
     }
 
-    /// The type with everything known put in; with `to_dyn`, what is not known becomes dyn.
+    /// Replaces the bound type variables in a type. With `to_dyn`, unbound ones become dyn.
     pub fn resolve(&self, ty: &Type, to_dyn: bool) -> Type {
         match ty {
             Type::Var(_) => match self.find(ty) {
@@ -129,7 +129,7 @@ impl Unifier {
         }
     }
 
-    /// An overload's types with new unknowns for its parameters.
+    /// The types of an overload with new type variables for its parameters.
     pub fn instantiate(&mut self, types: &[Type]) -> Vec<Type> {
         let mut letters = Vec::new();
         types.iter().map(|t| self.instance(t, &mut letters)).collect()
@@ -157,12 +157,12 @@ impl Unifier {
     }
 }
 
-/// Types of which `null` is a value.
+/// Whether `null` is a value of the type.
 fn nullable(ty: &Type) -> bool {
     matches!(ty, Type::Object(_) | Type::Opaque(_) | Type::Optional(_) | Type::Duration | Type::Timestamp)
 }
 
-/// Whether the first says no more than the second.
+/// Whether the first type is at most as specific as the second.
 pub(super) fn less_specific(a: &Type, b: &Type) -> bool {
     match (a, b) {
         (Type::Dyn | Type::Var(_) | Type::Param(_), _) => true,

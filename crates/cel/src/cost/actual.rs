@@ -1,4 +1,4 @@
-//! What a call costs with the arguments that it has. Paid before the call, so that what cannot be afforded is not done.
+//! The actual cost of a call with its arguments. It is charged before the call, so that a call over the budget is not made.
 use super::range::scale;
 use super::{LIST, PATTERN, Rule, TEXT};
 use crate::value::error::{EvalError, Result};
@@ -6,7 +6,7 @@ use crate::value::list::MOST;
 use crate::value::opaque::Opaque;
 use crate::value::{List, Value};
 
-/// The size of a value where cel-go's cost tracker asks for it: 1 for what has none.
+/// The size of a value as cel-go's cost tracker determines it. A value without a size has 1.
 fn size(value: &Value<'_>) -> u64 {
     match value {
         Value::Optional(Some(inner)) => size(inner),
@@ -14,7 +14,7 @@ fn size(value: &Value<'_>) -> u64 {
     }
 }
 
-/// The price of a call. The error is for arguments so large that looking at them is refused.
+/// The cost of a call. The error is for arguments so large that they are not inspected.
 pub(crate) fn actual(rule: Rule, args: &[Value<'_>]) -> Result<u64> {
     let first = || args.first().map_or(1, size);
     let second = || args.get(1).map_or(1, size);
@@ -76,7 +76,7 @@ pub(crate) fn actual(rule: Rule, args: &[Value<'_>]) -> Result<u64> {
     })
 }
 
-/// 2, and a bit more where elements are text.
+/// The factor for the length of a list: 2, and a little more if the elements are strings.
 fn text_factor(list: Option<&Value<'_>>) -> f64 {
     let Some(Value::List(list)) = list else { return 2.0 };
     match (!list.is_empty()).then(|| list.get(0)) {
@@ -89,7 +89,7 @@ fn affordable(list: &List<'_>) -> Result<()> {
     if list.len() > MOST { Err(EvalError::CostLimit) } else { Ok(()) }
 }
 
-/// One pass over everything within.
+/// The cost of one pass over a value and everything in it.
 fn traverse(value: &Value<'_>) -> Result<u64> {
     Ok(match value {
         Value::Text(s) => (s.len() as f64 * TEXT) as u64,
@@ -109,7 +109,7 @@ fn traverse(value: &Value<'_>) -> Result<u64> {
     })
 }
 
-/// The length of the text that `join` makes, twice.
+/// Twice the length of the string that `join` returns.
 fn joined(args: &[Value<'_>]) -> Result<u64> {
     let Some(Value::List(list)) = args.first() else { return Ok(1) };
     affordable(list)?;
@@ -118,7 +118,7 @@ fn joined(args: &[Value<'_>]) -> Result<u64> {
     for value in list.iter() {
         match value {
             Ok(value @ Value::Text(_)) => length = length.saturating_add(size(&value)),
-            // It will end with an error, whose size is 1.
+            // The call will end with an error, whose size is 1.
             _ => return Ok(1),
         }
     }

@@ -1,17 +1,17 @@
-//! The least and the most that a call can cost, and how large its result can be, by what is known of its arguments.
+//! The minimum and maximum cost of a call, and the size of its result, from what is known of its arguments.
 use super::range::{Range, scale};
 use super::{LIST, PATTERN, Rule, STRUCT, TEXT};
 use crate::types::ty::Type;
 
-/// What is known of an argument.
+/// The static knowledge of an argument.
 #[derive(Clone, Debug)]
 pub(super) struct Arg {
     pub ty: Type,
-    /// Known from the expression, or from the schema.
+    /// The size, if the expression or the schema determines it.
     pub size: Option<Range>,
-    /// Of its elements, where it is a list that the schema or the expression describes.
+    /// The size of the elements, if the argument is a list that the schema or the expression describes.
     pub element: Option<Range>,
-    /// The number it is, if it is a constant.
+    /// The value, if the argument is a constant integer.
     pub int: Option<i64>,
 }
 
@@ -21,10 +21,10 @@ impl Arg {
     }
 }
 
-/// The cost of the call itself and the size of its result; `None` for what costs 1.
+/// The cost of a call and the size of its result. `None` means a cost of 1.
 pub(super) fn call(rule: Rule, target: Option<&Arg>, args: &[Arg]) -> Option<(Range, Option<Range>)> {
     let arg = |i: usize| args.get(i).map(Arg::size);
-    // Members have a receiver; of the same functions as global ones it is the first argument.
+    // The first argument of a member call is its receiver. Global functions of the same name have it as their first argument.
     let first = || target.map(Arg::size).or_else(|| arg(0));
     let plain = |cost: Range| Some((cost, None));
     match rule {
@@ -91,7 +91,7 @@ pub(super) fn call(rule: Rule, target: Option<&Arg>, args: &[Arg]) -> Option<(Ra
     }
 }
 
-/// What makes a new list out of others.
+/// The cost of functions that return a new list.
 fn new_list(rule: Rule, target: Option<&Arg>, args: &[Arg]) -> Option<(Range, Option<Range>)> {
     match rule {
         Rule::Slice => {
@@ -116,7 +116,7 @@ fn sort_factor(text: bool) -> f64 {
     if text { 2.0 + TEXT } else { 2.0 }
 }
 
-/// An address of either length, that often.
+/// The cost of reading an IPv4 or IPv6 address, times a factor.
 fn bytes(factor: f64) -> Range {
     Range { min: 4, max: 16 }.scaled(factor * TEXT)
 }
@@ -129,7 +129,7 @@ fn allocating(factor: f64, size: Range) -> (Range, Option<Range>) {
     (size.scaled(factor).plus(Range::fixed(1 + LIST)), Some(size))
 }
 
-/// What comparing two values of a library's type costs.
+/// The cost of comparing two values of a library's type.
 fn opaque_equality(args: &[Arg]) -> Option<Range> {
     match &args[0].ty {
         Type::Opaque(_) => Some(Range::fixed(1)),
@@ -191,7 +191,7 @@ fn join(target: &Arg, separator: Option<Range>) -> (Range, Option<Range>) {
     (size.scaled(TEXT), Some(size))
 }
 
-/// The cost of text put after text of these sizes.
+/// The cost of concatenating strings with these sizes.
 pub(super) fn concatenated(size: Range) -> Range {
     Range { min: scale(size.min, TEXT), max: scale(size.max, TEXT) }
 }

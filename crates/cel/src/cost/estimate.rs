@@ -1,4 +1,4 @@
-//! The least and the most that an expression can cost, by the bounds that schemas give (`checker/cost.go` of cel-go).
+//! The minimum and maximum cost of an expression, from the bounds in schemas (`checker/cost.go` of cel-go).
 use std::collections::HashMap;
 
 use super::calls::{self, Arg};
@@ -8,13 +8,13 @@ use crate::check::Checked;
 use crate::syntax::expr::{Call, Expr, Fold, Id, Kind, Literal};
 use crate::types::ty::Type;
 
-/// How large data can be, by the path to it (a variable, then fields, `@items`, `@keys` and `@values`; empty for what is no
-/// data) and by its type.
+/// The sizes of data, by its type and its path. A path is a variable, followed by fields, `@items`, `@keys` and `@values`. It is empty
+/// for values that are not data.
 pub(crate) trait Sizes {
     fn size(&self, path: &[String], ty: &Type) -> Option<Range>;
 }
 
-/// Bounds of the cost of a checked expression.
+/// Estimates the bounds of the cost of a checked expression.
 pub(crate) fn estimate(checked: &Checked, sizes: &dyn Sizes) -> Range {
     let mut estimator = Estimator {
         checked,
@@ -27,7 +27,7 @@ pub(crate) fn estimate(checked: &Checked, sizes: &dyn Sizes) -> Range {
     estimator.cost(&checked.root)
 }
 
-/// Sizes of what a list or map holds.
+/// The sizes of the elements of a list or map.
 #[derive(Clone, Copy)]
 struct Elements {
     list: bool,
@@ -79,7 +79,7 @@ impl Estimator<'_> {
                 self.paths.insert(expr.id, path);
                 Range::fixed(1)
             }
-            // A test of presence costs nothing of its own in Kubernetes.
+            // In Kubernetes a test of presence has no additional cost.
             Kind::Select { operand, test: true, .. } => self.cost(operand),
             Kind::Select { operand, field, .. } => {
                 let mut sum = self.cost(operand);
@@ -195,7 +195,7 @@ impl Estimator<'_> {
         let element = match &ty {
             Type::List(element) => {
                 let mut path = self.path(expr);
-                // What is accumulated is no data of which a schema speaks.
+                // An accumulated value is not data that a schema describes.
                 if path.first().is_some_and(|p| p == crate::syntax::ACCU) {
                     path.clear();
                 }
@@ -251,7 +251,7 @@ impl Estimator<'_> {
         target_cost.plus(cost)
     }
 
-    /// The cost of one overload with its arguments, and the size of what it gives.
+    /// The cost of one overload with its arguments, and the size of its result.
     fn overload(
         &mut self,
         expr: &Expr,
@@ -335,7 +335,7 @@ impl Estimator<'_> {
     }
 }
 
-/// A loop over nothing that gives a value a name.
+/// Whether a loop has an empty range and only binds a value to a name.
 fn is_bind(fold: &Fold) -> bool {
     matches!(&fold.range.kind, Kind::List(items) if items.is_empty())
         && matches!(fold.condition.kind, Kind::Literal(Literal::Bool(false)))

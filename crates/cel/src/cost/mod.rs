@@ -1,6 +1,6 @@
-//! What expressions cost: rules by overload, used twice, for the worst case before and for what happens while evaluating.
-//! Numbers are those of cel-go 0.26 and of `apiserver/pkg/cel/library/cost.go`; they are part of the API, because a rule that is
-//! too expensive cannot be written.
+//! The costs of expressions: one rule per overload, used for the worst case before the evaluation and for the actual cost during it.
+//! The numbers are those of cel-go 0.26 and of `apiserver/pkg/cel/library/cost.go`. They are part of the API, because the API server
+//! refuses an expression that is too expensive.
 mod actual;
 mod calls;
 mod estimate;
@@ -9,33 +9,33 @@ pub(crate) mod range;
 pub(crate) use actual::actual;
 pub(crate) use estimate::{Sizes, estimate};
 
-/// How a call is priced.
+/// The rule for the cost of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Rule {
-    /// 1, as everything that takes as long whatever its arguments are.
+    /// A cost of 1, for functions whose time does not depend on their arguments.
     One,
-    /// A price that depends on nothing.
+    /// A constant cost.
     Fixed(u64),
-    /// A selector that is parsed into requirements.
+    /// A selector is parsed into requirements.
     Selector,
-    /// One look at every element.
+    /// Every element is visited once.
     Traverse,
-    /// One pass over the first text, which is as long afterwards.
+    /// The first string is read once. The result has the same length.
     Pass,
-    /// The first text is read; the factor says how often.
+    /// The first string is read. The factor is the number of reads.
     Read(f64),
     Replace,
     Split,
     Join,
-    /// A pattern is looked for.
+    /// A pattern is searched for.
     Find,
-    /// An address in a range; whether it has to be parsed.
+    /// An address is checked against a range. The flag says whether the address must be parsed.
     ContainsIp(bool),
-    /// A range in a range; whether it has to be parsed.
+    /// A range is checked against a range. The flag says whether the inner range must be parsed.
     ContainsCidr(bool),
-    /// A format of names.
+    /// A string is checked against a named format.
     Validate,
-    /// `startsWith`: the worst case is the argument's length, the actual cost the receiver's.
+    /// `startsWith`: the worst case depends on the argument's length, the actual cost on the receiver's.
     Affix,
     ToBytes,
     ToText,
@@ -43,34 +43,34 @@ pub(crate) enum Rule {
     Format,
     InList,
     Equal,
-    /// `!=` and the order of text and bytes.
+    /// `!=`, and the ordering of strings and bytes.
     Compare,
-    /// Text or bytes after each other.
+    /// Concatenation of strings or bytes.
     AddText,
     AddList,
     Matches,
     Contains,
-    /// Elements of a list.
+    /// Indexes the elements of a list.
     IndexList,
-    /// Values of a map.
+    /// Indexes the values of a map.
     IndexMap,
     Logical,
     Conditional,
-    /// Every element against every other; the factor says how often.
+    /// Each element is compared with each other element. The factor is the number of comparisons.
     Sets(f64),
     Slice,
     Flatten,
     Range,
     Reverse,
     Distinct,
-    /// Whether elements are text or bytes.
+    /// `sort`. The flag says whether the elements are strings or bytes.
     Sort(bool),
-    /// Whether keys are text or bytes.
+    /// `sortBy`. The flag says whether the keys are strings or bytes.
     SortBy(bool),
 }
 
 impl Rule {
-    /// Whether the rule goes by the function's name, and so holds when the overload is not known either.
+    /// Whether the rule depends only on the function's name, so that it applies also if the overload is not known.
     pub fn by_name(self) -> bool {
         matches!(
             self,
@@ -92,7 +92,7 @@ impl Rule {
 pub(crate) const LIST: u64 = 10;
 pub(crate) const MAP: u64 = 30;
 pub(crate) const STRUCT: u64 = 40;
-/// Of one code point or byte that is passed over.
+/// The cost of one code point or byte that is read.
 pub(crate) const TEXT: f64 = 0.1;
-/// Of one byte of a pattern.
+/// The cost of one byte of a pattern.
 pub(crate) const PATTERN: f64 = 0.25;

@@ -1,18 +1,18 @@
-//! Lower and upper bounds of costs and sizes; arithmetic stops at the largest number.
+//! Lower and upper bounds of costs and sizes, with saturating arithmetic.
 
-/// From the least to the most something can cost, or be long.
+/// The bounds of a cost or a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// What it costs in the best case.
+    /// The lower bound.
     pub min: u64,
-    /// At most; `u64::MAX` when nothing bounds it.
+    /// The upper bound; `u64::MAX` if there is none.
     pub max: u64,
 }
 
 impl Range {
     pub(crate) const UNKNOWN: Range = Range { min: 0, max: u64::MAX };
     pub(crate) const ZERO: Range = Range::fixed(0);
-    /// What the union with any other is that other.
+    /// The neutral element of [`Range::union`].
     pub(crate) const NONE: Range = Range { min: u64::MAX, max: 0 };
 
     pub(crate) const fn fixed(n: u64) -> Range {
@@ -32,7 +32,7 @@ impl Range {
     }
 }
 
-/// Rounded up; a float that is too large becomes the largest number.
+/// Multiplies and rounds up. A result that is too large becomes the largest number.
 pub(crate) fn scale(n: u64, factor: f64) -> u64 {
     (n as f64 * factor).ceil() as u64
 }

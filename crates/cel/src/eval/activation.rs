@@ -1,19 +1,19 @@
-//! What the variables of an expression stand for in one evaluation.
+//! The values of an expression's variables in one evaluation.
 use std::cell::RefCell;
 
 use super::program::Program;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};
 
-/// Named expressions of a policy, each of which may use those before it.
+/// The named expressions of a policy. Each of them may use the earlier ones.
 pub type NamedPrograms = [(String, Program)];
 
-/// Values by the names of variables, for many activations that differ in the others.
+/// Values of variables that several activations share.
 #[derive(Debug, Default)]
 pub struct Values<'a>(Vec<(&'a str, Result<Value<'a>>)>);
 
 impl<'a> Values<'a> {
-    /// Gives a variable a value, or the fault that whoever reads it gets.
+    /// Gives a variable a value, or an error for expressions that use it.
     pub fn bind(&mut self, name: &'a str, value: impl Into<Bound<'a>>) -> &mut Self {
         let Bound(value) = value.into();
         match self.0.iter_mut().find(|(n, _)| *n == name) {
@@ -28,32 +28,32 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Values by the names of an environment's variables. Named expressions are evaluated once, when they are first asked for.
+/// The values of an environment's variables. A named expression is evaluated once, when it is first used.
 #[derive(Debug, Default)]
 pub struct Activation<'a> {
     own: Values<'a>,
-    /// Asked for what is not among its own.
+    /// The shared values, used for variables without a value in this activation.
     shared: Option<&'a Values<'a>>,
     programs: &'a [(String, Program)],
-    /// What the named expressions came to; empty while it was not asked.
+    /// The results of the named expressions; `None` before the first use.
     memo: RefCell<Vec<Option<Result<Value<'a>>>>>,
 }
 
 impl<'a> Activation<'a> {
-    /// Nothing has a value.
+    /// Makes an activation without values.
     pub fn new() -> Activation<'a> {
         Activation::default()
     }
-    /// With the values that it shares with others; its own come before them.
+    /// Makes an activation with shared values. Values of the activation take precedence.
     pub fn over(shared: &'a Values<'a>) -> Activation<'a> {
         Activation { shared: Some(shared), ..Activation::default() }
     }
-    /// Gives a variable a value, or the fault that whoever reads it gets.
+    /// Gives a variable a value, or an error for expressions that use it.
     pub fn bind(&mut self, name: &'a str, value: impl Into<Bound<'a>>) -> &mut Self {
         self.own.bind(name, value);
         self
     }
-    /// Gives `variables` the named expressions as fields.
+    /// Makes the named expressions the fields of `variables`.
     pub fn bind_programs(&mut self, programs: &'a NamedPrograms) -> &mut Self {
         self.programs = programs;
         self.memo = RefCell::new(vec![None; programs.len()]);
@@ -79,7 +79,7 @@ impl<'a> Activation<'a> {
     }
 }
 
-/// A value, or why there is none.
+/// A value of a variable, or the error for expressions that use it.
 pub struct Bound<'a>(Result<Value<'a>>);
 
 impl<'a> From<Value<'a>> for Bound<'a> {

@@ -1,4 +1,4 @@
-//! Calls of functions: paid for before they are done.
+//! Function calls. The cost of a call is charged before it is made.
 use super::machine::Machine;
 use super::node::CallNode;
 use crate::cost;

@@ -1,18 +1,18 @@
-//! Loops.
+//! Evaluation of loops.
 use super::machine::{Machine, Slot};
 use super::node::{FoldNode, Node};
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};
 
-/// Rounds after which the deadline is looked at (`CheckFrequency` upstream).
+/// The number of iterations after which the deadline is checked (`CheckFrequency` upstream).
 const CHECKED: u64 = 100;
-/// Rounds of one evaluation. Costs alone do not bound them, because a round of constants is free.
+/// The most iterations in one evaluation. The cost limit does not bound them, because an iteration over constants is free.
 const ROUNDS: u64 = 2_000_000;
 
 impl<'a> Machine<'a, '_> {
     pub(super) fn fold(&mut self, fold: &'a FoldNode) -> Result<Value<'a>> {
         let range = self.eval(&fold.range)?;
-        // What a loop begins with is a constant, except where it only gives a value a name: that waits until it is used.
+        // The initial value is a constant, unless the loop only binds a value to a name, which is then evaluated on first use.
         self.slots[fold.accu] = match &fold.init {
             Node::Const(value) => Slot::Ready(Ok(Self::fresh(value.clone()))),
             init => Slot::Lazy(init),
@@ -45,7 +45,7 @@ impl<'a> Machine<'a, '_> {
         result
     }
 
-    /// One element; false when the loop ends here.
+    /// Evaluates one element. Returns false if the loop ends here.
     fn round(&mut self, fold: &'a FoldNode, first: Result<Value<'a>>, second: Result<Value<'a>>) -> Result<bool> {
         self.rounds += 1;
         if self.rounds > ROUNDS {
@@ -63,7 +63,7 @@ impl<'a> Machine<'a, '_> {
             Err(e) if e.is_final() => return Err(e),
             _ => {}
         }
-        // A fault is accumulated like a value: a later element may still decide.
+        // An error is accumulated like a value, since a later element may still decide the result.
         let next = self.eval(&fold.step);
         if let Err(e) = &next
             && e.is_final()

@@ -1,4 +1,4 @@
-//! Evaluation of nodes, one after the other, with its cost. What a step costs is what cel-go's cost tracker counts for it.
+//! The evaluation of nodes and its cost. Each step costs what cel-go's cost tracker counts for it.
 use super::activation::Activation;
 use super::budget::Budget;
 use super::node::{EntryNode, InConst, Insert, Node, Push, StructNode};
@@ -7,18 +7,18 @@ use crate::cost;
 use crate::value::error::{EvalError, Result};
 use crate::value::{self, Entries, Key, List, Map, Value, equal};
 
-/// How deep named expressions may ask for each other; they can only ask for earlier ones.
+/// The nesting depth of named expressions, which can only use earlier ones.
 const NESTED: u32 = 64;
 
 impl Program {
-    /// Evaluates it. What it cost is taken from the budget, also when there is no value. The value may borrow from what the
-    /// variables were bound to, and from the program.
+    /// Evaluates the program. The cost is charged to the budget, also if there is no value. The value may borrow from the values of the
+    /// variables and from the program.
     pub fn eval<'a>(&'a self, activation: &Activation<'a>, budget: &mut Budget) -> Result<Value<'a>> {
         run(self, activation, budget, 0)
     }
 }
 
-/// Evaluates a program. What it cost is taken from the budget, whether there is a value or not.
+/// Evaluates a program. The cost is charged to the budget, also if there is no value.
 fn run<'a>(program: &'a Program, activation: &Activation<'a>, budget: &mut Budget, depth: u32) -> Result<Value<'a>> {
     if depth > NESTED {
         return Err(EvalError::new("variables ask for each other without end"));
@@ -32,10 +32,10 @@ fn run<'a>(program: &'a Program, activation: &Activation<'a>, budget: &mut Budge
     result
 }
 
-/// A variable of a loop.
+/// The value of a loop variable.
 pub(super) enum Slot<'a> {
     Empty,
-    /// Evaluated when it is first asked for.
+    /// The value is evaluated on first use.
     Lazy(&'a Node),
     Ready(Result<Value<'a>>),
 }
@@ -47,7 +47,7 @@ pub(super) struct Machine<'a, 'b> {
     pub cost: u64,
     pub limit: u64,
     pub depth: u32,
-    /// Rounds of loops so far: a round may cost nothing, and still takes time.
+    /// The number of loop iterations so far. An iteration may have no cost but still takes time.
     pub rounds: u64,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// Evaluates what cel-go resolves without counting the variable itself: branches of a condition, and keys.
+    /// Evaluates a node without the cost of the variable itself, as cel-go does for the branches of a condition and for keys.
     pub fn eval_uncounted(&mut self, node: &'a Node) -> Result<Value<'a>> {
         match node {
             Node::Path(path) => self.path(path, false),
@@ -85,7 +85,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// `&&` and `||`: one side may decide, even where the other is a fault.
+    /// Evaluates `&&` and `||`. One side may decide the result even if the other is an error.
     fn logical(&mut self, a: &'a Node, b: &'a Node, deciding: bool) -> Result<Value<'a>> {
         let mut fault = None;
         for term in [a, b] {
@@ -100,7 +100,7 @@ impl<'a> Machine<'a, '_> {
         fault.map_or(Ok(Value::Bool(!deciding)), Err)
     }
 
-    /// Both sides, even where the first is a fault: that is what a call of two arguments costs.
+    /// Evaluates both sides, also if the first is an error, since the cost of a call with two arguments includes both.
     pub fn both(&mut self, a: &'a Node, b: &'a Node) -> Result<[Value<'a>; 2]> {
         let a = self.eval(a);
         if let Err(e) = &a
@@ -124,7 +124,7 @@ impl<'a> Machine<'a, '_> {
         self.charge(cost::actual(rule, &sides)?)?;
         match equal::equal(&sides[0], &sides[1]) {
             Ok(same) => Ok(Value::Bool(same != negated)),
-            // What cannot be compared is not the same.
+            // Values that cannot be compared are not equal.
             Err(e) if negated && !e.is_final() => Ok(Value::Bool(true)),
             Err(e) => Err(e),
         }
@@ -216,7 +216,7 @@ impl<'a> Machine<'a, '_> {
         Ok(Value::Map(Map::Struct(std::sync::Arc::new(value::Struct { name: s.name.clone(), fields }))))
     }
 
-    /// Takes what a loop has accumulated out of its slot; whoever takes it gives back the next.
+    /// Takes the accumulated value of a loop out of its slot. The caller must put the next value into it.
     fn take(&mut self, slot: usize) -> Result<Value<'a>> {
         match std::mem::replace(&mut self.slots[slot], Slot::Empty) {
             Slot::Ready(value) => value,
@@ -227,7 +227,7 @@ impl<'a> Machine<'a, '_> {
 
     fn push(&mut self, push: &'a Push) -> Result<Value<'a>> {
         let element = self.eval(&push.element);
-        // The variable, the list around the element (free where it is constant), and adding.
+        // The cost of the variable, of the list around the element (free if it is constant), and of the addition.
         let list = if matches!(push.element, Node::Const(_)) { 0 } else { cost::LIST };
         self.charge(1 + list + 1)?;
         match (self.take(push.accu)?, element?) {
@@ -267,7 +267,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    /// A named expression of a policy.
+    /// The value of a policy's named expression.
     pub fn variable(&mut self, name: &str) -> Result<Option<Value<'a>>> {
         let Some((index, program)) = self.activation.program(name) else { return Ok(None) };
         if let Some(value) = self.activation.remembered(index) {
@@ -278,7 +278,7 @@ impl<'a> Machine<'a, '_> {
         value.map(Some)
     }
 
-    /// An empty list to begin with, so that a loop has one of its own to add to.
+    /// Copies an empty initial list, so that a loop can add to it in place.
     pub fn fresh(value: Value<'a>) -> Value<'a> {
         match value {
             Value::List(list) if list.is_empty() => Value::List(List::values(Vec::new())),

@@ -1,4 +1,4 @@
-//! From a checked tree to nodes that are quick to evaluate, and their evaluation.
+//! Compiles a checked tree to nodes, and evaluates them.
 pub(crate) mod activation;
 pub(crate) mod budget;
 mod calls;

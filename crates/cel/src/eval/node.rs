@@ -1,4 +1,4 @@
-//! What is evaluated. Where cel-go's planner would count a step or not, the form of the node says so.
+//! The nodes that are evaluated. Their forms encode which steps cel-go's planner counts.
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -14,38 +14,38 @@ pub(crate) enum Node {
     Path(Box<Path>),
     And(Box<(Node, Node)>),
     Or(Box<(Node, Node)>),
-    /// `==`, or `!=` where the flag is set.
+    /// `==`, or `!=` if the flag is set.
     Equal(Box<(Node, Node)>, bool),
-    /// What a loop asks of its condition: whether it is anything but false.
+    /// The condition of a loop: whether the value is anything but false.
     NotFalse(Box<Node>),
     Call(Box<CallNode>),
-    /// `value in [constants]`, which costs nothing of its own.
+    /// `value in [constants]`, which has no additional cost.
     InConst(Box<InConst>),
     List(Vec<(Node, bool)>),
     Map(Vec<EntryNode>),
     Struct(Box<StructNode>),
     Fold(Box<FoldNode>),
-    /// `accu + [element]` in a loop: what is accumulated is added to, not copied.
+    /// `accu + [element]` in a loop, which adds to the accumulated list in place.
     Push(Box<Push>),
     /// `cel.@mapInsert(accu, …)` in a loop.
     Insert(Box<Insert>),
-    /// `optional.or(optional)`, and `.orValue(value)` where the flag is set.
+    /// `optional.or(optional)`, or `.orValue(value)` if the flag is set.
     OrElse(Box<(Node, Node)>, bool),
 }
 
-/// A variable or a value, and what is selected from it: `a.b[c].?d`.
+/// A variable or a value with the selections from it, such as `a.b[c].?d`.
 #[derive(Debug)]
 pub(crate) struct Path {
     pub root: Root,
     pub steps: Vec<Step>,
-    /// Whether only the presence of the last step is asked (`has()`).
+    /// Whether only the presence of the last step is tested (`has()`).
     pub test: bool,
 }
 
 #[derive(Debug)]
 pub(crate) enum Root {
     Variable(Arc<str>),
-    /// A variable of a loop, by its slot.
+    /// A loop variable, by its slot.
     Slot(usize),
     Value(Node),
     /// `condition ? a : b`.
@@ -67,11 +67,11 @@ pub(crate) enum StepKey {
 #[derive(Debug)]
 pub(crate) struct CallNode {
     pub function: String,
-    /// One where the types say which; otherwise the values decide.
+    /// The possible overloads. If the types do not determine a single one, the values do.
     pub overloads: Vec<&'static Overload>,
     pub rule: Rule,
     pub args: Vec<Node>,
-    /// A constant pattern, compiled.
+    /// The compiled pattern, if it is a constant.
     pub pattern: Option<Regex>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct CallNode {
 pub(crate) struct InConst {
     pub value: Node,
     pub list: Value<'static>,
-    /// The elements, where they can be looked up.
+    /// The elements as a set, if they can be looked up.
     pub set: Option<BTreeSet<Key<'static>>>,
 }
 
@@ -93,7 +93,7 @@ pub(crate) struct EntryNode {
 #[derive(Debug)]
 pub(crate) struct StructNode {
     pub name: Arc<str>,
-    /// Name, value, and whether it was written `?name`.
+    /// Each field's name and value, and whether it was written `?name`.
     pub fields: Vec<(Arc<str>, Node, bool)>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Push {
 #[derive(Debug)]
 pub(crate) struct Insert {
     pub accu: usize,
-    /// Absent where `value` is a map to be taken over whole.
+    /// The key. `None` if `value` is a map whose entries are all inserted.
     pub key: Option<Node>,
     pub value: Node,
 }

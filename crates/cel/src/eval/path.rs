@@ -1,11 +1,11 @@
-//! Variables and what is selected from them.
+//! Evaluation of variables and of selections from them.
 use super::machine::{Machine, Slot};
 use super::node::{Node, Path, Root, StepKey};
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};
 
 impl<'a> Machine<'a, '_> {
-    /// With `counted`, the variable costs 1; each step costs 1 in any case, an optional one only where it leads somewhere.
+    /// Evaluates a path. With `counted`, the variable costs 1. Each step costs 1, except an optional step that finds nothing.
     pub(super) fn path(&mut self, path: &'a Path, counted: bool) -> Result<Value<'a>> {
         if counted && !path.test && !matches!(path.root, Root::If(_)) {
             self.charge(1)?;

@@ -1,4 +1,4 @@
-//! From a checked tree to nodes: names become slots, constants are computed, patterns compiled.
+//! Compiles a checked tree to nodes: names become slots, constants are computed, and patterns are compiled.
 use std::collections::BTreeSet;
 
 use super::node::{CallNode, EntryNode, FoldNode, InConst, Insert, Node, Path, Push, Root, Step, StepKey, StructNode};
@@ -10,8 +10,8 @@ use crate::syntax::expr::{self, Expr, Kind, Literal};
 use crate::value::error::EvalError;
 use crate::value::{Key, Map, Text, Value};
 
-/// A program's nodes and how many slots its loops need. With `fold`, as Kubernetes does, what is constant is computed now: it
-/// costs nothing then. The error is a constant that cannot be computed.
+/// Returns the nodes of a program and the number of slots for its loops. With `fold`, constant expressions are computed now and then
+/// cost nothing, as in Kubernetes. The error is that of a constant that cannot be computed.
 pub(crate) fn plan(checked: &Checked, fold: bool) -> Result<(Node, usize), EvalError> {
     let mut planner = Planner { checked, fold, names: Vec::new(), slots: 0 };
     let root = planner.node(&checked.root)?;
@@ -23,7 +23,7 @@ type Planned = Result<Node, EvalError>;
 struct Planner<'c> {
     checked: &'c Checked,
     fold: bool,
-    /// Variables of loops in scope, and their slots.
+    /// The loop variables in scope, with their slots.
     names: Vec<(&'c str, usize)>,
     slots: usize,
 }
@@ -64,7 +64,7 @@ impl<'c> Planner<'c> {
         }
     }
 
-    /// What something is selected from: a path that goes on, or a value that one begins with.
+    /// The operand of a selection: a path that is continued, or a value that starts one.
     fn path(&mut self, operand: &'c Expr) -> Result<Box<Path>, EvalError> {
         Ok(match self.node(operand)? {
             Node::Path(path) if !path.test => path,
@@ -237,7 +237,7 @@ fn constant(literal: &Literal) -> Value<'static> {
     }
 }
 
-/// `x in [1, 2, 3]` without looking through the list each time, where its elements are of simple types.
+/// `x in [1, 2, 3]` as a lookup in a set, if the elements have simple types.
 fn in_const(args: &mut Vec<Node>) -> Option<Node> {
     let [_, Node::Const(Value::List(list))] = &args[..] else { return None };
     if list.is_empty() {

@@ -1,11 +1,11 @@
-//! An expression that is ready to be evaluated.
+//! A compiled expression.
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::node::Node;
 use crate::cost::range::Range;
 use crate::types::ty::Type;
 
-/// A checked expression; made by [`crate::Env::compile`], evaluated as often as wanted, by any thread.
+/// A compiled expression, made by [`crate::Env::compile`]. Any thread can evaluate it any number of times.
 #[derive(Debug)]
 pub struct Program {
     node: Node,
@@ -32,19 +32,19 @@ impl Program {
         self.slots
     }
 
-    /// The type of its value.
+    /// The type of the program's value.
     pub fn output_type(&self) -> &Type {
         &self.output
     }
-    /// The least and the most that evaluating it can cost, by the sizes that declared types allow.
+    /// The bounds of the cost of an evaluation, from the sizes that the declared types allow.
     pub fn cost(&self) -> Range {
         self.cost
     }
-    /// Whether it uses a variable of the environment.
+    /// Whether the program uses a variable of the environment.
     pub fn uses(&self, variable: &str) -> bool {
         self.used.contains_key(variable)
     }
-    /// The fields that it selects of a variable directly; none when the variable is not used, or only as a whole.
+    /// The fields that the program selects directly from a variable. Empty if the variable is not used, or only as a whole.
     pub fn fields_of(&self, variable: &str) -> impl Iterator<Item = &str> {
         self.used.get(variable).into_iter().flatten().map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! Questions to the authorizer, put together step by step: `authorizer.group('').resource('pods').check('get').allowed()`.
+//! Authorization checks, built step by step: `authorizer.group('').resource('pods').check('get').allowed()`.
 use std::sync::Arc;
 
 use super::row::{Row, not_for};
@@ -8,7 +8,7 @@ use crate::value::error::{EvalError, Result};
 use crate::value::opaque::{AccessRequest, Check, Decision, Opaque, Stage};
 
 const UNIT: Rule = Rule::Fixed(1);
-/// Two of them are all that one evaluation can afford.
+/// The cost of one check. One evaluation can afford two of them.
 const ASKING: Rule = Rule::Fixed(350_000);
 
 pub(super) const ROWS: &[Row] = &[
@@ -84,7 +84,7 @@ pub(super) const ROWS: &[Row] = &[
     Row("decision_reason", "<kubernetes.authorization.Decision>.reason() -> string", reason, UNIT),
 ];
 
-/// The check so far with one more thing said.
+/// The check after one more step.
 fn say<'a>(
     function: &str,
     args: &[Value<'a>],

@@ -1,4 +1,4 @@
-//! Ranges of addresses.
+//! The CIDR library: ranges of IP addresses.
 use std::net::IpAddr;
 
 use super::ip;
@@ -53,7 +53,7 @@ fn parse(s: &str) -> Result<(IpAddr, u8)> {
     Ok((ip, length))
 }
 
-/// The bits of the network, at the top of 128.
+/// The bits of the network, as the upper bits of 128.
 fn network(ip: IpAddr, length: u8) -> u128 {
     let bits = match ip {
         IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,

@@ -52,7 +52,7 @@ pub(super) const ROWS: &[Row] = &[
     Row("string_size", "<string>.size() -> int", size, ONE),
 ];
 
-/// Whether the function converts types, and so is done at once when its argument is a constant.
+/// Whether the function converts types. Such a call with a constant argument is computed at compile time.
 pub(crate) fn is_conversion(function: &str) -> bool {
     matches!(
         function,
@@ -124,7 +124,7 @@ fn to_int<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     Ok(Value::Int(match args {
         [Value::Int(n) | Value::Duration(n)] => *n,
         [Value::Uint(n)] => i64::try_from(*n).map_err(|_| too_large())?,
-        // Doubles at the very bounds cannot be told from those beyond.
+        // A double at the very bound cannot be distinguished from one beyond it.
         [Value::Double(d)] if *d > i64::MIN as f64 && *d < i64::MAX as f64 => *d as i64,
         [Value::Double(_)] => return Err(too_large()),
         [Value::Timestamp(t)] => t.seconds,

@@ -1,5 +1,5 @@
-//! `'…'.format([…])`: clauses as `%s`, `%.2f`, `%x`; numbers with a point in the way of English, as upstream's environment
-//! prints them.
+//! `'…'.format([…])`: clauses such as `%s`, `%.2f` and `%x`. Numbers are printed with an English decimal point, as in upstream's
+//! environment.
 use super::convert;
 use super::row::{Row, not_for};
 use crate::cost::Rule;
@@ -9,12 +9,12 @@ use crate::value::{List, Map, Value, time};
 
 pub(super) const ROWS: &[Row] = &[Row("string_format", "<string>.format(list(dyn)) -> string", format, Rule::Format)];
 
-/// Digits after the point when none are asked for.
+/// The number of digits after the point if the clause has no precision.
 const PRECISION: usize = 6;
-/// The most digits after the point; a clause cannot ask for gigabytes.
+/// The most digits after the point, so that a clause cannot ask for gigabytes.
 const MOST_DIGITS: usize = 1000;
 
-/// One part of a format.
+/// One part of a format string.
 enum Part<'f> {
     Text(&'f str),
     Clause { letter: char, precision: Option<usize> },
@@ -76,7 +76,7 @@ fn wrong_type(letter: char, name: &str) -> String {
     format!("error during formatting: {clause}, was given {name}")
 }
 
-/// What is wrong with a constant format and the types of its arguments, and at which node where it is one of them.
+/// Checks a constant format string with the types of its arguments. The error may have the node of an argument.
 pub(crate) fn check(format: &str, args: &[(u32, &Type)]) -> std::result::Result<(), (Option<u32>, String)> {
     struct Mistake(Option<u32>, String);
     impl From<String> for Mistake {
@@ -188,7 +188,7 @@ fn special(d: f64) -> Option<String> {
     }
 }
 
-/// With a comma between every three digits before the point.
+/// The digits with a comma between every three digits before the point.
 fn fixed(d: f64, digits: usize) -> String {
     if let Some(s) = special(d) {
         return s;
@@ -210,7 +210,7 @@ fn fixed(d: f64, digits: usize) -> String {
     out
 }
 
-/// As `%e` writes it, such as `1.500000×10⁰³`.
+/// The scientific notation of `%e`, such as `1.500000×10⁰³`.
 fn scientific(d: f64, digits: usize) -> String {
     if let Some(s) = special(d) {
         return s;
@@ -225,7 +225,7 @@ fn scientific(d: f64, digits: usize) -> String {
     format!("{mantissa}×10{}{raised}", if exponent < 0 { "⁻" } else { "" })
 }
 
-/// `%s`: at the top as `string()` would; within lists and maps as CEL would write it.
+/// `%s`: at the top level like `string()`, and within lists and maps in the syntax of CEL.
 fn show(value: &Value<'_>) -> Result<String> {
     match value {
         Value::List(list) => show_list(list),

@@ -1,4 +1,4 @@
-//! Formats by name (`format.dns1123Label().validate(s)`): what is wrong with a text, in upstream's words.
+//! Named formats (`format.dns1123Label().validate(s)`). Their errors have upstream's texts.
 use base64::Engine;
 use kelson_meta::{is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value, is_qualified_name};
 
@@ -47,7 +47,7 @@ pub(super) const ROWS: &[Row] = &[
     Row("format.datetime", "format.datetime() -> kubernetes.NamedFormat", datetime, Rule::One),
 ];
 
-/// All formats, with the bytes of the pattern that checking one is priced by.
+/// All formats, each with the pattern size in bytes that determines the cost of a check.
 const FORMATS: [(&str, u64); 13] = [
     ("dns1123Label", 30),
     ("dns1123Subdomain", 60),
@@ -64,7 +64,7 @@ const FORMATS: [(&str, u64); 13] = [
     ("datetime", 77),
 ];
 
-/// Bytes of the pattern that checking a format is priced by.
+/// The pattern size in bytes that determines the cost of checking a format.
 pub(crate) fn pattern_size(name: &str) -> u64 {
     FORMATS.iter().find(|(n, _)| *n == name).map_or(0, |(_, size)| *size)
 }
@@ -148,7 +148,7 @@ fn faults(name: &str, s: &str) -> Vec<String> {
     }
 }
 
-/// A hyphen at the end, where something will be put behind it.
+/// Replaces a hyphen at the end, after which something will be appended.
 fn masked(s: &str) -> String {
     match s.len() > 1 && s.ends_with('-') && s.is_char_boundary(s.len() - 2) {
         true => format!("{}a", &s[..s.len() - 2]),
@@ -156,7 +156,7 @@ fn masked(s: &str) -> String {
     }
 }
 
-/// A name with dots is most often meant to be a subdomain, and that is then said.
+/// The errors of a label. A name with dots is often meant as a subdomain, so the last error says that there must be no dots.
 fn label(s: &str) -> Vec<String> {
     let mut faults = why(is_dns1123_label(s));
     if s.contains('.')
@@ -172,7 +172,7 @@ fn why(judged: std::result::Result<(), Vec<String>>) -> Vec<String> {
     judged.err().unwrap_or_default()
 }
 
-/// Five groups of hexadecimal digits; the hyphens between may be left out.
+/// Whether the string is five groups of hexadecimal digits. The hyphens between them are optional.
 fn is_uuid(s: &str) -> bool {
     let mut rest = s;
     for (i, length) in [8, 4, 4, 4, 12].into_iter().enumerate() {
@@ -187,7 +187,7 @@ fn is_uuid(s: &str) -> bool {
     rest.is_empty()
 }
 
-/// RFC 3339 with a zone, in letters of any case.
+/// Whether the string is RFC 3339 with a zone, in letters of any case.
 fn is_datetime(s: &str) -> bool {
     time::timestamp(&s.to_uppercase()).is_some()
 }

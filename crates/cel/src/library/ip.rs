@@ -1,4 +1,4 @@
-//! Addresses, without zones and without IPv4 in IPv6.
+//! The IP library: addresses without zones and without IPv4-mapped IPv6.
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::row::{Row, not_for};
@@ -22,7 +22,7 @@ pub(super) const ROWS: &[Row] = &[
     Row("ip_to_string", "string(net.IP) -> string", to_string, Rule::One),
 ];
 
-/// An address by its text.
+/// Parses an address.
 pub(super) fn parse(s: &str) -> Result<IpAddr> {
     if let Some((address, zone)) = s.split_once('%')
         && address.parse::<Ipv6Addr>().is_ok()

@@ -1,4 +1,4 @@
-//! Keys in the paths of JSON patches. Only mutating policies have it.
+//! Escaping of keys in the paths of JSON patches. Only mutating policies have this library.
 use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;

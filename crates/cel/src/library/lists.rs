@@ -1,4 +1,4 @@
-//! Kubernetes' lists: what is asked of elements that can be compared or added.
+//! Kubernetes' list library, for lists whose elements can be compared or added.
 use std::cmp::Ordering;
 
 use super::row::{Row, not_for};
@@ -77,7 +77,7 @@ fn sum_duration<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     sum(Value::Duration(0), args)
 }
 
-/// The element that comes before or after all others.
+/// The smallest or largest element.
 fn extreme<'a>(function: &str, args: &[Value<'a>], replaced_when: Ordering) -> Result<Value<'a>> {
     let mut best: Option<Value<'a>> = None;
     for value in list(function, args)?.iter() {

@@ -1,5 +1,5 @@
-//! The functions of Kubernetes 1.36's environment (`apiserver/pkg/cel/environment/base.go`): a file for each library, and in it a
-//! row for each overload with its signature, what it does and what it costs.
+//! The functions of Kubernetes 1.36's environment (`apiserver/pkg/cel/environment/base.go`). Each library is a file with one row per
+//! overload: its signature, its implementation and its cost.
 pub(crate) mod format;
 pub(crate) mod formats;
 pub(crate) mod regex;
@@ -40,7 +40,7 @@ const LIBRARIES: [&[&[Row]]; 6] = [
     &[authz::ROWS],
 ];
 
-/// All overloads of a function; none when there is no such function.
+/// All overloads of a function. Empty if there is no such function.
 pub(crate) fn overloads(function: &str) -> &'static [Overload] {
     static TABLE: OnceLock<HashMap<String, Vec<Overload>>> = OnceLock::new();
     TABLE.get_or_init(table).get(function).map_or(&[], Vec::as_slice)

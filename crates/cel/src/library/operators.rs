@@ -1,4 +1,4 @@
-//! Operators. Those that may not look at all of their arguments are done by the evaluator.
+//! The operators. The evaluator itself implements those that may skip an argument.
 use std::cmp::Ordering;
 
 use super::row::{Row, elsewhere};
@@ -233,7 +233,7 @@ fn contained<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     }
 }
 
-/// Maps that a loop builds; the evaluator hands over what nobody else holds, so that nothing is copied.
+/// Inserts into a map that a loop builds. The evaluator passes a map that is not shared, so that it is not copied.
 fn insert<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     match args {
         [Value::Map(map), key, value] => Ok(Value::Map(map.clone().insert(key.clone(), value.clone())?)),

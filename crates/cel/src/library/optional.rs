@@ -1,4 +1,4 @@
-//! Optional values.
+//! The functions of optional values.
 use super::row::{Row, elsewhere};
 use crate::cost::Rule;
 use crate::value::Value;

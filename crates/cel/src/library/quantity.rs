@@ -1,4 +1,4 @@
-//! Quantities.
+//! The quantity library.
 use std::cmp::Ordering;
 
 use kelson_meta::Quantity;
@@ -57,7 +57,7 @@ fn own(function: &str, args: &[Value<'_>]) -> Result<Quantity> {
     }
 }
 
-/// The receiver and another of its kind: quantities and versions are compared by functions of the same names.
+/// The receiver and a second argument of the same type. Quantities and versions have comparison functions of the same names.
 pub(super) fn ordering(function: &str, args: &[Value<'_>]) -> Result<Ordering> {
     match args {
         [Value::Opaque(Opaque::Quantity(a)), Value::Opaque(Opaque::Quantity(b))] => Ok(a.cmp(b)),
@@ -81,7 +81,7 @@ pub(super) fn compare_to<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
 
 fn as_float<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     let nanos = own("asApproximateFloat", args)?.nanos();
-    // Whole units first: they are exact as long as a float can be.
+    // Whole units come first: a float represents them exactly.
     let whole = (nanos / NANO) as f64;
     let rest = nanos % NANO;
     Ok(Value::Double(if rest == 0 { whole } else { nanos as f64 / NANO as f64 }))

@@ -1,4 +1,4 @@
-//! Functions on patterns of RE2.
+//! Functions with RE2 patterns.
 use regex::Regex;
 
 use super::row::{Row, not_for};
@@ -15,12 +15,12 @@ pub(super) const ROWS: &[Row] = &[
     Row("string_find_all_string_int", "<string>.findAll(string, int) -> list(string)", find_all, Rule::Find),
 ];
 
-/// Compiles a pattern, or says why it cannot be.
+/// Compiles a pattern, or returns the error.
 pub(crate) fn compile(pattern: &str) -> std::result::Result<Regex, String> {
     re2::compile(pattern).map_err(|why| format!("error parsing regexp: {why}: `{pattern}`"))
 }
 
-/// The function with a pattern that is compiled already.
+/// Calls the function with a compiled pattern.
 pub(crate) fn with<'a>(pattern: &Regex, function: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
     let Some(Value::Text(text)) = args.first() else { return Err(not_for(function, args)) };
     match function {

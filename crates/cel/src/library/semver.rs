@@ -1,4 +1,4 @@
-//! Versions by semver.org.
+//! The semver library: versions according to semver.org.
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ pub(crate) fn parse(s: &str) -> std::result::Result<Semver, String> {
     Ok(version)
 }
 
-/// With a leading `v`, missing numbers and leading zeros forgiven.
+/// Parses a version that may have a leading `v`, missing numbers and leading zeros.
 fn normalized(s: &str) -> std::result::Result<Semver, String> {
     let s = s.strip_prefix('v').unwrap_or(s);
     let mut parts: Vec<String> = s
@@ -100,7 +100,7 @@ fn normalized(s: &str) -> std::result::Result<Semver, String> {
 }
 
 impl Semver {
-    /// By semver.org: what is built differently is the same, and a version before a release comes before it.
+    /// Compares by the rules of semver.org: build metadata is ignored, and a pre-release comes before its release.
     pub(super) fn compare(a: &Semver, b: &Semver) -> Ordering {
         a.numbers.cmp(&b.numbers).then_with(|| match (a.pre.is_empty(), b.pre.is_empty()) {
             (true, true) => Ordering::Equal,

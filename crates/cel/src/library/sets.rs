@@ -1,4 +1,4 @@
-//! Lists as sets.
+//! The set library: lists as sets.
 use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::equal::contains as has;

@@ -1,5 +1,5 @@
-//! cel-go's lists, version 3: what makes new lists of old ones. What can be afforded was paid before, which also bounds what is
-//! made.
+//! Version 3 of cel-go's list library: functions that make new lists. Their cost is charged before, which also bounds the size of the
+//! result.
 use std::cmp::Ordering;
 
 use super::row::{Row, not_for};
@@ -110,7 +110,7 @@ fn flat<'a>(list: &List<'a>, depth: i64, out: &mut Vec<Value<'a>>) -> Result<()>
             Value::List(inner) if depth > 0 => flat(&inner, depth - 1, out)?,
             value => out.push(value),
         }
-        // The price is by the outer list alone, and inner ones may be the same one many times.
+        // The cost depends only on the outer list, and the inner lists may all be the same one.
         if out.len() > MOST {
             return Err(EvalError::CostLimit);
         }
@@ -158,8 +158,8 @@ fn sorted<'a>(list: &List<'a>, keys: &List<'a>) -> Result<Value<'a>> {
     Ok(Value::list(pairs.into_iter().map(|(_, value)| value).collect()))
 }
 
-/// The order of values of one type: that of `<`. NaN, which `<` cannot place, comes behind all other numbers, since a sort
-/// by an order that is not total may panic.
+/// The order of values of one type, which is that of `<`. NaN, which `<` cannot order, comes after all other numbers, since a sort by
+/// an order that is not total may panic.
 fn order(a: &Value<'_>, b: &Value<'_>) -> Ordering {
     match (is_nan(a), is_nan(b)) {
         (false, false) => compare(a, b).unwrap_or(Ordering::Equal),

@@ -1,4 +1,4 @@
-//! cel-go's extended strings, version 2. Places are counted in code points.
+//! Version 2 of cel-go's extended string library. Positions are counted in code points.
 use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Row] = &[
     Row("list_join_string", "<list(string)>.join(string) -> string", join, Rule::Join),
 ];
 
-/// Bytes that `replace` may make; the cost counts what goes in, not what comes out.
+/// The most bytes that `replace` may produce, since the cost counts only its input.
 const MADE: usize = 16 << 20;
 
 fn outside(index: i64) -> EvalError {
@@ -42,7 +42,7 @@ fn char_at<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     }
 }
 
-/// The byte at which a code point begins; the length for the place after the last.
+/// The byte offset of a code point, or the length for the position after the last one.
 fn byte_at(s: &str, place: usize) -> Option<usize> {
     if s.is_ascii() {
         return (place <= s.len()).then_some(place);
@@ -80,7 +80,7 @@ fn last_index_of<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
         Some(from) => byte_at(s, from as usize).map_or(s.len(), |start| (start + part.len()).min(s.len())),
         None => s.len(),
     };
-    // What begins at or before the place may reach beyond it.
+    // A match that begins at or before the position may extend beyond it.
     let end = (end..=s.len()).find(|i| s.is_char_boundary(*i)).unwrap_or(s.len());
     let found = s[..end].rfind(&**part);
     Ok(Value::Int(found.map_or(-1, |at| s[..at].chars().count() as i64)))
@@ -134,7 +134,7 @@ fn split<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
         parts.extend(s.splitn(most, &**separator).map(Value::text));
         return Ok(Value::list(parts));
     }
-    // Nothing separates: each code point is a part, and what is left over is the last.
+    // With an empty separator each code point is a part, and the rest is the last part.
     let mut rest: &str = s;
     while let Some(c) = rest.chars().next() {
         if parts.len() + 1 == most {

@@ -1,4 +1,4 @@
-//! What the standard library asks of text.
+//! The string functions of the standard library.
 use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;

@@ -1,4 +1,4 @@
-//! Parts of timestamps, in UTC or a zone, and of durations.
+//! The fields of timestamps, in UTC or a time zone, and of durations.
 use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;

@@ -1,4 +1,4 @@
-//! URLs, as Go's `net/url` reads them: absolute ones, and paths that begin with a slash.
+//! The URL library. URLs are parsed as Go's `net/url` does: absolute ones, and paths that begin with a slash.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(super) const ROWS: &[Row] = &[
     Row("is_url_string", "isURL(string) -> bool", is_url, Rule::One),
 ];
 
-/// What [`super::formats`] says of a text that is no URL.
+/// The error that [`super::formats`] reports for an invalid URL.
 pub(super) fn fault(s: &str) -> Option<String> {
     parse(s).err().map(|why| format!("parse {s:?}: {why}"))
 }
@@ -45,14 +45,14 @@ fn parse(s: &str) -> std::result::Result<Url, String> {
     let (host, path) = match before_query.strip_prefix("//") {
         Some(after) if !scheme.is_empty() || !before_query.starts_with("///") => {
             let end = after.find('/').unwrap_or(after.len());
-            // Who logs in is no part of the host.
+            // The user information is not part of the host.
             let authority = after[..end].rsplit('@').next().unwrap_or_default();
             (checked_host(authority)?, &after[end..])
         }
         _ => (String::new(), before_query),
     };
     if !path.starts_with('/') && host.is_empty() {
-        // Opaque, as `mailto:a@b`: Go takes it, and none of its parts is there.
+        // An opaque URL such as `mailto:a@b` is valid in Go, but has none of the parts.
         return Ok(Url { text: s.into(), scheme, host, path: String::new(), query: query.into() });
     }
     let path = escape_path(path)?;
@@ -69,7 +69,7 @@ fn split_scheme(s: &str) -> std::result::Result<(String, &str), String> {
             _ => break,
         }
     }
-    // A colon in the first segment would be read as a scheme by others.
+    // Other parsers would read a colon in the first segment as the end of a scheme.
     if s.split('/').next().is_some_and(|first| first.contains(':')) {
         return Err("first path segment in URL cannot contain colon".into());
     }
@@ -91,7 +91,7 @@ fn checked_host(host: &str) -> std::result::Result<String, String> {
     unescape(host, false)
 }
 
-/// The path as it is sent: what is written with escapes stays, what needs them gets them.
+/// The path as it is sent: existing escapes stay, and characters that need an escape get one.
 fn escape_path(path: &str) -> std::result::Result<String, String> {
     unescape(path, false)?;
     let fine = |b: u8| b.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@!'()*%[]".contains(&b);
@@ -136,7 +136,7 @@ fn own<'v>(function: &str, args: &'v [Value<'_>]) -> Result<&'v Url> {
     }
 }
 
-/// The host without brackets, and the port.
+/// The host without its brackets, and the port.
 fn host_and_port(host: &str) -> (&str, &str) {
     if let Some((inner, rest)) = host.strip_prefix('[').and_then(|h| h.split_once(']')) {
         return (inner, rest.strip_prefix(':').unwrap_or_default());

@@ -1,21 +1,21 @@
-//! What the patterns of one request may cost to compile. A pattern of a few characters can take as long as thousands of plain ones,
-//! since counted repetitions are written out.
+//! The compilation budget for the patterns of one request. A pattern of a few characters can take as long as thousands of simple ones,
+//! because counted repetitions are expanded.
 use std::cell::Cell;
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// Go's words for a pattern that is too large to compile.
+/// Go's error text for a pattern that is too large to compile.
 pub(super) const TOO_LARGE: &str = "expression too large";
-/// States of all patterns of one request together: about as many as the largest single pattern may have.
+/// The most states of all patterns of one request together. It is about the number that the largest single pattern may have.
 const STATES_MAX: usize = 256 << 10;
 
 thread_local! {
-    /// What is left to the work that this thread does; `None` where nothing is counted.
+    /// The states that are left for the work of this thread; `None` if nothing is counted.
     static LEFT: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// States that the patterns of one request may still have.
+/// The number of states that the patterns of one request may still have.
 #[derive(Debug)]
 pub struct PatternBudget(usize);
 
@@ -26,7 +26,7 @@ impl Default for PatternBudget {
 }
 
 impl PatternBudget {
-    /// Does a piece of the request's work. Patterns that it compiles are charged to the budget; when nothing is left, they count
+    /// Runs a part of the request's work. Patterns that it compiles are charged to the budget. When the budget is exhausted, they count
     /// as too large.
     pub fn within<T>(&mut self, work: impl FnOnce() -> T) -> T {
         struct Restored<'a>(&'a mut usize, Option<usize>);
@@ -41,7 +41,7 @@ impl PatternBudget {
     }
 }
 
-/// Charges a pattern.
+/// Charges a pattern to the budget of this thread.
 pub(super) fn charge(states: usize) -> Result<(), &'static str> {
     let Some(left) = LEFT.get() else { return Ok(()) };
     let rest = left.checked_sub(states);
@@ -49,7 +49,7 @@ pub(super) fn charge(states: usize) -> Result<(), &'static str> {
     rest.map(drop).ok_or(TOO_LARGE)
 }
 
-/// How many states a pattern has, about.
+/// The approximate number of states of a pattern.
 pub(super) fn states(pattern: &str, depth: u32) -> Result<usize, &'static str> {
     let hir = ParserBuilder::new().nest_limit(depth).build().parse(pattern).map_err(|_| "invalid syntax")?;
     Ok(states_of(&hir))
@@ -60,7 +60,7 @@ fn states_of(hir: &Hir) -> usize {
     match hir.kind() {
         HirKind::Empty | HirKind::Look(_) => 1,
         HirKind::Literal(literal) => literal.0.len(),
-        // A range of characters is up to a few sequences of bytes.
+        // A range of characters becomes up to a few sequences of bytes.
         HirKind::Class(Class::Unicode(class)) => class.ranges().len() * 2,
         HirKind::Class(Class::Bytes(class)) => class.ranges().len(),
         HirKind::Repetition(repetition) => {

@@ -1,10 +1,10 @@
-//! Patterns that were compiled lately, of the whole process: authors use few, and each many times.
+//! The cache of recently compiled patterns in this process. Authors use few patterns, and each of them often.
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use regex::Regex;
 
-/// Patterns that are kept, and the states of all of them: a few megabytes at most.
+/// The bounds of the cache: the number of patterns, and the sum of their states, which is a few megabytes at most.
 const KEPT_MAX: usize = 512;
 const STATES_MAX: usize = 64 << 10;
 
@@ -29,7 +29,7 @@ impl Kept {
         Some(entry.regex.clone())
     }
 
-    /// The older half of the others makes room.
+    /// Adds a pattern. If the cache is full, the older half of the others is removed.
     fn keep(&mut self, pattern: &str, regex: &Regex, states: usize) {
         if states > STATES_MAX {
             return;
@@ -53,16 +53,16 @@ impl Kept {
 static KEPT: LazyLock<Mutex<Kept>> = LazyLock::new(Mutex::default);
 
 fn lock() -> MutexGuard<'static, Kept> {
-    // The table is whole after a panic: nothing is half done in it.
+    // The cache is valid after a panic, since no change of it can be interrupted.
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The pattern as it was compiled before.
+/// Finds a compiled pattern.
 pub(super) fn find(pattern: &str) -> Option<Regex> {
     lock().find(pattern)
 }
 
-/// Keeps a pattern, unless it is too large.
+/// Adds a pattern to the cache, unless it is too large.
 pub(super) fn keep(pattern: &str, regex: &Regex, states: usize) {
     lock().keep(pattern, regex, states);
 }

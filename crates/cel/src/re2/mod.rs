@@ -1,5 +1,5 @@
-//! Patterns of RE2, as Go writes them, on an engine that takes linear time too. Where both read a pattern differently it is
-//! rewritten: classes such as `\d` mean ASCII in Go, and within brackets fewer characters have a meaning.
+//! RE2 patterns in Go's syntax, on an engine that also takes linear time. Patterns that the two read differently are rewritten: classes
+//! such as `\d` mean ASCII in Go, and fewer characters are special within brackets.
 mod budget;
 mod kept;
 
@@ -8,20 +8,20 @@ use regex::{Regex, RegexBuilder};
 pub use budget::PatternBudget;
 use budget::TOO_LARGE;
 
-/// Bytes that one compiled pattern may have; a larger one counts as invalid.
+/// The most bytes of one compiled pattern. A larger one counts as invalid.
 const COMPILED_BYTES_MAX: usize = 4 << 20;
-/// Bytes of working memory of a pattern while it matches. Beyond them it is matched more slowly, in still linear time.
+/// The working memory in bytes of a pattern while it matches. Beyond it, matching is slower but still linear.
 const DFA_BYTES_MAX: usize = 256 << 10;
-/// How often a part may be repeated, as in Go.
+/// The most repetitions of a part, as in Go.
 const REPEATED: u32 = 1000;
-/// How deep groups may nest.
+/// The nesting depth of groups.
 const DEPTH: u32 = 250;
 
-/// Compiles a pattern, or says why it is none, in Go's words. One that was compiled lately is not compiled again; any other is
-/// charged to the [`PatternBudget`] that this thread works within.
+/// Compiles a pattern, or returns the error with Go's text. A recently compiled pattern is taken from the cache; any other is charged
+/// to the current [`PatternBudget`] of this thread.
 ///
 /// # Errors
-/// The first fault that is found.
+/// Returns the first error in the pattern.
 pub fn compile(pattern: &str) -> Result<Regex, &'static str> {
     if let Some(regex) = kept::find(pattern) {
         return Ok(regex);
@@ -39,12 +39,12 @@ pub fn compile(pattern: &str) -> Result<Regex, &'static str> {
     Ok(regex)
 }
 
-/// The pattern as this engine reads it.
+/// Rewrites the pattern for this engine.
 fn rewrite(pattern: &str) -> Result<String, &'static str> {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut rest = pattern;
     let mut open = 0u32;
-    // How far a repetition has come: none, repeated, repeated and made lazy.
+    // The state of a repetition: none, repeated, or repeated and lazy.
     let mut repeated = 0;
     while let Some(c) = rest.chars().next() {
         let next = &rest[c.len_utf8()..];
@@ -66,7 +66,7 @@ fn rewrite(pattern: &str) -> Result<String, &'static str> {
                     out.push_str(&rest[..=length]);
                     &next[length..]
                 }
-                // A brace that counts nothing is a character.
+                // A brace without a count is a literal character.
                 None => {
                     out.push_str("\\{");
                     next
@@ -90,7 +90,7 @@ fn rewrite(pattern: &str) -> Result<String, &'static str> {
     if open > 0 { Err("missing closing )") } else { Ok(out) }
 }
 
-/// The length of `3,5}` after a brace, if it says how often.
+/// The length of `3,5}` after a brace, if it is a valid count.
 fn count(rest: &str) -> Result<Option<usize>, &'static str> {
     let Some(end) = rest.find('}') else { return Ok(None) };
     let (least, most) = rest[..end].split_once(',').unwrap_or((&rest[..end], ""));
@@ -138,7 +138,7 @@ fn escape<'p>(rest: &'p str, within: bool, out: &mut String) -> Result<&'p str, 
             out.push_str(&regex::escape(literal));
             return Ok(after);
         }
-        // Words' edges to this engine, themselves to Go.
+        // These are word boundaries in this engine, and literal characters in Go.
         '<' | '>' => out.push(c),
         'C' | 'Z' => return Err("invalid escape sequence"),
         'p' | 'P' | 'x' if after.starts_with('{') => {
@@ -162,7 +162,7 @@ fn escape<'p>(rest: &'p str, within: bool, out: &mut String) -> Result<&'p str, 
     Ok(after)
 }
 
-/// Within brackets only `\`, `]`, `^`, `-` and named classes mean something to Go.
+/// Rewrites a bracket expression. In Go only `\`, `]`, `^`, `-` and named classes are special in it.
 fn class<'p>(mut rest: &'p str, out: &mut String) -> Result<&'p str, &'static str> {
     out.push('[');
     if let Some(after) = rest.strip_prefix('^') {
@@ -198,7 +198,7 @@ fn class<'p>(mut rest: &'p str, out: &mut String) -> Result<&'p str, &'static st
                 out.push('\\');
                 out.push(c);
             }
-            // Doubled, it would take one class from another.
+            // Two of them would be the difference of classes.
             '-' if first || after.starts_with([']', '-']) => out.push_str("\\-"),
             c => out.push(c),
         }

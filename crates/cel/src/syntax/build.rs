@@ -1,12 +1,12 @@
-//! Nodes and their places. Macros make nodes too, and copy what they are given, which is why the number of nodes is bounded.
+//! Builds nodes with their positions. Macros also build nodes and copy their arguments, which is why the number of nodes is bounded.
 use super::expr::{Call, Expr, Id, Kind, Literal};
 
-/// Nodes after macros are expanded: `optMap` copies its target, and chains of it would double without end.
+/// The most nodes after macros are expanded: `optMap` copies its target, and chains of it would double the number each time.
 pub(super) const NODES: usize = 100_000;
 
-/// Makes nodes at the place of what is being read.
+/// Builds nodes at the current position.
 pub(crate) struct Builder {
-    /// Code points before each node, by its id. No node has the id 0.
+    /// The number of code points before each node, by node ID. No node has the ID 0.
     pub(super) places: Vec<u32>,
     place: u32,
 }
@@ -15,7 +15,7 @@ impl Builder {
     pub fn new() -> Builder {
         Builder { places: vec![0], place: 0 }
     }
-    /// Where the macro that is expanded next stands.
+    /// Sets the position of the macro that is expanded next.
     pub fn expand_at(&mut self, place: u32) {
         self.place = place;
     }
@@ -26,7 +26,7 @@ impl Builder {
     pub fn at(&mut self, place: u32, kind: Kind) -> Expr {
         Expr { id: self.id(place), kind }
     }
-    /// A node of a macro's expansion, at the macro's place.
+    /// Makes a node of a macro's expansion, at the macro's position.
     pub fn make(&mut self, kind: Kind) -> Expr {
         self.at(self.place, kind)
     }
@@ -42,7 +42,7 @@ impl Builder {
     pub fn member(&mut self, function: &str, target: Expr, args: Vec<Expr>) -> Expr {
         self.make(Kind::Call(Box::new(Call { function: function.into(), target: Some(target), args })))
     }
-    /// The same tree with ids of its own; past the limit of nodes, the same ids again, as the whole is refused then.
+    /// Copies the tree with new IDs. Beyond the limit of nodes the IDs are the same, since the expression is refused then.
     pub fn copy(&mut self, expr: &Expr) -> Expr {
         let mut copy = expr.clone();
         let mut count = 0;

@@ -1,4 +1,4 @@
-//! The tree of an expression. Every node has an id by which its place, type and overloads are found.
+//! The tree of an expression. Each node has an ID, by which its position, type and overloads are found.
 
 pub(crate) type Id = u32;
 
@@ -23,19 +23,19 @@ pub(crate) enum Literal {
 pub(crate) enum Kind {
     Literal(Literal),
     Ident(String),
-    /// `operand.field`; with `test`, what `has()` made of it.
+    /// `operand.field`. With `test` it is the result of `has()`.
     Select {
         operand: Box<Expr>,
         field: String,
         test: bool,
     },
     Call(Box<Call>),
-    /// Each element with whether it was written `?element`.
+    /// The elements, each with whether it was written `?element`.
     List(Vec<(Expr, bool)>),
     Map(Vec<Entry>),
     Struct(Box<StructLiteral>),
     Fold(Box<Fold>),
-    /// What stands where the parser found a fault; never checked.
+    /// A part with a syntax error. It is never checked.
     Fault,
 }
 
@@ -67,13 +67,14 @@ pub(crate) struct Field {
     pub optional: bool,
 }
 
-/// What every macro over a range becomes: from `init`, for each element while `condition` holds, the accumulator is set to
-/// `step`; in the end to `result`.
+/// The expansion of every macro over a range. The accumulator starts with `init`. For each element, while `condition` holds, it is set
+/// to
+/// `step`. The value of the loop is `result`.
 #[derive(Clone, Debug)]
 pub(crate) struct Fold {
     pub range: Expr,
     pub var: String,
-    /// The second variable of the two-variable macros: values, while the first stands for indices or keys.
+    /// The second variable of macros with two variables. It is the value, and the first is the index or key.
     pub var2: Option<String>,
     pub accu: String,
     pub init: Expr,
@@ -97,7 +98,7 @@ impl Expr {
         }
     }
 
-    /// `a.b.c` as a name, where it is made of nothing but names.
+    /// The dotted name `a.b.c`, if the expression consists only of names.
     pub fn qualified(&self) -> Option<String> {
         match &self.kind {
             Kind::Ident(name) => Some(name.clone()),
@@ -106,7 +107,7 @@ impl Expr {
         }
     }
 
-    /// The nodes directly beneath, in the order of the text.
+    /// The direct children in the order of the source.
     pub fn children(&self) -> Vec<&Expr> {
         match &self.kind {
             Kind::Literal(_) | Kind::Ident(_) | Kind::Fault => Vec::new(),
@@ -119,7 +120,7 @@ impl Expr {
         }
     }
 
-    /// Calls `visit` with every node, each before what is beneath it.
+    /// Calls `visit` with every node. A node comes before its children.
     pub fn walk<'e>(&'e self, visit: &mut dyn FnMut(&'e Expr)) {
         visit(self);
         for child in self.children() {

@@ -1,4 +1,4 @@
-//! Numbers and strings.
+//! Parsing of numbers and strings.
 use super::expr::{Expr, Kind, Literal};
 use super::parser::{EXPRESSION, Parse, Parser};
 use super::text;

@@ -1,20 +1,20 @@
-//! Macros: calls that stand for loops. Each row says name, number of arguments and how it is expanded; what is accumulated
-//! has a name that no expression can contain.
+//! Macros: calls that are expanded to loops. Each row has a name, a number of arguments and an expansion. The accumulator has a name
+//! that no expression can contain.
 use super::build::Builder;
 use super::expr::{Call, Expr, Fold, Kind, Literal};
 
-/// The accumulator of every loop.
+/// The name of every loop's accumulator.
 pub(crate) const ACCU: &str = "@result";
-/// A name that cel-go keeps for its own accumulator; no variable may be called so.
+/// The name of cel-go's accumulator. No variable may have it.
 const RESERVED_ACCU: &str = "__result__";
 const SORT_INPUT: &str = "@__sortBy_input__";
 const UNUSED: &str = "#unused";
 
-/// A macro was meant and its arguments are wrong: at which node, and why.
+/// An error in the arguments of a macro: the ID of the node and the text.
 pub(crate) struct Wrong(pub super::expr::Id, pub String);
 type Expanded = Result<Expr, Wrong>;
 
-/// Whether a call is a macro. Members have a target.
+/// Whether a call is a macro. A member call has a target.
 pub(crate) fn is_macro(name: &str, args: usize, member: bool) -> bool {
     if !member {
         return name == "has" && args == 1;
@@ -27,7 +27,7 @@ pub(crate) fn is_macro(name: &str, args: usize, member: bool) -> bool {
     )
 }
 
-/// `cel.bind(name, value, result)`, which only selectors of devices have.
+/// Whether a call is `cel.bind(name, value, result)`, which only device selectors have.
 pub(crate) fn is_bind(name: &str, args: usize, target: Option<&Expr>) -> bool {
     name == "bind" && args == 3 && target.and_then(Expr::ident) == Some("cel")
 }
@@ -65,7 +65,7 @@ fn has(b: &mut Builder, args: Vec<Expr>) -> Expanded {
     }
 }
 
-/// The name of a loop's variable.
+/// The name of a loop variable.
 fn variable(arg: &Expr, otherwise: &str) -> Result<String, Wrong> {
     let name = arg.ident().ok_or_else(|| Wrong(arg.id, otherwise.into()))?;
     if name == RESERVED_ACCU {
@@ -74,7 +74,7 @@ fn variable(arg: &Expr, otherwise: &str) -> Result<String, Wrong> {
     Ok(name.to_owned())
 }
 
-/// The variables of a loop: one, or two when there are `two`.
+/// The variables of a loop: two if `two` is set, otherwise one.
 fn variables(args: &[Expr], two: bool, otherwise: &str) -> Result<(String, Option<String>), Wrong> {
     if !two {
         return Ok((variable(&args[0], otherwise)?, None));
@@ -89,7 +89,7 @@ fn variables(args: &[Expr], two: bool, otherwise: &str) -> Result<(String, Optio
     Ok((variable(&args[0], otherwise)?, Some(variable(&args[1], otherwise)?)))
 }
 
-/// A loop over everything in the range that gives back what was accumulated.
+/// A loop over the whole range that returns the accumulated value.
 fn collect(b: &mut Builder, range: Expr, vars: (String, Option<String>), init: Expr, step: Expr) -> Expr {
     let condition = b.literal(Literal::Bool(true));
     let result = b.ident(ACCU);
@@ -132,7 +132,7 @@ fn quantifier(b: &mut Builder, name: &str, range: Expr, mut args: Vec<Expr>) -> 
     Ok(b.make(Kind::Fold(Box::new(Fold { range, var, var2, accu: ACCU.into(), init, condition, step, result }))))
 }
 
-/// `accu + [element]`, or that only where the filter holds.
+/// The step `accu + [element]`, only for elements that pass the filter if there is one.
 fn append(b: &mut Builder, element: Expr, filter: Option<Expr>) -> Expr {
     let accu = b.ident(ACCU);
     let list = b.make(Kind::List(vec![(element, false)]));
@@ -189,7 +189,7 @@ fn transform(b: &mut Builder, name: &str, range: Expr, mut args: Vec<Expr>) -> E
     Ok(collect(b, range, vars, init, step))
 }
 
-/// `result` with `name` standing for `value`: a loop over nothing.
+/// `result` with `name` bound to `value`, as a loop over an empty range.
 fn bind(b: &mut Builder, name: &str, value: Expr, result: Expr) -> Expr {
     let range = b.make(Kind::List(Vec::new()));
     let condition = b.literal(Literal::Bool(false));

@@ -1,4 +1,4 @@
-//! From the text of an expression to its tree, with macros expanded.
+//! Parses the source of an expression to its tree, with macros expanded.
 mod build;
 pub(crate) mod expr;
 mod literal;

@@ -1,11 +1,11 @@
-//! Operators: how tightly they bind, and the calls that they become.
+//! The operators: their precedence and their functions.
 use super::expr::{Call, Expr, Id, Kind};
 use super::token::Token;
 
-/// How tightly `<` and its kin bind; `&&` and `||` bind less.
+/// The precedence of `<` and the other relations. `&&` and `||` have a lower one.
 pub(super) const RELATION: u8 = 2;
 
-/// How tightly an operator binds, and the function that it is.
+/// The precedence of an operator, and its function.
 pub(super) fn operator(token: Token) -> Option<(u8, &'static str)> {
     Some(match token {
         Token::Sign("||") => (0, "_||_"),
@@ -31,7 +31,7 @@ pub(super) fn call(function: &str, args: Vec<Expr>) -> Kind {
     Kind::Call(Box::new(Call { function: function.into(), target: None, args }))
 }
 
-/// Terms `0..=n` with the operators between them, as a tree in which both sides are about as high.
+/// Combines the terms `0..=n` with the operators between them to a balanced tree.
 pub(super) fn balanced(function: &str, terms: &mut [Option<Expr>], ids: &[Id]) -> Expr {
     if ids.is_empty() {
         return terms[0].take().expect("each term is used once");

@@ -1,5 +1,5 @@
-//! Recursive descent over the tokens, by the grammar of CEL. Depth and number of nodes are bounded, because expressions come
-//! from clients and macros copy what they are given.
+//! A recursive descent parser for the grammar of CEL. The depth and the number of nodes are bounded, because expressions come from
+//! clients and macros copy their arguments.
 use super::build::{Builder, NODES};
 use super::expr::{Call, Entry, Expr, Field, Kind, Literal, StructLiteral};
 use super::macros;
@@ -7,17 +7,17 @@ use super::operators::{RELATION, balanced, call, operator};
 use super::source::Issue;
 use super::token::{Spanned, Token, tokens};
 
-/// How deep an expression may nest, as upstream's parser.
+/// The nesting depth of an expression, as in upstream's parser.
 const DEPTH: usize = 250;
-/// Code points of an expression, as upstream's parser.
+/// The most code points of an expression, as in upstream's parser.
 const CODE_POINTS: usize = 100_000;
-/// Faults after which the rest is not read.
+/// The number of errors after which parsing stops.
 const FAULTS: usize = 100;
 
 pub(super) const EXPRESSION: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, \
                           BYTES, IDENTIFIER}";
 
-/// Names that no variable or function can have.
+/// Reserved words, which cannot be names of variables or functions.
 pub(crate) const RESERVED: [&str; 21] = [
     "as",
     "break",
@@ -42,20 +42,20 @@ pub(crate) const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// A tree, and where in the text each node stands (code points before it, by node id).
+/// A tree, and the position of each node in the source (the number of code points before it, by node ID).
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub root: Expr,
     pub places: Vec<u32>,
 }
 
-/// Parses as everywhere but in selectors of devices.
+/// Parses an expression without `cel.bind`.
 #[cfg(test)]
 pub(crate) fn parse(source: &str) -> Result<Parsed, Vec<Issue>> {
     parse_with(source, false)
 }
 
-/// Parses, or says what is wrong; with `bindings`, `cel.bind` is a macro.
+/// Parses an expression, or returns its errors. With `bindings`, `cel.bind` is a macro.
 pub(crate) fn parse_with(source: &str, bindings: bool) -> Result<Parsed, Vec<Issue>> {
     let size = source.chars().count();
     if size > CODE_POINTS {
@@ -74,7 +74,7 @@ pub(crate) fn parse_with(source: &str, bindings: bool) -> Result<Parsed, Vec<Iss
     Err(parser.issues)
 }
 
-/// A fault was noted and no tree can be given.
+/// An error was noted and parsing cannot continue.
 pub(super) struct Stop;
 pub(super) type Parse<T = Expr> = Result<T, Stop>;
 
@@ -84,7 +84,7 @@ pub(super) struct Parser<'s> {
     pub(super) at: usize,
     depth: usize,
     issues: Vec<Issue>,
-    /// `cel.bind` is a macro.
+    /// Whether `cel.bind` is a macro.
     bindings: bool,
     pub(super) b: Builder,
 }
@@ -125,7 +125,7 @@ impl Parser<'_> {
             None => self.unexpected(&format!("'{sign}'")),
         }
     }
-    /// One level deeper, or the end: depth is what protects the stack.
+    /// Enters one level of nesting, or fails: the bound on the depth protects the stack.
     fn deeper(&mut self) -> Parse<()> {
         self.depth += 1;
         if self.depth > DEPTH || self.b.places.len() > NODES {
@@ -170,7 +170,7 @@ impl Parser<'_> {
         Ok(result)
     }
 
-    /// Operators by how tightly they bind, in one function: nesting is paid for with few frames of the stack.
+    /// Parses operators by precedence in one function, so that nesting takes few stack frames.
     fn binary(&mut self, least: u8) -> Parse {
         let before = self.depth;
         let mut left = self.unary()?;
@@ -189,7 +189,7 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    /// A chain of `||` or `&&` as a balanced tree, so that a long one is not a deep one.
+    /// Parses a chain of `||` or `&&` as a balanced tree, so that a long chain is not a deep one.
     fn chain(&mut self, first: Expr, tightness: u8, function: &'static str) -> Parse {
         let mut terms = vec![Some(first)];
         let mut ids = Vec::new();
@@ -208,7 +208,7 @@ impl Parser<'_> {
             _ => return self.member(),
         };
         let first = self.peek();
-        // A sign before a number belongs to the number.
+        // A sign before a number is part of the number.
         if sign == "-" && matches!(self.tokens[self.at + 1].token, Token::Int | Token::Float) {
             return self.member();
         }
@@ -363,7 +363,7 @@ impl Parser<'_> {
         Ok(Expr { id, kind: Kind::Map(entries) })
     }
 
-    /// A variable, a call, or the constructor of a typed object, whose name is dotted.
+    /// Parses a variable, a call, or the constructor of an object type with a dotted name.
     fn name(&mut self) -> Parse {
         let start = self.peek();
         let dotted = self.eat(".").is_some();
@@ -390,7 +390,7 @@ impl Parser<'_> {
         Ok(self.b.at(token.offset, Kind::Ident(name)))
     }
 
-    /// How many tokens `A.b.C` before a `{` has, if that is what comes.
+    /// The number of tokens of a dotted name before a `{`, if there is one.
     fn constructor(&self) -> Option<usize> {
         let mut at = self.at;
         loop {

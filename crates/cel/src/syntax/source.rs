@@ -1,21 +1,21 @@
-//! The text of an expression by code points, and how an error points into it (`ERROR: <input>:1:5: … | …^`).
+//! The source of an expression by code points, and the format of errors with their positions (`ERROR: <input>:1:5: … | …^`).
 
-/// One finding about an expression: where, and what. Its text is what clients read in the `message` of a cause.
+/// One error in an expression. Its text is in the `message` of a cause that clients read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
-    /// Code points before the place; `None` where the expression as a whole is meant.
+    /// The number of code points before the position; `None` if the error is about the whole expression.
     pub offset: Option<u32>,
-    /// The finding, without its place.
+    /// The message without the position.
     pub message: String,
 }
 
-/// Findings beyond this number are only counted.
+/// The most errors that are listed. Further ones are only counted.
 const REPORTED: usize = 100;
-/// A line longer than this is not shown beneath its finding.
+/// The longest line in bytes that is shown with its error.
 const SNIPPET_BYTES: usize = 16384;
 
-/// Findings in the order of their places, in the form that cel-go's `Issues.String` has, so that
-/// `"compilation failed: " + text` reads as upstream's message.
+/// Formats errors in the order of their positions like cel-go's `Issues.String`, so that `"compilation failed: " + text` equals
+/// upstream's message.
 pub fn display(source: &str, issues: &[Issue]) -> String {
     let mut placed: Vec<(i64, i64, &Issue)> = issues
         .iter()
@@ -34,7 +34,7 @@ pub fn display(source: &str, issues: &[Issue]) -> String {
     lines.join("\n")
 }
 
-/// Line from 1 and column from 0 of a place; -1 and -1 for none, as cel-go's `NoLocation`.
+/// The line (from 1) and the column (from 0) of a position. Without a position both are -1, as in cel-go's `NoLocation`.
 fn place(source: &str, offset: Option<u32>) -> (i64, i64) {
     let Some(offset) = offset else { return (-1, -1) };
     let (mut line, mut column) = (1, 0);
@@ -57,7 +57,7 @@ fn one(source: &str, line: i64, column: i64, message: &str) -> String {
         text.push_str(&snippet.replace('\t', " "));
         text.push_str("\n | ");
         let mut chars = snippet.chars();
-        // A wide character is underlined by a wide dot, so that the mark stands beneath its place.
+        // A wide character is underlined with a wide dot, so that the mark is below its position.
         for c in chars.by_ref().take(column.max(0) as usize) {
             text.push(if c.len_utf8() > 1 { '\u{ff0e}' } else { '.' });
         }

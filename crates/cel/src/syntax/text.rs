@@ -1,11 +1,11 @@
-//! What a string or bytes literal stands for.
+//! Unquotes string and bytes literals.
 
 const PLAIN: &str = "unable to unescape string";
 const OCTAL: &str = "unable to unescape octal sequence in string";
 const POINT: &str = "invalid unicode code point";
 
-/// The bytes of a literal (without its `b`), quotes and escapes undone. In a string, escapes name code points; in bytes,
-/// they name bytes.
+/// The bytes of a literal (without its `b`), after removing quotes and escapes. Escapes are code points in a string and bytes in a
+/// bytes literal.
 pub(crate) fn unquote(literal: &str, bytes: bool) -> Result<Vec<u8>, &'static str> {
     let normalized = literal.replace("\r\n", "\n").replace('\r', "\n");
     let (raw, quoted) = match normalized.strip_prefix(['r', 'R']) {

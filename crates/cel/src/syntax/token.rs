@@ -1,11 +1,11 @@
-//! From text to tokens. Positions are counted in code points, as clients see them in messages.
+//! The lexer. Positions are counted in code points, as in messages to clients.
 use super::source::Issue;
 
-/// What a token is; its text is looked up by its range.
+/// The kind of a token. Its text is found by its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     End,
-    /// A name, a reserved word included; the parser tells them apart.
+    /// A name or a reserved word; the parser distinguishes them.
     Name,
     Int,
     Uint,
@@ -16,21 +16,21 @@ pub(crate) enum Token {
     False,
     Null,
     In,
-    /// An operator or bracket, by its text.
+    /// An operator or bracket.
     Sign(&'static str),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spanned {
     pub token: Token,
-    /// Byte range in the source.
+    /// The byte range in the source.
     pub start: usize,
     pub end: usize,
-    /// Code points before it.
+    /// The number of code points before the token.
     pub offset: u32,
 }
 
-/// Longest first, so that `<=` is not read as `<`.
+/// The operators and brackets, longest first, so that `<=` is not read as `<`.
 const SIGNS: [&str; 22] = [
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!", "?", ":", "+", "*",
 ];
@@ -79,7 +79,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Reads one token; false after the end.
+    /// Reads one token. Returns false at the end.
     fn next(&mut self, issues: &mut Vec<Issue>) -> bool {
         self.blank();
         let rest = self.rest();
@@ -104,7 +104,7 @@ impl Lexer<'_> {
         } else if let Some(sign) = SIGNS.iter().chain(&["/", "%"]).find(|s| rest.starts_with(**s)) {
             self.push(Token::Sign(sign), sign.len());
         } else {
-            // A quote that is never closed takes the rest of its line with it.
+            // An unclosed quote includes the rest of its line.
             let bytes = match first {
                 '"' | '\'' => rest.find('\n').unwrap_or(rest.len()),
                 _ => first.len_utf8(),
@@ -152,7 +152,7 @@ fn number(s: &str) -> Option<(Token, usize)> {
     Some(if float { (Token::Float, at) } else { unsigned(at, Token::Int) })
 }
 
-/// A string or bytes literal with its prefixes; `None` when there is none or it is not closed.
+/// Finds a string or bytes literal with its prefixes, and returns its token and length. `None` if there is none or it is not closed.
 fn string(s: &str) -> Option<(Token, usize)> {
     let b = s.as_bytes();
     let mut at = 0;
@@ -168,7 +168,7 @@ fn string(s: &str) -> Option<(Token, usize)> {
     let closing = if triple { 3 } else { 1 };
     let mut i = at + closing;
     if triple && !b[i..].windows(3).any(|w| w == [quote; 3]) {
-        // `''` followed by something else is an empty string.
+        // `''` before another character is an empty string.
         return Some((token, at + 2));
     }
     loop {

@@ -1,9 +1,9 @@
-//! Expressions that want to do harm end with an error: no panic, no stack that overflows, no memory without end.
+//! Malicious expressions end with an error: without a panic, a stack overflow or unbounded memory.
 use std::time::Instant;
 
 use super::super::*;
 
-/// The fault of an expression over `data`, whose elements are numbers, or what it gives.
+/// The error or the value of an expression over `data`, whose elements are numbers.
 fn outcome(expression: &str, data: &serde_json::Value) -> String {
     let env = Env::builder().variable("self", &DeclType::dynamic()).build();
     let program = match env.compile(expression) {
@@ -38,7 +38,7 @@ fn depth_and_size_are_bounded() {
     assert!(outcome(&long, &null).contains("expression code point size exceeds limit: size: 100002, limit 100000"));
     let copies = format!("optional.of(1){}", ".optMap(a, a + 1)".repeat(200));
     assert!(outcome(&copies, &null).contains("100000 nodes"), "{}", outcome(&copies, &null));
-    // What is long but not deep is fine.
+    // Long expressions that are not deep are accepted.
     assert_eq!(outcome(&format!("true{}", " && true".repeat(10_000)), &null), "bool");
     assert_eq!(outcome(&format!("{}true", "!".repeat(90_000)), &null), "bool");
     for unfinished in
@@ -46,7 +46,7 @@ fn depth_and_size_are_bounded() {
     {
         assert!(outcome(unfinished, &null).starts_with("ERROR: <input>:"), "{unfinished:?}");
     }
-    // The deepest that is accepted is evaluated on an ordinary stack.
+    // The deepest accepted expression can be evaluated on a stack of the usual size.
     let nested = (0..80).fold(String::from("1"), |inner, _| format!("[{inner}].map(x, x)[0]"));
     assert!(["int", "dyn"].contains(&outcome(&nested, &null).as_str()) || outcome(&nested, &null).contains("limit"));
 }
@@ -78,6 +78,6 @@ fn time_and_memory_are_bounded() {
         let text = outcome(expression, &data);
         assert!(text.contains(fault), "{}: {text}", &expression[..expression.len().min(60)]);
     }
-    // Much longer than it takes, much shorter than without bounds.
+    // The bound is much longer than the test takes, and much shorter than without limits.
     assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
 }

@@ -1,5 +1,6 @@
-//! What each function costs at least, at most and in fact, where nothing is computed beforehand: lines of expression,
-//! least, most and actual cost. Strings and bytes of unknown size have at most 12.
+//! The minimum, maximum and actual cost of each function, without precomputed constants. Each line has an expression and the three
+//! costs.
+//! Strings and bytes of unknown size have at most 12.
 use super::super::check::check;
 use super::super::cost::range::Range;
 use super::super::cost::{Sizes, estimate};
@@ -42,7 +43,7 @@ fn are_those_of_upstream() {
     for line in include_str!("../../tests/facts/library_costs.jsonl").lines() {
         let (expression, min, max, actual): (String, u64, u64, u64) = serde_json::from_str(line).unwrap();
         let found = costs(&expression);
-        // Lists of mixed types are refused by Kubernetes; the published test ran without that check.
+        // Kubernetes refuses lists of mixed types. The published test ran without that check.
         if matches!(&found, Err(e) if e.contains("expected type")) {
             mixed += 1;
             continue;

@@ -1,4 +1,4 @@
-//! The language as callers see it: an expression, its value or fault, what it costs and can cost.
+//! Tests of the crate's public interface: expressions with their values or errors, and their actual and estimated costs.
 mod hostile;
 mod library_costs;
 
@@ -76,7 +76,7 @@ fn values_and_costs() {
 #[test]
 fn lists_with_nan_are_sorted_too() {
     assert_eq!(shown("[double('NaN'), 2.0, 1.0].sort()").0, "[1, 2, NaN]");
-    // Beyond twenty elements a sort looks whether its order is one.
+    // With more than twenty elements, a sort checks whether its order is total.
     let values: Vec<String> =
         (0..60).map(|n| if n % 3 == 0 { "double('NaN')".into() } else { format!("{}.0", (n * 37) % 60) }).collect();
     let sorted = format!("[{}].sort()", values.join(", "));

@@ -1,5 +1,4 @@
-//! Types of Kubernetes' data: what a schema says of a place, as far as expressions see it
-//! (`apiserver/pkg/cel/types.go`, `common/schemas.go`).
+//! The types of Kubernetes' data: the part of a schema that expressions use (`apiserver/pkg/cel/types.go`, `common/schemas.go`).
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -7,48 +6,48 @@ use super::escape::escape;
 use super::ty::Type;
 use crate::syntax::RESERVED;
 
-/// The largest request that upstream's estimates reckon with, in bytes.
+/// The largest request in upstream's estimates, in bytes.
 pub const MAX_REQUEST_BYTES: i64 = 3 * 1024 * 1024;
-/// No bound (`math.MaxInt` upstream).
+/// The value for no bound (`math.MaxInt` upstream).
 pub const UNBOUNDED: i64 = i64::MAX;
 
-/// How two lists of a place are compared and joined (`x-kubernetes-list-type`).
+/// How two lists are compared and joined (`x-kubernetes-list-type`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ListKind {
-    /// As they are, in their order.
+    /// As lists, with their order.
     #[default]
     Atomic,
-    /// As sets of scalars, whatever their order.
+    /// As sets of scalars, ignoring the order.
     Set,
-    /// As maps keyed by these properties, whatever their order.
+    /// As maps with these key properties, ignoring the order.
     Map(Vec<String>),
 }
 
-/// What a string of a place means (`format`).
+/// The format of a string that is a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// `date`: midnight UTC of the day.
+    /// `date`: midnight UTC of that day.
     Date,
     /// A string with `format: date-time`.
     DateTime,
 }
 
-/// What kind of value is at a place, and how its JSON is read.
+/// The kind of a value, which determines how its JSON is read.
 #[derive(Clone, Debug)]
 pub enum DeclKind {
-    /// Anything, read as plain JSON.
+    /// Any value, read as plain JSON.
     Dyn,
-    /// The type `integer`, of 64 bits.
+    /// An integer or a string (`x-kubernetes-int-or-string`).
     IntOrString,
-    /// `true` and `false`.
+    /// A boolean.
     Bool,
     /// The type `integer`, of 64 bits.
     Int,
-    /// Not in schemas of custom resources; for variables that callers declare.
+    /// An unsigned integer. It does not occur in schemas of custom resources, only in variables that callers declare.
     Uint,
-    /// The type `number`, which CEL has as a double.
+    /// The type `number`, which is a double in CEL.
     Double,
-    /// A string without a format that CEL knows.
+    /// A string without a format that CEL has a type for.
     String,
     /// `format: byte`, base64 in JSON.
     Bytes,
@@ -56,55 +55,55 @@ pub enum DeclKind {
     Duration,
     /// `format: date` and `date-time`.
     Timestamp(Format),
-    /// A library's type, for variables that callers declare; never read from JSON.
+    /// A type of a library, for variables that callers declare. It is never read from JSON.
     Named(Type),
-    /// An array, with how two versions of it are compared.
+    /// An array, and how two of them are compared.
     List(Arc<DeclType>, ListKind),
-    /// An object whose properties are all alike (`additionalProperties`); keys are plain.
+    /// An object with arbitrary keys and values of one type (`additionalProperties`).
     Map(Arc<DeclType>),
-    /// An object with named properties, by their identifiers. Properties without a type that expressions can see are
-    /// not here: they are only compared.
+    /// An object with named properties, by their identifiers. Properties whose type expressions cannot use are not included; they are only
+    /// compared.
     Object(Arc<str>, BTreeMap<String, DeclField>),
 }
 
 /// A property of an object type.
 #[derive(Clone, Debug)]
 pub struct DeclField {
-    /// The name in JSON.
+    /// The name of the property in JSON.
     pub json: String,
-    /// The type of the field's value.
+    /// The type of the property's value.
     pub decl: Arc<DeclType>,
 }
 
-/// The type of a place in Kubernetes' data.
+/// The type of a value in Kubernetes' data.
 #[derive(Clone, Debug)]
 pub struct DeclType {
-    /// What is there.
+    /// The kind of the value.
     pub kind: DeclKind,
-    /// The most elements, entries, characters or bytes it can have; 0 for what has none. Costs are estimated by it.
+    /// The most elements, entries, characters or bytes; 0 if the kind has none. Cost estimates use it.
     pub max_elements: i64,
-    /// Bytes of its shortest JSON. Sizes of lists around it are estimated by it.
+    /// The bytes of the shortest JSON. Estimates of the sizes of lists around it use it.
     pub min_serialized: i64,
-    /// Whether `null` is a value here.
+    /// Whether `null` is a value of the type.
     pub nullable: bool,
 }
 
-/// The name of an object type before [`DeclType::named`] gave it one of its own.
+/// The name of an object type before [`DeclType::named`] gives it one.
 const UNNAMED: &str = "object";
 
 impl DeclType {
     fn simple(kind: DeclKind, max_elements: i64, min_serialized: i64) -> DeclType {
         DeclType { kind, max_elements, min_serialized, nullable: false }
     }
-    /// Anything, as admission's `object`.
+    /// The type of any value, such as admission's `object`.
     pub fn dynamic() -> DeclType {
         Self::simple(DeclKind::Dyn, 0, 1)
     }
-    /// An int-or-string, of strings of at most `max_length` code points.
+    /// An int-or-string whose strings have at most `max_length` code points.
     pub fn int_or_string(max_length: Option<i64>) -> DeclType {
         Self::simple(DeclKind::IntOrString, string_elements(max_length), 1)
     }
-    /// The type of true and false.
+    /// The boolean type.
     pub fn bool() -> DeclType {
         Self::simple(DeclKind::Bool, 0, 4)
     }
@@ -112,7 +111,7 @@ impl DeclType {
     pub fn int() -> DeclType {
         Self::simple(DeclKind::Int, 0, 1)
     }
-    /// The type `number`, which CEL has as a double.
+    /// The type `number`, which is a double in CEL.
     pub fn double() -> DeclType {
         Self::simple(DeclKind::Double, 0, 1)
     }
@@ -120,12 +119,12 @@ impl DeclType {
     pub fn string(max_length: Option<i64>) -> DeclType {
         Self::simple(DeclKind::String, string_elements(max_length), 2)
     }
-    /// A string that is one of these; the longest bounds its size.
+    /// A string with one of these values. The longest bounds its size.
     pub fn string_enum<'s>(values: impl IntoIterator<Item = &'s str>) -> DeclType {
         let longest = values.into_iter().map(str::len).max().unwrap_or(0);
         Self::simple(DeclKind::String, longest as i64, 2)
     }
-    /// A string with `format: byte`, at most this long.
+    /// A string with `format: byte` and at most this length.
     pub fn bytes(max_length: Option<i64>) -> DeclType {
         Self::simple(DeclKind::Bytes, max_length.map_or(MAX_REQUEST_BYTES - 2, |n| n.max(0)), 2)
     }
@@ -133,29 +132,29 @@ impl DeclType {
     pub fn duration() -> DeclType {
         Self::simple(DeclKind::Duration, 32, 3)
     }
-    /// `format: date` or `date-time`.
+    /// A string with `format: date` or `date-time`.
     pub fn timestamp(format: Format) -> DeclType {
         match format {
             Format::Date => Self::simple(DeclKind::Timestamp(format), 12, 12),
             Format::DateTime => Self::simple(DeclKind::Timestamp(format), 32, 21),
         }
     }
-    /// A variable of a library's type, such as the authorizer.
+    /// The type of a library, such as the authorizer's.
     pub fn of(ty: Type) -> DeclType {
         Self::simple(DeclKind::Named(ty), 0, 1)
     }
-    /// A list of at most `max_items`, by default as many as fit into a request.
+    /// A list of at most `max_items`. By default, the size of a request bounds the number.
     pub fn list(element: DeclType, max_items: Option<i64>, kind: ListKind) -> DeclType {
         let max = max_items.map_or((MAX_REQUEST_BYTES - 2) / (element.min_serialized + 1), |n| n.max(0));
         Self::simple(DeclKind::List(Arc::new(element), kind), max, 2)
     }
-    /// A map with at most `max_properties`, by default as many as fit into a request.
+    /// A map with at most `max_properties`. By default, the size of a request bounds the number.
     pub fn map(value: DeclType, max_properties: Option<i64>) -> DeclType {
         let max = max_properties.map_or((MAX_REQUEST_BYTES - 2) / (value.min_serialized + 6), |n| n.max(0));
         Self::simple(DeclKind::Map(Arc::new(value)), max, 2)
     }
-    /// An object of these properties (names in JSON), of which the last is whether each is required and has no default:
-    /// such are in the shortest JSON. Properties that no identifier can name are left out.
+    /// An object with these properties (by their names in JSON). The flag says whether a property is required and has no default, so that the
+    /// shortest JSON has it. Properties whose name has no identifier are left out.
     pub fn object<'s>(properties: impl IntoIterator<Item = (&'s str, DeclType, bool)>) -> DeclType {
         let mut fields = BTreeMap::new();
         let mut min = 2;
@@ -169,7 +168,7 @@ impl DeclType {
         }
         Self::simple(DeclKind::Object(UNNAMED.into(), fields), 0, min)
     }
-    /// An object type with a name of its own, as `kubernetes.AdmissionRequest`.
+    /// An object type with a name, such as `kubernetes.AdmissionRequest`.
     pub fn object_named<'s>(name: &str, properties: impl IntoIterator<Item = (&'s str, DeclType, bool)>) -> DeclType {
         let mut decl = Self::object(properties);
         if let DeclKind::Object(own, _) = &mut decl.kind {
@@ -177,12 +176,12 @@ impl DeclType {
         }
         decl
     }
-    /// The same, where `null` is a value too.
+    /// The same type with `null` as an additional value.
     pub fn nullable(self) -> DeclType {
         DeclType { nullable: true, ..self }
     }
 
-    /// The same type with a name for each object type within, by which the checker finds it: a path below `name`
+    /// The same type with a name for each object type in it, by which the checker finds it. The names are paths that begin with `name`
     /// (`MaybeAssignTypeName` upstream).
     pub fn named(&self, name: &str) -> DeclType {
         let kind = match &self.kind {
@@ -203,7 +202,7 @@ impl DeclType {
         DeclType { kind, ..*self }
     }
 
-    /// The type that the checker sees.
+    /// The type for the checker.
     pub fn ty(&self) -> Type {
         match &self.kind {
             DeclKind::Dyn | DeclKind::IntOrString => Type::Dyn,
@@ -222,10 +221,10 @@ impl DeclType {
         }
     }
 
-    /// The property of that identifier.
+    /// The property with this identifier.
     pub fn field(&self, identifier: &str) -> Option<&DeclField> {
         match &self.kind {
-            // Words that the language keeps can be selected as they are, too.
+            // Reserved words can also be selected without an escape.
             DeclKind::Object(_, fields) => fields
                 .get(identifier)
                 .or_else(|| RESERVED.contains(&identifier).then(|| fields.get(&format!("__{identifier}__"))).flatten()),
@@ -233,12 +232,12 @@ impl DeclType {
         }
     }
 
-    /// The most times that a place of this type can be in one request: what the cost of a rule is multiplied with.
+    /// The most values of this type in one request. It is multiplied with the cost of a rule.
     pub fn max_cardinality(&self) -> u64 {
         (MAX_REQUEST_BYTES / (self.min_serialized + 1)) as u64
     }
 
-    /// Calls `visit` with every object type within, this one included.
+    /// Calls `visit` with every object type in this type, including itself.
     pub(crate) fn objects<'d>(self: &'d Arc<DeclType>, visit: &mut dyn FnMut(&'d Arc<str>, &'d Arc<DeclType>)) {
         match &self.kind {
             DeclKind::Object(name, fields) => {
@@ -252,7 +251,7 @@ impl DeclType {
     }
 }
 
-/// A code point has up to four bytes, and bytes are what estimates count.
+/// The most bytes of a string: a code point has up to four bytes, and estimates count bytes.
 fn string_elements(max_length: Option<i64>) -> i64 {
     max_length.map_or(MAX_REQUEST_BYTES - 2, |n| n.max(0).saturating_mul(4))
 }

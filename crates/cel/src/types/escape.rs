@@ -1,12 +1,12 @@
-//! Names of properties as identifiers: `a.b-c` is written `a__dot__b__dash__c` (`apiserver/pkg/cel/escaping.go`).
+//! Names of properties as identifiers: `a.b-c` becomes `a__dot__b__dash__c` (`apiserver/pkg/cel/escaping.go`).
 use std::borrow::Cow;
 
 use crate::syntax::RESERVED;
 
 const SEQUENCES: [(&str, &str); 4] = [("__", "underscores"), (".", "dot"), ("-", "dash"), ("/", "slash")];
 
-/// The identifier for a property, or `None` where it can have none: empty, starting with a digit, or with a character
-/// that is neither a letter, a digit nor one of `_.-/`.
+/// The identifier of a property. `None` if it can have none, because its name is empty, starts with a digit, or has a character that is
+/// neither a letter, a digit nor one of `_.-/`.
 pub fn escape(name: &str) -> Option<Cow<'_, str>> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
@@ -39,7 +39,7 @@ pub fn escape(name: &str) -> Option<Cow<'_, str>> {
     Some(out.into())
 }
 
-/// The property that an identifier stands for, or `None` where it has a sequence that means nothing.
+/// The property with this identifier. `None` if the identifier has an unknown escape sequence.
 pub fn unescape(identifier: &str) -> Option<Cow<'_, str>> {
     if !identifier.contains("__") {
         return Some(identifier.into());
@@ -47,7 +47,7 @@ pub fn unescape(identifier: &str) -> Option<Cow<'_, str>> {
     let mut out = String::with_capacity(identifier.len());
     let mut rest = identifier;
     while let Some(start) = rest.find("__") {
-        // A sequence is two underscores, a word without any, and two more; otherwise the underscores are plain.
+        // An escape sequence is two underscores, a word without underscores, and two more. Other underscores are literal.
         let word_end = rest[start + 2..].find('_').map(|n| start + 2 + n);
         let Some(end) = word_end.filter(|e| *e > start + 2 && rest[*e..].starts_with("__")) else {
             out.push_str(&rest[..start + 1]);

@@ -1,4 +1,4 @@
-//! Types of expressions, types of Kubernetes' data, and how names of fields are written in expressions.
+//! The types of expressions, the types of Kubernetes' data, and the identifiers of fields in expressions.
 pub(crate) mod decl;
 pub(crate) mod escape;
 pub(crate) mod signature;

@@ -1,21 +1,21 @@
-//! Overloads are declared as text, one line each: `<string>.charAt(int) -> string` is a member,
-//! `sets.contains(list(T), list(T)) -> bool` a global function. Single capital letters are type parameters.
+//! Overloads are declared as text, one per line: `<string>.charAt(int) -> string` is a member function, and
+//! `sets.contains(list(T), list(T)) -> bool` a global one. Single capital letters are type parameters.
 use super::ty::Type;
 
-/// What a line of a library's table says.
+/// The signature of an overload.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Signature {
     pub function: String,
     pub member: bool,
-    /// The receiver first, for a member.
+    /// The types of the arguments. The first one of a member function is the receiver's.
     pub args: Vec<Type>,
     pub result: Type,
 }
 
-/// Reads a line.
+/// Parses a signature.
 ///
 /// # Panics
-/// On a line that is wrong; all lines are constants of this crate, and a test reads every one.
+/// Panics on an invalid line. All lines are constants of this crate, and a test parses every one.
 pub(crate) fn parse(line: &str) -> Signature {
     let (left, result) = line.split_once(" -> ").expect("a signature has a result");
     let (member, receiver, call) = match left.strip_prefix('<') {
@@ -31,7 +31,7 @@ pub(crate) fn parse(line: &str) -> Signature {
     Signature { function: call[..open].to_owned(), member, args, result: ty(result) }
 }
 
-/// Parts at commas that are in no bracket.
+/// Splits at commas outside of brackets.
 fn split(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let (mut depth, mut start) = (0, 0);
@@ -52,7 +52,7 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// A type by its name.
+/// Parses the name of a type.
 pub(crate) fn ty(text: &str) -> Type {
     if let Some((name, inner)) = text.strip_suffix(')').and_then(|t| t.split_once('(')) {
         let mut params = split(inner).into_iter().map(ty);

@@ -1,23 +1,23 @@
-//! What the checker knows of an expression's value.
+//! The types of expressions.
 use std::fmt;
 use std::sync::Arc;
 
-/// A CEL type. `Display` prints it as cel-go's messages do.
+/// A CEL type. `Display` prints it as in cel-go's messages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Type {
-    /// Anything; what is asked of it is checked when it is evaluated.
+    /// Any type. Operations are checked during the evaluation.
     Dyn,
-    /// What stands for a fault already reported.
+    /// The type of a part whose error is already reported.
     Error,
-    /// `null_type`, of the one value `null`.
+    /// `null_type`, whose only value is `null`.
     Null,
-    /// `bool`, true or false.
+    /// The type `bool`.
     Bool,
-    /// A signed number of 64 bits.
+    /// A signed 64-bit integer.
     Int,
-    /// An unsigned number of 64 bits.
+    /// An unsigned 64-bit integer.
     Uint,
-    /// A floating-point number of 64 bits.
+    /// A 64-bit floating-point number.
     Double,
     /// `string`, a sequence of code points.
     String,
@@ -27,53 +27,53 @@ pub enum Type {
     Timestamp,
     /// A length of time.
     Duration,
-    /// A list of elements of one type.
+    /// A list with elements of one type.
     List(Arc<Type>),
-    /// Key and value.
+    /// A map, with the types of its keys and values.
     Map(Arc<(Type, Type)>),
     /// `optional_type(T)`, a value that may be absent.
     Optional(Arc<Type>),
-    /// The type of a type, of the type it stands for.
+    /// The type of a type, with the type that it denotes.
     Type(Option<Arc<Type>>),
-    /// An object with named fields, by the name under which its declaration is found.
+    /// An object with named fields. Its declaration is found by this name.
     Object(Arc<str>),
-    /// A library's type without fields, such as `net.IP`.
+    /// A type of a library without fields, such as `net.IP`.
     Opaque(Arc<str>),
-    /// A parameter of an overload, by its letter.
+    /// A type parameter of an overload, by its letter.
     Param(u8),
-    /// A type that the checker has yet to find out.
+    /// A type variable of the checker.
     Var(u32),
 }
 
 impl Type {
-    /// `list(element)`, ordered and of one type.
+    /// The type `list(element)`.
     pub fn list(element: Type) -> Type {
         Type::List(Arc::new(element))
     }
-    /// `map(key, value)`, by keys of one type.
+    /// The type `map(key, value)`.
     pub fn map(key: Type, value: Type) -> Type {
         Type::Map(Arc::new((key, value)))
     }
-    /// `optional_type(value)`, a value that may be absent.
+    /// The type `optional_type(value)`.
     pub fn optional(value: Type) -> Type {
         Type::Optional(Arc::new(value))
     }
-    /// An object type by its name.
+    /// The object type with this name.
     pub fn object(name: &str) -> Type {
         Type::Object(name.into())
     }
-    /// Nothing is known that could be wrong.
+    /// Whether the type is not known, so that no operation is an error.
     pub(crate) fn is_dyn_or_error(&self) -> bool {
         matches!(self, Type::Dyn | Type::Error)
     }
-    /// The inner type of an optional, and whether it was one.
+    /// The inner type of an optional, and whether the type was an optional.
     pub(crate) fn unwrap_optional(&self) -> (&Type, bool) {
         match self {
             Type::Optional(inner) => (inner, true),
             other => (other, false),
         }
     }
-    /// Numbers, truth values and times have size 1 wherever sizes are asked.
+    /// Whether values of the type have size 1: numbers, booleans and times.
     pub(crate) fn is_scalar(&self) -> bool {
         match self {
             Type::Bool | Type::Double | Type::Duration | Type::Int | Type::Timestamp | Type::Uint => true,
@@ -81,7 +81,7 @@ impl Type {
             _ => false,
         }
     }
-    /// The name that `type(x)` has and that conversions name in their errors.
+    /// The name of the type in `type(x)` and in errors of conversions.
     pub(crate) fn name(&self) -> &str {
         match self {
             Type::Dyn => "dyn",

@@ -1,5 +1,5 @@
-//! What a value is made of. Values hold lists and maps, and these hold values, which is why they stand together; what each of
-//! them does is in the files above.
+//! The types of values. They are in one file because values contain lists and maps, and these contain values; their methods are in
+//! other files.
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,49 +10,49 @@ use super::opaque::Opaque;
 use super::time::Timestamp;
 use crate::types::decl::{DeclType, ListKind};
 
-/// A value; `'a` is the life of the data and the program that it may borrow from.
+/// A value. It may borrow from data and from the program, for the lifetime `'a`.
 #[derive(Clone, Debug)]
 pub enum Value<'a> {
-    /// The one value of `null_type`.
+    /// The value `null`.
     Null,
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// A signed number.
+    /// A signed integer.
     Int(i64),
-    /// An unsigned number.
+    /// An unsigned integer.
     Uint(u64),
     /// A floating-point number.
     Double(f64),
-    /// A `string`; text of the object stays where it is.
+    /// A `string`. A string of the object is borrowed.
     Text(Text<'a>),
-    /// A `bytes` value, shared.
+    /// A `bytes` value with shared content.
     Bytes(Arc<[u8]>),
     /// A point in time.
     Timestamp(Timestamp),
     /// A length of time in nanoseconds.
     Duration(i64),
-    /// A `list`; one of the object stays where it is.
+    /// A `list`. A list of the object is borrowed.
     List(List<'a>),
     /// A map, or an object of Kubernetes' data.
     Map(Map<'a>),
-    /// Something or nothing.
+    /// An optional, with or without a value.
     Optional(Option<Arc<Value<'a>>>),
-    /// A type, by its name.
+    /// A type, with its name.
     Type(Text<'a>),
-    /// A value of a library's own type.
+    /// A value of a library's type.
     Opaque(Opaque<'a>),
-    /// Data that no expression has a type for: it is only compared.
+    /// Data that has no type in expressions. It is only compared.
     Unknown(&'a Json),
-    /// The named expressions of a policy, evaluated when they are asked for.
+    /// The named expressions of a policy, which are evaluated on first use.
     Variables,
 }
 
-/// Text that is borrowed from data or an expression, or was made while evaluating.
+/// A string, either borrowed from data or an expression, or made during the evaluation.
 #[derive(Clone, Debug)]
 pub enum Text<'a> {
-    /// Text of the object that is looked at.
+    /// A string of the data.
     Borrowed(&'a str),
-    /// Made, or a constant of a program.
+    /// A string that was made, or a constant of a program.
     Shared(Arc<str>),
 }
 
@@ -83,18 +83,18 @@ impl Ord for Text<'_> {
     }
 }
 
-/// A list. Reading an element may fail where data is not what its type says.
+/// A list. Reading an element may fail if the data does not have its declared type.
 #[derive(Clone, Debug)]
 pub enum List<'a> {
-    /// Elements of data, of this type, compared in this way.
+    /// Elements of data, with their type and how they are compared.
     Json(&'a [Json], &'a DeclType, &'a ListKind),
-    /// Values; with the way of comparing that a typed list hands on to what is made of it.
+    /// Values. If they come from a typed list, they are compared as its elements are.
     Values(Arc<Vec<Value<'a>>>, Option<&'a ListKind>),
-    /// Two lists after each other, not copied.
+    /// Two concatenated lists, which are not copied.
     Joined(Arc<Joined<'a>>),
 }
 
-/// Two lists as one; see [`List::Joined`].
+/// Two concatenated lists; see [`List::Joined`].
 #[derive(Debug)]
 pub struct Joined<'a> {
     pub(super) left: List<'a>,
@@ -106,35 +106,35 @@ pub struct Joined<'a> {
 /// A map or an object.
 #[derive(Clone, Debug)]
 pub enum Map<'a> {
-    /// JSON of plain keys whose values are of this type.
+    /// A JSON object with arbitrary keys and values of this type.
     Json(&'a JsonMap<String, Json>, &'a DeclType),
-    /// JSON of an object type: keys are identifiers of its properties.
+    /// A JSON object of an object type. The keys are the identifiers of its properties.
     Object(&'a JsonMap<String, Json>, &'a DeclType),
     /// Values by key.
     Values(Arc<Entries<'a>>),
-    /// The same, where asking for a key that is not there gives an empty map: the domains of a device's attributes.
+    /// Values by key, where a missing key reads as an empty map: the domains of a device's attributes.
     Domains(Arc<Entries<'a>>),
-    /// What `Name{…}` makes.
+    /// The result of `Name{…}`.
     Struct(Arc<Struct<'a>>),
 }
 
 pub(crate) type Entries<'a> = BTreeMap<Key<'a>, (Value<'a>, Value<'a>)>;
 
-/// An object made by its constructor.
+/// An object that was made by a constructor.
 #[derive(Debug)]
 pub struct Struct<'a> {
-    /// The name of its type.
+    /// The name of the object's type.
     pub name: Arc<str>,
-    /// Fields that were set, in the order of the expression.
+    /// The fields that were set, in the order of the expression.
     pub fields: Vec<(Arc<str>, Value<'a>)>,
 }
 
-/// Keys by which values are found: whole numbers of all types are one.
+/// A key of a map. Equal integers of all types are the same key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key<'a> {
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Number(i128),
     Text(Text<'a>),
 }

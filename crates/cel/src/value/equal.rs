@@ -1,4 +1,4 @@
-//! When two values are the same, and which is less (`common/types` of cel-go, `common/valuesunstructured.go`).
+//! Equality and order of values (`common/types` of cel-go, `common/valuesunstructured.go`).
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use super::error::{EvalError, Result};
 use super::list::{map_key, scalar};
 use crate::types::decl::ListKind;
 
-/// `==`. Values of different types are not the same; numbers are compared by what they are.
+/// `==`. Values of different types are not equal, but numbers are compared by value.
 pub(crate) fn equal<'a>(a: &Value<'a>, b: &Value<'a>) -> Result<bool> {
     Ok(match (a, b) {
         (Value::Null, other) | (other, Value::Null) => matches!(other, Value::Null),
@@ -94,7 +94,7 @@ fn maps<'a>(a: &Map<'a>, b: &Map<'a>) -> Result<bool> {
 
 type JsonMap = serde_json::Map<String, serde_json::Value>;
 
-/// Two objects of one declared type: what has no type in expressions is compared as it is.
+/// Compares two objects of one declared type. Properties without a type in expressions are compared as JSON.
 fn objects<'a>(a: &'a JsonMap, b: &'a JsonMap, decl: &'a crate::DeclType) -> Result<bool> {
     if a.len() != b.len() {
         return Ok(false);
@@ -123,7 +123,7 @@ fn objects<'a>(a: &'a JsonMap, b: &'a JsonMap, decl: &'a crate::DeclType) -> Res
     Ok(true)
 }
 
-/// Numbers of any types by what they are; `None` for NaN and what is no number.
+/// Compares numbers of any types by value. `None` for NaN and for values that are not numbers.
 pub(crate) fn numbers(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     let whole = |v: &Value<'_>| match v {
         Value::Int(n) => Some(i128::from(*n)),
@@ -142,7 +142,7 @@ fn double_whole(d: f64, n: i128) -> Option<Ordering> {
     if d.is_nan() {
         return None;
     }
-    // Beyond these every double is larger than any number of 64 bits.
+    // A double beyond this is larger than any 64-bit integer.
     if d.abs() > 1e20 {
         return Some(if d > 0.0 { Ordering::Greater } else { Ordering::Less });
     }
@@ -150,7 +150,7 @@ fn double_whole(d: f64, n: i128) -> Option<Ordering> {
     Some(whole.cmp(&n).then_with(|| d.fract().partial_cmp(&0.0).unwrap_or(Ordering::Equal)))
 }
 
-/// `<` and its kin; sorting and `min` use it too.
+/// The order of `<` and the other relations, which sorting and `min` also use.
 pub(crate) fn compare<'a>(a: &Value<'a>, b: &Value<'a>) -> Result<Ordering> {
     Ok(match (a, b) {
         (Value::Int(x), Value::Int(y)) => x.cmp(y),
@@ -166,7 +166,7 @@ pub(crate) fn compare<'a>(a: &Value<'a>, b: &Value<'a>) -> Result<Ordering> {
     })
 }
 
-/// Whether a list has an element that is the same.
+/// Whether a list has an element that equals the value.
 pub(crate) fn contains<'a>(list: &List<'a>, value: &Value<'a>) -> Result<bool> {
     let mut fault = None;
     for element in list.iter() {

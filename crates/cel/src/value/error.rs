@@ -1,13 +1,13 @@
-//! Why there is no value.
+//! The errors of an evaluation.
 use std::borrow::Cow;
 use std::fmt;
 
-/// What ended an evaluation. `Display` gives the text that upstream's messages contain.
+/// Why an evaluation ended. `Display` gives the text in upstream's messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EvalError {
-    /// The expression's own fault, such as a key that is not there. `||`, `&&` and loops may go on past it.
+    /// An error of the expression, such as a missing key. `||`, `&&` and loops may continue after it.
     Fault(Cow<'static, str>),
-    /// More was spent than one evaluation may.
+    /// The cost limit of one evaluation was exceeded.
     CostLimit,
     /// The caller's deadline has passed.
     Interrupted,
@@ -19,18 +19,18 @@ impl EvalError {
     pub(crate) fn new(message: impl Into<Cow<'static, str>>) -> EvalError {
         EvalError::Fault(message.into())
     }
-    /// The function is not made for such values.
+    /// The error for values that the function does not accept.
     pub(crate) fn no_overload() -> EvalError {
         EvalError::Fault(Cow::Borrowed("no such overload"))
     }
-    /// The fault of a named expression, as whoever asked for it is told.
+    /// The error of a named expression, for the expression that uses it.
     pub(crate) fn of_variable(self, name: &str) -> EvalError {
         match self {
             EvalError::Fault(why) => EvalError::new(format!("composited variable {name:?} fails to evaluate: {why}")),
             last => last,
         }
     }
-    /// Whether nothing may go on.
+    /// Whether the evaluation must stop.
     pub(crate) fn is_final(&self) -> bool {
         !matches!(self, EvalError::Fault(_))
     }

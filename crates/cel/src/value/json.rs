@@ -1,4 +1,4 @@
-//! Between JSON and values, by the type of the place (`common/valuesunstructured.go`). Nothing is converted but what is asked.
+//! Conversion between JSON and values by declared type (`common/valuesunstructured.go`). Only values that are used are converted.
 use base64::Engine;
 use serde_json::Value as Json;
 
@@ -7,12 +7,12 @@ use super::error::{EvalError, Result};
 use super::time;
 use crate::types::decl::{DeclKind, DeclType, Format, ListKind};
 
-/// The type of JSON that no schema describes.
+/// The type of JSON without a schema.
 pub(crate) static PLAIN: DeclType =
     DeclType { kind: DeclKind::Dyn, max_elements: 0, min_serialized: 1, nullable: true };
 static ATOMIC: ListKind = ListKind::Atomic;
 
-/// JSON that no schema describes.
+/// Reads JSON without a schema.
 pub(crate) fn plain(json: &Json) -> Value<'_> {
     match json {
         Json::Null => Value::Null,
@@ -27,7 +27,7 @@ pub(crate) fn plain(json: &Json) -> Value<'_> {
     }
 }
 
-/// The name that Go has for the type of JSON, as upstream's messages show it.
+/// Go's name for the type of a JSON value, which upstream's messages contain.
 fn go_type(json: &Json) -> &'static str {
     match json {
         Json::Null => "<nil>",
@@ -40,7 +40,7 @@ fn go_type(json: &Json) -> &'static str {
     }
 }
 
-/// JSON of a declared type, or why it is not of that type.
+/// Reads JSON of a declared type, or returns why it does not have that type.
 pub(crate) fn read<'a>(json: &'a Json, decl: &'a DeclType) -> Result<Value<'a>> {
     if matches!(decl.kind, DeclKind::Dyn) {
         return Ok(plain(json));
@@ -100,7 +100,7 @@ fn formatted<'a>(s: &'a str, kind: &DeclKind) -> Result<Value<'a>> {
     }
 }
 
-/// The JSON of a value. Keys become text; what is no data at all has none.
+/// The JSON of a value. Keys become strings. Values that are not data have no JSON.
 pub(crate) fn write(value: &Value<'_>) -> Option<Json> {
     Some(match value {
         Value::Null => Json::Null,

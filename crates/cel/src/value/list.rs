@@ -1,4 +1,4 @@
-//! Lists: of JSON, of values, and two after each other.
+//! Lists: of JSON, of values, and concatenations.
 use std::sync::Arc;
 
 use super::data::{Joined, List, Value};
@@ -6,18 +6,18 @@ use super::error::{EvalError, Result};
 use super::json;
 use crate::types::decl::ListKind;
 
-/// More elements than data can bring; only doubling a list again and again leads here.
+/// The most elements of a list. Data cannot have more; only repeated doubling of a list reaches this.
 pub(crate) const MOST: usize = 4_000_000;
-/// Lists after each other are copied into one beyond this depth, so that reading stays cheap and shallow.
+/// The depth beyond which concatenated lists are copied, so that reading stays cheap.
 const DEPTH: u32 = 32;
-/// Lists as short as this are copied at once.
+/// The length up to which concatenated lists are copied at once.
 const SHORT: usize = 16;
 
 impl<'a> List<'a> {
     pub(crate) fn values(values: Vec<Value<'a>>) -> List<'a> {
         List::Values(Arc::new(values), None)
     }
-    /// Number of elements.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         match self {
             List::Json(items, ..) => items.len(),
@@ -25,7 +25,7 @@ impl<'a> List<'a> {
             List::Joined(joined) => joined.len,
         }
     }
-    /// Whether it has none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -42,7 +42,7 @@ impl<'a> List<'a> {
             _ => &ListKind::Atomic,
         }
     }
-    /// The element at a place below [`List::len`].
+    /// The element at an index, which must be less than [`List::len`].
     pub fn get(&self, index: usize) -> Result<Value<'a>> {
         match self {
             List::Json(items, element, _) => json::read(&items[index], element),
@@ -57,7 +57,7 @@ impl<'a> List<'a> {
     pub fn iter(&self) -> impl Iterator<Item = Result<Value<'a>>> + '_ {
         (0..self.len()).map(|i| self.get(i))
     }
-    /// A list that a fold builds may be added to in place, when nobody else holds it.
+    /// Adds an element, in place if the list is not shared.
     pub(crate) fn push(&mut self, value: Value<'a>) -> Result<()> {
         if let List::Values(values, _) = self
             && let Some(values) = Arc::get_mut(values)
@@ -70,7 +70,7 @@ impl<'a> List<'a> {
         Ok(())
     }
 
-    /// `self + other`: one after the other, or for sets and lists keyed like maps what their kind says.
+    /// `self + other`: a concatenation, or for sets and keyed lists a merge by their kind.
     pub(crate) fn add(self, other: List<'a>) -> Result<List<'a>> {
         match &self {
             List::Json(_, _, kind) | List::Values(_, Some(kind)) => match *kind {
@@ -97,7 +97,7 @@ impl<'a> List<'a> {
         Ok(List::values(self.iter().chain(other.iter()).collect::<Result<_>>()?))
     }
 
-    /// Elements of the other that are not there yet come after.
+    /// Appends the elements of the other list that are not in this one.
     fn union(&self, other: &List<'a>, kind: &'a ListKind) -> Result<List<'a>> {
         let mut values = self.iter().collect::<Result<Vec<_>>>()?;
         let mut seen: std::collections::HashSet<Scalar> = values.iter().map(scalar).collect();
@@ -110,7 +110,7 @@ impl<'a> List<'a> {
         Ok(List::Values(Arc::new(values), Some(kind)))
     }
 
-    /// Elements of the other take the place of those with their key; the rest comes after.
+    /// Replaces elements by those of the other list with the same key, and appends the rest.
     fn merge(&self, other: &List<'a>, kind: &'a ListKind, keys: &[String]) -> Result<List<'a>> {
         let mut values = self.iter().collect::<Result<Vec<_>>>()?;
         let mut places = std::collections::HashMap::new();
@@ -128,7 +128,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// A scalar as something that can be looked up; what is none stands for all that are none.
+/// A scalar as a lookup key. All values that are not scalars have one common key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Scalar {
     Text(String),
@@ -165,7 +165,7 @@ pub(crate) fn map_key(value: &Value<'_>, keys: &[String]) -> Result<Vec<Option<S
         .collect()
 }
 
-/// The place that an index means; doubles and unsigned numbers count where they are whole.
+/// The list index that a value denotes. Doubles and unsigned numbers are accepted if they are whole.
 pub(crate) fn index(key: &Value<'_>) -> Result<i64> {
     match key {
         Value::Int(i) => Ok(*i),

@@ -1,4 +1,4 @@
-//! Maps: JSON of any keys, objects of declared properties, maps that expressions make.
+//! Maps: JSON with arbitrary keys, objects with declared properties, and maps that expressions make.
 use std::sync::Arc;
 
 use super::data::{Entries, Key, Map, Text, Value};
@@ -20,12 +20,12 @@ impl<'a> Key<'a> {
     }
 }
 
-/// An entry of a map that is made, under a key of text.
+/// An entry of a map, with a string as its key.
 pub(crate) fn entry<'a>(key: &'a str, value: Value<'a>) -> (Key<'a>, (Value<'a>, Value<'a>)) {
     (Key::Text(Text::Borrowed(key)), (Value::borrowed(key), value))
 }
 
-/// A map of these entries.
+/// Makes a map of these entries.
 pub(crate) fn place(entries: Entries<'_>) -> Value<'_> {
     Value::Map(Map::values(entries))
 }
@@ -34,7 +34,7 @@ impl<'a> Map<'a> {
     pub(crate) fn values(entries: Entries<'a>) -> Map<'a> {
         Map::Values(Arc::new(entries))
     }
-    /// Number of entries. In data, properties without a type count too.
+    /// The number of entries. In data, properties without a type also count.
     pub fn len(&self) -> usize {
         match self {
             Map::Json(map, _) | Map::Object(map, _) => map.len(),
@@ -42,12 +42,12 @@ impl<'a> Map<'a> {
             Map::Struct(s) => s.fields.len(),
         }
     }
-    /// Whether it has none.
+    /// Whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it has a key.
+    /// Whether the map has the key.
     pub(crate) fn contains(&self, key: &Value<'a>) -> Result<bool> {
         match self {
             Map::Domains(entries) => Ok(Key::of(key).is_some_and(|k| entries.contains_key(&k))),
@@ -66,19 +66,19 @@ impl<'a> Map<'a> {
                 Ok(Some(found.map_or_else(|| Value::Map(Map::values(Entries::new())), |(_, value)| value.clone())))
             }
             (_, Value::Text(name)) => self.field(name),
-            // Plain JSON has no such key; an object of declared properties cannot be asked for it.
+            // Plain JSON has no such key. For an object with declared properties the lookup is an error.
             (Map::Json(_, decl), _) if matches!(decl.kind, DeclKind::Dyn) => Ok(None),
             _ => Err(EvalError::no_overload()),
         }
     }
 
-    /// The value of a key that is text, or of a property.
+    /// The value of a string key or of a property.
     pub(crate) fn field(&self, name: &str) -> Result<Option<Value<'a>>> {
         match self {
             Map::Json(map, value) => map.get(name).map(|v| json::read(v, value)).transpose(),
             Map::Object(map, decl) => {
                 let Some(field) = decl.field(name) else { return Ok(None) };
-                // A property that is null is as one that is not there.
+                // A property that is null counts as missing.
                 match map.get(&field.json).filter(|v| !v.is_null()) {
                     Some(v) => json::read(v, &field.decl).map(Some),
                     None => Ok(None),
@@ -93,7 +93,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// All keys that expressions can see.
+    /// All keys that expressions can use.
     pub(crate) fn keys(&self) -> Vec<Value<'a>> {
         match self {
             Map::Json(map, _) => map.keys().map(|k| Value::borrowed(k)).collect(),
@@ -106,7 +106,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// `cel.@mapInsert`: the map with one more entry; in place where nobody else holds it.
+    /// `cel.@mapInsert`: the map with one more entry. It is changed in place if it is not shared.
     pub(crate) fn insert(self, key: Value<'a>, value: Value<'a>) -> Result<Map<'a>> {
         let unsupported = || EvalError::new(format!("unsupported key type: {}", key.type_name()));
         let found = Key::of(&key).ok_or_else(unsupported)?;

@@ -1,4 +1,4 @@
-//! Values while an expression is evaluated. What comes from JSON stays there: a list or an object is read where it is asked.
+//! The values of an evaluation. Values from JSON stay there: an element of a list or object is read when it is used.
 mod data;
 pub(crate) mod equal;
 pub(crate) mod error;
@@ -17,57 +17,57 @@ use error::{EvalError, Result};
 use opaque::{AccessRequest, Authorizer, Check, Opaque, Stage};
 
 impl<'a> Value<'a> {
-    /// Text that was made.
+    /// Makes a string.
     pub fn text(s: impl Into<Arc<str>>) -> Value<'a> {
         Value::Text(Text::Shared(s.into()))
     }
-    /// Text that data holds.
+    /// Makes a string that borrows from data.
     pub fn borrowed(s: &'a str) -> Value<'a> {
         Value::Text(Text::Borrowed(s))
     }
-    /// A list of values.
+    /// Makes a list.
     pub fn list(values: Vec<Value<'a>>) -> Value<'a> {
         Value::List(List::values(values))
     }
-    /// JSON of which no type is known, as admission's `object`.
+    /// Makes a value from JSON without a type, such as admission's `object`.
     pub fn json(json: &'a serde_json::Value) -> Value<'a> {
         json::plain(json)
     }
-    /// JSON of a declared type, or why it is not of that type. Only this place is looked at; what is beneath is read when it
-    /// is asked for.
+    /// Makes a value from JSON of a declared type, or returns why it does not have that type. Only this level is checked; nested values are
+    /// read when they are used.
     pub fn typed(json: &'a serde_json::Value, decl: &'a crate::DeclType) -> Result<Value<'a>> {
         json::read(json, decl)
     }
-    /// An optional that holds this value.
+    /// Makes an optional with this value.
     pub fn some(value: Value<'a>) -> Value<'a> {
         Value::Optional(Some(Arc::new(value)))
     }
-    /// The `authorizer` variable.
+    /// Makes the value of the variable `authorizer`.
     pub fn authorizer(authorizer: &'a dyn Authorizer) -> Value<'a> {
         let request = Arc::new(AccessRequest::default());
         Value::Opaque(Opaque::Check(Check { authorizer, stage: Stage::Authorizer, request, decision: None }))
     }
-    /// `authorizer.requestResource`: the resource, namespace and name of the request itself.
+    /// Makes `authorizer.requestResource`, with the resource, namespace and name of the request.
     pub fn request_resource(authorizer: &'a dyn Authorizer, request: AccessRequest) -> Value<'a> {
         let request = Arc::new(request);
         Value::Opaque(Opaque::Check(Check { authorizer, stage: Stage::Resource, request, decision: None }))
     }
 
-    /// The truth value it is.
+    /// The boolean, if the value is one.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Value::Bool(b) => Some(*b),
             _ => None,
         }
     }
-    /// The text it is.
+    /// The string, if the value is one.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Value::Text(s) => Some(s),
             _ => None,
         }
     }
-    /// The name of its type, as `type(x)` shows.
+    /// The name of the value's type, as in `type(x)`.
     pub fn type_name(&self) -> &str {
         match self {
             Value::Null => "null_type",
@@ -89,10 +89,10 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What `size()` says, where it says something.
+    /// The result of `size()`, if the type has one.
     pub(crate) fn size(&self) -> Option<usize> {
         match self {
-            // Counting code points is what size means, and most text is ASCII.
+            // The size of a string is its number of code points, and most strings are ASCII.
             Value::Text(s) => Some(if s.is_ascii() { s.len() } else { s.chars().count() }),
             Value::Bytes(b) => Some(b.len()),
             Value::List(l) => Some(l.len()),
@@ -119,7 +119,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What `[index]` and `.field` give: the value, nothing where there is none, or why nothing can be asked.
+    /// The result of `[index]` or `.field`: the value, `None` if it is missing, or an error if the value has no elements.
     pub(crate) fn find(&self, key: &Value<'a>) -> Result<Option<Value<'a>>> {
         match self {
             Value::Map(map) => map.find(key),
@@ -134,7 +134,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The fault of a key that is not there.
+    /// The error for a missing key.
     pub(crate) fn missing(&self, key: &Value<'a>) -> EvalError {
         match self {
             Value::List(_) => EvalError::new(format!("index out of bounds: {key}")),
@@ -142,7 +142,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// What JSON it is; `None` where JSON has no such thing. Timestamps, durations and bytes become text, as in the API.
+    /// The JSON of the value, or `None` if JSON cannot represent it. Timestamps, durations and bytes become strings, as in the API.
     pub fn to_json(&self) -> Option<serde_json::Value> {
         json::write(self)
     }

@@ -1,4 +1,4 @@
-//! Values of the libraries' own types.
+//! The values of libraries' types.
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,54 +12,54 @@ pub enum Opaque<'a> {
     Url(Arc<Url>),
     /// `net.IP`.
     Ip(IpAddr),
-    /// `net.CIDR`: an address with the length of its prefix.
+    /// `net.CIDR`: an address and the length of its prefix.
     Cidr(IpAddr, u8),
     /// `kubernetes.Quantity`.
     Quantity(Quantity),
     /// `kubernetes.Semver`.
     Semver(Arc<Semver>),
-    /// `kubernetes.NamedFormat`, by its name.
+    /// `kubernetes.NamedFormat`, with its name.
     Format(&'static str),
-    /// What a check of authorization is made of.
+    /// A check of the authorization library, in one of its steps.
     Check(Check<'a>),
 }
 
-/// A URL by its parts.
+/// A URL with its parts.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Url {
-    /// The whole text.
+    /// The whole URL.
     pub text: String,
-    /// Before the colon.
+    /// The scheme, without its colon.
     pub scheme: String,
-    /// Host and port, as written.
+    /// The host and port, as written.
     pub host: String,
-    /// The path with its escapes.
+    /// The path, with its escapes.
     pub path: String,
-    /// The query without its question mark.
+    /// The query, without its question mark.
     pub query: String,
 }
 
-/// A version by semver.org.
+/// A version according to semver.org.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Semver {
-    /// Major, minor and patch.
+    /// The numbers: major, minor and patch.
     pub numbers: [u64; 3],
-    /// Parts after the hyphen.
+    /// The pre-release identifiers, after the hyphen.
     pub pre: Vec<String>,
-    /// Parts after the plus; without meaning for the order.
+    /// The build metadata, after the plus. It does not affect the order.
     pub build: Vec<String>,
 }
 
-/// A question to the authorizer that is being put together, or its answer.
+/// An authorization check that is being built, or its decision.
 #[derive(Clone, Debug)]
 pub struct Check<'a> {
-    /// Whom to ask.
+    /// The authorizer that decides.
     pub authorizer: &'a dyn Authorizer,
-    /// Which step it is at.
+    /// The step that the check has reached.
     pub stage: Stage,
-    /// What has been said so far.
+    /// The attributes that are set so far.
     pub request: Arc<AccessRequest>,
-    /// The answer, at the last stage.
+    /// The decision, in the last step.
     pub decision: Option<Arc<Decision>>,
 }
 
@@ -78,45 +78,45 @@ pub enum Stage {
     Decision,
 }
 
-/// What an expression asks whether somebody may do it.
+/// The attributes of an authorization check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessRequest {
-    /// A service account to ask for (namespace, name) in place of the request's user.
+    /// The service account (namespace, name) to check instead of the request's user.
     pub service_account: Option<(String, String)>,
-    /// A path that is no resource.
+    /// The path of a check that is not about a resource.
     pub path: Option<String>,
-    /// The API group that is asked about.
+    /// The API group of the resource.
     pub group: String,
-    /// The plural name of the resource that is asked about.
+    /// The plural name of the resource.
     pub resource: String,
-    /// Its subresource; empty for the object itself.
+    /// The subresource; empty for the object itself.
     pub subresource: String,
-    /// Where; empty for all namespaces and for cluster-scoped resources.
+    /// The namespace; empty for all namespaces and for cluster-scoped resources.
     pub namespace: String,
-    /// Name of the object.
+    /// The name of the object.
     pub name: String,
-    /// Field selector, as written.
+    /// The field selector, as written.
     pub field_selector: Option<String>,
-    /// Label selector, as written.
+    /// The label selector, as written.
     pub label_selector: Option<String>,
-    /// What is to be done with it, such as `get`.
+    /// The verb, such as `get`.
     pub verb: String,
 }
 
-/// The authorizer's answer.
+/// The decision of the authorizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether it is allowed.
+    /// Whether the access is allowed.
     pub allowed: bool,
-    /// Why, as the authorizer says.
+    /// The authorizer's reason.
     pub reason: String,
-    /// What went wrong while asking.
+    /// The error of the authorizer, if there was one.
     pub error: Option<String>,
 }
 
-/// Who answers `authorizer.….check(verb)`.
+/// The authorizer that `authorizer.….check(verb)` calls.
 pub trait Authorizer: fmt::Debug + Sync {
-    /// Whether the request's user, or the service account that the request names, may do it.
+    /// Decides whether the request's user, or the service account in the request, has this access.
     fn check(&self, request: &AccessRequest) -> Decision;
 }
 
@@ -139,7 +139,7 @@ impl Opaque<'_> {
         }
     }
 
-    /// Bytes of an address or of a prefix, which is what costs of comparing are counted in.
+    /// The bytes of an address or prefix, by which the cost of comparisons is counted.
     pub(crate) fn size(&self) -> Option<usize> {
         match self {
             Opaque::Ip(ip) => Some(if ip.is_ipv4() { 4 } else { 16 }),
@@ -156,7 +156,7 @@ impl PartialEq for Opaque<'_> {
             (Opaque::Ip(a), Opaque::Ip(b)) => a == b,
             (Opaque::Cidr(a, n), Opaque::Cidr(b, m)) => (a, n) == (b, m),
             (Opaque::Quantity(a), Opaque::Quantity(b)) => a == b,
-            // What is built differently is the same version.
+            // Build metadata does not distinguish versions.
             (Opaque::Semver(a), Opaque::Semver(b)) => (a.numbers, &a.pre) == (b.numbers, &b.pre),
             (Opaque::Format(a), Opaque::Format(b)) => a == b,
             (Opaque::Check(a), Opaque::Check(b)) => {

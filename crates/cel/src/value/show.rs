@@ -1,4 +1,4 @@
-//! How values are written in messages.
+//! The format of values in messages.
 use std::fmt;
 
 use super::data::{Map, Value};
@@ -55,7 +55,7 @@ fn show_map(f: &mut fmt::Formatter<'_>, map: &Map<'_>) -> fmt::Result {
     f.write_str("}")
 }
 
-/// `string(double)` as Go's `%g`: the shortest digits that read back the same, with an exponent far from 1.
+/// `string(double)`, like Go's `%g`: the shortest digits that parse to the same number, with an exponent far from 1.
 pub(crate) fn double(d: f64) -> String {
     if d.is_nan() {
         return "NaN".into();

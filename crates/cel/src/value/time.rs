@@ -1,15 +1,15 @@
-//! Points in time and lengths of time, with their texts as Go writes and reads them.
+//! Timestamps and durations, with Go's formats.
 use std::fmt;
 
-/// A point in time between the years 1 and 9999. Equality and order are those of the instant; the zone it was written in is
-/// kept for printing.
+/// A point in time between the years 1 and 9999. Equality and order are those of the instant. The zone in which it was written is kept
+/// for printing.
 #[derive(Clone, Copy, Debug)]
 pub struct Timestamp {
-    /// Seconds since 1970, UTC.
+    /// The seconds since 1970, UTC.
     pub seconds: i64,
-    /// Nanoseconds within the second.
+    /// The nanoseconds within the second.
     pub nanos: u32,
-    /// Seconds east of UTC of the zone it was written in.
+    /// The offset of its zone in seconds east of UTC.
     pub offset: i32,
 }
 
@@ -36,24 +36,24 @@ impl Ord for Timestamp {
 }
 
 impl Timestamp {
-    /// `None` outside the years 1 to 9999.
+    /// Makes a timestamp in UTC. `None` outside the years 1 to 9999.
     pub fn new(seconds: i64, nanos: u32) -> Option<Timestamp> {
         (FIRST..=LAST).contains(&seconds).then_some(Timestamp { seconds, nanos, offset: 0 })
     }
-    /// Plus a length of time in nanoseconds; `None` when it leaves the range.
+    /// Adds a duration in nanoseconds. `None` if the result is out of range.
     pub(crate) fn plus(self, nanos: i64) -> Option<Timestamp> {
         let total = i128::from(self.seconds) * i128::from(SECOND) + i128::from(self.nanos) + i128::from(nanos);
         let seconds = i64::try_from(total.div_euclid(i128::from(SECOND))).ok()?;
         let nanos = total.rem_euclid(i128::from(SECOND)) as u32;
         Some(Timestamp { offset: self.offset, ..Timestamp::new(seconds, nanos)? })
     }
-    /// Nanoseconds from the other to this; `None` where 64 bits do not hold them.
+    /// The nanoseconds from the other timestamp to this one. `None` if they do not fit 64 bits.
     pub(crate) fn minus(self, o: Timestamp) -> Option<i64> {
         let seconds = i128::from(self.seconds) - i128::from(o.seconds);
         let nanos = i128::from(self.nanos) - i128::from(o.nanos);
         i64::try_from(seconds * i128::from(SECOND) + nanos).ok()
     }
-    /// The first instant of the year 1, which Go has for no time at all.
+    /// Whether this is the first instant of the year 1, which is the zero time in Go.
     pub(crate) fn is_first(self) -> bool {
         (self.seconds, self.nanos) == (FIRST, 0)
     }
@@ -66,7 +66,8 @@ impl Timestamp {
     }
 }
 
-/// A date and the seconds since its midnight. Month and day count from 1, days of the year from 0, of the week from Sunday.
+/// A date, and the seconds since its midnight. The month and the day count from 1, the day of the year from 0, and the weekday from
+/// Sunday.
 pub(crate) struct Civil {
     pub year: i64,
     pub month: i64,
@@ -76,7 +77,7 @@ pub(crate) struct Civil {
     pub second: i64,
 }
 
-/// Days since 1970 of a date in the proleptic Gregorian calendar.
+/// The days since 1970 of a date in the proleptic Gregorian calendar.
 fn days_of(year: i64, month: i64, day: i64) -> i64 {
     let y = if month <= 2 { year - 1 } else { year };
     let era = y.div_euclid(400);
@@ -99,7 +100,7 @@ fn date_of(days: i64) -> (i64, i64, i64) {
 }
 
 impl fmt::Display for Timestamp {
-    /// RFC 3339 with as many digits as there are, in the zone it was written in.
+    /// Formats as RFC 3339 with the digits that are needed, in the zone in which it was written.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let c = self.civil(self.offset);
         let (h, m, s) = (c.second / 3600, c.second / 60 % 60, c.second % 60);
@@ -115,7 +116,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Digits of a fixed number at the front.
+/// Reads a fixed number of digits at the front.
 fn digits(s: &str, count: usize) -> Option<(i64, &str)> {
     let (number, rest) = (s.get(..count)?, &s[count..]);
     number.bytes().all(|b| b.is_ascii_digit()).then(|| (number.parse().unwrap_or(0), rest))
@@ -129,20 +130,20 @@ fn day(s: &str) -> Option<(i64, &str)> {
     ((1..=12).contains(&month) && date_of(days) == (year, month, day)).then_some((days, s))
 }
 
-/// `2006-01-02`, at midnight UTC.
+/// Parses `2006-01-02` as midnight UTC.
 pub(crate) fn date(s: &str) -> Option<Timestamp> {
     let (days, rest) = day(s)?;
     rest.is_empty().then(|| Timestamp { seconds: days * DAY, nanos: 0, offset: 0 })
 }
 
-/// RFC 3339, as Go reads it.
+/// Parses RFC 3339 as Go does.
 pub(crate) fn timestamp(s: &str) -> Option<Timestamp> {
     let (local, nanos, zone) = clock(s)?;
     let offset = zone_offset(zone, true)?;
     Some(Timestamp { seconds: local - i64::from(offset), nanos, offset })
 }
 
-/// `format: date-time` of a schema: the zone may be missing or without its colon.
+/// Parses `format: date-time` of a schema. The zone may be missing or have no colon.
 pub(crate) fn lenient_timestamp(s: &str) -> Option<Timestamp> {
     if s.is_empty() {
         return Timestamp::new(0, 0);
@@ -192,7 +193,7 @@ fn zone_offset(zone: &str, colon: bool) -> Option<i32> {
     (rest.is_empty() && hours <= 24 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60) as i32)
 }
 
-/// Go's `ParseDuration`: `-1h30m`, `1.5s`, `300ms`.
+/// Parses a duration as Go's `ParseDuration` does: `-1h30m`, `1.5s`, `300ms`.
 pub(crate) fn duration(s: &str) -> Option<i64> {
     let (negative, mut rest) = match s.strip_prefix(['-', '+']) {
         Some(rest) => (s.starts_with('-'), rest),
@@ -243,7 +244,7 @@ fn scaled(text: &str, scale: i128) -> Option<i128> {
     whole.checked_mul(scale)?.checked_add(part)
 }
 
-/// `format: duration` of a schema: Go's form, or numbers with units in words (`2 days`, `1w`).
+/// Parses `format: duration` of a schema: Go's format, or numbers with units as words (`2 days`, `1w`).
 pub(crate) fn lenient_duration(s: &str) -> Option<i64> {
     if let Some(d) = duration(s) {
         return Some(d);
@@ -275,12 +276,12 @@ pub(crate) fn lenient_duration(s: &str) -> Option<i64> {
     found.then_some(total)
 }
 
-/// `string(duration)`: seconds with as many digits as are needed.
+/// Formats like `string(duration)`: seconds with the digits that are needed.
 pub(crate) fn duration_text(nanos: i64) -> String {
     format!("{}s", nanos as f64 / SECOND as f64)
 }
 
-/// Seconds east of UTC of a zone at a point in time: a name such as `Europe/Berlin`, or `+05:30`.
+/// The offset of a zone at a time, in seconds east of UTC. The zone is a name such as `Europe/Berlin`, or `+05:30`.
 pub(crate) fn zone_at(zone: &str, at: Timestamp) -> Result<i32, String> {
     if let Some((hours, minutes)) = zone.split_once(':') {
         let number = |s: &str| s.parse::<i32>().map_err(|_| format!("strconv.Atoi: parsing \"{s}\": invalid syntax"));
@@ -294,7 +295,7 @@ pub(crate) fn zone_at(zone: &str, at: Timestamp) -> Result<i32, String> {
         return Ok(0);
     }
     let found = jiff::tz::TimeZone::get(zone).map_err(|_| format!("unknown time zone {zone}"))?;
-    // Zones do not change at the ends of time, which the library does not reach.
+    // Zones do not change near the bounds of time, which the library does not support.
     let seconds = at.seconds.clamp(jiff::Timestamp::MIN.as_second(), jiff::Timestamp::MAX.as_second());
     let instant = jiff::Timestamp::from_second(seconds).map_err(|e| e.to_string())?;
     Ok(found.to_offset(instant).seconds())

@@ -246,7 +246,7 @@ pub fn run(args: &HollowArgs) -> anyhow::Result<()> {
                 ended = process.ended() => break ended,
                 () = tokio::time::sleep(TELL), if told < nodes => {
                     told = running.registered();
-                    tracing::info!(nodes, registered = told, "hollow nodes");
+                    tracing::info!(nodes, registered = told, "registering hollow nodes");
                 }
             }
         };

@@ -58,7 +58,7 @@ impl ClientCertificate {
             match self.once(&metrics, &mut progress).await {
                 Ok(issued) => {
                     if issued {
-                        tracing::info!("client certificate issued");
+                        tracing::info!("received the client certificate");
                     }
                     retry = RETRY.base;
                 }

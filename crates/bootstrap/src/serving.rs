@@ -82,7 +82,7 @@ impl ServingCertificate {
             };
             match outcome {
                 Ok(()) => {
-                    tracing::info!("serving certificate issued");
+                    tracing::info!("received the serving certificate");
                     (retry, answered) = (RETRY.base, demand);
                 }
                 Err(e) => {

@@ -228,9 +228,9 @@ impl<T: Object> Reflector<T> {
                 Err(e) => {
                     // An answer that cannot be read is a fault of the code, and no retry mends it: let it be seen.
                     if matches!(e, ClientError::Decode(_)) {
-                        tracing::warn!(path = %self.source.path, error = %e, "watch failed");
+                        tracing::warn!(path = %self.source.path, error = %e, "watch failed; restarting it");
                     } else {
-                        tracing::debug!(path = %self.source.path, error = %e, "watch failed");
+                        tracing::debug!(path = %self.source.path, error = %e, "watch failed; restarting it");
                     }
                     if e.is_expired() {
                         progress.position.clear();

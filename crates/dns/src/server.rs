@@ -167,7 +167,7 @@ async fn serve_tcp(listener: Arc<TcpListener>, shared: Arc<Shared>) {
         let tasks = shared.tasks.clone();
         tasks.spawn("dns-connection", OnPanic::Contain, async move {
             if let Err(e) = serve_connection(stream, from.ip(), &shared).await {
-                tracing::trace!(error = %e, "connection ended");
+                tracing::trace!(error = %e, "connection failed");
             }
             drop((permit, share));
         });

@@ -98,7 +98,13 @@ pub fn start(config: &Arc<Config>, client: &Client, clock: &Arc<dyn Clock>, task
                     let me = Arc::clone(&me);
                     async move { me.work(work).await }
                 };
-                queue.work("hollow-nodes", work, |work, error| tracing::warn!(%work, %error, "will try again")).await;
+                queue
+                    .work(
+                        "hollow-nodes",
+                        work,
+                        |work, error| tracing::warn!(%work, %error, "updating the node failed; retrying"),
+                    )
+                    .await;
             }
         });
     }

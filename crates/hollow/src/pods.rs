@@ -72,7 +72,13 @@ pub fn start(config: &Arc<Config>, client: &Client, clock: &Arc<dyn Clock>, task
                         let me = Arc::clone(&me);
                         async move { me.sync(&key).await }
                     };
-                    queue.work("hollow-pods", work, |key, error| tracing::debug!(%key, %error, "will try again")).await;
+                    queue
+                        .work(
+                            "hollow-pods",
+                            work,
+                            |key, error| tracing::debug!(%key, %error, "updating the pod failed; retrying"),
+                        )
+                        .await;
                 }
             });
         }

@@ -172,7 +172,7 @@ impl Approver {
                 let nodes = self.nodes.list();
                 let others = nodes.iter().map(|n| &**n);
                 if let Some(why) = serving_names::refused(request, &node, others, &self.config.reserved_names) {
-                    tracing::warn!(csr = %key, node = name, %why, "serving certificate not approved");
+                    tracing::warn!(csr = %key, node = name, %why, "not approving the serving certificate");
                     let about = ObjectRef::of(&*csr);
                     let message = format!("not approved for node {name:?}: {why}");
                     self.recorder.event(&about, EventType::Warning, "ServingCertificateNotApproved", message);

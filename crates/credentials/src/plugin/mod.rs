@@ -186,7 +186,7 @@ impl Providers {
                 Ok(None) => {}
                 Err(e) => {
                     if e.fresh {
-                        tracing::warn!(plugin = %e.plugin, image, pod = %format_args!("{}/{}", pod.namespace, pod.name), error = %e, "credential provider failed");
+                        tracing::warn!(plugin = %e.plugin, image, pod = %format_args!("{}/{}", pod.namespace, pod.name), error = %e, "credential provider plugin failed");
                         self.events.plugin_failed(pod, &e);
                     }
                     lookup.errors.push(e);

@@ -112,7 +112,7 @@ impl Loading {
         match ended {
             End::Whole(bytes) if self.ended => Ok(bytes),
             End::Whole(at) | End::Torn(at) => {
-                Err(DiskError::Damaged { path: path.to_path_buf(), at, reason: "is truncated" })
+                Err(DiskError::Damaged { path: path.to_path_buf(), at, reason: "the file is truncated" })
             }
         }
     }
@@ -171,7 +171,9 @@ impl Loading {
     fn take(&mut self, entry: Entry) -> Result<(), &'static str> {
         self.ended = matches!(entry, Entry::End(_));
         match entry {
-            Entry::Identity(identity) if identity.format != FORMAT => return Err("was written by a newer version"),
+            Entry::Identity(identity) if identity.format != FORMAT => {
+                return Err("the file was written by a newer version");
+            }
             Entry::Identity(identity) => self.identity = Some(identity),
             Entry::Version(stored) => {
                 let (key, version) = stored.version();

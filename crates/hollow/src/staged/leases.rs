@@ -53,7 +53,11 @@ impl Leases {
                         async move { me.hold(&node).await }
                     };
                     queue
-                        .work("stages-leases", work, |node, error| tracing::warn!(node, %error, "will try again"))
+                        .work(
+                            "stages-leases",
+                            work,
+                            |node, error| tracing::warn!(node, %error, "renewing the node lease failed; retrying"),
+                        )
                         .await;
                 }
             });

@@ -137,7 +137,13 @@ impl Drivers {
                     let (me, stages) = (Arc::clone(&me), stages.clone());
                     async move { me.taken_up(&stages).await }
                 };
-                queue.work("stages", work, |_, error: &StageError| tracing::warn!(%error, "will try again")).await;
+                queue
+                    .work(
+                        "stages",
+                        work,
+                        |_, error: &StageError| tracing::warn!(%error, "starting the stages failed; retrying"),
+                    )
+                    .await;
             }
         });
     }

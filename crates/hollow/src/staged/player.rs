@@ -108,7 +108,13 @@ impl Player {
                             let me = Arc::clone(&me);
                             async move { me.sync(&key).await }
                         };
-                        queue.work("stages", work, |key, error| tracing::info!(%key, %error, "will try again")).await;
+                        queue
+                            .work(
+                                "stages",
+                                work,
+                                |key, error| tracing::info!(%key, %error, "playing a stage failed; retrying"),
+                            )
+                            .await;
                     }
                 });
             }

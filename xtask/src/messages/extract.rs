@@ -30,7 +30,7 @@ impl Kind {
 
 /// A string that a user can see.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Message {
+pub struct UserMessage {
     pub kind: Kind,
     /// One line: line breaks are escaped.
     pub text: String,
@@ -38,8 +38,8 @@ pub struct Message {
 
 /// What one file holds.
 #[derive(Debug, Default)]
-pub struct File {
-    pub messages: Vec<Message>,
+pub struct FileMessages {
+    pub messages: Vec<UserMessage>,
     /// Modules under `#[cfg(test)]` that have files of their own.
     pub test_modules: Vec<String>,
 }
@@ -48,9 +48,9 @@ pub struct File {
 ///
 /// # Errors
 /// The text is not Rust.
-pub fn file(path: &str, text: &str) -> Result<File> {
+pub fn file(path: &str, text: &str) -> Result<FileMessages> {
     let tokens: TokenStream = text.parse().map_err(|e| anyhow!("not Rust: {e}"))?;
-    let mut walk = Walk { file: File::default() };
+    let mut walk = Walk { file: FileMessages::default() };
     let kind = if path.contains("metrics") { Kind::Metric } else { Kind::Text };
     walk.stream(tokens, kind, Clap::No);
     Ok(walk.file)
@@ -78,7 +78,7 @@ struct Attributes {
 }
 
 struct Walk {
-    file: File,
+    file: FileMessages,
 }
 
 impl Walk {
@@ -259,7 +259,7 @@ impl Walk {
 
     fn push(&mut self, kind: Kind, text: &str) {
         let text = text.replace('\\', "\\\\").replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t");
-        self.file.messages.push(Message { kind, text });
+        self.file.messages.push(UserMessage { kind, text });
     }
 }
 
@@ -407,6 +407,6 @@ mod tests {
         "#;
         let file = file("src/x.rs", text).unwrap();
         assert_eq!(file.test_modules, ["sample"]);
-        assert_eq!(file.messages, [Message { kind: Kind::Log, text: "not in a test".to_owned() }]);
+        assert_eq!(file.messages, [UserMessage { kind: Kind::Log, text: "not in a test".to_owned() }]);
     }
 }

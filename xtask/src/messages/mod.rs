@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
-use extract::Message;
+use extract::UserMessage;
 
 /// The generated file.
 pub const PATH: &str = "facts/messages.txt";
@@ -57,7 +57,7 @@ fn root() -> Result<PathBuf> {
 }
 
 /// The messages of each crate, sorted and without repetitions.
-type Messages = BTreeMap<String, BTreeSet<Message>>;
+type Messages = BTreeMap<String, BTreeSet<UserMessage>>;
 
 fn collect(root: &Path) -> Result<Messages> {
     let mut found = Messages::new();
@@ -78,7 +78,7 @@ fn collect(root: &Path) -> Result<Messages> {
     Ok(found)
 }
 
-fn folder_messages(folder: &Path) -> Result<BTreeSet<Message>> {
+fn folder_messages(folder: &Path) -> Result<BTreeSet<UserMessage>> {
     let (mut found, mut tests) = (BTreeMap::new(), BTreeSet::new());
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_file_is_sorted_and_can_be_read() {
-        let message = |kind, text: &str| Message { kind, text: text.to_owned() };
+        let message = |kind, text: &str| UserMessage { kind, text: text.to_owned() };
         let messages = Messages::from([(
             "a".to_owned(),
             BTreeSet::from([message(Kind::Log, "x: y"), message(Kind::Error, "z"), message(Kind::Log, "b")]),

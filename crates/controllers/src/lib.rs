@@ -66,7 +66,12 @@ pub use shared::manifest_set::{ManifestFile, ManifestSet};
 /// The timeout of the shutdown. It is short, as a sync only sends requests one after the other.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Starts the enabled controllers; see [`Controllers::start`].
+/// The controller manager. [`Controllers::start`] starts the controllers that a [`Config`] enables and returns a
+/// [`Running`] handle.
+///
+/// All controllers share one set of informers, so that each kind is watched once, and only kinds that an enabled
+/// controller reads are watched at all. Every controller sends its requests as its own user, which limits what it can
+/// do.
 pub struct Controllers;
 
 impl Controllers {

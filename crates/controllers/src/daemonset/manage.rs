@@ -11,7 +11,8 @@ use crate::views::PodView;
 /// The label with the template generation from `extensions/v1beta1`.
 pub const GENERATION_LABEL: &str = "pod-template-generation";
 
-/// The template and the strategy of the daemon set in one sync.
+/// The criteria by which a sync classifies the pods of its daemon set: the hash of the current template, the strategy
+/// and the time of the sync.
 #[derive(Clone, Debug)]
 pub struct PodCriteria {
     /// Hash of the current template.

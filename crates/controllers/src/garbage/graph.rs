@@ -53,7 +53,7 @@ impl Owner {
     }
 }
 
-/// An object of the graph.
+/// An object of the graph: its location, its owners, and the state of its deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// The number of its resource.

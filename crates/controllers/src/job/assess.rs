@@ -46,7 +46,8 @@ pub struct IndexState {
     pub to_replace: HashMap<u32, JobPod>,
 }
 
-/// The result of an assessment.
+/// The result of an assessment: the counters, the active pods and the condition with which the job finishes, if any.
+/// [`plan`](super::plan::plan) decides from it which pods are created and deleted, and `count` completes the status.
 #[derive(Clone, Debug, Default)]
 pub struct Assessment {
     /// The new status. Its counters change when pods are counted.

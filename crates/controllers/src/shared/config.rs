@@ -111,7 +111,12 @@ pub struct BatchPeriods {
     pub mirrored: Duration,
 }
 
-/// Settings of all controllers; [`Config::default`] gives upstream's defaults.
+/// The settings of all controllers. [`Config::default`] has the defaults of upstream's kube-controller-manager.
+///
+/// A caller changes single fields of the default and passes the value to
+/// [`Controllers::start`](crate::Controllers::start). Fields that a controller reads only at its start are fixed from
+/// then on; only [`authorities`](Self::authorities) can change later. Each start needs its own
+/// [`metrics`](Self::metrics) registry.
 #[derive(Clone)]
 pub struct Config {
     /// Controllers to run, as in `--controllers`: `*` enables those that are on by default, `foo` enables foo, `-foo`

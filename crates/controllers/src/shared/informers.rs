@@ -28,6 +28,11 @@ struct Inner<T> {
 }
 
 /// The informer of one type with its cache and indexes. Cloning is cheap and shares the cache.
+///
+/// A controller calls [`reader`](Self::reader) or [`on_change`](Self::on_change) in its `start` function, which marks
+/// the informer to be started. After the start, [`get`](Self::get), [`list`](Self::list) and [`bucket`](Self::bucket)
+/// read the cache. The cache may be older than the API server, so a controller that is about to delete an object reads
+/// it from the API server first.
 pub struct SharedInformer<T> {
     inner: Arc<Inner<T>>,
     /// Whether the holder of this view reads the informer.

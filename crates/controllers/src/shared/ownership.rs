@@ -11,7 +11,8 @@ use super::informers::SharedInformer;
 use crate::shared::context::SyncError;
 use crate::views::Indexed;
 
-/// The decision about one dependent.
+/// The decision about one dependent of an owner, from the dependent's controller reference and the owner's selector.
+/// See [`claim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The owner controls and selects it.

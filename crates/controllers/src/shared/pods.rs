@@ -87,7 +87,9 @@ struct NewMeta<'a> {
     owner_references: [OwnerReference; 1],
 }
 
-/// Creates and deletes pods for one controller and records the events.
+/// Creates and deletes pods for one controller, and records upstream's events `SuccessfulCreate`, `FailedCreate`,
+/// `SuccessfulDelete` and `FailedDelete` on the owner. A creation sets the owner reference that makes the owner the
+/// pod's controller.
 #[derive(Clone)]
 pub struct PodControl {
     /// A client that acts as the controller's user.

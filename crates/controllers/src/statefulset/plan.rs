@@ -43,7 +43,8 @@ pub struct StatefulSetPlan {
     pub update: Vec<Arc<PodView>>,
 }
 
-/// The input of a plan.
+/// The input of a plan: the stateful set, its pods by ordinal and the name of the update revision, all at one point in
+/// time.
 pub struct Observation<'a> {
     pub set: &'a StatefulSetView,
     /// The set's pods by ordinal.

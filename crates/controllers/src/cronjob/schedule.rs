@@ -7,40 +7,40 @@ use kelson_meta::CronSchedule;
 
 use crate::views::CronJobView;
 
-/// Added to the time of the next look, so that a clock that is a little late does not miss the run.
+/// Added to the delay of the next sync, so that a clock that is slightly late does not miss the scheduled time.
 const LATE: Duration = Duration::from_millis(100);
-/// More missed runs than this are worth a warning.
+/// The number of missed runs above which a warning is recorded.
 const MANY_MISSED: i64 = 100;
 
-/// Runs between the last one and now.
+/// The run that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Nothing,
-    /// The last of them.
+    /// The most recent scheduled time.
     Run {
-        /// Its time in the schedule.
+        /// The scheduled time.
         at: Timestamp,
-        /// Whether very many before it were missed.
+        /// Whether more than [`MANY_MISSED`] runs before it were missed.
         many_missed: bool,
     },
 }
 
-/// A schedule and the zone it is read in.
+/// A schedule and its time zone.
 pub struct Runs {
     schedule: CronSchedule,
     zone: TimeZone,
 }
 
-/// What was found out about the runs that are past.
+/// The past runs of a schedule.
 struct PastRuns {
-    /// From when on runs were looked for.
+    /// The start of the search.
     since: Timestamp,
     last: Option<Timestamp>,
     missed: i64,
 }
 
 impl Runs {
-    /// A schedule in its zone, or else in `zone`.
+    /// Returns the runs of a schedule in its own time zone, or in `zone` if it has none.
     pub fn new(schedule: CronSchedule, zone: TimeZone) -> Self {
         Self { schedule, zone }
     }
@@ -49,23 +49,23 @@ impl Runs {
         self.schedule.next(after, &self.zone)
     }
 
-    /// The run to begin now, if any.
+    /// Returns the run that is due, if any.
     ///
     /// # Errors
-    /// When the schedule has no two times that differ.
+    /// Two consecutive times of the schedule are equal.
     pub fn due(&self, cron: &CronJobView, now: Timestamp) -> Result<Due, &'static str> {
         let past = self.past(cron, now, true)?;
         Ok(past.last.map_or(Due::Nothing, |at| Due::Run { at, many_missed: past.missed > MANY_MISSED }))
     }
 
-    /// How long until the next run.
+    /// Returns the time until the next run.
     pub fn wait(&self, cron: &CronJobView, now: Timestamp) -> Duration {
         let from = match self.past(cron, now, false) {
             Ok(PastRuns { last: Some(last), .. }) => last,
             Ok(past) if past.missed == 0 => past.since,
             _ => now,
         };
-        // A schedule without a next time has no wait either; the queue bounds it.
+        // A schedule without a next time has no delay; the queue limits it.
         let next = self.next(from).unwrap_or(Timestamp::MAX);
         Duration::try_from(next.duration_since(now)).unwrap_or_default() + LATE
     }
@@ -75,7 +75,7 @@ impl Runs {
         let created = || cron.metadata.creation_timestamp.parse().ok();
         let mut since = cron.status.last_schedule_time.or_else(created).unwrap_or(now);
         if by_deadline && let Some(seconds) = cron.spec.starting_deadline_seconds {
-            // What is too late is not looked for.
+            // Runs past the deadline are skipped.
             since = since.max(now.checked_sub(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MIN));
         }
         let first = self.next(since).ok_or(NEVER)?;

@@ -1,5 +1,5 @@
-//! Deployments: one replica set per pod template, and the move from one to the next. This file watches and dispatches;
-//! `rollout` carries out, `sizing`, `revision` and `status` decide.
+//! The deployment controller: one replica set per pod template, and the rollout from one to the next. This file has the
+//! informer handlers. `sizing`, `revision` and `status` decide, and `rollout` carries out.
 mod controller;
 pub mod revision;
 mod rollout;
@@ -41,7 +41,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
     let (deployments, sets, q) = (me.deployments.clone(), me.sets.clone(), queue.clone());
     me.pods.on_change(move |change| {
-        // Only a Recreate deployment waits for pods themselves: for the last old one to be gone.
+        // Only a deployment with the strategy Recreate waits for pods: until the last old one is deleted.
         if let Change::Deleted(pod) | Change::Updated { new: pod, .. } = change
             && (pod.is_terminal() || matches!(change, Change::Deleted(_)))
             && let Some(key) = deployment_of_pod(&sets, pod)

@@ -5,19 +5,19 @@ use kelson_meta::ObjectMeta;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// Label that keeps the pods of a deployment's replica sets apart.
+/// The label that distinguishes the pods of a deployment's replica sets.
 pub const HASH_LABEL: &str = "pod-template-hash";
-/// Revision of a replica set, and the newest of a deployment.
+/// The annotation with the revision of a replica set, and with the newest revision of a deployment.
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
-/// Earlier revisions of a replica set that came back.
+/// The annotation with earlier revisions of a replica set that was rolled back to.
 pub const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
-/// Size of the deployment when the set was last sized.
+/// The annotation with the deployment's size at the last scaling of the set.
 pub const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
-/// Bound of the deployment when the set was last sized.
+/// The annotation with the deployment's maximum size at the last scaling of the set.
 pub const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
-/// Longest revision history kept, bytes.
+/// The maximum length of the revision history in bytes.
 const HISTORY_MAX_BYTES: usize = 2000;
-/// Annotations of the deployment that its sets do not get.
+/// Annotations of the deployment that are not copied to its replica sets.
 const NOT_COPIED: &[&str] = &[
     "kubectl.kubernetes.io/last-applied-configuration",
     REVISION,
@@ -27,7 +27,7 @@ const NOT_COPIED: &[&str] = &[
     "deprecated.deployment.rollback.to",
 ];
 
-/// A pod template made comparable: without the hash label and without what says nothing.
+/// Normalizes a pod template for comparison: removes the hash label and empty values.
 pub fn normalize(template: &RawValue) -> Option<Value> {
     let mut v: Value = serde_json::from_str(template.get()).ok()?;
     if let Some(meta) = v.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -42,13 +42,13 @@ pub fn normalize(template: &RawValue) -> Option<Value> {
     Some(v)
 }
 
-/// The revision a set carries; 0 where there is none.
+/// Returns the revision of a set, or 0 if it has none.
 pub fn revision(meta: &ObjectMeta) -> i64 {
     meta.annotations.get(REVISION).and_then(|r| r.parse().ok()).unwrap_or(0)
 }
 
-/// Annotations for the newest replica set: those of the deployment, the revision, the history. `existing` is the set's
-/// own, empty for one to be made.
+/// Returns the annotations of the newest replica set: those of the deployment, the revision and the history. `existing`
+/// are the set's annotations, empty for a new set.
 pub fn annotations_for(
     deployment: &BTreeMap<String, String>,
     existing: &BTreeMap<String, String>,

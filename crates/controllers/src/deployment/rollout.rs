@@ -17,7 +17,8 @@ use crate::views::condition::{self, Condition};
 use crate::views::{DeploymentStatus, DeploymentView, ReplicaSetView};
 use kelson_meta::tree::{map_at, put_unless};
 
-/// One sync's state. `sets` are all claimed sets, oldest first; `new` indexes the one of the current template.
+/// The state of one sync. `sets` are all sets of the deployment, the oldest first, and `new` is the index of the one
+/// with the current template.
 pub(super) struct Rollout<'a> {
     c: &'a Arc<DeploymentController>,
     d: DeploymentView,
@@ -71,7 +72,7 @@ impl<'a> Rollout<'a> {
         sizing::is_scaling(&self.ask, &self.sizes(&(0..self.sets.len()).collect::<Vec<_>>()))
     }
 
-    /// Paused or being scaled: sizes follow, but no new template is rolled out.
+    /// Scales the sets of a paused or scaled deployment without rolling out a new template.
     pub(super) async fn scale_only(&mut self) -> Result<(), SyncError> {
         self.ensure_newest(false).await?;
         self.scale().await?;
@@ -104,7 +105,7 @@ impl<'a> Rollout<'a> {
         self.sync_rollout_status().await
     }
 
-    /// All old pods go before the first new one comes.
+    /// Deletes all old pods before the first new one is created.
     pub(super) async fn recreate(&mut self) -> Result<(), SyncError> {
         self.ensure_newest(false).await?;
         let mut changed = false;
@@ -157,7 +158,7 @@ impl<'a> Rollout<'a> {
         Ok(())
     }
 
-    /// Writes a set's size and the annotations that remember the deployment's, where they differ.
+    /// Updates a set's size and its annotations with the deployment's size, if they differ.
     async fn resize(&mut self, index: usize, size: i32) -> Result<(), SyncError> {
         let set = &self.sets[index];
         let before = set.spec.replicas.unwrap_or(1);
@@ -184,7 +185,7 @@ impl<'a> Rollout<'a> {
         Ok(())
     }
 
-    /// Brings the newest set's annotations up to date; makes the set if it is not there and `create`.
+    /// Updates the newest set's annotations. Creates the set if it does not exist and `create` is true.
     async fn ensure_newest(&mut self, create: bool) -> Result<(), SyncError> {
         let top = self.old_indexes().iter().map(|&i| revision::revision(&self.sets[i].metadata)).max().unwrap_or(0);
         match self.new {
@@ -255,7 +256,7 @@ impl<'a> Rollout<'a> {
         Ok(())
     }
 
-    /// The body of the set for the current template.
+    /// Returns the replica set for the current template.
     fn new_set(&self, name: &str, hash: &str, replicas: i32, next: i64) -> Value {
         let mut annotations =
             revision::annotations_for(&self.d.metadata.annotations, &std::collections::BTreeMap::new(), next);
@@ -280,7 +281,8 @@ impl<'a> Rollout<'a> {
         })
     }
 
-    /// A set of this name that is ours and of the same template: an earlier sync made it and the cache lags.
+    /// Returns the set with this name if it is the deployment's and has the same template: an earlier sync created it
+    /// and the cache is outdated.
     async fn same_set(&self, namespace: &str, name: &str) -> Result<Option<ReplicaSetView>, SyncError> {
         let live: ReplicaSetView = self.c.client.get(namespace, name).await?;
         let ours = live.metadata.controller().is_some_and(|o| o.uid == self.d.metadata.uid);
@@ -295,7 +297,7 @@ impl<'a> Rollout<'a> {
         Err(SyncError::Other(format!("another replica set is named {name:?}, trying another hash")))
     }
 
-    /// Writes the revision with the status, where annotations do not count as a change of the Deployment.
+    /// Updates the revision through the status subresource, where annotations do not change the generation.
     async fn set_revision(&mut self, revision: Option<String>) -> Result<(), SyncError> {
         let Some(revision) = revision.filter(|r| self.d.metadata.annotations.get(REVISION) != Some(r)) else {
             return Ok(());
@@ -313,7 +315,7 @@ impl<'a> Rollout<'a> {
         (m.namespace.clone(), m.name.clone(), m.resource_version.clone())
     }
 
-    /// Writes condition Progressing alone.
+    /// Updates the condition Progressing only.
     async fn note(&mut self, state: &str, reason: &str, message: String) -> Result<(), SyncError> {
         let time = kelson_meta::format_seconds(self.now);
         self.put_condition(Condition::new(status::PROGRESSING, state, reason, message, &time).updated_at(&time)).await
@@ -355,7 +357,7 @@ impl<'a> Rollout<'a> {
         Ok(())
     }
 
-    /// Deletes old sets beyond the history limit, lowest revision first, if nothing is left of them.
+    /// Deletes old sets above the history limit, the lowest revision first, if they have no pods.
     async fn clean_up(&mut self) -> Result<(), SyncError> {
         let Some(limit) = self.d.spec.revision_history_limit.filter(|l| *l != i32::MAX) else { return Ok(()) };
         let mut old = self.old_indexes();

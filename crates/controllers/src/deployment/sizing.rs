@@ -2,7 +2,7 @@
 //! `pkg/controller/deployment/{sync,rolling,recreate}.go` and `util/deployment_util.go`.
 use crate::views::{DeploymentView, IntOrString};
 
-/// One replica set, as sizing sees it. Sets are given oldest first where order matters.
+/// The sizes of one replica set. Lists of sets are sorted from oldest to newest where order matters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetSize {
     /// `spec.replicas`.
@@ -22,9 +22,9 @@ pub struct SetSize {
 pub struct Ask {
     /// `spec.replicas`.
     pub replicas: i32,
-    /// Pods over that, resolved; 0 when recreating.
+    /// The resolved `maxSurge`; 0 with the strategy Recreate.
     pub max_surge: i32,
-    /// Pods that may be missing, resolved; 0 when recreating.
+    /// The resolved `maxUnavailable`; 0 with the strategy Recreate.
     pub max_unavailable: i32,
     /// Whether the strategy is RollingUpdate.
     pub rolling: bool,
@@ -50,7 +50,7 @@ impl Ask {
         }
         Self { replicas, max_surge, max_unavailable, rolling, status_replicas: d.status.replicas }
     }
-    /// Most pods there may be.
+    /// Returns the maximum total number of pods.
     pub fn max_total(&self) -> i32 {
         self.replicas.saturating_add(self.max_surge)
     }
@@ -60,7 +60,7 @@ fn total(sets: &[SetSize]) -> i32 {
     sets.iter().map(|s| s.replicas).sum()
 }
 
-/// The size the newest set may have now, given what all sets (itself included) have.
+/// Returns the size that the newest set may have now, given the total of all sets including itself.
 pub fn new_set_size(ask: &Ask, all_total: i32, new_replicas: i32) -> i32 {
     if !ask.rolling {
         return ask.replicas;
@@ -72,7 +72,7 @@ pub fn new_set_size(ask: &Ask, all_total: i32, new_replicas: i32) -> i32 {
     new_replicas + room.min(ask.replicas - new_replicas)
 }
 
-/// Where the newest set should go in a rolling update; `None`: it is right.
+/// Returns the newest set's size in a rolling update, or `None` if it does not change.
 pub fn reconcile_new(ask: &Ask, old: &[SetSize], new: &SetSize) -> Option<i32> {
     if new.replicas == ask.replicas {
         return None;
@@ -84,8 +84,8 @@ pub fn reconcile_new(ask: &Ask, old: &[SetSize], new: &SetSize) -> Option<i32> {
     (size != new.replicas).then_some(size)
 }
 
-/// Sizes of the old sets (oldest first) in a rolling update: pods that are not available go first, wherever they are,
-/// then available ones of the oldest sets, never below what must stay available.
+/// Returns the sizes of the old sets, the oldest first, in a rolling update. Unavailable pods of any set are removed
+/// first, then available ones of the oldest sets, but never below the minimum of available pods.
 pub fn reconcile_old(ask: &Ask, old: &[SetSize], new: &SetSize) -> Vec<i32> {
     let mut sizes: Vec<i32> = old.iter().map(|s| s.replicas).collect();
     if total(old) == 0 {
@@ -118,7 +118,7 @@ pub fn reconcile_old(ask: &Ask, old: &[SetSize], new: &SetSize) -> Vec<i32> {
     sizes
 }
 
-/// Whether the newest set serves the whole deployment.
+/// Whether the newest set has all desired pods, and all are available.
 pub fn is_saturated(ask: &Ask, new: &SetSize) -> bool {
     new.desired_replicas == Some(ask.replicas) && new.replicas == ask.replicas && new.available == ask.replicas
 }
@@ -128,7 +128,8 @@ pub fn is_scaling(ask: &Ask, sets: &[SetSize]) -> bool {
     sets.iter().any(|s| s.replicas > 0 && s.desired_replicas.is_some_and(|d| d != ask.replicas))
 }
 
-/// Spreads a change of the deployment's size over its active sets by their share. Returns the new sizes, in order.
+/// Distributes a change of the deployment's size over its active sets in proportion to their sizes. Returns the new
+/// sizes in order.
 pub fn proportional(ask: &Ask, sets: &[SetSize]) -> Vec<i32> {
     let allowed = if ask.replicas > 0 { ask.max_total() } else { 0 };
     let to_add = allowed - total(sets);
@@ -270,7 +271,7 @@ mod tests {
         assert!(!is_saturated(&ask(10, 0, 1), &SetSize { available: 9, ..sized(10, 10, "1") }));
     }
 
-    /// Whatever the order of events, a rollout keeps within its bounds and ends.
+    /// A rollout stays within its bounds and completes for any order of events.
     #[test]
     fn rollouts_converge() {
         for (replicas, surge, unavailable) in [(1, 1, 0), (3, 1, 1), (10, 3, 2), (10, 0, 1), (7, 7, 7)] {

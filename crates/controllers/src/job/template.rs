@@ -8,9 +8,9 @@ use super::plan::NewPod;
 use super::pods::{COMPLETION_INDEX, INDEX_FAILURES, INDEX_FAILURES_IGNORED, TRACKING_FINALIZER};
 use crate::shared::pods::Template;
 
-/// Where containers read their index.
+/// The environment variable with the completion index.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
-/// The longest name of which a generated one is made.
+/// The maximum length of the prefix of a generated name.
 const PREFIX_BYTES_MAX: usize = 58;
 
 #[derive(Deserialize)]
@@ -20,23 +20,23 @@ struct Policy {
     restart_policy: String,
 }
 
-/// Whether the template's containers are restarted in their pods when they fail.
+/// Whether failed containers of the template are restarted in their pods.
 pub fn restarts_in_place(template: &Template) -> bool {
     serde_json::from_str::<Policy>(template.spec.get()).is_ok_and(|p| p.restart_policy == "OnFailure")
 }
 
-/// What a job's pods are made of: its template, read once for all pods of a look.
+/// Creates the templates of a job's pods. The job's template is parsed once per sync.
 pub struct PodMaker {
     template: Template,
-    /// The spec as a tree, where each pod's differs.
+    /// The spec as a tree for indexed jobs, whose pods differ.
     indexed: Option<Value>,
 }
 
 impl PodMaker {
-    /// From a job's template.
+    /// Parses a job's template.
     ///
     /// # Errors
-    /// When the spec is not JSON.
+    /// The spec is not JSON.
     pub fn new(mut template: Template, indexed: bool) -> Result<Self, serde_json::Error> {
         let finalizers = &mut template.metadata.finalizers;
         if !finalizers.iter().any(|f| f == TRACKING_FINALIZER) {
@@ -52,10 +52,10 @@ impl PodMaker {
         Ok(Self { template, indexed: tree })
     }
 
-    /// The template of one pod and what its name begins with.
+    /// Returns the template of one pod and the prefix of its name.
     ///
     /// # Errors
-    /// When the spec cannot be written as JSON.
+    /// The spec cannot be serialized as JSON.
     pub fn pod(&self, job: &str, new: &NewPod) -> Result<(String, Template), serde_json::Error> {
         let (mut metadata, spec) = (self.template.metadata.clone(), &self.template.spec);
         let (Some(index), Some(tree)) = (new.index, &self.indexed) else {
@@ -76,7 +76,7 @@ impl PodMaker {
     }
 }
 
-/// The job's name, cut so that `end` and the random suffix fit.
+/// Returns the job's name, truncated so that `end` and the random suffix fit.
 fn prefix(job: &str, end: &str) -> String {
     let mut length = job.len().min(PREFIX_BYTES_MAX.saturating_sub(end.len()));
     while !job.is_char_boundary(length) {

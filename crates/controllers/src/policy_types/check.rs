@@ -21,14 +21,13 @@ pub struct Warning {
     pub warning: String,
 }
 
-/// The resources that one rule names, in the order in which they are looked for. Rules with wildcards name none: they stand
-/// for too much.
+/// The resources that one rule names, in lookup order. Rules with wildcards are skipped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NamedResources<'p> {
     /// Groups. The empty group means every group.
     pub groups: Vec<&'p str>,
     pub versions: Vec<&'p str>,
-    /// Names of resources, none of them a subresource's.
+    /// Names of resources without subresources.
     pub resources: Vec<&'p str>,
 }
 
@@ -49,8 +48,8 @@ fn named_by(rule: &Value) -> Option<NamedResources<'_>> {
     (!open).then_some(NamedResources { groups, versions, resources })
 }
 
-/// The kinds of a policy in their order, of those that its rules led to, rule by rule. Upstream stops at the tenth kind of a
-/// rule, and looks at no further rule then.
+/// Returns the kinds of a policy in order, from the kinds of its rules. Upstream stops at the tenth kind of a rule and
+/// then skips further rules.
 pub fn bounded(of_rules: impl IntoIterator<Item = Vec<Gvk>>) -> Vec<Gvk> {
     let mut found = BTreeSet::new();
     for kinds in of_rules {
@@ -73,7 +72,7 @@ pub fn params_kind(policy: &Value) -> Option<Gvk> {
     })
 }
 
-/// The environment of a policy for objects of one kind.
+/// Returns the CEL environment of a policy for objects of one kind.
 fn environment(policy: &Value, object: &DeclType, params: Option<&DeclType>) -> Env {
     let extent = Extent { params: params_kind(policy).is_some(), authorizer: true, mutations: false };
     let mut builder = env(extent).extend().variable("object", object).same_as("oldObject", "object");

@@ -6,13 +6,13 @@ use kelson_meta::Gvk;
 use kelson_schema::{Field, FieldType, Kind, ListType, Schema, TypeId};
 use serde_json::Value;
 
-/// The type of a built-in kind; `None` for others.
+/// Returns the type of a built-in kind, or `None` for others.
 pub fn builtin(kind: &Gvk) -> Option<DeclType> {
     let id = Schema::builtin().by_gvk(&kind.group, &kind.version, &kind.kind)?;
     Some(of_struct(id, &mut Vec::new()))
 }
 
-/// `within` are the types around this one.
+/// Returns the type of a struct. `within` are the enclosing types.
 fn of_struct(id: TypeId, within: &mut Vec<TypeId>) -> DeclType {
     if within.contains(&id) {
         return empty();
@@ -54,7 +54,7 @@ fn of_value(ty: FieldType, within: &mut Vec<TypeId>) -> Option<DeclType> {
         Kind::Time | Kind::MicroTime => DeclType::timestamp(Format::DateTime),
         Kind::IntOrString => DeclType::int_or_string(None),
         Kind::RawExtension | Kind::FieldsV1 => empty(),
-        // A number or a text, or anything: published without a type.
+        // These are published without a type, as they may be a number, a string or any value.
         Kind::Quantity | Kind::Json | Kind::Any => return None,
         Kind::SchemaOrBool(_) | Kind::SchemaOrArray(_) | Kind::SchemaOrStringArray(_) => return None,
         Kind::Struct(id) => of_struct(id, within),
@@ -65,10 +65,11 @@ fn of_value(ty: FieldType, within: &mut Vec<TypeId>) -> Option<DeclType> {
     })
 }
 
-/// Where the schemas of a document lie that others refer to.
+/// The prefix of references to other schemas of a document.
 const REFERENCE: &str = "#/components/schemas/";
 
-/// The type of a kind by the OpenAPI document (version 3) of its group and version; `None` where that does not have it.
+/// Returns the type of a kind from the OpenAPI v3 document of its group and version, or `None` if the document does not
+/// have it.
 pub fn published(document: &Value, kind: &Gvk) -> Option<DeclType> {
     let is = |g: &Value| g["group"] == *kind.group && g["version"] == *kind.version && g["kind"] == *kind.kind;
     let schemas = &document["components"]["schemas"];
@@ -80,14 +81,14 @@ pub fn published(document: &Value, kind: &Gvk) -> Option<DeclType> {
     Published { schemas, within: vec![name] }.resolved(schema, true)
 }
 
-/// A document that is read, and the names of the schemas around the present place.
+/// A document, and the names of the enclosing schemas.
 struct Published<'d> {
     schemas: &'d Value,
     within: Vec<&'d str>,
 }
 
 impl<'d> Published<'d> {
-    /// The type of a place, whose schema may be found elsewhere.
+    /// Returns the type of a schema, which may be a reference.
     fn of(&mut self, schema: &'d Value) -> Option<DeclType> {
         let Some(name) = reference(schema) else { return self.resolved(schema, false) };
         if self.within.contains(&name) {
@@ -100,7 +101,8 @@ impl<'d> Published<'d> {
         decl
     }
 
-    /// The same where the schema is no reference. The root of an object has a kind, a version and a name, said or not.
+    /// Returns the type of a schema that is not a reference. The root of an object always has a kind, a version and a
+    /// name.
     fn resolved(&mut self, schema: &'d Value, root: bool) -> Option<DeclType> {
         if schema["format"] == "int-or-string" || schema["x-kubernetes-int-or-string"] == true {
             return Some(DeclType::int_or_string(schema["maxLength"].as_i64()));
@@ -191,7 +193,7 @@ mod tests {
     use serde_json::json;
     use std::sync::Arc;
 
-    /// The warnings for one expression on objects of a type.
+    /// Returns the warnings for one expression on objects of a type.
     fn told(decl: DeclType, expression: &str) -> String {
         let policy = json!({"spec": {"validations": [{"expression": expression}]}});
         let objects = [(Gvk::new("g", "v1", "K"), Arc::new(decl))];

@@ -52,7 +52,7 @@ struct KindEntry {
 pub struct Served<'c> {
     client: &'c Client,
     groups: Option<Vec<GroupEntry>>,
-    /// By group and version.
+    /// The kinds by group and version.
     kinds: HashMap<(String, String), Vec<KindEntry>>,
     documents: HashMap<(String, String), Value>,
 }
@@ -72,7 +72,7 @@ impl<'c> Served<'c> {
         Ok(check::bounded(of_rules))
     }
 
-    /// The kinds of one rule, at most [`KINDS_MAX`].
+    /// Returns the kinds of one rule, at most [`KINDS_MAX`].
     async fn kinds_of(&mut self, names: &NamedResources<'_>) -> Result<Vec<Gvk>, ClientError> {
         let mut found = Vec::new();
         for group in &names.groups {
@@ -92,7 +92,8 @@ impl<'c> Served<'c> {
         Ok(found)
     }
 
-    /// The resources of a group and version, by group: no group means any of them, as in upstream's mapping.
+    /// Returns the resources of a group and version, by group. The empty group means any group, as in upstream's
+    /// mapping.
     async fn places(&mut self, group: &str, version: &str) -> Result<Vec<(String, Vec<KindEntry>)>, ClientError> {
         let mut groups = vec![group.to_owned()];
         if group.is_empty() {
@@ -138,7 +139,7 @@ impl<'c> Served<'c> {
     }
 }
 
-/// `api/v1` or `apis/apps/v1`.
+/// Returns the path of a group and version, such as `api/v1` or `apis/apps/v1`.
 fn path(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }

@@ -68,7 +68,7 @@ struct DeletionRank {
     has_node: bool,
     phase: u8,
     ready: bool,
-    /// From the annotation `controller.kubernetes.io/pod-deletion-cost`.
+    /// The annotation `controller.kubernetes.io/pod-deletion-cost`.
     cost: i32,
     /// Ready pods of related sets on the same node.
     neighbors: Reverse<usize>,

@@ -97,7 +97,7 @@ impl Counter<'_> {
     }
 }
 
-/// How many objects there are, from the first page of a list.
+/// Returns the number of objects from the first page of a list.
 fn number(page: &Value) -> i64 {
     let first = i64::try_from(items(&page["items"]).len()).unwrap_or(i64::MAX);
     first.saturating_add(page["metadata"]["remainingItemCount"].as_i64().unwrap_or(0))

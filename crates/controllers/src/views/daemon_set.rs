@@ -107,7 +107,7 @@ pub struct NodeAffinityView {
 pub struct DaemonSetStrategy {
     /// `RollingUpdate` or `OnDelete`.
     pub r#type: String,
-    /// For rolling updates.
+    /// The parameters of rolling updates.
     pub rolling_update: Option<RollingDaemons>,
 }
 

@@ -44,7 +44,7 @@ pub struct DeploymentSpecView {
 pub struct DeploymentStrategy {
     /// `RollingUpdate` or `Recreate`.
     pub r#type: String,
-    /// For rolling updates.
+    /// The parameters of rolling updates.
     pub rolling_update: Option<RollingUpdate>,
 }
 

@@ -30,7 +30,7 @@ pub struct ServiceCidrView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceCidrSpec {
-    /// One or two, of different families.
+    /// One or two ranges of different IP families.
     #[serde(deserialize_with = "null_default")]
     pub cidrs: Vec<String>,
 }

@@ -51,7 +51,7 @@ pub struct StatefulSetSpecView {
 pub struct StatefulSetStrategy {
     /// `RollingUpdate` or `OnDelete`.
     pub r#type: String,
-    /// For rolling updates.
+    /// The parameters of rolling updates.
     pub rolling_update: Option<RollingStateful>,
 }
 

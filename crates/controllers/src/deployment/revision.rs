@@ -27,7 +27,7 @@ const NOT_COPIED: &[&str] = &[
     "deprecated.deployment.rollback.to",
 ];
 
-/// Normalizes a pod template for comparison: removes the hash label and empty values.
+/// Normalizes a pod template for comparison: removes the hash label and empty metadata.
 pub fn normalize(template: &RawValue) -> Option<Value> {
     let mut v: Value = serde_json::from_str(template.get()).ok()?;
     if let Some(meta) = v.get_mut("metadata").and_then(Value::as_object_mut) {

@@ -79,7 +79,7 @@ pub fn shares(nodes: &[Arc<NodeView>]) -> Option<BTreeMap<String, f64>> {
     (by_zone.len() > 1).then(|| by_zone.into_iter().map(|(z, cpu)| (z, cpu as f64 / all as f64)).collect())
 }
 
-/// The minimum and desired number of endpoints of a zone.
+/// The desired and the maximum number of endpoints of a zone.
 struct Allocation {
     desired: f64,
     maximum: usize,

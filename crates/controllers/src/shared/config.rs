@@ -115,7 +115,7 @@ pub struct BatchPeriods {
 ///
 /// A caller changes single fields of the default and passes the value to
 /// [`Controllers::start`](crate::Controllers::start). Fields that a controller reads only at its start are fixed from
-/// then on; only [`authorities`](Self::authorities) can change later. Each start needs its own
+/// then on; only the CAs can be rotated later. Each start needs its own
 /// [`metrics`](Self::metrics) registry.
 #[derive(Clone)]
 pub struct Config {

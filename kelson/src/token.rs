@@ -52,7 +52,7 @@ impl Token {
             Some((id, secret)) if is_word(id, ID_LENGTH) && is_word(secret, SECRET_LENGTH) => {
                 Ok(Self { id: id.to_owned(), secret: Zeroizing::new(secret.to_owned()) })
             }
-            _ => bail!("a bootstrap token is six letters or digits, a dot, and sixteen letters or digits"),
+            _ => bail!("a bootstrap token must be six letters or digits, a dot, and sixteen letters or digits"),
         }
     }
 
@@ -153,7 +153,7 @@ pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
             let description = description.as_deref().unwrap_or_default();
             let terms = Terms { expires, description, usages: &usages, groups: &groups };
             if of.dry_run {
-                println!("would make bootstrap token {:?}", token.id);
+                println!("would create bootstrap token {:?}", token.id);
                 return Ok(());
             }
             of.reaching(store(&client, &token, &terms).await)?;

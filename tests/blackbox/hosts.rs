@@ -155,7 +155,7 @@ fn cannot_join(s: &Subject) -> Outcome {
     s.kubectl.ok(&["wait", &format!("node/{taken}"), "--for=condition=Ready", "--timeout=60s"])?;
     let no_pin = format!("sha256:{}", "0".repeat(64));
     let rows: [(&[&str], &str); 6] = [
-        (&["--server", url, "--token", "nonsense"], "--token: a bootstrap token is six letters or digits, a dot"),
+        (&["--server", url, "--token", "nonsense"], "--token: a bootstrap token must be six letters or digits, a dot"),
         (&["--server", url, "--token", &wrong_secret], "the token secret is wrong"),
         (&["--server", url, "--token", good, "--token-ca-cert-hash", &no_pin], "which is none of those given"),
         (&["--server", url, "--token", "zzzzzz.0000000000000000"], "does not exist or has expired"),

@@ -161,7 +161,7 @@ fn client(server: &str, ca_pem: &str, credentials: Credentials) -> anyhow::Resul
 }
 
 async fn ask<T>(question: impl Future<Output = Result<T, ClientError>>) -> Result<T, ClientError> {
-    let late = || kelson_client::TransportError(format!("no answer within {} s", ANSWER_LIMIT.as_secs()));
+    let late = || kelson_client::TransportError(format!("timed out after {} s", ANSWER_LIMIT.as_secs()));
     tokio::time::timeout(ANSWER_LIMIT, question).await.map_err(|_| late())?
 }
 

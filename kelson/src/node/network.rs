@@ -40,7 +40,10 @@ impl End {
             Self::Address(ip) => Ok(*ip),
             Self::Pod(key) => {
                 let missing = || {
-                    format!("pod {}/{} was not found, has ended, or uses the host's network", key.namespace, key.name)
+                    format!(
+                        "pod {}/{} does not exist, has terminated, or uses the host network",
+                        key.namespace, key.name
+                    )
                 };
                 let pod = cluster.pod(key).with_context(missing)?;
                 pod.ips

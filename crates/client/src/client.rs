@@ -15,16 +15,16 @@ use crate::{
     ClientError, Metered, Object, RateLimit, Request, ResourceType, Response, Transport, TransportError, WatchStream,
 };
 
-/// Longest answer read into memory for one request that is not a watch: a full list of a big cluster.
+/// The maximum response that is read into memory for a request other than a watch. A full list of a large cluster fits.
 const ANSWER_MAX_BYTES: usize = 1 << 30;
 
 /// Media type of objects and watches that carry metadata alone (`meta.k8s.io/v1` `PartialObjectMetadata`).
 pub const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-/// The same of lists.
+/// The media type of lists that carry metadata only.
 pub const METADATA_ONLY_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// What a component calls itself, with the release of Kubernetes and the platform, as client-go does.
+/// Returns the user agent of a component, with the release of Kubernetes and the platform, as client-go does.
 fn user_agent(component: &str) -> String {
     let name = match component {
         "controller-manager" | "scheduler" | "proxy" => format!("kube-{component}"),
@@ -34,49 +34,53 @@ fn user_agent(component: &str) -> String {
     format!("{name}/{} ({})", version::GIT_VERSION, version::platform())
 }
 
-/// A handle on the API under one identity; cheap to clone.
+/// A client of the API server with one identity. Cloning is cheap and shares the connections.
+///
+/// The verbs are typed by what the caller reads back, and request bodies are sent as given. Use [`patch`](Self::patch)
+/// instead of [`update`](Self::update) with types that have only some of an object's fields, since an update would drop
+/// the others. Errors are [`ClientError`], which has the server's `Status` if there is one.
 #[derive(Clone)]
 pub struct Client {
     transport: Arc<dyn Transport>,
     user_agent: http::HeaderValue,
-    /// Whom the server is asked to take it for.
+    /// The impersonated user.
     acting_as: Option<http::HeaderValue>,
 }
 
 impl Client {
-    /// A client over `transport` that names itself to the server as upstream's component does; one that upstream does not have is
-    /// `kelson-COMPONENT`. Up to the slash it is the manager of the fields that the client writes, which tools match.
+    /// Returns a client over `transport` with the user agent of upstream's component, or `kelson-COMPONENT` for one
+    /// that upstream does not have. The part before the slash is the field manager of the client's writes.
     pub fn new(transport: Arc<dyn Transport>, component: &str) -> Self {
         let user_agent = user_agent(component).parse();
         let user_agent = user_agent.unwrap_or_else(|_| http::HeaderValue::from_static("kelson"));
         Self { transport, user_agent, acting_as: None }
     }
 
-    /// The same client, whose requests are counted from now on.
+    /// Returns the client with metrics of its requests.
     pub fn counted(self, metered: &Metered) -> Self {
         Self { transport: metered.over(self.transport), ..self }
     }
 
-    /// The same client, whose requests are parts of the traces in which they are made from now on.
+    /// Returns the client with trace propagation: its requests become part of the current trace.
     pub fn traced(self) -> Self {
         Self { transport: Arc::new(TracedTransport(self.transport)), ..self }
     }
 
-    /// The same client, whose requests keep to a limit from now on.
+    /// Returns the client with a rate limit.
     pub fn limited(self, limit: &Arc<RateLimit>) -> Self {
         Self { transport: limit.over(self.transport), ..self }
     }
 
-    /// The same client, whose requests are made as another user from now on (impersonation).
+    /// Returns a client that impersonates another user.
     ///
     /// # Errors
-    /// When the name cannot stand in a header.
+    /// The name is not valid in a header.
     pub fn acting_as(&self, user: &str) -> Result<Self, ClientError> {
         let acting_as = user.parse().map_err(|_| ClientError::Request(format!("user {user:?}")))?;
         Ok(Self { acting_as: Some(acting_as), ..self.clone() })
     }
 
-    /// Sends any request and gives the raw answer, whatever its status. The URI is path and query.
+    /// Sends any request and returns the raw response, regardless of its status. The URI is path and query.
     pub async fn raw(
         &self,
         method: Method,
@@ -87,7 +91,7 @@ impl Client {
         self.raw_accepting(method, uri, content_type, "application/json", body).await
     }
 
-    /// As [`raw`](Self::raw), asking for an answer of another form, e.g. [`METADATA_ONLY`].
+    /// Like [`raw`](Self::raw), with an `Accept` header such as [`METADATA_ONLY`].
     pub async fn raw_accepting(
         &self,
         method: Method,
@@ -124,12 +128,12 @@ impl Client {
         Ok(request)
     }
 
-    /// Sends a request and gives the answer's bytes, or the server's `Status` as the error.
+    /// Sends a request and returns the response body, or the server's `Status` as the error.
     pub async fn call(&self, method: Method, uri: &str, content_type: &str, body: Bytes) -> Result<Bytes, ClientError> {
         answer_of(self.raw(method, uri, content_type, body).await?).await
     }
 
-    /// The same, of which the answer is thrown away unread.
+    /// Like [`call`](Self::call), but discards the response body.
     pub async fn call_unread(
         &self,
         method: Method,
@@ -140,7 +144,7 @@ impl Client {
         discard(self.raw(method, uri, content_type, body).await?).await
     }
 
-    /// An answer's bytes, or the server's `Status` as the error.
+    /// Returns a response's body, or the server's `Status` as the error.
     pub async fn read(response: Response) -> Result<Bytes, ClientError> {
         answer_of(response).await
     }
@@ -161,7 +165,7 @@ impl Client {
         self.json(Method::GET, &path(&T::TYPE, namespace, name, ""), "", Bytes::new()).await
     }
 
-    /// Reads one object, `None` when there is none.
+    /// Reads one object. Returns `None` if it does not exist.
     pub async fn get_opt<T: Object>(&self, namespace: &str, name: &str) -> Result<Option<T>, ClientError> {
         match self.get(namespace, name).await {
             Ok(o) => Ok(Some(o)),
@@ -224,7 +228,7 @@ impl Client {
         Err(status_of(code, &body))
     }
 
-    /// Creates `body` and gives the stored object.
+    /// Creates `body` and returns the stored object.
     pub async fn create<T: Object>(&self, namespace: &str, body: &impl Serialize) -> Result<T, ClientError> {
         self.send(Method::POST, &T::TYPE.path(namespace), "application/json", body).await
     }
@@ -252,8 +256,8 @@ impl Client {
         self.send(Method::PUT, &path(&T::TYPE, namespace, name, subresource), "application/json", body).await
     }
 
-    /// Patches an object. `subresource` may be empty. The answer is thrown away unread, since most callers learn of the
-    /// change from their informer anyway; see [`patch_and_read`](Self::patch_and_read).
+    /// Patches an object. `subresource` may be empty. The response body is discarded, since most callers observe the
+    /// change through their informer; see [`patch_and_read`](Self::patch_and_read).
     pub async fn patch<T: Object>(
         &self,
         namespace: &str,
@@ -267,7 +271,7 @@ impl Client {
         discard(self.raw(Method::PATCH, &uri, kind.media_type(), encode(patch)?).await?).await
     }
 
-    /// As [`patch`](Self::patch), and gives the object as it is stored now.
+    /// Like [`patch`](Self::patch), and returns the stored object.
     pub async fn patch_and_read<T: Object>(
         &self,
         namespace: &str,
@@ -292,7 +296,7 @@ impl Client {
         self.send(Method::PATCH, &format!("{path}{}", options.query()), kind.media_type(), patch).await
     }
 
-    /// Deletes an object. Says nothing of whether it is gone already: finalizers and grace may hold it.
+    /// Deletes an object. The object may still exist afterwards because of finalizers or its grace period.
     pub async fn delete<T: Object>(
         &self,
         namespace: &str,
@@ -318,7 +322,7 @@ fn encode(body: &impl Serialize) -> Result<Bytes, ClientError> {
     serde_json::to_vec(body).map(Bytes::from).map_err(|e| ClientError::Request(e.to_string()))
 }
 
-/// Reads an answer whole; a failure is the server's `Status`.
+/// Reads a complete response. The error of a failed request is the server's `Status`.
 async fn answer_of(response: Response) -> Result<Bytes, ClientError> {
     let code = response.status();
     let body = http_body_util::Limited::new(response.into_body(), ANSWER_MAX_BYTES)
@@ -329,7 +333,7 @@ async fn answer_of(response: Response) -> Result<Bytes, ClientError> {
     if code.is_success() { Ok(body) } else { Err(status_of(code, &body)) }
 }
 
-/// Reads an answer to its end without keeping it, so that its connection can carry the next request.
+/// Reads and discards a response body, so that its connection can carry the next request.
 async fn discard(response: Response) -> Result<(), ClientError> {
     if !response.status().is_success() {
         return answer_of(response).await.map(|_| ());

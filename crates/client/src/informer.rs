@@ -1,6 +1,6 @@
-//! A watched, in-memory copy of the objects of one type, with change notification. Lists by watch-list where the server
-//! can, resumes after faults with back-off, and starts over on 410. Objects are decoded into whatever slim type the
-//! component chose, so the cache costs what the component needs.
+//! A watched in-memory cache of the objects of one type with change notification. It lists with a streaming watch-list
+//! where the server supports it, resumes after errors with back-off, and lists again on 410. Objects are decoded into a
+//! type that the component chooses, so that the cache has only the fields that it needs.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use tokio_util::sync::DropGuard;
 
 use crate::{Backoff, Client, ClientError, ListParams, Object, WatchEvent};
 
-/// Page size where the server cannot stream its initial state.
+/// The page size of lists if the server does not support watch-list.
 const LIST_PAGE: u32 = 500;
 
-/// An initial state that takes longer than this is worth a line in the log.
+/// The time after which a missing initial list is logged.
 const SLOW_SYNC: Duration = Duration::from_secs(5);
 
 /// What to watch.
 #[derive(Clone, Debug, Default)]
 pub struct InformerConfig {
-    /// Only this namespace; empty: all.
+    /// The namespace to watch; empty means all.
     pub namespace: String,
     /// Label selector, query form.
     pub labels: String,
@@ -33,21 +33,21 @@ pub struct InformerConfig {
 /// A change of the cache, delivered to handlers in order.
 #[derive(Debug)]
 pub enum Change<T> {
-    /// New to the cache.
+    /// The object was added to the cache.
     Added(Arc<T>),
-    /// Was there, and has another state now.
+    /// The object changed.
     Updated {
-        /// The state that handlers saw last.
+        /// The previous state.
         old: Arc<T>,
-        /// The state that is cached now.
+        /// The current state.
         new: Arc<T>,
     },
-    /// Gone; the last known state (which may be stale after a gap in the watch).
+    /// The object was deleted. This is its last known state, which may be outdated after a gap in the watch.
     Deleted(Arc<T>),
 }
 
 impl<T> Change<T> {
-    /// The newest known state.
+    /// Returns the newest known state.
     pub fn object(&self) -> &Arc<T> {
         match self {
             Self::Added(o) | Self::Deleted(o) | Self::Updated { new: o, .. } => o,
@@ -63,7 +63,7 @@ struct Shared<T> {
     handlers: Vec<Handler<T>>,
 }
 
-/// The readers' side of an informer; cheap to clone. The watch ends when the last clone goes.
+/// A handle for reading an informer's cache. Cloning is cheap. The watch ends when the last clone is dropped.
 pub struct InformerHandle<T> {
     shared: Arc<Shared<T>>,
     _stop: Arc<DropGuard>,
@@ -75,7 +75,7 @@ impl<T> Clone for InformerHandle<T> {
     }
 }
 
-/// An informer before it runs: add handlers, then [`start`](Self::start).
+/// An informer before its start: add handlers, then call [`start`](Self::start).
 pub struct Informer<T> {
     client: Client,
     config: InformerConfig,
@@ -92,26 +92,27 @@ struct Source {
 }
 
 impl<T: Object> Informer<T> {
-    /// An informer on what `config` selects.
+    /// Returns an informer for the objects that `config` selects.
     pub fn new(client: Client, config: InformerConfig) -> Self {
         const JSON: &str = "application/json";
         let source = Source { path: T::TYPE.path(&config.namespace), watch_accept: JSON, list_accept: JSON };
         Self { client, config, handlers: Vec::new(), source }
     }
 
-    /// Watches the resource at `path` instead of the type's own: for resources found by discovery whose objects are wanted whole.
+    /// Watches the resource at `path` instead of the type's own, for resources that are found by discovery. Objects
+    /// have all their fields.
     pub fn whole_at(mut self, path: impl Into<String>) -> Self {
         self.source.path = path.into();
         self
     }
 
-    /// As [`Self::whole_at`], and reads metadata alone.
+    /// Like [`Self::whole_at`], with the objects' metadata only.
     pub fn metadata_at(mut self, path: impl Into<String>) -> Self {
         (self.source.watch_accept, self.source.list_accept) = (crate::METADATA_ONLY, crate::METADATA_ONLY_LIST);
         self.whole_at(path)
     }
 
-    /// Calls `f` on every change, in order, on the informer's own task: it must not block. Use it to feed a
+    /// Calls `f` for every change, in order, in the informer's task. It must not block. Use it to fill a
     /// [`crate::WorkQueue`] or an index.
     pub fn on_change(mut self, f: impl Fn(&Change<T>) + Send + Sync + 'static) -> Self {
         self.handlers.push(Box::new(f));
@@ -123,8 +124,8 @@ impl<T: Object> Informer<T> {
         self.start_in(&Tasks::root("informer"))
     }
 
-    /// Starts watching in a group of tasks: the watch ends with the last handle or with the group, whichever is first.
-    /// A panic of a handler is reported, and the watch begins anew from a fresh list.
+    /// Starts watching in a task group. The watch ends with the last handle or with the group, whichever is first. A
+    /// panic of a handler is reported, and the watch restarts with a new list.
     pub fn start_in(self, tasks: &Tasks) -> InformerHandle<T> {
         let own = tasks.child("informer");
         let shared = Arc::new(Shared {
@@ -144,38 +145,38 @@ impl<T: Object> Informer<T> {
 }
 
 impl<T> InformerHandle<T> {
-    /// The object with this key.
+    /// Returns the cached object with this key.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
         self.shared.objects.read().get(key).cloned()
     }
-    /// All objects as of now, in no order.
+    /// Returns all cached objects in no particular order.
     pub fn list(&self) -> Vec<Arc<T>> {
         self.shared.objects.read().values().cloned().collect()
     }
-    /// The objects that satisfy `keep`.
+    /// Returns the cached objects for which `keep` is true.
     pub fn filter(&self, keep: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         self.shared.objects.read().values().filter(|o| keep(o)).cloned().collect()
     }
-    /// How many there are.
+    /// Returns the number of cached objects.
     pub fn len(&self) -> usize {
         self.shared.objects.read().len()
     }
-    /// Whether there is none.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Whether the initial state has been read.
+    /// Whether the initial list has been read.
     pub fn is_synced(&self) -> bool {
         *self.shared.synced.borrow()
     }
-    /// Waits for the initial state.
+    /// Waits for the initial list.
     pub async fn synced(&self) {
         // The sender lives in `shared`, which this handle holds: the wait cannot fail.
         let _ = self.shared.synced.subscribe().wait_for(|s| *s).await;
     }
 }
 
-/// Keeps one cache the same as the server (the role of client-go's reflector).
+/// Keeps one cache in sync with the server (client-go's reflector).
 struct Reflector<T> {
     client: Client,
     config: InformerConfig,
@@ -183,20 +184,20 @@ struct Reflector<T> {
     shared: Arc<Shared<T>>,
 }
 
-/// How one watch ended.
+/// The reason for the end of a watch.
 enum Ended {
-    /// The server's time limit, or a broken stream: resume at the revision reached.
+    /// The server's timeout or a broken stream: resume at the last resourceVersion.
     Resume,
-    /// The position is gone: start over.
+    /// The resourceVersion has been compacted: list again.
     StartOver,
 }
 
-/// What a reflector knows between two watches.
+/// The state of a reflector between watches.
 #[derive(Default)]
 struct Progress {
-    /// The revision up to which the cache has everything; empty: nothing has been read.
+    /// The resourceVersion of the cache; empty before the initial list.
     position: String,
-    /// The server cannot stream its initial state, or failed to once: list it instead.
+    /// Whether to list instead of streaming, because the server does not support watch-list or failed once.
     must_list: bool,
 }
 
@@ -205,8 +206,8 @@ impl<T: Object> Reflector<T> {
         tokio::join!(self.say_what_is_missing(), self.watch_for_ever());
     }
 
-    /// Says once what is waited for when the initial state takes long: a component that waits for all its informers is
-    /// otherwise silent about the one that is missing.
+    /// Logs once which list is missing if the initial list takes long. A component that waits for all its informers
+    /// would otherwise not show which one is missing.
     async fn say_what_is_missing(&self) {
         let mut synced = self.shared.synced.subscribe();
         let wait = tokio::time::timeout(SLOW_SYNC, synced.wait_for(|s| *s)).await;
@@ -226,7 +227,7 @@ impl<T: Object> Reflector<T> {
                 Ok(Ended::Resume) => {}
                 Ok(Ended::StartOver) => progress.position.clear(),
                 Err(e) => {
-                    // An answer that cannot be read is a fault of the code, and no retry mends it: let it be seen.
+                    // A response that cannot be decoded is a bug that no retry resolves, so it is logged.
                     if matches!(e, ClientError::Decode(_)) {
                         tracing::warn!(path = %self.source.path, error = %e, "watch failed; restarting it");
                     } else {
@@ -254,12 +255,12 @@ impl<T: Object> Reflector<T> {
         };
         if progress.position.is_empty() && progress.must_list {
             progress.position = self.list(&params).await?;
-            // Streaming is the cheaper way: try it again after the next gap.
+            // Streaming is cheaper, so try it again after the next gap.
             progress.must_list = false;
         }
         let initial = progress.position.is_empty();
         let result = self.follow(params, initial, &mut progress.position).await;
-        // Until the initial state is whole there is no position.
+        // Until the initial list is complete there is no resourceVersion.
         progress.must_list = initial && progress.position.is_empty();
         result
     }
@@ -332,8 +333,8 @@ impl<T: Object> Reflector<T> {
         }
     }
 
-    /// Makes the cache what the server says there is, and gives handlers the difference. An object whose UID changed was
-    /// deleted and made anew while the watch was down: handlers get both changes.
+    /// Replaces the content of the cache and reports the differences to handlers. An object whose UID changed was
+    /// deleted and created again during the gap, so handlers receive both changes.
     fn replace(&self, all: HashMap<ObjectKey, Arc<T>>) {
         let old = std::mem::replace(&mut *self.shared.objects.write(), all.clone());
         for (key, was) in &old {

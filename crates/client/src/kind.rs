@@ -1,5 +1,5 @@
-//! What the client must know of a type: where it is served and how to find its key. Implemented for every type of
-//! `k8s-openapi`; a component that needs a few fields of many objects defines a slim struct and implements it there.
+//! The client's view of a type: its path and the key of its objects. It is implemented for every type of `k8s-openapi`.
+//! A component that needs few fields of many objects implements it for its own slim struct.
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta as FullMeta;
 use kelson_meta::ObjectKey;
 use serde::de::DeserializeOwned;
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 /// A resource as the API serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ResourceType {
-    /// API group; empty for the legacy one.
+    /// The API group; empty for the core group.
     pub group: &'static str,
     /// Without the group: `v1`.
     pub version: &'static str,
@@ -15,7 +15,7 @@ pub struct ResourceType {
     pub plural: &'static str,
     /// Kind of its objects, as `kind` names it.
     pub kind: &'static str,
-    /// Whether objects live in namespaces.
+    /// Whether the resource is namespaced.
     pub namespaced: bool,
 }
 
@@ -50,7 +50,7 @@ impl ResourceType {
 
 /// A type the client can read and cache.
 pub trait Object: DeserializeOwned + Send + Sync + 'static {
-    /// Where it is served.
+    /// The resource of the type.
     const TYPE: ResourceType;
     /// Whether `metadata.managedFields` are among what it reads. They are often as long as the rest of an object, and a watch
     /// within the process leaves them out for those that do not.
@@ -59,9 +59,9 @@ pub trait Object: DeserializeOwned + Send + Sync + 'static {
     fn name(&self) -> &str;
     /// Namespace; empty for cluster-scoped objects.
     fn namespace(&self) -> &str;
-    /// `metadata.uid`, which tells an object from a later namesake.
+    /// `metadata.uid`, which distinguishes an object from a later one with the same name.
     fn uid(&self) -> &str;
-    /// `metadata.resourceVersion`: where a watch goes on from.
+    /// `metadata.resourceVersion`, from which a watch continues.
     fn resource_version(&self) -> &str;
     /// Namespace and name.
     fn key(&self) -> ObjectKey {

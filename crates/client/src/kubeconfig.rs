@@ -1,5 +1,5 @@
-//! Reads the part of a kubeconfig that a component uses: the current context's server, CA and credentials. Auth providers
-//! and passwords are refused by name: a client that dropped them would come as nobody.
+//! Reads the part of a kubeconfig that a component uses: the current context's server, CA and credentials. Auth
+//! providers and passwords are errors, since a client without them would be anonymous.
 #![allow(clippy::disallowed_methods, reason = "blocking: callers read at start or in the lane for files")]
 
 use std::path::{Path, PathBuf};
@@ -9,51 +9,51 @@ use kelson_pki::kubeconfig::{Cluster, Impersonation, KubeconfigFile, NamedCluste
 
 use crate::exec::ExecPlugin;
 
-/// Where a pod finds its service account.
+/// The directory of a pod's service account files.
 const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// What is needed to reach a server.
+/// The configuration of a connection to an API server.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The API server: `https://host:port`, perhaps with a path before `/api`.
+    /// The URL of the API server: `https://host:port`, optionally with a path before `/api`.
     pub server: String,
-    /// PEM of the CA; empty: the connection cannot be verified and is refused.
+    /// The PEM of the CA. Without it the connection cannot be verified and is an error.
     pub ca_pem: Vec<u8>,
-    /// Where the CA was read from; the file is read again when it changes. `None`: it is embedded, and stays.
+    /// The file of the CA, which is reloaded when it changes. `None` for an embedded CA.
     pub ca_file: Option<PathBuf>,
     /// Name to verify instead of the host's.
     pub tls_server_name: Option<String>,
-    /// Whether the server's certificate is taken as it comes, as a kubeconfig may say by this name.
+    /// Whether the server's certificate is not verified (`insecure-skip-tls-verify`).
     pub insecure_skip_tls_verify: bool,
-    /// Through which proxy the server is reached.
+    /// The proxy of the connection.
     pub proxy: Proxy,
-    /// The user that the client impersonates; `None`: no one.
+    /// The impersonated user, if any.
     pub impersonation: Option<Impersonation>,
-    /// The file that says all this, for faults that show later; `None`: there is none.
+    /// The kubeconfig file, for later error messages, if any.
     pub file: Option<PathBuf>,
-    /// Who the client is.
+    /// The client's credentials.
     pub credentials: Credentials,
-    /// The files of [`Credentials::CertificateFiles`] may not be there yet: until they are, requests fail. Otherwise they must
-    /// be there from the start.
+    /// Whether the files of [`Credentials::CertificateFiles`] may be created later. Requests fail until they exist.
+    /// Otherwise they must exist at the start.
     pub credentials_may_come: bool,
 }
 
 /// The proxy of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Proxy {
-    /// None, whatever the environment says: for servers that this program has found by itself.
+    /// No proxy, regardless of the environment: for servers that this program found by itself.
     #[default]
     None,
-    /// What `HTTPS_PROXY` and `NO_PROXY` say.
+    /// The proxy in `HTTPS_PROXY` and `NO_PROXY`.
     Environment,
-    /// This one (`proxy-url`).
+    /// This proxy (`proxy-url`).
     Url(String),
 }
 
-/// How a client proves who it is. Never printed.
+/// The credentials of a client. They are never printed.
 #[derive(Clone, Default)]
 pub enum Credentials {
-    /// No credentials: the server sees `system:anonymous`, if it serves that at all.
+    /// No credentials: the user is `system:anonymous`, if the server allows anonymous requests.
     #[default]
     None,
     /// A bearer token.
@@ -74,7 +74,7 @@ pub enum Credentials {
         /// File with the private key, PEM.
         key: PathBuf,
     },
-    /// What a program says (client-go credential plugins, `client.authentication.k8s.io`).
+    /// The output of a program (client-go credential plugins, `client.authentication.k8s.io`).
     Exec(ExecPlugin),
 }
 

@@ -1,5 +1,6 @@
-//! What becomes of the events that one recorder is told of: floods about one object are dropped, many that differ by their words
-//! alone become one, and the same again is counted (upstream: client-go `tools/record/events_cache.go`). Pure but for the time.
+//! Correlation of a recorder's events: floods about one object are dropped, many events that differ only in their
+//! messages are combined, and repeated ones are counted (upstream: client-go `tools/record/events_cache.go`). Pure
+//! except for the time.
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -8,20 +9,20 @@ use tokio::time::Instant;
 
 use super::reference::{EventType, ObjectRef};
 
-/// Distinct events remembered for counting.
+/// The maximum number of distinct events that are kept for counting.
 const REMEMBERED_MAX: usize = 4096;
 /// Events about one object at once, then one per [`REFILL`] (client-go's spam filter).
 const BURST: f64 = 25.0;
-/// How long it takes until one more event about the same object may be sent.
+/// The interval after which one more event about the same object may be sent.
 const REFILL: Duration = Duration::from_secs(300);
-/// So many different messages of one reason are one event from then on.
+/// The number of different messages of one reason from which events are combined.
 const SIMILAR_MAX: usize = 10;
-/// Without another one for so long, similar events are told one by one again.
+/// The time without a similar event after which events are no longer combined.
 const SIMILAR_WITHIN: Duration = Duration::from_secs(600);
-/// What the message of such an event begins with.
+/// The prefix of a combined event's message.
 const COMBINED: &str = "(combined from similar events): ";
 
-/// What somebody tells of an object.
+/// An event as it was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct CoreEvent {
     pub about: ObjectRef,
@@ -30,7 +31,7 @@ pub(super) struct CoreEvent {
     pub message: String,
 }
 
-/// By what an event is known again. One without a message stands for similar ones.
+/// The identity of an event. Without a message it is that of combined events.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EventKey {
     about: ObjectRef,
@@ -47,15 +48,15 @@ pub(super) struct Recorded {
     pub count: i64,
 }
 
-/// What is to be written.
+/// An event to write.
 #[derive(Debug)]
 pub(super) struct Correlated {
     pub key: EventKey,
-    /// The message, which is another one than was told where similar events are combined.
+    /// The message, which has a prefix for combined events.
     pub message: String,
-    /// Whether it stands for similar events.
+    /// Whether it combines similar events.
     pub combined: bool,
-    /// The event that is there for it.
+    /// The stored event to update, if there is one.
     pub before: Option<Recorded>,
 }
 
@@ -65,7 +66,7 @@ struct Similar {
     last: Option<Instant>,
 }
 
-/// What is remembered of the events of one recorder.
+/// The state of one recorder's events.
 #[derive(Default)]
 pub(super) struct Correlator {
     hasher: RandomState,
@@ -75,7 +76,7 @@ pub(super) struct Correlator {
 }
 
 impl Correlator {
-    /// What to write; `None`: nothing, too much is told of the object.
+    /// Returns the event to write, or `None` if the object has too many events.
     pub(super) fn take(&mut self, told: &CoreEvent, now: Instant) -> Option<Correlated> {
         let mut about = told.about.clone();
         about.resource_version.clear();
@@ -95,7 +96,7 @@ impl Correlator {
         Some(Correlated { key, message, combined, before })
     }
 
-    /// Notes what was written.
+    /// Records a written event.
     pub(super) fn wrote(&mut self, key: EventKey, recorded: Recorded) {
         if self.recorded.len() >= REMEMBERED_MAX {
             self.recorded.clear();
@@ -119,7 +120,7 @@ impl Correlator {
         if similar.messages.len() < SIMILAR_MAX {
             return false;
         }
-        // One has to go, whichever: the next message then counts as the tenth again.
+        // Any message is removed; the next one then counts as the tenth again.
         if let Some(any) = similar.messages.iter().next().copied() {
             similar.messages.remove(&any);
         }

@@ -1,5 +1,6 @@
-//! Records Events about objects, of core/v1 and of `events.k8s.io`: repeated ones are counted on one object, floods from one source are
-//! dropped, and nothing a recorder does can hold up its caller (upstream: client-go `tools/record` and `tools/events`).
+//! Records events about objects, of core/v1 and of `events.k8s.io`. Repeated events are counted on one Event object,
+//! floods from one source are dropped, and a recorder never blocks its caller (upstream: client-go `tools/record` and
+//! `tools/events`).
 mod correlate;
 mod reference;
 mod series;
@@ -20,32 +21,32 @@ pub use self::reference::{EventType, ObjectRef};
 use self::series::{Act, Acts, Written};
 use crate::{Client, ClientError, PatchKind, WriteOptions};
 
-/// Events waiting to be sent; more are dropped.
+/// The maximum number of pending events; more are dropped.
 const PENDING_MAX: usize = 1000;
-/// Longest message the API accepts.
+/// The maximum length of a message that the API accepts.
 const MESSAGE_MAX_BYTES: usize = 1024;
 
-/// Records events of one component; cheap to clone.
+/// Records events of one component. Cloning is cheap.
 #[derive(Clone)]
 pub struct EventRecorder {
     sender: mpsc::Sender<Pending>,
 }
 
 enum Pending {
-    /// One of core/v1, as it was told.
+    /// An event of core/v1 as it was recorded.
     Core(CoreEvent),
-    /// Of `events.k8s.io`, with its note.
+    /// An event of `events.k8s.io` with its note.
     Done(Act, String),
 }
 
 impl EventRecorder {
-    /// A recorder whose events say they come from `component` on `host` (may be empty). Its task ends with the last
-    /// recorder.
+    /// Returns a recorder whose events have the source `component` on `host`, which may be empty. Its task ends with
+    /// the last clone.
     pub fn new(client: Client, clock: Arc<dyn Clock>, component: &str, host: &str) -> Self {
         Self::start_in(&Tasks::root("events"), client, clock, component, host)
     }
 
-    /// As [`new`](Self::new), in a group of tasks whose end also ends the recorder: events that are waiting then are lost.
+    /// Like [`new`](Self::new), in a task group whose end stops the recorder. Pending events are then lost.
     pub fn start_in(tasks: &Tasks, client: Client, clock: Arc<dyn Clock>, component: &str, host: &str) -> Self {
         let (sender, receiver) = mpsc::channel(PENDING_MAX);
         let worker = Worker {
@@ -67,14 +68,14 @@ impl EventRecorder {
         Self { sender }
     }
 
-    /// Records an event. Never waits; under a flood it is dropped.
+    /// Records an event. Never blocks; events of a flood are dropped.
     pub fn event(&self, about: &ObjectRef, kind: EventType, reason: &str, message: impl Into<String>) {
         let message = bounded(message.into());
         self.send(Pending::Core(CoreEvent { about: about.clone(), kind, reason: reason.to_owned(), message }));
     }
 
-    /// Records what was done (`action`) to an object, and because of which other one; an event of `events.k8s.io`. Never waits; under a
-    /// flood it is dropped.
+    /// Records an event of `events.k8s.io`: the action on an object, and the related object. Never blocks; events of a
+    /// flood are dropped.
     pub fn action(
         &self,
         (regarding, related): (&ObjectRef, Option<&ObjectRef>),
@@ -95,7 +96,7 @@ impl EventRecorder {
     }
 }
 
-/// As much of a message as the API accepts.
+/// Truncates a message to the length that the API accepts.
 fn bounded(mut message: String) -> String {
     if message.len() > MESSAGE_MAX_BYTES {
         let mut end = MESSAGE_MAX_BYTES - 3;
@@ -141,7 +142,7 @@ impl Worker {
         }
     }
 
-    /// The name of a new event about an object.
+    /// Returns the name of a new event about an object.
     fn name(&self, about: &ObjectRef) -> String {
         format!("{}.{:x}", about.name, unique(self.clock.now()))
     }
@@ -207,7 +208,7 @@ impl Worker {
             "source": source(&self.component, &self.host),
             "firstTimestamp": now, "lastTimestamp": now, "count": 1,
         });
-        // One that stands for others names nobody who reports it, as upstream.
+        // A combined event has no reporting component, as upstream.
         if !combined {
             event["reportingComponent"] = json!(self.component);
             event["reportingInstance"] = json!(self.host);
@@ -222,7 +223,8 @@ fn source(component: &str, host: &str) -> serde_json::Value {
     if host.is_empty() { json!({"component": component}) } else { json!({"component": component, "host": host}) }
 }
 
-/// Nanoseconds since the epoch with the low bits random: unique enough for a name, ordered like upstream's.
+/// Returns the nanoseconds since the epoch with random low bits: sufficiently unique for a name, and ordered like
+/// upstream's.
 fn unique(now: jiff::Timestamp) -> u64 {
     let nanos = u64::try_from(now.as_nanosecond()).unwrap_or_default();
     (nanos & !0xffff) | u64::from(rand::random::<u16>())

@@ -1,19 +1,19 @@
-//! What an event is about, and how grave it is.
+//! The object and the type of an event.
 use serde::{Deserialize, Serialize};
 
 use crate::Object;
 
-/// Severity of an event.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// Something went as it should.
+    /// A normal event.
     Normal,
-    /// Something to look at.
+    /// A warning that may need attention.
     Warning,
 }
 
 impl EventType {
-    /// As `type` names it.
+    /// Returns the value of `type`.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Normal => "Normal",
@@ -22,7 +22,7 @@ impl EventType {
     }
 }
 
-/// `v1.ObjectReference` of what an event is about.
+/// `v1.ObjectReference` of an event's object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectRef {
@@ -35,10 +35,10 @@ pub struct ObjectRef {
     pub namespace: String,
     /// Name of the object that the event is about.
     pub name: String,
-    /// Its UID, so that a namesake's events are told apart.
+    /// UID of the object, which distinguishes it from other objects with the same name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// The version of the object that was looked at.
+    /// The resourceVersion of the object when the event occurred.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// Part of the object, e.g. `spec.containers{app}`.
@@ -47,7 +47,7 @@ pub struct ObjectRef {
 }
 
 impl ObjectRef {
-    /// A reference to a whole object.
+    /// Returns a reference to an object.
     pub fn of<T: Object>(object: &T) -> Self {
         Self {
             api_version: T::TYPE.api_version(),
@@ -59,7 +59,7 @@ impl ObjectRef {
             field_path: String::new(),
         }
     }
-    /// The same, of one part.
+    /// Returns the reference with the path of a field.
     pub fn at(mut self, field_path: impl Into<String>) -> Self {
         self.field_path = field_path.into();
         self

@@ -20,7 +20,7 @@ use kelson_tasks::FILES;
 use crate::connection::Standing;
 use crate::files::{blocks, info};
 use crate::node::ClientCertificate;
-use crate::request::{Wanted, certificate};
+use crate::request::{RequestedCertificate, certificate};
 use crate::{CertError, clock};
 
 /// How long the server may take to come up before the request is tried nevertheless.
@@ -32,19 +32,20 @@ const SERVER_LIMIT: Duration = Duration::from_secs(1);
 /// How long approval and signing may take.
 const CERTIFICATE_WAIT: Duration = Duration::from_secs(3600);
 
-/// Whom the node may be to the API.
+/// The result of joining: the node's credentials.
 pub struct Joined {
     /// How to reach the API as this node.
     pub config: ClientConfig,
-    /// There is no certificate yet: [`ClientCertificate::run`] gets one, and until then requests fail.
+    /// Whether there is no certificate yet. [`ClientCertificate::run`] obtains it, and requests fail until then.
     pub awaited: bool,
 }
 
 impl ClientCertificate {
-    /// The client configuration to run with; bootstraps first, and waits for it, where that is asked for and needed.
+    /// Returns the client configuration. Bootstraps first and waits for the certificate, if that is configured and
+    /// necessary.
     ///
     /// # Errors
-    /// When there is no kubeconfig that can be used, or the request was refused.
+    /// There is no usable kubeconfig, or the request was rejected.
     pub async fn load(&self) -> Result<ClientConfig, CertError> {
         if !self.needs_bootstrap().await? {
             return self.own().await;
@@ -71,7 +72,7 @@ impl ClientCertificate {
         Ok(Joined { config, awaited: true })
     }
 
-    /// Whether a certificate must be asked for before the node can be anybody.
+    /// Whether a certificate must be requested before the node can authenticate.
     async fn needs_bootstrap(&self) -> Result<bool, CertError> {
         if self.paths.bootstrap.is_none() {
             tracing::info!("no bootstrapping requested, will use kubeconfig");
@@ -79,7 +80,7 @@ impl ClientCertificate {
         }
         let (file, now) = (self.paths.kubeconfig.clone(), self.clock.now());
         let valid = FILES.run(move || {
-            // What cannot even be looked at is the operator's to mend; what is not there or no good is made.
+            // A file that cannot be accessed is an error for the operator. A missing or invalid one is created.
             match std::fs::metadata(&file) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                     Err(CertError::File { what: file.display().to_string(), source })
@@ -95,7 +96,7 @@ impl ClientCertificate {
         Ok(!valid)
     }
 
-    /// What the kubeconfig says.
+    /// Returns the configuration in the kubeconfig.
     pub(crate) async fn own(&self) -> Result<ClientConfig, CertError> {
         self.kubeconfig("the", &self.paths.kubeconfig).await
     }
@@ -128,8 +129,9 @@ impl ClientCertificate {
         CertError::File { what: self.paths.cert_dir.display().to_string(), source: std::io::Error::other(e) }
     }
 
-    /// A kubeconfig with its certificate embedded, as kubeadm writes for a first control plane, is read once; what is renewed
-    /// lies in the store. So the embedded one goes there, unless a newer one is there, and the store is what is used.
+    /// A kubeconfig with an embedded certificate, as kubeadm writes for a first control plane, is read once, and
+    /// renewed certificates are in the store. The embedded certificate is therefore copied to the store unless that has
+    /// a newer one, and the store is used.
     async fn adopt_embedded(&self, config: ClientConfig) -> Result<ClientConfig, CertError> {
         let Credentials::Certificate { cert_pem, key_pem } = &config.credentials else { return Ok(config) };
         let text = |pem: &[u8]| String::from_utf8_lossy(pem).into_owned();
@@ -145,8 +147,8 @@ impl ClientCertificate {
         Ok(ClientConfig { credentials: Credentials::CertificateFiles { cert: pem.clone(), key: pem }, ..config })
     }
 
-    /// Asks for a certificate, stores it and writes the kubeconfig that points there: with the node's own certificate where
-    /// there is one that has ended, else, and when that is refused, with the bootstrap credentials.
+    /// Requests a certificate, stores it and writes the kubeconfig that references it. Authenticates with the node's
+    /// expired certificate if there is one, and with the bootstrap credentials if there is none or it is rejected.
     pub(crate) async fn obtain(&self) -> Result<(), CertError> {
         if let Ok(own) = self.shown().await
             && matches!(own.credentials, Credentials::CertificateFiles { .. } | Credentials::Certificate { .. })
@@ -163,8 +165,8 @@ impl ClientCertificate {
         self.obtain_with(&with, false).await
     }
 
-    /// As [`ClientCertificate::obtain`], where the API refused the node's own certificate, and all that use it go on with the new
-    /// one.
+    /// Like [`ClientCertificate::obtain`], after the API server rejected the node's certificate. All clients then use
+    /// the new one.
     pub(crate) async fn obtain_anew(&self) -> Result<(), CertError> {
         if self.paths.bootstrap.is_none() {
             return Err(CertError::Stranger);
@@ -178,7 +180,7 @@ impl ClientCertificate {
         }
     }
 
-    /// Lets the node's components reach the API by what the kubeconfig says now.
+    /// Reconnects the node's components with the current kubeconfig.
     pub(crate) async fn reconnect(&self) -> Result<(), CertError> {
         let shown = self.shown().await?;
         self.connections.lead_to(|| (self.connect)(&shown))
@@ -192,7 +194,7 @@ impl ClientCertificate {
         }
         let (files, issued) = (self.paths.files(), self.issued(&client, with).await?);
         files.update(&issued, self.clock.now()).await?;
-        // One that is not found again would be asked for again and again.
+        // A certificate that is not found again would be requested repeatedly.
         if files.read().await?.is_none() {
             let what = files.current_path().display().to_string();
             return Err(CertError::File { what, source: std::io::ErrorKind::NotFound.into() });
@@ -238,7 +240,7 @@ impl ClientCertificate {
 
     /// Asks for the node's client certificate under this key, and waits for it. The name is of a request that was there before.
     pub(crate) async fn request(&self, client: &Client, key: &Key) -> Result<(Issued, Option<String>), CertError> {
-        let wanted = Wanted {
+        let wanted = RequestedCertificate {
             key,
             common_name: format!("system:node:{}", self.node_name),
             organizations: vec!["system:nodes".into()],
@@ -295,7 +297,7 @@ async fn wait_for_server(client: &Client) -> bool {
         loop {
             let ask = client.call(http::Method::GET, "/healthz", "", bytes::Bytes::new());
             let answer = tokio::time::timeout(SERVER_LIMIT, ask).await;
-            // A refusal is an answer too: the server is up. So is one whose certificate is no good, which no waiting mends.
+            // A rejection shows that the server is up. So does an invalid certificate, which waiting does not resolve.
             let refuses = |e: &ClientError| e.status().is_some() || Standing::of_error(e) != Standing::Untold;
             if answer.is_ok_and(|answer| answer.err().is_none_or(|e| refuses(&e))) {
                 return;

@@ -1,7 +1,7 @@
-//! The node's client certificate while the node runs: got where there is none, renewed at a jittered 70 to 90 % of its life,
-//! and got anew when it has ended all the same, or when the API does not accept it any more. Clients re-read its file: no restart
-//! (upstream: client-go `util/certificate/certificate_manager.go`, which ends the process where a certificate has ended, and goes on
-//! with one that is refused).
+//! The node's client certificate while the node runs. It is requested if there is none, renewed at a jittered 70 to 90
+//! % of its lifetime, and requested again if it expired or the API server no longer accepts it. Clients reload its file
+//! without a restart (upstream: client-go `util/certificate/certificate_manager.go`, which ends the process with an
+//! expired certificate and continues with a rejected one).
 use std::time::Duration;
 
 use kelson_meta::Backoff;
@@ -18,11 +18,12 @@ use crate::{CertError, CertificateMetrics, Demand, demand};
 const RETRY: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(300));
 /// The clock is looked at this often while waiting: it may jump.
 const LOOK: Duration = Duration::from_secs(600);
-/// A refusal counts when it has been heard so often, at such distances: a server that starts, or a proxy before it, may refuse once.
+/// The number of rejections, at this interval, after which a rejection counts. A starting server, or a proxy in front
+/// of it, may reject once.
 const REFUSALS: usize = 3;
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
-/// Pauses between looks at doubts that came to nothing, and between certificates that were got because the last one was refused:
-/// of several API servers one may be behind.
+/// The interval between checks of unconfirmed rejections, and between requests after rejections, as one of several API
+/// servers may be outdated.
 const DOUBT_PAUSE: Duration = Duration::from_secs(10);
 const ANEW: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(3600));
 /// How long finding out the cluster's authority may take.
@@ -30,7 +31,7 @@ const DISCOVERY_LIMIT: Duration = Duration::from_secs(120);
 
 /// What [`ClientCertificate::run`] remembers between two certificates.
 struct Progress {
-    /// The demands that the last certificate was asked for by.
+    /// The demands of the last request.
     answered: Demand,
     /// Answers that give cause to doubt that the API knows the node.
     doubts: watch::Receiver<u64>,
@@ -42,7 +43,7 @@ struct Progress {
 
 /// What a wait ended in.
 enum Waited {
-    /// A certificate is due, as this demand wants it.
+    /// A certificate is due with this demand.
     Due(Demand),
     /// An answer gave cause to doubt.
     Doubtful,
@@ -77,13 +78,14 @@ impl ClientCertificate {
         }
     }
 
-    /// Waits until another certificate is needed, and gets it. Says whether it did: a doubt may come to nothing.
+    /// Waits until another certificate is needed and obtains it. Returns whether it did, as a suspicion may be
+    /// unfounded.
     async fn once(&mut self, metrics: &CertificateMetrics, progress: &mut Progress) -> Result<bool, CertError> {
         let files = self.paths.files();
         let stored = files.read().await?.and_then(|issued| Some((info(&issued).ok()?, issued.cert_pem)));
         let Some((current, cert_pem)) = stored else {
             if self.paths.bootstrap.is_none() {
-                // A kubeconfig with credentials of another kind, which are somebody else's to renew.
+                // The kubeconfig has other credentials, which are not renewed here.
                 return std::future::pending().await;
             }
             self.obtain().await?;
@@ -117,7 +119,7 @@ impl ClientCertificate {
                 files.forget_key().await;
                 return Err(e);
             }
-            // It is not believed any more, though it has not ended: the authority has been replaced without this node.
+            // It is no longer trusted although it has not expired: the CA was rotated without this node.
             Err(e) if matches!(Standing::of_failure(&e), Standing::Refused | Standing::Unverified) => {
                 return if self.look_into(progress).await? { Ok(true) } else { Err(e) };
             }
@@ -147,7 +149,7 @@ impl ClientCertificate {
         if matches!(standing, Standing::Known | Standing::Untold) {
             return Ok(false);
         }
-        // Where the node does not know the API's authority either, the bootstrap kubeconfig may: somebody has put it there.
+        // If the node does not trust the API server's CA either, the bootstrap kubeconfig may have the right one.
         self.obtain_anew().await?;
         let last = progress.anew.filter(|(at, pause)| at.elapsed() < 2 * *pause).map(|(_, pause)| pause);
         let pause = ANEW.after(last);

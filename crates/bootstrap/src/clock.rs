@@ -1,6 +1,6 @@
-//! A wrong clock at first boot. A board without a battery begins in 1970, or when its file system was last written: no
-//! certificate is good then, so the node could never join. A clock that shows a time before this program was built is wrong
-//! for certain; it is set by what the API server says, over a connection that its own CA vouches for.
+//! Correction of a wrong clock at first boot. A board without a battery starts in 1970 or at the last write of its file
+//! system. No certificate is valid then, so the node could not join. A clock before this program's build time is
+//! certainly wrong. It is set to the API server's time, over a connection that the server's CA verifies.
 use jiff::Timestamp;
 use kelson_client::TransportError;
 use kelson_client::kubeconfig::Config;
@@ -58,12 +58,12 @@ pub async fn repair(config: &Config, clock: &dyn Clock, machine: &impl Machine) 
         return Ok(false);
     }
     let fail = |why: String| CertError::Clock { now, why };
-    // A guess, from whoever answers: only good for judging the server's certificate by.
+    // An unverified time, used only to verify the server's certificate.
     let guess = machine.date(config, None).await.map_err(|e| fail(e.to_string()))?;
     if guess < built {
         return Err(fail(format!("the server's clock shows {guess}")));
     }
-    // What is believed comes from whom the CA vouches for.
+    // Only the time from the verified server is used.
     let told = machine.date(config, Some(guess)).await.map_err(|e| fail(e.to_string()))?;
     if told < built {
         return Err(fail(format!("the server's clock shows {told}")));
@@ -87,7 +87,7 @@ mod tests {
         }
     }
 
-    /// A server whose unverified and verified connections say these times.
+    /// A server whose unverified and verified connections return these times.
     struct Scripted {
         unverified: &'static str,
         verified: Result<&'static str, &'static str>,

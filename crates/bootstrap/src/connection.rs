@@ -1,5 +1,5 @@
-//! The node's ways to the API. They hear when the API does not know the node any more, or shows a certificate that nobody whom the
-//! node believes vouches for, and lead elsewhere once the node has other credentials, without a restart of who uses them.
+//! The node's connections to the API server. They detect when the server rejects the node's credentials or presents an
+//! untrusted certificate, and switch to new credentials without a restart of their users.
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub(crate) enum Standing {
     Refused,
     /// The node does not believe the certificate that the API shows.
     Unverified,
-    /// There was no answer that says anything of it.
+    /// There was no conclusive response.
     Untold,
 }
 
@@ -65,7 +65,7 @@ impl Standing {
         }
     }
 
-    /// What a request that failed says.
+    /// Returns the standing according to a failed request.
     pub(crate) fn of_error(error: &ClientError) -> Self {
         match error {
             ClientError::Status(status) => Self::of_code(status.code),
@@ -82,7 +82,7 @@ impl Standing {
         }
     }
 
-    /// Asks, in a way that every server answers to everybody whom it knows.
+    /// Sends a request that every server allows all authenticated users.
     pub(crate) async fn ask(client: &Client) -> Self {
         let ask = client.call(http::Method::GET, "/version", "", bytes::Bytes::new());
         match tokio::time::timeout(ANSWER_LIMIT, ask).await {

@@ -1,15 +1,15 @@
-//! What is asked of certificates that are good: who must have issued them, and since when. So a cluster gets new authorities, and
-//! an operator new certificates, without waiting for the ends of the old ones.
+//! Demands on valid certificates: their issuer and their minimum issue time. With these, a cluster gets new CAs and an
+//! operator new certificates before the old ones expire.
 use jiff::Timestamp;
 use kelson_pki::{BACKDATE, CertInfo, is_issued_by};
 use tokio::sync::watch;
 
-/// What a certificate must fulfil; by default nothing.
+/// The demands on a certificate; by default none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// The authority that must have issued it, the first certificate of this PEM; empty: any.
+    /// The required issuer: the first certificate of this PEM. Empty means any.
     pub issuer_pem: String,
-    /// When it must have been made at the earliest.
+    /// The earliest issue time.
     pub since: Timestamp,
 }
 
@@ -21,16 +21,17 @@ pub fn none() -> Demands {
     watch::channel(Demand::default()).1
 }
 
-/// Whether a good certificate is to be replaced, because of a demand that no certificate was asked for yet. One that was asked for
-/// and did not become what is wanted (the cluster has it signed by somebody else) is not asked for again and again.
+/// Whether a valid certificate must be replaced because of a demand for which no certificate has been requested yet. If
+/// the requested certificate does not meet the demand, because another CA signs for the cluster, it is not requested
+/// again.
 pub(crate) fn rejects(demand: &Demand, answered: &Demand, cert_pem: &str, info: &CertInfo) -> bool {
     let foreign = !demand.issuer_pem.is_empty() && !is_issued_by(cert_pem, &demand.issuer_pem);
-    // Certificates begin a while before they are made.
+    // The validity of certificates begins slightly before their creation.
     let early = info.not_before.checked_add(BACKDATE).is_ok_and(|made| made < demand.since);
     demand != answered && (foreign || early)
 }
 
-/// Waits for other demands; for ever where nobody can make any.
+/// Waits for changed demands, without end if the sender is gone.
 pub(crate) async fn changed(demands: &mut Demands) {
     if demands.changed().await.is_err() {
         std::future::pending::<()>().await;

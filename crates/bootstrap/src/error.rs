@@ -56,7 +56,7 @@ pub enum CertError {
     /// A request of another client has this name.
     #[error("retrieved csr {0:?} is not compatible with the request")]
     Incompatible(String),
-    /// Somebody deleted it, or another one took its name, before there was a certificate.
+    /// The request was deleted or replaced before there was a certificate.
     #[error("certificate signing request {0} was deleted before it was signed")]
     Deleted(String),
     /// An earlier request of the same key and subject has a certificate, which has ended.
@@ -65,7 +65,7 @@ pub enum CertError {
     /// An earlier request of the same key and subject has a certificate that the API does not accept.
     #[error("the API server rejects the certificate of certificate signing request {0}")]
     Refused(String),
-    /// The API does not accept the node's certificate, and there are no other credentials.
+    /// The API server rejects the node's certificate, and there are no other credentials.
     #[error(
         "the API server rejects the node's certificate, and there is no bootstrap kubeconfig for requesting a new one"
     )]
@@ -76,7 +76,7 @@ pub enum CertError {
          (kelson token create, kubeadm token create)"
     )]
     Outsider,
-    /// The API shows a certificate that nobody whom the node believes vouches for.
+    /// The API server presents a certificate that the node does not trust.
     #[error("the API server's certificate is not trusted: {0}")]
     Unverified(String),
     /// It was not approved and signed in time.
@@ -90,7 +90,7 @@ impl CertError {
         matches!(self, Self::Denied { .. } | Self::Failed { .. } | Self::Deleted(_)) || self.is_of_the_past()
     }
 
-    /// Whether the request was found, with a certificate that is no good any more.
+    /// Whether an existing request was found whose certificate is no longer valid.
     pub(crate) fn is_of_the_past(&self) -> bool {
         matches!(self, Self::Expired(_) | Self::Refused(_))
     }

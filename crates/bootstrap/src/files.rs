@@ -10,7 +10,7 @@ use kelson_tasks::FILES;
 
 use crate::CertError;
 
-/// Files kept of earlier certificates.
+/// The number of earlier certificates to keep.
 const KEPT: usize = 3;
 
 /// One pair's files.
@@ -82,7 +82,7 @@ impl Store {
         }
     }
 
-    /// Where the key of a request lies while its certificate is not there yet.
+    /// Returns the path of a pending request's key.
     pub fn pending_key(&self) -> PathBuf {
         self.dir.join(format!("{}.key.tmp", self.name))
     }
@@ -111,7 +111,7 @@ impl Store {
             }
             _ => {}
         });
-        // It is found again by the next attempt, which is no harm.
+        // The next attempt finds it again, which is harmless.
         let _ = gone.await;
     }
 

@@ -1,4 +1,4 @@
-//! What is told of the certificates, under upstream's names (`kubelet_certificate_manager_…`).
+//! The metrics of the certificates, with upstream's names (`kubelet_certificate_manager_…`).
 use std::sync::Arc;
 use std::time::Duration;
 

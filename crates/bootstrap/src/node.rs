@@ -31,11 +31,11 @@ impl Paths {
     }
 }
 
-/// How the API is reached with what a kubeconfig says.
+/// Opens a connection with a kubeconfig.
 pub(crate) type Connect = dyn Fn(&Config) -> Result<Arc<dyn Transport>, CertError> + Send + Sync;
 
-/// Finds out anew which authority the cluster has, by something stronger than the network's word (a signature under a token, a
-/// file), and puts it where both kubeconfigs name it. For nodes that miss a whole replacement of authorities.
+/// Looks up the cluster's CA again in a verifiable way (a signature with a token, a file), and writes it where both
+/// kubeconfigs reference it. For nodes that missed a complete CA rotation.
 pub type Discovery = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), CertError>> + Send>> + Send + Sync>;
 
 /// The client certificate of one node.
@@ -45,9 +45,9 @@ pub struct ClientCertificate {
     pub paths: Paths,
     /// The node's name.
     pub node_name: String,
-    /// The clock that lifetimes are judged by.
+    /// The clock for lifetimes.
     pub clock: Arc<dyn Clock>,
-    /// What is asked of the certificate beyond being good.
+    /// Additional demands on the certificate.
     pub demands: Demands,
     pub(crate) connect: Arc<Connect>,
     pub(crate) connections: Connections,
@@ -79,7 +79,7 @@ impl ClientCertificate {
         Self { demands, ..self }
     }
 
-    /// The same, looking for the cluster's authority anew when the API shows a certificate that is not believed.
+    /// Sets the discovery that looks up the cluster's CA again when the API server presents an untrusted certificate.
     pub fn discovering(self, discovery: Discovery) -> Self {
         Self { discovery: Some(discovery), ..self }
     }

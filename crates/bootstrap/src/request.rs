@@ -16,28 +16,28 @@ use crate::CertError;
 
 /// Between watches that broke.
 const RETRY: Duration = Duration::from_secs(1);
-/// After so long it is said what is waited for; and again after each such time.
+/// The interval at which a pending request is logged.
 const TELL_FIRST: Duration = Duration::from_secs(5);
 const TELL_AGAIN: Duration = Duration::from_secs(60);
 
-/// What is asked for.
+/// The requested certificate.
 #[derive(Debug)]
-pub struct Wanted<'a> {
-    /// The key that the certificate is to be for.
+pub struct RequestedCertificate<'a> {
+    /// The key of the certificate.
     pub key: &'a Key,
-    /// The subject's `CN`, the user it is to be.
+    /// The subject's `CN`, which is the user name.
     pub common_name: String,
-    /// The subject's `O`, the groups it is to be in.
+    /// The subject's `O`, which are the groups.
     pub organizations: Vec<String>,
     /// Names and addresses.
     pub sans: Vec<San>,
-    /// The signer that is asked, such as `kubernetes.io/kubelet-serving`.
+    /// The signer, such as `kubernetes.io/kubelet-serving`.
     pub signer: &'static str,
     /// `client auth` or `server auth`.
     pub usage: &'static str,
 }
 
-impl Wanted<'_> {
+impl RequestedCertificate<'_> {
     fn usages(&self) -> Vec<&'static str> {
         // Only RSA keys encipher keys.
         match self.key.public().is_rsa() {
@@ -49,7 +49,7 @@ impl Wanted<'_> {
 
 /// `node-csr-` and a digest of everything that matters, each part encoded and delimited, so that no two requests share it
 /// and a retry finds its own. For a client certificate it is upstream's name of 1.36.
-pub fn digested_name(wanted: &Wanted<'_>) -> String {
+pub fn digested_name(wanted: &RequestedCertificate<'_>) -> String {
     let mut hash = Sha512_256::new();
     let mut write = |data: &[u8]| {
         hash.update(URL_SAFE_NO_PAD.encode(data));
@@ -74,13 +74,13 @@ pub struct Answered {
     pub found: bool,
 }
 
-/// Files the request (or finds the same one of before) and waits for its certificate.
+/// Creates the request, or finds the same earlier one, and waits for its certificate.
 ///
 /// # Errors
-/// When the request is refused, denied, failed, deleted, or not decided within `limit`.
+/// The request is rejected, denied, failed, deleted, or not decided within `limit`.
 pub async fn certificate(
     client: &Client,
-    wanted: &Wanted<'_>,
+    wanted: &RequestedCertificate<'_>,
     limit: Duration,
     clock: &dyn Clock,
 ) -> Result<Answered, CertError> {
@@ -119,7 +119,7 @@ fn ended(pem: &str, clock: &dyn Clock) -> bool {
 fn compatible(
     found: &CertificateSigningRequest,
     text: &str,
-    wanted: &Wanted<'_>,
+    wanted: &RequestedCertificate<'_>,
     clock: &dyn Clock,
 ) -> Result<(), CertError> {
     let theirs = CertificateRequest::parse(&String::from_utf8_lossy(&found.spec.request.0))?;
@@ -143,14 +143,14 @@ struct Wait<'a> {
     client: &'a Client,
     name: &'a str,
     uid: String,
-    /// What last stood in the way, to be told.
+    /// The last problem, for the log.
     trouble: Mutex<Option<String>>,
 }
 
 impl Wait<'_> {
     async fn run(&self) -> Result<String, CertError> {
-        // A server that cannot stream what is there, whatever it says of that, is asked for a list, as client-go does: one
-        // whose etcd reports no progress begins such a stream and ends it with an error, every time.
+        // A server that does not support watch-list is asked for a list, as client-go does. If its etcd does not report
+        // progress, it starts such a stream and ends it with an error every time.
         let mut streams = true;
         loop {
             let outcome = match streams {
@@ -236,7 +236,7 @@ impl Wait<'_> {
         let deleted = || Some(Err(CertError::Deleted(self.name.to_owned())));
         match event {
             WatchEvent::Bookmark { .. } => None,
-            // One of the same name that is not ours is another client's: ours is gone.
+            // A request with the same name and another UID belongs to another client, so the own one was deleted.
             WatchEvent::Added(csr) | WatchEvent::Modified(csr) if csr.metadata.uid.as_deref() == Some(&*self.uid) => {
                 outcome(csr, self.name)
             }
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn names_are_unambiguous_and_stable() {
         let key = Key::generate().expect("key");
-        let wanted = |cn: &str, org: &str| Wanted {
+        let wanted = |cn: &str, org: &str| RequestedCertificate {
             key: &key,
             common_name: cn.into(),
             organizations: vec![org.into()],

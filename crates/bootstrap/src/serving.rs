@@ -13,14 +13,14 @@ use kelson_pki::{CertInfo, Issued, KUBELET_SERVING, Renewal, San, SwappableCerti
 use tokio::sync::watch;
 
 use crate::files::{self, Store};
-use crate::request::{Wanted, certificate};
+use crate::request::{RequestedCertificate, certificate};
 use crate::{CertError, CertificateMetrics, Demand, Demands, demand};
 
-/// How long one request may wait for approval before it is looked at anew. It is the same request then: a cluster that approves
-/// none has one of each node, not one more each quarter of an hour.
+/// The time for which a request waits for approval before it is checked again. The same request is reused, so a cluster
+/// that approves none has one request per node.
 const WAIT: Duration = Duration::from_secs(15 * 60);
-/// Pauses after failures. A request that nobody decides is waited for, not asked again: what fails is asking, while the node gets new
-/// credentials for itself, and until it has a serving certificate that the API server believes nobody reads its pods' logs.
+/// The back-off after failures. An undecided request is not a failure. Without a trusted serving certificate, the logs
+/// of the node's pods cannot be read.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// The clock is looked at this often while waiting.
 const LOOK: Duration = Duration::from_secs(600);
@@ -34,15 +34,15 @@ pub struct ServingCertificate {
     pub clock: Arc<dyn Clock>,
     /// The node's name.
     pub node_name: String,
-    /// Where certificates are kept.
+    /// The directory of the certificates.
     pub cert_dir: PathBuf,
-    /// What the certificate is to name; while it is empty, none is asked for.
+    /// The names of the certificate. While it is empty, none is requested.
     pub names: watch::Receiver<Vec<San>>,
-    /// What is asked of the certificate beyond being good.
+    /// Additional demands on the certificate.
     pub demands: Demands,
     /// What the listener serves with.
     pub serving: Arc<SwappableCertificate>,
-    /// Where it is told how it goes.
+    /// The metrics to update.
     pub metrics: CertificateMetrics,
 }
 
@@ -74,7 +74,7 @@ impl ServingCertificate {
             names.mark_unchanged();
             let outcome = tokio::select! {
                 outcome = self.renew(&files, wanted) => outcome,
-                // A request under other names serves nobody.
+                // A request with other names is no longer useful.
                 changed = names.changed() => match changed {
                     Ok(()) => continue,
                     Err(_) => std::future::pending().await,
@@ -112,7 +112,7 @@ impl ServingCertificate {
                 () = tokio::time::sleep(pause) => {}
                 () = demand::changed(&mut self.demands) => {}
                 changed = self.names.changed() => if changed.is_err() {
-                    // Nobody tells of names any more: what is known stays.
+                    // The sender of names is gone, so the last names are kept.
                     tokio::time::sleep(pause).await;
                 },
             }
@@ -133,7 +133,7 @@ impl ServingCertificate {
 
     async fn renew(&self, files: &Store, sans: Vec<San>) -> Result<(), CertError> {
         let key = files.key_to_ask_with().await?;
-        let wanted = Wanted {
+        let wanted = RequestedCertificate {
             key: &key,
             common_name: format!("system:node:{}", self.node_name),
             organizations: vec!["system:nodes".into()],

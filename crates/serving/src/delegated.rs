@@ -1,5 +1,6 @@
-//! Who calls and whether they may, by the API server's word: client certificates of the cluster's CA are read here, tokens go
-//! to a TokenReview, decisions to a SubjectAccessReview. Answers are kept for a while, by digest, so that no token lies here.
+//! Delegated authentication and authorization. Client certificates of the cluster's CA are verified here, tokens with a
+//! TokenReview, and requests are authorized with a SubjectAccessReview. Results are cached by digest, so that no token
+//! is kept in memory.
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -18,14 +19,14 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// How long what was found out is kept; upstream's values for the control plane's components.
+/// The time to cache results; upstream's values for control plane components.
 const TOKEN_FOR: Duration = Duration::from_secs(10);
 const ALLOWED_FOR: Duration = Duration::from_secs(10);
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-/// Answers kept of each kind. When there are more, the oldest go.
+/// The maximum number of cached results of each kind. The oldest are dropped.
 const KEPT_MAX: usize = 1000;
-/// Questions to the API server at once. Who comes when all are taken is refused: a flood of bad tokens must not become a
-/// flood of reviews.
+/// The maximum number of concurrent reviews. Further requests are rejected, so that a flood of invalid tokens does not
+/// become a flood of reviews.
 const REVIEWS_MAX: usize = 16;
 
 /// Who asks a component for its metrics or profiles.
@@ -43,14 +44,14 @@ impl Caller {
     }
 }
 
-/// What a caller wants to do.
+/// The attributes of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Attributes {
-    /// A path that is no resource.
+    /// A non-resource path.
     Path {
         /// `get`, `post` …
         verb: &'static str,
-        /// The path that is asked for.
+        /// The requested path.
         path: String,
     },
     /// A subresource of a node.
@@ -104,7 +105,7 @@ impl<K: Eq + Hash + Clone, V: Clone> Kept<K, V> {
     }
 }
 
-/// Asks the API server about callers, and keeps what it said.
+/// Authenticates and authorizes requests with the API server, and caches the results.
 pub struct Delegated {
     client: Client,
     clock: Arc<dyn Clock>,
@@ -115,11 +116,11 @@ pub struct Delegated {
 }
 
 impl Delegated {
-    /// Asks by `client`, whose user needs `system:auth-delegator`, and trusts client certificates that lead to
-    /// `client_ca_pem`.
+    /// Returns a delegate that uses `client`, whose user needs the role `system:auth-delegator`, and trusts client
+    /// certificates of `client_ca_pem`.
     ///
     /// # Errors
-    /// When the CA cannot be read.
+    /// The CA is invalid.
     pub fn new(client: Client, clock: Arc<dyn Clock>, client_ca_pem: &str) -> Result<Self, kelson_pki::PkiError> {
         Ok(Self {
             client,
@@ -169,7 +170,7 @@ impl Delegated {
         let status = match self.client.create::<TokenReview>("", &review).await {
             Ok(answer) => answer.status.unwrap_or_default(),
             Err(e) => {
-                // Not kept: the next caller asks again.
+                // Errors are not cached, so the next request retries.
                 tracing::warn!(error = %e, "TokenReview failed");
                 return None;
             }

@@ -1,5 +1,5 @@
-//! The port that a component serves beside its work: `/healthz`, `/livez` and `/readyz` for everybody, `/metrics` for those
-//! whom the API server lets read it. Ports, paths and the way of asking are upstream's (`k8s.io/apiserver` with delegated
+//! The health and metrics port of a component: `/healthz`, `/livez` and `/readyz` are public, and `/metrics` requires
+//! authorization by the API server. Ports, paths and authorization are upstream's (`k8s.io/apiserver` with delegated
 //! authentication and authorization, as in kube-scheduler and kube-controller-manager).
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -27,7 +27,7 @@ const CONNECTIONS_MAX: usize = 64;
 const WAIT_MAX: Duration = Duration::from_secs(15);
 /// A connection ends after this time, whatever it does: scrapers make another.
 const CONNECTION_MAX: Duration = Duration::from_secs(600);
-/// After a connection could not be accepted, which is for want of descriptors as a rule.
+/// The delay after a connection could not be accepted, usually because of a lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The name of the one check that a component has.
@@ -36,14 +36,14 @@ const CHECK: &str = "ping";
 /// Which port a component takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// Upstream's. Where another has it, the component goes on without: two servers share one machine.
+    /// Upstream's default port. If it is in use, the component runs without it, as two servers may share a machine.
     Usual(u16),
-    /// The one that was asked for. Where another has it, that is an error. 0 means no port at all.
+    /// The configured port. It is an error if it is in use. 0 disables the port.
     Asked(u16),
 }
 
 impl Port {
-    /// What was asked for, or upstream's.
+    /// Returns the configured port, or upstream's default.
     pub fn of(asked: Option<u16>, usual: u16) -> Self {
         asked.map_or(Self::Usual(usual), Self::Asked)
     }
@@ -65,10 +65,10 @@ impl Default for OpenPaths {
 }
 
 impl OpenPaths {
-    /// Reads paths, of which one that ends with `*` stands for all that begin with it. A leading slash may be left out.
+    /// Parses paths. A trailing `*` matches any suffix, and a leading slash may be omitted.
     ///
     /// # Errors
-    /// Upstream's sentence, where a `*` is elsewhere.
+    /// A `*` is not at the end; the error is upstream's.
     pub fn parse(paths: &[String]) -> Result<Self, String> {
         let mut out = Self { whole: Vec::new(), beginnings: Vec::new() };
         for path in paths {
@@ -94,7 +94,7 @@ pub struct Component {
     pub name: &'static str,
     /// What it shows under `/metrics`.
     pub registry: Registry,
-    /// Whether it works, for `/healthz`, `/livez` and `/readyz`; the text says what does not.
+    /// The health check for `/healthz`, `/livez` and `/readyz`. The error is the reason.
     pub healthy: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Paths that everybody may ask for (`--authorization-always-allow-paths`).
     pub open: OpenPaths,
@@ -102,12 +102,12 @@ pub struct Component {
     pub access: Arc<Delegated>,
     /// What it shows itself with.
     pub certificate: Arc<SwappableCertificate>,
-    /// CA whose client certificates are asked for.
+    /// The CA of client certificates.
     pub client_ca_pem: String,
 }
 
-/// How the health checks went that were asked for, shown under `/metrics/slis`: apart from the rest, so that it can be read
-/// often (KEP-3466).
+/// The results of requested health checks, served at `/metrics/slis`, which is separate so that it can be scraped often
+/// (KEP-3466).
 struct HealthCounts {
     registry: Registry,
     now: IntGaugeVec,
@@ -143,10 +143,11 @@ struct Served {
     health: HealthCounts,
 }
 
-/// Listens on `address` and serves until `tasks` ends; gives where it listens, `None` where it does not.
+/// Listens on `address` and serves until `tasks` ends. Returns the address, or `None` if the port is disabled or in
+/// use.
 ///
 /// # Errors
-/// When a port that was asked for cannot be had, or the CA cannot be read.
+/// A configured port is not available, or the CA is invalid.
 pub async fn start(tasks: &Tasks, address: IpAddr, port: Port, component: Component) -> io::Result<Option<SocketAddr>> {
     let number = match port {
         Port::Asked(0) => return Ok(None),
@@ -223,8 +224,8 @@ async fn connection(tcp: TcpStream, tls: TlsAcceptor, served: Arc<Served>, _plac
     }
 }
 
-/// What is open to everybody is answered at once. All else is judged first, so that who may see nothing does not learn which
-/// paths there are.
+/// Public paths are served at once. All others are authorized first, so that unauthorized clients do not learn which
+/// paths exist.
 async fn answer(
     served: &Served,
     method: &Method,

@@ -1,4 +1,4 @@
-//! Futures whose panic is told, not passed on.
+//! Futures whose panic is a result instead of being propagated.
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::task::{Context, Poll};

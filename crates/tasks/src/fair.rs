@@ -1,5 +1,6 @@
-//! A lane that users share: work that computes for long runs on threads of its own, a few pieces at once. Users take turns whatever
-//! the number of pieces that each of them brings, and places are kept for those on whom all others depend.
+//! A lane that users share fairly. Long computations run on separate threads, a few at a time. Users take turns
+//! regardless of how much work each of them has, and some slots are reserved for system users on which all others
+//! depend.
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,10 +19,10 @@ const WAITING_OF_USER_MAX: usize = 100;
 /// Pieces of all users that may wait for their first turn.
 const WAITING_MAX: usize = 1_000;
 
-/// On whose behalf work is done.
+/// The user on whose behalf work is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turns {
-    /// Of those on whom others depend: they have all places, those that are kept for them too, and go first.
+    /// A system user. Such work may use all slots, including the reserved ones, and goes first.
     Reserved,
     /// Of this user: one place at a time, in turns with other users.
     Of(Arc<str>),
@@ -38,7 +39,7 @@ pub enum FairError {
     Lane(#[from] LaneError),
 }
 
-/// A lane whose users take turns.
+/// A lane with fair sharing between users.
 #[derive(Debug)]
 pub struct FairLane {
     name: &'static str,
@@ -47,7 +48,7 @@ pub struct FairLane {
 }
 
 impl FairLane {
-    /// A lane in which `width` pieces of work of users run at once, and `reserve` more of those on whom others depend.
+    /// Returns a lane with `width` concurrent slots for all users, and `reserve` more for system users.
     pub fn new(name: &'static str, width: usize, reserve: usize) -> Arc<Self> {
         let queues = Mutex::new(Queues { width, reserve, ..Queues::default() });
         Arc::new(Self { name, queues, begun: AtomicU64::new(0) })
@@ -58,8 +59,8 @@ impl FairLane {
         self.begun.load(Ordering::Relaxed)
     }
 
-    /// Drives a future off the runtime's threads. A place is taken while it computes, and given back while it waits; one that
-    /// has begun comes before those that have not. It ends with its caller.
+    /// Drives a future outside of the runtime's threads. It occupies a slot while it computes and releases it while it
+    /// waits. Started work has priority over work that has not started. It is cancelled with its caller.
     ///
     /// # Errors
     /// See [`FairError`].
@@ -120,7 +121,7 @@ impl FairLane {
     fn call(self: &Arc<Self>) {
         loop {
             let Some((turns, waiter)) = self.queues.lock().next() else { return };
-            // Of one who went meanwhile the place comes back here, and is given to the next.
+            // The slot of a caller that was cancelled meanwhile is returned and passed to the next one.
             if let Err(mut unused) = waiter.send(Place::new(self, turns.clone())) {
                 unused.lane = None;
                 self.queues.lock().leave(&turns);
@@ -144,14 +145,14 @@ impl Wake for Woken {
     }
 }
 
-/// Whether work begins or goes on.
+/// Whether work starts or continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     First,
     Later,
 }
 
-/// A place in the lane; given back when it is dropped.
+/// A slot of the lane, which is released when it is dropped.
 #[derive(Debug)]
 struct Place {
     lane: Option<Arc<FairLane>>,
@@ -193,7 +194,7 @@ struct Queues {
 }
 
 impl Queues {
-    /// Takes a place, where one is free and nobody waits for it.
+    /// Takes a slot if one is free and no work waits for it.
     fn takes(&mut self, turns: &Turns) -> bool {
         let free = match turns {
             Turns::Reserved => self.reserved.is_empty() && self.running < self.width + self.reserve,

@@ -43,7 +43,7 @@ struct Group {
 }
 
 impl Tasks {
-    /// A group of its own: the process's, or a test's.
+    /// Returns a root group: that of the process, or of a test.
     pub fn root(name: &'static str) -> Self {
         Self::with(name, CancellationToken::new(), None)
     }
@@ -85,8 +85,8 @@ impl Tasks {
         self.start(name, on_panic, Box::pin(future))
     }
 
-    /// Starts a part that is made anew after each panic, after a pause that grows with panics in a row, until it ends by
-    /// itself or the group ends.
+    /// Starts a supervised task. After a panic it is started again with a back-off, until it ends by itself or the
+    /// group ends.
     pub fn supervise<M, F>(&self, name: &'static str, mut make: M) -> AbortHandle
     where
         M: FnMut() -> F + Send + 'static,
@@ -155,7 +155,7 @@ impl Tasks {
         std::iter::successors(Some(self), |t| t.0.parent.as_ref()).map(|t| t.0.tracker.token()).collect()
     }
 
-    /// Says that the process cannot go on, and why. The first reason stays.
+    /// Reports that the process cannot continue. The first reason is kept.
     pub fn fail(&self, why: &str) {
         for group in std::iter::successors(Some(self), |t| t.0.parent.as_ref()) {
             group.0.failed.send_if_modified(|failed| {
@@ -166,7 +166,7 @@ impl Tasks {
         }
     }
 
-    /// Resolves with the reason once something in the group says that the process cannot go on.
+    /// Resolves with the reason once a task of the group reports that the process cannot continue.
     pub async fn failed(&self) -> String {
         let mut failed = self.0.failed.subscribe();
         match failed.wait_for(Option::is_some).await {
@@ -181,8 +181,8 @@ impl Tasks {
         self.0.tracker.is_empty()
     }
 
-    /// Ends the group: its token is cancelled, and its tasks are waited for until `limit`. What is left then is logged
-    /// and goes on by itself; the answer says whether nothing was.
+    /// Ends the group: cancels its token and waits for its tasks until `limit`. Remaining tasks are logged and
+    /// continue. Returns whether there were none.
     pub async fn shutdown(&self, limit: Duration) -> bool {
         self.0.stop.cancel();
         self.0.tracker.close();

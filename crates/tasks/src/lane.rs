@@ -7,8 +7,8 @@ use tokio::sync::Semaphore;
 
 use crate::stats::Watch;
 
-/// File work of the whole process: reading, writing, removing trees, mounting. Two cores and one disk gain nothing from
-/// more at once, and a network file system that hangs must not take every thread.
+/// The lane for file work of the process: reading, writing, removing trees, mounting. More concurrency does not help
+/// with few cores and one disk, and a hanging network file system must not occupy every thread.
 pub static FILES: Lane = Lane::new("files", 8);
 
 thread_local! {
@@ -55,7 +55,7 @@ impl Lane {
         Self { name, room: Semaphore::const_new(width) }
     }
 
-    /// Runs `work` on a thread where it may block. Once begun it runs to its end, even when the caller is gone.
+    /// Runs `work` on a thread where it may block. Once started it completes, even if the caller is cancelled.
     ///
     /// # Errors
     /// See [`LaneError`].
@@ -96,8 +96,8 @@ impl Lane {
         drop(tokio::spawn(async move { self.run(work).await }));
     }
 
-    /// Drives a future that computes for long between its waits, off the runtime's threads; its place in the lane is taken
-    /// while it waits too. Once begun it runs to its end, even when the caller is gone.
+    /// Drives a future with long computations outside of the runtime's threads. It occupies its slot in the lane while
+    /// it waits, too. Once started it completes, even if the caller is cancelled.
     ///
     /// # Errors
     /// See [`LaneError`].

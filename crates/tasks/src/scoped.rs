@@ -73,7 +73,7 @@ impl<T> Future for Scoped<T> {
     type Output = Option<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        // A join error is an abort: there is no result either.
+        // A join error means that the task was aborted, so there is no result.
         Pin::new(&mut self.0).poll(cx).map(|joined| joined.ok().flatten())
     }
 }

@@ -41,7 +41,7 @@ pub fn stats() -> Vec<TaskStats> {
     NAMES.lock().iter().map(of).collect()
 }
 
-/// Counts one task as running until it is dropped; told of a panic by [`Watch::panicked`].
+/// Counts one task as running until it is dropped. [`Watch::panicked`] records a panic.
 pub(crate) struct Watch {
     name: &'static str,
     counters: Arc<Counters>,

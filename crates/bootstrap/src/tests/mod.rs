@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::files::Store;
-use crate::request::{Wanted, digested_name};
+use crate::request::{RequestedCertificate, digested_name};
 use crate::{CertificateMetrics, Demand, ServingCertificate};
 
 #[tokio::test(start_paused = true)]
@@ -92,7 +92,7 @@ async fn a_server_that_is_late_is_waited_for_a_minute() {
 fn request_of(key: &Key) -> (String, Value) {
     let organizations = vec!["system:nodes".to_owned()];
     let signer = kelson_pki::KUBE_APISERVER_CLIENT_KUBELET;
-    let wanted = Wanted {
+    let wanted = RequestedCertificate {
         key,
         common_name: "system:node:n1".into(),
         organizations: organizations.clone(),

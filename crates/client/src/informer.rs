@@ -1,6 +1,6 @@
-//! A watched in-memory cache of the objects of one type with change notification. It lists with a streaming watch-list
-//! where the server supports it, resumes after errors with back-off, and lists again on 410. Objects are decoded into a
-//! type that the component chooses, so that the cache has only the fields that it needs.
+//! A watched in-memory cache of the objects of one type with change notification. It lists with a watch-list where the server
+//! supports it, resumes after errors with back-off, and lists again on 410. Components choose the type into which objects are
+//! decoded, so that the cache has only the fields that they need.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

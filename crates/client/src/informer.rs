@@ -99,8 +99,7 @@ impl<T: Object> Informer<T> {
         Self { client, config, handlers: Vec::new(), source }
     }
 
-    /// Watches the resource at `path` instead of the type's own, for resources that are found by discovery. Objects
-    /// have all their fields.
+    /// Watches the resource at `path`, found by discovery, instead of the type's own. Objects have all their fields.
     pub fn whole_at(mut self, path: impl Into<String>) -> Self {
         self.source.path = path.into();
         self

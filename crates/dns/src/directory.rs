@@ -71,7 +71,7 @@ struct Conditions {
 
 slim_object!(EndpointSlice, ResourceType::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"));
 
-/// What a service name stands for.
+/// The target of a service name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Addresses that the proxy answers.
@@ -85,7 +85,7 @@ pub enum Target {
 /// What is published of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What its name stands for.
+    /// The target of the name.
     pub target: Target,
     pub ports: Vec<Port>,
 }
@@ -96,7 +96,7 @@ pub struct Endpoint {
     pub address: IpAddr,
     /// The label below the service's name: the endpoint's hostname, else its address with dashes.
     pub hostname: String,
-    /// Whether the hostname was given rather than made up.
+    /// Whether the host name was set explicitly and not generated.
     pub named: bool,
     pub ports: Arc<Vec<Port>>,
 }
@@ -104,7 +104,7 @@ pub struct Endpoint {
 #[derive(Default)]
 struct State {
     services: HashMap<ObjectKey, Arc<Entry>>,
-    /// Services per namespace, to tell an empty answer from a name that does not exist.
+    /// The number of services per namespace, to distinguish an empty response from a name that does not exist.
     namespaces: HashMap<String, usize>,
     /// By service, then by slice name.
     endpoints: HashMap<ObjectKey, BTreeMap<String, Vec<Endpoint>>>,
@@ -215,7 +215,7 @@ impl State {
 }
 
 fn entry(spec: &ServiceSpec) -> Entry {
-    // A service that was an alias once may still carry the name: only its type tells what it is.
+    // A service that was an alias before may still have the external name, so only its type counts.
     let target = if spec.kind == "ExternalName" {
         Target::External(spec.external_name.clone())
     } else if spec.cluster_ip == "None" {

@@ -8,13 +8,13 @@ use tokio::time::timeout;
 
 /// How long one resolver may take.
 const RESOLVER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Resolvers asked in turn, as libc does.
+/// The maximum number of upstream resolvers, which are tried in order as in libc.
 const RESOLVERS_MAX: usize = 3;
-/// Largest UDP answer taken; larger ones come truncated and are asked for again over TCP.
+/// The maximum size of UDP responses. Larger ones are truncated and requested again over TCP.
 const UDP_ANSWER_MAX_BYTES: usize = 4096;
 const DNS_PORT: u16 = 53;
 
-/// Knows whom to ask.
+/// Forwards queries to upstream resolvers.
 #[derive(Clone, Debug, Default)]
 pub struct Forwarder {
     resolvers: Vec<SocketAddr>,
@@ -36,7 +36,7 @@ impl Forwarder {
         Self { resolvers: resolvers.collect() }
     }
 
-    /// Whether there is nobody to ask.
+    /// Whether there is no upstream resolver.
     pub fn is_empty(&self) -> bool {
         self.resolvers.is_empty()
     }
@@ -64,8 +64,8 @@ impl Forwarder {
 /// Bytes of a message's header.
 const HEADER_BYTES: usize = 12;
 
-/// Whether a message answers a question: it has its ID and says the same question again (RFC 5452, section 9.1), or none where the
-/// resolver could not read it.
+/// Whether a message is the response to a query: it has the same ID and question (RFC 5452, section 9.1), or no
+/// question if the resolver could not parse it.
 fn is_answer(message: &[u8], question: &[u8]) -> bool {
     if message.len() < HEADER_BYTES || message[..2] != question[..2] {
         return false;

@@ -41,8 +41,8 @@ async fn once(client: &Client, what: &Published) -> Result<(), ClientError> {
     ensure::<EndpointSlice>(client, &name, &slice).await
 }
 
-/// Corrects the object where it exists, creates it where not. The order matters: creating a service anew with its own
-/// address would be refused for the address, not for the name.
+/// Updates the object if it exists, and creates it otherwise. The order matters: creating an existing service would be
+/// rejected because of its address instead of its name.
 async fn ensure<T: Object>(client: &Client, name: &str, object: &Value) -> Result<(), ClientError> {
     let options = WriteOptions::manager("kelson-dns");
     match client.patch::<T>(NAMESPACE, name, "", PatchKind::Merge, object, &options).await {

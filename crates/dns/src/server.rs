@@ -18,7 +18,7 @@ use crate::{Answer, Forwarder, Sources, Zone};
 const UDP_QUESTION_MAX_BYTES: usize = 4096;
 /// Largest UDP answer, whatever the client offers: above this, fragments get lost.
 const UDP_ANSWER_MAX_BYTES: u16 = 1232;
-/// Questions being forwarded at once; more are refused.
+/// The maximum number of concurrently forwarded queries; more are refused.
 const FORWARDED_MAX: usize = 1024;
 /// Of those, of one source.
 const FORWARDED_PER_SOURCE_MAX: usize = 128;
@@ -56,8 +56,8 @@ struct Shared {
 struct Turn(#[expect(dead_code, reason = "held until dropped")] (OwnedSemaphorePermit, Share));
 
 impl Server {
-    /// Listens on one address, UDP and TCP on the same port (0: any free one), and answers `sources`. The listening
-    /// tasks are started anew after a panic.
+    /// Listens on one address with UDP and TCP on the same port, where 0 selects a free one, and responds to `sources`.
+    /// The listening tasks are restarted after a panic.
     pub async fn start(
         ip: IpAddr,
         port: u16,
@@ -189,7 +189,7 @@ async fn serve_connection(mut stream: TcpStream, source: IpAddr, shared: &Shared
         };
         let length = u16::try_from(answer.len()).map_err(std::io::Error::other)?;
         let whole = [&length.to_be_bytes(), answer.as_slice()].concat();
-        // A client that reads nothing must not hold its place for ever.
+        // A client that does not read must not occupy its slot without end.
         timeout(TCP_IDLE, stream.write_all(&whole)).await.map_err(|_| std::io::ErrorKind::TimedOut)??;
     }
 }
@@ -212,7 +212,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// The answer when there is no room to ask others.
+    /// Returns the response when too many queries are being forwarded.
     fn refused(mut self) -> Vec<u8> {
         self.response.metadata.response_code = ResponseCode::Refused;
         encode(&self.response, self.limit)
@@ -338,7 +338,7 @@ fn within(answer: Vec<u8>, limit: u16) -> Vec<u8> {
     }
 }
 
-/// The message's bytes; over the limit it says so and carries no records.
+/// Encodes the message. Above the limit it is marked as truncated and has no records.
 fn encode(message: &Message, limit: u16) -> Vec<u8> {
     let bytes = message.to_vec().unwrap_or_default();
     if bytes.len() <= usize::from(limit) { bytes } else { message.truncate().to_vec().unwrap_or_default() }

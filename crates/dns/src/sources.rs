@@ -1,5 +1,5 @@
-//! Who may ask, and how much at once. The server listens on a node's address, where the whole internet may knock: it
-//! answers the cluster's pods, services and nodes, and nobody else learns even that it is there.
+//! The allowed clients and their limits. The server listens on a node's address, which may be reachable from the
+//! internet. It responds only to the cluster's pods, services and nodes.
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use kelson_meta::{ObjectMeta, null_default};
 use parking_lot::{Mutex, RwLock};
 use serde::Deserialize;
 
-/// The fields of a Node that tell its addresses.
+/// The fields of a Node with its addresses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Node {
@@ -48,7 +48,7 @@ impl Sources {
         Self { ranges, nodes: RwLock::default() }
     }
 
-    /// Learns a node's addresses, or its new ones; none forget it. What is no address (a host name) is passed over.
+    /// Sets a node's addresses. Without addresses the node is removed. Host names are ignored.
     pub fn put_node(&self, name: &str, addresses: impl IntoIterator<Item = IpAddr>) {
         let addresses: Vec<IpAddr> = addresses.into_iter().map(|ip| ip.to_canonical()).collect();
         let mut nodes = self.nodes.write();

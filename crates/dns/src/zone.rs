@@ -10,9 +10,9 @@ use kelson_meta::ObjectKey;
 use crate::Directory;
 use crate::directory::{Endpoint, Port, Target};
 
-/// How long answers may be kept, seconds; short, because endpoints come and go.
+/// The TTL of responses in seconds. It is short, because endpoints change often.
 const TTL_SECONDS: u32 = 5;
-/// Version of the specification, as `dns-version` tells it.
+/// The version of the specification in the record `dns-version`.
 const SPEC_VERSION: &str = "1.1.0";
 /// SRV weight where all targets are equal.
 const SRV_WEIGHT: u16 = 100;
@@ -26,7 +26,7 @@ pub struct Zone {
 /// What to answer.
 #[derive(Debug, PartialEq)]
 pub enum Answer {
-    /// Not ours: ask somebody else.
+    /// The name is outside of the zone and must be forwarded.
     Elsewhere,
     /// Records (perhaps none) and a code.
     Records {
@@ -45,7 +45,7 @@ pub enum Answer {
 }
 
 impl Zone {
-    /// The zone of a domain such as `cluster.local`. The error says what is wrong with the name.
+    /// Returns the zone of a domain such as `cluster.local`. The error is the fault of the name.
     pub fn new(domain: &str, directory: Arc<Directory>) -> Result<Self, String> {
         let mut domain =
             Name::from_ascii(domain).map_err(|e| format!("cluster domain {domain:?}: {e}"))?.to_lowercase();
@@ -71,7 +71,7 @@ impl Zone {
         Answer::Elsewhere
     }
 
-    /// The record that says how long a negative answer holds.
+    /// Returns the SOA record with the TTL of negative responses.
     pub fn soa(&self) -> Record {
         let label = |l: &str| self.domain.prepend_label(l).unwrap_or_else(|_| self.domain.clone());
         let soa = SOA::new(
@@ -119,7 +119,7 @@ impl Zone {
             Target::Headless => {
                 let mut ips: Vec<IpAddr> = self.directory.endpoints(key).iter().map(|e| e.address).collect();
                 ips.dedup();
-                // No endpoint is no such name for a headless service, as clients that wait for peers expect.
+                // A headless service without endpoints does not exist as a name, as clients that wait for peers expect.
                 if ips.is_empty() { missing() } else { found(addresses(asked, ips.into_iter(), kind)) }
             }
             Target::External(name) => self.external(asked, name),

@@ -1,5 +1,5 @@
-//! Metric families that are made while somebody asks for them: values that lie elsewhere already (usage of containers,
-//! lengths of queues), some with the time at which they were measured.
+//! Metric families that are computed at each scrape, from values that exist elsewhere (usage of containers, lengths of
+//! queues), some with the time of their measurement.
 use prometheus::TextEncoder;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
@@ -28,7 +28,7 @@ impl Families {
     }
 
     fn begin(&mut self, of: MetricType, name: &str, help: &str) -> Family<'_> {
-        // One that was begun before goes on: a name may stand in the text once.
+        // An existing family is continued, since a name may occur only once in the text.
         let at = self.0.iter().position(|f| f.name() == name).unwrap_or_else(|| {
             let mut family = MetricFamily::default();
             family.set_name(name.to_owned());

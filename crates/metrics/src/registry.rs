@@ -28,7 +28,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// A registry that holds nothing: for a part that is shown by its component's registry, and for tests.
+    /// Returns an empty registry, for a part that is included in its component's registry, and for tests.
     pub fn new() -> Self {
         Self::default()
     }
@@ -82,8 +82,8 @@ impl Registry {
         self.add(name, HistogramVec::new(HistogramOpts::new(name, help).buckets(bounds.to_vec()), labels))
     }
 
-    /// Has `read` add families whenever somebody asks for the text. It runs on the thread that answers: it may look into
-    /// memory and `/proc`, and must not wait.
+    /// Calls `read` at each scrape to add families. It runs on the thread that serves the scrape: it may read memory
+    /// and `/proc`, and must not block.
     pub fn on_scrape(&self, read: impl Fn(&mut Families) + Send + Sync + 'static) {
         self.on_scrape.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(read));
     }

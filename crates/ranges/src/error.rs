@@ -11,7 +11,7 @@ pub enum RangesError {
         /// The system's answer.
         source: std::io::Error,
     },
-    /// What was given cannot be, or nothing is left to choose from; in words for who gave it.
+    /// The configured ranges are invalid, or no range is free. The message is for the operator.
     #[error("{0}")]
     Refused(String),
 }

@@ -1,5 +1,6 @@
-//! The address ranges of a cluster: those it was given or the first pair that nobody uses, kept in its server's data directory for
-//! good. What else uses addresses on a host is asked of who knows that; a control plane without a node asks nobody.
+//! The address ranges of a cluster: the configured ones, or the first pair that is free on the host. They are stored in
+//! the server's data directory and never change. The caller provides the ranges that are in use on the host; a control
+//! plane without a node does not need them.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod error;
@@ -40,16 +41,16 @@ impl Ranges {
     }
 }
 
-/// What the command line says.
+/// The ranges of the command line.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Given {
-    /// `--cluster-cidr`; absent: the usual range, or the next that nobody on this host uses.
+    /// `--cluster-cidr`. Absent means the default range, or the next one that is free on this host.
     pub cluster: Option<IpNet>,
     /// `--service-cidr`; absent: as for pods.
     pub service: Option<IpNet>,
 }
 
-/// A range somebody uses, and who.
+/// A range that is in use, and its user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Used {
     /// The addresses that are taken.
@@ -71,7 +72,7 @@ fn pairs() -> impl Iterator<Item = (IpNet, IpNet)> {
     tens.chain((16..=30).step_by(2).map(move |b| (net(172, b), net(172, b + 1))))
 }
 
-/// The ranges of a new cluster: what was given, and otherwise what nobody uses. Pure.
+/// Returns the ranges of a new cluster: the configured ones, or free ones. Pure.
 fn choose(given: Given, used: &[Used]) -> Result<(IpNet, IpNet), RangesError> {
     let given = Given { cluster: given.cluster.map(|n| n.trunc()), service: given.service.map(|n| n.trunc()) };
     if let (Some(c), Some(s)) = (given.cluster, given.service)
@@ -92,7 +93,7 @@ fn choose(given: Given, used: &[Used]) -> Result<(IpNet, IpNet), RangesError> {
     })
 }
 
-/// What was stored wins; a flag that says otherwise is a fault, because a cluster's ranges are in its objects. Pure.
+/// Fails if a flag differs from the stored ranges, since a cluster's ranges are in its objects. Pure.
 fn agree(stored: &Ranges, given: Given, file: &Path) -> Result<(), RangesError> {
     let pairs = [("--cluster-cidr", given.cluster, stored.cluster), ("--service-cidr", given.service, stored.service)];
     for (flag, given, stored) in pairs {
@@ -117,10 +118,10 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Reads what is there.
+    /// Reads the stored ranges.
     ///
     /// # Errors
-    /// When it cannot be read, or says something else than what is given.
+    /// They cannot be read, or differ from the flags.
     pub fn read(data_dir: &Path, given: Given) -> Result<Self, RangesError> {
         let file = data_dir.join(FILE);
         let stored = record::read::<Ranges>(&file)?;
@@ -130,10 +131,10 @@ impl Kept {
         Ok(Self { file, given, stored })
     }
 
-    /// What is there, and otherwise what was given or nobody uses: `used` is asked for only then.
+    /// Returns the stored ranges, or else the configured or free ones. `used` is called only in the latter case.
     ///
     /// # Errors
-    /// When nothing is free, and those of `used`.
+    /// No range is free, or `used` failed.
     pub fn settle<E: From<RangesError>>(&self, used: impl FnOnce() -> Result<Vec<Used>, E>) -> Result<Ranges, E> {
         if let Some(stored) = self.stored {
             return Ok(stored);
@@ -154,11 +155,11 @@ impl Kept {
     }
 }
 
-/// The ranges of a control plane without a node, whose server has this data directory: stored, given, or the usual ones; stored
-/// from then on. It uses nothing of the host: it neither looks nor reserves.
+/// Returns and stores the ranges of a control plane without a node: the stored, configured or default ones. It uses no
+/// addresses of the host, so it neither checks nor reserves any.
 ///
 /// # Errors
-/// When flags contradict what is stored, or a file cannot be read or written.
+/// Flags differ from the stored ranges, or a file cannot be read or written.
 pub async fn settle(data_dir: &Path, given: Given) -> Result<Ranges, RangesError> {
     let dir = data_dir.to_owned();
     let lane = FILES.run(move || settle_blocking(&dir, given)).await;

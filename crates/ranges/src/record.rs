@@ -14,10 +14,10 @@ use crate::error::RangesError;
 /// Longest record read.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// The record in a file; `None`: there is no such file.
+/// Returns the record in a file, or `None` if the file does not exist.
 ///
 /// # Errors
-/// When it cannot be read, or is no such record.
+/// The file cannot be read or is not such a record.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RangesError> {
     let file = match File::open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -29,10 +29,10 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RangesError> 
     record.map(Some).map_err(|e| RangesError::Refused(format!("{}: {e}", path.display())))
 }
 
-/// Replaces a file at once, so that nobody reads half of it; `sync`: so that a power cut does not take it back.
+/// Replaces a file atomically. With `sync` the replacement survives a power failure.
 ///
 /// # Errors
-/// When it cannot be written.
+/// The file cannot be written.
 pub fn write(path: &Path, record: &impl Serialize, sync: bool) -> Result<(), RangesError> {
     let temporary = path.with_extension("tmp");
     let write = || {

@@ -1,6 +1,6 @@
-//! How one request reaches an API server, and nothing else: the API server and the client both need these few types,
-//! and neither should have to build the other. Implementations: the client's `remote` over TLS, and the API server's own
-//! for components of its process. Beside them stands what all pooled TLS connections share ([`PooledTls`]).
+//! The transport of one request to an API server. The API server and the client both need these few types, and neither
+//! should depend on the other. Implementations are the client's `remote` over TLS, and the API server's for components
+//! in its process. [`PooledTls`] is shared by all pooled TLS connections.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod pooled;

@@ -59,7 +59,8 @@ pub enum WatchItem {
 /// The events of a watch, in order; ends with the watch.
 pub type WatchItemStream = Pin<Box<dyn Stream<Item = Vec<WatchItem>> + Send>>;
 
-/// Extension of a watch's answer: its events. The answer's body is empty then, and is kept for as long as they are read.
+/// The extension of a watch response with its events. The response's body is then empty and must be kept while the
+/// events are read.
 #[derive(Clone)]
 pub struct WatchItems(Arc<Mutex<Option<WatchItemStream>>>);
 
@@ -69,7 +70,7 @@ impl WatchItems {
         Self(Arc::new(Mutex::new(Some(Box::pin(items)))))
     }
 
-    /// The stream, for whoever takes it first.
+    /// Takes the stream. Later calls return `None`.
     pub fn take(&self) -> Option<WatchItemStream> {
         self.0.lock().take()
     }

@@ -12,9 +12,9 @@ use crate::volume::Amounts;
 pub struct ClaimView {
     /// Name, version, annotations and the rest of its metadata.
     pub metadata: ObjectMeta,
-    /// What is asked for.
+    /// The requested volume.
     pub spec: ClaimSpec,
-    /// What was given.
+    /// The state of the claim.
     pub status: ClaimStatus,
 }
 slim_object!(ClaimView, ResourceType::namespaced("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"));
@@ -29,13 +29,13 @@ pub struct ClaimSpec {
     /// Its `requests` say the least size.
     #[serde(deserialize_with = "null_default")]
     pub resources: Needs,
-    /// Labels of the volume; with one, no volume is made for the claim.
+    /// The selector of volumes. A claim with a selector is not provisioned dynamically.
     pub selector: Option<LabelSelectorSpec>,
     /// Absent is another thing than empty: the default class may still be put in.
     pub storage_class_name: Option<String>,
     /// `Filesystem`, which absent means, or `Block`.
     pub volume_mode: Option<String>,
-    /// The volume it is bound to, or that its user wants.
+    /// The volume to which the claim is bound, or which the user selected.
     #[serde(deserialize_with = "null_default")]
     pub volume_name: String,
     /// Its class of attributes.
@@ -52,7 +52,7 @@ pub struct Needs {
     pub requests: Amounts,
 }
 
-/// What a claim was given.
+/// The status of a claim.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimStatus {
@@ -90,7 +90,7 @@ impl ClaimView {
         }
     }
 
-    /// Whether it says anything of a class, be it that it wants none.
+    /// Whether the claim names a class, or explicitly none.
     pub fn has_class(&self) -> bool {
         self.spec.storage_class_name.is_some() || self.metadata.annotations.contains_key(names::CLASS_BETA)
     }

@@ -17,7 +17,7 @@ pub struct StorageClassView {
     pub metadata: ObjectMeta,
     /// Who makes its volumes.
     pub provisioner: String,
-    /// What becomes of its volumes when their claims are gone; `Delete` where absent.
+    /// The reclaim policy of the class's volumes; absent means `Delete`.
     pub reclaim_policy: Option<String>,
     /// `Immediate`, which absent means, or `WaitForFirstConsumer`.
     pub volume_binding_mode: Option<String>,
@@ -26,7 +26,7 @@ pub struct StorageClassView {
     pub mount_options: Vec<String>,
     /// Whether claims of it may grow.
     pub allow_volume_expansion: Option<bool>,
-    /// Where volumes can be made; none: everywhere.
+    /// The topologies in which volumes can be provisioned; empty means all.
     #[serde(deserialize_with = "topologies")]
     pub allowed_topologies: Vec<Vec<LabelRequirement>>,
 }
@@ -60,7 +60,7 @@ impl StorageClassView {
         !self.provisioner.is_empty() && self.provisioner != names::NO_PROVISIONER
     }
 
-    /// Whether volumes can be made for a node whose labels `label` looks up.
+    /// Whether volumes can be provisioned for a node. `label` returns the node's labels.
     pub fn allows<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.allowed_topologies.is_empty()
             || self.allowed_topologies.iter().any(|t| !t.is_empty() && t.iter().all(|r| r.matches(label(&r.key))))

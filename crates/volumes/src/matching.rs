@@ -6,7 +6,7 @@ use kelson_meta::{LabelSelector, Quantity};
 use crate::claim::ClaimView;
 use crate::volume::VolumeView;
 
-/// Whether the volume says that it is this claim's, or is kept for one of its name.
+/// Whether the volume is bound to this claim, or reserved for a claim of its name.
 pub fn is_bound_to(volume: &VolumeView, claim: &ClaimView) -> bool {
     volume.spec.claim_ref.as_ref().is_some_and(|r| {
         r.namespace == claim.metadata.namespace
@@ -53,12 +53,12 @@ pub fn mismatch(volume: &VolumeView, claim: &ClaimView) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// What a claim wants, worked out once for many volumes.
+/// The requirements of a claim, computed once for many volumes.
 #[derive(Debug)]
 pub struct Wanted<'a> {
     claim: &'a ClaimView,
     size: Quantity,
-    /// `None`: any labels. One that cannot be understood selects nothing.
+    /// The label selector. `None` accepts any labels, and an invalid selector selects nothing.
     selector: Option<LabelSelector>,
 }
 
@@ -70,7 +70,7 @@ impl<'a> Wanted<'a> {
         Self { claim, size: claim.requested(), selector }
     }
 
-    /// Whether the volume could be the claim's at all: free or kept for it, large enough, of its kind.
+    /// Whether the volume is suitable: available or reserved for the claim, large enough, and with matching properties.
     fn could_be(&self, volume: &VolumeView) -> bool {
         (volume.spec.claim_ref.is_none() || is_bound_to(volume, self.claim))
             && volume.size() >= self.size
@@ -79,7 +79,7 @@ impl<'a> Wanted<'a> {
             && !volume.metadata.is_deleting()
     }
 
-    /// Whether the volume is kept for the claim: then no other will do.
+    /// Whether the volume is reserved for the claim, so that no other one may be used.
     pub fn is_kept(&self, volume: &VolumeView) -> bool {
         is_bound_to(volume, self.claim) && self.could_be(volume)
     }
@@ -100,8 +100,8 @@ pub fn rank(volume: &VolumeView) -> (usize, Quantity, &str) {
     (volume.spec.access_modes.len(), volume.size(), &volume.metadata.name)
 }
 
-/// The volume a claim is to have: the one kept for it, else the best of those that are free (unless `only_kept`, since the
-/// scheduler chooses for claims that wait for their first consumer).
+/// Returns the volume for a claim: the reserved one, or the best match of those available. With `only_kept` only a
+/// reserved one is returned, since the scheduler chooses for claims that wait for their first consumer.
 pub fn best<V: Borrow<VolumeView>>(
     claim: &ClaimView,
     volumes: impl IntoIterator<Item = V>,

@@ -37,9 +37,9 @@ pub struct VolumeSpec {
     /// Modes it can be used in.
     #[serde(deserialize_with = "null_default")]
     pub access_modes: Vec<String>,
-    /// Whose it is, or is to be when its UID is empty.
+    /// The claim of the volume. With an empty UID the volume is reserved for a claim of this name.
     pub claim_ref: Option<ClaimReference>,
-    /// `Retain`, `Delete` or `Recycle`: what becomes of it when its claim is gone.
+    /// The reclaim policy: `Retain`, `Delete` or `Recycle`.
     #[serde(deserialize_with = "null_default")]
     pub persistent_volume_reclaim_policy: String,
     /// Its class.
@@ -67,7 +67,7 @@ pub struct PathSource {
     pub path: String,
 }
 
-/// `v1.CSIPersistentVolumeSource`, what tells volumes of a driver apart.
+/// `v1.CSIPersistentVolumeSource` with the fields that identify a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiSource {
@@ -117,7 +117,7 @@ impl VolumeView {
         self.spec.capacity.storage.unwrap_or_default()
     }
 
-    /// Whether it can be reached from a node of this name, whose labels `label` looks up.
+    /// Whether the volume is accessible from the node with this name. `label` returns the node's labels.
     pub fn is_reachable<'a>(&self, node: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.spec.node_affinity.as_ref().is_none_or(|terms| terms.matches_with(node, label))
     }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_at_for_one_event_is_bounded() {
+    fn the_lookahead_of_one_event_is_bounded() {
         const MANY: &str = "yaml: a flow collection or quoted string has more than 40000 indicators; send it as JSON";
         for part in ["a,", "a: b,", "{a},", "&a ", "!a ", "\"\",", "[],"] {
             check(&format!("a:\n- [{}]\n", part.repeat(50_000)), Some(MANY));

@@ -88,11 +88,11 @@ impl HealthBoard {
         let reported = self.reported.lock();
         Health {
             ended: self.ended.borrow().clone(),
-            halted: told.halted.clone(),
-            disk_fault: told.disk_fault.clone(),
+            halted: reported.halted.clone(),
+            disk_fault: reported.disk_fault.clone(),
             locked: None,
-            busy_s: told.busy_since.map_or(0, |since| since.elapsed().as_secs()),
-            answered_s: told.answered_at.map(|at| at.elapsed().as_secs()),
+            busy_s: reported.busy_since.map_or(0, |since| since.elapsed().as_secs()),
+            answered_s: reported.answered_at.map(|at| at.elapsed().as_secs()),
         }
     }
 }
